@@ -1,0 +1,222 @@
+//! Codecs over a whole shard: bytes->bytes codecs after `sharding_indexed`.
+//!
+//! A checksum leaves the chunks where they are and only makes the shard longer. A compressor
+//! hides them: the shard has to be decoded as a whole before its index can be read.
+
+use std::io::Read;
+
+use super::codec::Codec;
+use super::index::CHECKSUM_BYTES;
+use super::metadata::MetadataError;
+
+/// One bytes->bytes codec over a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterCodec {
+    /// `crc32c`: four bytes at the end.
+    Crc32c,
+    /// A compressor.
+    Compressed(Compression),
+}
+
+/// A compressor that can be undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// RFC 1952, one or more members.
+    Gzip,
+    /// RFC 1950.
+    Zlib,
+    /// RFC 8878, one or more frames.
+    Zstd,
+    /// A Blosc 1 buffer.
+    Blosc,
+}
+
+/// Why a shard could not be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// The shard is shorter than its checksum.
+    #[error("{0} bytes are too short for a checksum")]
+    TooShort(usize),
+    /// A checksum over the shard does not match.
+    #[error("checksum over the shard is {computed:08x}, stored is {stored:08x}")]
+    Checksum {
+        /// As the shard holds it.
+        stored: u32,
+        /// As its bytes give it.
+        computed: u32,
+    },
+    /// The compressed stream is bad.
+    #[error("bad {codec:?} data: {reason}")]
+    Stream {
+        /// The compressor.
+        codec: Compression,
+        /// What it said.
+        reason: String,
+    },
+    /// It decodes to more than it may.
+    #[error("{codec:?} data decodes to more than the limit of {limit} bytes")]
+    TooLong {
+        /// The compressor.
+        codec: Compression,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+}
+
+impl AfterCodec {
+    /// Reads a codec that stands after `sharding_indexed`.
+    pub fn parse(codec: &Codec) -> Result<Self, MetadataError> {
+        Ok(match codec.name.as_str() {
+            "crc32c" | "numcodecs.crc32c" => Self::Crc32c,
+            "gzip" | "numcodecs.gzip" => Self::Compressed(Compression::Gzip),
+            "zlib" | "numcodecs.zlib" => Self::Compressed(Compression::Zlib),
+            "zstd" | "numcodecs.zstd" => Self::Compressed(Compression::Zstd),
+            "blosc" | "numcodecs.blosc" => Self::Compressed(Compression::Blosc),
+            name => return Err(MetadataError::UnknownAfter(name.to_owned())),
+        })
+    }
+}
+
+/// Bytes at the end of a shard file that are no part of the shard, if its `codecs` are checksums
+/// alone; None if one of them compresses.
+pub fn trailing_checksums(codecs: &[AfterCodec]) -> Option<u64> {
+    let each = |codec: &AfterCodec| (*codec == AfterCodec::Crc32c).then_some(CHECKSUM_BYTES as u64);
+    codecs.iter().map(each).sum()
+}
+
+/// Undoes `codecs`, given in encoding order, and verifies their checksums. At no step does the
+/// result get longer than `limit` bytes.
+pub fn decode(codecs: &[AfterCodec], stored: Vec<u8>, limit: u64) -> Result<Vec<u8>, DecodeError> {
+    codecs.iter().rev().try_fold(stored, |bytes, codec| match codec {
+        AfterCodec::Crc32c => strip_checksum(bytes),
+        AfterCodec::Compressed(compression) => decompress(*compression, &bytes, limit),
+    })
+}
+
+fn strip_checksum(mut bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
+    let Some((body, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+        return Err(DecodeError::TooShort(bytes.len()));
+    };
+    let (stored, computed) = (u32::from_le_bytes(*stored), crc32c::crc32c(body));
+    if stored != computed {
+        return Err(DecodeError::Checksum { stored, computed });
+    }
+    bytes.truncate(bytes.len() - CHECKSUM_BYTES);
+    Ok(bytes)
+}
+
+fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+    let stream = |error: std::io::Error| DecodeError::Stream { codec, reason: error.to_string() };
+    let mut decoder: Box<dyn Read + '_> = match codec {
+        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(bytes)),
+        Compression::Zlib => Box::new(flate2::bufread::ZlibDecoder::new(bytes)),
+        Compression::Zstd => {
+            Box::new(zstd::stream::read::Decoder::with_buffer(bytes).map_err(stream)?)
+        }
+        Compression::Blosc => return blosc::decompress(bytes, limit),
+    };
+    let mut decoded = Vec::new();
+    (&mut decoder).take(limit.saturating_add(1)).read_to_end(&mut decoded).map_err(stream)?;
+    if decoded.len() as u64 > limit {
+        return Err(DecodeError::TooLong { codec, limit });
+    }
+    Ok(decoded)
+}
+
+mod blosc {
+    use super::{Compression, DecodeError};
+
+    /// Decompresses one Blosc buffer.
+    #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
+    pub(super) fn decompress(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+        let codec = Compression::Blosc;
+        let bad = |reason: &str| DecodeError::Stream { codec, reason: reason.to_owned() };
+        let mut length = 0;
+        // SAFETY: `bytes` is readable for the given length and `length` outlives the call.
+        let valid = unsafe {
+            blosc_src::blosc_cbuffer_validate(bytes.as_ptr().cast(), bytes.len(), &raw mut length)
+        };
+        if valid < 0 {
+            return Err(bad("not a Blosc buffer"));
+        }
+        if length as u64 > limit {
+            return Err(DecodeError::TooLong { codec, limit });
+        }
+        let mut decoded = vec![0_u8; length];
+        // SAFETY: the validation above has checked that the buffer is as long as its header says;
+        // the destination is writable for the length passed along. No other thread is involved.
+        let written = unsafe {
+            blosc_src::blosc_decompress_ctx(
+                bytes.as_ptr().cast(),
+                decoded.as_mut_ptr().cast(),
+                length,
+                1,
+            )
+        };
+        if usize::try_from(written) == Ok(length) { Ok(decoded) } else { Err(bad("it cannot be decoded")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    const GZIP: AfterCodec = AfterCodec::Compressed(Compression::Gzip);
+    const ZSTD: AfterCodec = AfterCodec::Compressed(Compression::Zstd);
+    const BLOSC: AfterCodec = AfterCodec::Compressed(Compression::Blosc);
+
+    #[test]
+    fn codecs_are_undone_from_the_last_to_the_first() {
+        let mut stored = gzip(b"shard");
+        stored.extend(crc32c::crc32c(&stored).to_le_bytes());
+        assert_eq!(decode(&[GZIP, AfterCodec::Crc32c], stored, 5).unwrap(), b"shard");
+        let stored = zstd::encode_all(&b"shard"[..], 1).unwrap();
+        assert_eq!(decode(&[ZSTD], stored, 5).unwrap(), b"shard");
+    }
+
+    #[test]
+    fn members_of_a_gzip_file_are_joined() {
+        assert_eq!(decode(&[GZIP], [gzip(b"ab"), gzip(b"cd")].concat(), 4).unwrap(), b"abcd");
+    }
+
+    #[test]
+    fn a_blosc_buffer_of_stored_bytes_is_decoded() {
+        // version 2, lz4 format 1, flags: memcpyed (2), typesize 1, nbytes 4, blocksize 4, ctbytes 20
+        let mut stored = vec![2, 1, 2, 1, 4, 0, 0, 0, 4, 0, 0, 0, 20, 0, 0, 0];
+        stored.extend(b"abcd");
+        assert_eq!(decode(&[BLOSC], stored.clone(), 4).unwrap(), b"abcd");
+        assert!(matches!(decode(&[BLOSC], stored.clone(), 3), Err(DecodeError::TooLong { .. })));
+        stored[12] = 99;
+        assert!(matches!(decode(&[BLOSC], stored, 4), Err(DecodeError::Stream { .. })));
+        assert!(matches!(decode(&[BLOSC], vec![1, 2], 4), Err(DecodeError::Stream { .. })));
+    }
+
+    #[test]
+    fn a_bomb_stops_at_the_limit() {
+        let bomb = gzip(&vec![0; 1 << 20]);
+        assert!(matches!(decode(&[GZIP], bomb, 1000), Err(DecodeError::TooLong { limit: 1000, .. })));
+    }
+
+    #[test]
+    fn damage_is_an_error() {
+        assert!(matches!(decode(&[GZIP], b"nonsense".to_vec(), 9), Err(DecodeError::Stream { .. })));
+        assert!(matches!(decode(&[AfterCodec::Crc32c], vec![1], 9), Err(DecodeError::TooShort(1))));
+        let bad = decode(&[AfterCodec::Crc32c], vec![0; 5], 9);
+        assert!(matches!(bad, Err(DecodeError::Checksum { stored: 0, .. })));
+    }
+
+    #[test]
+    fn only_checksums_leave_chunks_in_place() {
+        assert_eq!(trailing_checksums(&[AfterCodec::Crc32c; 2]), Some(8));
+        assert_eq!(trailing_checksums(&[GZIP, AfterCodec::Crc32c]), None);
+        assert_eq!(trailing_checksums(&[]), Some(0));
+    }
+}

@@ -1,0 +1,169 @@
+//! Chunk keys: the names of chunk files.
+//!
+//! Zarr core 3.1, "Chunk key encoding": `default` writes `c/0/1` (rank 0: `c`), `v2` writes `0.1`
+//! (rank 0: `0`); the separator of both can be `/` or `.`.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::Coords;
+use super::metadata::MetadataError;
+
+/// How the chunk keys of an array are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyEncoding {
+    /// Keys begin with `c`.
+    pub prefixed: bool,
+    /// `/` makes a directory for each axis, `.` one flat directory.
+    pub separator: Separator,
+}
+
+/// What stands between the numbers of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Separator {
+    /// A directory for each axis.
+    Slash,
+    /// All chunks in one directory.
+    Dot,
+}
+
+impl Separator {
+    fn as_char(self) -> char {
+        match self {
+            Self::Slash => '/',
+            Self::Dot => '.',
+        }
+    }
+}
+
+impl KeyEncoding {
+    /// Reads the `chunk_key_encoding` of an array.
+    pub fn parse(value: Option<&Value>) -> Result<Self, MetadataError> {
+        let value = value.ok_or(MetadataError::Missing("chunk_key_encoding"))?;
+        let name = value.as_str().or_else(|| value.get("name")?.as_str()).unwrap_or_default();
+        let (prefixed, usual) = match name {
+            "default" => (true, Separator::Slash),
+            "v2" => (false, Separator::Dot),
+            _ => {
+                let expected = "\"default\" or \"v2\"";
+                return Err(MetadataError::invalid("chunk_key_encoding", expected));
+            }
+        };
+        let separator = value.get("configuration").and_then(|value| value.get("separator"));
+        let separator = match separator {
+            None => usual,
+            Some(Value::String(text)) if text == "/" => Separator::Slash,
+            Some(Value::String(text)) if text == "." => Separator::Dot,
+            Some(_) => {
+                let expected = "\"/\" or \".\"";
+                return Err(MetadataError::invalid("separator of chunk_key_encoding", expected));
+            }
+        };
+        Ok(Self { prefixed, separator })
+    }
+
+    /// The key of a chunk, or of the directory that leading coordinates name; empty for the
+    /// array's own directory.
+    pub fn key(self, coords: &[u64]) -> String {
+        let mut key = String::from(if self.prefixed { "c" } else { "" });
+        for coord in coords {
+            if !key.is_empty() {
+                key.push(self.separator.as_char());
+            }
+            // Writing to a string cannot fail.
+            let _ = write!(key, "{coord}");
+        }
+        key
+    }
+
+    /// The key of a chunk of an array of rank `coords.len()`.
+    pub fn chunk_key(self, coords: &[u64]) -> String {
+        if coords.is_empty() && !self.prefixed { "0".to_owned() } else { self.key(coords) }
+    }
+
+    /// The coordinates that a file name below the array's directory stands for, if it is a chunk
+    /// key of that rank with the separator `.`, or a key of rank 0.
+    pub fn parse_flat(self, name: &str, rank: usize) -> Option<Coords> {
+        if rank == 0 {
+            return (name == self.chunk_key(&[])).then(Vec::new);
+        }
+        let numbers = if self.prefixed { name.strip_prefix("c.")? } else { name };
+        let coords: Coords = numbers.split('.').map(number).collect::<Option<_>>()?;
+        (coords.len() == rank).then_some(coords)
+    }
+
+    /// Whether a name in the array's own directory belongs to its chunk keys: such names in the
+    /// source are shards or lead to them, and the view shows its own there.
+    pub fn claims(self, name: &str, rank: usize) -> bool {
+        match self.separator {
+            Separator::Slash if rank > 0 && self.prefixed => name == "c",
+            Separator::Slash if rank > 0 => number(name).is_some(),
+            _ => self.parse_flat(name, rank).is_some(),
+        }
+    }
+}
+
+/// A number as it stands in a key: decimal, without leading zeros.
+pub fn number(text: &str) -> Option<u64> {
+    let canonical = text == "0" || !text.starts_with('0');
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (canonical && digits).then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn encoding(name: &str, separator: &str) -> KeyEncoding {
+        let value = json!({"name": name, "configuration": {"separator": separator}});
+        KeyEncoding::parse(Some(&value)).unwrap()
+    }
+
+    #[test]
+    fn keys_of_the_specification() {
+        assert_eq!(encoding("default", "/").chunk_key(&[0, 1, 2]), "c/0/1/2");
+        assert_eq!(encoding("default", ".").chunk_key(&[0, 1, 2]), "c.0.1.2");
+        assert_eq!(encoding("v2", "/").chunk_key(&[0, 1, 2]), "0/1/2");
+        assert_eq!(encoding("v2", ".").chunk_key(&[0, 1, 2]), "0.1.2");
+        assert_eq!(encoding("default", "/").chunk_key(&[]), "c");
+        assert_eq!(encoding("v2", ".").chunk_key(&[]), "0");
+        assert_eq!(encoding("v2", "/").key(&[]), "");
+    }
+
+    #[test]
+    fn defaults_and_bare_names() {
+        let parse = |value| KeyEncoding::parse(Some(&value)).unwrap();
+        assert_eq!(parse(json!({"name": "default"})), encoding("default", "/"));
+        assert_eq!(parse(json!("v2")), encoding("v2", "."));
+        KeyEncoding::parse(None).unwrap_err();
+        KeyEncoding::parse(Some(&json!("fanout"))).unwrap_err();
+        let x = json!({"name": "default", "configuration": {"separator": "x"}});
+        let error = KeyEncoding::parse(Some(&x)).unwrap_err();
+        assert_eq!(error.to_string(), "separator of chunk_key_encoding must be \"/\" or \".\"");
+    }
+
+    #[test]
+    fn only_canonical_keys_parse() {
+        let flat = encoding("default", ".");
+        assert_eq!(flat.parse_flat("c.0.12", 2), Some(vec![0, 12]));
+        for name in ["c.0", "c.0.1.2", "c.0.01", "c.0.+1", "c.0.", "0.1", "c.0.1.partial", "c.0.99999999999999999999"] {
+            assert_eq!(flat.parse_flat(name, 2), None, "{name}");
+        }
+        assert_eq!(flat.parse_flat("c", 0), Some(vec![]));
+        assert_eq!(encoding("v2", ".").parse_flat("0", 0), Some(vec![]));
+    }
+
+    #[test]
+    fn names_of_the_arrays_own_directory_that_lead_to_chunks() {
+        assert!(encoding("default", "/").claims("c", 2));
+        assert!(!encoding("default", "/").claims("0", 2));
+        assert!(encoding("v2", "/").claims("17", 2));
+        assert!(!encoding("v2", "/").claims("zarr.json", 2));
+        assert!(encoding("v2", ".").claims("1.2", 2));
+        assert!(!encoding("v2", ".").claims("1", 2));
+        assert!(encoding("default", ".").claims("c", 0));
+    }
+}

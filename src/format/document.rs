@@ -1,0 +1,127 @@
+//! The metadata that the view shows: the equivalent unsharded array.
+//!
+//! `chunk_grid` becomes a regular one of inner chunks, `codecs` those of the inner chunks after
+//! the array->array codecs that stood before the sharding. Every other member keeps its place and
+//! its text. Consolidated metadata in a group repeats the metadata of every node below it, so
+//! the arrays in it are rewritten the same way.
+
+use serde_json::{Value, json};
+
+use super::metadata::{MetadataError, NodeMetadata};
+use super::sharding::ShardedArray;
+
+/// What the view makes of a node.
+#[derive(Debug)]
+pub enum Shown {
+    /// As it is stored.
+    AsStored,
+    /// A group whose metadata is rewritten.
+    Group(Value),
+    /// A sharded array and its metadata as an unsharded one.
+    Array(Box<ShardedArray>, Value),
+}
+
+/// Decides how a node is shown, given its `zarr.json` and the sharding level to show (1 is the
+/// outermost; None the innermost).
+pub fn show(document: Value, level: Option<usize>) -> Result<Shown, MetadataError> {
+    match NodeMetadata::parse(&document)? {
+        NodeMetadata::Group => {
+            let mut rewritten = document;
+            let changed = rewrite_consolidated(&mut rewritten, level);
+            Ok(if changed { Shown::Group(rewritten) } else { Shown::AsStored })
+        }
+        NodeMetadata::Array(chain) => match ShardedArray::parse(&document, &chain, level)? {
+            None => Ok(Shown::AsStored),
+            Some(array) => {
+                let twin = unsharded(document, &array);
+                Ok(Shown::Array(Box::new(array), twin))
+            }
+        },
+    }
+}
+
+/// The metadata of the unsharded twin of `array`.
+fn unsharded(mut document: Value, array: &ShardedArray) -> Value {
+    let chunk_shape = array.chunk_shape();
+    document["chunk_grid"] =
+        json!({"name": "regular", "configuration": {"chunk_shape": chunk_shape}});
+    document["codecs"] = array.view_codecs.iter().map(|codec| codec.document().clone()).collect();
+    document
+}
+
+/// Rewrites every sharded array in a group's consolidated metadata; whether there was one. Nodes
+/// that cannot be read stay as they are, as they do where they are stored.
+fn rewrite_consolidated(group: &mut Value, level: Option<usize>) -> bool {
+    let nodes = group.get_mut("consolidated_metadata").and_then(|value| value.get_mut("metadata"));
+    let Some(Value::Object(nodes)) = nodes else {
+        return false;
+    };
+    let mut changed = false;
+    for (_, node) in nodes.iter_mut() {
+        if let Ok(Shown::Group(twin) | Shown::Array(_, twin)) = show(node.clone(), level) {
+            *node = twin;
+            changed = true;
+        }
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::json;
+
+    const ARRAY: &str = r#"{
+        "zarr_format": 3, "node_type": "array", "shape": [24, 18], "data_type": "uint64",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [6, 6]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 18446744073709551615,
+        "codecs": [{"name": "transpose", "configuration": {"order": [1, 0]}},
+            {"name": "sharding_indexed", "configuration": {"chunk_shape": [3, 2],
+                "codecs": ["endian", {"name": "banana"}], "index_codecs": ["bytes"]}}, "crc32c"],
+        "attributes": {"minus": -0.0, "nan": NaN}, "dimension_names": [null, "x"]}"#;
+
+    fn twin(text: &str) -> String {
+        match show(json::parse(text.as_bytes()).unwrap(), None).unwrap() {
+            Shown::Group(twin) | Shown::Array(_, twin) => {
+                String::from_utf8(json::to_text(&twin)).unwrap().split_whitespace().collect()
+            }
+            Shown::AsStored => "as stored".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_sharded_array_becomes_its_unsharded_twin() {
+        let expected = r#"{
+            "zarr_format": 3, "node_type": "array", "shape": [24, 18], "data_type": "uint64",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 18446744073709551615,
+            "codecs": [{"name": "transpose", "configuration": {"order": [1, 0]}},
+                {"name": "bytes"}, {"name": "banana"}],
+            "attributes": {"minus": -0.0, "nan": NaN}, "dimension_names": [null, "x"]}"#;
+        let expected: String = expected.split_whitespace().collect();
+        assert_eq!(twin(ARRAY), expected);
+    }
+
+    #[test]
+    fn consolidated_metadata_is_rewritten_the_same_way() {
+        let group = |array: &str| {
+            format!(
+                r#"{{"zarr_format":3,"node_type":"group","attributes":{{"a":1}},
+                "consolidated_metadata":{{"kind":"inline","must_understand":false,
+                "metadata":{{"a/b":{array},"bad":{{"zarr_format":9}}}}}}}}"#
+            )
+        };
+        let expected: String = group(&twin(ARRAY)).split_whitespace().collect();
+        assert_eq!(twin(&group(ARRAY)), expected);
+        assert_eq!(twin(&group("1")), "as stored");
+    }
+
+    #[test]
+    fn unsharded_arrays_and_plain_groups_stay_as_stored() {
+        let plain = r#"{"zarr_format":3,"node_type":"array","codecs":["bytes"],"x":NaN}"#;
+        assert_eq!(twin(plain), "as stored");
+        assert_eq!(twin(r#"{"zarr_format":3,"node_type":"group"}"#), "as stored");
+    }
+}

@@ -1,0 +1,395 @@
+//! The shard index: where in its shard each inner chunk is.
+//!
+//! ```text
+//! index_location "end":    | inner chunks, in any order, gaps allowed | index | checksum |
+//! index_location "start":  | index | checksum | inner chunks, in any order, gaps allowed |
+//!
+//! index, little-endian u64 unless its codecs say otherwise, chunks per shard in C order:
+//!
+//!   slot 0            slot 1            ...   slot n-1
+//!   | offset | nbytes | offset | nbytes | ... | offset | nbytes |   16 * n bytes
+//! checksum: crc32c of the index, little-endian u32; absent if the index codecs have none
+//! ```
+//!
+//! Offsets count from the shard's first byte in both layouts. Both words 2^64-1: the chunk is
+//! empty. Specification: `sharding_indexed` 1.0, "Binary shard format".
+
+use serde_json::Value;
+
+use super::codec::{IndexLocation, parse_chain, transpose_order};
+use super::limits::MAX_INDEX_BYTES;
+use super::metadata::MetadataError;
+
+/// Length of a crc32c.
+pub const CHECKSUM_BYTES: usize = 4;
+/// Length of an index entry: two words.
+pub const ENTRY_BYTES: u64 = 16;
+/// Both words of an empty chunk's entry.
+pub const EMPTY: u64 = u64::MAX;
+
+/// How an index is encoded: the `index_codecs` of a sharding codec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexCodecs {
+    /// The axes of the stored index, last the one over (offset, nbytes); None for C order.
+    order: Option<Vec<usize>>,
+    big_endian: bool,
+    checksums: usize,
+}
+
+impl IndexCodecs {
+    /// Reads `index_codecs` of a shard with `rank` dimensions. Where they are absent (the
+    /// specification requires them, zarr-python does not), little-endian with a checksum is
+    /// meant; so is little-endian by `bytes` without `endian`.
+    pub fn parse(value: Option<&Value>, rank: usize) -> Result<Self, MetadataError> {
+        let mut codecs = Self { order: None, big_endian: false, checksums: 0 };
+        if value.is_none() {
+            codecs.checksums = 1;
+            return Ok(codecs);
+        }
+        let invalid = || {
+            MetadataError::invalid("index_codecs", "transpose, then bytes, then crc32c, at most")
+        };
+        let mut bytes_seen = false;
+        for codec in parse_chain(value)? {
+            match (codec.name.as_str(), bytes_seen) {
+                ("transpose", false) => {
+                    let next = transpose_order(&codec, rank + 1)?;
+                    codecs.order = Some(match codecs.order {
+                        None => next,
+                        Some(order) => next.into_iter().map(|axis| order[axis]).collect(),
+                    });
+                }
+                ("bytes", false) => {
+                    bytes_seen = true;
+                    codecs.big_endian = match codec.option("endian") {
+                        None => false,
+                        Some(Value::String(endian)) if endian == "little" => false,
+                        Some(Value::String(endian)) if endian == "big" => true,
+                        Some(_) => return Err(invalid()),
+                    };
+                }
+                ("crc32c", true) => codecs.checksums += 1,
+                _ => return Err(invalid()),
+            }
+        }
+        if bytes_seen { Ok(codecs) } else { Err(invalid()) }
+    }
+
+    /// Length in bytes of the stored index of `slots` chunks, if it keeps the limit.
+    pub fn stored_size(&self, slots: u64) -> Option<u64> {
+        let checksums = (self.checksums * CHECKSUM_BYTES) as u64;
+        let size = slots.checked_mul(ENTRY_BYTES)?.checked_add(checksums)?;
+        (size <= MAX_INDEX_BYTES).then_some(size)
+    }
+}
+
+/// Why an index cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IndexError {
+    /// The bytes are not as long as the chunks per shard ask for.
+    #[error("the index has {found} bytes, {expected} are expected")]
+    Length {
+        /// As given.
+        found: u64,
+        /// As computed.
+        expected: u64,
+    },
+    /// More inner chunks than the limit allows.
+    #[error("an index of {slots} chunks is longer than the limit of {MAX_INDEX_BYTES} bytes")]
+    Limit {
+        /// Chunks per shard.
+        slots: u64,
+    },
+    /// The checksum does not match.
+    #[error("checksum of the index is {computed:08x}, stored is {stored:08x}")]
+    Checksum {
+        /// As the shard holds it.
+        stored: u32,
+        /// As the index gives it.
+        computed: u32,
+    },
+}
+
+/// Why one entry of an index cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// The range does not end within the shard.
+    #[error("its entry (offset {offset}, nbytes {nbytes}) points outside the shard of {shard} bytes")]
+    Outside {
+        /// First word.
+        offset: u64,
+        /// Second word.
+        nbytes: u64,
+        /// Length of the shard in bytes.
+        shard: u64,
+    },
+    /// Exactly one word says that the chunk is empty.
+    #[error("its entry (offset {offset}, nbytes {nbytes}) is half empty")]
+    HalfEmpty {
+        /// First word.
+        offset: u64,
+        /// Second word.
+        nbytes: u64,
+    },
+}
+
+/// Where an encoded chunk is: a range that was checked to end within its shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRange {
+    /// From the shard's first byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub nbytes: u64,
+}
+
+/// The index of one shard, verified. Entries are decoded when they are asked for, so it costs no
+/// more memory than its stored form.
+#[derive(Debug)]
+pub struct ShardIndex {
+    bytes: Box<[u8]>,
+    /// Words between neighbours along each axis of the shard.
+    strides: Box<[usize]>,
+    /// Words between the offset and the nbytes of an entry.
+    pair_stride: usize,
+    big_endian: bool,
+    location: IndexLocation,
+    /// Length as stored, with the checksum.
+    stored_size: u64,
+}
+
+impl ShardIndex {
+    /// Verifies the stored index of a shard with `chunks_per_shard` (in the shard's own axes).
+    pub fn decode(
+        mut bytes: Vec<u8>,
+        codecs: &IndexCodecs,
+        location: IndexLocation,
+        chunks_per_shard: &[u64],
+    ) -> Result<Self, IndexError> {
+        let slots = product(chunks_per_shard).ok_or(IndexError::Limit { slots: u64::MAX })?;
+        let expected = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
+        let found = bytes.len() as u64;
+        if found != expected {
+            return Err(IndexError::Length { found, expected });
+        }
+        for _ in 0..codecs.checksums {
+            let Some((body, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+                return Err(IndexError::Length { found, expected });
+            };
+            let (stored, computed) = (u32::from_le_bytes(*stored), crc32c::crc32c(body));
+            if stored != computed {
+                return Err(IndexError::Checksum { stored, computed });
+            }
+            bytes.truncate(body.len());
+        }
+        let (strides, pair_stride) = strides(codecs, chunks_per_shard);
+        Ok(Self {
+            bytes: bytes.into_boxed_slice(),
+            strides,
+            pair_stride,
+            big_endian: codecs.big_endian,
+            location,
+            stored_size: expected,
+        })
+    }
+
+    /// Memory that the index takes, in bytes.
+    pub fn memory(&self) -> usize {
+        self.bytes.len() + size_of_val(&*self.strides) + size_of::<Self>()
+    }
+
+    /// The range of the chunk at `position`, given in the shard's own axes, in a shard of `shard`
+    /// bytes; None if the chunk is empty.
+    pub fn range(&self, position: &[u64], shard: u64) -> Result<Option<ByteRange>, EntryError> {
+        let (offset, nbytes) = self.entry(position);
+        if (offset, nbytes) == (EMPTY, EMPTY) || self.is_wrapped_empty(offset, nbytes) {
+            return Ok(None);
+        }
+        if offset == EMPTY || nbytes == EMPTY {
+            return Err(EntryError::HalfEmpty { offset, nbytes });
+        }
+        match offset.checked_add(nbytes) {
+            Some(end) if end <= shard => Ok(Some(ByteRange { offset, nbytes })),
+            _ => Err(EntryError::Outside { offset, nbytes, shard }),
+        }
+    }
+
+    /// zarrita (Python), ZEP 2's own implementation, added the length of an index at the start to
+    /// the offset of empty chunks too; the sum wrapped to the length less one.
+    fn is_wrapped_empty(&self, offset: u64, nbytes: u64) -> bool {
+        self.location == IndexLocation::Start
+            && nbytes == EMPTY
+            && offset.checked_add(1) == Some(self.stored_size)
+    }
+
+    fn entry(&self, position: &[u64]) -> (u64, u64) {
+        // Positions lie within the chunks per shard, whose product of words is in memory: the
+        // sum fits, and a position outside would be a bug that the slice access below reports.
+        #[allow(clippy::cast_possible_truncation, reason = "smaller than the index in memory")]
+        let at: usize = position.iter().zip(&self.strides).map(|(p, s)| *p as usize * s).sum();
+        (self.word(at), self.word(at + self.pair_stride))
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let (words, _) = self.bytes.as_chunks::<8>();
+        match words.get(at) {
+            Some(word) if self.big_endian => u64::from_be_bytes(*word),
+            Some(word) => u64::from_le_bytes(*word),
+            // Never reached from a checked position; an empty word is no range of any shard.
+            None => EMPTY,
+        }
+    }
+}
+
+/// Words between neighbours along each axis of the shard, and between the words of an entry.
+fn strides(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> (Box<[usize]>, usize) {
+    let rank = chunks_per_shard.len();
+    #[allow(clippy::cast_possible_truncation, reason = "their product is in memory")]
+    let mut extents: Vec<usize> = chunks_per_shard.iter().map(|n| *n as usize).collect();
+    extents.push(2);
+    let mut strides = vec![0; rank + 1];
+    let mut step = 1;
+    for stored_axis in (0..=rank).rev() {
+        let axis = codecs.order.as_ref().map_or(stored_axis, |order| order[stored_axis]);
+        strides[axis] = step;
+        step *= extents[axis];
+    }
+    let pair_stride = strides.pop().unwrap_or(1);
+    (strides.into_boxed_slice(), pair_stride)
+}
+
+/// The product, None if it overflows.
+pub fn product(numbers: &[u64]) -> Option<u64> {
+    numbers.iter().try_fold(1_u64, |product, number| product.checked_mul(*number))
+}
+
+/// Encodes an index in the form that every writer writes: little-endian, C order, with a
+/// checksum. Entries stand in C order of the slots; None is an empty chunk.
+pub fn encode(entries: impl IntoIterator<Item = Option<ByteRange>>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in entries {
+        let (offset, nbytes) = entry.map_or((EMPTY, EMPTY), |range| (range.offset, range.nbytes));
+        bytes.extend(offset.to_le_bytes());
+        bytes.extend(nbytes.to_le_bytes());
+    }
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn codecs(value: &Value) -> Result<IndexCodecs, MetadataError> {
+        IndexCodecs::parse(Some(value), 2)
+    }
+
+    fn usual() -> IndexCodecs {
+        codecs(&json!([{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"])).unwrap()
+    }
+
+    const RANGE: ByteRange = ByteRange { offset: 7, nbytes: 3 };
+
+    /// 1 x 2 chunks: the first empty, the second at 7..10; written by hand from the specification.
+    #[rustfmt::skip]
+    const GOLDEN: [u8; 36] = [
+        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+        7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,
+        0xc8, 0x36, 0x4f, 0xc1,
+    ];
+
+    fn decode(bytes: &[u8], location: IndexLocation) -> Result<ShardIndex, IndexError> {
+        ShardIndex::decode(bytes.to_vec(), &usual(), location, &[1, 2])
+    }
+
+    #[test]
+    fn the_golden_index_is_read_and_written() {
+        let index = decode(&GOLDEN, IndexLocation::End).unwrap();
+        assert_eq!(index.range(&[0, 0], 10).unwrap(), None);
+        assert_eq!(index.range(&[0, 1], 10).unwrap(), Some(RANGE));
+        assert_eq!(encode([None, Some(RANGE)]), GOLDEN);
+    }
+
+    #[test]
+    fn every_flipped_bit_fails_the_checksum() {
+        for bit in 0..GOLDEN.len() * 8 {
+            let mut bytes = GOLDEN;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let error = decode(&bytes, IndexLocation::End).unwrap_err();
+            assert!(matches!(error, IndexError::Checksum { .. }), "bit {bit}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_length_is_named() {
+        let error = decode(&GOLDEN[1..], IndexLocation::End).unwrap_err();
+        assert_eq!(error, IndexError::Length { found: 35, expected: 36 });
+    }
+
+    #[test]
+    fn an_absurd_index_is_refused_before_it_is_read() {
+        assert_eq!(usual().stored_size(1 << 30), None);
+        assert_eq!(usual().stored_size(u64::MAX), None);
+        let error = ShardIndex::decode(vec![], &usual(), IndexLocation::End, &[1 << 40, 1 << 40]);
+        assert_eq!(error.unwrap_err(), IndexError::Limit { slots: u64::MAX });
+    }
+
+    fn entry(offset: u64, nbytes: u64, location: IndexLocation) -> Result<Option<ByteRange>, EntryError> {
+        let bytes = encode([Some(ByteRange { offset, nbytes }), None]);
+        decode(&bytes, location).unwrap().range(&[0, 0], 100)
+    }
+
+    #[test]
+    fn entries_outside_their_shard_are_damage() {
+        assert_eq!(entry(100, 0, IndexLocation::End).unwrap().unwrap().nbytes, 0);
+        for (offset, nbytes) in [(98, 3), (1 << 63, 1), (5, 1 << 62), (u64::MAX - 1, 2)] {
+            let error = entry(offset, nbytes, IndexLocation::End).unwrap_err();
+            assert_eq!(error, EntryError::Outside { offset, nbytes, shard: 100 });
+        }
+    }
+
+    #[test]
+    fn half_empty_entries_are_damage_unless_zarrita_wrote_them() {
+        for (offset, nbytes) in [(EMPTY, 3), (3, EMPTY), (35, EMPTY)] {
+            let error = entry(offset, nbytes, IndexLocation::End).unwrap_err();
+            assert_eq!(error, EntryError::HalfEmpty { offset, nbytes });
+        }
+        assert_eq!(entry(35, EMPTY, IndexLocation::Start), Ok(None));
+        entry(34, EMPTY, IndexLocation::Start).unwrap_err();
+    }
+
+    #[test]
+    fn transposed_big_endian_indexes_are_read() {
+        let codecs = codecs(&json!([
+            {"name": "transpose", "configuration": {"order": [2, 1, 0]}},
+            {"name": "bytes", "configuration": {"endian": "big"}},
+        ]))
+        .unwrap();
+        // Stored as [pair][column][row] of 2 rows x 3 columns: offset = 10 * row + column + 1.
+        let mut words: Vec<u64> = Vec::new();
+        for pair in 0..2_u64 {
+            for column in 0..3 {
+                for row in 0..2 {
+                    words.push(if pair == 0 { 10 * row + column + 1 } else { 5 });
+                }
+            }
+        }
+        let bytes = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let index = ShardIndex::decode(bytes, &codecs, IndexLocation::End, &[2, 3]).unwrap();
+        for (row, column) in [(0, 0), (0, 2), (1, 0), (1, 2)] {
+            let range = index.range(&[row, column], 100).unwrap().unwrap();
+            assert_eq!(range, ByteRange { offset: 10 * row + column + 1, nbytes: 5 });
+        }
+    }
+
+    #[test]
+    fn index_codecs_of_variable_size_are_refused() {
+        for bad in [json!(["bytes", "gzip"]), json!(["crc32c"]), json!(["crc32c", "bytes"]), json!([])] {
+            codecs(&bad).unwrap_err();
+        }
+        let twice = codecs(&json!(["bytes", "crc32c", "crc32c"])).unwrap();
+        assert_eq!(twice.stored_size(1), Some(24));
+        assert_eq!(IndexCodecs::parse(None, 2).unwrap(), usual());
+    }
+}

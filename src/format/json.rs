@@ -1,0 +1,101 @@
+//! JSON as Zarr writers write it, kept as it is: members keep their order and numbers their text.
+//!
+//! zarr-python writes the bare words `NaN`, `Infinity` and `-Infinity` into attributes. They are
+//! no JSON, so [`parse`] lets strings stand in for them and [`to_text`] puts the words back.
+
+use serde_json::Value;
+
+/// Why a document is not JSON.
+#[derive(Debug, thiserror::Error)]
+#[error("not valid JSON: {0}")]
+pub struct JsonError(#[from] serde_json::Error);
+
+/// The words that stand for themselves, each with its stand-in inside a JSON string. A NUL can be
+/// written in JSON only as an escape, so no document holds the stand-in by chance.
+const BARE_WORDS: [(&str, &str); 3] = [
+    ("-Infinity", r#""\u0000shardfs -Infinity""#),
+    ("Infinity", r#""\u0000shardfs Infinity""#),
+    ("NaN", r#""\u0000shardfs NaN""#),
+];
+
+/// Parses a document. A byte order mark is skipped. Nesting deeper than 128 levels is an error.
+pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    serde_json::from_slice(bytes).or_else(|error| match with_stand_ins(bytes) {
+        Some(text) => Ok(serde_json::from_slice(&text)?),
+        None => Err(error.into()),
+    })
+}
+
+/// Writes a document that [`parse`] has read, indented by two spaces.
+pub fn to_text(value: &Value) -> Vec<u8> {
+    // The alternate form of a value's Display is the indented one; it cannot fail.
+    let mut text = format!("{value:#}");
+    if text.contains(r"\u0000shardfs ") {
+        for (word, stand_in) in BARE_WORDS {
+            text = text.replace(stand_in, word);
+        }
+    }
+    text.push('\n');
+    text.into_bytes()
+}
+
+/// The document with every bare word outside of strings replaced, or None if it has none.
+fn with_stand_ins(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(bytes.len() + 64);
+    let (mut in_string, mut found, mut at) = (false, false, 0);
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        if !in_string
+            && let Some((word, stand_in)) =
+                BARE_WORDS.iter().find(|(word, _)| rest.starts_with(word.as_bytes()))
+        {
+            out.extend_from_slice(stand_in.as_bytes());
+            at += word.len();
+            found = true;
+            continue;
+        }
+        // An escape takes its next byte along, so an escaped quote does not end the string.
+        let taken = if in_string && rest[0] == b'\\' { rest.len().min(2) } else { 1 };
+        in_string ^= rest[0] == b'"';
+        out.extend_from_slice(&rest[..taken]);
+        at += taken;
+    }
+    found.then_some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn survives(text: &str) {
+        let value = parse(text.as_bytes()).unwrap();
+        let again = String::from_utf8(to_text(&value)).unwrap();
+        let squeezed: String = again.split_whitespace().collect();
+        assert_eq!(squeezed, text);
+    }
+
+    #[test]
+    fn numbers_keep_their_text_and_members_their_order() {
+        survives(r#"{"z":18446744073709551615,"a":-0.0,"m":12345678901234567890123,"e":5e-324}"#);
+    }
+
+    #[test]
+    fn bare_words_survive_and_words_in_strings_stay_strings() {
+        survives(r#"{"fill":NaN,"range":[-Infinity,Infinity],"text":"NaN\"NaN","k\\":"Infinity"}"#);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_skipped() {
+        assert_eq!(parse(b"\xef\xbb\xbf[1]").unwrap()[0], 1);
+    }
+
+    #[test]
+    fn bad_documents_are_errors() {
+        for bad in [&b""[..], b"{", b"[NaN", b"nan", b"[Na]", b"\"\xff\xfe\"", b"{ // c\n}"] {
+            parse(bad).unwrap_err();
+        }
+        parse("[".repeat(100_000).as_bytes()).unwrap_err();
+    }
+}

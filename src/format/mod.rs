@@ -1,0 +1,19 @@
+//! Bytes and their meaning: no files, no locks, no mount.
+//!
+//! Everything here is a pure function of its input, and every input may be hostile: sizes and
+//! counts are checked against [`limits`] before anything is allocated, arithmetic is checked.
+
+pub mod after;
+pub mod chunk_key;
+pub mod codec;
+pub mod document;
+pub mod grid;
+pub mod index;
+pub mod json;
+pub mod limits;
+pub mod metadata;
+pub mod sample;
+pub mod sharding;
+
+/// Coordinates of a chunk or a shard, one number for each array axis, in array order.
+pub type Coords = Vec<u64>;

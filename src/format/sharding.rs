@@ -1,0 +1,327 @@
+//! Where in which shard each inner chunk of an array is.
+//!
+//! Sharding nests: the inner chunks of a shard can be shards themselves. A view shows the chunks
+//! of one level, and each is found by one index lookup per level above it.
+
+use serde_json::Value;
+
+use super::Coords;
+use super::after::AfterCodec;
+use super::chunk_key::KeyEncoding;
+use super::codec::{Codec, IndexLocation, parse_chain, split};
+use super::grid::{Edges, ShardAxis};
+use super::index::{IndexCodecs, product};
+use super::limits::{MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
+use super::metadata::{ArrayMetadata, MetadataError};
+
+/// One level of sharding: how the shards of that level are stored.
+#[derive(Debug)]
+pub struct ShardingLevel {
+    /// `axes[j]` is the array axis that axis `j` of the shard runs along: a transpose before the
+    /// sharding permutes the axes of index and chunks.
+    pub axes: Vec<usize>,
+    /// Inner chunk shape in elements, along the array's axes.
+    pub chunk_shape: Vec<u64>,
+    /// How the index is encoded.
+    pub index_codecs: IndexCodecs,
+    /// Where the index is.
+    pub index_location: IndexLocation,
+    /// Bytes->bytes codecs over the shard, in encoding order.
+    pub after: Vec<AfterCodec>,
+    /// Inner chunks of this level along each axis of a chunk of the level above, counted in
+    /// chunks of the view; the product of the levels below.
+    unit: Vec<u64>,
+}
+
+impl ShardingLevel {
+    /// Numbers along the array's axes, in the order of the shard's own axes.
+    pub fn in_shard_axes(&self, array_axes: &[u64]) -> Coords {
+        self.axes.iter().map(|axis| array_axes[*axis]).collect()
+    }
+}
+
+/// How the chunks of a sharded array are laid out.
+#[derive(Debug)]
+pub struct ShardedArray {
+    /// How keys of shards and of chunks are made.
+    pub keys: KeyEncoding,
+    /// The shard grid along each array axis.
+    pub shard_grid: Vec<ShardAxis>,
+    /// The levels from the shard down to the view's chunks; at least one.
+    pub levels: Vec<ShardingLevel>,
+    /// What the codecs of the view's metadata are: those before every sharding, then the inner
+    /// chunk's own.
+    pub view_codecs: Vec<Codec>,
+}
+
+/// The place of an inner chunk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// Coordinates of the shard, along the array's axes.
+    pub shard: Coords,
+    /// For each level, the chunk's position in the shard of that level, along the array's axes.
+    pub positions: Vec<Coords>,
+}
+
+impl ShardedArray {
+    /// Reads the layout of an array from its metadata, showing the chunks of sharding `level`
+    /// (1 is the outermost; None the innermost). None if there is no sharding to look into.
+    pub fn parse(
+        document: &Value,
+        chain: &[Codec],
+        level: Option<usize>,
+    ) -> Result<Option<Self>, MetadataError> {
+        if level == Some(0) || !chain.iter().any(|codec| codec.name == "sharding_indexed") {
+            return Ok(None);
+        }
+        let array = ArrayMetadata::parse(document)?;
+        let rank = array.shape.len();
+        let (levels, view_codecs) = parse_levels(chain.to_vec(), rank, level)?;
+        let Some(innermost) = levels.last() else {
+            return Ok(None);
+        };
+        let axes = array.grid.iter().zip(&innermost.chunk_shape).zip(&array.shape);
+        let shard_grid = axes
+            .map(|((edges, chunk), extent)| ShardAxis::new(edges, *chunk, *extent))
+            .collect::<Result<Vec<_>, _>>()?;
+        let sharded = Self { keys: array.keys, shard_grid, levels, view_codecs };
+        sharded.check(&array.grid)?;
+        Ok(Some(sharded))
+    }
+
+    /// Every shard edge must be a multiple of the outermost inner chunk too, not only of the
+    /// shown one; and positions in listings must be computable.
+    fn check(&self, grid: &[Edges]) -> Result<(), MetadataError> {
+        for (edges, chunk) in grid.iter().zip(&self.levels[0].chunk_shape) {
+            let mut lengths: Box<dyn Iterator<Item = u64>> = match edges {
+                Edges::Equal(edge) => Box::new(std::iter::once(*edge)),
+                Edges::Runs(runs) => Box::new(runs.iter().map(|run| run.0)),
+            };
+            let uneven = |edge: &u64| edge.checked_rem(*chunk).unwrap_or(*edge) != 0;
+            if let Some(shard) = lengths.find(uneven) {
+                return Err(MetadataError::NotDividing { chunk: *chunk, shard });
+            }
+        }
+        let shards: Vec<u64> = self.shard_grid.iter().map(|axis| axis.shards().max(1)).collect();
+        let slots = product(&shards).and_then(|n| n.checked_mul(self.longest_shard()?));
+        if slots.is_some_and(|slots| slots <= MAX_LISTED_SLOTS) {
+            return Ok(());
+        }
+        Err(MetadataError::Limit { what: "inner chunks", limit: MAX_LISTED_SLOTS })
+    }
+
+    /// Chunks of the view in the largest shard.
+    pub fn longest_shard(&self) -> Option<u64> {
+        product(&self.shard_grid.iter().map(|axis| axis.longest_edge().max(1)).collect::<Vec<_>>())
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shard_grid.len()
+    }
+
+    /// Chunks of the view that hold a part of the array, along each axis.
+    pub fn chunk_grid(&self) -> Vec<u64> {
+        self.shard_grid.iter().map(ShardAxis::chunks).collect()
+    }
+
+    /// Shape of the view's chunks in elements.
+    pub fn chunk_shape(&self) -> &[u64] {
+        self.levels.last().map_or(&[], |level| &level.chunk_shape)
+    }
+
+    /// The place of a chunk of the view, whose coordinates must lie in the chunk grid.
+    pub fn locate(&self, chunk: &[u64]) -> Location {
+        let (shard, mut rest): (Coords, Coords) =
+            chunk.iter().zip(&self.shard_grid).map(|(coord, axis)| axis.locate(*coord)).unzip();
+        let positions = self.levels.iter().map(|level| {
+            let units = rest.iter_mut().zip(&level.unit);
+            units
+                .map(|(rest, unit)| {
+                    let position = *rest / unit;
+                    *rest %= unit;
+                    position
+                })
+                .collect()
+        });
+        Location { positions: positions.collect(), shard }
+    }
+
+    /// Chunks of `level` (counted from 0) in the shard of that level that lies in `shard`, along
+    /// the shard's own axes.
+    pub fn chunks_per_shard(&self, level: usize, shard: &[u64]) -> Coords {
+        let units = &self.levels[level].unit;
+        let along = |axis: usize| match level {
+            0 => self.shard_grid[axis].span(shard[axis]).1 / units[axis],
+            _ => self.levels[level - 1].unit[axis] / units[axis],
+        };
+        self.levels[level].axes.iter().map(|axis| along(*axis)).collect()
+    }
+}
+
+/// The levels of a chain down to the wanted one, and the codecs of the view.
+fn parse_levels(
+    mut chain: Vec<Codec>,
+    rank: usize,
+    wanted: Option<usize>,
+) -> Result<(Vec<ShardingLevel>, Vec<Codec>), MetadataError> {
+    let mut levels: Vec<ShardingLevel> = Vec::new();
+    let mut before = Vec::new();
+    let mut axes: Vec<usize> = (0..rank).collect();
+    while wanted.is_none_or(|wanted| levels.len() < wanted) {
+        let next = match split(&chain, rank) {
+            Ok(Some(next)) => next,
+            Ok(None) => break,
+            // Inner chunks that cannot be looked into are shown as they are.
+            Err(_) if !levels.is_empty() => break,
+            Err(error) => return Err(error),
+        };
+        if levels.len() == MAX_SHARDING_LEVELS {
+            let limit = MAX_SHARDING_LEVELS as u64;
+            return Err(MetadataError::Limit { what: "levels of sharding", limit });
+        }
+        axes = next.axes.iter().map(|axis| axes[*axis]).collect();
+        let mut chunk_shape = vec![0; rank];
+        for (axis, extent) in axes.iter().zip(&next.chunk_shape) {
+            chunk_shape[*axis] = *extent;
+        }
+        before.extend(next.before);
+        levels.push(ShardingLevel {
+            axes: axes.clone(),
+            chunk_shape,
+            index_codecs: next.index_codecs,
+            index_location: next.index_location,
+            after: next.after,
+            unit: Vec::new(),
+        });
+        chain = next.codecs;
+    }
+    set_units(&mut levels)?;
+    before.extend(chain);
+    Ok((levels, before))
+}
+
+fn set_units(levels: &mut [ShardingLevel]) -> Result<(), MetadataError> {
+    let Some(innermost) = levels.last().map(|level| level.chunk_shape.clone()) else {
+        return Ok(());
+    };
+    for at in 0..levels.len() {
+        let below = levels.get(at + 1).map_or(&innermost, |level| &level.chunk_shape);
+        for (shard, chunk) in levels[at].chunk_shape.iter().zip(below) {
+            if shard.checked_rem(*chunk).unwrap_or(*shard) != 0 {
+                return Err(MetadataError::NotDividing { chunk: *chunk, shard: *shard });
+            }
+        }
+        let lengths = levels[at].chunk_shape.iter().zip(&innermost);
+        levels[at].unit = lengths.map(|(n, unit)| n.checked_div(*unit).unwrap_or(1)).collect();
+    }
+    Ok(())
+}
+
+/// Parses the layout from a document, for tests and tools that have no chain yet.
+pub fn parse_document(
+    document: &Value,
+    level: Option<usize>,
+) -> Result<Option<ShardedArray>, MetadataError> {
+    ShardedArray::parse(document, &parse_chain(document.get("codecs"))?, level)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sharding(chunk_shape: &Value, codecs: &Value) -> Value {
+        json!({"name": "sharding_indexed", "configuration":
+            {"chunk_shape": chunk_shape, "codecs": codecs, "index_codecs": ["bytes", "crc32c"]}})
+    }
+
+    fn array(shape: &Value, shard: &Value, codecs: &Value) -> Value {
+        json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shard}},
+            "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": codecs})
+    }
+
+    fn parse(document: &Value, level: Option<usize>) -> ShardedArray {
+        parse_document(document, level).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_chunk_of_a_plain_sharded_array() {
+        let codecs = json!([sharding(&json!([2, 3]), &json!(["bytes"]))]);
+        let array = parse(&array(&json!([10, 10]), &json!([4, 6]), &codecs), None);
+        assert_eq!(array.chunk_grid(), [5, 4]);
+        let location = array.locate(&[3, 2]);
+        assert_eq!(location, Location { shard: vec![1, 1], positions: vec![vec![1, 0]] });
+        assert_eq!(array.chunks_per_shard(0, &[0, 0]), [2, 2]);
+    }
+
+    #[test]
+    fn nested_sharding_is_flattened_to_the_innermost_or_the_wanted_level() {
+        let inner = sharding(&json!([2, 4]), &json!(["bytes", "gzip"]));
+        let document = array(&json!([40, 40]), &json!([16, 16]), &json!([sharding(&json!([8, 8]), &json!([inner]))]));
+        let innermost = parse(&document, None);
+        assert_eq!(innermost.chunk_grid(), [20, 10]);
+        assert_eq!(
+            innermost.locate(&[13, 5]),
+            Location { shard: vec![1, 1], positions: vec![vec![1, 0], vec![1, 1]] }
+        );
+        assert_eq!(innermost.chunks_per_shard(0, &[0, 0]), [2, 2]);
+        assert_eq!(innermost.chunks_per_shard(1, &[0, 0]), [4, 2]);
+        assert_eq!(innermost.view_codecs[1].name, "gzip");
+        let outermost = parse(&document, Some(1));
+        assert_eq!(outermost.chunk_shape(), [8, 8]);
+        assert_eq!(outermost.view_codecs[0].name, "sharding_indexed");
+        assert!(parse_document(&document, Some(0)).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_transpose_before_sharding_permutes_index_and_chunks() {
+        let transpose = json!({"name": "transpose", "configuration": {"order": [1, 0]}});
+        let codecs = json!([transpose, sharding(&json!([3, 4]), &json!(["bytes"]))]);
+        let array = parse(&array(&json!([20, 30]), &json!([8, 12]), &codecs), None);
+        assert_eq!(array.chunk_shape(), [4, 3]);
+        assert_eq!(array.chunks_per_shard(0, &[0, 0]), [4, 2]);
+        let location = array.locate(&[3, 9]);
+        assert_eq!(location, Location { shard: vec![1, 2], positions: vec![vec![1, 1]] });
+        assert_eq!(array.levels[0].in_shard_axes(&[5, 7]), [7, 5]);
+        assert_eq!(array.view_codecs[0].name, "transpose");
+    }
+
+    #[test]
+    fn shards_of_a_rectilinear_grid_differ_in_their_chunks_per_shard() {
+        let mut document = array(&json!([10]), &json!([1]), &json!([sharding(&json!([2]), &json!(["bytes"]))]));
+        document["chunk_grid"] = json!({"name": "rectilinear",
+            "configuration": {"kind": "inline", "chunk_shapes": [[4, 6]]}});
+        let array = parse(&document, None);
+        assert_eq!(array.chunks_per_shard(0, &[0]), [2]);
+        assert_eq!(array.chunks_per_shard(0, &[1]), [3]);
+        assert_eq!(array.locate(&[4]), Location { shard: vec![1], positions: vec![vec![2]] });
+    }
+
+    #[test]
+    fn rank_0_has_one_chunk() {
+        let array = parse(&array(&json!([]), &json!([]), &json!([sharding(&json!([]), &json!(["bytes"]))])), None);
+        assert_eq!(array.locate(&[]), Location { shard: vec![], positions: vec![vec![]] });
+        assert_eq!(array.longest_shard(), Some(1));
+    }
+
+    #[test]
+    fn what_cannot_be_laid_out_is_refused() {
+        let refused = |document: &Value| parse_document(document, None).unwrap_err().to_string();
+        let codecs = json!([sharding(&json!([5, 4]), &json!(["bytes"]))]);
+        let message = refused(&array(&json!([12, 12]), &json!([6, 4]), &codecs));
+        assert_eq!(message, "inner chunks of 5 elements do not divide a shard of 6 along an axis");
+        // The outermost level must divide the shard too, where the innermost one does.
+        let uneven = sharding(&json!([4]), &json!([sharding(&json!([2]), &json!(["bytes"]))]));
+        refused(&array(&json!([12]), &json!([6]), &json!([uneven])));
+        let inner_uneven = sharding(&json!([4]), &json!([sharding(&json!([3]), &json!(["bytes"]))]));
+        refused(&array(&json!([12]), &json!([12]), &json!([inner_uneven])));
+        let codecs = json!([sharding(&json!([1, 1]), &json!(["bytes"]))]);
+        let huge = array(&json!([1_u64 << 40, 1_u64 << 40]), &json!([1, 1]), &codecs);
+        assert!(refused(&huge).starts_with("too many inner chunks"));
+        let deep = (0..10).fold(json!(["bytes"]), |codecs, _| json!([sharding(&json!([1]), &codecs)]));
+        assert!(refused(&array(&json!([1]), &json!([1]), &deep)).starts_with("too many levels"));
+    }
+}

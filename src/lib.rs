@@ -1,0 +1,24 @@
+//! `shardfs` mounts a sharded array as a directory in which every inner chunk is its own file.
+//!
+//! Dependencies point one way, from the bottom up:
+//!
+//! - [`format`]: bytes and their meaning, without I/O: Zarr metadata and its unsharded twin,
+//!   chunk grids, chunk keys, shard indexes, the codecs around a shard;
+//! - [`store`]: I/O on shards through one small storage trait, with its caches;
+//! - [`view`]: names and numbers of what the mount shows, without I/O;
+//! - [`fs`]: the operations of the filesystem in our own types;
+//! - [`fuse`]: the translation to and from the kernel's protocol;
+//! - [`mount`]: mounting, the background process, signals, unmounting;
+//! - [`cli`]: one file per subcommand.
+//!
+//! See `docs/ARCHITECTURE.md` for the shape of the whole and `docs/SEMANTICS.md` for what each
+//! file operation does.
+
+pub mod cli;
+pub mod format;
+pub mod fs;
+pub mod fuse;
+pub mod mount;
+pub mod stats;
+pub mod store;
+pub mod view;

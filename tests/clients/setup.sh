@@ -1,0 +1,52 @@
+#!/bin/bash
+# The libraries that read arrays in run.sh, in the versions the corpus was checked with.  Does nothing
+# when they are there already.
+#
+#     tests/clients/setup.sh
+#
+# SHARDFS_VENVS  where the Python environment goes (default target/venvs)
+# SHARDFS_NODE   where the node modules go (default target/node)
+
+set -euo pipefail
+
+repo=$(cd "$(dirname "$0")/../.." && pwd)
+venvs=${SHARDFS_VENVS:-$repo/target/venvs}
+node=${SHARDFS_NODE:-$repo/target/node}
+
+python_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 zarrs==0.2.3)
+node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
+
+# --- Debian packages -------------------------------------------------------------------------------
+
+missing=()
+python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
+command -v node >/dev/null || missing+=(nodejs)
+command -v npm >/dev/null || missing+=(npm)
+if ((${#missing[@]})); then
+    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        apt-get -qq update
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${missing[@]}" >/dev/null
+    else
+        echo "missing Debian packages: ${missing[*]}" >&2
+        exit 1
+    fi
+fi
+
+# --- libraries -------------------------------------------------------------------------------------
+
+# A stamp with the versions in it is written last, so an interrupted or older setup is done again.
+up_to_date() { [[ -f $1 && $(<"$1") == "$2" ]]; }
+
+if ! up_to_date "$venvs/clients/stamp" "${python_packages[*]}"; then
+    rm -rf "$venvs/clients"
+    python3 -m venv "$venvs/clients"
+    "$venvs/clients/bin/pip" install --quiet --disable-pip-version-check "${python_packages[@]}"
+    echo "${python_packages[*]}" >"$venvs/clients/stamp"
+fi
+
+if ! up_to_date "$node/stamp" "${node_packages[*]}"; then
+    mkdir -p "$node"
+    echo '{"private": true, "type": "module"}' >"$node/package.json"
+    (cd "$node" && npm install --silent --no-audit --no-fund --save-exact "${node_packages[@]}" >/dev/null)
+    echo "${node_packages[*]}" >"$node/stamp"
+fi

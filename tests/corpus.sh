@@ -1,0 +1,134 @@
+#!/bin/bash
+# Mounts every Zarr v3 store of the corpus and compares what is shown, file by file, with the manifests;
+# then every damaged store, and stores with offsets beyond 2^40.
+#
+#     tests/corpus.sh [SUBSTRING]      only the cases whose name contains SUBSTRING
+#
+# SHARDFS_CORPUS: where the corpus is.
+
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+only=${1:-}
+if ! corpus=$(corpus_dir); then
+    skip "no corpus: set SHARDFS_CORPUS"
+    exit 0
+fi
+export PYTHONDONTWRITEBYTECODE=1
+
+# verdict NAME COMMAND...: like check, but cheap, and the checker's own words are enough.
+verdict() {
+    local name=$1 out
+    shift
+    if out=$("$@" 2>&1); then
+        pass "$name"
+    else
+        fail "$name"
+        sed 's/^/       /' <<<"${out:0:2000}"
+    fi
+}
+
+# The daemon still answers, and lists its root.
+alive() { cat "$1/.shardfs/stats.json" >/dev/null && ls "$1" >/dev/null; }
+
+# One mount for all arrays of a store: STORE NAME LEVEL "OPTIONS" MANIFEST...
+check_store() {
+    local store=$1 label=$2 level=$3 options=$4 manifest
+    shift 4
+    # shellcheck disable=SC2086 # no option, or -o and its value
+    if ! mount_view "$store" $options >"$TMP/refused.$BASHPID"; then
+        fail "mount $store $options: $(cat "$TMP/refused.$BASHPID")"
+        return
+    fi
+    for manifest in "$@"; do
+        verdict "$(basename "$(dirname "$manifest")")/$(basename "$manifest" .json) ($label)" \
+            python3 "$corpus/check_mount.py" "$manifest" "$MP" --metadata --strict-empty-dirs --level "$level"
+    done
+    verdict "unmount $store ($label)" unmount_view
+}
+
+# All ways to mount one store: STORE MANIFEST...
+check_all_options() {
+    local store=$1
+    shift
+    check_store "$store" default -1 "" "$@"
+    check_store "$store" immutable -1 "-o immutable" "$@"
+    check_store "$store" level=1 1 "-o level=1" "$@"
+}
+
+# A damaged store may be refused as a whole only where its manifest says so.
+check_damaged() {
+    local manifest=$1 name store label options rc
+    name=malformed/$(basename "$manifest" .json)
+    store=$(mktemp -d "$TMP/damaged.XXXXXX")/store
+    python3 "$corpus/check_malformed.py" "$manifest" --prepare "$corpus" "$store"
+    for label in default immutable; do
+        options=
+        [[ $label == default ]] || options="-o $label"
+        new_mount_point
+        rc=0
+        # shellcheck disable=SC2086
+        timeout 30 "$SHARDFS" mount $options "$store" "$MP" </dev/null >"$MP.log" 2>&1 || rc=$?
+        if [[ $rc == 32 && -s $MP.log ]] && grep -q '"outcome": "mount-may-fail"' "$manifest"; then
+            verdict "$name ($label): refused, and nothing is left mounted" not_mounted "$MP"
+        elif [[ $rc != 0 ]]; then
+            fail "$name ($label): mount ended with $rc: $(cat "$MP.log")"
+        else
+            verdict "$name ($label)" python3 "$corpus/check_malformed.py" "$manifest" "$MP"
+            verdict "$name ($label): alive afterwards" alive "$MP"
+            verdict "$name ($label): unmount" unmount_view
+        fi
+    done
+}
+
+# --- what there is to do ---------------------------------------------------------------------------
+
+# Sparse files of 1 TiB: not every filesystem takes them.
+if ! python3 "$corpus/generate/gen_big_sparse.py" "$TMP/big" 2>"$TMP/big.err"; then
+    skip "offsets beyond 2^40: $(tail -n 1 "$TMP/big.err")"
+    rm -rf "$TMP/big"
+fi
+
+# One line per store: "store <path> <manifest>...", or "damaged <manifest>".
+python3 - "$corpus" "$TMP/big" "$only" >"$TMP/work" <<'PY'
+import glob
+import json
+import os
+import sys
+
+corpus, big, only = sys.argv[1:]
+stores = {}
+for root in (corpus, big):
+    for path in sorted(glob.glob(os.path.join(root, "manifests", "*", "*.json"))):
+        with open(path) as f:
+            manifest = json.load(f)
+        if manifest["kind"].startswith("zarr3") and only in manifest["case"]:
+            stores.setdefault(os.path.join(root, manifest["store"]), []).append(path)
+for store, manifests in stores.items():
+    print("store", store, *manifests)
+for path in sorted(glob.glob(os.path.join(corpus, "manifests-malformed", "*.json"))):
+    if only in "malformed/" + os.path.basename(path):
+        print("damaged", path)
+PY
+
+# --- do it, in as many jobs as there are processors --------------------------------------------------
+
+work() {
+    local first=$1 step=$2 n=0 kind args
+    while read -r kind args; do
+        if ((n++ % step == first)); then
+            # shellcheck disable=SC2086 # split on purpose: the corpus has no blanks in its names
+            if [[ $kind == store ]]; then check_all_options $args; else check_damaged $args; fi
+        fi
+    done <"$TMP/work"
+}
+
+jobs=$(nproc)
+pids=()
+for ((i = 0; i < jobs; i++)); do
+    work "$i" "$jobs" &
+    pids+=($!)
+done
+for pid in "${pids[@]}"; do
+    wait "$pid"
+done

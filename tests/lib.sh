@@ -1,0 +1,180 @@
+# shellcheck shell=bash
+# Common parts of the tests that need a real mount.  Source it first:
+#
+#     . "$(dirname "$0")/lib.sh"
+#
+# It gives $repo, $SHARDFS, $TMP (removed at the end) and the functions below.  Results are kept in a
+# file, so that checks made in background jobs count too.  The last line is always "N passed, M failed".
+
+set -euo pipefail
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+SHARDFS=$(realpath -m "${SHARDFS:-$repo/target/release/shardfs}")
+TMP=$(mktemp -d "${TMPDIR:-/tmp}/shardfs-test.XXXXXX")
+main_pid=$BASHPID
+: >"$TMP/results"
+: >"$TMP/mounts"
+
+# Where the corpus is, or nothing.
+corpus_dir() {
+    local dir=${SHARDFS_CORPUS:-$repo/../shared/corpus}
+    [[ -d $dir/manifests ]] && realpath "$dir"
+}
+
+# --- results ---------------------------------------------------------------------------------------
+
+pass() {
+    echo "ok   $*"
+    echo pass >>"$TMP/results"
+}
+
+fail() {
+    echo "FAIL $*"
+    echo fail >>"$TMP/results"
+}
+
+skip() { echo "skipped: $*"; }
+
+# check NAME COMMAND [ARG...]: one result.  COMMAND may be a function of several lines: it runs with
+# errexit, and the line that ended it is shown with its output.
+check() {
+    local name=$1 out rc
+    shift
+    out=$(mktemp "$TMP/check.XXXXXX")
+    set +e
+    (
+        trap 'echo "line $LINENO: $BASH_COMMAND (exit $?)" >&2' ERR
+        set -eE
+        "$@"
+    ) >"$out" 2>&1
+    rc=$?
+    set -e
+    if [[ $rc == 0 ]]; then
+        pass "$name"
+    else
+        fail "$name"
+        tail -n 25 "$out" | sed 's/^/       /'
+    fi
+    rm -f "$out"
+}
+
+# expect_exit CODE COMMAND...: COMMAND ends with exactly this code.  Its output goes to stdout.
+expect_exit() {
+    local want=$1 rc=0
+    shift
+    "$@" </dev/null 2>&1 || rc=$?
+    [[ $rc == "$want" ]] || {
+        echo "exit $rc, expected $want: $*"
+        return 1
+    }
+}
+
+# fails_with TEXT COMMAND...: COMMAND fails and says TEXT, for example the text of an errno.
+fails_with() {
+    local text=$1 out rc=0
+    shift
+    out=$("$@" 2>&1 </dev/null) || rc=$?
+    [[ $rc != 0 && $out == *"$text"* ]] || {
+        echo "exit $rc, expected a failure with '$text': $*"
+        echo "$out"
+        return 1
+    }
+}
+
+# within SECONDS COMMAND...: COMMAND succeeds at some time in the next SECONDS.
+within() {
+    local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        ((${EPOCHREALTIME/[.,]/} < end)) || {
+            echo "not in time: $*"
+            return 1
+        }
+        sleep 0.05
+    done
+}
+
+# --- mounts ----------------------------------------------------------------------------------------
+
+# /proc/self/mounts rather than mountpoint(1): that one fails on a mount whose daemon is dead.
+is_mounted() { awk -v mp="$1" '$2 == mp { found = 1 } END { exit !found }' /proc/self/mounts; }
+not_mounted() { ! is_mounted "$1"; }
+
+# A new empty directory, unmounted at the end whatever is mounted there.  Sets MP.
+new_mount_point() {
+    MP=$(mktemp -d "$TMP/mnt.XXXXXX")
+    echo "$MP" >>"$TMP/mounts"
+}
+
+# mount_view SOURCE [OPTION...]: sets MP.
+mount_view() {
+    local source=$1
+    shift
+    new_mount_point
+    # Not into a pipe: a daemon that kept it open would stop the test here and not where it is tested.
+    if ! timeout 30 "$SHARDFS" mount "$@" "$source" "$MP" </dev/null >"$MP.log" 2>&1; then
+        cat "$MP.log"
+        return 1
+    fi
+}
+
+# unmount_view [MOUNTPOINT]
+unmount_view() {
+    timeout 30 "$SHARDFS" umount "${1:-$MP}"
+}
+
+# daemon_of MOUNTPOINT: process ids of our program that has MOUNTPOINT among its arguments.
+daemon_of() {
+    local proc
+    for proc in /proc/[0-9]*; do
+        [[ $(readlink "$proc/exe" 2>/dev/null) == "$SHARDFS"* ]] || continue
+        if tr '\0' '\n' <"$proc/cmdline" 2>/dev/null | grep -qxF -- "$1"; then
+            echo "${proc#/proc/}"
+        fi
+    done
+}
+
+no_daemon_of() { [[ -z $(daemon_of "$1") ]]; }
+
+# --- the end ---------------------------------------------------------------------------------------
+
+end() {
+    local rc=$? mp pid passed failed
+    [[ $BASHPID == "$main_pid" ]] || exit "$rc"
+    trap - EXIT
+    trap '' INT TERM HUP
+    for pid in $(jobs -p); do
+        kill "$pid" 2>/dev/null || true
+    done
+    while read -r mp; do
+        if is_mounted "$mp"; then
+            timeout 10 "$SHARDFS" umount "$mp" >/dev/null 2>&1 || true
+        fi
+        # Daemons that outlive their mount, or hang in it; only those of our own mount points.
+        for pid in $(daemon_of "$mp"); do
+            kill -KILL "$pid" 2>/dev/null || true
+        done
+        # Detaching is the last resort.  More than once: a test may have stacked mounts.
+        while is_mounted "$mp" && umount -l "$mp"; do :; done
+    done <"$TMP/mounts"
+    passed=$(grep -c pass "$TMP/results" || true)
+    failed=$(grep -c fail "$TMP/results" || true)
+    rm -rf --one-file-system "$TMP"
+    # A script that ended early has failed even if all it came to was right.
+    if [[ $rc != 0 && $failed == 0 ]]; then
+        echo "ended early with exit code $rc"
+        failed=1
+    fi
+    echo "$passed passed, $failed failed"
+    [[ $failed == 0 ]] || exit 1
+    exit 0
+}
+trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+
+if [[ ! -x $SHARDFS ]]; then
+    echo "no program at $SHARDFS: build it or set SHARDFS" >&2
+    exit 1
+fi
