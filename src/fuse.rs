@@ -1,1 +1,387 @@
-//! x
+//! The adapter to fuser: translation of requests and replies, no decisions.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+};
+
+use crate::fs::{Attr, DirEntry, Entry, Fs, FsError, Listing};
+use crate::store::TRUSTED;
+use crate::store::storage::FileKind;
+
+/// How long the kernel may believe names and attributes of a source that nobody changes.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Requests that the kernel may have waiting in the background, readahead most of all.
+const MAX_BACKGROUND: u16 = 64;
+/// Longest request, in bytes.
+const MAX_REQUEST: u32 = 1 << 20;
+
+thread_local! {
+    /// What is read goes from here to the kernel.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A filesystem that fuser can serve.
+pub struct Adapter {
+    fs: Arc<Fs>,
+    flags: KernelFlags,
+}
+
+/// What the kernel is told about a mount as a whole. Benchmarks that compare with a mount use the
+/// same.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelFlags {
+    /// Nobody changes the source.
+    pub immutable: bool,
+}
+
+impl KernelFlags {
+    /// Settings and capabilities; those that this kernel lacks are left out.
+    pub fn configure(self, config: &mut KernelConfig) {
+        let wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_AUTO_INVAL_DATA
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_MAX_PAGES
+            | InitFlags::FUSE_CACHE_SYMLINKS;
+        for capability in wanted.iter() {
+            // A kernel without it does without it.
+            let _ = config.add_capabilities(capability);
+        }
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        let _ = config.set_max_write(MAX_REQUEST);
+    }
+
+    /// How long names and attributes may be believed.
+    pub fn lasting(self) -> Duration {
+        if self.immutable { FOREVER } else { TRUSTED }
+    }
+
+    /// Flags of an open file.
+    pub fn opened(self, cached: bool) -> FopenFlags {
+        if cached {
+            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+        } else {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH
+        }
+    }
+}
+
+impl Adapter {
+    /// Serves `fs`.
+    pub fn new(fs: Arc<Fs>) -> Self {
+        let flags = KernelFlags { immutable: fs.config().store.immutable };
+        Self { fs, flags }
+    }
+
+    fn lasting(&self, lasting: bool) -> Duration {
+        if lasting { self.flags.lasting() } else { Duration::ZERO }
+    }
+
+    fn errno(&self, error: &FsError) -> Errno {
+        if !matches!(error, FsError::NotFound | FsError::NoAttribute) {
+            self.fs.stats().operations.errors.count();
+            log::debug!("{error}");
+        }
+        Errno::from_i32(error.errno())
+    }
+
+    fn read_into(&self, ino: u64, handle: Option<u64>, offset: u64, size: u32, reply: ReplyData) {
+        BUFFER.with_borrow_mut(|buffer| {
+            buffer.clear();
+            match self.fs.read(ino, handle, offset, size as usize, buffer) {
+                Ok(()) => reply.data(buffer),
+                Err(error) => reply.error(self.errno(&error)),
+            }
+        });
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        self.flags.configure(config);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.fs.lookup(parent.0, name) {
+            Ok(Some(entry)) => {
+                let lasting = self.lasting(entry.lasting);
+                reply.entry(&lasting, &file_attr(&entry.attr), Generation(entry.generation));
+            }
+            // Inode number 0: there is none, and that may be believed too.
+            Ok(None) => reply.entry(&self.flags.lasting(), &NO_ATTR, Generation(0)),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        self.fs.forget(ino.0, lookups);
+    }
+
+    fn getattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        match self.fs.getattr(ino.0, self.handle(handle)) {
+            Ok((attr, lasting)) => reply.attr(&self.lasting(lasting), &file_attr(&attr)),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.fs.readlink(ino.0) {
+            Ok(target) => reply.data(target.as_encoded_bytes()),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn open(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.flags.immutable {
+            // The kernel takes it for "always fine, never ask again", and so for directories.
+            return reply.error(Errno::ENOSYS);
+        }
+        match self.fs.open(ino.0) {
+            Ok(opened) => {
+                reply.opened(FileHandle(opened.handle), self.flags.opened(opened.cached));
+            }
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.read_into(ino.0, self.handle(Some(handle)), offset, size, reply);
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.release(handle.0);
+        reply.ok();
+    }
+
+    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.flags.immutable {
+            reply.error(Errno::ENOSYS);
+        } else {
+            reply.opened(FileHandle(0), FopenFlags::empty());
+        }
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.fs.readdir(ino.0, offset, Listing::Names, &mut |entry| {
+            full(reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), entry.name))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.fs.readdir(ino.0, offset, Listing::Entries, &mut |item| {
+            let (attr, generation, lasting) = match &item.entry {
+                Some(Entry { attr, generation, lasting }) => {
+                    (file_attr(attr), *generation, self.lasting(*lasting))
+                }
+                None => (placeholder(item), 0, Duration::ZERO),
+            };
+            let (ino, generation) = (INodeNo(item.ino), Generation(generation));
+            full(reply.add(ino, item.next, item.name, &lasting, &attr, generation))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.fs.space() {
+            Ok(space) => reply.statfs(
+                space.blocks,
+                space.free,
+                space.available,
+                space.files,
+                space.free_files,
+                space.block_size,
+                255,
+                space.block_size,
+            ),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn getxattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        if !self.fs.config().xattr {
+            return reply.error(Errno::ENOSYS);
+        }
+        match self.fs.getxattr(ino.0, name) {
+            Ok(value) => reply_xattr(&value, size, reply),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        if !self.fs.config().xattr {
+            return reply.error(Errno::ENOSYS);
+        }
+        match self.fs.listxattr(ino.0) {
+            Ok(names) => reply_xattr(&names, size, reply),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _offset: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
+        // The kernel then takes the file for one without holes.
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+impl Adapter {
+    /// An immutable mount has no open files, and the kernel sends handle 0.
+    fn handle(&self, handle: Option<FileHandle>) -> Option<u64> {
+        handle.filter(|_| !self.flags.immutable).map(|handle| handle.0)
+    }
+}
+
+/// Says "none" in the place of an entry.
+const NO_ATTR: FileAttr = FileAttr {
+    ino: INodeNo(0),
+    size: 0,
+    blocks: 0,
+    atime: SystemTime::UNIX_EPOCH,
+    mtime: SystemTime::UNIX_EPOCH,
+    ctime: SystemTime::UNIX_EPOCH,
+    crtime: SystemTime::UNIX_EPOCH,
+    kind: FileType::RegularFile,
+    perm: 0,
+    nlink: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+    blksize: 0,
+    flags: 0,
+};
+
+/// Translates attributes.
+pub fn file_attr(attr: &Attr) -> FileAttr {
+    let mtime = attr.mtime.into();
+    FileAttr {
+        ino: INodeNo(attr.ino),
+        size: attr.size,
+        blocks: attr.size.div_ceil(512),
+        atime: mtime,
+        mtime,
+        ctime: attr.ctime.into(),
+        crtime: mtime,
+        kind: file_type(attr.kind),
+        // Permission bits alone: twelve.
+        perm: u16::try_from(attr.mode & 0o7777).unwrap_or(0),
+        // As btrfs does: a directory's subdirectories are not counted.
+        nlink: 1,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: 0,
+        blksize: attr.block,
+        flags: 0,
+    }
+}
+
+/// An entry whose attributes are not known: not believed for any time.
+fn placeholder(item: &DirEntry<'_>) -> FileAttr {
+    FileAttr { ino: INodeNo(item.ino), kind: file_type(item.kind), nlink: 1, ..NO_ATTR }
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+fn full(full: bool) -> ControlFlow<()> {
+    if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {
+    match u32::try_from(value.len()) {
+        Ok(length) if size == 0 => reply.size(length),
+        Ok(length) if length <= size => reply.data(value),
+        _ => reply.error(Errno::ERANGE),
+    }
+}

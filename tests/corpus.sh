@@ -24,7 +24,7 @@ verdict() {
         pass "$name"
     else
         fail "$name"
-        sed 's/^/       /' <<<"${out:0:2000}"
+        echo "${out:0:2000}" | indent
     fi
 }
 

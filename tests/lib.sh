@@ -33,6 +33,8 @@ fail() {
     echo fail >>"$TMP/results"
 }
 
+indent() { sed 's/^/       /'; }
+
 skip() { echo "skipped: $*"; }
 
 # check NAME COMMAND [ARG...]: one result.  COMMAND may be a function of several lines: it runs with
@@ -43,7 +45,7 @@ check() {
     out=$(mktemp "$TMP/check.XXXXXX")
     set +e
     (
-        trap 'echo "line $LINENO: $BASH_COMMAND (exit $?)" >&2' ERR
+        trap 'echo "line $LINENO: ${BASH_COMMAND%%[[:cntrl:]]*} (exit $?)" >&2' ERR
         set -eE
         "$@"
     ) >"$out" 2>&1
@@ -53,7 +55,7 @@ check() {
         pass "$name"
     else
         fail "$name"
-        tail -n 25 "$out" | sed 's/^/       /'
+        tail -n 25 "$out" | indent
     fi
     rm -f "$out"
 }
@@ -97,7 +99,10 @@ within() {
 # --- mounts ----------------------------------------------------------------------------------------
 
 # /proc/self/mounts rather than mountpoint(1): that one fails on a mount whose daemon is dead.
-is_mounted() { awk -v mp="$1" '$2 == mp { found = 1 } END { exit !found }' /proc/self/mounts; }
+# Blanks are octal there.
+is_mounted() {
+    mp=${1// /\\040} awk '$2 == ENVIRON["mp"] { found = 1 } END { exit !found }' /proc/self/mounts
+}
 not_mounted() { ! is_mounted "$1"; }
 
 # A new empty directory, unmounted at the end whatever is mounted there.  Sets MP.
@@ -136,10 +141,43 @@ daemon_of() {
 
 no_daemon_of() { [[ -z $(daemon_of "$1") ]]; }
 
+# abort_mounts: ends the connections of all our mounts and detaches them.  Whoever waits for a daemon that
+# does not answer gets an error; before that not even SIGKILL reaches them.  umount(8) would wait too.
+abort_mounts() {
+    python3 - "$TMP/mounts" <<'PY'
+import ctypes
+import os
+import sys
+
+MNT_FORCE, MNT_DETACH = 1, 2
+with open("/proc/self/mounts", "rb") as f:
+    mounted = [line.split()[1].replace(b"\\040", b" ") for line in f]
+with open(sys.argv[1], "rb") as f:
+    for path in f.read().splitlines():
+        for _ in range(mounted.count(path)):
+            ctypes.CDLL(None).umount2(path, MNT_FORCE | MNT_DETACH)
+PY
+}
+
+# deadline SECONDS: when they are over all mounts are aborted.  Sets $deadline, to be killed before that.
+deadline() {
+    (
+        trap 'kill $!; exit' TERM
+        sleep "$1" &
+        wait $!
+        echo "FAIL not done after $1 s: the mounts are aborted"
+        echo fail >>"$TMP/results"
+        abort_mounts
+    ) &
+    # shellcheck disable=SC2034 # for the caller
+    deadline=$!
+}
+
 # --- the end ---------------------------------------------------------------------------------------
 
+# A script with a trap of its own hands on the exit code.
 end() {
-    local rc=$? mp pid passed failed
+    local rc=${1:-$?} mp pid passed failed
     [[ $BASHPID == "$main_pid" ]] || exit "$rc"
     trap - EXIT
     trap '' INT TERM HUP
@@ -149,14 +187,16 @@ end() {
     while read -r mp; do
         if is_mounted "$mp"; then
             timeout 10 "$SHARDFS" umount "$mp" >/dev/null 2>&1 || true
+            # After an abort even a daemon that waits for itself can be killed.
+            not_mounted "$mp" || abort_mounts
         fi
         # Daemons that outlive their mount, or hang in it; only those of our own mount points.
         for pid in $(daemon_of "$mp"); do
             kill -KILL "$pid" 2>/dev/null || true
         done
-        # Detaching is the last resort.  More than once: a test may have stacked mounts.
-        while is_mounted "$mp" && umount -l "$mp"; do :; done
     done <"$TMP/mounts"
+    # Detaching is the last resort.
+    abort_mounts
     passed=$(grep -c pass "$TMP/results" || true)
     failed=$(grep -c fail "$TMP/results" || true)
     rm -rf --one-file-system "$TMP"
@@ -178,3 +218,5 @@ if [[ ! -x $SHARDFS ]]; then
     echo "no program at $SHARDFS: build it or set SHARDFS" >&2
     exit 1
 fi
+# No script takes this long unless something hangs.
+deadline "${SHARDFS_TEST_SECONDS:-600}"

@@ -1,1 +1,68 @@
-//! x
+//! The command line: one file for each subcommand, options turned into configuration.
+
+mod create;
+mod exit;
+mod logging;
+mod mount;
+mod options;
+mod size;
+mod umount;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::exit::Failure;
+
+const AFTER_HELP: &str = "\
+Examples:
+  shardfs mount volume.zarr /mnt/volume      every inner chunk of volume.zarr is a file now
+  ls /mnt/volume/c/0/0
+  shardfs umount /mnt/volume
+
+Called as mount.shardfs it works from /etc/fstab:
+  /data/volume.zarr  /mnt/volume  shardfs  ro,allow_other  0  0";
+
+/// Mount a sharded Zarr v3 array so that every inner chunk is its own file.
+#[derive(Debug, Parser)]
+#[command(name = "shardfs", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Mount(mount::Args),
+    #[command(alias = "unmount")]
+    Umount(umount::Args),
+    Create(create::Args),
+}
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    let done = if Path::new(&name).file_name().is_some_and(|name| name == "mount.shardfs") {
+        parse::<mount::HelperArgs>(name, arguments).and_then(mount::run_helper)
+    } else {
+        parse::<Cli>(name, arguments).and_then(|cli| match cli.command {
+            Command::Mount(args) => mount::run(args),
+            Command::Umount(args) => umount::run(&args),
+            Command::Create(args) => create::run(&args),
+        })
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn parse<T: Parser>(
+    name: OsString,
+    arguments: impl Iterator<Item = OsString>,
+) -> Result<T, Failure> {
+    T::try_parse_from(std::iter::once(name).chain(arguments)).map_err(Failure::Usage)
+}

@@ -199,7 +199,11 @@ impl ShardIndex {
 
     /// The range of the chunk at `position`, given in the shard's own axes, in a shard of `shard`
     /// bytes; None if the chunk is empty.
-    pub fn range(&self, position: &[u64], shard: u64) -> Result<Option<ByteRange>, EntryError> {
+    pub fn range(
+        &self,
+        position: impl IntoIterator<Item = u64>,
+        shard: u64,
+    ) -> Result<Option<ByteRange>, EntryError> {
         let (offset, nbytes) = self.entry(position);
         if (offset, nbytes) == (EMPTY, EMPTY) || self.is_wrapped_empty(offset, nbytes) {
             return Ok(None);
@@ -221,11 +225,11 @@ impl ShardIndex {
             && offset.checked_add(1) == Some(self.stored_size)
     }
 
-    fn entry(&self, position: &[u64]) -> (u64, u64) {
+    fn entry(&self, position: impl IntoIterator<Item = u64>) -> (u64, u64) {
         // Positions lie within the chunks per shard, whose product of words is in memory: the
         // sum fits, and a position outside would be a bug that the slice access below reports.
         #[allow(clippy::cast_possible_truncation, reason = "smaller than the index in memory")]
-        let at: usize = position.iter().zip(&self.strides).map(|(p, s)| *p as usize * s).sum();
+        let at: usize = position.into_iter().zip(&self.strides).map(|(p, s)| p as usize * s).sum();
         (self.word(at), self.word(at + self.pair_stride))
     }
 
@@ -306,8 +310,8 @@ mod tests {
     #[test]
     fn the_golden_index_is_read_and_written() {
         let index = decode(&GOLDEN, IndexLocation::End).unwrap();
-        assert_eq!(index.range(&[0, 0], 10).unwrap(), None);
-        assert_eq!(index.range(&[0, 1], 10).unwrap(), Some(RANGE));
+        assert_eq!(index.range([0, 0], 10).unwrap(), None);
+        assert_eq!(index.range([0, 1], 10).unwrap(), Some(RANGE));
         assert_eq!(encode([None, Some(RANGE)]), GOLDEN);
     }
 
@@ -337,7 +341,7 @@ mod tests {
 
     fn entry(offset: u64, nbytes: u64, location: IndexLocation) -> Result<Option<ByteRange>, EntryError> {
         let bytes = encode([Some(ByteRange { offset, nbytes }), None]);
-        decode(&bytes, location).unwrap().range(&[0, 0], 100)
+        decode(&bytes, location).unwrap().range([0, 0], 100)
     }
 
     #[test]
@@ -378,7 +382,7 @@ mod tests {
         let bytes = words.iter().flat_map(|word| word.to_be_bytes()).collect();
         let index = ShardIndex::decode(bytes, &codecs, IndexLocation::End, &[2, 3]).unwrap();
         for (row, column) in [(0, 0), (0, 2), (1, 0), (1, 2)] {
-            let range = index.range(&[row, column], 100).unwrap().unwrap();
+            let range = index.range([row, column], 100).unwrap().unwrap();
             assert_eq!(range, ByteRange { offset: 10 * row + column + 1, nbytes: 5 });
         }
     }

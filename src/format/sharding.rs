@@ -28,15 +28,14 @@ pub struct ShardingLevel {
     pub index_location: IndexLocation,
     /// Bytes->bytes codecs over the shard, in encoding order.
     pub after: Vec<AfterCodec>,
-    /// Inner chunks of this level along each axis of a chunk of the level above, counted in
-    /// chunks of the view; the product of the levels below.
+    /// Chunks of the view along each array axis of one inner chunk of this level.
     unit: Vec<u64>,
 }
 
 impl ShardingLevel {
     /// Numbers along the array's axes, in the order of the shard's own axes.
-    pub fn in_shard_axes(&self, array_axes: &[u64]) -> Coords {
-        self.axes.iter().map(|axis| array_axes[*axis]).collect()
+    pub fn in_shard_axes<'a>(&'a self, array_axes: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
+        self.axes.iter().map(|axis| array_axes[*axis])
     }
 }
 
@@ -55,7 +54,7 @@ pub struct ShardedArray {
 }
 
 /// The place of an inner chunk.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Location {
     /// Coordinates of the shard, along the array's axes.
     pub shard: Coords,
@@ -134,17 +133,23 @@ impl ShardedArray {
     pub fn locate(&self, chunk: &[u64]) -> Location {
         let (shard, mut rest): (Coords, Coords) =
             chunk.iter().zip(&self.shard_grid).map(|(coord, axis)| axis.locate(*coord)).unzip();
-        let positions = self.levels.iter().map(|level| {
-            let units = rest.iter_mut().zip(&level.unit);
-            units
-                .map(|(rest, unit)| {
-                    let position = *rest / unit;
-                    *rest %= unit;
-                    position
-                })
-                .collect()
-        });
+        let take = |(rest, unit): (&mut u64, &u64)| {
+            let position = *rest / unit;
+            *rest %= unit;
+            position
+        };
+        let levels = self.levels.iter();
+        let positions = levels.map(|level| rest.iter_mut().zip(&level.unit).map(take).collect());
         Location { positions: positions.collect(), shard }
+    }
+
+    /// The most inner chunks that a shard of `level` (counted from 0) has along each array axis.
+    pub fn most_chunks(&self, level: usize) -> impl Iterator<Item = u64> + '_ {
+        let units = &self.levels[level].unit;
+        self.shard_grid.iter().enumerate().map(move |(axis, grid)| match level {
+            0 => grid.longest_edge() / units[axis],
+            _ => self.levels[level - 1].unit[axis] / units[axis],
+        })
     }
 
     /// Chunks of `level` (counted from 0) in the shard of that level that lies in `shard`, along
@@ -285,7 +290,7 @@ mod tests {
         assert_eq!(array.chunks_per_shard(0, &[0, 0]), [4, 2]);
         let location = array.locate(&[3, 9]);
         assert_eq!(location, Location { shard: vec![1, 2], positions: vec![vec![1, 1]] });
-        assert_eq!(array.levels[0].in_shard_axes(&[5, 7]), [7, 5]);
+        assert!(array.levels[0].in_shard_axes(&[5, 7]).eq([7, 5]));
         assert_eq!(array.view_codecs[0].name, "transpose");
     }
 

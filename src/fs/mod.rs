@@ -1,1 +1,333 @@
-//! x
+//! The operations of the filesystem, in our own types: what the kernel asks, answered from the
+//! view and the store. Nothing here knows how the questions arrive.
+
+pub mod attr;
+mod control;
+mod directory;
+mod error;
+mod file;
+mod identity;
+mod nodes;
+mod paths;
+mod xattr;
+
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::Arc;
+
+pub use self::attr::{Attr, Entry, Ownership};
+pub use self::directory::{DirEntry, Listing};
+pub use self::error::{FsError, Result};
+pub use self::file::Opened;
+use self::file::Handle;
+pub use self::nodes::{NodeError, NodeKind};
+pub use self::nodes::shown;
+use self::nodes::{ArrayView, METADATA_FILE, Nodes};
+use self::paths::Paths;
+use crate::format::Coords;
+use crate::stats::Stats;
+use crate::store::storage::{FileKind, Space, Stat, Storage};
+use crate::store::{Freshness, ShardStore, StoreConfig, TRUSTED};
+use crate::view::inode::{self, InodeRange};
+
+/// How a source is shown.
+#[derive(Debug, Clone, Default)]
+pub struct FsConfig {
+    /// What the store may use and believe.
+    pub store: StoreConfig,
+    /// Level of nested sharding to show, 1 the outermost, 0 the shards themselves; None the
+    /// innermost.
+    pub level: Option<usize>,
+    /// Who owns what is shown.
+    pub ownership: Ownership,
+    /// Whether extended attributes tell where chunks live.
+    pub xattr: bool,
+}
+
+/// A mounted source.
+pub struct Fs {
+    config: FsConfig,
+    storage: Arc<dyn Storage>,
+    store: ShardStore,
+    nodes: Nodes,
+    paths: Paths,
+    handles: sharded_slab::Slab<Handle>,
+    control: control::Control,
+    identities: identity::Identities,
+    stats: Arc<Stats>,
+    /// For fingerprints of files, which do not outlive the mount.
+    hasher: RandomState,
+}
+
+/// What an inode number stands for.
+enum Target {
+    /// `.shardfs`.
+    ControlDirectory,
+    /// `.shardfs/stats.json`.
+    StatsFile,
+    /// Something that has a path in the source.
+    Path(Arc<Path>),
+    /// A chunk, or a directory above chunks: as many coordinates as its depth.
+    Tree(Arc<ArrayView>, Coords),
+}
+
+impl Fs {
+    /// Shows `storage`. Fails if its root is neither an array nor a hierarchy of arrays.
+    pub fn new(
+        storage: Arc<dyn Storage>,
+        config: FsConfig,
+        stats: Arc<Stats>,
+    ) -> std::result::Result<Self, SourceError> {
+        let nodes = Nodes::new(Arc::clone(&storage), config.level, config.store.immutable);
+        let root = nodes.check(Path::new(""))?;
+        if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
+            return Err(SourceError::NoNode);
+        }
+        Ok(Self {
+            store: ShardStore::new(Arc::clone(&storage), config.store.clone(), Arc::clone(&stats)),
+            nodes,
+            paths: Paths::default(),
+            handles: sharded_slab::Slab::new(),
+            control: control::Control::new(Arc::clone(&stats)),
+            identities: identity::Identities::new(TRUSTED),
+            stats,
+            hasher: RandomState::new(),
+            storage,
+            config,
+        })
+    }
+
+    /// How the source is shown.
+    pub fn config(&self) -> &FsConfig {
+        &self.config
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The node called `name` in the directory `parent`; None if there is none.
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
+        self.stats.operations.lookup.count();
+        match self.target(parent)? {
+            Target::ControlDirectory => Ok(self.control.lookup(name)),
+            Target::StatsFile => Err(FsError::NotDirectory),
+            Target::Path(directory) => self.lookup_path(&directory, name),
+            Target::Tree(array, coords) => {
+                match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
+                    None => Ok(None),
+                    Some(child) => self.tree_entry(&array, &child, Freshness::Now),
+                }
+            }
+        }
+    }
+
+    fn lookup_path(&self, directory: &Path, name: &OsStr) -> Result<Option<Entry>> {
+        if directory.as_os_str().is_empty() && name == control::DIRECTORY_NAME {
+            return Ok(Some(self.control.directory()));
+        }
+        let node = self.nodes.node(directory);
+        if let (NodeKind::Sharded(array), Some(name)) = (&node.kind, name.to_str())
+            && array.source.layout.keys.claims(name, array.tree.rank())
+        {
+            return match array.tree.top(name) {
+                None => Ok(None),
+                Some(coords) => self.tree_entry(array, &coords, Freshness::Now),
+            };
+        }
+        let path = directory.join(name);
+        match self.path_attr(&path, None) {
+            Ok(attr) => Ok(Some(self.path_entry(&path, attr))),
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Attributes of a path as the view shows it; the inode number is that of a listing.
+    fn path_attr(&self, path: &Path, stat: Option<Stat>) -> Result<Attr> {
+        let stat = match stat {
+            Some(stat) => stat,
+            None => self.storage.lstat(path).map_err(absent_as_not_found)?,
+        };
+        let (ownership, ino) = (&self.config.ownership, Paths::number(path));
+        let Some(directory) = path.parent().filter(|_| stat.kind != FileKind::Directory) else {
+            return Ok(ownership.attr(ino, &stat));
+        };
+        if path.file_name() == Some(OsStr::new(METADATA_FILE)) {
+            let node = self.nodes.node(directory);
+            return Ok(match (&node.document, &node.stat) {
+                (Some(document), Some(stat)) => ownership.file(ino, stat, document.len() as u64),
+                _ => ownership.attr(ino, &stat),
+            });
+        }
+        match self.nodes.governing(directory).kind {
+            NodeKind::Bad => Err(FsError::BadMetadata(path.to_owned())),
+            _ => Ok(ownership.attr(ino, &stat)),
+        }
+    }
+
+    fn path_entry(&self, path: &Path, mut attr: Attr) -> Entry {
+        attr.ino = self.paths.remember(path);
+        let generation = match attr.kind {
+            FileKind::File => self.fingerprint(&(attr.size, attr.mtime, attr.ctime)),
+            _ => 0,
+        };
+        self.identities.changed_recently(attr.ino, generation);
+        Entry { attr, generation, lasting: true }
+    }
+
+    /// The entry of a chunk or of a directory above chunks.
+    fn tree_entry(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<Entry>> {
+        if coords.len() < array.tree.rank() {
+            return self.tree_directory(array, coords);
+        }
+        let chunk = self.store.chunk(&array.source, coords, freshness)?;
+        Ok(chunk.map(|chunk| {
+            let shard = array.source.layout.locate(coords).shard;
+            self.shard_changed_recently(array, &shard, &chunk.shard);
+            self.chunk_entry(array, coords, &chunk.shard, chunk.nbytes())
+        }))
+    }
+
+    fn chunk_entry(&self, array: &ArrayView, coords: &[u64], shard: &Stat, nbytes: u64) -> Entry {
+        let ino = array.inodes.ino(array.tree.number(coords));
+        let attr = self.config.ownership.file(ino, shard, nbytes);
+        Entry { attr, generation: self.fingerprint(shard), lasting: true }
+    }
+
+    /// A directory above chunks exists where the source has the directory of their shards.
+    fn tree_directory(&self, array: &ArrayView, coords: &[u64]) -> Result<Option<Entry>> {
+        let path = self.shard_directory(array, coords);
+        let stat = match self.storage.stat(&path) {
+            Ok(stat) => stat,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(error) => return Err(crate::store::io_error(&path)(error).into()),
+        };
+        if stat.kind != FileKind::Directory {
+            let error = std::io::Error::from_raw_os_error(libc::ENOTDIR);
+            let error = crate::store::io_error(&path)(error);
+            self.store.report(&error);
+            return Err(error.into());
+        }
+        let ino = array.inodes.ino(array.tree.number(coords));
+        let attr = self.config.ownership.attr(ino, &stat);
+        Ok(Some(Entry { attr, generation: 0, lasting: true }))
+    }
+
+    /// The source's directory of the shards below the directory at `coords`.
+    fn shard_directory(&self, array: &ArrayView, coords: &[u64]) -> std::path::PathBuf {
+        let layout = &array.source.layout;
+        let axes = coords.iter().zip(&layout.shard_grid);
+        let shards: Coords = axes.map(|(coord, axis)| axis.locate(*coord).0).collect();
+        array.source.path.join(layout.keys.key(&shards))
+    }
+
+    /// Attributes of an inode, or of an open file.
+    pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<(Attr, bool)> {
+        self.stats.operations.getattr.count();
+        if let Some(attr) = handle.and_then(|handle| self.handle_attr(ino, handle)) {
+            return Ok((attr, true));
+        }
+        match self.target(ino)? {
+            Target::ControlDirectory => Ok((self.control.directory().attr, true)),
+            Target::StatsFile => Ok((self.control.stats_file().attr, false)),
+            Target::Path(path) => Ok((Attr { ino, ..self.path_attr(&path, None)? }, true)),
+            Target::Tree(array, coords) => {
+                let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
+                Ok((entry.ok_or(FsError::NotFound)?.attr, true))
+            }
+        }
+    }
+
+    /// Target of a symbolic link.
+    pub fn readlink(&self, ino: u64) -> Result<std::ffi::OsString> {
+        match self.target(ino)? {
+            Target::Path(path) => Ok(self.storage.read_link(&path)?),
+            _ => Err(FsError::Invalid),
+        }
+    }
+
+    /// The kernel has forgotten an inode number. Those of chunks are computed: nothing to do.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        if InodeRange::split(ino).is_none() {
+            self.paths.forget(ino, lookups);
+        }
+    }
+
+    /// Space of the source's filesystem.
+    pub fn space(&self) -> Result<Space> {
+        Ok(self.storage.space()?)
+    }
+
+    fn target(&self, ino: u64) -> Result<Target> {
+        if let Some((range, number)) = InodeRange::split(ino) {
+            let array = self.nodes.array(range).ok_or(FsError::Stale)?;
+            let coords = array.tree.coords(number).ok_or(FsError::Stale)?;
+            return Ok(Target::Tree(array, coords));
+        }
+        match ino {
+            inode::CONTROL_DIRECTORY => Ok(Target::ControlDirectory),
+            inode::STATS_FILE => Ok(Target::StatsFile),
+            _ => self.paths.path(ino).map(Target::Path).ok_or(FsError::Stale),
+        }
+    }
+
+    /// Tells the contents of a file apart. A file opened before it was changed keeps its
+    /// generation, and the kernel drops what it had cached of another one.
+    fn fingerprint(&self, content: &impl std::hash::Hash) -> u64 {
+        if self.config.store.immutable { 0 } else { self.hasher.hash_one(content) }
+    }
+
+    /// Whether the kernel may believe something of a shard's chunks that holds no longer.
+    fn shard_changed_recently(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> bool {
+        if self.config.store.immutable {
+            return false;
+        }
+        let file = self.hasher.hash_one((array.source.id, shard));
+        self.identities.changed_recently(file, self.fingerprint(stat))
+    }
+}
+
+/// Why a source cannot be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Its metadata cannot be used.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// It has no metadata.
+    #[error("it is not a Zarr v3 array or hierarchy: no {METADATA_FILE} in it or right below it")]
+    NoNode,
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Whether a directory without metadata of its own holds some that have: a folder of arrays.
+fn holds_nodes(storage: &dyn Storage) -> std::io::Result<bool> {
+    /// Names to look at before a folder is taken for something else.
+    const LOOKED_AT: usize = 1000;
+    let mut names = Vec::new();
+    storage.list(Path::new(""), 0, &mut |item| {
+        names.push(Path::new(item.name).join(METADATA_FILE));
+        if names.len() < LOOKED_AT {
+            std::ops::ControlFlow::Continue(())
+        } else {
+            std::ops::ControlFlow::Break(())
+        }
+    })?;
+    Ok(names.iter().any(|name| storage.stat(name).is_ok()))
+}
+
+fn absent_as_not_found(error: std::io::Error) -> FsError {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => FsError::NotFound,
+        _ => FsError::Io(error),
+    }
+}

@@ -1,1 +1,273 @@
-//! x
+//! Mounting and unmounting.
+//!
+//! fuser's own mounting is not used: it drops the subtype, does not escape the source's name and
+//! gives up on a busy mount. As root mount(2) is called, otherwise fusermount3.
+
+pub mod background;
+mod fusermount;
+mod table;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{Session, SessionACL};
+use rustix::mount::{MountFlags, UnmountFlags};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+use crate::stats::Stats;
+
+/// Type of the filesystem in /proc/mounts.
+pub const FILESYSTEM_TYPE: &str = "fuse.shardfs";
+
+/// Longest request that reads ahead, in KiB.
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// How long a mount that is busy may take to end after it was detached.
+const DETACH_GRACE: Duration = Duration::from_secs(1);
+
+/// Who may use a mount besides the user who made it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Nobody.
+    #[default]
+    Owner,
+    /// Root.
+    Root,
+    /// Everybody whom the permissions allow.
+    Everybody,
+}
+
+/// What to mount where.
+#[derive(Debug, Clone)]
+pub struct MountSpec {
+    /// Name of the source in /proc/mounts.
+    pub name: String,
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// For whom.
+    pub access: Access,
+    /// Threads that answer requests.
+    pub threads: usize,
+}
+
+/// Why mounting or unmounting failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point is not there or cannot be reached.
+    #[error("mount point {}: {error}", .path.display())]
+    Mountpoint {
+        /// The mount point.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+    /// It is something else.
+    #[error("mount point {} is not a directory", .0.display())]
+    NotADirectory(PathBuf),
+    /// Something is mounted there by this program.
+    #[error("{} is already mounted on {}; unmount it first: shardfs umount {}", .source_name, .path.display(), .path.display())]
+    AlreadyMounted {
+        /// What is mounted.
+        source_name: String,
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Nothing is mounted there by this program.
+    #[error("{} is not a mount of shardfs", .0.display())]
+    NotMounted(PathBuf),
+    /// The FUSE device cannot be opened.
+    #[error("/dev/fuse: {0}; is the fuse module loaded?")]
+    Device(#[source] io::Error),
+    /// The kernel refused.
+    #[error("cannot mount on {}: {error}", .path.display())]
+    Refused {
+        /// The mount point.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+    /// The kernel refused to unmount.
+    #[error("cannot unmount {}: {error}", .path.display())]
+    Unmount {
+        /// The mount point.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+    /// fusermount3 is not there.
+    #[error("only root can mount without fusermount3, and that cannot be run: {0}")]
+    NoFusermount(#[source] io::Error),
+    /// fusermount3 said no.
+    #[error("fusermount3: {0}")]
+    Fusermount(String),
+    /// The conversation with the kernel did not begin.
+    #[error("the kernel does not answer: {0}")]
+    Session(#[source] io::Error),
+    /// Signals cannot be caught.
+    #[error("signals: {0}")]
+    Signals(#[source] io::Error),
+}
+
+/// A mount that is there but does not answer yet.
+pub struct Mounted<F: fuser::Filesystem> {
+    session: Session<F>,
+    mountpoint: PathBuf,
+}
+
+/// Mounts `filesystem`, read-only.
+pub fn mount<F: fuser::Filesystem>(
+    filesystem: F,
+    spec: &MountSpec,
+) -> Result<Mounted<F>, MountError> {
+    check_mountpoint(&spec.mountpoint)?;
+    let device = if rustix::process::geteuid().is_root() {
+        mount_directly(spec)?
+    } else {
+        fusermount::mount(spec)?
+    };
+    let acl = match spec.access {
+        Access::Owner => SessionACL::Owner,
+        Access::Root => SessionACL::RootAndOwner,
+        Access::Everybody => SessionACL::All,
+    };
+    let mut config = fuser::Config::default();
+    config.acl = acl;
+    config.n_threads = Some(spec.threads);
+    config.clone_fd = true;
+    let mountpoint = spec.mountpoint.clone();
+    match Session::from_fd(filesystem, device, acl, config) {
+        Ok(session) => Ok(Mounted { session, mountpoint }),
+        Err(error) => {
+            // Best effort: the error that counts is the one above.
+            let _ = unmount_now(&mountpoint, UnmountFlags::DETACH);
+            Err(MountError::Session(error))
+        }
+    }
+}
+
+impl<F: fuser::Filesystem> Mounted<F> {
+    /// Serves the mount until it is unmounted, by a signal or by others. `ready` is called once it
+    /// answers. SIGUSR1 puts the counters into the log.
+    pub fn serve(self, stats: Arc<Stats>, ready: impl FnOnce()) -> Result<(), MountError> {
+        let Self { session, mountpoint } = self;
+        handle_signals(mountpoint.clone(), stats)?;
+        let serving = std::thread::spawn(|| session.run());
+        // Its own answer to this proves that it answers.
+        let root = std::fs::metadata(&mountpoint);
+        let root = root.map_err(|error| MountError::Refused { path: mountpoint, error })?;
+        raise_read_ahead(root.dev());
+        ready();
+        match serving.join() {
+            Ok(ended) => ended.map_err(MountError::Session),
+            Err(_panic) => Err(MountError::Session(io::Error::other("a thread panicked"))),
+        }
+    }
+}
+
+/// Unmounts what this program has mounted on `mountpoint`, and waits until its process has ended.
+/// `lazy` detaches a busy mount: it ends when its last user has left.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    let mountpoint = &absolute(mountpoint)?;
+    if table::mounted_source(mountpoint).is_none() {
+        return Err(MountError::NotMounted(mountpoint.clone()));
+    }
+    let daemon = background::daemon_of(mountpoint);
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    unmount_now(mountpoint, flags)?;
+    if !lazy {
+        background::wait_for_end(daemon);
+    }
+    Ok(())
+}
+
+/// An absolute path to a mount point, found without asking the mount itself: it may hang.
+fn absolute(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    let error = |error| MountError::Mountpoint { path: mountpoint.to_owned(), error };
+    let Some(name) = mountpoint.file_name() else {
+        return mountpoint.canonicalize().map_err(error);
+    };
+    let parent = match mountpoint.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok(parent.canonicalize().map_err(error)?.join(name))
+}
+
+fn check_mountpoint(path: &Path) -> Result<(), MountError> {
+    if let Some(source_name) = table::mounted_source(path) {
+        return Err(MountError::AlreadyMounted { source_name, path: path.to_owned() });
+    }
+    let metadata = std::fs::metadata(path)
+        .map_err(|error| MountError::Mountpoint { path: path.to_owned(), error })?;
+    if metadata.is_dir() { Ok(()) } else { Err(MountError::NotADirectory(path.to_owned())) }
+}
+
+fn mount_directly(spec: &MountSpec) -> Result<OwnedFd, MountError> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let device: File = device.map_err(MountError::Device)?;
+    let mut options = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if spec.access != Access::Owner {
+        options.push_str(",allow_other");
+    }
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let options = std::ffi::CString::new(options).unwrap_or_default();
+    let path = &spec.mountpoint;
+    rustix::mount::mount(spec.name.as_str(), path, FILESYSTEM_TYPE, flags, &*options)
+        .map_err(|error| MountError::Refused { path: path.clone(), error: error.into() })?;
+    Ok(device.into())
+}
+
+fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+    let flags = flags | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => fusermount::unmount(mountpoint, flags),
+        Err(error) => {
+            Err(MountError::Unmount { path: mountpoint.to_owned(), error: error.into() })
+        }
+    }
+}
+
+/// Unmounts at SIGTERM, SIGINT and SIGHUP, which ends the session and so the process.
+fn handle_signals(mountpoint: PathBuf, stats: Arc<Stats>) -> Result<(), MountError> {
+    let signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]);
+    let mut signals = signals.map_err(MountError::Signals)?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if signal == SIGUSR1 {
+                log::info!("statistics: {}", stats.to_json());
+                continue;
+            }
+            let Err(error) = unmount_now(&mountpoint, UnmountFlags::empty()) else { continue };
+            log::warn!("{error}; it is detached, its users see errors from now on");
+            if let Err(error) = unmount_now(&mountpoint, UnmountFlags::DETACH) {
+                log::error!("{error}");
+            }
+            std::thread::sleep(DETACH_GRACE);
+            std::process::exit(0);
+        }
+    });
+    Ok(())
+}
+
+/// Lets the kernel read further ahead. Needs root; without it reads are slower, not wrong.
+fn raise_read_ahead(device: u64) {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(error) = std::fs::write(&path, READ_AHEAD_KIB.to_string()) {
+        log::debug!("{path}: {error}");
+    }
+}

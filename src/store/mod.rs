@@ -1,1 +1,340 @@
-//! x
+//! I/O on shards: opening them, reading and caching their indexes, finding and reading chunks.
+//!
+//! ```text
+//! chunk coordinates -> shard path, positions   (format::sharding, arithmetic)
+//! shard path        -> LoadedShard             (one open, one read of the index; cached)
+//! LoadedShard       -> Body of the chunk       (one entry; once more for each nested level)
+//! Body              -> ChunkReader             (an open file and a range in it)
+//! ```
+
+mod cache;
+mod error;
+pub mod listing;
+pub mod local;
+pub mod memory;
+mod shard;
+pub mod storage;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lru::LruCache;
+
+pub use self::cache::ByteCache;
+pub use self::error::{Damage, StoreError};
+pub use self::shard::{Body, LoadedShard};
+use self::shard::{InnerError, ShardId};
+use self::storage::{Stat, Storage, StorageFile};
+use crate::format::sharding::{Location, ShardedArray};
+use crate::stats::Stats;
+
+/// How long a shard is trusted where its freshness is not asked for.
+pub const TRUSTED: Duration = Duration::from_secs(1);
+
+/// Stripes of the lock that keeps two threads from reading one index at once.
+const LOADING_STRIPES: usize = 64;
+
+/// A sharded array in a source.
+#[derive(Debug)]
+pub struct SourceArray {
+    /// Number of the array, unique in its mount.
+    pub id: u64,
+    /// Its directory, from the source's root.
+    pub path: PathBuf,
+    /// Where its chunks are.
+    pub layout: ShardedArray,
+}
+
+impl SourceArray {
+    /// Path of a shard, from the source's root.
+    pub fn shard_path(&self, shard: &[u64]) -> PathBuf {
+        self.path.join(self.layout.keys.chunk_key(shard))
+    }
+}
+
+/// What a store may use and believe.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Nobody changes the source: nothing is ever looked at twice.
+    pub immutable: bool,
+    /// Bytes of indexes and decoded shards to keep.
+    pub cache_size: usize,
+    /// Shard files to keep open.
+    pub open_files: usize,
+    /// Longest shard to decode as a whole, in bytes, before and after.
+    pub decode_limit: u64,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self { immutable: false, cache_size: 64 << 20, open_files: 256, decode_limit: 1 << 30 }
+    }
+}
+
+/// How sure a caller must be that a shard did not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freshness {
+    /// Looked at just now.
+    Now,
+    /// Looked at within the last second.
+    Recent,
+}
+
+/// An inner chunk that exists.
+#[derive(Debug, Clone)]
+pub struct Chunk {
+    /// Attributes of the shard that holds it.
+    pub shard: Stat,
+    /// Where in the shard it is.
+    pub body: Body,
+}
+
+/// Bytes of one chunk, ready to be read: no path, index or lock in between.
+pub struct ChunkReader {
+    source: ReadFrom,
+    shard: Stat,
+}
+
+enum ReadFrom {
+    File { file: Arc<dyn StorageFile>, offset: u64, nbytes: u64 },
+    Memory { bytes: Arc<[u8]>, start: usize, end: usize },
+}
+
+/// The shards of a source.
+pub struct ShardStore {
+    storage: Arc<dyn Storage>,
+    config: StoreConfig,
+    stats: Arc<Stats>,
+    shards: Mutex<ByteCache<ShardId, Arc<LoadedShard>>>,
+    files: Mutex<LruCache<ShardId, OpenShard>>,
+    windows: Mutex<ByteCache<(u64, PathBuf), Arc<listing::Window>>>,
+    /// Errors already in the log, so that a reader who tries again does not fill it.
+    reported: Mutex<LruCache<String, ()>>,
+    loading: [Mutex<()>; LOADING_STRIPES],
+}
+
+/// An open shard and its attributes when it was opened.
+type OpenShard = (Stat, Arc<dyn StorageFile>);
+
+/// Bytes of directory listings to keep.
+const WINDOW_CACHE_BYTES: usize = 8 << 20;
+/// Errors to remember as already logged.
+const REPORTED_ERRORS: usize = 4096;
+
+impl ShardStore {
+    /// A store over `storage`.
+    pub fn new(storage: Arc<dyn Storage>, config: StoreConfig, stats: Arc<Stats>) -> Self {
+        let at_least_one = |n: usize| NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN);
+        Self {
+            shards: Mutex::new(ByteCache::new(config.cache_size)),
+            files: Mutex::new(LruCache::new(at_least_one(config.open_files))),
+            windows: Mutex::new(ByteCache::new(WINDOW_CACHE_BYTES)),
+            reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),
+            loading: [const { Mutex::new(()) }; LOADING_STRIPES],
+            storage,
+            config,
+            stats,
+        }
+    }
+
+    /// The storage below.
+    pub fn storage(&self) -> &dyn Storage {
+        &*self.storage
+    }
+
+    /// What the store may use and believe.
+    pub fn config(&self) -> &StoreConfig {
+        &self.config
+    }
+
+    /// Finds the chunk at `coords`, which must lie in the array's chunk grid. None: the index says
+    /// that it is empty, or there is no shard.
+    pub fn chunk(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<Chunk>, StoreError> {
+        let location = array.layout.locate(coords);
+        match self.shard(array, &location.shard, freshness)? {
+            None => Ok(None),
+            Some(shard) => self.chunk_in(array, shard, &location),
+        }
+    }
+
+    /// Finds the chunk at `location` in its shard, which is loaded.
+    pub fn chunk_in(
+        &self,
+        array: &SourceArray,
+        mut shard: Arc<LoadedShard>,
+        location: &Location,
+    ) -> Result<Option<Chunk>, StoreError> {
+        let last = location.positions.len().saturating_sub(1);
+        for (level, position) in location.positions.iter().enumerate() {
+            let found = shard.inner(&array.layout.levels[level], position);
+            let body = found.map_err(|error| self.inner_error(array, location, level, error))?;
+            match body {
+                None => return Ok(None),
+                Some(body) if level == last => return Ok(Some(Chunk { shard: *shard.stat(), body })),
+                Some(body) => {
+                    let id = shard.id().inner(array, level, position);
+                    shard = self.inner_shard(array, location, id, &shard, body)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn inner_error(
+        &self,
+        array: &SourceArray,
+        location: &Location,
+        level: usize,
+        error: InnerError,
+    ) -> StoreError {
+        let shard = array.shard_path(&location.shard);
+        let error = match error {
+            InnerError::Damaged(damage) => StoreError::Damaged { shard, damage },
+            InnerError::Entry(error) => {
+                let position = location.positions[level].clone();
+                StoreError::BadEntry { shard, position, error }
+            }
+        };
+        self.report(&error);
+        error
+    }
+
+    /// Opens a chunk for reading. None if its shard has changed since it was found.
+    pub fn reader(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        chunk: &Chunk,
+    ) -> Result<Option<ChunkReader>, StoreError> {
+        let source = match &chunk.body {
+            Body::InMemory { bytes, start, end } => {
+                ReadFrom::Memory { bytes: Arc::clone(bytes), start: *start, end: *end }
+            }
+            Body::InFile { offset, nbytes } => {
+                let location = array.layout.locate(coords);
+                let Some(file) = self.shard_file(array, &location.shard, &chunk.shard)? else {
+                    return Ok(None);
+                };
+                ReadFrom::File { file, offset: *offset, nbytes: *nbytes }
+            }
+        };
+        Ok(Some(ChunkReader { source, shard: chunk.shard }))
+    }
+
+    /// The open file of a shard; None if the file there is not the one that `expected` describes.
+    fn shard_file(
+        &self,
+        array: &SourceArray,
+        shard: &[u64],
+        expected: &Stat,
+    ) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
+        let id = ShardId::of_shard(array, shard);
+        if let Some((stat, file)) = lock(&self.files).get(&id)
+            && stat.unchanged(expected)
+        {
+            return Ok(Some(Arc::clone(file)));
+        }
+        let path = array.shard_path(shard);
+        let open = || {
+            let file = self.storage.open(&path)?;
+            Ok((file.stat()?, file))
+        };
+        let (stat, file) = open().map_err(|error| StoreError::Io { path: path.clone(), error })?;
+        if !stat.unchanged(expected) {
+            return Ok(None);
+        }
+        lock(&self.files).put(id, (stat, Arc::clone(&file)));
+        Ok(Some(file))
+    }
+
+    /// Puts an error into the log unless it stands there already.
+    pub fn report(&self, error: &StoreError) {
+        let text = error.to_string();
+        if lock(&self.reported).put(text.clone(), ()).is_none() {
+            log::error!("{text}");
+        }
+    }
+
+    fn loading_lock(&self, id: &ShardId) -> MutexGuard<'_, ()> {
+        lock(&self.loading[id.stripe(LOADING_STRIPES)])
+    }
+}
+
+impl Chunk {
+    /// Length of the encoded chunk in bytes.
+    pub fn nbytes(&self) -> u64 {
+        self.body.nbytes()
+    }
+
+    /// Offset of the chunk in the shard's file; None where the shard is compressed as a whole.
+    pub fn offset(&self) -> Option<u64> {
+        match self.body {
+            Body::InFile { offset, .. } => Some(offset),
+            Body::InMemory { .. } => None,
+        }
+    }
+}
+
+impl ChunkReader {
+    /// Length of the encoded chunk in bytes.
+    pub fn nbytes(&self) -> u64 {
+        match &self.source {
+            ReadFrom::File { nbytes, .. } => *nbytes,
+            ReadFrom::Memory { start, end, .. } => (end - start) as u64,
+        }
+    }
+
+    /// The shard as it was when the chunk was found.
+    pub fn shard(&self) -> &Stat {
+        &self.shard
+    }
+
+    /// Appends up to `length` bytes from `offset` in the chunk to `buffer`. Fewer are read only
+    /// at the chunk's end; a file that ends before its chunk does is an error.
+    pub fn read(&self, buffer: &mut Vec<u8>, offset: u64, length: usize) -> std::io::Result<()> {
+        let left = usize::try_from(self.nbytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let length = length.min(left);
+        match &self.source {
+            ReadFrom::Memory { bytes, start, .. } => {
+                // Within the chunk, which is in memory: both fit.
+                let from = start + usize::try_from(offset).unwrap_or(0);
+                buffer.extend_from_slice(bytes.get(from..from + length).unwrap_or_default());
+                Ok(())
+            }
+            ReadFrom::File { file, offset: start, .. } => {
+                let filled = buffer.len();
+                buffer.resize(filled + length, 0);
+                match file.read_at(&mut buffer[filled..], start + offset)? {
+                    read if read == length => Ok(()),
+                    _ => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+                }
+            }
+        }
+    }
+
+    /// Whether the file that was read from is still as it was when the chunk was found. It may
+    /// have been replaced by another in the meantime: then this one still holds the chunk.
+    pub fn unchanged(&self) -> std::io::Result<bool> {
+        match &self.source {
+            ReadFrom::File { file, .. } => Ok(file.stat()?.same_content(&self.shard)),
+            ReadFrom::Memory { .. } => Ok(true),
+        }
+    }
+}
+
+/// Locks a mutex. A panic while it was held left a cache in a state that is at worst incomplete.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Turns an I/O error on `path` into a [`StoreError`].
+pub fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError + '_ {
+    |error| StoreError::Io { path: path.to_owned(), error }
+}

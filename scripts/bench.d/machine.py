@@ -1,0 +1,67 @@
+"""What the figures depend on: the machine and the versions of everything that was measured."""
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+from variants import Tools
+
+TOP = Path(__file__).resolve().parents[2]
+
+
+def facts() -> dict:
+    cpu = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return {
+        "cpu": cpu[1] if cpu else platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_mib": int(memory[1]) // 1024 if memory else None,
+        "kernel": platform.release(),
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME"),
+        "virtual": first_line(["systemd-detect-virt"]),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def versions(tools: Tools, variants: list[str]) -> dict:
+    found = {
+        "commit": first_line(["git", "-C", str(TOP), "describe", "--always", "--dirty"]),
+        "rustc": first_line(["rustc", "--version"]),
+        "fuser": locked("fuser"),
+        "fusermount3": first_line(["fusermount3", "--version"]),
+        "find": first_line(["find", "--version"]),
+    }
+    commands = {
+        "shardfs": [tools.shardfs, "--version"],
+        "squashfuse_ll": ["squashfuse_ll", "--version"],
+        "ratarmount": [tools.ratarmount, "--version"],
+    }
+    found.update({name: first_line(command) for name, command in commands.items()
+                  if name in variants})
+    return found
+
+
+def first_line(command: list[str]) -> str | None:
+    """The first line the command prints, on either stream (squashfuse's goes to the second)."""
+    try:
+        out = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError:
+        return None
+    return next(iter(out.stdout.splitlines()), None)
+
+
+def locked(package: str) -> str | None:
+    """The version of a crate in Cargo.lock."""
+    lock = TOP / "Cargo.lock"
+    if not lock.exists():
+        return None
+    match = re.search(rf'^name = "{package}"\nversion = "(.*)"$', lock.read_text(), re.MULTILINE)
+    return match[1] if match else None
+
+
+def stolen_seconds() -> float:
+    """CPU time that the host gave to others while this machine wanted it."""
+    with open("/proc/stat") as stat:
+        return int(stat.readline().split()[8]) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Print what scripts/bench measured.
+usage: report.py FILE.json"""
+
+import json
+import operator
+import sys
+from math import prod
+from statistics import median
+
+OPERATIONS = ["find", "find again", "find sizes", "read first", "read again", "read random"]
+PAIRS = [("shardfs", "floor"), ("shardfs-immutable", "floor-immutable")]
+
+# (operation, numerator, denominator, comparison, target); the project's own goals.
+TARGETS = [
+    *(("read first", mount, floor, "<=", 1.15) for mount, floor in PAIRS),
+    ("read first", "squashfuse_ll", "shardfs", ">=", 1.5),
+    ("read first", "ratarmount", "shardfs", ">=", 3.0),
+    ("read again", "shardfs", "floor", None, None),
+    ("read again", "shardfs-immutable", "floor-immutable", "<=", 1.1),
+    ("read again", "squashfuse_ll", "shardfs", None, None),
+    ("read again", "ratarmount", "shardfs", None, None),
+    *(("read random", mount, floor, None, None) for mount, floor in PAIRS),
+    *((find, mount, floor, "<=", 1.2) for find in ("find", "find sizes") for mount, floor in PAIRS),
+    ("find", "squashfuse_ll", "shardfs", None, None),
+    ("find", "ratarmount", "shardfs", None, None),
+]
+COMPARE = {"<=": operator.le, ">=": operator.ge}
+
+
+def print_head(report: dict) -> None:
+    machine, versions = report["machine"], report["versions"]
+    print(f"{machine['cpus']} x {machine['cpu']}, {machine['memory_mib']} MiB, "
+          f"{machine['system']}, Linux {machine['kernel']}")
+    print(", ".join(f"{name}: {version}" for name, version in versions.items() if version))
+    where = {"one": "client and daemon share one CPU", "two": "client and daemon on CPUs of their own",
+             "any": "client and daemon wherever the scheduler puts them"}[report["cpus"]]
+    print(f"medians of {report['rounds']} interleaved rounds; {where}")
+    if report["cold"]:
+        print("caches dropped after each mount: 'find', 'find sizes' and 'read first' read the disk")
+    else:
+        print("'find', 'find sizes' and 'read first': first after a fresh mount; the files behind "
+              "it are in the page cache for all variants")
+    for name, reason in report["skipped"].items():
+        print(f"skipped: {name}: {reason}")
+    if machine["load_before"] > 0.5:
+        print(f"warning: the machine was busy before (load {machine['load_before']:.2f})")
+
+
+def print_set(name: str, result: dict) -> None:
+    print(f"\n{name}: {result['files']} chunks of {prod(result['chunk']) // 1024} KiB; "
+          f"random: {result['random_files']} files")
+    variants = result["variants"]
+    rows = {op: {v: r["seconds"].get(op) for v, r in variants.items()} for op in OPERATIONS}
+    rows["mount"] = {v: r["mount"] for v, r in variants.items()}
+    print_table("seconds", rows, 3)
+    rows = {op: {v: r["daemon_cpu"].get(op) for v, r in variants.items()} for op in OPERATIONS}
+    rows["peak RSS, MiB"] = memory(variants, "peak_rss")
+    rows["of it anonymous"] = memory(variants, "anonymous")
+    print_table("daemon's CPU, s", rows, 2)
+    print_ratios(variants)
+    if result["stolen_seconds"] > 1:
+        print(f"  warning: the host took {result['stolen_seconds']} s of CPU time meanwhile")
+
+
+def memory(variants: dict, key: str) -> dict:
+    return {v: [max(m[key] for m in r["memory_kib"]) / 1024] if r["memory_kib"] else None
+            for v, r in variants.items()}
+
+
+def print_table(title: str, rows: dict, digits: int) -> None:
+    columns = list(next(iter(rows.values())))
+    widths = [max(9, len(column)) for column in columns]
+    print(f"  {title:16s}" + "".join(f"  {c:>{w}s}" for c, w in zip(columns, widths)))
+    for row, values in rows.items():
+        cells = (f"{median(values[c]):.{digits}f}" if values[c] else "-" for c in columns)
+        print(f"  {row:16s}" + "".join(f"  {cell:>{w}s}" for cell, w in zip(cells, widths)))
+    print()
+
+
+def print_ratios(variants: dict) -> None:
+    targets = [t for t in TARGETS if t[1] in variants and t[2] in variants]
+    if targets:
+        print("  ratio of the medians [smallest, largest within a round]")
+    for op, above, below, comparison, target in targets:
+        one, other = (variants[v]["seconds"][op] for v in (above, below))
+        ratio = median(one) / median(other)
+        rounds = [a / b for a, b in zip(one, other)]
+        mark = ""
+        if comparison:
+            met = "met" if COMPARE[comparison](ratio, target) else "NOT met"
+            mark = f"target {comparison} {target}: {met}"
+        print(f"  {op:12s} {above + ' / ' + below:36s} {ratio:7.2f} "
+              f"[{min(rounds):.2f}, {max(rounds):.2f}]  {mark}".rstrip())
+
+
+def main() -> None:
+    with open(sys.argv[1]) as file:
+        report = json.load(file)
+    print_head(report)
+    for name, result in report["sets"].items():
+        print_set(name, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Time the variants in turn and write what came out as JSON; started by scripts/bench."""
+
+import argparse
+import json
+import mmap
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import machine
+from data_sets import DATA_SETS, DataSet
+from variants import NAMES, BenchError, Daemon, Tools, mount_command, mounted, unmount_command
+
+# Each line runs on a mount of its own, so that its first operation finds nothing in the kernel.
+SESSIONS = [
+    ["find", "find again"],
+    ["find sizes"],
+    ["read first", "read again", "read random"],
+]
+RANDOM_FILES = 8192
+CLIENT_SECONDS = 900
+CHECKED_FILES = 64
+
+
+class Reserve:
+    """Memory held between the mounts and let go just before a first read.
+
+    A first read fills the page cache. In a virtual machine whose host takes free memory back, a
+    free page costs a fault in the host at first use: up to four times the read itself, at random.
+    Pages that this process has just let go cost nothing, whichever variant gets them.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+        self.memory: mmap.mmap | None = None
+
+    def take(self) -> None:
+        if self.memory is None:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+            self.memory = mmap.mmap(-1, self.size, flags=flags)
+
+    def release(self) -> None:
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
+
+
+class Client:
+    """Runs one operation on a tree of chunk files and returns its seconds."""
+
+    def __init__(self, data: DataSet, run_dir: Path, reader: str, prefix: list[str]):
+        self.data, self.run_dir, self.reader, self.prefix = data, run_dir, reader, prefix
+        keys = data.keys()
+        # Random reads come from what is cached: no more than four times the set.
+        picked = random.Random(1).choices(keys, k=min(RANDOM_FILES, 4 * len(keys)))
+        self.lists = {"all": keys, "random": picked}
+        for name, names in self.lists.items():
+            (run_dir / name).write_text("\n".join(names) + "\n")
+
+    def time(self, operation: str, root: Path) -> float:
+        if operation == "find sizes":
+            return self.find(root, ["-printf", "%s\n"])
+        if operation.startswith("find"):
+            return self.find(root, [])
+        return self.read(root, "random" if operation == "read random" else "all")
+
+    def find(self, root: Path, action: list[str]) -> float:
+        found = self.run_dir / "found"
+        command = [*self.prefix, "find", str(root / "c"), "-type", "f", *action]
+        with found.open("wb") as out:
+            start = time.perf_counter()
+            subprocess.run(command, check=True, stdout=out, timeout=CLIENT_SECONDS)
+            seconds = time.perf_counter() - start
+        lines = found.read_text().splitlines()
+        size = sum(map(int, lines)) if action else len(lines) * self.data.chunk_bytes
+        self.expect(root, "all", len(lines), size)
+        return seconds
+
+    def read(self, root: Path, list_name: str) -> float:
+        command = [*self.prefix, self.reader, str(self.run_dir / list_name), str(root)]
+        out = subprocess.run(command, check=True, capture_output=True, timeout=CLIENT_SECONDS).stdout
+        seconds, files, size = out.split()
+        self.expect(root, list_name, int(files), int(size))
+        return float(seconds)
+
+    def expect(self, root: Path, list_name: str, files: int, size: int) -> None:
+        wanted = len(self.lists[list_name])
+        if (files, size) != (wanted, wanted * self.data.chunk_bytes):
+            raise BenchError(f"{root}: {files} files of {size} bytes, expected {wanted} of "
+                             f"{self.data.chunk_bytes} bytes each")
+
+    def check_content(self, root: Path, original: Path) -> None:
+        step = max(1, self.data.files // CHECKED_FILES)
+        for key in self.lists["all"][::step]:
+            if (root / key).read_bytes() != (original / key).read_bytes():
+                raise BenchError(f"{root}: {key} differs from the chunk that was written")
+
+
+def measure(operations: list[str], client: Client, root: Path, daemon: Daemon | None,
+            result: dict) -> None:
+    for operation in operations:
+        cpu = daemon.cpu_seconds() if daemon else 0.0
+        seconds = client.time(operation, root)
+        result["seconds"].setdefault(operation, []).append(seconds)
+        if daemon:
+            used = round(daemon.cpu_seconds() - cpu, 2)
+            result["daemon_cpu"].setdefault(operation, []).append(used)
+
+
+def one_round(name: str, data: DataSet, dir: Path, client: Client, reserve: Reserve,
+              args: argparse.Namespace, result: dict) -> None:
+    """All sessions of one variant, each on a fresh mount."""
+    chunks = dir / "chunks"
+    for operations in SESSIONS:
+        reads = operations[0] == "read first"
+        if reads:
+            reserve.take()
+        if name == "local":
+            mount, root = nullcontext(), chunks
+        else:
+            root = args.run_dir / "mount"
+            command = mount_command(name, args.tools, data, dir, root)
+            mount = mounted(name, [*args.daemon_prefix, *command],
+                            unmount_command(name, args.tools, root), root, args.run_dir)
+        with mount as daemon:
+            if args.cold:
+                drop_caches()
+            if reads:
+                reserve.release()
+            measure(operations, client, root, daemon, result)
+            if daemon:
+                result["mount"].append(daemon.mount_seconds)
+            if daemon and reads:
+                result["memory_kib"].append(daemon.memory_kib())
+                if not name.startswith("floor"):
+                    client.check_content(root, chunks)
+
+
+def drop_caches() -> None:
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def warm(dir: Path) -> None:
+    """Reads every backing file once, so that all variants start from the page cache."""
+    buffer = bytearray(1 << 20)
+    for path in sorted(dir.rglob("*")):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
+
+
+def run_set(set_name: str, args: argparse.Namespace) -> dict:
+    data = DATA_SETS[set_name]
+    dir = args.data_dir / set_name
+    client = Client(data, args.run_dir, args.reader, args.client_prefix)
+    reserve = Reserve(2 * data.files * data.chunk_bytes)
+    results = {name: {"seconds": {}, "daemon_cpu": {}, "mount": [], "memory_kib": []}
+               for name in args.variants}
+    if not args.cold:
+        warm(dir)
+    steal = machine.stolen_seconds()
+    for number in range(args.rounds):
+        # There and back again: a machine that grows slower is no variant's disadvantage.
+        for name in args.variants if number % 2 == 0 else reversed(args.variants):
+            say(f"{set_name}: round {number + 1} of {args.rounds}: {name}")
+            one_round(name, data, dir, client, reserve, args, results[name])
+    return {
+        "shape": data.shape, "chunk": data.chunk, "shard": data.shard, "grid": data.grid,
+        "files": data.files, "random_files": len(client.lists["random"]),
+        "stolen_seconds": round(machine.stolen_seconds() - steal, 2), "variants": results,
+    }
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def placement(cpus: str) -> tuple[list[str], list[str]]:
+    """The command prefixes that put client and daemon on their CPUs."""
+    usable = sorted(os.sched_getaffinity(0))
+    if cpus == "any":
+        return [], []
+    if cpus == "two" and len(usable) < 2:
+        raise BenchError("--cpus two: this machine has one CPU")
+    client, rest = usable[-1], usable[:-1]
+    daemon = str(client) if cpus == "one" else ",".join(map(str, rest))
+    return ["taskset", "-c", str(client)], ["taskset", "-c", daemon]
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--set", dest="sets", action="append", choices=DATA_SETS, required=True)
+    parser.add_argument("--variant", dest="variants", action="append", choices=NAMES, required=True)
+    parser.add_argument("--skipped", action="append", default=[], metavar="NAME=REASON")
+    parser.add_argument("--cpus", choices=["one", "two", "any"], required=True)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--json", type=Path, required=True)
+    for tool in ("reader", "shardfs", "floor", "ratarmount"):
+        parser.add_argument(f"--{tool}", required=True)
+    args = parser.parse_args()
+    args.variants = [name for name in NAMES if name in args.variants]
+    args.tools = Tools(args.shardfs, args.floor, args.ratarmount)
+    args.client_prefix, args.daemon_prefix = placement(args.cpus)
+    return args
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    args = parse()
+    (args.run_dir / "mount").mkdir()
+    report = {
+        "machine": machine.facts(), "versions": machine.versions(args.tools, args.variants),
+        "rounds": args.rounds, "cpus": args.cpus, "cold": args.cold,
+        "skipped": dict(text.split("=", 1) for text in args.skipped),
+        "sets": {},
+    }
+    for name in args.sets:
+        report["sets"][name] = run_set(name, args)
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BenchError, subprocess.SubprocessError) as error:
+        stderr = getattr(error, "stderr", None) or b""
+        sys.exit(f"bench: {error}\n{stderr.decode(errors='replace')}".rstrip())

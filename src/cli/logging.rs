@@ -1,0 +1,84 @@
+//! Where log lines go: to stderr in front, to a file or to syslog in the background.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::Path;
+
+use env_logger::{Builder, Env, Target};
+use log::{Level, LevelFilter};
+
+/// Where the log goes.
+pub(super) enum Destination<'a> {
+    Stderr,
+    Syslog,
+    File(&'a Path),
+}
+
+/// Starts logging; `verbosity` counts the `-v`. `RUST_LOG` overrides it.
+pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<()> {
+    let level = match verbosity {
+        0 => LevelFilter::Info,
+        1 => LevelFilter::Debug,
+        _ => LevelFilter::Trace,
+    };
+    let mut builder = Builder::new();
+    // What fuser tells is of interest only to those who debug it.
+    builder.filter_level(level).filter_module("fuser", LevelFilter::Warn.min(level));
+    builder.parse_env(Env::default());
+    match destination {
+        Destination::Stderr => {
+            builder.format(|out, record| {
+                writeln!(out, "shardfs: {}: {}", word(record.level()), record.args())
+            });
+        }
+        Destination::Syslog => {
+            builder.format(|out, record| {
+                let message = format!("{}: {}", word(record.level()), record.args());
+                syslog(record.level(), &message);
+                let _ = out;
+                Ok(())
+            });
+            builder.target(Target::Pipe(Box::new(io::sink())));
+        }
+        Destination::File(path) => {
+            let file = OpenOptions::new().create(true).append(true).open(path)?;
+            let pid = std::process::id();
+            builder.format(move |out, record| {
+                let time = seconds_since_1970();
+                writeln!(out, "{time} shardfs[{pid}]: {}: {}", word(record.level()), record.args())
+            });
+            builder.target(Target::Pipe(Box::new(file)));
+        }
+    }
+    // A second start would be a bug of the caller; the first one keeps logging.
+    let _ = builder.try_init();
+    Ok(())
+}
+
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warning",
+        Level::Info => "info",
+        Level::Debug => "debug",
+        Level::Trace => "trace",
+    }
+}
+
+fn seconds_since_1970() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    format!("{:.3}", since.unwrap_or_default().as_secs_f64())
+}
+
+#[allow(unsafe_code, reason = "syslog(3) of the C library knows where the system's log is")]
+fn syslog(level: Level, message: &str) {
+    let priority = match level {
+        Level::Error => libc::LOG_ERR,
+        Level::Warn => libc::LOG_WARNING,
+        Level::Info => libc::LOG_INFO,
+        Level::Debug | Level::Trace => libc::LOG_DEBUG,
+    };
+    let message = std::ffi::CString::new(message.replace('\0', " ")).unwrap_or_default();
+    // SAFETY: the format takes one string, and both end with a NUL; syslog(3) is thread-safe.
+    unsafe { libc::syslog(libc::LOG_DAEMON | priority, c"%s".as_ptr(), message.as_ptr()) };
+}

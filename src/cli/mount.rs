@@ -1,0 +1,189 @@
+//! `shardfs mount`, and `mount.shardfs` as mount(8) calls it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::exit::Failure;
+use super::logging::{self, Destination};
+use super::options::MountOptions;
+use super::size;
+use crate::fs::{Fs, SourceError, shown};
+use crate::fuse::Adapter;
+use crate::mount::background::{self, Started};
+use crate::mount::{self, MountSpec};
+use crate::stats::Stats;
+use crate::store::local::LocalStorage;
+
+const OPTIONS_HELP: &str = "\
+Options of -o:
+  ro                  read-only, the default
+  allow_other         everybody may use the mount, as far as permissions allow
+  allow_root          root may use the mount too
+  uid=N,gid=N         show everything as owned by this user, this group
+  umask=OCTAL         permission bits to take away
+  immutable           nobody changes the source while it is mounted: nothing is looked at twice
+  level=N             which chunks of nested sharding to show: 1 the outermost, 0 the shards
+                      themselves; the innermost if not given
+  xattr               extended attributes user.shardfs.{shard,offset,nbytes} tell where a chunk is
+  fsname=NAME         name of the source in /proc/mounts
+  threads=N           threads that answer requests
+  cache_size=BYTES    as --cache-size
+  decode_limit=BYTES  as --decode-limit
+
+Exit codes: 0 mounted and answering; 1 wrong usage; 2 system error; 32 mount failure.
+
+Examples:
+  shardfs mount volume.zarr /mnt/volume
+  shardfs mount -o immutable,allow_other /data/hierarchy.zarr /mnt/h
+  shardfs mount -f -v volume.zarr /mnt/volume      stay in front and tell more";
+
+/// Mount a sharded array or a hierarchy of arrays; every inner chunk becomes a file
+#[derive(Debug, clap::Args)]
+#[command(after_help = OPTIONS_HELP)]
+pub(super) struct Args {
+    /// Directory of a Zarr v3 array or group, or a folder of such
+    source: PathBuf,
+    /// Where to mount it: a directory
+    mountpoint: PathBuf,
+    /// Stay in front, log to stderr
+    #[arg(long, short = 'f')]
+    foreground: bool,
+    /// Options as mount(8) takes them, separated by commas
+    #[arg(short = 'o', value_name = "OPTION,...")]
+    options: Vec<String>,
+    /// Memory for shard indexes and decoded shards, such as 256M [default: 64M]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    cache_size: Option<u64>,
+    /// Longest shard that is decoded as a whole, where shards are compressed [default: 1G]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    decode_limit: Option<u64>,
+    /// Log to this file, not to syslog or stderr
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// Log more; twice: everything. RUST_LOG overrides it
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+/// Mount helper of mount(8) for the type shardfs.
+#[derive(Debug, clap::Parser)]
+#[command(name = "mount.shardfs", version, after_help = OPTIONS_HELP)]
+#[allow(clippy::struct_excessive_bools, reason = "mount(8) passes these flags")]
+pub(super) struct HelperArgs {
+    /// Directory of a Zarr v3 array or group, or a folder of such
+    source: PathBuf,
+    /// Where to mount it: a directory
+    mountpoint: PathBuf,
+    /// Options, separated by commas
+    #[arg(short = 'o', value_name = "OPTION,...")]
+    options: Vec<String>,
+    /// Do everything but mount
+    #[arg(short = 'f')]
+    fake: bool,
+    /// Tolerate unknown options; they are refused all the same
+    #[arg(short = 's')]
+    sloppy: bool,
+    /// Do not write /etc/mtab, which nobody does
+    #[arg(short = 'n')]
+    no_mtab: bool,
+    /// Log more
+    #[arg(short = 'v', action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Type and subtype
+    #[arg(short = 't')]
+    kind: Option<String>,
+}
+
+/// As mount(8) calls it: it passes `rw` where nothing was said.
+pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
+    let mut options = MountOptions::parse(&args.options)?;
+    options.writable = false;
+    let job = Job { options, log_file: None, verbose: args.verbose, foreground: false };
+    if args.fake { Ok(()) } else { job.run(&args.source, &args.mountpoint) }
+}
+
+pub(super) fn run(args: Args) -> Result<(), Failure> {
+    let mut options = MountOptions::parse(&args.options)?;
+    if options.writable {
+        let message = "mount option \"rw\": this version mounts read-only";
+        return Err(Failure::Option(message.to_owned()));
+    }
+    let store = &mut options.fs.store;
+    store.cache_size =
+        args.cache_size.map_or(store.cache_size, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    store.decode_limit = args.decode_limit.unwrap_or(store.decode_limit);
+    let Args { foreground, log_file, verbose, .. } = args;
+    let log_file = log_file.map(std::path::absolute).transpose().map_err(system)?;
+    Job { options, log_file, verbose, foreground }.run(&args.source, &args.mountpoint)
+}
+
+/// One mount to make.
+struct Job {
+    options: MountOptions,
+    log_file: Option<PathBuf>,
+    verbose: u8,
+    foreground: bool,
+}
+
+impl Job {
+    fn run(self, source: &Path, mountpoint: &Path) -> Result<(), Failure> {
+        if !self.foreground && !background::is_background() {
+            return match background::start().map_err(system)? {
+                Started::Ready => Ok(()),
+                Started::Failed(code) => Err(Failure::Background(code)),
+            };
+        }
+        let name = source.display().to_string();
+        let failed = |error: SourceError| Failure::Source { path: name.clone(), error };
+        let source = source.canonicalize().map_err(|error| failed(error.into()))?;
+        let mountpoint = mountpoint.canonicalize().map_err(|error| {
+            mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
+        })?;
+        let stats = Arc::new(Stats::default());
+        // Opened before the mount, which may hide it: a source can be mounted on itself.
+        let storage = LocalStorage::open_root(&source, Arc::clone(&stats));
+        let storage = storage.map_err(|error| failed(error.into()))?;
+        self.start_logging()?;
+        let (options, foreground) = (self.options, self.foreground);
+        let spec = MountSpec {
+            name: options.name.unwrap_or_else(|| source.display().to_string()),
+            mountpoint,
+            access: options.access,
+            threads: options.threads.unwrap_or_else(usual_threads).max(1),
+        };
+        let fs = Fs::new(Arc::new(storage), options.fs, Arc::clone(&stats)).map_err(failed)?;
+        let mounted = mount::mount(Adapter::new(Arc::new(fs)), &spec)?;
+        mounted.serve(stats, || {
+            log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
+            if !foreground && let Err(error) = background::report_ready() {
+                log::error!("cannot leave the terminal: {error}");
+            }
+        })?;
+        log::info!("{} is unmounted", shown(&spec.mountpoint));
+        Ok(())
+    }
+
+    fn start_logging(&self) -> Result<(), Failure> {
+        if !self.foreground {
+            background::leave_terminal().map_err(system)?;
+        }
+        let destination = match &self.log_file {
+            Some(path) => Destination::File(path),
+            None if self.foreground => Destination::Stderr,
+            None => Destination::Syslog,
+        };
+        logging::start(&destination, self.verbose).map_err(|error| {
+            let path = self.log_file.as_deref().unwrap_or(Path::new("log"));
+            Failure::System(format!("{}: {error}", path.display()))
+        })
+    }
+}
+
+/// A thread for each processor, but at least two: one of them may wait for the disk.
+fn usual_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get).clamp(2, 16)
+}
+
+fn system(error: std::io::Error) -> Failure {
+    Failure::System(error.to_string())
+}

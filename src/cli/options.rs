@@ -1,0 +1,145 @@
+//! Options as mount(8) and /etc/fstab write them: `-o ro,allow_other,uid=1000`.
+
+use super::exit::Failure;
+use super::size;
+use crate::fs::{FsConfig, Ownership};
+use crate::mount::Access;
+use crate::store::StoreConfig;
+
+/// Options that say when and by whom something is mounted, or what holds anyway.
+const WITHOUT_EFFECT: [&str; 20] = [
+    "_netdev",
+    "async",
+    "atime",
+    "auto",
+    "default_permissions",
+    "defaults",
+    "noatime",
+    "noauto",
+    "nodev",
+    "nodiratime",
+    "noexec",
+    "nofail",
+    "nosuid",
+    "nouser",
+    "owner",
+    "relatime",
+    "ro",
+    "user",
+    "users",
+    "subtype=shardfs",
+];
+
+/// What the options of a mount say.
+#[derive(Debug, Default)]
+pub(super) struct MountOptions {
+    /// Who may use it.
+    pub access: Access,
+    /// Name of the source in /proc/mounts.
+    pub name: Option<String>,
+    /// Whether writing was asked for.
+    pub writable: bool,
+    /// Threads that answer requests.
+    pub threads: Option<usize>,
+    /// How the source is shown.
+    pub fs: FsConfig,
+}
+
+impl MountOptions {
+    /// Reads the options of one or more `-o`; a later one overrides an earlier one.
+    pub(super) fn parse<'a>(lists: impl IntoIterator<Item = &'a String>) -> Result<Self, Failure> {
+        let mut options = Self::default();
+        for list in lists {
+            for option in split(list) {
+                options.set(&option)?;
+            }
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, option: &str) -> Result<(), Failure> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let StoreConfig { immutable, cache_size, decode_limit, .. } = &mut self.fs.store;
+        let Ownership { uid, gid, umask } = &mut self.fs.ownership;
+        match (name, value) {
+            ("allow_other", None) => self.access = Access::Everybody,
+            ("allow_root", None) => self.access = Access::Root,
+            ("immutable", None) => *immutable = true,
+            ("xattr", None) => self.fs.xattr = true,
+            ("ro", None) => self.writable = false,
+            ("rw", None) => self.writable = true,
+            ("fsname", Some(value)) => self.name = Some(value.to_owned()),
+            ("level", Some(value)) => self.fs.level = Some(number(option, value, 10)?),
+            ("threads", Some(value)) => self.threads = Some(number(option, value, 10)?),
+            ("uid", Some(value)) => *uid = Some(number(option, value, 10)?),
+            ("gid", Some(value)) => *gid = Some(number(option, value, 10)?),
+            ("umask", Some(value)) => *umask = Some(number(option, value, 8)?),
+            ("cache_size", Some(value)) => {
+                *cache_size = usize::try_from(bytes(option, value)?).unwrap_or(usize::MAX);
+            }
+            ("decode_limit", Some(value)) => *decode_limit = bytes(option, value)?,
+            ("comment", Some(_)) => (),
+            _ if WITHOUT_EFFECT.contains(&option) || option.starts_with("x-") => (),
+            _ => return Err(Failure::Option(format!("unknown mount option {option:?}"))),
+        }
+        Ok(())
+    }
+}
+
+/// Splits at commas; one after a backslash belongs to the value.
+fn split(list: &str) -> Vec<String> {
+    let mut options = vec![String::new()];
+    let mut chars = list.chars();
+    while let Some(char) = chars.next() {
+        match (char, options.last_mut()) {
+            (',', _) => options.push(String::new()),
+            ('\\', Some(option)) => option.extend(chars.next()),
+            (_, Some(option)) => option.push(char),
+            (_, None) => (),
+        }
+    }
+    options.retain(|option| !option.is_empty());
+    options
+}
+
+fn number<T: TryFrom<u64>>(option: &str, value: &str, radix: u32) -> Result<T, Failure> {
+    let number = u64::from_str_radix(value, radix).ok().and_then(|number| number.try_into().ok());
+    let kind = if radix == 8 { "an octal number" } else { "a number" };
+    number.ok_or_else(|| Failure::Option(format!("mount option {option:?}: {value:?} is not {kind}")))
+}
+
+fn bytes(option: &str, value: &str) -> Result<u64, Failure> {
+    size::parse(value).map_err(|error| Failure::Option(format!("mount option {option:?}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<MountOptions, Failure> {
+        MountOptions::parse([&text.to_owned()])
+    }
+
+    #[test]
+    fn options_are_read_and_later_ones_count() {
+        let options = parse("rw,ro,uid=7,umask=027,fsname=a\\,b,,x-systemd.automount,level=2").unwrap();
+        assert!(!options.writable);
+        assert_eq!(options.fs.ownership, Ownership { uid: Some(7), gid: None, umask: Some(0o27) });
+        assert_eq!(options.name.as_deref(), Some("a,b"));
+        assert_eq!(options.fs.level, Some(2));
+        assert_eq!(parse("allow_other,cache_size=1M").unwrap().fs.store.cache_size, 1 << 20);
+    }
+
+    #[test]
+    fn an_unknown_or_bad_option_is_named() {
+        let message = |text| parse(text).unwrap_err().to_string();
+        assert_eq!(message("ro,banana"), "unknown mount option \"banana\"");
+        assert_eq!(message("immutable=1"), "unknown mount option \"immutable=1\"");
+        assert_eq!(message("umask=9"), "mount option \"umask=9\": \"9\" is not an octal number");
+        assert_eq!(message("uid=-1"), "mount option \"uid=-1\": \"-1\" is not a number");
+        assert_eq!(message("uid=4294967296"), "mount option \"uid=4294967296\": \"4294967296\" is not a number");
+    }
+}

@@ -1,0 +1,483 @@
+//! Listing directories: streamed, in an order that a listing can go on from by number.
+//!
+//! ```text
+//! position   0  start                          (any directory)
+//!     1 .. 2^61  after chunk or coordinate n-1 (directories of chunks; listed last)
+//!     2^62 + n   after the n-th other name     (the directory of a sharded array)
+//!     any other  the source's own position     (directories that are passed through)
+//!     DOT, DOT_DOT
+//! ```
+
+use std::ffi::{OsStr, OsString};
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::attr::{Attr, Entry};
+use super::control::{DIRECTORY_NAME, STATS_NAME};
+use super::nodes::ArrayView;
+use super::paths::Paths;
+use super::{Fs, FsError, NodeKind, Result, Target};
+use crate::format::Coords;
+use crate::format::grid::ShardAxis;
+use crate::store::storage::{DirItem, FileKind};
+use crate::store::{Freshness, LoadedShard};
+use crate::view::inode;
+
+/// Positions after `.` and `..`. No filesystem uses the last ones.
+const DOT: u64 = i64::MAX as u64 - 9;
+const DOT_DOT: u64 = i64::MAX as u64 - 8;
+/// Positions after other names begin here.
+const OTHER: u64 = 1 << 62;
+
+/// To find out which directories hold a chunk, no more shard indexes than this are read for one
+/// of them: beyond that, a shard that may hold one is enough.
+const EXACT_SHARDS: usize = 64;
+
+/// What a listing is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// Names, kinds and inode numbers.
+    Names,
+    /// Attributes as well, each as good as a lookup.
+    Entries,
+}
+
+/// One name of a listing.
+#[derive(Debug)]
+pub struct DirEntry<'a> {
+    /// The name.
+    pub name: &'a OsStr,
+    /// Inode number.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Where a listing goes on after it.
+    pub next: u64,
+    /// Attributes, where they were asked for and can be had: those of a damaged chunk cannot.
+    pub entry: Option<Entry>,
+}
+
+/// Takes one name; breaks where it has no room for it.
+type Sink<'a> = dyn FnMut(&DirEntry<'_>) -> ControlFlow<()> + 'a;
+
+/// One listing that is going on.
+struct Lister<'a> {
+    fs: &'a Fs,
+    listing: Listing,
+    sink: &'a mut Sink<'a>,
+    /// Names that the reader has taken.
+    taken: u64,
+}
+
+impl Fs {
+    /// Lists a directory from `position` on until `sink` breaks.
+    pub fn readdir<'a>(
+        &'a self,
+        ino: u64,
+        position: u64,
+        listing: Listing,
+        sink: &'a mut Sink<'a>,
+    ) -> Result<()> {
+        self.stats.operations.readdir.count();
+        let target = self.target(ino)?;
+        let mut lister = Lister { fs: self, listing, sink, taken: 0 };
+        let listed = lister.list(ino, &target, position);
+        self.stats.operations.entries.add(lister.taken);
+        match listed {
+            // The names before the error are good; the error is met again right after them.
+            Err(_) if lister.taken > 0 => Ok(()),
+            // Whether the end was reached, the reader knows from the names it took.
+            listed => listed.map(|_flow| ()),
+        }
+    }
+}
+
+impl Lister<'_> {
+    fn list(&mut self, ino: u64, target: &Target, position: u64) -> Result<ControlFlow<()>> {
+        let ControlFlow::Continue(position) = self.dots(ino, position) else {
+            return Ok(ControlFlow::Break(()));
+        };
+        match target {
+            Target::StatsFile => Err(FsError::NotDirectory),
+            Target::ControlDirectory => Ok(self.control(position)),
+            Target::Tree(array, coords) => self.children(array, coords, position),
+            Target::Path(path) => match &self.fs.nodes.node(path).kind {
+                NodeKind::Sharded(array) => self.array(path, array, position),
+                _ => self.path(path, position),
+            },
+        }
+    }
+
+    fn add(&mut self, entry: &DirEntry<'_>) -> ControlFlow<()> {
+        (self.sink)(entry)?;
+        self.taken += 1;
+        ControlFlow::Continue(())
+    }
+
+    /// `.` and `..`, then the position from which the rest goes on.
+    fn dots(&mut self, ino: u64, position: u64) -> ControlFlow<(), u64> {
+        let kind = FileKind::Directory;
+        let dots = [(0, ".", DOT), (DOT, "..", DOT_DOT)];
+        let mut position = position;
+        for (before, name, next) in dots {
+            if position == before {
+                let name = OsStr::new(name);
+                self.add(&DirEntry { name, ino, kind, next, entry: None })?;
+                position = next;
+            }
+        }
+        ControlFlow::Continue(if position == DOT_DOT { 0 } else { position })
+    }
+
+    fn control(&mut self, position: u64) -> ControlFlow<()> {
+        if position > 0 {
+            return ControlFlow::Continue(());
+        }
+        let (name, ino) = (OsStr::new(STATS_NAME), inode::STATS_FILE);
+        self.add(&DirEntry { name, ino, kind: FileKind::File, next: 1, entry: None })
+    }
+
+    /// A directory that is passed through.
+    fn path(&mut self, directory: &Path, position: u64) -> Result<ControlFlow<()>> {
+        let mut flow = ControlFlow::Continue(());
+        self.fs.storage.list(directory, position, &mut |item: DirItem<'_>| {
+            if is_hidden(directory, item.name) {
+                return ControlFlow::Continue(());
+            }
+            flow = self.path_item(&directory.join(item.name), item.kind, item.next);
+            flow
+        })?;
+        Ok(flow)
+    }
+
+    fn path_item(&mut self, path: &Path, kind: Option<FileKind>, next: u64) -> ControlFlow<()> {
+        let fs = self.fs;
+        let name = path.file_name().unwrap_or_default();
+        if let (Listing::Names, Some(kind)) = (self.listing, kind) {
+            let ino = Paths::number(path);
+            return self.add(&DirEntry { name, ino, kind, next, entry: None });
+        }
+        let entry = match fs.path_attr(path, None) {
+            Ok(attr) => fs.path_entry(path, attr),
+            // Removed since it was listed.
+            Err(FsError::NotFound) => return ControlFlow::Continue(()),
+            Err(_) => Entry {
+                attr: unknown(fs.paths.remember(path), kind.unwrap_or(FileKind::File)),
+                generation: 0,
+                lasting: false,
+            },
+        };
+        let (ino, kind) = (entry.attr.ino, entry.attr.kind);
+        let wanted = self.listing == Listing::Entries;
+        let entry = wanted.then_some(entry);
+        let flow = self.add(&DirEntry { name, ino, kind, next, entry });
+        if flow.is_break() || !wanted {
+            // The kernel was not told of it after all.
+            fs.paths.forget(ino, 1);
+        }
+        flow
+    }
+
+    /// The directory of a sharded array: names that lead to no chunk, then those that do.
+    fn array(
+        &mut self,
+        directory: &Path,
+        array: &Arc<ArrayView>,
+        position: u64,
+    ) -> Result<ControlFlow<()>> {
+        let chunks_from = match position {
+            0 => 0,
+            OTHER.. => 0,
+            position => position,
+        };
+        if chunks_from == 0 {
+            let from = usize::try_from(position.saturating_sub(OTHER)).unwrap_or(usize::MAX);
+            let others = self.other_names(directory, array)?;
+            for (name, next) in others.iter().zip(OTHER + 1..).skip(from) {
+                if self.path_item(&directory.join(name), None, next).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+        }
+        if array.tree.is_flat() {
+            return self.flat(array, chunks_from);
+        }
+        if array.tree.top_depth() == 1 {
+            return self.children(array, &[], chunks_from);
+        }
+        if chunks_from == 0 && self.has_chunks(array)? {
+            return Ok(self.directory(array, &[], 1));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn other_names(&self, directory: &Path, array: &ArrayView) -> Result<Vec<OsString>> {
+        let (keys, rank) = (array.source.layout.keys, array.tree.rank());
+        let mut names = Vec::new();
+        self.fs.storage.list(directory, 0, &mut |item| {
+            let claimed = item.name.to_str().is_some_and(|name| keys.claims(name, rank));
+            if !claimed && !is_hidden(directory, item.name) {
+                names.push(item.name.to_owned());
+            }
+            ControlFlow::Continue(())
+        })?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// Whether any chunk exists, as far as it takes few indexes to find out.
+    fn has_chunks(&self, array: &ArrayView) -> Result<bool> {
+        let shards = self.fs.store.shards_below(&array.source, &[], EXACT_SHARDS)?;
+        Ok(shards.len() > EXACT_SHARDS || self.fs.any_chunk(array, &[], &shards))
+    }
+
+    /// The names below a directory above chunks.
+    fn children(&mut self, array: &Arc<ArrayView>, coords: &[u64], from: u64) -> Result<ControlFlow<()>> {
+        let (source, axis) = (&array.source, coords.len());
+        let (Some(grid), Some(&extent)) =
+            (source.layout.shard_grid.get(axis), array.tree.grid().get(axis))
+        else {
+            return Err(FsError::NotDirectory);
+        };
+        let mut prefix: Coords =
+            coords.iter().zip(&source.layout.shard_grid).map(|(c, axis)| axis.locate(*c).0).collect();
+        let mut from = from;
+        while from < extent {
+            let first = grid.locate(from).0;
+            let window = self.fs.store.shard_window(source, &prefix, first)?;
+            for shard in window.from(first) {
+                let (start, edge) = grid.span(*shard);
+                let range = start.max(from)..(start + edge).min(extent);
+                prefix.push(*shard);
+                let flow = if axis + 1 == array.tree.rank() {
+                    self.chunks(array, &prefix, coords, range)
+                } else {
+                    self.directories(array, &prefix, coords, range)?
+                };
+                prefix.pop();
+                if flow.is_break() {
+                    return Ok(flow);
+                }
+            }
+            match window.numbers.last() {
+                Some(last) if !window.complete => from = grid.span(*last + 1).0,
+                _ => break,
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Those directories below `coords` with their last coordinate in `range`, all of one shard
+    /// along that axis, that hold a chunk.
+    fn directories(
+        &mut self,
+        array: &ArrayView,
+        prefix: &[u64],
+        coords: &[u64],
+        range: Range<u64>,
+    ) -> Result<ControlFlow<()>> {
+        let shards = self.fs.store.shards_below(&array.source, prefix, EXACT_SHARDS)?;
+        let exact = shards.len() <= EXACT_SHARDS;
+        for coord in range {
+            let child = [coords, &[coord]].concat();
+            if exact && !self.fs.any_chunk(array, &child, &shards) {
+                continue;
+            }
+            if self.directory(array, &child, coord + 1).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn directory(&mut self, array: &ArrayView, coords: &[u64], next: u64) -> ControlFlow<()> {
+        let entry = match self.listing {
+            Listing::Names => None,
+            Listing::Entries => self.fs.tree_directory(array, coords).unwrap_or(None),
+        };
+        let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
+        let (name, kind) = (OsStr::new(&name), FileKind::Directory);
+        self.add(&DirEntry { name, ino, kind, next, entry })
+    }
+
+    /// The chunks of one shard along the last axis, below the directory at `coords`.
+    fn chunks(
+        &mut self,
+        array: &ArrayView,
+        shard: &[u64],
+        coords: &[u64],
+        range: Range<u64>,
+    ) -> ControlFlow<()> {
+        let Some(shard) = self.shard(array, shard) else {
+            return ControlFlow::Continue(());
+        };
+        let mut child = [coords, &[0]].concat();
+        for coord in range {
+            if let Some(last) = child.last_mut() {
+                *last = coord;
+            }
+            self.chunk(array, shard.as_ref(), &child, coord + 1)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// All chunks of an array whose chunks lie in one directory, shard by shard.
+    fn flat(&mut self, array: &ArrayView, from: u64) -> Result<ControlFlow<()>> {
+        let layout = &array.source.layout;
+        let Some(slots) = layout.longest_shard() else { return Ok(ControlFlow::Continue(())) };
+        let shards: Coords = layout.shard_grid.iter().map(ShardAxis::shards).collect();
+        let edges: Coords = layout.shard_grid.iter().map(ShardAxis::longest_edge).collect();
+        let (mut number, mut slot) = (from / slots, from % slots);
+        loop {
+            let window = self.fs.store.shard_window(&array.source, &[], number)?;
+            for &shard in window.from(number) {
+                if shard != number {
+                    slot = 0;
+                }
+                number = shard;
+                let place = unravel(number, &shards);
+                if let Some(loaded) = self.shard(array, &place) {
+                    for slot in slot..slots {
+                        let Some(coords) = chunk_of_slot(array, &place, &unravel(slot, &edges))
+                        else {
+                            continue;
+                        };
+                        let next = number * slots + slot + 1;
+                        if self.chunk(array, loaded.as_ref(), &coords, next).is_break() {
+                            return Ok(ControlFlow::Break(()));
+                        }
+                    }
+                }
+            }
+            match window.numbers.last() {
+                Some(last) if !window.complete => (number, slot) = (*last + 1, 0),
+                _ => return Ok(ControlFlow::Continue(())),
+            }
+        }
+    }
+
+    /// A shard to list: None if it is absent, Some(None) if it cannot be read.
+    #[allow(clippy::option_option, reason = "absent and unreadable are different answers")]
+    fn shard(&self, array: &ArrayView, coords: &[u64]) -> Option<Option<Arc<LoadedShard>>> {
+        match self.fs.store.shard(&array.source, coords, Freshness::Recent) {
+            Ok(None) => None,
+            Ok(Some(shard)) if shard.is_damaged() => Some(None),
+            Ok(Some(shard)) => {
+                self.fs.shard_changed_recently(array, coords, shard.stat());
+                Some(Some(shard))
+            }
+            Err(_) => Some(None),
+        }
+    }
+
+    /// One chunk, if it exists. In a shard that cannot be read every chunk may: damage is never
+    /// shown as absence.
+    fn chunk(
+        &mut self,
+        array: &ArrayView,
+        shard: Option<&Arc<LoadedShard>>,
+        coords: &[u64],
+        next: u64,
+    ) -> ControlFlow<()> {
+        let chunk = shard.map(|shard| {
+            let location = array.source.layout.locate(coords);
+            self.fs.store.chunk_in(&array.source, Arc::clone(shard), &location)
+        });
+        let entry = match chunk {
+            Some(Ok(None)) => return ControlFlow::Continue(()),
+            Some(Ok(Some(chunk))) if self.listing == Listing::Entries => {
+                Some(self.fs.chunk_entry(array, coords, &chunk.shard, chunk.nbytes()))
+            }
+            _ => None,
+        };
+        let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
+        let (name, kind) = (OsStr::new(&name), FileKind::File);
+        self.add(&DirEntry { name, ino, kind, next, entry })
+    }
+}
+
+impl Fs {
+    /// Whether a chunk below the directory at `coords` exists in one of `shards`.
+    fn any_chunk(&self, array: &ArrayView, coords: &[u64], shards: &[Coords]) -> bool {
+        let layout = &array.source.layout;
+        let inner_shards: u64 = match layout.levels.len() {
+            1 => 0,
+            _ => layout.most_chunks(0).product(),
+        };
+        // Shards inside shards have indexes of their own; many of them are not looked into.
+        let exact = inner_shards.saturating_mul(shards.len() as u64) <= EXACT_SHARDS as u64;
+        shards.iter().any(|shard| {
+            let Ok(loaded) = self.store.shard(&array.source, shard, Freshness::Recent) else {
+                return true;
+            };
+            let Some(loaded) = loaded else { return false };
+            let exists = |chunk: &[u64]| {
+                let mut location = layout.locate(chunk);
+                if !exact {
+                    location.positions.truncate(1);
+                }
+                let found = self.store.chunk_in(&array.source, Arc::clone(&loaded), &location);
+                !matches!(found, Ok(None))
+            };
+            loaded.is_damaged() || chunks_below(array, coords, shard).any(|chunk| exists(&chunk))
+        })
+    }
+}
+
+/// The chunks of a shard below the directory at `coords`, which lies in it.
+fn chunks_below<'a>(
+    array: &'a ArrayView,
+    coords: &'a [u64],
+    shard: &'a [u64],
+) -> impl Iterator<Item = Coords> + 'a {
+    let axes = array.source.layout.shard_grid.iter().zip(shard).zip(array.tree.grid());
+    let spans: Vec<(u64, u64)> = axes
+        .skip(coords.len())
+        .map(|((axis, shard), extent)| {
+            let (first, edge) = axis.span(*shard);
+            (first, (first + edge).min(*extent).saturating_sub(first))
+        })
+        .collect();
+    let lengths: Coords = spans.iter().map(|span| span.1).collect();
+    let count: u64 = lengths.iter().product();
+    (0..count).map(move |place| {
+        let rest = unravel(place, &lengths);
+        let rest = rest.iter().zip(&spans).map(|(place, (first, _))| first + place);
+        coords.iter().copied().chain(rest).collect()
+    })
+}
+
+/// The chunk in a place of a shard, if the shard reaches that far and the chunk holds a part of
+/// the array.
+fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coords> {
+    let axes = array.source.layout.shard_grid.iter().zip(array.tree.grid());
+    axes.zip(shard.iter().zip(place))
+        .map(|((axis, extent), (shard, place))| {
+            let (first, edge) = axis.span(*shard);
+            (*place < edge && first + place < *extent).then_some(first + place)
+        })
+        .collect()
+}
+
+/// Coordinates of the `number`-th place, in C order, of a box with these extents.
+fn unravel(mut number: u64, extents: &[u64]) -> Coords {
+    let mut coords = vec![0; extents.len()];
+    for (coord, extent) in coords.iter_mut().zip(extents).rev() {
+        let extent = (*extent).max(1);
+        *coord = number % extent;
+        number /= extent;
+    }
+    coords
+}
+
+/// The source's own `.shardfs`, should it have one, gives way to the mount's.
+fn is_hidden(directory: &Path, name: &OsStr) -> bool {
+    directory.as_os_str().is_empty() && name == DIRECTORY_NAME
+}
+
+/// Attributes that are not believed for any time: a lookup will tell what is wrong.
+fn unknown(ino: u64, kind: FileKind) -> Attr {
+    let time = crate::store::storage::Timestamp::default();
+    Attr { ino, kind, mode: 0, uid: 0, gid: 0, size: 0, mtime: time, ctime: time, block: 4096 }
+}

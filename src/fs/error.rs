@@ -1,0 +1,67 @@
+//! What an operation can fail with, and the one mapping to errno.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::store::StoreError;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum FsError {
+    /// There is no such file. For a chunk: its index says that it is empty.
+    #[error("no such file")]
+    NotFound,
+    /// An inode number or handle that is no longer valid.
+    #[error("the file is no longer what it was when it was opened")]
+    Stale,
+    /// A file operation on a directory.
+    #[error("it is a directory")]
+    IsDirectory,
+    /// A directory operation on a file.
+    #[error("it is not a directory")]
+    NotDirectory,
+    /// The operation makes no sense for this kind of file.
+    #[error("not possible for this kind of file")]
+    Invalid,
+    /// No such extended attribute.
+    #[error("no such extended attribute")]
+    NoAttribute,
+    /// A file of an array whose metadata cannot be used: it may be a shard, and its bytes must not
+    /// be taken for a chunk's.
+    #[error("{}: the metadata of its array cannot be used", .0.display())]
+    BadMetadata(PathBuf),
+    /// The shard was changed after a part of the chunk had been read.
+    #[error("chunk {key} of {}: its shard was changed while it was being read", .array.display())]
+    Torn {
+        /// The array's directory, from the source's root.
+        array: PathBuf,
+        /// The chunk's key.
+        key: String,
+    },
+    /// The store could not give a chunk.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The source reports an error.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl FsError {
+    /// The errno that the caller of the operation sees.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotFound => libc::ENOENT,
+            Self::Stale => libc::ESTALE,
+            Self::IsDirectory => libc::EISDIR,
+            Self::NotDirectory => libc::ENOTDIR,
+            Self::Invalid => libc::EINVAL,
+            Self::NoAttribute => libc::ENODATA,
+            Self::BadMetadata(_) | Self::Torn { .. } => libc::EIO,
+            Self::Store(error) => error.errno(),
+            Self::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// Result of an operation.
+pub type Result<T> = std::result::Result<T, FsError>;

@@ -1,0 +1,242 @@
+//! Opening, reading and closing files.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{ArrayView, Attr, Fs, FsError, METADATA_FILE, Result, Target};
+use crate::format::Coords;
+use crate::store::storage::{FileKind, Stat, StorageFile};
+use crate::store::{Chunk, ChunkReader, Freshness, StoreError};
+
+/// A chunk is looked up again so many times if its shard changes under the lookup.
+const OPEN_ATTEMPTS: usize = 4;
+
+/// An open file.
+pub(super) enum Handle {
+    Chunk(Box<OpenChunk>),
+    File(Arc<dyn StorageFile>),
+    /// A rewritten `zarr.json`, or the counters as they were when the file was opened.
+    Text(Arc<[u8]>),
+}
+
+/// An open chunk: the bytes it had when it was opened, or an error, but never a mix.
+pub(super) struct OpenChunk {
+    array: Arc<ArrayView>,
+    coords: Coords,
+    reader: ChunkReader,
+    /// Whether bytes of `reader` were handed out.
+    served: AtomicBool,
+    /// The shard whose bytes were handed out instead, after it had been changed in place.
+    moved_to: Mutex<Option<Stat>>,
+}
+
+/// What the opener of a file is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Names the open file.
+    pub handle: u64,
+    /// Whether what the kernel remembers of the file may be used: its pages and its size.
+    pub cached: bool,
+}
+
+impl Fs {
+    /// Opens a file for reading.
+    pub fn open(&self, ino: u64) -> Result<Opened> {
+        self.stats.operations.open.count();
+        let (handle, cached) = match self.target(ino)? {
+            Target::ControlDirectory => return Err(FsError::IsDirectory),
+            Target::StatsFile => (Handle::Text(self.control.stats_text().into()), false),
+            Target::Path(path) => {
+                let attr = self.path_attr(&path, None)?;
+                let content = self.fingerprint(&(attr.size, attr.mtime, attr.ctime));
+                let changed = self.identities.changed_recently(ino, content);
+                (self.open_path(&path)?, !changed)
+            }
+            Target::Tree(array, coords) => {
+                let reader = self.chunk_reader(&array, &coords, Freshness::Now)?;
+                let shard = array.source.layout.locate(&coords).shard;
+                let changed = self.shard_changed_recently(&array, &shard, reader.shard());
+                let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
+                let chunk = OpenChunk { array, coords, reader, served, moved_to };
+                (Handle::Chunk(Box::new(chunk)), !changed)
+            }
+        };
+        let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
+        Ok(Opened { handle: handle as u64, cached })
+    }
+
+    /// Closes an open file.
+    pub fn release(&self, handle: u64) {
+        if let Ok(handle) = usize::try_from(handle) {
+            self.handles.remove(handle);
+        }
+    }
+
+    /// Reads up to `length` bytes at `offset` into `buffer`, which is empty: fewer only at the
+    /// file's end. Without a handle the inode is read as it is now.
+    pub fn read(
+        &self,
+        ino: u64,
+        handle: Option<u64>,
+        offset: u64,
+        length: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.stats.operations.read.count();
+        let handle = handle.and_then(|handle| usize::try_from(handle).ok());
+        match handle.and_then(|handle| self.handles.get(handle)) {
+            Some(handle) => self.read_handle(&handle, offset, length, buffer)?,
+            None => self.read_inode(ino, offset, length, buffer)?,
+        }
+        self.stats.operations.read_bytes.add(buffer.len() as u64);
+        Ok(())
+    }
+
+    fn read_handle(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        length: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<()> {
+        match handle {
+            Handle::Chunk(chunk) => self.read_chunk(chunk, offset, length, buffer),
+            Handle::File(file) => Ok(read_file(&**file, offset, length, buffer)?),
+            Handle::Text(text) => {
+                read_text(text, offset, length, buffer);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads from a file that was never opened: the kernel was told to leave that out.
+    fn read_inode(&self, ino: u64, offset: u64, length: usize, buffer: &mut Vec<u8>) -> Result<()> {
+        match self.target(ino)? {
+            Target::ControlDirectory => Err(FsError::IsDirectory),
+            Target::StatsFile => {
+                read_text(&self.control.stats_text(), offset, length, buffer);
+                Ok(())
+            }
+            Target::Path(path) => {
+                let handle = self.open_path(&path)?;
+                self.read_handle(&handle, offset, length, buffer)
+            }
+            Target::Tree(array, coords) => {
+                let reader = self.chunk_reader(&array, &coords, Freshness::Recent)?;
+                Ok(reader.read(buffer, offset, length)?)
+            }
+        }
+    }
+
+    fn open_path(&self, path: &Path) -> Result<Handle> {
+        if path.file_name().is_some_and(|name| name == METADATA_FILE)
+            && let Some(document) = &self.nodes.node(path.parent().unwrap_or(path)).document
+        {
+            return Ok(Handle::Text(Arc::clone(document)));
+        }
+        // Attributes first: they are refused where the bytes must not be shown.
+        match self.path_attr(path, None)?.kind {
+            FileKind::File => Ok(Handle::File(self.storage.open(path)?)),
+            FileKind::Directory => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid),
+        }
+    }
+
+    /// Finds a chunk and opens its shard.
+    fn chunk_reader(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<ChunkReader> {
+        if coords.len() < array.tree.rank() {
+            return Err(FsError::IsDirectory);
+        }
+        let mut freshness = freshness;
+        for _ in 0..OPEN_ATTEMPTS {
+            let chunk: Option<Chunk> = self.store.chunk(&array.source, coords, freshness)?;
+            let chunk = chunk.ok_or(FsError::NotFound)?;
+            if let Some(reader) = self.store.reader(&array.source, coords, &chunk)? {
+                return Ok(reader);
+            }
+            freshness = Freshness::Now;
+        }
+        let shard = array.source.layout.locate(coords).shard;
+        Err(StoreError::Changing { shard: array.source.shard_path(&shard) }.into())
+    }
+
+    /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
+    /// be anything: they are read again through the new index, unless old ones were handed out.
+    fn read_chunk(
+        &self,
+        open: &OpenChunk,
+        offset: u64,
+        length: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<()> {
+        if self.config.store.immutable {
+            return Ok(open.reader.read(buffer, offset, length)?);
+        }
+        let read = open.reader.read(buffer, offset, length);
+        if open.reader.unchanged()? {
+            open.served.store(true, Ordering::Relaxed);
+            return Ok(read?);
+        }
+        let mut moved_to = open.moved_to.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..OPEN_ATTEMPTS {
+            if open.served.load(Ordering::Relaxed) {
+                break;
+            }
+            let reader = self.chunk_reader(&open.array, &open.coords, Freshness::Now)?;
+            let expected = moved_to.is_none_or(|stat| stat.same_content(reader.shard()));
+            if !expected || reader.nbytes() != open.reader.nbytes() {
+                break;
+            }
+            buffer.clear();
+            let read = reader.read(buffer, offset, length);
+            if reader.unchanged()? {
+                *moved_to = Some(*reader.shard());
+                return Ok(read?);
+            }
+        }
+        let key = open.array.source.layout.keys.chunk_key(&open.coords);
+        let error = FsError::Torn { array: open.array.source.path.clone(), key };
+        log::error!("{error}");
+        Err(error)
+    }
+
+    /// Attributes of an open file, as it was when it was opened.
+    pub(super) fn handle_attr(&self, ino: u64, handle: u64) -> Option<Attr> {
+        let handle = self.handles.get(usize::try_from(handle).ok()?)?;
+        match &*handle {
+            Handle::Chunk(chunk) => {
+                let (shard, nbytes) = (chunk.reader.shard(), chunk.reader.nbytes());
+                Some(self.config.ownership.file(ino, shard, nbytes))
+            }
+            Handle::File(_) | Handle::Text(_) => None,
+        }
+    }
+}
+
+fn read_text(text: &[u8], offset: u64, length: usize, buffer: &mut Vec<u8>) {
+    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
+    let rest = rest.unwrap_or_default();
+    buffer.extend_from_slice(&rest[..rest.len().min(length)]);
+}
+
+fn read_file(
+    file: &dyn StorageFile,
+    offset: u64,
+    length: usize,
+    buffer: &mut Vec<u8>,
+) -> std::io::Result<()> {
+    buffer.resize(length, 0);
+    let read = file.read_at(buffer, offset)?;
+    buffer.truncate(read);
+    Ok(())
+}
+
+fn too_many() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::ENFILE)
+}

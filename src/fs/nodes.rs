@@ -1,0 +1,270 @@
+//! The nodes of the hierarchy: what each directory's `zarr.json` makes of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+use std::collections::HashMap;
+
+use crate::format::document::{Shown, show};
+use crate::format::json;
+use crate::format::limits::MAX_METADATA_BYTES;
+use crate::format::metadata::MetadataError;
+use crate::format::sharding::ShardedArray;
+use crate::store::storage::{FileKind, Stat, Storage};
+use crate::store::{ByteCache, SourceArray, TRUSTED};
+use crate::view::inode::{InodeRange, stable_hash};
+use crate::view::tree::ChunkTree;
+
+/// Name of the metadata document of every node.
+pub const METADATA_FILE: &str = "zarr.json";
+
+/// Bytes of nodes to keep.
+const NODE_CACHE_BYTES: usize = 16 << 20;
+/// Inode ranges to try for an array before it is given up.
+const RANGE_ATTEMPTS: u64 = 1 << 10;
+
+/// A sharded array as the mount shows it.
+#[derive(Debug)]
+pub struct ArrayView {
+    /// Where its chunks are.
+    pub source: SourceArray,
+    /// What they are called.
+    pub tree: ChunkTree,
+    /// Their inode numbers.
+    pub inodes: InodeRange,
+    /// Changes with everything that the meaning of a node number depends on.
+    layout_hash: u64,
+}
+
+/// What a directory is.
+#[derive(Debug, Clone)]
+pub enum NodeKind {
+    /// No node of its own: it is what the directory above is.
+    Inherited,
+    /// A group or an array that is shown as it is stored.
+    AsStored,
+    /// A sharded array.
+    Sharded(Arc<ArrayView>),
+    /// A node whose metadata cannot be used.
+    Bad,
+}
+
+/// A directory of the hierarchy.
+#[derive(Debug)]
+pub struct Node {
+    /// What it is.
+    pub kind: NodeKind,
+    /// The rewritten `zarr.json`, where the view shows another one than the source.
+    pub document: Option<Arc<[u8]>>,
+    /// The stored `zarr.json`.
+    pub stat: Option<Stat>,
+    checked: Instant,
+}
+
+/// Why a node's metadata cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// It cannot be read.
+    #[error("{METADATA_FILE} cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+    /// It is no file.
+    #[error("{METADATA_FILE} is {0}, not a regular file")]
+    NotAFile(FileKind),
+    /// It is absurdly long.
+    #[error("{METADATA_FILE} has {0} bytes, the limit is {MAX_METADATA_BYTES}")]
+    TooLong(u64),
+    /// It says nothing that can be used.
+    #[error("{METADATA_FILE}: {0}")]
+    Metadata(#[from] MetadataError),
+}
+
+/// The nodes of a source, and the arrays among them by inode range.
+pub struct Nodes {
+    storage: Arc<dyn Storage>,
+    level: Option<usize>,
+    immutable: bool,
+    cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
+    arrays: RwLock<HashMap<InodeRange, Arc<ArrayView>>>,
+}
+
+impl Nodes {
+    /// The nodes of `storage`, showing the sharding `level`.
+    pub fn new(storage: Arc<dyn Storage>, level: Option<usize>, immutable: bool) -> Self {
+        let cache = Mutex::new(ByteCache::new(NODE_CACHE_BYTES));
+        Self { storage, level, immutable, cache, arrays: RwLock::default() }
+    }
+
+    /// The node at `directory`, at most a second old.
+    pub fn node(&self, directory: &Path) -> Arc<Node> {
+        let cached = self.lock_cache().get(&directory.to_owned());
+        if let Some(node) = &cached
+            && (self.immutable || node.checked.elapsed() < TRUSTED)
+        {
+            return Arc::clone(node);
+        }
+        let checked = Instant::now();
+        let stat = self.storage.stat(&directory.join(METADATA_FILE));
+        if let Some(node) = cached
+            && let Some(same) = unchanged(&node, stat.as_ref().ok(), checked)
+        {
+            return self.keep(directory, same);
+        }
+        let node = self.load(directory, stat, checked).unwrap_or_else(|(stat, error)| {
+            log::warn!("{}: {error}; it is shown as stored, without its data", shown(directory));
+            Node { kind: NodeKind::Bad, document: None, stat, checked }
+        });
+        self.keep(directory, node)
+    }
+
+    /// Reads the node at `directory` anew and tells what is wrong with it.
+    pub fn check(&self, directory: &Path) -> Result<Node, NodeError> {
+        let stat = self.storage.stat(&directory.join(METADATA_FILE));
+        self.load(directory, stat, Instant::now()).map_err(|(_, error)| error)
+    }
+
+    /// What files in `directory` belong to: its own node or the nearest one above.
+    pub fn governing(&self, directory: &Path) -> Arc<Node> {
+        let mut at = directory;
+        loop {
+            let node = self.node(at);
+            match (&node.kind, at.parent()) {
+                (NodeKind::Inherited, Some(parent)) => at = parent,
+                _ => return node,
+            }
+        }
+    }
+
+    /// The array that an inode range belongs to, if the array still is what it was.
+    pub fn array(&self, range: InodeRange) -> Option<Arc<ArrayView>> {
+        let arrays = self.arrays.read().unwrap_or_else(PoisonError::into_inner);
+        let array = arrays.get(&range).cloned()?;
+        drop(arrays);
+        if self.immutable {
+            return Some(array);
+        }
+        match &self.node(&array.source.path).kind {
+            NodeKind::Sharded(current) if current.inodes == range => Some(array),
+            _ => None,
+        }
+    }
+
+    fn keep(&self, directory: &Path, node: Node) -> Arc<Node> {
+        let node = Arc::new(node);
+        let document = node.document.as_ref().map_or(0, |document| document.len());
+        let bytes = size_of::<Node>() + document + directory.as_os_str().len();
+        self.lock_cache().put(directory.to_owned(), Arc::clone(&node), bytes);
+        node
+    }
+
+    fn load(
+        &self,
+        directory: &Path,
+        stat: std::io::Result<Stat>,
+        checked: Instant,
+    ) -> Result<Node, (Option<Stat>, NodeError)> {
+        let path = directory.join(METADATA_FILE);
+        let stat = match stat {
+            Ok(stat) => stat,
+            Err(error) if is_absent(&error) && self.storage.lstat(&path).is_err() => {
+                return Ok(Node { kind: NodeKind::Inherited, document: None, stat: None, checked });
+            }
+            Err(error) => return Err((None, error.into())),
+        };
+        let fail = |error: NodeError| (Some(stat), error);
+        let text = self.read(&path, &stat).map_err(fail)?;
+        let document = json::parse(&text).map_err(|error| fail(NodeError::Metadata(error.into())))?;
+        let (kind, document) = match show(document, self.level).map_err(|e| fail(e.into()))? {
+            Shown::AsStored => (NodeKind::AsStored, None),
+            Shown::Group(twin) => (NodeKind::AsStored, Some(twin)),
+            Shown::Array(layout, twin) => {
+                let hash = layout_hash(directory, &twin, &layout);
+                let view = self.register(directory, *layout, hash).map_err(|e| fail(e.into()))?;
+                (NodeKind::Sharded(view), Some(twin))
+            }
+        };
+        let document = document.map(|document| json::to_text(&document).into());
+        Ok(Node { kind, document, stat: Some(stat), checked })
+    }
+
+    fn read(&self, path: &Path, stat: &Stat) -> Result<Vec<u8>, NodeError> {
+        if stat.kind != FileKind::File {
+            return Err(NodeError::NotAFile(stat.kind));
+        }
+        let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
+        if stat.size > MAX_METADATA_BYTES {
+            return Err(NodeError::TooLong(stat.size));
+        }
+        let mut text = vec![0; size];
+        let read = self.storage.open(path)?.read_at(&mut text, 0)?;
+        text.truncate(read);
+        Ok(text)
+    }
+
+    /// Finds or makes the view of an array; its inode range is taken by no other.
+    fn register(
+        &self,
+        directory: &Path,
+        layout: ShardedArray,
+        layout_hash: u64,
+    ) -> Result<Arc<ArrayView>, MetadataError> {
+        let tree = ChunkTree::new(layout.keys, layout.chunk_grid())?;
+        let mut arrays = self.arrays.write().unwrap_or_else(PoisonError::into_inner);
+        for attempt in 0..RANGE_ATTEMPTS {
+            let inodes = InodeRange::new(tree.nodes(), layout_hash, attempt);
+            match arrays.get(&inodes) {
+                Some(view) if view.layout_hash == layout_hash && view.source.path == directory => {
+                    return Ok(Arc::clone(view));
+                }
+                Some(_) => (),
+                None => {
+                    let source = SourceArray { id: inodes.id(), path: directory.to_owned(), layout };
+                    let view = Arc::new(ArrayView { source, tree, inodes, layout_hash });
+                    arrays.insert(inodes, Arc::clone(&view));
+                    return Ok(view);
+                }
+            }
+        }
+        Err(MetadataError::Limit { what: "arrays with as many chunks", limit: RANGE_ATTEMPTS })
+    }
+
+    fn lock_cache(&self) -> std::sync::MutexGuard<'_, ByteCache<PathBuf, Arc<Node>>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The node again, if its metadata is the same file that it was.
+fn unchanged(node: &Node, stat: Option<&Stat>, checked: Instant) -> Option<Node> {
+    let same = match (&node.stat, stat) {
+        (Some(before), Some(now)) => before.unchanged(now),
+        (None, None) => matches!(node.kind, NodeKind::Inherited),
+        _ => false,
+    };
+    let again = || Node {
+        kind: node.kind.clone(),
+        document: node.document.clone(),
+        stat: node.stat,
+        checked,
+    };
+    same.then(again)
+}
+
+/// Hashes what the meaning of inode numbers depends on: the path, the shape, both grids, the keys
+/// and the codecs around the chunks. Attributes and the like do not count.
+fn layout_hash(directory: &Path, twin: &serde_json::Value, layout: &ShardedArray) -> u64 {
+    use std::os::unix::ffi::OsStrExt;
+    let member = |name: &str| twin.get(name).map(ToString::to_string).unwrap_or_default();
+    let members = ["shape", "chunk_grid", "chunk_key_encoding", "codecs"].map(member);
+    let layout = format!("{:?} {:?}", layout.shard_grid, layout.levels);
+    let parts = members.iter().map(String::as_bytes);
+    stable_hash(parts.chain([layout.as_bytes(), directory.as_os_str().as_bytes()]))
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
+}
+
+/// A path of the source as messages name it.
+pub fn shown(path: &Path) -> std::path::Display<'_> {
+    if path.as_os_str().is_empty() { Path::new(".").display() } else { path.display() }
+}

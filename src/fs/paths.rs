@@ -1,0 +1,85 @@
+//! Inode numbers of what is passed through: groups, metadata, unsharded arrays, other files.
+//!
+//! They are hashes of paths, so the paths have to be remembered as long as the kernel knows the
+//! number. Chunks and the directories above them are not in here.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::view::inode;
+
+/// Paths by inode number.
+#[derive(Default)]
+pub struct Paths(Mutex<HashMap<u64, Known>>);
+
+struct Known {
+    path: Arc<Path>,
+    /// How many times the kernel was told of it, less what it has forgotten.
+    lookups: u64,
+}
+
+impl Paths {
+    /// The path of an inode number that the kernel knows.
+    pub fn path(&self, ino: u64) -> Option<Arc<Path>> {
+        if ino == inode::ROOT {
+            return Some(Path::new("").into());
+        }
+        self.lock().get(&ino).map(|known| Arc::clone(&known.path))
+    }
+
+    /// The inode number of a path, which the kernel is about to be told.
+    pub fn remember(&self, path: &Path) -> u64 {
+        let mut table = self.lock();
+        for attempt in 0.. {
+            let ino = inode::of_path(path, attempt);
+            if ino == inode::ROOT {
+                return ino;
+            }
+            let known = table.entry(ino).or_insert_with(|| Known { path: path.into(), lookups: 0 });
+            if &*known.path == path {
+                known.lookups += 1;
+                return ino;
+            }
+        }
+        inode::ROOT
+    }
+
+    /// The inode number that a listing shows for a path.
+    pub fn number(path: &Path) -> u64 {
+        inode::of_path(path, 0)
+    }
+
+    /// The kernel has forgotten `lookups` of the times it was told of an inode number.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        let mut table = self.lock();
+        if let Some(known) = table.get_mut(&ino) {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 {
+                table.remove(&ino);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_known_until_it_is_forgotten_as_often_as_it_was_remembered() {
+        let paths = Paths::default();
+        let ino = paths.remember(Path::new("a"));
+        assert_eq!(paths.remember(Path::new("a")), ino);
+        paths.forget(ino, 1);
+        assert_eq!(paths.path(ino).as_deref(), Some(Path::new("a")));
+        paths.forget(ino, 1);
+        assert_eq!(paths.path(ino), None);
+        assert_eq!(paths.remember(Path::new("")), inode::ROOT);
+        assert_eq!(paths.path(inode::ROOT).as_deref(), Some(Path::new("")));
+    }
+}

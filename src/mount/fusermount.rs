@@ -1,0 +1,94 @@
+//! Mounting as an ordinary user: the setuid program fusermount3 mounts and hands the device over.
+
+use std::ffi::OsStr;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::mount::UnmountFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+
+use super::{Access, MountError, MountSpec};
+
+const PROGRAM: &str = "fusermount3";
+
+/// Mounts and returns the FUSE device.
+pub(super) fn mount(spec: &MountSpec) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = sockets().map_err(MountError::NoFusermount)?;
+    let mut options = format!(
+        "fsname={},subtype=shardfs,ro,nosuid,nodev,noexec,default_permissions",
+        escape(&spec.name)
+    );
+    if spec.access != Access::Owner {
+        options.push_str(",allow_other");
+    }
+    let child = Command::new(PROGRAM)
+        .args([OsStr::new("-o"), options.as_ref(), "--".as_ref(), spec.mountpoint.as_ref()])
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(MountError::NoFusermount)?;
+    drop(theirs);
+    let device = receive_device(&ours).ok().flatten();
+    let output = child.wait_with_output().map_err(MountError::NoFusermount)?;
+    match device {
+        Some(device) if output.status.success() => Ok(device),
+        _ => Err(MountError::Fusermount(message(&output.stderr))),
+    }
+}
+
+/// Unmounts.
+pub(super) fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+    let mut command = Command::new(PROGRAM);
+    command.arg("-u");
+    if flags.contains(UnmountFlags::DETACH) {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(mountpoint).output().map_err(MountError::NoFusermount)?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(MountError::Fusermount(message(&output.stderr)))
+    }
+}
+
+/// A pair of sockets, the second of which a child inherits.
+fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
+    let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
+    let (ours, theirs) = socketpair(kind.0, kind.1, kind.2, None)?;
+    fcntl_setfd(&theirs, FdFlags::empty())?;
+    Ok((ours, theirs))
+}
+
+/// The file descriptor that comes along with one byte.
+fn receive_device(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut data = [IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut data, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut messages = ancillary.drain();
+    Ok(messages.find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut devices) => devices.next(),
+        _ => None,
+    }))
+}
+
+/// A value between commas.
+fn escape(value: &str) -> String {
+    value.replace('\\', r"\\").replace(',', r"\,")
+}
+
+fn message(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let text = text.trim().trim_start_matches(PROGRAM).trim_start_matches(':').trim();
+    if text.is_empty() { "it gave no reason".to_owned() } else { text.replace('\n', "; ") }
+}

@@ -1,0 +1,74 @@
+//! A cache with a budget in bytes: what was used least recently goes first.
+
+use std::hash::Hash;
+
+use lru::LruCache;
+
+/// A map of `K` to `V` whose values together stay within a budget. The value used last stays even
+/// if it alone is larger: whoever put it there is about to use it.
+#[derive(Debug)]
+pub struct ByteCache<K: Hash + Eq, V> {
+    entries: LruCache<K, (V, usize)>,
+    bytes: usize,
+    budget: usize,
+}
+
+impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
+    /// An empty cache of `budget` bytes.
+    pub fn new(budget: usize) -> Self {
+        Self { entries: LruCache::unbounded(), bytes: 0, budget }
+    }
+
+    /// The value of `key`, which counts as its use.
+    pub fn get(&mut self, key: &K) -> Option<V> {
+        self.entries.get(key).map(|(value, _)| value.clone())
+    }
+
+    /// Puts a value of `bytes` bytes in and takes the oldest ones out until all fit.
+    pub fn put(&mut self, key: K, value: V, bytes: usize) {
+        if let Some((_, old)) = self.entries.put(key, (value, bytes)) {
+            self.bytes -= old;
+        }
+        self.bytes += bytes;
+        while self.bytes > self.budget && self.entries.len() > 1 {
+            if let Some((_, (_, old))) = self.entries.pop_lru() {
+                self.bytes -= old;
+            }
+        }
+    }
+
+    /// Takes a value out.
+    pub fn remove(&mut self, key: &K) {
+        if let Some((_, old)) = self.entries.pop(key) {
+            self.bytes -= old;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let mut cache = ByteCache::new(10);
+        cache.put('a', 1, 4);
+        cache.put('b', 2, 4);
+        assert_eq!(cache.get(&'a'), Some(1));
+        cache.put('c', 3, 4);
+        assert_eq!((cache.get(&'a'), cache.get(&'b'), cache.get(&'c')), (Some(1), None, Some(3)));
+        cache.put('a', 9, 8);
+        assert_eq!((cache.get(&'a'), cache.get(&'c')), (Some(9), None));
+    }
+
+    #[test]
+    fn a_value_above_the_budget_stays_until_the_next() {
+        let mut cache = ByteCache::new(10);
+        cache.put('a', 1, 100);
+        assert_eq!(cache.get(&'a'), Some(1));
+        cache.put('b', 2, 1);
+        assert_eq!((cache.get(&'a'), cache.get(&'b')), (None, Some(2)));
+        cache.remove(&'b');
+        assert_eq!((cache.get(&'b'), cache.bytes), (None, 0));
+    }
+}

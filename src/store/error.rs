@@ -1,0 +1,114 @@
+//! What can be wrong with a shard, and what the reader of a chunk is told.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::storage::FileKind;
+use crate::format::after::DecodeError;
+use crate::format::index::{EntryError, IndexError};
+
+/// Why no chunk of a shard can be found. It lasts until the shard changes.
+#[derive(Debug, thiserror::Error)]
+pub enum Damage {
+    /// It is something else than a file.
+    #[error("it is {0}, not a regular file")]
+    NotAFile(FileKind),
+    /// It cannot be reached: a loop of links, a link out of the source, a file in the place of a
+    /// directory.
+    #[error("it cannot be reached within the source: {0}")]
+    Unreachable(#[source] io::Error),
+    /// It has no bytes. An absent shard is no file at all.
+    #[error("it is empty, 0 bytes; an absent shard would be no file at all")]
+    Empty,
+    /// It is too short to hold its index.
+    #[error("it has {found} bytes, its index alone has {index}")]
+    TooShort {
+        /// Its length in bytes.
+        found: u64,
+        /// Length of the index in bytes.
+        index: u64,
+    },
+    /// Its index is bad.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// It is compressed as a whole and cannot be decoded.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// It is compressed as a whole and too long to be decoded.
+    #[error("it has {found} bytes, the limit for shards that must be decoded is {limit}")]
+    TooLong {
+        /// Its length in bytes.
+        found: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+}
+
+/// Why a chunk cannot be given.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Its shard is damaged.
+    #[error("shard {}: {damage}", .shard.display())]
+    Damaged {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+        /// What is wrong.
+        #[source]
+        damage: Arc<Damage>,
+    },
+    /// A shard inside the shard is damaged.
+    #[error("shard {}, inner shard at {position:?}: {damage}", .shard.display())]
+    InnerDamaged {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+        /// Position of the inner shard in it.
+        position: Vec<u64>,
+        /// What is wrong.
+        #[source]
+        damage: Arc<Damage>,
+    },
+    /// Its own entry in the index is bad.
+    #[error("shard {}, chunk at {position:?}: {error}", .shard.display())]
+    BadEntry {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+        /// Position of the chunk in the shard.
+        position: Vec<u64>,
+        /// What is wrong.
+        #[source]
+        error: EntryError,
+    },
+    /// Others change the shard faster than it can be read, or changed it in the middle of a read.
+    #[error("shard {}: it was changed while it was being read", .shard.display())]
+    Changing {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+    },
+    /// The source reports an error.
+    #[error("{}: {error}", .path.display())]
+    Io {
+        /// Path, from the source's root.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl StoreError {
+    /// The errno that stands for this error. Never ENOENT: that means an empty chunk, and a
+    /// reader takes it for fill values.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Damaged { .. }
+            | Self::InnerDamaged { .. }
+            | Self::BadEntry { .. }
+            | Self::Changing { .. } => libc::EIO,
+            Self::Io { error, .. } => match error.raw_os_error() {
+                None | Some(libc::ENOENT | libc::ENOTDIR) => libc::EIO,
+                Some(errno) => errno,
+            },
+        }
+    }
+}

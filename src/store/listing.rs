@@ -1,0 +1,198 @@
+//! Which shards there are: listings of the source's shard directories.
+//!
+//! A directory is listed in windows of sorted numbers, so that one of any length takes bounded
+//! memory, and a listing can go on from a number rather than from where some reader stopped.
+
+use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::error::StoreError;
+use super::storage::{FileKind, Stat};
+use super::{ShardStore, SourceArray, io_error, lock};
+use crate::format::chunk_key::{Separator, number};
+
+/// Shards in a window.
+const WINDOW_SHARDS: usize = 1 << 18;
+
+/// A directory that changed so recently before it was listed may change again with the same date.
+const DATE_GRANULARITY: Duration = Duration::from_millis(50);
+
+/// Shards, or directories of shards, in one directory of the source.
+#[derive(Debug)]
+pub struct Window {
+    /// The window begins at this number.
+    from: u64,
+    /// Numbers that exist, ascending.
+    pub numbers: Vec<u64>,
+    /// Whether there is nothing after the last one.
+    pub complete: bool,
+    /// The directory as it was listed, if its date can tell whether it has changed.
+    directory: Option<Stat>,
+}
+
+impl Window {
+    fn covers(&self, from: u64) -> bool {
+        self.from <= from && (self.complete || self.numbers.last().is_some_and(|last| from <= *last))
+    }
+
+    /// The numbers from `from` on.
+    pub fn from(&self, from: u64) -> &[u64] {
+        &self.numbers[self.numbers.partition_point(|number| *number < from)..]
+    }
+}
+
+impl ShardStore {
+    /// The window that begins at or before `from` in the directory below the leading shard
+    /// coordinates `prefix`. Its numbers are the next coordinate where keys have a directory for
+    /// each axis, and the shard's number in C order where all shards lie in one directory.
+    pub fn shard_window(
+        &self,
+        array: &SourceArray,
+        prefix: &[u64],
+        from: u64,
+    ) -> Result<Arc<Window>, StoreError> {
+        let flat = is_flat(array);
+        let path = if flat {
+            array.path.clone()
+        } else {
+            array.path.join(array.layout.keys.key(prefix))
+        };
+        let key = (array.id, path);
+        let cached = lock(&self.windows).get(&key).filter(|window| window.covers(from));
+        if let Some(window) = cached
+            && (self.config.immutable || self.is_listed(&key.1, &window))
+        {
+            return Ok(window);
+        }
+        let directory = match self.storage.stat(&key.1) {
+            Ok(stat) if stat.kind == FileKind::Directory => stat,
+            Ok(_) => return Ok(Arc::new(Window::empty(from))),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                return Ok(Arc::new(Window::empty(from)));
+            }
+            Err(error) => return Err(io_error(&key.1)(error)),
+        };
+        let mut lowest = Lowest { from, limit: WINDOW_SHARDS, heap: BinaryHeap::new(), cut: false };
+        let visit = &mut |item: super::storage::DirItem<'_>| {
+            let name = item.name.to_str();
+            if let Some(number) = name.and_then(|name| shard_number(array, prefix, name)) {
+                lowest.add(number);
+            }
+            ControlFlow::Continue(())
+        };
+        self.storage.list(&key.1, 0, visit).map_err(io_error(&key.1))?;
+        let settled = SystemTime::now()
+            .duration_since(directory.mtime.into())
+            .is_ok_and(|age| age > DATE_GRANULARITY);
+        let window = Arc::new(Window {
+            from,
+            complete: !lowest.cut,
+            numbers: lowest.heap.into_sorted_vec(),
+            directory: settled.then_some(directory),
+        });
+        let bytes = size_of::<Window>() + window.numbers.len() * size_of::<u64>();
+        lock(&self.windows).put(key, Arc::clone(&window), bytes);
+        Ok(window)
+    }
+
+    /// Shards below the leading shard coordinates `prefix`, at most `limit` and one more.
+    pub fn shards_below(
+        &self,
+        array: &SourceArray,
+        prefix: &[u64],
+        limit: usize,
+    ) -> Result<Vec<Vec<u64>>, StoreError> {
+        if prefix.len() == array.layout.rank() {
+            return Ok(vec![prefix.to_vec()]);
+        }
+        let mut found = Vec::new();
+        let window = self.shard_window(array, prefix, 0)?;
+        for number in &window.numbers {
+            let mut next = prefix.to_vec();
+            next.push(*number);
+            found.extend(self.shards_below(array, &next, limit - found.len().min(limit))?);
+            if found.len() > limit {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn is_listed(&self, path: &std::path::Path, window: &Window) -> bool {
+        let Some(directory) = &window.directory else { return false };
+        self.storage.stat(path).is_ok_and(|stat| stat.unchanged(directory))
+    }
+}
+
+impl Window {
+    fn empty(from: u64) -> Self {
+        Self { from, numbers: Vec::new(), complete: true, directory: None }
+    }
+}
+
+/// Whether all shards of an array lie in its own directory.
+pub fn is_flat(array: &SourceArray) -> bool {
+    array.layout.keys.separator == Separator::Dot || array.layout.rank() == 0
+}
+
+/// Number of the shard, or coordinate, that a name in a shard directory stands for, if it lies in
+/// the shard grid.
+fn shard_number(array: &SourceArray, prefix: &[u64], name: &str) -> Option<u64> {
+    let grid = &array.layout.shard_grid;
+    if is_flat(array) {
+        let coords = array.layout.keys.parse_flat(name, grid.len())?;
+        coords.iter().zip(grid).try_fold(0, |number, (coord, axis)| {
+            (*coord < axis.shards()).then(|| number * axis.shards() + coord)
+        })
+    } else {
+        let shards = grid.get(prefix.len())?.shards();
+        number(name).filter(|coord| *coord < shards)
+    }
+}
+
+/// Keeps the lowest numbers it is shown.
+struct Lowest {
+    from: u64,
+    limit: usize,
+    heap: BinaryHeap<u64>,
+    /// Whether one was left out.
+    cut: bool,
+}
+
+impl Lowest {
+    fn add(&mut self, number: u64) {
+        if number < self.from {
+            return;
+        }
+        self.heap.push(number);
+        if self.heap.len() > self.limit {
+            self.heap.pop();
+            self.cut = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_numbers_are_kept() {
+        let mut lowest = Lowest { from: 3, limit: 3, heap: BinaryHeap::new(), cut: false };
+        for number in [9, 1, 7, 3, 8, 2, 5] {
+            lowest.add(number);
+        }
+        assert_eq!((lowest.heap.into_sorted_vec(), lowest.cut), (vec![3, 5, 7], true));
+    }
+
+    #[test]
+    fn a_window_covers_what_it_has_seen() {
+        let window = Window { from: 3, numbers: vec![3, 5, 7], complete: false, directory: None };
+        assert!(window.covers(3) && window.covers(7));
+        assert!(!window.covers(2) && !window.covers(8));
+        assert_eq!(window.from(4), [5, 7]);
+        assert!(Window::empty(0).covers(9));
+    }
+}

@@ -1,0 +1,459 @@
+//! Loading a shard: one open, one read of its index, the index verified.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use super::error::{Damage, StoreError};
+use super::storage::{FileKind, Stat, StorageFile};
+use super::{Freshness, ShardStore, SourceArray, TRUSTED, io_error, lock};
+use crate::format::after::{decode, trailing_checksums};
+use crate::format::codec::IndexLocation;
+use crate::format::index::{EntryError, IndexError, ShardIndex, product};
+use crate::format::sharding::{Location, ShardingLevel};
+
+/// A shard that keeps changing while its index is read is given up after so many attempts.
+const LOAD_ATTEMPTS: usize = 4;
+
+/// Names a shard, or a shard inside a shard, within its mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ShardId {
+    array: u64,
+    /// 0 for a shard, 1 for its inner shards and so on.
+    level: usize,
+    /// The shard's number in C order over the grid of its level.
+    number: u64,
+}
+
+impl ShardId {
+    pub(super) fn of_shard(array: &SourceArray, shard: &[u64]) -> Self {
+        let axes = shard.iter().zip(&array.layout.shard_grid);
+        let number = axes.fold(0, |number, (coord, axis)| number * axis.shards() + coord);
+        Self { array: array.id, level: 0, number }
+    }
+
+    /// The shard at `position` (along the array's axes) inside this one, which is of `level`.
+    pub(super) fn inner(self, array: &SourceArray, level: usize, position: &[u64]) -> Self {
+        // The product of the chunks of all levels is within a limit that was checked with the
+        // metadata: numbers are unique and do not overflow.
+        let axes = position.iter().zip(array.layout.most_chunks(level));
+        let number = axes.fold(self.number, |number, (coord, most)| number * most + coord);
+        Self { array: self.array, level: level + 1, number }
+    }
+
+    pub(super) fn stripe(&self, stripes: usize) -> usize {
+        // A remainder of a usize is a usize.
+        usize::try_from((self.number ^ (self.array << 3)) % stripes as u64).unwrap_or(0)
+    }
+}
+
+/// Where the bytes of a shard, or of a chunk in it, are.
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// A range of the shard's file.
+    InFile {
+        /// From the file's first byte.
+        offset: u64,
+        /// Length in bytes.
+        nbytes: u64,
+    },
+    /// A range of a shard that was decoded as a whole.
+    InMemory {
+        /// The decoded shard.
+        bytes: Arc<[u8]>,
+        /// First byte.
+        start: usize,
+        /// Past the last byte.
+        end: usize,
+    },
+}
+
+impl Body {
+    /// Length in bytes.
+    pub fn nbytes(&self) -> u64 {
+        match self {
+            Self::InFile { nbytes, .. } => *nbytes,
+            Self::InMemory { start, end, .. } => (end - start) as u64,
+        }
+    }
+
+    /// A part of these bytes; the caller has checked that it lies within them.
+    fn part(&self, from: u64, nbytes: u64) -> Self {
+        match self {
+            Self::InFile { offset, .. } => Self::InFile { offset: offset + from, nbytes },
+            Self::InMemory { bytes, start, .. } => {
+                // Within a slice that is in memory: both fit.
+                let from = usize::try_from(from).unwrap_or(0);
+                let length = usize::try_from(nbytes).unwrap_or(0);
+                let start = start + from;
+                Self::InMemory { bytes: Arc::clone(bytes), start, end: start + length }
+            }
+        }
+    }
+
+    fn read(&self, file: &dyn StorageFile) -> std::io::Result<Option<Vec<u8>>> {
+        match self {
+            Self::InMemory { bytes, start, end } => {
+                Ok(Some(bytes.get(*start..*end).unwrap_or_default().to_vec()))
+            }
+            Self::InFile { offset, nbytes } => {
+                // Lengths were checked against a limit before.
+                let mut buffer = vec![0; usize::try_from(*nbytes).unwrap_or(0)];
+                let read = file.read_at(&mut buffer, *offset)?;
+                Ok((read == buffer.len()).then_some(buffer))
+            }
+        }
+    }
+}
+
+/// A shard whose index has been read, or could not be.
+#[derive(Debug)]
+pub struct LoadedShard {
+    id: ShardId,
+    stat: Stat,
+    state: Result<Ready, Arc<Damage>>,
+    /// When the file was last seen to be unchanged, in milliseconds of [`now`].
+    checked: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Ready {
+    body: Body,
+    index: ShardIndex,
+}
+
+/// Why an inner chunk of a loaded shard cannot be found.
+#[derive(Debug)]
+pub(super) enum InnerError {
+    Damaged(Arc<Damage>),
+    Entry(EntryError),
+}
+
+impl LoadedShard {
+    pub(super) fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// Attributes of the shard's file when it was loaded.
+    pub fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// Whether its index cannot be used.
+    pub fn is_damaged(&self) -> bool {
+        self.state.is_err()
+    }
+
+    /// The place of the inner chunk at `position` along the array's axes, in a shard of `level`.
+    pub(super) fn inner(
+        &self,
+        level: &ShardingLevel,
+        position: &[u64],
+    ) -> Result<Option<Body>, InnerError> {
+        let ready = self.state.as_ref().map_err(|damage| InnerError::Damaged(Arc::clone(damage)))?;
+        let range = ready.index.range(level.in_shard_axes(position), ready.body.nbytes());
+        let range = range.map_err(InnerError::Entry)?;
+        Ok(range.map(|range| ready.body.part(range.offset, range.nbytes)))
+    }
+
+    fn memory(&self) -> usize {
+        let state = match &self.state {
+            Ok(Ready { body: Body::InMemory { bytes, .. }, index }) => bytes.len() + index.memory(),
+            Ok(Ready { index, .. }) => index.memory(),
+            Err(_) => 0,
+        };
+        size_of::<Self>() + state
+    }
+
+    fn is_trusted(&self) -> bool {
+        let trusted = u64::try_from(TRUSTED.as_millis()).unwrap_or(0);
+        now().saturating_sub(self.checked.load(Ordering::Relaxed)) < trusted
+    }
+}
+
+/// Milliseconds since the first call, plus one.
+fn now() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+/// How one level of shards is decoded.
+struct Decoding<'a> {
+    level: &'a ShardingLevel,
+    chunks_per_shard: Vec<u64>,
+    limit: u64,
+}
+
+impl ShardStore {
+    /// The shard at `coords` in the shard grid; None if there is none. A damaged one is returned
+    /// as such, and logged when it was loaded.
+    pub fn shard(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
+        let id = ShardId::of_shard(array, coords);
+        let trusted = |shard: &LoadedShard| {
+            self.config.immutable || (freshness == Freshness::Recent && shard.is_trusted())
+        };
+        let cached = lock(&self.shards).get(&id);
+        if let Some(shard) = &cached
+            && trusted(shard)
+        {
+            self.stats.indexes.hits.count();
+            return Ok(cached);
+        }
+        let path = array.shard_path(coords);
+        if let Some(shard) = cached {
+            if self.is_current(&shard, &path) {
+                self.stats.indexes.hits.count();
+                return Ok(Some(shard));
+            }
+            self.stats.indexes.changed.count();
+        }
+        let asked = now();
+        let _loading = self.loading_lock(&id);
+        if let Some(shard) = lock(&self.shards).get(&id)
+            && (self.config.immutable || shard.checked.load(Ordering::Relaxed) > asked)
+        {
+            return Ok(Some(shard));
+        }
+        let loaded = self.load(array, coords, id, &path).inspect_err(|error| self.report(error))?;
+        match &loaded {
+            Some(shard) => lock(&self.shards).put(id, Arc::clone(shard), shard.memory()),
+            None => lock(&self.shards).remove(&id),
+        }
+        Ok(loaded)
+    }
+
+    fn is_current(&self, shard: &LoadedShard, path: &Path) -> bool {
+        let asked = now();
+        let current = self.storage.stat(path).is_ok_and(|stat| stat.unchanged(&shard.stat));
+        if current {
+            shard.checked.store(asked, Ordering::Relaxed);
+        }
+        current
+    }
+
+    fn load(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        id: ShardId,
+        path: &Path,
+    ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
+        let decoding = Decoding {
+            level: &array.layout.levels[0],
+            chunks_per_shard: array.layout.chunks_per_shard(0, coords),
+            limit: self.config.decode_limit,
+        };
+        for _ in 0..LOAD_ATTEMPTS {
+            let asked = now();
+            let file = match self.storage.open(path) {
+                Ok(file) => file,
+                Err(error) => return self.not_opened(id, path, error),
+            };
+            let before = file.stat().map_err(io_error(path))?;
+            let state = self.read_shard(&decoding, &*file, &before).map_err(io_error(path))?;
+            let after = file.stat().map_err(io_error(path))?;
+            if !before.unchanged(&after) {
+                continue;
+            }
+            lock(&self.files).put(id, (after, file));
+            return Ok(Some(self.loaded(id, path, after, state, asked)));
+        }
+        Err(StoreError::Changing { shard: path.to_owned() })
+    }
+
+    /// A shard that cannot be opened is absent, damaged, or out of reach for this user.
+    fn not_opened(
+        &self,
+        id: ShardId,
+        path: &Path,
+        error: std::io::Error,
+    ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
+        match error.raw_os_error() {
+            Some(libc::ENOENT) if self.storage.lstat(path).is_err() => Ok(None),
+            Some(libc::ENOENT | libc::ELOOP | libc::EXDEV | libc::ENOTDIR | libc::ENXIO) => {
+                let stat = self.storage.lstat(path).unwrap_or(UNREACHABLE);
+                let damage = Damage::Unreachable(error);
+                Ok(Some(self.loaded(id, path, stat, Err(damage), now())))
+            }
+            _ => Err(StoreError::Io { path: path.to_owned(), error }),
+        }
+    }
+
+    fn loaded(
+        &self,
+        id: ShardId,
+        path: &Path,
+        stat: Stat,
+        state: Result<Ready, Damage>,
+        asked: u64,
+    ) -> Arc<LoadedShard> {
+        let state = state.map_err(Arc::new);
+        if let Err(damage) = &state {
+            self.stats.indexes.damaged.count();
+            let (shard, damage) = (path.to_owned(), Arc::clone(damage));
+            self.report(&StoreError::Damaged { shard, damage });
+        }
+        Arc::new(LoadedShard { id, stat, state, checked: AtomicU64::new(asked) })
+    }
+
+    fn read_shard(
+        &self,
+        decoding: &Decoding<'_>,
+        file: &dyn StorageFile,
+        stat: &Stat,
+    ) -> std::io::Result<Result<Ready, Damage>> {
+        if stat.kind != FileKind::File {
+            return Ok(Err(Damage::NotAFile(stat.kind)));
+        }
+        if stat.size == 0 {
+            return Ok(Err(Damage::Empty));
+        }
+        self.read_ready(decoding, file, Body::InFile { offset: 0, nbytes: stat.size })
+    }
+
+    /// Reads the index of the shard whose stored bytes are `stored`.
+    fn read_ready(
+        &self,
+        decoding: &Decoding<'_>,
+        file: &dyn StorageFile,
+        stored: Body,
+    ) -> std::io::Result<Result<Ready, Damage>> {
+        let body = match self.undo_after(decoding, file, stored)? {
+            Ok(body) => body,
+            Err(damage) => return Ok(Err(damage)),
+        };
+        let level = decoding.level;
+        let slots = product(&decoding.chunks_per_shard).unwrap_or(u64::MAX);
+        let Some(size) = level.index_codecs.stored_size(slots) else {
+            return Ok(Err(IndexError::Limit { slots }.into()));
+        };
+        let Some(from_end) = body.nbytes().checked_sub(size) else {
+            return Ok(Err(Damage::TooShort { found: body.nbytes(), index: size }));
+        };
+        let at = match level.index_location {
+            IndexLocation::Start => 0,
+            IndexLocation::End => from_end,
+        };
+        let Some(bytes) = body.part(at, size).read(file)? else {
+            return Ok(Err(Damage::TooShort { found: body.nbytes(), index: size }));
+        };
+        self.stats.indexes.loads.count();
+        self.stats.indexes.load_bytes.add(size);
+        let (codecs, location) = (&level.index_codecs, level.index_location);
+        let index = ShardIndex::decode(bytes, codecs, location, &decoding.chunks_per_shard);
+        Ok(index.map(|index| Ready { body, index }).map_err(Damage::from))
+    }
+
+    /// Undoes the codecs over the whole shard. Checksums over a shard in a file are not verified:
+    /// that would read all of it, and the index has its own.
+    fn undo_after(
+        &self,
+        decoding: &Decoding<'_>,
+        file: &dyn StorageFile,
+        stored: Body,
+    ) -> std::io::Result<Result<Body, Damage>> {
+        let (after, found) = (&decoding.level.after, stored.nbytes());
+        if let Some(trailing) = trailing_checksums(after) {
+            return Ok(match found.checked_sub(trailing) {
+                Some(nbytes) => Ok(stored.part(0, nbytes)),
+                None => Err(Damage::TooShort { found, index: trailing }),
+            });
+        }
+        let limit = decoding.limit;
+        if found > limit {
+            return Ok(Err(Damage::TooLong { found, limit }));
+        }
+        let Some(bytes) = stored.read(file)? else {
+            return Ok(Err(Damage::TooShort { found, index: found }));
+        };
+        self.stats.indexes.decoded.count();
+        Ok(match decode(after, bytes, limit) {
+            Ok(bytes) => Ok(Body::InMemory { start: 0, end: bytes.len(), bytes: bytes.into() }),
+            Err(error) => Err(error.into()),
+        })
+    }
+
+    /// The shard of `level` + 1 that stands as a chunk at `body` inside `parent`.
+    pub(super) fn inner_shard(
+        &self,
+        array: &SourceArray,
+        location: &Location,
+        id: ShardId,
+        parent: &LoadedShard,
+        body: Body,
+    ) -> Result<Arc<LoadedShard>, StoreError> {
+        let outer = &location.shard;
+        let current = |shard: &LoadedShard| shard.stat.unchanged(&parent.stat);
+        let _loading = self.loading_lock(&id);
+        let cached = lock(&self.shards).get(&id).filter(|shard| current(shard));
+        let shard = match cached {
+            Some(shard) => {
+                self.stats.indexes.hits.count();
+                shard
+            }
+            None => self.load_inner(array, outer, id, parent, body)?,
+        };
+        match &shard.state {
+            Ok(_) => Ok(shard),
+            Err(damage) => {
+                let (path, damage) = (array.shard_path(outer), Arc::clone(damage));
+                let position = location.positions[id.level - 1].clone();
+                let error = StoreError::InnerDamaged { shard: path, position, damage };
+                self.report(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn load_inner(
+        &self,
+        array: &SourceArray,
+        outer: &[u64],
+        id: ShardId,
+        parent: &LoadedShard,
+        body: Body,
+    ) -> Result<Arc<LoadedShard>, StoreError> {
+        let path = array.shard_path(outer);
+        let changing = || StoreError::Changing { shard: path.clone() };
+        let file = self.shard_file(array, outer, &parent.stat)?.ok_or_else(changing)?;
+        let decoding = Decoding {
+            level: &array.layout.levels[id.level],
+            chunks_per_shard: array.layout.chunks_per_shard(id.level, outer),
+            limit: self.config.decode_limit,
+        };
+        let state = self.read_ready(&decoding, &*file, body).map_err(io_error(&path))?;
+        if !self.config.immutable {
+            let after = file.stat().map_err(io_error(&path))?;
+            if !after.same_content(&parent.stat) {
+                return Err(changing());
+            }
+        }
+        let state = state.map_err(Arc::new);
+        if state.is_err() {
+            self.stats.indexes.damaged.count();
+        }
+        let checked = AtomicU64::new(parent.checked.load(Ordering::Relaxed));
+        let shard = Arc::new(LoadedShard { id, stat: parent.stat, state, checked });
+        lock(&self.shards).put(id, Arc::clone(&shard), shard.memory());
+        Ok(shard)
+    }
+}
+
+/// Stands for the attributes of something that cannot be looked at; it equals nothing on disk.
+const UNREACHABLE: Stat = Stat {
+    dev: 0,
+    ino: 0,
+    kind: FileKind::File,
+    mode: 0,
+    uid: 0,
+    gid: 0,
+    size: 0,
+    mtime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
+    ctime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
+};

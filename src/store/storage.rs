@@ -1,0 +1,163 @@
+//! The seam between shards and the disk: everything that is read from a source goes through
+//! [`Storage`]. Paths are relative to the source's root and never lead out of it.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A point in time as filesystems store it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp {
+    /// Since 1970, in seconds.
+    pub seconds: i64,
+    /// Within the second.
+    pub nanoseconds: u32,
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> Self {
+        let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+        let whole = if time.seconds < 0 {
+            Self::UNIX_EPOCH.checked_sub(seconds)
+        } else {
+            Self::UNIX_EPOCH.checked_add(seconds)
+        };
+        let fraction = Duration::from_nanos(u64::from(time.nanoseconds));
+        whole.and_then(|whole| whole.checked_add(fraction)).unwrap_or(Self::UNIX_EPOCH)
+    }
+}
+
+/// Kinds of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::File => "a regular file",
+            Self::Directory => "a directory",
+            Self::Symlink => "a symbolic link",
+            Self::Fifo => "a named pipe",
+            Self::Socket => "a socket",
+            Self::CharDevice | Self::BlockDevice => "a device",
+        })
+    }
+}
+
+/// Attributes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stat {
+    /// Device that holds the file.
+    pub dev: u64,
+    /// Inode number on that device.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Last change of its content.
+    pub mtime: Timestamp,
+    /// Last change of its content or attributes.
+    pub ctime: Timestamp,
+}
+
+impl Stat {
+    /// Whether both describe one file that was not changed in between.
+    pub fn unchanged(&self, other: &Self) -> bool {
+        self.ctime == other.ctime && self.same_content(other)
+    }
+
+    /// Whether both describe one file whose content was not changed in between; it may have been
+    /// renamed, linked or unlinked.
+    pub fn same_content(&self, other: &Self) -> bool {
+        let content = |stat: &Self| (stat.dev, stat.ino, stat.kind, stat.size, stat.mtime);
+        content(self) == content(other)
+    }
+}
+
+/// One name in a directory.
+#[derive(Debug)]
+pub struct DirItem<'a> {
+    /// The name.
+    pub name: &'a OsStr,
+    /// What it is, where the filesystem says so.
+    pub kind: Option<FileKind>,
+    /// Where a later listing goes on after this name.
+    pub next: u64,
+}
+
+/// Free and used space of the filesystem below a source.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Space {
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Free blocks for ordinary users.
+    pub available: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub free_files: u64,
+}
+
+/// What a storage calls for each name of a directory; it says whether to go on.
+pub type Visit<'a> = dyn FnMut(DirItem<'_>) -> ControlFlow<()> + 'a;
+
+/// A tree of files to read.
+pub trait Storage: Send + Sync {
+    /// Opens a file for reading, following symbolic links that stay within the source.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
+
+    /// Attributes of a file, following symbolic links that stay within the source.
+    fn stat(&self, path: &Path) -> io::Result<Stat>;
+
+    /// Attributes of a file or of the symbolic link itself.
+    fn lstat(&self, path: &Path) -> io::Result<Stat>;
+
+    /// Target of a symbolic link.
+    fn read_link(&self, path: &Path) -> io::Result<OsString>;
+
+    /// Visits the names of a directory, without `.` and `..`, from the start (0) or from where an
+    /// earlier listing stopped ([`DirItem::next`]).
+    fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()>;
+
+    /// Space of the filesystem.
+    fn space(&self) -> io::Result<Space>;
+}
+
+/// An open file.
+pub trait StorageFile: Send + Sync {
+    /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Attributes now.
+    fn stat(&self) -> io::Result<Stat>;
+}

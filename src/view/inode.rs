@@ -1,0 +1,136 @@
+//! Inode numbers: the same in every mount of a source, and computed rather than remembered.
+//!
+//! ```text
+//!  63  62  60 59                                                        0
+//! | 1 | class | hash of the array's path and layout | number in its tree |   chunks, directories
+//! | 0 |           hash of the path, or a small fixed number              |   everything else
+//!
+//! class:           0   1   2   3   4   5   6   7
+//! bits of number: 20  26  32  38  44  50  56  60      the rest of the 60 bits is hash
+//! ```
+//!
+//! An array takes the smallest class that its tree fits into, so hashes rarely collide; where they
+//! do, the next free one is taken.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Inode number of the mount's root.
+pub const ROOT: u64 = 1;
+/// Inode number of `.shardfs`.
+pub const CONTROL_DIRECTORY: u64 = 2;
+/// Inode number of `.shardfs/stats.json`.
+pub const STATS_FILE: u64 = 3;
+/// Inode numbers of paths begin here.
+const FIRST_PATH: u64 = 16;
+
+const TREE_BIT: u64 = 1 << 63;
+const CLASS_SHIFT: u32 = 60;
+const NUMBER_BITS: [u32; 8] = [20, 26, 32, 38, 44, 50, 56, 60];
+
+/// The inode numbers of one array's tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InodeRange {
+    base: u64,
+}
+
+impl InodeRange {
+    /// The range for a tree of `nodes` nodes, at most 2^60, that `hash` leads to; `attempt` counts
+    /// the ranges that turned out to be taken.
+    pub fn new(nodes: u64, hash: u64, attempt: u64) -> Self {
+        let fits = |bits: &u32| nodes <= 1 << bits;
+        let class = NUMBER_BITS.iter().position(fits).unwrap_or(NUMBER_BITS.len() - 1);
+        let bits = NUMBER_BITS[class];
+        let place = hash.wrapping_add(attempt) & low_bits(CLASS_SHIFT - bits);
+        Self { base: TREE_BIT | (class as u64) << CLASS_SHIFT | place << bits }
+    }
+
+    /// The range that an inode number lies in and the node's number; None if it is of no tree.
+    pub fn split(ino: u64) -> Option<(Self, u64)> {
+        if ino & TREE_BIT == 0 {
+            return None;
+        }
+        let class = ino >> CLASS_SHIFT & low_bits(3);
+        let bits = NUMBER_BITS.iter().zip(0..).find(|(_, at)| *at == class).map(|(bits, _)| *bits)?;
+        let number = ino & low_bits(bits);
+        Some((Self { base: ino & !low_bits(bits) }, number))
+    }
+
+    /// A number that no other range has.
+    pub fn id(self) -> u64 {
+        self.base
+    }
+
+    /// The inode number of a node.
+    pub fn ino(self, number: u64) -> u64 {
+        self.base | number
+    }
+}
+
+/// The inode number that a path leads to; `attempt` counts those that turned out to be taken.
+pub fn of_path(path: &Path, attempt: u64) -> u64 {
+    if path.as_os_str().is_empty() {
+        return ROOT;
+    }
+    let hash = stable_hash([path.as_os_str().as_bytes()]).wrapping_add(attempt) & !TREE_BIT;
+    hash.max(FIRST_PATH)
+}
+
+/// A hash that stays what it is from mount to mount and from version to version: FNV-1a over the
+/// parts and their lengths, its bits mixed at the end as SplitMix64 does.
+pub fn stable_hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    for part in parts {
+        hash = (part.len() as u64).to_le_bytes().iter().chain(part).fold(hash, step);
+    }
+    hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ hash >> 31
+}
+
+const fn low_bits(bits: u32) -> u64 {
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn inode_numbers_split_into_what_they_were_made_of(
+            nodes in 1_u64..=1 << 60, hash: u64, attempt in 0_u64..9, place: u64,
+        ) {
+            let range = InodeRange::new(nodes, hash, attempt);
+            let number = place % nodes;
+            prop_assert_eq!(InodeRange::split(range.ino(number)), Some((range, number)));
+        }
+    }
+
+    #[test]
+    fn the_next_range_is_another_one() {
+        assert_ne!(InodeRange::new(1 << 30, 7, 0), InodeRange::new(1 << 30, 7, 1));
+        // There is only one range of the largest class.
+        assert_eq!(InodeRange::new(1 << 60, 7, 0), InodeRange::new(1 << 60, 7, 1));
+    }
+
+    #[test]
+    fn paths_have_numbers_of_their_own() {
+        assert_eq!(of_path(Path::new(""), 0), ROOT);
+        assert_eq!(InodeRange::split(of_path(Path::new("a/b"), 0)), None);
+        assert_ne!(of_path(Path::new("a/b"), 0), of_path(Path::new("a/b"), 1));
+    }
+
+    #[test]
+    fn the_hash_is_what_it_always_was() {
+        assert_eq!(stable_hash([&b"ab"[..], b"c"]), stable_hash([&b"ab"[..], b"c"]));
+        assert_ne!(stable_hash([&b"ab"[..], b"c"]), stable_hash([&b"a"[..], b"bc"]));
+        assert_eq!(stable_hash([&b"volume.zarr"[..]]), STABLE);
+    }
+
+    /// Computed once; if it changes, inode numbers of all mounts change.
+    const STABLE: u64 = 0;
+}

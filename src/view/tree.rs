@@ -1,0 +1,174 @@
+//! The chunk files of an array and the directories above them, numbered.
+//!
+//! ```text
+//! separator "/":  depth 0        `c`, or the array's own directory where keys have no prefix
+//!                 depth 1        a directory for each first coordinate
+//!                 ...
+//!                 depth rank     the chunk files
+//! separator ".", and rank 0:     chunk files only, in the array's own directory
+//!
+//! node number =  nodes of all lesser depths  +  place among its depth in C order
+//! ```
+
+use crate::format::Coords;
+use crate::format::chunk_key::{KeyEncoding, Separator, number};
+use crate::format::limits::MAX_TREE_NODES;
+use crate::format::metadata::MetadataError;
+
+/// The names of one array's chunks.
+#[derive(Debug)]
+pub struct ChunkTree {
+    keys: KeyEncoding,
+    /// Chunks along each axis.
+    grid: Vec<u64>,
+    /// Number of the first node of each depth.
+    bases: Vec<u64>,
+    nodes: u64,
+}
+
+impl ChunkTree {
+    /// The tree of an array whose chunk grid is `grid`.
+    pub fn new(keys: KeyEncoding, grid: Vec<u64>) -> Result<Self, MetadataError> {
+        let limit = || MetadataError::Limit { what: "chunks", limit: MAX_TREE_NODES };
+        let mut bases = Vec::with_capacity(grid.len() + 1);
+        let (mut nodes, mut of_depth) = (0_u64, 1_u64);
+        for depth in 0..=grid.len() {
+            bases.push(nodes);
+            nodes = nodes.checked_add(of_depth).ok_or_else(limit)?;
+            of_depth = of_depth.checked_mul(grid.get(depth).copied().unwrap_or(0)).ok_or_else(limit)?;
+        }
+        if nodes <= MAX_TREE_NODES { Ok(Self { keys, grid, bases, nodes }) } else { Err(limit()) }
+    }
+
+    /// How many nodes there are; numbers are smaller.
+    pub fn nodes(&self) -> u64 {
+        self.nodes
+    }
+
+    /// Number of dimensions: the depth of the chunk files.
+    pub fn rank(&self) -> usize {
+        self.grid.len()
+    }
+
+    /// Chunks along each axis.
+    pub fn grid(&self) -> &[u64] {
+        &self.grid
+    }
+
+    /// Whether all chunk files lie in the array's own directory.
+    pub fn is_flat(&self) -> bool {
+        self.keys.separator == Separator::Dot || self.grid.is_empty()
+    }
+
+    /// Depth of the nodes that lie in the array's own directory.
+    pub fn top_depth(&self) -> usize {
+        if self.is_flat() { self.rank() } else { usize::from(!self.keys.prefixed) }
+    }
+
+    /// The number of the node that the coordinates, as many as its depth, stand for.
+    pub fn number(&self, coords: &[u64]) -> u64 {
+        let axes = coords.iter().zip(&self.grid);
+        self.bases[coords.len()] + axes.fold(0, |place, (coord, extent)| place * extent + coord)
+    }
+
+    /// The coordinates of a node.
+    pub fn coords(&self, number: u64) -> Option<Coords> {
+        if number >= self.nodes {
+            return None;
+        }
+        let depth = self.bases.partition_point(|base| *base <= number).checked_sub(1)?;
+        let mut place = number - self.bases[depth];
+        let mut coords = vec![0; depth];
+        for (coord, extent) in coords.iter_mut().zip(&self.grid).rev() {
+            *coord = place.checked_rem(*extent)?;
+            place /= extent;
+        }
+        Some(coords)
+    }
+
+    /// The node of that name in the array's own directory.
+    pub fn top(&self, name: &str) -> Option<Coords> {
+        if self.is_flat() {
+            let coords = self.keys.parse_flat(name, self.rank())?;
+            let within = coords.iter().zip(&self.grid).all(|(coord, extent)| coord < extent);
+            return within.then_some(coords);
+        }
+        if self.keys.prefixed { (name == "c").then(Vec::new) } else { self.child(&[], name) }
+    }
+
+    /// The node of that name in the directory `parent`.
+    pub fn child(&self, parent: &[u64], name: &str) -> Option<Coords> {
+        let extent = *self.grid.get(parent.len())?;
+        let coord = number(name).filter(|coord| *coord < extent)?;
+        Some([parent, &[coord]].concat())
+    }
+
+    /// The name of a node in its directory.
+    pub fn name(&self, coords: &[u64]) -> String {
+        match coords.last() {
+            Some(coord) if !self.is_flat() => coord.to_string(),
+            _ => self.keys.chunk_key(coords),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn tree(name: &str, separator: &str, grid: &[u64]) -> ChunkTree {
+        let keys = json!({"name": name, "configuration": {"separator": separator}});
+        ChunkTree::new(KeyEncoding::parse(Some(&keys)).unwrap(), grid.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn names_lead_to_nodes_and_back() {
+        let slash = tree("default", "/", &[3, 4]);
+        assert_eq!((slash.nodes(), slash.top_depth()), (1 + 3 + 12, 0));
+        assert_eq!(slash.top("c"), Some(vec![]));
+        assert_eq!(slash.name(&[]), "c");
+        assert_eq!(slash.child(&[], "2"), Some(vec![2]));
+        assert_eq!(slash.child(&[2], "3"), Some(vec![2, 3]));
+        for (parent, name) in [(&[][..], "3"), (&[2], "4"), (&[2], "03"), (&[2, 3], "0")] {
+            assert_eq!(slash.child(parent, name), None);
+        }
+        let unprefixed = tree("v2", "/", &[3, 4]);
+        assert_eq!((unprefixed.top("1"), unprefixed.top_depth()), (Some(vec![1]), 1));
+        let flat = tree("default", ".", &[3, 4]);
+        assert_eq!((flat.top("c.2.3"), flat.top("c.3.0")), (Some(vec![2, 3]), None));
+        assert_eq!(flat.name(&[2, 3]), "c.2.3");
+        assert_eq!(tree("v2", "/", &[]).name(&[]), "0");
+        assert_eq!(tree("default", "/", &[]).top("c"), Some(vec![]));
+    }
+
+    #[test]
+    fn a_grid_without_chunks_has_directories_only() {
+        let empty = tree("default", "/", &[2, 0, 5]);
+        assert_eq!(empty.nodes(), 3);
+        assert_eq!(empty.coords(2), Some(vec![1]));
+        assert_eq!(empty.coords(3), None);
+    }
+
+    #[test]
+    fn an_absurd_grid_is_refused() {
+        let keys = KeyEncoding { prefixed: true, separator: Separator::Slash };
+        for grid in [vec![1 << 60], vec![1 << 40, 1 << 40], vec![u64::MAX]] {
+            ChunkTree::new(keys, grid).unwrap_err();
+        }
+        ChunkTree::new(keys, vec![1 << 32, 1 << 26]).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_and_coordinates_are_one_to_one(grid in prop::collection::vec(1_u64..5, 0..5)) {
+            let tree = tree("default", "/", &grid);
+            for number in 0..tree.nodes() {
+                prop_assert_eq!(tree.number(&tree.coords(number).unwrap()), number);
+            }
+            prop_assert_eq!(tree.coords(tree.nodes()), None);
+        }
+    }
+}

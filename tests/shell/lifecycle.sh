@@ -1,0 +1,188 @@
+#!/bin/bash
+# From start to end: background and foreground, signals, a busy mount, a daemon that was killed.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/shell
+python3 "$here/shards.py" array "$TMP/a.zarr" 5
+
+# --- background --------------------------------------------------------------------------------------
+
+answers_at_once() {
+    local i
+    for i in 1 2 3 4 5; do
+        mount_view "$TMP/a.zarr"
+        [[ $(find "$MP/c" -type f | wc -l) == 16 ]]
+        unmount_view
+        no_daemon_of "$MP"
+        echo "round $i"
+    done
+}
+check "mount answers when the command returns, umount waits for the daemon's end" answers_at_once
+
+# A daemon that kept the pipe would keep the reader of it waiting.
+in_a_pipe() {
+    new_mount_point
+    timeout 20 bash -c "'$SHARDFS' mount '$TMP/a.zarr' '$MP' 2>&1 | cat"
+    is_mounted "$MP"
+    unmount_view
+}
+check "the daemon lets go of stdout and stderr" in_a_pipe
+
+detached() {
+    mount_view "$TMP/a.zarr"
+    local pid
+    pid=$(daemon_of "$MP")
+    [[ -n $pid ]]
+    [[ $(readlink "/proc/$pid/cwd") == / ]]
+    # A session of its own: not ended with the terminal.
+    [[ $(ps -o sid= -p "$pid" | tr -d ' ') != $(ps -o sid= -p $$ | tr -d ' ') ]]
+    [[ $(readlink "/proc/$pid/fd/0") == /dev/null ]]
+    unmount_view
+}
+check "the daemon has its own session and no working directory" detached
+
+# --- signals -----------------------------------------------------------------------------------------
+
+# gone MOUNTPOINT: neither mount nor daemon
+gone() { not_mounted "$1" && no_daemon_of "$1"; }
+
+foreground() {
+    local signal=$1 rc=0 job
+    new_mount_point
+    # A job of a script ignores INT unless told otherwise.
+    env --default-signal "$SHARDFS" mount -f "$TMP/a.zarr" "$MP" </dev/null >"$MP.log" 2>&1 &
+    job=$!
+    within 10 is_mounted "$MP"
+    within 5 cat "$MP/c/0"
+    [[ $(daemon_of "$MP") == "$job" ]]
+    kill -s "$signal" "$job"
+    within 10 gone "$MP"
+    wait "$job" || rc=$?
+    cat "$MP.log"
+    echo "exit $rc"
+    [[ $rc == 0 ]]
+}
+background() {
+    mount_view "$TMP/a.zarr"
+    kill -s "$1" "$(daemon_of "$MP")"
+    within 10 gone "$MP"
+}
+for signal in TERM INT HUP; do
+    check "foreground: $signal unmounts, exit code 0" foreground "$signal"
+    check "background: $signal unmounts" background "$signal"
+done
+
+statistics() {
+    mount_view "$TMP/a.zarr" --log-file "$TMP/usr1.log"
+    local pid before
+    pid=$(daemon_of "$MP")
+    cat "$MP/c/0" >/dev/null
+    before=$(stat -c %s "$TMP/usr1.log")
+    kill -s USR1 "$pid"
+    log_has_grown() { (($(stat -c %s "$TMP/usr1.log") > before)); }
+    within 5 log_has_grown
+    cat "$TMP/usr1.log"
+    cat "$MP/c/1" >/dev/null
+    [[ $(daemon_of "$MP") == "$pid" ]]
+    unmount_view
+}
+check "USR1 logs statistics and nothing else happens" statistics
+
+foreground_failure() {
+    new_mount_point
+    expect_exit 32 timeout 20 "$SHARDFS" mount -f "$TMP/none.zarr" "$MP"
+}
+check "foreground: a failed mount is exit code 32 too" foreground_failure
+
+# --- a busy mount ------------------------------------------------------------------------------------
+
+# busy COMMAND...: runs it while a process has a file of the mount open and works in it
+busy() {
+    local holder rc=0
+    (cd "$MP/c" && exec tail -f "$MP/c/0" >/dev/null) &
+    holder=$!
+    within 5 test "/proc/$holder/cwd" -ef "$MP/c"
+    "$@" || rc=$?
+    kill "$holder"
+    wait "$holder" || true
+    return "$rc"
+}
+
+refused_while_busy() {
+    mount_view "$TMP/a.zarr"
+    still_there() {
+        # One list: errexit is off here.
+        fails_with "$MP" timeout 30 "$SHARDFS" umount "$MP" && is_mounted "$MP" &&
+            cat "$MP/c/1" >/dev/null
+    }
+    busy still_there
+    unmount_view
+    gone "$MP"
+}
+check "umount of a busy mount is refused, and works later" refused_while_busy
+
+signalled_while_busy() {
+    mount_view "$TMP/a.zarr"
+    local mp=$MP
+    end_it() {
+        kill -s TERM "$(daemon_of "$mp")" && within 10 gone "$mp"
+    }
+    busy end_it
+}
+check "TERM ends a busy mount" signalled_while_busy
+
+# --- other ends --------------------------------------------------------------------------------------
+
+unmounted_by_system() {
+    mount_view "$TMP/a.zarr"
+    if [[ $(id -u) == 0 ]]; then umount "$MP"; else fusermount3 -u "$MP"; fi
+    within 10 gone "$MP"
+}
+check "umount(8) ends the daemon" unmounted_by_system
+
+lazily() {
+    mount_view "$TMP/a.zarr"
+    umount -l "$MP"
+    within 10 gone "$MP"
+}
+if [[ $(id -u) == 0 ]]; then
+    check "umount -l ends the daemon" lazily
+fi
+
+killed() {
+    mount_view "$TMP/a.zarr"
+    kill -s KILL "$(daemon_of "$MP")"
+    within 5 no_daemon_of "$MP"
+    fails_with "not connected" ls "$MP"
+    unmount_view
+    gone "$MP"
+    # And the place can be used again.
+    timeout 20 "$SHARDFS" mount "$TMP/a.zarr" "$MP" </dev/null >/dev/null 2>&1
+    cat "$MP/c/0" >/dev/null
+    unmount_view
+}
+check "umount clears up after a killed daemon" killed
+
+together() {
+    mount_view "$TMP/a.zarr"
+    local first=$MP
+    mount_view "$TMP/a.zarr"
+    unmount_view "$first"
+    cat "$MP/c/0" >/dev/null
+    unmount_view "$MP"
+}
+check "mounts are independent" together
+
+source_vanishes() {
+    cp -r "$TMP/a.zarr" "$TMP/gone.zarr"
+    mount_view "$TMP/gone.zarr"
+    cat "$MP/c/0" >/dev/null
+    rm -r "$TMP/gone.zarr"
+    sleep 1.2
+    fails_with "" cat "$MP/c/5"
+    is_mounted "$MP"
+    unmount_view
+    gone "$MP"
+}
+check "a source that vanishes: errors, and a mount that can be unmounted" source_vanishes

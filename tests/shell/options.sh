@@ -1,0 +1,199 @@
+#!/bin/bash
+# Options, and what is said about wrong ones: exit code 1 for usage, 32 when the mount failed, one
+# sentence that names the culprit.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/shell
+python3 "$here/shards.py" array "$TMP/a.zarr" 5
+mkdir "$TMP/empty"
+
+# refused CODE WORDS ARG...: the command line is refused with CODE, one line on stderr that has WORDS in it
+refused() {
+    local code=$1 words=$2 rc=0
+    shift 2
+    timeout 20 "$SHARDFS" "$@" </dev/null >"$TMP/out" 2>"$TMP/err" || rc=$?
+    cat "$TMP/out" "$TMP/err"
+    [[ $rc == "$code" ]] || { echo "exit $rc, expected $code"; return 1; }
+    grep -qF -- "$words" "$TMP/err" || { echo "not named: $words"; return 1; }
+    [[ ! -s $TMP/out ]] || { echo "something on stdout"; return 1; }
+    # Usage errors may show the usage as well; failures are one line.
+    [[ $code == 1 || $(wc -l <"$TMP/err") == 1 ]] || { echo "more than one line"; return 1; }
+}
+# The same, and nothing may be left mounted.
+not_mounting() {
+    new_mount_point
+    local args=("${@//@MP@/$MP}")
+    refused "${args[@]}"
+    not_mounted "$MP"
+    no_daemon_of "$MP"
+}
+
+check "--help" expect_exit 0 "$SHARDFS" --help
+check "mount --help" expect_exit 0 "$SHARDFS" mount --help
+check "--version" expect_exit 0 "$SHARDFS" --version
+check "no arguments" expect_exit 1 "$SHARDFS"
+check "mount without arguments" expect_exit 1 "$SHARDFS" mount
+check "an unknown command" refused 1 frobnicate frobnicate
+check "an unknown flag" not_mounting 1 --frobnicate mount --frobnicate "$TMP/a.zarr" @MP@
+check "an unknown option" not_mounting 1 frobnicate mount -o frobnicate "$TMP/a.zarr" @MP@
+check "an unknown option among good ones" not_mounting 1 frobnicate mount -o immutable,frobnicate=1,ro "$TMP/a.zarr" @MP@
+check "uid that is no number" not_mounting 1 uid mount -o uid=someone "$TMP/a.zarr" @MP@
+check "umask that is no octal number" not_mounting 1 umask mount -o umask=9 "$TMP/a.zarr" @MP@
+check "level that is no number" not_mounting 1 level mount -o level=x "$TMP/a.zarr" @MP@
+check "cache size that is no number" not_mounting 1 cache-size mount --cache-size banana "$TMP/a.zarr" @MP@
+
+check "a missing source" not_mounting 32 "$TMP/none.zarr" mount "$TMP/none.zarr" @MP@
+check "a source that is no array" not_mounting 32 "$TMP/empty" mount "$TMP/empty" @MP@
+check "a source that is a file" not_mounting 32 "$TMP/a.zarr/zarr.json" mount "$TMP/a.zarr/zarr.json" @MP@
+check "a missing mount point" refused 32 "$TMP/nowhere" mount "$TMP/a.zarr" "$TMP/nowhere"
+echo x >"$TMP/file"
+check "a mount point that is a file" refused 32 "$TMP/file" mount "$TMP/a.zarr" "$TMP/file"
+check "a log file that cannot be written" refused 32 "$TMP/nowhere/log" mount --log-file "$TMP/nowhere/log" \
+    "$TMP/a.zarr" "$TMP/empty"
+failing_umount() {
+    local rc=0
+    "$SHARDFS" umount "$TMP/empty" >"$TMP/out" 2>&1 || rc=$?
+    cat "$TMP/out"
+    [[ $rc != 0 && $rc != 101 ]] && grep -qF "$TMP/empty" "$TMP/out"
+}
+check "umount of what is not mounted" failing_umount
+
+twice() {
+    mount_view "$TMP/a.zarr"
+    refused 32 "$MP" mount "$TMP/a.zarr" "$MP"
+    [[ $(grep -c " $MP " /proc/self/mounts) == 1 ]]
+    cat "$MP/c/0" >/dev/null
+    unmount_view
+    not_mounted "$MP"
+}
+check "a mount point that is in use" twice
+
+# Whatever it does, it may not hang: the daemon would look up its source through itself.
+onto_itself() {
+    cp -r "$TMP/a.zarr" "$TMP/self.zarr"
+    echo "$TMP/self.zarr" >>"$TMP/mounts"
+    deadline 20
+    local rc=0
+    "$SHARDFS" mount "$TMP/self.zarr" "$TMP/self.zarr" </dev/null >"$TMP/out" 2>&1 || rc=$?
+    cat "$TMP/out"
+    [[ $rc == 0 || $rc == 32 ]]
+    if [[ $rc == 0 ]]; then
+        cmp -n 4096 "$TMP/self.zarr/c/0" "$TMP/a.zarr/c/0"
+        "$SHARDFS" umount "$TMP/self.zarr"
+    fi
+    kill "$deadline"
+}
+check "a source mounted onto itself" onto_itself
+
+# mount_line MOUNTPOINT: source, type and options
+mount_line() { awk -v mp="$1" '$2 == mp { print $1, $3, $4 }' /proc/self/mounts; }
+
+plain() {
+    mount_view "$TMP/a.zarr"
+    mount_line "$MP"
+    [[ $(mount_line "$MP") == "$TMP/a.zarr fuse.shardfs ro,nosuid,nodev"* ]]
+    [[ $(mount_line "$MP") == *,default_permissions* ]]
+    [[ $(mount_line "$MP") != *,allow_other* ]]
+    [[ $(findmnt -no FSTYPE "$MP") == fuse.shardfs ]]
+    unmount_view
+}
+check "/proc/mounts" plain
+
+named() {
+    mount_view "$TMP/a.zarr" -o fsname=myname
+    [[ $(mount_line "$MP") == "myname fuse.shardfs "* ]]
+    unmount_view
+    mount_view "$TMP/a.zarr" -o 'fsname=my\,name'
+    mount_line "$MP"
+    [[ $(mount_line "$MP") == "my,name fuse.shardfs "* ]]
+    unmount_view
+}
+check "fsname, also with a comma" named
+
+# A name must not become options: fusermount and mount(2) both take lists with commas.
+odd_names() {
+    local odd="$TMP/a,suid,dev b\\c
+d#é.zarr"
+    cp -r "$TMP/a.zarr" "$odd"
+    mount_view "$odd"
+    mount_line "$MP"
+    [[ $(awk -v mp="$MP" '$2 == mp { print $4 }' /proc/self/mounts) == ro,nosuid,nodev,* ]]
+    cmp -n 4096 "$MP/c/0" "$TMP/a.zarr/c/0"
+    unmount_view
+    mkdir "$TMP/mount, point"
+    echo "$TMP/mount, point" >>"$TMP/mounts"
+    timeout 20 "$SHARDFS" mount "$odd" "$TMP/mount, point" </dev/null >/dev/null 2>&1
+    cmp -n 4096 "$TMP/mount, point/c/0" "$TMP/a.zarr/c/0"
+    timeout 20 "$SHARDFS" umount "$TMP/mount, point"
+    [[ -z $(ls -A "$TMP/mount, point") ]]
+}
+check "commas, blanks and newlines in names" odd_names
+
+relative() {
+    new_mount_point
+    cd "$TMP"
+    timeout 20 "$SHARDFS" mount ./a.zarr/ "$(basename "$MP")/" </dev/null >/dev/null 2>&1
+    cd /
+    cat "$MP/c/0" >/dev/null
+    cd "$TMP"
+    "$SHARDFS" umount "./$(basename "$MP")/"
+    not_mounted "$MP"
+}
+check "relative paths" relative
+
+through_link() {
+    new_mount_point
+    ln -s "$MP" "$TMP/link"
+    timeout 20 "$SHARDFS" mount "$TMP/a.zarr" "$TMP/link" </dev/null >/dev/null 2>&1
+    cat "$MP/c/0" >/dev/null
+    "$SHARDFS" umount "$TMP/link"
+    not_mounted "$MP"
+}
+check "a mount point behind a symbolic link" through_link
+
+owners() {
+    mount_view "$TMP/a.zarr" -o uid=1234,gid=2345,umask=077
+    stat -c '%u %g %a %n' "$MP" "$MP/c" "$MP/c/0" "$MP/zarr.json"
+    [[ $(stat -c '%u %g' "$MP" "$MP/c" "$MP/c/0" "$MP/zarr.json" | sort -u) == "1234 2345" ]]
+    [[ -z $(find "$MP" -perm /077) ]]
+    unmount_view
+    mount_view "$TMP/a.zarr" -o umask=022
+    [[ $(stat -c %a "$MP/c/0") == [46]44 ]]
+    unmount_view
+}
+check "uid, gid and umask" owners
+
+# As the shard's: owner, mode without execute bits, and the time.
+inherited() {
+    cp -r "$TMP/a.zarr" "$TMP/owned.zarr"
+    chmod 751 "$TMP/owned.zarr/c/0"
+    touch -d '2001-02-03 04:05:06.789 UTC' "$TMP/owned.zarr/c/0"
+    if [[ $(id -u) == 0 ]]; then chown 1234:2345 "$TMP/owned.zarr/c/0"; fi
+    mount_view "$TMP/owned.zarr"
+    [[ $(stat -c '%u %g %Y' "$MP/c/0") == "$(stat -c '%u %g %Y' "$TMP/owned.zarr/c/0")" ]]
+    stat -c '%a' "$MP/c/0"
+    [[ $(stat -c '%a' "$MP/c/0") == [46]40 ]]
+    unmount_view
+}
+check "owner, mode and time of a chunk are its shard's" inherited
+
+small_cache() {
+    mount_view "$TMP/a.zarr" --cache-size 1
+    find "$MP" -type f -exec cat {} + >/dev/null
+    unmount_view
+}
+check "a cache of one byte" small_cache
+
+logged() {
+    cp -r "$TMP/a.zarr" "$TMP/broken.zarr"
+    : >"$TMP/broken.zarr/c/1"
+    mount_view "$TMP/broken.zarr" --log-file "$TMP/log"
+    fails_with "Input/output error" cat "$MP/c/4"
+    cat "$MP/c/0" >/dev/null
+    unmount_view
+    cat "$TMP/log"
+    # One line for a shard's defect, not one for each of its chunks.
+    [[ $(grep -c 'c/1' "$TMP/log") == 1 ]]
+}
+check "--log-file, and damage in it" logged

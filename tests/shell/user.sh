@@ -1,0 +1,143 @@
+#!/bin/bash
+# An ordinary user mounts with the help of fusermount3.  Run by root it becomes "nobody", in a mount
+# namespace of its own in which everybody may open /dev/fuse, as on most machines: nothing outside changes.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/shell
+
+if ! command -v fusermount3 >/dev/null; then
+    skip "ordinary user: no fusermount3"
+    exit 0
+fi
+if [[ ! -u $(command -v fusermount3) ]]; then
+    skip "ordinary user: fusermount3 is not setuid"
+    exit 0
+fi
+
+if [[ $(id -u) != 0 ]]; then
+    as_user=()
+    if [[ ! -r /dev/fuse || ! -w /dev/fuse ]]; then
+        skip "ordinary user: $(id -un) may not open /dev/fuse"
+        exit 0
+    fi
+else
+    as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+    if [[ ${1:-} != in-namespace ]]; then
+        if ! unshare --mount true 2>/dev/null; then
+            skip "ordinary user: no private mount namespace"
+            exit 0
+        fi
+        # Not exec: the outer run removes its own temporary directory and prints the inner one's result.
+        rc=0
+        unshare --mount --propagation private "$0" in-namespace || rc=$?
+        trap - EXIT
+        # shellcheck disable=SC2154 # set in lib.sh
+        kill "$deadline"
+        rm -rf "$TMP"
+        exit "$rc"
+    fi
+    chmod 755 "$TMP"
+    mknod -m 666 "$TMP/fuse" c 10 229
+    mount --bind "$TMP/fuse" /dev/fuse
+    # Where the program is may be closed to others.
+    install -m 755 "$SHARDFS" "$TMP/shardfs"
+    SHARDFS=$TMP/shardfs
+fi
+
+user() { timeout 30 "${as_user[@]}" "$@" </dev/null; }
+
+mkdir "$TMP/home"
+python3 "$here/shards.py" array "$TMP/a.zarr" 5
+[[ ${#as_user[@]} == 0 ]] || chown 65534:65534 "$TMP/home"
+
+place() {
+    MP=$TMP/home/mnt
+    user mkdir -p "$MP"
+    echo "$MP" >>"$TMP/mounts"
+}
+gone() { not_mounted "$1" && no_daemon_of "$1"; }
+
+mounts() {
+    place
+    user "$SHARDFS" mount "$@" "$TMP/a.zarr" "$MP" >"$TMP/out" 2>&1 || { cat "$TMP/out"; return 1; }
+    grep " $MP " /proc/self/mounts
+    [[ $(awk -v mp="$MP" '$2 == mp { print $3, $4 }' /proc/self/mounts) == "fuse.shardfs ro,nosuid,nodev"* ]]
+    [[ $(user find "$MP/c" -type f | wc -l) == 16 ]]
+    user cmp -n 4096 "$MP/c/0" "$TMP/a.zarr/c/0"
+    user "$SHARDFS" umount "$MP"
+    gone "$MP"
+}
+check "mount and umount" mounts
+check "mount and umount (immutable)" mounts -o immutable
+check "mount and umount (fsname with a comma)" mounts -o 'fsname=a\,b'
+
+by_fusermount() {
+    place
+    user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
+    user fusermount3 -u "$MP"
+    within 10 gone "$MP"
+}
+check "fusermount3 -u ends the daemon" by_fusermount
+
+signalled() {
+    place
+    user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
+    kill -s TERM "$(daemon_of "$MP")"
+    within 10 gone "$MP"
+}
+check "TERM unmounts" signalled
+
+private() {
+    place
+    user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
+    # Even root is somebody else.
+    fails_with "Permission denied" ls "$MP"
+    user ls "$MP" >/dev/null
+    user "$SHARDFS" umount "$MP"
+}
+if [[ ${#as_user[@]} != 0 ]]; then
+    check "others see nothing without allow_other" private
+else
+    skip "others see nothing: there is only one user"
+fi
+
+not_allowed() {
+    place
+    local rc=0
+    user "$SHARDFS" mount -o allow_other "$TMP/a.zarr" "$MP" >"$TMP/out" 2>&1 || rc=$?
+    cat "$TMP/out"
+    [[ $rc == 32 ]] && grep -q allow_other "$TMP/out"
+    gone "$MP"
+}
+if grep -qs '^user_allow_other' /etc/fuse.conf; then
+    skip "allow_other is refused: /etc/fuse.conf allows it"
+else
+    check "allow_other is refused, with the reason" not_allowed
+fi
+
+not_ours() {
+    mkdir -p "$TMP/roots"
+    local rc=0
+    user "$SHARDFS" mount "$TMP/a.zarr" "$TMP/roots" >"$TMP/out" 2>&1 || rc=$?
+    cat "$TMP/out"
+    [[ $rc == 32 ]]
+    not_mounted "$TMP/roots"
+}
+if [[ ${#as_user[@]} != 0 ]]; then
+    check "a mount point of somebody else is refused" not_ours
+fi
+
+unreadable() {
+    place
+    cp -r "$TMP/a.zarr" "$TMP/secret.zarr"
+    chmod 600 "$TMP/secret.zarr/c/1"
+    user "$SHARDFS" mount "$TMP/secret.zarr" "$MP" >/dev/null 2>&1
+    fails_with "" user cat "$MP/c/4"
+    [[ $(user cat "$MP/c/4" 2>&1) != *"No such file"* ]]
+    user cat "$MP/c/0" >/dev/null
+    user "$SHARDFS" umount "$MP"
+}
+if [[ ${#as_user[@]} != 0 ]]; then
+    check "a shard that may not be read is an error, not absent" unreadable
+fi
