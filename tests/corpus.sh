@@ -114,19 +114,19 @@ PY
 # --- do it, in as many jobs as there are processors --------------------------------------------------
 
 work() {
-    local first=$1 step=$2 n=0 kind args
+    local n=0 kind args
     while read -r kind args; do
-        if ((n++ % step == first)); then
-            # shellcheck disable=SC2086 # split on purpose: the corpus has no blanks in its names
-            if [[ $kind == store ]]; then check_all_options $args; else check_damaged $args; fi
-        fi
+        n=$((n + 1))
+        # Whoever makes the directory first has the job.
+        mkdir "$TMP/job.$n" 2>/dev/null || continue
+        # shellcheck disable=SC2086 # split on purpose: the corpus has no blanks in its names
+        if [[ $kind == store ]]; then check_all_options $args; else check_damaged $args; fi
     done <"$TMP/work"
 }
 
-jobs=$(nproc)
 pids=()
-for ((i = 0; i < jobs; i++)); do
-    work "$i" "$jobs" &
+for ((i = $(nproc); i > 0; i--)); do
+    work &
     pids+=($!)
 done
 for pid in "${pids[@]}"; do

@@ -116,7 +116,7 @@ def wait_until_mounted(process: subprocess.Popen, mountpoint: Path, log: Path) -
             raise BenchError(f"the mount failed: {' '.join(process.args)}\n{log.read_text()}")
         if time.monotonic() > deadline:
             raise BenchError(f"no mount after {MOUNT_SECONDS} s: {' '.join(process.args)}")
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 
 def end(process: subprocess.Popen, mountpoint: Path) -> None:

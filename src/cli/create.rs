@@ -19,8 +19,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let directory = &args.directory;
-    create(directory)
-        .map_err(|error| Failure::System(format!("{}: {error}", directory.display())))
+    create(directory).map_err(|error| Failure::System(format!("{}: {error}", directory.display())))
 }
 
 fn create(directory: &Path) -> io::Result<()> {

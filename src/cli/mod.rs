@@ -8,7 +8,7 @@ mod options;
 mod size;
 mod umount;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -43,9 +43,9 @@ enum Command {
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
-    let mut arguments = std::env::args_os();
+    let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
-    let done = if Path::new(&name).file_name().is_some_and(|name| name == "mount.shardfs") {
+    let done = if is_mount_helper(&name, arguments.peek()) {
         parse::<mount::HelperArgs>(name, arguments).and_then(mount::run_helper)
     } else {
         parse::<Cli>(name, arguments).and_then(|cli| match cli.command {
@@ -58,6 +58,16 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Whether mount(8) calls: by one of the helper's names, or through mount.fuse, which puts the
+/// source where a subcommand would stand.
+fn is_mount_helper(name: &OsStr, first: Option<&OsString>) -> bool {
+    let names = ["mount.shardfs", "mount.fuse.shardfs"].map(OsStr::new);
+    Path::new(name)
+        .file_name()
+        .is_some_and(|name| names.contains(&name))
+        || first.is_some_and(|first| first.as_encoded_bytes().contains(&b'/'))
 }
 
 fn parse<T: Parser>(

@@ -2,7 +2,8 @@
 
 /// Reads `4096`, `64K`, `64M`, `1G` or `1T`; the units are powers of 1024.
 pub(super) fn parse(text: &str) -> Result<u64, String> {
-    let expected = || format!("{text:?} is no size: write a number of bytes, or one with K, M, G or T");
+    let expected =
+        || format!("{text:?} is no size: write a number of bytes, or one with K, M, G or T");
     let (number, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
         Some(b'K') => (&text[..text.len() - 1], 10),
         Some(b'M') => (&text[..text.len() - 1], 20),

@@ -10,8 +10,8 @@ use super::after::AfterCodec;
 use super::chunk_key::KeyEncoding;
 use super::codec::{Codec, IndexLocation, parse_chain, split};
 use super::grid::{Edges, ShardAxis};
-use super::index::{IndexCodecs, product};
-use super::limits::{MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
+use super::index::{ENTRY_BYTES, IndexCodecs, product};
+use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
 use super::metadata::{ArrayMetadata, MetadataError};
 
 /// One level of sharding: how the shards of that level are stored.
@@ -79,17 +79,26 @@ impl ShardedArray {
         let Some(innermost) = levels.last() else {
             return Ok(None);
         };
-        let axes = array.grid.iter().zip(&innermost.chunk_shape).zip(&array.shape);
+        let axes = array
+            .grid
+            .iter()
+            .zip(&innermost.chunk_shape)
+            .zip(&array.shape);
         let shard_grid = axes
             .map(|((edges, chunk), extent)| ShardAxis::new(edges, *chunk, *extent))
             .collect::<Result<Vec<_>, _>>()?;
-        let sharded = Self { keys: array.keys, shard_grid, levels, view_codecs };
+        let sharded = Self {
+            keys: array.keys,
+            shard_grid,
+            levels,
+            view_codecs,
+        };
         sharded.check(&array.grid)?;
         Ok(Some(sharded))
     }
 
     /// Every shard edge must be a multiple of the outermost inner chunk too, not only of the
-    /// shown one; and positions in listings must be computable.
+    /// shown one; indexes must keep their limit, and positions in listings be computable.
     fn check(&self, grid: &[Edges]) -> Result<(), MetadataError> {
         for (edges, chunk) in grid.iter().zip(&self.levels[0].chunk_shape) {
             let mut lengths: Box<dyn Iterator<Item = u64>> = match edges {
@@ -98,20 +107,49 @@ impl ShardedArray {
             };
             let uneven = |edge: &u64| edge.checked_rem(*chunk).unwrap_or(*edge) != 0;
             if let Some(shard) = lengths.find(uneven) {
-                return Err(MetadataError::NotDividing { chunk: *chunk, shard });
+                return Err(MetadataError::NotDividing {
+                    chunk: *chunk,
+                    shard,
+                });
             }
         }
-        let shards: Vec<u64> = self.shard_grid.iter().map(|axis| axis.shards().max(1)).collect();
+        for (at, level) in self.levels.iter().enumerate() {
+            let slots = product(&self.most_chunks(at).collect::<Vec<_>>());
+            if slots
+                .and_then(|slots| level.index_codecs.stored_size(slots))
+                .is_none()
+            {
+                let limit = MAX_INDEX_BYTES / ENTRY_BYTES;
+                return Err(MetadataError::Limit {
+                    what: "inner chunks in a shard",
+                    limit,
+                });
+            }
+        }
+        let shards: Vec<u64> = self
+            .shard_grid
+            .iter()
+            .map(|axis| axis.shards().max(1))
+            .collect();
         let slots = product(&shards).and_then(|n| n.checked_mul(self.longest_shard()?));
         if slots.is_some_and(|slots| slots <= MAX_LISTED_SLOTS) {
             return Ok(());
         }
-        Err(MetadataError::Limit { what: "inner chunks", limit: MAX_LISTED_SLOTS })
+        Err(MetadataError::Limit {
+            what: "inner chunks",
+            limit: MAX_LISTED_SLOTS,
+        })
     }
 
     /// Chunks of the view in the largest shard.
     pub fn longest_shard(&self) -> Option<u64> {
-        product(&self.shard_grid.iter().map(|axis| axis.longest_edge().max(1)).collect::<Vec<_>>())
+        product(
+            &self
+                .shard_grid
+                .iter()
+                .map(|axis| axis.longest_edge().max(1))
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// Number of dimensions.
@@ -131,8 +169,11 @@ impl ShardedArray {
 
     /// The place of a chunk of the view, whose coordinates must lie in the chunk grid.
     pub fn locate(&self, chunk: &[u64]) -> Location {
-        let (shard, mut rest): (Coords, Coords) =
-            chunk.iter().zip(&self.shard_grid).map(|(coord, axis)| axis.locate(*coord)).unzip();
+        let (shard, mut rest): (Coords, Coords) = chunk
+            .iter()
+            .zip(&self.shard_grid)
+            .map(|(coord, axis)| axis.locate(*coord))
+            .unzip();
         let take = |(rest, unit): (&mut u64, &u64)| {
             let position = *rest / unit;
             *rest %= unit;
@@ -140,16 +181,22 @@ impl ShardedArray {
         };
         let levels = self.levels.iter();
         let positions = levels.map(|level| rest.iter_mut().zip(&level.unit).map(take).collect());
-        Location { positions: positions.collect(), shard }
+        Location {
+            positions: positions.collect(),
+            shard,
+        }
     }
 
     /// The most inner chunks that a shard of `level` (counted from 0) has along each array axis.
     pub fn most_chunks(&self, level: usize) -> impl Iterator<Item = u64> + '_ {
         let units = &self.levels[level].unit;
-        self.shard_grid.iter().enumerate().map(move |(axis, grid)| match level {
-            0 => grid.longest_edge() / units[axis],
-            _ => self.levels[level - 1].unit[axis] / units[axis],
-        })
+        self.shard_grid
+            .iter()
+            .enumerate()
+            .map(move |(axis, grid)| match level {
+                0 => grid.longest_edge() / units[axis],
+                _ => self.levels[level - 1].unit[axis] / units[axis],
+            })
     }
 
     /// Chunks of `level` (counted from 0) in the shard of that level that lies in `shard`, along
@@ -160,7 +207,11 @@ impl ShardedArray {
             0 => self.shard_grid[axis].span(shard[axis]).1 / units[axis],
             _ => self.levels[level - 1].unit[axis] / units[axis],
         };
-        self.levels[level].axes.iter().map(|axis| along(*axis)).collect()
+        self.levels[level]
+            .axes
+            .iter()
+            .map(|axis| along(*axis))
+            .collect()
     }
 }
 
@@ -183,7 +234,10 @@ fn parse_levels(
         };
         if levels.len() == MAX_SHARDING_LEVELS {
             let limit = MAX_SHARDING_LEVELS as u64;
-            return Err(MetadataError::Limit { what: "levels of sharding", limit });
+            return Err(MetadataError::Limit {
+                what: "levels of sharding",
+                limit,
+            });
         }
         axes = next.axes.iter().map(|axis| axes[*axis]).collect();
         let mut chunk_shape = vec![0; rank];
@@ -211,14 +265,21 @@ fn set_units(levels: &mut [ShardingLevel]) -> Result<(), MetadataError> {
         return Ok(());
     };
     for at in 0..levels.len() {
-        let below = levels.get(at + 1).map_or(&innermost, |level| &level.chunk_shape);
+        let below = levels
+            .get(at + 1)
+            .map_or(&innermost, |level| &level.chunk_shape);
         for (shard, chunk) in levels[at].chunk_shape.iter().zip(below) {
             if shard.checked_rem(*chunk).unwrap_or(*shard) != 0 {
-                return Err(MetadataError::NotDividing { chunk: *chunk, shard: *shard });
+                return Err(MetadataError::NotDividing {
+                    chunk: *chunk,
+                    shard: *shard,
+                });
             }
         }
         let lengths = levels[at].chunk_shape.iter().zip(&innermost);
-        levels[at].unit = lengths.map(|(n, unit)| n.checked_div(*unit).unwrap_or(1)).collect();
+        levels[at].unit = lengths
+            .map(|(n, unit)| n.checked_div(*unit).unwrap_or(1))
+            .collect();
     }
     Ok(())
 }
@@ -258,19 +319,32 @@ mod tests {
         let array = parse(&array(&json!([10, 10]), &json!([4, 6]), &codecs), None);
         assert_eq!(array.chunk_grid(), [5, 4]);
         let location = array.locate(&[3, 2]);
-        assert_eq!(location, Location { shard: vec![1, 1], positions: vec![vec![1, 0]] });
+        assert_eq!(
+            location,
+            Location {
+                shard: vec![1, 1],
+                positions: vec![vec![1, 0]]
+            }
+        );
         assert_eq!(array.chunks_per_shard(0, &[0, 0]), [2, 2]);
     }
 
     #[test]
     fn nested_sharding_is_flattened_to_the_innermost_or_the_wanted_level() {
         let inner = sharding(&json!([2, 4]), &json!(["bytes", "gzip"]));
-        let document = array(&json!([40, 40]), &json!([16, 16]), &json!([sharding(&json!([8, 8]), &json!([inner]))]));
+        let document = array(
+            &json!([40, 40]),
+            &json!([16, 16]),
+            &json!([sharding(&json!([8, 8]), &json!([inner]))]),
+        );
         let innermost = parse(&document, None);
         assert_eq!(innermost.chunk_grid(), [20, 10]);
         assert_eq!(
             innermost.locate(&[13, 5]),
-            Location { shard: vec![1, 1], positions: vec![vec![1, 0], vec![1, 1]] }
+            Location {
+                shard: vec![1, 1],
+                positions: vec![vec![1, 0], vec![1, 1]]
+            }
         );
         assert_eq!(innermost.chunks_per_shard(0, &[0, 0]), [2, 2]);
         assert_eq!(innermost.chunks_per_shard(1, &[0, 0]), [4, 2]);
@@ -289,26 +363,55 @@ mod tests {
         assert_eq!(array.chunk_shape(), [4, 3]);
         assert_eq!(array.chunks_per_shard(0, &[0, 0]), [4, 2]);
         let location = array.locate(&[3, 9]);
-        assert_eq!(location, Location { shard: vec![1, 2], positions: vec![vec![1, 1]] });
+        assert_eq!(
+            location,
+            Location {
+                shard: vec![1, 2],
+                positions: vec![vec![1, 1]]
+            }
+        );
         assert!(array.levels[0].in_shard_axes(&[5, 7]).eq([7, 5]));
         assert_eq!(array.view_codecs[0].name, "transpose");
     }
 
     #[test]
     fn shards_of_a_rectilinear_grid_differ_in_their_chunks_per_shard() {
-        let mut document = array(&json!([10]), &json!([1]), &json!([sharding(&json!([2]), &json!(["bytes"]))]));
+        let mut document = array(
+            &json!([10]),
+            &json!([1]),
+            &json!([sharding(&json!([2]), &json!(["bytes"]))]),
+        );
         document["chunk_grid"] = json!({"name": "rectilinear",
             "configuration": {"kind": "inline", "chunk_shapes": [[4, 6]]}});
         let array = parse(&document, None);
         assert_eq!(array.chunks_per_shard(0, &[0]), [2]);
         assert_eq!(array.chunks_per_shard(0, &[1]), [3]);
-        assert_eq!(array.locate(&[4]), Location { shard: vec![1], positions: vec![vec![2]] });
+        assert_eq!(
+            array.locate(&[4]),
+            Location {
+                shard: vec![1],
+                positions: vec![vec![2]]
+            }
+        );
     }
 
     #[test]
     fn rank_0_has_one_chunk() {
-        let array = parse(&array(&json!([]), &json!([]), &json!([sharding(&json!([]), &json!(["bytes"]))])), None);
-        assert_eq!(array.locate(&[]), Location { shard: vec![], positions: vec![vec![]] });
+        let array = parse(
+            &array(
+                &json!([]),
+                &json!([]),
+                &json!([sharding(&json!([]), &json!(["bytes"]))]),
+            ),
+            None,
+        );
+        assert_eq!(
+            array.locate(&[]),
+            Location {
+                shard: vec![],
+                positions: vec![vec![]]
+            }
+        );
         assert_eq!(array.longest_shard(), Some(1));
     }
 
@@ -317,16 +420,33 @@ mod tests {
         let refused = |document: &Value| parse_document(document, None).unwrap_err().to_string();
         let codecs = json!([sharding(&json!([5, 4]), &json!(["bytes"]))]);
         let message = refused(&array(&json!([12, 12]), &json!([6, 4]), &codecs));
-        assert_eq!(message, "inner chunks of 5 elements do not divide a shard of 6 along an axis");
+        assert_eq!(
+            message,
+            "inner chunks of 5 elements do not divide a shard of 6 along an axis"
+        );
         // The outermost level must divide the shard too, where the innermost one does.
-        let uneven = sharding(&json!([4]), &json!([sharding(&json!([2]), &json!(["bytes"]))]));
+        let uneven = sharding(
+            &json!([4]),
+            &json!([sharding(&json!([2]), &json!(["bytes"]))]),
+        );
         refused(&array(&json!([12]), &json!([6]), &json!([uneven])));
-        let inner_uneven = sharding(&json!([4]), &json!([sharding(&json!([3]), &json!(["bytes"]))]));
+        let inner_uneven = sharding(
+            &json!([4]),
+            &json!([sharding(&json!([3]), &json!(["bytes"]))]),
+        );
         refused(&array(&json!([12]), &json!([12]), &json!([inner_uneven])));
         let codecs = json!([sharding(&json!([1, 1]), &json!(["bytes"]))]);
         let huge = array(&json!([1_u64 << 40, 1_u64 << 40]), &json!([1, 1]), &codecs);
         assert!(refused(&huge).starts_with("too many inner chunks"));
-        let deep = (0..10).fold(json!(["bytes"]), |codecs, _| json!([sharding(&json!([1]), &codecs)]));
+        let codecs = json!([sharding(&json!([1]), &json!(["bytes"]))]);
+        let message = refused(&array(&json!([1 << 30]), &json!([1 << 30]), &codecs));
+        assert_eq!(
+            message,
+            "too many inner chunks in a shard, the limit is 16777216"
+        );
+        let deep = (0..10).fold(json!(["bytes"]), |codecs, _| {
+            json!([sharding(&json!([1]), &codecs)])
+        });
         assert!(refused(&array(&json!([1]), &json!([1]), &deep)).starts_with("too many levels"));
     }
 }

@@ -58,12 +58,24 @@ impl Fs {
                 let shard = array.source.layout.locate(&coords).shard;
                 let changed = self.shard_changed_recently(&array, &shard, reader.shard());
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
-                let chunk = OpenChunk { array, coords, reader, served, moved_to };
+                let chunk = OpenChunk {
+                    array,
+                    coords,
+                    reader,
+                    served,
+                    moved_to,
+                };
                 (Handle::Chunk(Box::new(chunk)), !changed)
             }
         };
-        let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
-        Ok(Opened { handle: handle as u64, cached })
+        let handle = self
+            .handles
+            .insert(handle)
+            .ok_or_else(|| FsError::Io(too_many()))?;
+        Ok(Opened {
+            handle: handle as u64,
+            cached,
+        })
     }
 
     /// Closes an open file.
@@ -163,7 +175,10 @@ impl Fs {
             freshness = Freshness::Now;
         }
         let shard = array.source.layout.locate(coords).shard;
-        Err(StoreError::Changing { shard: array.source.shard_path(&shard) }.into())
+        Err(StoreError::Changing {
+            shard: array.source.shard_path(&shard),
+        }
+        .into())
     }
 
     /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
@@ -201,7 +216,10 @@ impl Fs {
             }
         }
         let key = open.array.source.layout.keys.chunk_key(&open.coords);
-        let error = FsError::Torn { array: open.array.source.path.clone(), key };
+        let error = FsError::Torn {
+            array: open.array.source.path.clone(),
+            key,
+        };
         log::error!("{error}");
         Err(error)
     }
@@ -220,7 +238,9 @@ impl Fs {
 }
 
 fn read_text(text: &[u8], offset: u64, length: usize, buffer: &mut Vec<u8>) {
-    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
+    let rest = usize::try_from(offset)
+        .ok()
+        .and_then(|offset| text.get(offset..));
     let rest = rest.unwrap_or_default();
     buffer.extend_from_slice(&rest[..rest.len().min(length)]);
 }

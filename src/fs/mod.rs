@@ -19,11 +19,11 @@ use std::sync::Arc;
 pub use self::attr::{Attr, Entry, Ownership};
 pub use self::directory::{DirEntry, Listing};
 pub use self::error::{FsError, Result};
-pub use self::file::Opened;
 use self::file::Handle;
-pub use self::nodes::{NodeError, NodeKind};
+pub use self::file::Opened;
 pub use self::nodes::shown;
 use self::nodes::{ArrayView, METADATA_FILE, Nodes};
+pub use self::nodes::{NodeError, NodeKind};
 use self::paths::Paths;
 use crate::format::Coords;
 use crate::stats::Stats;
@@ -85,7 +85,11 @@ impl Fs {
             return Err(SourceError::NoNode);
         }
         Ok(Self {
-            store: ShardStore::new(Arc::clone(&storage), config.store.clone(), Arc::clone(&stats)),
+            store: ShardStore::new(
+                Arc::clone(&storage),
+                config.store.clone(),
+                Arc::clone(&stats),
+            ),
             nodes,
             paths: Paths::default(),
             handles: sharded_slab::Slab::new(),
@@ -116,7 +120,10 @@ impl Fs {
             Target::StatsFile => Err(FsError::NotDirectory),
             Target::Path(directory) => self.lookup_path(&directory, name),
             Target::Tree(array, coords) => {
-                match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
+                match name
+                    .to_str()
+                    .and_then(|name| array.tree.child(&coords, name))
+                {
                     None => Ok(None),
                     Some(child) => self.tree_entry(&array, &child, Freshness::Now),
                 }
@@ -175,7 +182,11 @@ impl Fs {
             _ => 0,
         };
         self.identities.changed_recently(attr.ino, generation);
-        Entry { attr, generation, lasting: true }
+        Entry {
+            attr,
+            generation,
+            lasting: true,
+        }
     }
 
     /// The entry of a chunk or of a directory above chunks.
@@ -199,7 +210,11 @@ impl Fs {
     fn chunk_entry(&self, array: &ArrayView, coords: &[u64], shard: &Stat, nbytes: u64) -> Entry {
         let ino = array.inodes.ino(array.tree.number(coords));
         let attr = self.config.ownership.file(ino, shard, nbytes);
-        Entry { attr, generation: self.fingerprint(shard), lasting: true }
+        Entry {
+            attr,
+            generation: self.fingerprint(shard),
+            lasting: true,
+        }
     }
 
     /// A directory above chunks exists where the source has the directory of their shards.
@@ -218,7 +233,11 @@ impl Fs {
         }
         let ino = array.inodes.ino(array.tree.number(coords));
         let attr = self.config.ownership.attr(ino, &stat);
-        Ok(Some(Entry { attr, generation: 0, lasting: true }))
+        Ok(Some(Entry {
+            attr,
+            generation: 0,
+            lasting: true,
+        }))
     }
 
     /// The source's directory of the shards below the directory at `coords`.
@@ -238,7 +257,13 @@ impl Fs {
         match self.target(ino)? {
             Target::ControlDirectory => Ok((self.control.directory().attr, true)),
             Target::StatsFile => Ok((self.control.stats_file().attr, false)),
-            Target::Path(path) => Ok((Attr { ino, ..self.path_attr(&path, None)? }, true)),
+            Target::Path(path) => Ok((
+                Attr {
+                    ino,
+                    ..self.path_attr(&path, None)?
+                },
+                true,
+            )),
             Target::Tree(array, coords) => {
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
                 Ok((entry.ok_or(FsError::NotFound)?.attr, true))
@@ -282,7 +307,11 @@ impl Fs {
     /// Tells the contents of a file apart. A file opened before it was changed keeps its
     /// generation, and the kernel drops what it had cached of another one.
     fn fingerprint(&self, content: &impl std::hash::Hash) -> u64 {
-        if self.config.store.immutable { 0 } else { self.hasher.hash_one(content) }
+        if self.config.store.immutable {
+            0
+        } else {
+            self.hasher.hash_one(content)
+        }
     }
 
     /// Whether the kernel may believe something of a shard's chunks that holds no longer.
@@ -291,7 +320,8 @@ impl Fs {
             return false;
         }
         let file = self.hasher.hash_one((array.source.id, shard));
-        self.identities.changed_recently(file, self.fingerprint(stat))
+        self.identities
+            .changed_recently(file, self.fingerprint(stat))
     }
 }
 

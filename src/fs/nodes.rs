@@ -92,7 +92,13 @@ impl Nodes {
     /// The nodes of `storage`, showing the sharding `level`.
     pub fn new(storage: Arc<dyn Storage>, level: Option<usize>, immutable: bool) -> Self {
         let cache = Mutex::new(ByteCache::new(NODE_CACHE_BYTES));
-        Self { storage, level, immutable, cache, arrays: RwLock::default() }
+        Self {
+            storage,
+            level,
+            immutable,
+            cache,
+            arrays: RwLock::default(),
+        }
     }
 
     /// The node at `directory`, at most a second old.
@@ -110,17 +116,28 @@ impl Nodes {
         {
             return self.keep(directory, same);
         }
-        let node = self.load(directory, stat, checked).unwrap_or_else(|(stat, error)| {
-            log::warn!("{}: {error}; it is shown as stored, without its data", shown(directory));
-            Node { kind: NodeKind::Bad, document: None, stat, checked }
-        });
+        let node = self
+            .load(directory, stat, checked)
+            .unwrap_or_else(|(stat, error)| {
+                log::warn!(
+                    "{}: {error}; it is shown as stored, without its data",
+                    shown(directory)
+                );
+                Node {
+                    kind: NodeKind::Bad,
+                    document: None,
+                    stat,
+                    checked,
+                }
+            });
         self.keep(directory, node)
     }
 
     /// Reads the node at `directory` anew and tells what is wrong with it.
     pub fn check(&self, directory: &Path) -> Result<Node, NodeError> {
         let stat = self.storage.stat(&directory.join(METADATA_FILE));
-        self.load(directory, stat, Instant::now()).map_err(|(_, error)| error)
+        self.load(directory, stat, Instant::now())
+            .map_err(|(_, error)| error)
     }
 
     /// What files in `directory` belong to: its own node or the nearest one above.
@@ -153,7 +170,8 @@ impl Nodes {
         let node = Arc::new(node);
         let document = node.document.as_ref().map_or(0, |document| document.len());
         let bytes = size_of::<Node>() + document + directory.as_os_str().len();
-        self.lock_cache().put(directory.to_owned(), Arc::clone(&node), bytes);
+        self.lock_cache()
+            .put(directory.to_owned(), Arc::clone(&node), bytes);
         node
     }
 
@@ -167,24 +185,37 @@ impl Nodes {
         let stat = match stat {
             Ok(stat) => stat,
             Err(error) if is_absent(&error) && self.storage.lstat(&path).is_err() => {
-                return Ok(Node { kind: NodeKind::Inherited, document: None, stat: None, checked });
+                return Ok(Node {
+                    kind: NodeKind::Inherited,
+                    document: None,
+                    stat: None,
+                    checked,
+                });
             }
             Err(error) => return Err((None, error.into())),
         };
         let fail = |error: NodeError| (Some(stat), error);
         let text = self.read(&path, &stat).map_err(fail)?;
-        let document = json::parse(&text).map_err(|error| fail(NodeError::Metadata(error.into())))?;
+        let document =
+            json::parse(&text).map_err(|error| fail(NodeError::Metadata(error.into())))?;
         let (kind, document) = match show(document, self.level).map_err(|e| fail(e.into()))? {
             Shown::AsStored => (NodeKind::AsStored, None),
             Shown::Group(twin) => (NodeKind::AsStored, Some(twin)),
             Shown::Array(layout, twin) => {
                 let hash = layout_hash(directory, &twin, &layout);
-                let view = self.register(directory, *layout, hash).map_err(|e| fail(e.into()))?;
+                let view = self
+                    .register(directory, *layout, hash)
+                    .map_err(|e| fail(e.into()))?;
                 (NodeKind::Sharded(view), Some(twin))
             }
         };
         let document = document.map(|document| json::to_text(&document).into());
-        Ok(Node { kind, document, stat: Some(stat), checked })
+        Ok(Node {
+            kind,
+            document,
+            stat: Some(stat),
+            checked,
+        })
     }
 
     fn read(&self, path: &Path, stat: &Stat) -> Result<Vec<u8>, NodeError> {
@@ -218,14 +249,26 @@ impl Nodes {
                 }
                 Some(_) => (),
                 None => {
-                    let source = SourceArray { id: inodes.id(), path: directory.to_owned(), layout };
-                    let view = Arc::new(ArrayView { source, tree, inodes, layout_hash });
+                    let source = SourceArray {
+                        id: inodes.id(),
+                        path: directory.to_owned(),
+                        layout,
+                    };
+                    let view = Arc::new(ArrayView {
+                        source,
+                        tree,
+                        inodes,
+                        layout_hash,
+                    });
                     arrays.insert(inodes, Arc::clone(&view));
                     return Ok(view);
                 }
             }
         }
-        Err(MetadataError::Limit { what: "arrays with as many chunks", limit: RANGE_ATTEMPTS })
+        Err(MetadataError::Limit {
+            what: "arrays with as many chunks",
+            limit: RANGE_ATTEMPTS,
+        })
     }
 
     fn lock_cache(&self) -> std::sync::MutexGuard<'_, ByteCache<PathBuf, Arc<Node>>> {
@@ -266,5 +309,9 @@ fn is_absent(error: &std::io::Error) -> bool {
 
 /// A path of the source as messages name it.
 pub fn shown(path: &Path) -> std::path::Display<'_> {
-    if path.as_os_str().is_empty() { Path::new(".").display() } else { path.display() }
+    if path.as_os_str().is_empty() {
+        Path::new(".").display()
+    } else {
+        path.display()
+    }
 }

@@ -34,7 +34,8 @@ pub struct Window {
 
 impl Window {
     fn covers(&self, from: u64) -> bool {
-        self.from <= from && (self.complete || self.numbers.last().is_some_and(|last| from <= *last))
+        self.from <= from
+            && (self.complete || self.numbers.last().is_some_and(|last| from <= *last))
     }
 
     /// The numbers from `from` on.
@@ -60,7 +61,9 @@ impl ShardStore {
             array.path.join(array.layout.keys.key(prefix))
         };
         let key = (array.id, path);
-        let cached = lock(&self.windows).get(&key).filter(|window| window.covers(from));
+        let cached = lock(&self.windows)
+            .get(&key)
+            .filter(|window| window.covers(from));
         if let Some(window) = cached
             && (self.config.immutable || self.is_listed(&key.1, &window))
         {
@@ -74,7 +77,12 @@ impl ShardStore {
             }
             Err(error) => return Err(io_error(&key.1)(error)),
         };
-        let mut lowest = Lowest { from, limit: WINDOW_SHARDS, heap: BinaryHeap::new(), cut: false };
+        let mut lowest = Lowest {
+            from,
+            limit: WINDOW_SHARDS,
+            heap: BinaryHeap::new(),
+            cut: false,
+        };
         let visit = &mut |item: super::storage::DirItem<'_>| {
             let name = item.name.to_str();
             if let Some(number) = name.and_then(|name| shard_number(array, prefix, name)) {
@@ -82,7 +90,9 @@ impl ShardStore {
             }
             ControlFlow::Continue(())
         };
-        self.storage.list(&key.1, 0, visit).map_err(io_error(&key.1))?;
+        self.storage
+            .list(&key.1, 0, visit)
+            .map_err(io_error(&key.1))?;
         let settled = SystemTime::now()
             .duration_since(directory.mtime.into())
             .is_ok_and(|age| age > DATE_GRANULARITY);
@@ -121,14 +131,23 @@ impl ShardStore {
     }
 
     fn is_listed(&self, path: &std::path::Path, window: &Window) -> bool {
-        let Some(directory) = &window.directory else { return false };
-        self.storage.stat(path).is_ok_and(|stat| stat.unchanged(directory))
+        let Some(directory) = &window.directory else {
+            return false;
+        };
+        self.storage
+            .stat(path)
+            .is_ok_and(|stat| stat.unchanged(directory))
     }
 }
 
 impl Window {
     fn empty(from: u64) -> Self {
-        Self { from, numbers: Vec::new(), complete: true, directory: None }
+        Self {
+            from,
+            numbers: Vec::new(),
+            complete: true,
+            directory: None,
+        }
     }
 }
 
@@ -143,9 +162,12 @@ fn shard_number(array: &SourceArray, prefix: &[u64], name: &str) -> Option<u64> 
     let grid = &array.layout.shard_grid;
     if is_flat(array) {
         let coords = array.layout.keys.parse_flat(name, grid.len())?;
-        coords.iter().zip(grid).try_fold(0, |number, (coord, axis)| {
-            (*coord < axis.shards()).then(|| number * axis.shards() + coord)
-        })
+        coords
+            .iter()
+            .zip(grid)
+            .try_fold(0, |number, (coord, axis)| {
+                (*coord < axis.shards()).then(|| number * axis.shards() + coord)
+            })
     } else {
         let shards = grid.get(prefix.len())?.shards();
         number(name).filter(|coord| *coord < shards)
@@ -180,16 +202,29 @@ mod tests {
 
     #[test]
     fn the_lowest_numbers_are_kept() {
-        let mut lowest = Lowest { from: 3, limit: 3, heap: BinaryHeap::new(), cut: false };
+        let mut lowest = Lowest {
+            from: 3,
+            limit: 3,
+            heap: BinaryHeap::new(),
+            cut: false,
+        };
         for number in [9, 1, 7, 3, 8, 2, 5] {
             lowest.add(number);
         }
-        assert_eq!((lowest.heap.into_sorted_vec(), lowest.cut), (vec![3, 5, 7], true));
+        assert_eq!(
+            (lowest.heap.into_sorted_vec(), lowest.cut),
+            (vec![3, 5, 7], true)
+        );
     }
 
     #[test]
     fn a_window_covers_what_it_has_seen() {
-        let window = Window { from: 3, numbers: vec![3, 5, 7], complete: false, directory: None };
+        let window = Window {
+            from: 3,
+            numbers: vec![3, 5, 7],
+            complete: false,
+            directory: None,
+        };
         assert!(window.covers(3) && window.covers(7));
         assert!(!window.covers(2) && !window.covers(8));
         assert_eq!(window.from(4), [5, 7]);

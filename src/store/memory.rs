@@ -31,7 +31,10 @@ impl Faults {
     fn check(&self) -> io::Result<()> {
         self.operations.fetch_add(1, Ordering::Relaxed);
         let due = |left: u64| left.checked_sub(1);
-        match self.countdown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due) {
+        match self
+            .countdown
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due)
+        {
             Ok(1) => Err(io::Error::from_raw_os_error(libc::EIO)),
             _ => Ok(()),
         }
@@ -50,7 +53,11 @@ impl MemoryStorage {
     pub fn replace(&self, path: &str, content: impl Into<Vec<u8>>) {
         let tick = self.tick();
         let content = Mutex::new((content.into(), tick));
-        let file = MemoryFile { ino: tick, content, faults: Arc::clone(&self.faults) };
+        let file = MemoryFile {
+            ino: tick,
+            content,
+            faults: Arc::clone(&self.faults),
+        };
         self.lock().insert(path.into(), Arc::new(file));
     }
 
@@ -96,10 +103,16 @@ impl MemoryStorage {
     fn children(&self, path: &Path) -> BTreeMap<OsString, FileKind> {
         let mut children = BTreeMap::new();
         for file in self.lock().keys() {
-            let Ok(below) = file.strip_prefix(path) else { continue };
+            let Ok(below) = file.strip_prefix(path) else {
+                continue;
+            };
             let mut parts = below.components();
             if let Some(name) = parts.next() {
-                let kind = if parts.next().is_some() { FileKind::Directory } else { FileKind::File };
+                let kind = if parts.next().is_some() {
+                    FileKind::Directory
+                } else {
+                    FileKind::File
+                };
                 children.insert(name.as_os_str().to_owned(), kind);
             }
         }
@@ -135,8 +148,15 @@ impl Storage for MemoryStorage {
         if children.is_empty() && !path.as_os_str().is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
-        for (next, (name, kind)) in (1..).zip(&children).skip(usize::try_from(from).unwrap_or(0)) {
-            let item = DirItem { name: OsStr::new(name), kind: Some(*kind), next };
+        for (next, (name, kind)) in (1..)
+            .zip(&children)
+            .skip(usize::try_from(from).unwrap_or(0))
+        {
+            let item = DirItem {
+                name: OsStr::new(name),
+                kind: Some(*kind),
+                next,
+            };
             if visit(item) == ControlFlow::Break(()) {
                 break;
             }
@@ -152,7 +172,12 @@ impl Storage for MemoryStorage {
 impl MemoryFile {
     fn stat_now(&self) -> io::Result<Stat> {
         let content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(stat(FileKind::File, self.ino, content.0.len() as u64, content.1))
+        Ok(stat(
+            FileKind::File,
+            self.ino,
+            content.0.len() as u64,
+            content.1,
+        ))
     }
 }
 
@@ -160,7 +185,9 @@ impl StorageFile for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.faults.check()?;
         let content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = usize::try_from(offset).ok().and_then(|offset| content.0.get(offset..));
+        let rest = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| content.0.get(offset..));
         let rest = rest.unwrap_or_default();
         let length = rest.len().min(buffer.len());
         buffer[..length].copy_from_slice(&rest[..length]);
@@ -174,7 +201,24 @@ impl StorageFile for MemoryFile {
 }
 
 fn stat(kind: FileKind, ino: u64, size: u64, tick: u64) -> Stat {
-    let time = Timestamp { seconds: i64::try_from(tick).unwrap_or(i64::MAX), nanoseconds: 0 };
-    let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
-    Stat { dev: 1, ino, kind, mode, uid: 0, gid: 0, size, mtime: time, ctime: time }
+    let time = Timestamp {
+        seconds: i64::try_from(tick).unwrap_or(i64::MAX),
+        nanoseconds: 0,
+    };
+    let mode = if kind == FileKind::Directory {
+        0o755
+    } else {
+        0o644
+    };
+    Stat {
+        dev: 1,
+        ino,
+        kind,
+        mode,
+        uid: 0,
+        gid: 0,
+        size,
+        mtime: time,
+        ctime: time,
+    }
 }

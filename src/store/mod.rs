@@ -69,7 +69,12 @@ pub struct StoreConfig {
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self { immutable: false, cache_size: 64 << 20, open_files: 256, decode_limit: 1 << 30 }
+        Self {
+            immutable: false,
+            cache_size: 64 << 20,
+            open_files: 256,
+            decode_limit: 1 << 30,
+        }
     }
 }
 
@@ -98,8 +103,16 @@ pub struct ChunkReader {
 }
 
 enum ReadFrom {
-    File { file: Arc<dyn StorageFile>, offset: u64, nbytes: u64 },
-    Memory { bytes: Arc<[u8]>, start: usize, end: usize },
+    File {
+        file: Arc<dyn StorageFile>,
+        offset: u64,
+        nbytes: u64,
+    },
+    Memory {
+        bytes: Arc<[u8]>,
+        start: usize,
+        end: usize,
+    },
 }
 
 /// The shards of a source.
@@ -177,7 +190,12 @@ impl ShardStore {
             let body = found.map_err(|error| self.inner_error(array, location, level, error))?;
             match body {
                 None => return Ok(None),
-                Some(body) if level == last => return Ok(Some(Chunk { shard: *shard.stat(), body })),
+                Some(body) if level == last => {
+                    return Ok(Some(Chunk {
+                        shard: *shard.stat(),
+                        body,
+                    }));
+                }
                 Some(body) => {
                     let id = shard.id().inner(array, level, position);
                     shard = self.inner_shard(array, location, id, &shard, body)?;
@@ -199,7 +217,11 @@ impl ShardStore {
             InnerError::Damaged(damage) => StoreError::Damaged { shard, damage },
             InnerError::Entry(error) => {
                 let position = location.positions[level].clone();
-                StoreError::BadEntry { shard, position, error }
+                StoreError::BadEntry {
+                    shard,
+                    position,
+                    error,
+                }
             }
         };
         self.report(&error);
@@ -214,18 +236,27 @@ impl ShardStore {
         chunk: &Chunk,
     ) -> Result<Option<ChunkReader>, StoreError> {
         let source = match &chunk.body {
-            Body::InMemory { bytes, start, end } => {
-                ReadFrom::Memory { bytes: Arc::clone(bytes), start: *start, end: *end }
-            }
+            Body::InMemory { bytes, start, end } => ReadFrom::Memory {
+                bytes: Arc::clone(bytes),
+                start: *start,
+                end: *end,
+            },
             Body::InFile { offset, nbytes } => {
                 let location = array.layout.locate(coords);
                 let Some(file) = self.shard_file(array, &location.shard, &chunk.shard)? else {
                     return Ok(None);
                 };
-                ReadFrom::File { file, offset: *offset, nbytes: *nbytes }
+                ReadFrom::File {
+                    file,
+                    offset: *offset,
+                    nbytes: *nbytes,
+                }
             }
         };
-        Ok(Some(ChunkReader { source, shard: chunk.shard }))
+        Ok(Some(ChunkReader {
+            source,
+            shard: chunk.shard,
+        }))
     }
 
     /// The open file of a shard; None if the file there is not the one that `expected` describes.
@@ -246,7 +277,10 @@ impl ShardStore {
             let file = self.storage.open(&path)?;
             Ok((file.stat()?, file))
         };
-        let (stat, file) = open().map_err(|error| StoreError::Io { path: path.clone(), error })?;
+        let (stat, file) = open().map_err(|error| StoreError::Io {
+            path: path.clone(),
+            error,
+        })?;
         if !stat.unchanged(expected) {
             return Ok(None);
         }
@@ -308,7 +342,11 @@ impl ChunkReader {
                 buffer.extend_from_slice(bytes.get(from..from + length).unwrap_or_default());
                 Ok(())
             }
-            ReadFrom::File { file, offset: start, .. } => {
+            ReadFrom::File {
+                file,
+                offset: start,
+                ..
+            } => {
                 let filled = buffer.len();
                 buffer.resize(filled + length, 0);
                 match file.read_at(&mut buffer[filled..], start + offset)? {
@@ -336,5 +374,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Turns an I/O error on `path` into a [`StoreError`].
 pub fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError + '_ {
-    |error| StoreError::Io { path: path.to_owned(), error }
+    |error| StoreError::Io {
+        path: path.to_owned(),
+        error,
+    }
 }

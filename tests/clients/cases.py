@@ -18,23 +18,22 @@ LIBRARIES = ("zarr-python", "tensorstore", "zarrs", "zarrita.js")
 # Arrays that a library refuses, or gets wrong, through the mount for a reason that no view can change.
 # Both ways round: what is not listed must be read, what is listed and is read should be taken out.
 NULL_FILL = {case: "fill_value null" for case in ("zarritajs/js_v3_dot", "zarritajs/js_v3_plain")}
-ENDIAN = {"crafted/cr_zep2_endian": "the codec name endian, of an older draft"}
 REFUSED = {
-    "zarr-python": NULL_FILL | ENDIAN | {
+    "zarr-python": NULL_FILL | {
         "tensorstore/ts_bf16": "data type bfloat16",
     },
-    "tensorstore": NULL_FILL | ENDIAN | {
+    "tensorstore": NULL_FILL | {
         "zarrpy/r1_datetime": "data type datetime64",
         "zarrpy/r1_i4_numcodecs_lz4": "codec numcodecs.shuffle",
         "zarrpy/r1_string_vlen": "codec vlen-utf8",
     },
-    "zarrs": NULL_FILL | ENDIAN | {
+    "zarrs": NULL_FILL | {
         "tensorstore/ts_bf16": "data type bfloat16",
         "zarrpy/r1_datetime": "data type datetime64",
         "zarrpy/r1_i4_numcodecs_lz4": "codec numcodecs.lz4",
         "zarrpy/r1_string_vlen": "data type string",
     },
-    "zarrita.js": ENDIAN | {
+    "zarrita.js": {
         "tensorstore/ts_bf16": "data type bfloat16",
         "zarrpy/dtypes__complex64": "data type complex64",
         "zarrpy/dtypes__complex128": "data type complex128",

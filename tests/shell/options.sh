@@ -49,7 +49,7 @@ check "a source that is a file" not_mounting 32 "$TMP/a.zarr/zarr.json" mount "$
 check "a missing mount point" refused 32 "$TMP/nowhere" mount "$TMP/a.zarr" "$TMP/nowhere"
 echo x >"$TMP/file"
 check "a mount point that is a file" refused 32 "$TMP/file" mount "$TMP/a.zarr" "$TMP/file"
-check "a log file that cannot be written" refused 32 "$TMP/nowhere/log" mount --log-file "$TMP/nowhere/log" \
+check "a log file that cannot be written" refused 2 "$TMP/nowhere/log" mount --log-file "$TMP/nowhere/log" \
     "$TMP/a.zarr" "$TMP/empty"
 failing_umount() {
     local rc=0
