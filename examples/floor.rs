@@ -56,9 +56,7 @@ impl Floor {
     }
 
     fn attr(&self, ino: u64) -> FileAttr {
-        let file = self
-            .coords(ino)
-            .is_some_and(|coords| coords.len() == self.tree.rank());
+        let file = self.coords(ino).is_some_and(|coords| coords.len() == self.tree.rank());
         let size = if file { self.content.len() as u64 } else { 0 };
         FileAttr {
             ino: INodeNo(ino),
@@ -68,11 +66,7 @@ impl Floor {
             mtime: self.created,
             ctime: self.created,
             crtime: self.created,
-            kind: if file {
-                FileType::RegularFile
-            } else {
-                FileType::Directory
-            },
+            kind: if file { FileType::RegularFile } else { FileType::Directory },
             perm: if file { 0o644 } else { 0o755 },
             nlink: 1,
             uid: 0,
@@ -162,9 +156,7 @@ impl Filesystem for Floor {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let rest = usize::try_from(offset)
-            .ok()
-            .and_then(|offset| self.content.get(offset..));
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.content.get(offset..));
         let rest = rest.unwrap_or_default();
         reply.data(&rest[..rest.len().min(size as usize)]);
     }
@@ -193,14 +185,7 @@ impl Filesystem for Floor {
     ) {
         let lasting = self.flags.lasting();
         self.list(ino.0, offset, |ino, next, name| {
-            reply.add(
-                INodeNo(ino),
-                next,
-                name,
-                &lasting,
-                &self.attr(ino),
-                Generation(0),
-            )
+            reply.add(INodeNo(ino), next, name, &lasting, &self.attr(ino), Generation(0))
         });
         reply.ok();
     }
@@ -208,19 +193,10 @@ impl Filesystem for Floor {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
-    let grid = args
-        .grid
-        .split('x')
-        .map(str::parse)
-        .collect::<Result<Vec<u64>, _>>()?;
-    let keys = KeyEncoding {
-        prefixed: true,
-        separator: Separator::Slash,
-    };
+    let grid = args.grid.split('x').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+    let keys = KeyEncoding { prefixed: true, separator: Separator::Slash };
     let floor = Floor {
-        flags: KernelFlags {
-            immutable: args.options.as_deref() == Some("immutable"),
-        },
+        flags: KernelFlags { immutable: args.options.as_deref() == Some("immutable") },
         tree: ChunkTree::new(keys, grid)?,
         content: (0..args.chunk_bytes).map(|n| (n % 251) as u8).collect(),
         created: SystemTime::now(),

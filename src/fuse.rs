@@ -80,18 +80,12 @@ impl KernelFlags {
 impl Adapter {
     /// Serves `fs`.
     pub fn new(fs: Arc<Fs>) -> Self {
-        let flags = KernelFlags {
-            immutable: fs.config().store.immutable,
-        };
+        let flags = KernelFlags { immutable: fs.config().store.immutable };
         Self { fs, flags }
     }
 
     fn lasting(&self, lasting: bool) -> Duration {
-        if lasting {
-            self.flags.lasting()
-        } else {
-            Duration::ZERO
-        }
+        if lasting { self.flags.lasting() } else { Duration::ZERO }
     }
 
     fn errno(&self, error: &FsError) -> Errno {
@@ -123,11 +117,7 @@ impl Filesystem for Adapter {
         match self.fs.lookup(parent.0, name) {
             Ok(Some(entry)) => {
                 let lasting = self.lasting(entry.lasting);
-                reply.entry(
-                    &lasting,
-                    &file_attr(&entry.attr),
-                    Generation(entry.generation),
-                );
+                reply.entry(&lasting, &file_attr(&entry.attr), Generation(entry.generation));
             }
             // Inode number 0: there is none, and that may be believed too.
             Ok(None) => reply.entry(&self.flags.lasting(), &NO_ATTR, Generation(0)),
@@ -227,16 +217,9 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listed = self
-            .fs
-            .readdir(ino.0, offset, Listing::Names, &mut |entry| {
-                full(reply.add(
-                    INodeNo(entry.ino),
-                    entry.next,
-                    file_type(entry.kind),
-                    entry.name,
-                ))
-            });
+        let listed = self.fs.readdir(ino.0, offset, Listing::Names, &mut |entry| {
+            full(reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), entry.name))
+        });
         match listed {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(self.errno(&error)),
@@ -251,20 +234,16 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = self
-            .fs
-            .readdir(ino.0, offset, Listing::Entries, &mut |item| {
-                let (attr, generation, lasting) = match &item.entry {
-                    Some(Entry {
-                        attr,
-                        generation,
-                        lasting,
-                    }) => (file_attr(attr), *generation, self.lasting(*lasting)),
-                    None => (placeholder(item), 0, Duration::ZERO),
-                };
-                let (ino, generation) = (INodeNo(item.ino), Generation(generation));
-                full(reply.add(ino, item.next, item.name, &lasting, &attr, generation))
-            });
+        let listed = self.fs.readdir(ino.0, offset, Listing::Entries, &mut |item| {
+            let (attr, generation, lasting) = match &item.entry {
+                Some(Entry { attr, generation, lasting }) => {
+                    (file_attr(attr), *generation, self.lasting(*lasting))
+                }
+                None => (placeholder(item), 0, Duration::ZERO),
+            };
+            let (ino, generation) = (INodeNo(item.ino), Generation(generation));
+            full(reply.add(ino, item.next, item.name, &lasting, &attr, generation))
+        });
         match listed {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(self.errno(&error)),
@@ -331,9 +310,7 @@ impl Filesystem for Adapter {
 impl Adapter {
     /// An immutable mount has no open files, and the kernel sends handle 0.
     fn handle(&self, handle: Option<FileHandle>) -> Option<u64> {
-        handle
-            .filter(|_| !self.flags.immutable)
-            .map(|handle| handle.0)
+        handle.filter(|_| !self.flags.immutable).map(|handle| handle.0)
     }
 }
 
@@ -382,12 +359,7 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
 
 /// An entry whose attributes are not known: not believed for any time.
 fn placeholder(item: &DirEntry<'_>) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(item.ino),
-        kind: file_type(item.kind),
-        nlink: 1,
-        ..NO_ATTR
-    }
+    FileAttr { ino: INodeNo(item.ino), kind: file_type(item.kind), nlink: 1, ..NO_ATTR }
 }
 
 fn file_type(kind: FileKind) -> FileType {
@@ -403,11 +375,7 @@ fn file_type(kind: FileKind) -> FileType {
 }
 
 fn full(full: bool) -> ControlFlow<()> {
-    if full {
-        ControlFlow::Break(())
-    } else {
-        ControlFlow::Continue(())
-    }
+    if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 fn reply_xattr(value: &[u8], size: u32, reply: ReplyXattr) {

@@ -23,9 +23,7 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     };
     let mut builder = Builder::new();
     // What fuser tells is of interest only to those who debug it.
-    builder
-        .filter_level(level)
-        .filter_module("fuser", LevelFilter::Warn.min(level));
+    builder.filter_level(level).filter_module("fuser", LevelFilter::Warn.min(level));
     builder.parse_env(Env::default());
     match destination {
         Destination::Stderr => {
@@ -47,12 +45,7 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
             let pid = std::process::id();
             builder.format(move |out, record| {
                 let time = seconds_since_1970();
-                writeln!(
-                    out,
-                    "{time} shardfs[{pid}]: {}: {}",
-                    word(record.level()),
-                    record.args()
-                )
+                writeln!(out, "{time} shardfs[{pid}]: {}: {}", word(record.level()), record.args())
             });
             builder.target(Target::Pipe(Box::new(file)));
         }
@@ -77,10 +70,7 @@ fn seconds_since_1970() -> String {
     format!("{:.3}", since.unwrap_or_default().as_secs_f64())
 }
 
-#[allow(
-    unsafe_code,
-    reason = "syslog(3) of the C library knows where the system's log is"
-)]
+#[allow(unsafe_code, reason = "syslog(3) of the C library knows where the system's log is")]
 fn syslog(level: Level, message: &str) {
     let priority = match level {
         Level::Error => libc::LOG_ERR,
@@ -90,11 +80,5 @@ fn syslog(level: Level, message: &str) {
     };
     let message = std::ffi::CString::new(message.replace('\0', " ")).unwrap_or_default();
     // SAFETY: the format takes one string, and both end with a NUL; syslog(3) is thread-safe.
-    unsafe {
-        libc::syslog(
-            libc::LOG_DAEMON | priority,
-            c"%s".as_ptr(),
-            message.as_ptr(),
-        )
-    };
+    unsafe { libc::syslog(libc::LOG_DAEMON | priority, c"%s".as_ptr(), message.as_ptr()) };
 }

@@ -64,9 +64,7 @@ pub fn run() -> ExitCode {
 /// source where a subcommand would stand.
 fn is_mount_helper(name: &OsStr, first: Option<&OsString>) -> bool {
     let names = ["mount.shardfs", "mount.fuse.shardfs"].map(OsStr::new);
-    Path::new(name)
-        .file_name()
-        .is_some_and(|name| names.contains(&name))
+    Path::new(name).file_name().is_some_and(|name| names.contains(&name))
         || first.is_some_and(|first| first.as_encoded_bytes().contains(&b'/'))
 }
 

@@ -98,17 +98,8 @@ pub(super) struct HelperArgs {
 pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
     let mut options = MountOptions::parse(&args.options)?;
     options.writable = false;
-    let job = Job {
-        options,
-        log_file: None,
-        verbose: args.verbose,
-        foreground: false,
-    };
-    if args.fake {
-        Ok(())
-    } else {
-        job.run(&args.source, &args.mountpoint)
-    }
+    let job = Job { options, log_file: None, verbose: args.verbose, foreground: false };
+    if args.fake { Ok(()) } else { job.run(&args.source, &args.mountpoint) }
 }
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
@@ -118,27 +109,12 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Option(message.to_owned()));
     }
     let store = &mut options.fs.store;
-    store.cache_size = args.cache_size.map_or(store.cache_size, |n| {
-        usize::try_from(n).unwrap_or(usize::MAX)
-    });
+    store.cache_size =
+        args.cache_size.map_or(store.cache_size, |n| usize::try_from(n).unwrap_or(usize::MAX));
     store.decode_limit = args.decode_limit.unwrap_or(store.decode_limit);
-    let Args {
-        foreground,
-        log_file,
-        verbose,
-        ..
-    } = args;
-    let log_file = log_file
-        .map(std::path::absolute)
-        .transpose()
-        .map_err(system)?;
-    Job {
-        options,
-        log_file,
-        verbose,
-        foreground,
-    }
-    .run(&args.source, &args.mountpoint)
+    let Args { foreground, log_file, verbose, .. } = args;
+    let log_file = log_file.map(std::path::absolute).transpose().map_err(system)?;
+    Job { options, log_file, verbose, foreground }.run(&args.source, &args.mountpoint)
 }
 
 /// One mount to make.
@@ -158,20 +134,11 @@ impl Job {
             };
         }
         let name = source.display().to_string();
-        let failed = |error: SourceError| Failure::Source {
-            path: name.clone(),
-            error,
-        };
-        let source = source
-            .canonicalize()
-            .map_err(|error| failed(error.into()))?;
-        let mountpoint =
-            mountpoint
-                .canonicalize()
-                .map_err(|error| mount::MountError::Mountpoint {
-                    path: mountpoint.to_owned(),
-                    error,
-                })?;
+        let failed = |error: SourceError| Failure::Source { path: name.clone(), error };
+        let source = source.canonicalize().map_err(|error| failed(error.into()))?;
+        let mountpoint = mountpoint.canonicalize().map_err(|error| {
+            mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
+        })?;
         return_memory();
         let stats = Arc::new(Stats::default());
         // Opened before the mount, which may hide it: a source can be mounted on itself.
@@ -215,9 +182,7 @@ impl Job {
 
 /// A thread for each processor, but at least two: one of them may wait for the disk.
 fn usual_threads() -> usize {
-    std::thread::available_parallelism()
-        .map_or(2, std::num::NonZero::get)
-        .clamp(2, 16)
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get).clamp(2, 16)
 }
 
 /// Shard indexes come and go, hundreds of kilobytes each. The C library would learn from the first

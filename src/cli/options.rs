@@ -62,12 +62,7 @@ impl MountOptions {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let StoreConfig {
-            immutable,
-            cache_size,
-            decode_limit,
-            ..
-        } = &mut self.fs.store;
+        let StoreConfig { immutable, cache_size, decode_limit, .. } = &mut self.fs.store;
         let Ownership { uid, gid, umask } = &mut self.fs.ownership;
         match (name, value) {
             ("allow_other", None) => self.access = Access::Everybody,
@@ -111,14 +106,8 @@ fn split(list: &str) -> Vec<String> {
 }
 
 fn number<T: TryFrom<u64>>(option: &str, value: &str, radix: u32) -> Result<T, Failure> {
-    let number = u64::from_str_radix(value, radix)
-        .ok()
-        .and_then(|number| number.try_into().ok());
-    let kind = if radix == 8 {
-        "an octal number"
-    } else {
-        "a number"
-    };
+    let number = u64::from_str_radix(value, radix).ok().and_then(|number| number.try_into().ok());
+    let kind = if radix == 8 { "an octal number" } else { "a number" };
     number
         .ok_or_else(|| Failure::Option(format!("mount option {option:?}: {value:?} is not {kind}")))
 }
@@ -140,42 +129,19 @@ mod tests {
         let options =
             parse("rw,ro,uid=7,umask=027,fsname=a\\,b,,x-systemd.automount,level=2").unwrap();
         assert!(!options.writable);
-        assert_eq!(
-            options.fs.ownership,
-            Ownership {
-                uid: Some(7),
-                gid: None,
-                umask: Some(0o27)
-            }
-        );
+        assert_eq!(options.fs.ownership, Ownership { uid: Some(7), gid: None, umask: Some(0o27) });
         assert_eq!(options.name.as_deref(), Some("a,b"));
         assert_eq!(options.fs.level, Some(2));
-        assert_eq!(
-            parse("allow_other,cache_size=1M")
-                .unwrap()
-                .fs
-                .store
-                .cache_size,
-            1 << 20
-        );
+        assert_eq!(parse("allow_other,cache_size=1M").unwrap().fs.store.cache_size, 1 << 20);
     }
 
     #[test]
     fn an_unknown_or_bad_option_is_named() {
         let message = |text| parse(text).unwrap_err().to_string();
         assert_eq!(message("ro,banana"), "unknown mount option \"banana\"");
-        assert_eq!(
-            message("immutable=1"),
-            "unknown mount option \"immutable=1\""
-        );
-        assert_eq!(
-            message("umask=9"),
-            "mount option \"umask=9\": \"9\" is not an octal number"
-        );
-        assert_eq!(
-            message("uid=-1"),
-            "mount option \"uid=-1\": \"-1\" is not a number"
-        );
+        assert_eq!(message("immutable=1"), "unknown mount option \"immutable=1\"");
+        assert_eq!(message("umask=9"), "mount option \"umask=9\": \"9\" is not an octal number");
+        assert_eq!(message("uid=-1"), "mount option \"uid=-1\": \"-1\" is not a number");
         assert_eq!(
             message("uid=4294967296"),
             "mount option \"uid=4294967296\": \"4294967296\" is not a number"

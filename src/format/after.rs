@@ -87,13 +87,10 @@ pub fn trailing_checksums(codecs: &[AfterCodec]) -> Option<u64> {
 /// Undoes `codecs`, given in encoding order, and verifies their checksums. At no step does the
 /// result get longer than `limit` bytes.
 pub fn decode(codecs: &[AfterCodec], stored: Vec<u8>, limit: u64) -> Result<Vec<u8>, DecodeError> {
-    codecs
-        .iter()
-        .rev()
-        .try_fold(stored, |bytes, codec| match codec {
-            AfterCodec::Crc32c => strip_checksum(bytes),
-            AfterCodec::Compressed(compression) => decompress(*compression, &bytes, limit),
-        })
+    codecs.iter().rev().try_fold(stored, |bytes, codec| match codec {
+        AfterCodec::Crc32c => strip_checksum(bytes),
+        AfterCodec::Compressed(compression) => decompress(*compression, &bytes, limit),
+    })
 }
 
 fn strip_checksum(mut bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
@@ -109,10 +106,7 @@ fn strip_checksum(mut bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
 }
 
 fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
-    let stream = |error: std::io::Error| DecodeError::Stream {
-        codec,
-        reason: error.to_string(),
-    };
+    let stream = |error: std::io::Error| DecodeError::Stream { codec, reason: error.to_string() };
     let mut decoder: Box<dyn Read + '_> = match codec {
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(bytes)),
         Compression::Zlib => Box::new(flate2::bufread::ZlibDecoder::new(bytes)),
@@ -122,10 +116,7 @@ fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, D
         Compression::Blosc => return blosc::decompress(bytes, limit),
     };
     let mut decoded = Vec::new();
-    (&mut decoder)
-        .take(limit.saturating_add(1))
-        .read_to_end(&mut decoded)
-        .map_err(stream)?;
+    (&mut decoder).take(limit.saturating_add(1)).read_to_end(&mut decoded).map_err(stream)?;
     if decoded.len() as u64 > limit {
         return Err(DecodeError::TooLong { codec, limit });
     }
@@ -136,16 +127,10 @@ mod blosc {
     use super::{Compression, DecodeError};
 
     /// Decompresses one Blosc buffer.
-    #[allow(
-        unsafe_code,
-        reason = "c-blosc is a C library; each call carries its proof"
-    )]
+    #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
     pub(super) fn decompress(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
         let codec = Compression::Blosc;
-        let bad = |reason: &str| DecodeError::Stream {
-            codec,
-            reason: reason.to_owned(),
-        };
+        let bad = |reason: &str| DecodeError::Stream { codec, reason: reason.to_owned() };
         let mut length = 0;
         // SAFETY: `bytes` is readable for the given length and `length` outlives the call.
         let valid = unsafe {
@@ -196,20 +181,14 @@ mod tests {
     fn codecs_are_undone_from_the_last_to_the_first() {
         let mut stored = gzip(b"shard");
         stored.extend(crc32c::crc32c(&stored).to_le_bytes());
-        assert_eq!(
-            decode(&[GZIP, AfterCodec::Crc32c], stored, 5).unwrap(),
-            b"shard"
-        );
+        assert_eq!(decode(&[GZIP, AfterCodec::Crc32c], stored, 5).unwrap(), b"shard");
         let stored = zstd::encode_all(&b"shard"[..], 1).unwrap();
         assert_eq!(decode(&[ZSTD], stored, 5).unwrap(), b"shard");
     }
 
     #[test]
     fn members_of_a_gzip_file_are_joined() {
-        assert_eq!(
-            decode(&[GZIP], [gzip(b"ab"), gzip(b"cd")].concat(), 4).unwrap(),
-            b"abcd"
-        );
+        assert_eq!(decode(&[GZIP], [gzip(b"ab"), gzip(b"cd")].concat(), 4).unwrap(), b"abcd");
     }
 
     #[test]
@@ -218,19 +197,10 @@ mod tests {
         let mut stored = vec![2, 1, 2, 1, 4, 0, 0, 0, 4, 0, 0, 0, 20, 0, 0, 0];
         stored.extend(b"abcd");
         assert_eq!(decode(&[BLOSC], stored.clone(), 4).unwrap(), b"abcd");
-        assert!(matches!(
-            decode(&[BLOSC], stored.clone(), 3),
-            Err(DecodeError::TooLong { .. })
-        ));
+        assert!(matches!(decode(&[BLOSC], stored.clone(), 3), Err(DecodeError::TooLong { .. })));
         stored[12] = 99;
-        assert!(matches!(
-            decode(&[BLOSC], stored, 4),
-            Err(DecodeError::Stream { .. })
-        ));
-        assert!(matches!(
-            decode(&[BLOSC], vec![1, 2], 4),
-            Err(DecodeError::Stream { .. })
-        ));
+        assert!(matches!(decode(&[BLOSC], stored, 4), Err(DecodeError::Stream { .. })));
+        assert!(matches!(decode(&[BLOSC], vec![1, 2], 4), Err(DecodeError::Stream { .. })));
     }
 
     #[test]
@@ -248,10 +218,7 @@ mod tests {
             decode(&[GZIP], b"nonsense".to_vec(), 9),
             Err(DecodeError::Stream { .. })
         ));
-        assert!(matches!(
-            decode(&[AfterCodec::Crc32c], vec![1], 9),
-            Err(DecodeError::TooShort(1))
-        ));
+        assert!(matches!(decode(&[AfterCodec::Crc32c], vec![1], 9), Err(DecodeError::TooShort(1))));
         let bad = decode(&[AfterCodec::Crc32c], vec![0; 5], 9);
         assert!(matches!(bad, Err(DecodeError::Checksum { stored: 0, .. })));
     }

@@ -41,10 +41,7 @@ impl KeyEncoding {
     /// Reads the `chunk_key_encoding` of an array.
     pub fn parse(value: Option<&Value>) -> Result<Self, MetadataError> {
         let value = value.ok_or(MetadataError::Missing("chunk_key_encoding"))?;
-        let name = value
-            .as_str()
-            .or_else(|| value.get("name")?.as_str())
-            .unwrap_or_default();
+        let name = value.as_str().or_else(|| value.get("name")?.as_str()).unwrap_or_default();
         let (prefixed, usual) = match name {
             "default" => (true, Separator::Slash),
             "v2" => (false, Separator::Dot),
@@ -53,25 +50,17 @@ impl KeyEncoding {
                 return Err(MetadataError::invalid("chunk_key_encoding", expected));
             }
         };
-        let separator = value
-            .get("configuration")
-            .and_then(|value| value.get("separator"));
+        let separator = value.get("configuration").and_then(|value| value.get("separator"));
         let separator = match separator {
             None => usual,
             Some(Value::String(text)) if text == "/" => Separator::Slash,
             Some(Value::String(text)) if text == "." => Separator::Dot,
             Some(_) => {
                 let expected = "\"/\" or \".\"";
-                return Err(MetadataError::invalid(
-                    "separator of chunk_key_encoding",
-                    expected,
-                ));
+                return Err(MetadataError::invalid("separator of chunk_key_encoding", expected));
             }
         };
-        Ok(Self {
-            prefixed,
-            separator,
-        })
+        Ok(Self { prefixed, separator })
     }
 
     /// The key of a chunk, or of the directory that leading coordinates name; empty for the
@@ -90,11 +79,7 @@ impl KeyEncoding {
 
     /// The key of a chunk of an array of rank `coords.len()`.
     pub fn chunk_key(self, coords: &[u64]) -> String {
-        if coords.is_empty() && !self.prefixed {
-            "0".to_owned()
-        } else {
-            self.key(coords)
-        }
+        if coords.is_empty() && !self.prefixed { "0".to_owned() } else { self.key(coords) }
     }
 
     /// The coordinates that a file name below the array's directory stands for, if it is a chunk
@@ -103,11 +88,7 @@ impl KeyEncoding {
         if rank == 0 {
             return (name == self.chunk_key(&[])).then(Vec::new);
         }
-        let numbers = if self.prefixed {
-            name.strip_prefix("c.")?
-        } else {
-            name
-        };
+        let numbers = if self.prefixed { name.strip_prefix("c.")? } else { name };
         let coords: Coords = numbers.split('.').map(number).collect::<Option<_>>()?;
         (coords.len() == rank).then_some(coords)
     }
@@ -161,10 +142,7 @@ mod tests {
         KeyEncoding::parse(Some(&json!("fanout"))).unwrap_err();
         let x = json!({"name": "default", "configuration": {"separator": "x"}});
         let error = KeyEncoding::parse(Some(&x)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "separator of chunk_key_encoding must be \"/\" or \".\""
-        );
+        assert_eq!(error.to_string(), "separator of chunk_key_encoding must be \"/\" or \".\"");
     }
 
     #[test]

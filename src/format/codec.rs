@@ -48,16 +48,9 @@ impl Codec {
         let Some(Value::String(name)) = object.get("name") else {
             return Err(invalid);
         };
-        let name = if name == "endian" {
-            "bytes".to_owned()
-        } else {
-            name.clone()
-        };
+        let name = if name == "endian" { "bytes".to_owned() } else { name.clone() };
         object.insert("name".to_owned(), name.as_str().into());
-        Ok(Self {
-            name,
-            document: Value::Object(object),
-        })
+        Ok(Self { name, document: Value::Object(object) })
     }
 
     /// A member of the configuration, None where it or the configuration is absent.
@@ -109,28 +102,19 @@ pub struct ShardingChain {
 
 /// Splits a chain at `sharding_indexed`; None if it does not shard.
 pub fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain>, MetadataError> {
-    let Some(at) = chain
-        .iter()
-        .position(|codec| codec.name == "sharding_indexed")
-    else {
+    let Some(at) = chain.iter().position(|codec| codec.name == "sharding_indexed") else {
         return Ok(None);
     };
     let mut axes: Vec<usize> = (0..rank).collect();
     for codec in &chain[..at] {
         if codec.name == "transpose" {
-            axes = transpose_order(codec, rank)?
-                .into_iter()
-                .map(|axis| axes[axis])
-                .collect();
+            axes = transpose_order(codec, rank)?.into_iter().map(|axis| axes[axis]).collect();
         } else if !SHAPE_PRESERVING.contains(&codec.name.as_str()) {
             return Err(MetadataError::UnknownBefore(codec.name.clone()));
         }
     }
     let sharding = &chain[at];
-    let chunk_shape = shape(
-        sharding.option("chunk_shape"),
-        "chunk_shape of sharding_indexed",
-    )?;
+    let chunk_shape = shape(sharding.option("chunk_shape"), "chunk_shape of sharding_indexed")?;
     if chunk_shape.len() != rank {
         return Err(MetadataError::Rank {
             member: "chunk_shape of sharding_indexed",
@@ -143,10 +127,7 @@ pub fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain>, Meta
         Some(Value::String(text)) if text == "end" => IndexLocation::End,
         Some(Value::String(text)) if text == "start" => IndexLocation::Start,
         Some(_) => {
-            return Err(MetadataError::invalid(
-                "index_location",
-                "\"start\" or \"end\"",
-            ));
+            return Err(MetadataError::invalid("index_location", "\"start\" or \"end\""));
         }
     };
     Ok(Some(ShardingChain {
@@ -156,10 +137,7 @@ pub fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain>, Meta
         codecs: parse_chain(sharding.option("codecs"))?,
         index_codecs: IndexCodecs::parse(sharding.option("index_codecs"), rank)?,
         index_location,
-        after: chain[at + 1..]
-            .iter()
-            .map(AfterCodec::parse)
-            .collect::<Result<_, _>>()?,
+        after: chain[at + 1..].iter().map(AfterCodec::parse).collect::<Result<_, _>>()?,
     }))
 }
 
@@ -172,21 +150,13 @@ pub fn transpose_order(codec: &Codec, rank: usize) -> Result<Vec<usize>, Metadat
         Some(Value::String(text)) if text == "F" => (0..rank).rev().collect(),
         Some(Value::Array(items)) => {
             let axis = |item: &Value| item.as_u64().and_then(|axis| usize::try_from(axis).ok());
-            items
-                .iter()
-                .map(axis)
-                .collect::<Option<_>>()
-                .ok_or_else(invalid)?
+            items.iter().map(axis).collect::<Option<_>>().ok_or_else(invalid)?
         }
         _ => return Err(invalid()),
     };
     let mut sorted = order.clone();
     sorted.sort_unstable();
-    if sorted.into_iter().eq(0..rank) {
-        Ok(order)
-    } else {
-        Err(invalid())
-    }
+    if sorted.into_iter().eq(0..rank) { Ok(order) } else { Err(invalid()) }
 }
 
 #[cfg(test)]
@@ -221,9 +191,7 @@ mod tests {
         let mut chain = before.as_array().unwrap().clone();
         chain.push(json!({"name": "sharding_indexed",
             "configuration": {"chunk_shape": [1, 1, 1], "codecs": ["bytes"]}}));
-        let chain = split(&parse_chain(Some(&chain.into())).unwrap(), 3)
-            .unwrap()
-            .unwrap();
+        let chain = split(&parse_chain(Some(&chain.into())).unwrap(), 3).unwrap().unwrap();
         assert_eq!(chain.axes, [1, 0, 2]);
         assert_eq!(chain.index_location, IndexLocation::End);
     }
@@ -238,10 +206,7 @@ mod tests {
             sharded(&before, &bad).unwrap_err().to_string()
         };
         let none = || json!([]);
-        assert_eq!(
-            message(none(), "codecs", json!([])),
-            "codecs must be a non-empty list"
-        );
+        assert_eq!(message(none(), "codecs", json!([])), "codecs must be a non-empty list");
         assert_eq!(
             message(none(), "chunk_shape", json!([2])),
             "chunk_shape of sharding_indexed has 1 entries, the array has 2 dimensions"

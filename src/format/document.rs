@@ -28,11 +28,7 @@ pub fn show(document: Value, level: Option<usize>) -> Result<Shown, MetadataErro
         NodeMetadata::Group => {
             let mut rewritten = document;
             let changed = rewrite_consolidated(&mut rewritten, level);
-            Ok(if changed {
-                Shown::Group(rewritten)
-            } else {
-                Shown::AsStored
-            })
+            Ok(if changed { Shown::Group(rewritten) } else { Shown::AsStored })
         }
         NodeMetadata::Array(chain) => match ShardedArray::parse(&document, &chain, level)? {
             None => Ok(Shown::AsStored),
@@ -49,20 +45,14 @@ fn unsharded(mut document: Value, array: &ShardedArray) -> Value {
     let chunk_shape = array.chunk_shape();
     document["chunk_grid"] =
         json!({"name": "regular", "configuration": {"chunk_shape": chunk_shape}});
-    document["codecs"] = array
-        .view_codecs
-        .iter()
-        .map(|codec| codec.document().clone())
-        .collect();
+    document["codecs"] = array.view_codecs.iter().map(|codec| codec.document().clone()).collect();
     document
 }
 
 /// Rewrites every sharded array in a group's consolidated metadata; whether there was one. Nodes
 /// that cannot be read stay as they are, as they do where they are stored.
 fn rewrite_consolidated(group: &mut Value, level: Option<usize>) -> bool {
-    let nodes = group
-        .get_mut("consolidated_metadata")
-        .and_then(|value| value.get_mut("metadata"));
+    let nodes = group.get_mut("consolidated_metadata").and_then(|value| value.get_mut("metadata"));
     let Some(Value::Object(nodes)) = nodes else {
         return false;
     };
@@ -93,10 +83,9 @@ mod tests {
 
     fn twin(text: &str) -> String {
         match show(json::parse(text.as_bytes()).unwrap(), None).unwrap() {
-            Shown::Group(twin) | Shown::Array(_, twin) => String::from_utf8(json::to_text(&twin))
-                .unwrap()
-                .split_whitespace()
-                .collect(),
+            Shown::Group(twin) | Shown::Array(_, twin) => {
+                String::from_utf8(json::to_text(&twin)).unwrap().split_whitespace().collect()
+            }
             Shown::AsStored => "as stored".to_owned(),
         }
     }
@@ -133,9 +122,6 @@ mod tests {
     fn unsharded_arrays_and_plain_groups_stay_as_stored() {
         let plain = r#"{"zarr_format":3,"node_type":"array","codecs":["bytes"],"x":NaN}"#;
         assert_eq!(twin(plain), "as stored");
-        assert_eq!(
-            twin(r#"{"zarr_format":3,"node_type":"group"}"#),
-            "as stored"
-        );
+        assert_eq!(twin(r#"{"zarr_format":3,"node_type":"group"}"#), "as stored");
     }
 }

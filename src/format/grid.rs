@@ -23,44 +23,33 @@ pub enum Edges {
 /// Reads the `chunk_grid` of an array with `rank` dimensions.
 pub fn parse(value: Option<&Value>, rank: usize) -> Result<Vec<Edges>, MetadataError> {
     let grid = value.ok_or(MetadataError::Missing("chunk_grid"))?;
-    let option = |member| {
-        grid.get("configuration")
-            .and_then(|value| value.get(member))
-    };
+    let option = |member| grid.get("configuration").and_then(|value| value.get(member));
     let edges: Vec<Edges> = match grid.get("name").and_then(Value::as_str) {
         Some("regular") => {
             let lengths = shape(option("chunk_shape"), "chunk_shape of the chunk grid")?;
             lengths.into_iter().map(Edges::Equal).collect()
         }
-        Some("rectilinear") => match (
-            option("kind").and_then(Value::as_str),
-            option("chunk_shapes"),
-        ) {
-            (Some("inline") | None, Some(Value::Array(axes))) => {
-                axes.iter().map(parse_edges).collect::<Result<_, _>>()?
+        Some("rectilinear") => {
+            match (option("kind").and_then(Value::as_str), option("chunk_shapes")) {
+                (Some("inline") | None, Some(Value::Array(axes))) => {
+                    axes.iter().map(parse_edges).collect::<Result<_, _>>()?
+                }
+                _ => {
+                    return Err(MetadataError::invalid(
+                        "chunk_grid",
+                        "of kind inline with chunk_shapes",
+                    ));
+                }
             }
-            _ => {
-                return Err(MetadataError::invalid(
-                    "chunk_grid",
-                    "of kind inline with chunk_shapes",
-                ));
-            }
-        },
+        }
         _ => {
-            return Err(MetadataError::invalid(
-                "chunk_grid",
-                "regular or rectilinear",
-            ));
+            return Err(MetadataError::invalid("chunk_grid", "regular or rectilinear"));
         }
     };
     if edges.len() == rank {
         Ok(edges)
     } else {
-        Err(MetadataError::Rank {
-            member: "chunk_grid",
-            found: edges.len(),
-            rank,
-        })
+        Err(MetadataError::Rank { member: "chunk_grid", found: edges.len(), rank })
     }
 }
 
@@ -119,34 +108,19 @@ impl ShardAxis {
             // A length of 0 can only cut an axis of no elements into no chunks.
             Edges::Equal(0) if chunk == 0 && extent == 0 => &[],
             Edges::Equal(edge) => {
-                single = [(
-                    *edge,
-                    if *edge == 0 {
-                        0
-                    } else {
-                        extent.div_ceil(*edge)
-                    },
-                )];
+                single = [(*edge, if *edge == 0 { 0 } else { extent.div_ceil(*edge) })];
                 &single
             }
             Edges::Runs(runs) => runs,
         };
-        let mut axis = Self {
-            runs: Vec::with_capacity(runs.len()),
-            shards: 0,
-            chunks: 0,
-        };
+        let mut axis = Self { runs: Vec::with_capacity(runs.len()), shards: 0, chunks: 0 };
         let (mut covered, mut first_chunk) = (0_u64, 0_u64);
         for &(edge, count) in runs {
             if edge == 0 || chunk == 0 || edge % chunk != 0 {
                 return Err(MetadataError::NotDividing { chunk, shard: edge });
             }
             let needed = extent.saturating_sub(covered).div_ceil(edge).min(count);
-            axis.runs.push(Run {
-                first_shard: axis.shards,
-                first_chunk,
-                edge: edge / chunk,
-            });
+            axis.runs.push(Run { first_shard: axis.shards, first_chunk, edge: edge / chunk });
             axis.shards += needed;
             covered = covered.saturating_add(needed.saturating_mul(edge));
             first_chunk = first_chunk.saturating_add(needed.saturating_mul(edge / chunk));
@@ -154,11 +128,7 @@ impl ShardAxis {
         if covered < extent {
             return Err(MetadataError::GridTooShort { covered, extent });
         }
-        axis.chunks = if chunk == 0 {
-            0
-        } else {
-            extent.div_ceil(chunk)
-        };
+        axis.chunks = if chunk == 0 { 0 } else { extent.div_ceil(chunk) };
         Ok(axis)
     }
 
@@ -183,10 +153,7 @@ impl ShardAxis {
     /// included.
     pub fn span(&self, shard: u64) -> (u64, u64) {
         let run = self.run(|run| run.first_shard <= shard);
-        (
-            run.first_chunk + (shard - run.first_shard) * run.edge,
-            run.edge,
-        )
+        (run.first_chunk + (shard - run.first_shard) * run.edge, run.edge)
     }
 
     /// Chunks along the longest edge of a shard.
@@ -195,11 +162,7 @@ impl ShardAxis {
     }
 
     fn run(&self, starts_before: impl Fn(&Run) -> bool) -> &Run {
-        const NONE: Run = Run {
-            first_shard: 0,
-            first_chunk: 0,
-            edge: 1,
-        };
+        const NONE: Run = Run { first_shard: 0, first_chunk: 0, edge: 1 };
         let after = self.runs.partition_point(starts_before);
         after.checked_sub(1).map_or(&NONE, |at| &self.runs[at])
     }
@@ -259,22 +222,14 @@ mod tests {
                 "configuration": {"kind": "inline", "chunk_shapes": shapes}});
             parse(Some(&grid), 1)
         };
-        for bad in [
-            json!([[0]]),
-            json!([[[2]]]),
-            json!(["x"]),
-            json!(7),
-            json!([[1.5]]),
-            json!([[-1]]),
-        ] {
+        for bad in
+            [json!([[0]]), json!([[[2]]]), json!(["x"]), json!(7), json!([[1.5]]), json!([[-1]])]
+        {
             rectilinear(bad).unwrap_err();
         }
         parse(Some(&json!({"name": "banana"})), 1).unwrap_err();
         let short = ShardAxis::new(&Edges::Runs(vec![(4, 2)]), 4, 9).unwrap_err();
-        assert_eq!(
-            short.to_string(),
-            "the chunk grid covers 8 of 9 elements along an axis"
-        );
+        assert_eq!(short.to_string(), "the chunk grid covers 8 of 9 elements along an axis");
     }
 
     proptest! {

@@ -41,20 +41,13 @@ impl IndexCodecs {
     /// specification requires them, zarr-python does not), little-endian with a checksum is
     /// meant; so is little-endian by `bytes` without `endian`.
     pub fn parse(value: Option<&Value>, rank: usize) -> Result<Self, MetadataError> {
-        let mut codecs = Self {
-            order: None,
-            big_endian: false,
-            checksums: 0,
-        };
+        let mut codecs = Self { order: None, big_endian: false, checksums: 0 };
         if value.is_none() {
             codecs.checksums = 1;
             return Ok(codecs);
         }
         let invalid = || {
-            MetadataError::invalid(
-                "index_codecs",
-                "transpose, then bytes, then crc32c, at most",
-            )
+            MetadataError::invalid("index_codecs", "transpose, then bytes, then crc32c, at most")
         };
         let mut bytes_seen = false;
         for codec in parse_chain(value)? {
@@ -79,11 +72,7 @@ impl IndexCodecs {
                 _ => return Err(invalid()),
             }
         }
-        if bytes_seen {
-            Ok(codecs)
-        } else {
-            Err(invalid())
-        }
+        if bytes_seen { Ok(codecs) } else { Err(invalid()) }
     }
 
     /// Length in bytes of the stored index of `slots` chunks, if it keeps the limit.
@@ -179,9 +168,7 @@ impl ShardIndex {
         chunks_per_shard: &[u64],
     ) -> Result<Self, IndexError> {
         let slots = product(chunks_per_shard).ok_or(IndexError::Limit { slots: u64::MAX })?;
-        let expected = codecs
-            .stored_size(slots)
-            .ok_or(IndexError::Limit { slots })?;
+        let expected = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
         let found = bytes.len() as u64;
         if found != expected {
             return Err(IndexError::Length { found, expected });
@@ -228,11 +215,7 @@ impl ShardIndex {
         }
         match offset.checked_add(nbytes) {
             Some(end) if end <= shard => Ok(Some(ByteRange { offset, nbytes })),
-            _ => Err(EntryError::Outside {
-                offset,
-                nbytes,
-                shard,
-            }),
+            _ => Err(EntryError::Outside { offset, nbytes, shard }),
         }
     }
 
@@ -247,15 +230,8 @@ impl ShardIndex {
     fn entry(&self, position: impl IntoIterator<Item = u64>) -> (u64, u64) {
         // Positions lie within the chunks per shard, whose product of words is in memory: the
         // sum fits, and a position outside would be a bug that the slice access below reports.
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "smaller than the index in memory"
-        )]
-        let at: usize = position
-            .into_iter()
-            .zip(&self.strides)
-            .map(|(p, s)| p as usize * s)
-            .sum();
+        #[allow(clippy::cast_possible_truncation, reason = "smaller than the index in memory")]
+        let at: usize = position.into_iter().zip(&self.strides).map(|(p, s)| p as usize * s).sum();
         (self.word(at), self.word(at + self.pair_stride))
     }
 
@@ -273,19 +249,13 @@ impl ShardIndex {
 /// Words between neighbours along each axis of the shard, and between the words of an entry.
 fn strides(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> (Box<[usize]>, usize) {
     let rank = chunks_per_shard.len();
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "their product is in memory"
-    )]
+    #[allow(clippy::cast_possible_truncation, reason = "their product is in memory")]
     let mut extents: Vec<usize> = chunks_per_shard.iter().map(|n| *n as usize).collect();
     extents.push(2);
     let mut strides = vec![0; rank + 1];
     let mut step = 1;
     for stored_axis in (0..=rank).rev() {
-        let axis = codecs
-            .order
-            .as_ref()
-            .map_or(stored_axis, |order| order[stored_axis]);
+        let axis = codecs.order.as_ref().map_or(stored_axis, |order| order[stored_axis]);
         strides[axis] = step;
         step *= extents[axis];
     }
@@ -295,9 +265,7 @@ fn strides(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> (Box<[usize]>, usi
 
 /// The product, None if it overflows.
 pub fn product(numbers: &[u64]) -> Option<u64> {
-    numbers
-        .iter()
-        .try_fold(1_u64, |product, number| product.checked_mul(*number))
+    numbers.iter().try_fold(1_u64, |product, number| product.checked_mul(*number))
 }
 
 /// Encodes an index in the form that every writer writes: little-endian, C order, with a
@@ -328,10 +296,7 @@ mod tests {
             .unwrap()
     }
 
-    const RANGE: ByteRange = ByteRange {
-        offset: 7,
-        nbytes: 3,
-    };
+    const RANGE: ByteRange = ByteRange { offset: 7, nbytes: 3 };
 
     /// 1 x 2 chunks: the first empty, the second at 7..10; written by hand from the specification.
     #[rustfmt::skip]
@@ -359,23 +324,14 @@ mod tests {
             let mut bytes = GOLDEN;
             bytes[bit / 8] ^= 1 << (bit % 8);
             let error = decode(&bytes, IndexLocation::End).unwrap_err();
-            assert!(
-                matches!(error, IndexError::Checksum { .. }),
-                "bit {bit}: {error}"
-            );
+            assert!(matches!(error, IndexError::Checksum { .. }), "bit {bit}: {error}");
         }
     }
 
     #[test]
     fn a_wrong_length_is_named() {
         let error = decode(&GOLDEN[1..], IndexLocation::End).unwrap_err();
-        assert_eq!(
-            error,
-            IndexError::Length {
-                found: 35,
-                expected: 36
-            }
-        );
+        assert_eq!(error, IndexError::Length { found: 35, expected: 36 });
     }
 
     #[test]
@@ -397,20 +353,10 @@ mod tests {
 
     #[test]
     fn entries_outside_their_shard_are_damage() {
-        assert_eq!(
-            entry(100, 0, IndexLocation::End).unwrap().unwrap().nbytes,
-            0
-        );
+        assert_eq!(entry(100, 0, IndexLocation::End).unwrap().unwrap().nbytes, 0);
         for (offset, nbytes) in [(98, 3), (1 << 63, 1), (5, 1 << 62), (u64::MAX - 1, 2)] {
             let error = entry(offset, nbytes, IndexLocation::End).unwrap_err();
-            assert_eq!(
-                error,
-                EntryError::Outside {
-                    offset,
-                    nbytes,
-                    shard: 100
-                }
-            );
+            assert_eq!(error, EntryError::Outside { offset, nbytes, shard: 100 });
         }
     }
 
@@ -444,24 +390,15 @@ mod tests {
         let index = ShardIndex::decode(bytes, &codecs, IndexLocation::End, &[2, 3]).unwrap();
         for (row, column) in [(0, 0), (0, 2), (1, 0), (1, 2)] {
             let range = index.range([row, column], 100).unwrap().unwrap();
-            assert_eq!(
-                range,
-                ByteRange {
-                    offset: 10 * row + column + 1,
-                    nbytes: 5
-                }
-            );
+            assert_eq!(range, ByteRange { offset: 10 * row + column + 1, nbytes: 5 });
         }
     }
 
     #[test]
     fn index_codecs_of_variable_size_are_refused() {
-        for bad in [
-            json!(["bytes", "gzip"]),
-            json!(["crc32c"]),
-            json!(["crc32c", "bytes"]),
-            json!([]),
-        ] {
+        for bad in
+            [json!(["bytes", "gzip"]), json!(["crc32c"]), json!(["crc32c", "bytes"]), json!([])]
+        {
             codecs(&bad).unwrap_err();
         }
         let twice = codecs(&json!(["bytes", "crc32c", "crc32c"])).unwrap();

@@ -47,9 +47,8 @@ fn with_stand_ins(bytes: &[u8]) -> Option<Vec<u8>> {
     while at < bytes.len() {
         let rest = &bytes[at..];
         if !in_string
-            && let Some((word, stand_in)) = BARE_WORDS
-                .iter()
-                .find(|(word, _)| rest.starts_with(word.as_bytes()))
+            && let Some((word, stand_in)) =
+                BARE_WORDS.iter().find(|(word, _)| rest.starts_with(word.as_bytes()))
         {
             out.extend_from_slice(stand_in.as_bytes());
             at += word.len();
@@ -57,11 +56,7 @@ fn with_stand_ins(bytes: &[u8]) -> Option<Vec<u8>> {
             continue;
         }
         // An escape takes its next byte along, so an escaped quote does not end the string.
-        let taken = if in_string && rest[0] == b'\\' {
-            rest.len().min(2)
-        } else {
-            1
-        };
+        let taken = if in_string && rest[0] == b'\\' { rest.len().min(2) } else { 1 };
         in_string ^= rest[0] == b'"';
         out.extend_from_slice(&rest[..taken]);
         at += taken;
@@ -98,15 +93,7 @@ mod tests {
 
     #[test]
     fn bad_documents_are_errors() {
-        for bad in [
-            &b""[..],
-            b"{",
-            b"[NaN",
-            b"nan",
-            b"[Na]",
-            b"\"\xff\xfe\"",
-            b"{ // c\n}",
-        ] {
+        for bad in [&b""[..], b"{", b"[NaN", b"nan", b"[Na]", b"\"\xff\xfe\"", b"{ // c\n}"] {
             parse(bad).unwrap_err();
         }
         parse("[".repeat(100_000).as_bytes()).unwrap_err();

@@ -113,19 +113,14 @@ impl NodeMetadata {
     /// Reads what every node has, and the codecs of an array.
     pub fn parse(document: &Value) -> Result<Self, MetadataError> {
         let object = document.as_object().ok_or(MetadataError::NotAnObject)?;
-        let format = object
-            .get("zarr_format")
-            .ok_or(MetadataError::Missing("zarr_format"))?;
+        let format = object.get("zarr_format").ok_or(MetadataError::Missing("zarr_format"))?;
         if format.as_u64() != Some(3) {
             return Err(MetadataError::Format(format.to_string()));
         }
         match object.get("node_type").and_then(Value::as_str) {
             Some("group") => Ok(Self::Group),
             Some("array") => Ok(Self::Array(parse_chain(object.get("codecs"))?)),
-            _ => Err(MetadataError::invalid(
-                "node_type",
-                "\"array\" or \"group\"",
-            )),
+            _ => Err(MetadataError::invalid("node_type", "\"array\" or \"group\"")),
         }
     }
 }
@@ -176,31 +171,16 @@ pub fn shape(value: Option<&Value>, member: &'static str) -> Result<Vec<u64>, Me
     let invalid = || MetadataError::invalid(member, "a list of whole numbers from 0 to 2^64-1");
     let items = items.as_array().ok_or_else(invalid)?;
     if items.len() > MAX_RANK {
-        return Err(MetadataError::Limit {
-            what: "dimensions",
-            limit: MAX_RANK as u64,
-        });
+        return Err(MetadataError::Limit { what: "dimensions", limit: MAX_RANK as u64 });
     }
-    items
-        .iter()
-        .map(|item| extent(item).ok_or_else(invalid))
-        .collect()
+    items.iter().map(|item| extent(item).ok_or_else(invalid)).collect()
 }
 
 /// A whole number; writers in other languages may write it as `4.0`.
 pub fn extent(value: &Value) -> Option<u64> {
     let whole = |number: f64| number >= 0.0 && number.fract() == 0.0 && number < 9e15;
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "checked above"
-    )]
-    value.as_u64().or_else(|| {
-        value
-            .as_f64()
-            .filter(|number| whole(*number))
-            .map(|n| n as u64)
-    })
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    value.as_u64().or_else(|| value.as_f64().filter(|number| whole(*number)).map(|n| n as u64))
 }
 
 #[cfg(test)]
@@ -220,70 +200,34 @@ mod tests {
         let mut document = array();
         document[member] = value;
         let node = NodeMetadata::parse(&document).map(|_| ());
-        let error = node
-            .and_then(|()| ArrayMetadata::parse(&document).map(|_| ()))
-            .unwrap_err();
+        let error = node.and_then(|()| ArrayMetadata::parse(&document).map(|_| ())).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
 
     #[test]
     fn a_small_array_is_read() {
-        assert!(matches!(
-            NodeMetadata::parse(&array()).unwrap(),
-            NodeMetadata::Array(_)
-        ));
+        assert!(matches!(NodeMetadata::parse(&array()).unwrap(), NodeMetadata::Array(_)));
         let metadata = ArrayMetadata::parse(&array()).unwrap();
-        assert_eq!(
-            (metadata.shape, metadata.grid),
-            (vec![10], vec![Edges::Equal(4)])
-        );
+        assert_eq!((metadata.shape, metadata.grid), (vec![10], vec![Edges::Equal(4)]));
     }
 
     #[test]
     fn each_defect_is_named() {
         let numbers = "shape must be a list of whole numbers from 0 to 2^64-1";
-        refused(
-            "zarr_format",
-            json!(4),
-            "zarr_format is 4, only 3 can be read",
-        );
-        refused(
-            "node_type",
-            json!("tree"),
-            "node_type must be \"array\" or \"group\"",
-        );
-        refused(
-            "codecs",
-            json!([7]),
-            "codecs must be a list of names or objects with a name",
-        );
+        refused("zarr_format", json!(4), "zarr_format is 4, only 3 can be read");
+        refused("node_type", json!("tree"), "node_type must be \"array\" or \"group\"");
+        refused("codecs", json!([7]), "codecs must be a list of names or objects with a name");
         refused("shape", json!([1.5]), numbers);
         refused("shape", json!([-1]), numbers);
-        refused(
-            "shape",
-            serde_json::from_str("[18446744073709551616]").unwrap(),
-            numbers,
-        );
-        refused(
-            "shape",
-            json!(vec![1; 65]),
-            "too many dimensions, the limit is 64",
-        );
+        refused("shape", serde_json::from_str("[18446744073709551616]").unwrap(), numbers);
+        refused("shape", json!(vec![1; 65]), "too many dimensions, the limit is 64");
         refused(
             "chunk_grid",
             json!({"name": "banana"}),
             "chunk_grid must be regular or rectilinear",
         );
-        refused(
-            "data_type",
-            json!(7),
-            "data_type must be a name or an object",
-        );
-        refused(
-            "banana",
-            json!(1),
-            "extension \"banana\" must be understood and is not known",
-        );
+        refused("data_type", json!(7), "data_type must be a name or an object");
+        refused("banana", json!(1), "extension \"banana\" must be understood and is not known");
         refused(
             "storage_transformers",
             json!(["x"]),

@@ -23,16 +23,10 @@ pub fn files() -> Vec<(String, Vec<u8>)> {
         ("zarr.json".to_owned(), json::to_text(&group())),
         ("waves/zarr.json".to_owned(), json::to_text(&array())),
     ];
-    let keys = KeyEncoding {
-        prefixed: true,
-        separator: Separator::Slash,
-    };
+    let keys = KeyEncoding { prefixed: true, separator: Separator::Slash };
     let shard = CHUNK * CHUNKS_PER_SHARD;
     for place in boxed(SHAPE.map(|extent| extent.div_ceil(shard))) {
-        files.push((
-            format!("waves/{}", keys.chunk_key(&place)),
-            shard_of(&place),
-        ));
+        files.push((format!("waves/{}", keys.chunk_key(&place)), shard_of(&place)));
     }
     files
 }
@@ -72,20 +66,14 @@ fn shard_of(shard: &[u64]) -> Vec<u8> {
             .zip(&place)
             .map(|(shard, place)| shard * CHUNKS_PER_SHARD + place)
             .collect();
-        let within = chunk
-            .iter()
-            .zip(SHAPE)
-            .all(|(chunk, extent)| chunk * CHUNK < extent);
+        let within = chunk.iter().zip(SHAPE).all(|(chunk, extent)| chunk * CHUNK < extent);
         // Every seventh chunk holds fill values only, and so is left out.
         let empty = chunk.iter().sum::<u64>() % 7 == 6;
         entries.push((within && !empty).then(|| {
             let encoded = gzip(&waves(&chunk));
             let offset = bytes.len() as u64;
             bytes.extend_from_slice(&encoded);
-            ByteRange {
-                offset,
-                nbytes: encoded.len() as u64,
-            }
+            ByteRange { offset, nbytes: encoded.len() as u64 }
         }));
     }
     bytes.extend(encode(entries));

@@ -79,20 +79,11 @@ impl ShardedArray {
         let Some(innermost) = levels.last() else {
             return Ok(None);
         };
-        let axes = array
-            .grid
-            .iter()
-            .zip(&innermost.chunk_shape)
-            .zip(&array.shape);
+        let axes = array.grid.iter().zip(&innermost.chunk_shape).zip(&array.shape);
         let shard_grid = axes
             .map(|((edges, chunk), extent)| ShardAxis::new(edges, *chunk, *extent))
             .collect::<Result<Vec<_>, _>>()?;
-        let sharded = Self {
-            keys: array.keys,
-            shard_grid,
-            levels,
-            view_codecs,
-        };
+        let sharded = Self { keys: array.keys, shard_grid, levels, view_codecs };
         sharded.check(&array.grid)?;
         Ok(Some(sharded))
     }
@@ -107,49 +98,27 @@ impl ShardedArray {
             };
             let uneven = |edge: &u64| edge.checked_rem(*chunk).unwrap_or(*edge) != 0;
             if let Some(shard) = lengths.find(uneven) {
-                return Err(MetadataError::NotDividing {
-                    chunk: *chunk,
-                    shard,
-                });
+                return Err(MetadataError::NotDividing { chunk: *chunk, shard });
             }
         }
         for (at, level) in self.levels.iter().enumerate() {
             let slots = product(&self.most_chunks(at).collect::<Vec<_>>());
-            if slots
-                .and_then(|slots| level.index_codecs.stored_size(slots))
-                .is_none()
-            {
+            if slots.and_then(|slots| level.index_codecs.stored_size(slots)).is_none() {
                 let limit = MAX_INDEX_BYTES / ENTRY_BYTES;
-                return Err(MetadataError::Limit {
-                    what: "inner chunks in a shard",
-                    limit,
-                });
+                return Err(MetadataError::Limit { what: "inner chunks in a shard", limit });
             }
         }
-        let shards: Vec<u64> = self
-            .shard_grid
-            .iter()
-            .map(|axis| axis.shards().max(1))
-            .collect();
+        let shards: Vec<u64> = self.shard_grid.iter().map(|axis| axis.shards().max(1)).collect();
         let slots = product(&shards).and_then(|n| n.checked_mul(self.longest_shard()?));
         if slots.is_some_and(|slots| slots <= MAX_LISTED_SLOTS) {
             return Ok(());
         }
-        Err(MetadataError::Limit {
-            what: "inner chunks",
-            limit: MAX_LISTED_SLOTS,
-        })
+        Err(MetadataError::Limit { what: "inner chunks", limit: MAX_LISTED_SLOTS })
     }
 
     /// Chunks of the view in the largest shard.
     pub fn longest_shard(&self) -> Option<u64> {
-        product(
-            &self
-                .shard_grid
-                .iter()
-                .map(|axis| axis.longest_edge().max(1))
-                .collect::<Vec<_>>(),
-        )
+        product(&self.shard_grid.iter().map(|axis| axis.longest_edge().max(1)).collect::<Vec<_>>())
     }
 
     /// Number of dimensions.
@@ -169,11 +138,8 @@ impl ShardedArray {
 
     /// The place of a chunk of the view, whose coordinates must lie in the chunk grid.
     pub fn locate(&self, chunk: &[u64]) -> Location {
-        let (shard, mut rest): (Coords, Coords) = chunk
-            .iter()
-            .zip(&self.shard_grid)
-            .map(|(coord, axis)| axis.locate(*coord))
-            .unzip();
+        let (shard, mut rest): (Coords, Coords) =
+            chunk.iter().zip(&self.shard_grid).map(|(coord, axis)| axis.locate(*coord)).unzip();
         let take = |(rest, unit): (&mut u64, &u64)| {
             let position = *rest / unit;
             *rest %= unit;
@@ -181,22 +147,16 @@ impl ShardedArray {
         };
         let levels = self.levels.iter();
         let positions = levels.map(|level| rest.iter_mut().zip(&level.unit).map(take).collect());
-        Location {
-            positions: positions.collect(),
-            shard,
-        }
+        Location { positions: positions.collect(), shard }
     }
 
     /// The most inner chunks that a shard of `level` (counted from 0) has along each array axis.
     pub fn most_chunks(&self, level: usize) -> impl Iterator<Item = u64> + '_ {
         let units = &self.levels[level].unit;
-        self.shard_grid
-            .iter()
-            .enumerate()
-            .map(move |(axis, grid)| match level {
-                0 => grid.longest_edge() / units[axis],
-                _ => self.levels[level - 1].unit[axis] / units[axis],
-            })
+        self.shard_grid.iter().enumerate().map(move |(axis, grid)| match level {
+            0 => grid.longest_edge() / units[axis],
+            _ => self.levels[level - 1].unit[axis] / units[axis],
+        })
     }
 
     /// Chunks of `level` (counted from 0) in the shard of that level that lies in `shard`, along
@@ -207,11 +167,7 @@ impl ShardedArray {
             0 => self.shard_grid[axis].span(shard[axis]).1 / units[axis],
             _ => self.levels[level - 1].unit[axis] / units[axis],
         };
-        self.levels[level]
-            .axes
-            .iter()
-            .map(|axis| along(*axis))
-            .collect()
+        self.levels[level].axes.iter().map(|axis| along(*axis)).collect()
     }
 }
 
@@ -234,10 +190,7 @@ fn parse_levels(
         };
         if levels.len() == MAX_SHARDING_LEVELS {
             let limit = MAX_SHARDING_LEVELS as u64;
-            return Err(MetadataError::Limit {
-                what: "levels of sharding",
-                limit,
-            });
+            return Err(MetadataError::Limit { what: "levels of sharding", limit });
         }
         axes = next.axes.iter().map(|axis| axes[*axis]).collect();
         let mut chunk_shape = vec![0; rank];
@@ -265,21 +218,14 @@ fn set_units(levels: &mut [ShardingLevel]) -> Result<(), MetadataError> {
         return Ok(());
     };
     for at in 0..levels.len() {
-        let below = levels
-            .get(at + 1)
-            .map_or(&innermost, |level| &level.chunk_shape);
+        let below = levels.get(at + 1).map_or(&innermost, |level| &level.chunk_shape);
         for (shard, chunk) in levels[at].chunk_shape.iter().zip(below) {
             if shard.checked_rem(*chunk).unwrap_or(*shard) != 0 {
-                return Err(MetadataError::NotDividing {
-                    chunk: *chunk,
-                    shard: *shard,
-                });
+                return Err(MetadataError::NotDividing { chunk: *chunk, shard: *shard });
             }
         }
         let lengths = levels[at].chunk_shape.iter().zip(&innermost);
-        levels[at].unit = lengths
-            .map(|(n, unit)| n.checked_div(*unit).unwrap_or(1))
-            .collect();
+        levels[at].unit = lengths.map(|(n, unit)| n.checked_div(*unit).unwrap_or(1)).collect();
     }
     Ok(())
 }
@@ -319,13 +265,7 @@ mod tests {
         let array = parse(&array(&json!([10, 10]), &json!([4, 6]), &codecs), None);
         assert_eq!(array.chunk_grid(), [5, 4]);
         let location = array.locate(&[3, 2]);
-        assert_eq!(
-            location,
-            Location {
-                shard: vec![1, 1],
-                positions: vec![vec![1, 0]]
-            }
-        );
+        assert_eq!(location, Location { shard: vec![1, 1], positions: vec![vec![1, 0]] });
         assert_eq!(array.chunks_per_shard(0, &[0, 0]), [2, 2]);
     }
 
@@ -341,10 +281,7 @@ mod tests {
         assert_eq!(innermost.chunk_grid(), [20, 10]);
         assert_eq!(
             innermost.locate(&[13, 5]),
-            Location {
-                shard: vec![1, 1],
-                positions: vec![vec![1, 0], vec![1, 1]]
-            }
+            Location { shard: vec![1, 1], positions: vec![vec![1, 0], vec![1, 1]] }
         );
         assert_eq!(innermost.chunks_per_shard(0, &[0, 0]), [2, 2]);
         assert_eq!(innermost.chunks_per_shard(1, &[0, 0]), [4, 2]);
@@ -363,55 +300,30 @@ mod tests {
         assert_eq!(array.chunk_shape(), [4, 3]);
         assert_eq!(array.chunks_per_shard(0, &[0, 0]), [4, 2]);
         let location = array.locate(&[3, 9]);
-        assert_eq!(
-            location,
-            Location {
-                shard: vec![1, 2],
-                positions: vec![vec![1, 1]]
-            }
-        );
+        assert_eq!(location, Location { shard: vec![1, 2], positions: vec![vec![1, 1]] });
         assert!(array.levels[0].in_shard_axes(&[5, 7]).eq([7, 5]));
         assert_eq!(array.view_codecs[0].name, "transpose");
     }
 
     #[test]
     fn shards_of_a_rectilinear_grid_differ_in_their_chunks_per_shard() {
-        let mut document = array(
-            &json!([10]),
-            &json!([1]),
-            &json!([sharding(&json!([2]), &json!(["bytes"]))]),
-        );
+        let mut document =
+            array(&json!([10]), &json!([1]), &json!([sharding(&json!([2]), &json!(["bytes"]))]));
         document["chunk_grid"] = json!({"name": "rectilinear",
             "configuration": {"kind": "inline", "chunk_shapes": [[4, 6]]}});
         let array = parse(&document, None);
         assert_eq!(array.chunks_per_shard(0, &[0]), [2]);
         assert_eq!(array.chunks_per_shard(0, &[1]), [3]);
-        assert_eq!(
-            array.locate(&[4]),
-            Location {
-                shard: vec![1],
-                positions: vec![vec![2]]
-            }
-        );
+        assert_eq!(array.locate(&[4]), Location { shard: vec![1], positions: vec![vec![2]] });
     }
 
     #[test]
     fn rank_0_has_one_chunk() {
         let array = parse(
-            &array(
-                &json!([]),
-                &json!([]),
-                &json!([sharding(&json!([]), &json!(["bytes"]))]),
-            ),
+            &array(&json!([]), &json!([]), &json!([sharding(&json!([]), &json!(["bytes"]))])),
             None,
         );
-        assert_eq!(
-            array.locate(&[]),
-            Location {
-                shard: vec![],
-                positions: vec![vec![]]
-            }
-        );
+        assert_eq!(array.locate(&[]), Location { shard: vec![], positions: vec![vec![]] });
         assert_eq!(array.longest_shard(), Some(1));
     }
 
@@ -420,33 +332,21 @@ mod tests {
         let refused = |document: &Value| parse_document(document, None).unwrap_err().to_string();
         let codecs = json!([sharding(&json!([5, 4]), &json!(["bytes"]))]);
         let message = refused(&array(&json!([12, 12]), &json!([6, 4]), &codecs));
-        assert_eq!(
-            message,
-            "inner chunks of 5 elements do not divide a shard of 6 along an axis"
-        );
+        assert_eq!(message, "inner chunks of 5 elements do not divide a shard of 6 along an axis");
         // The outermost level must divide the shard too, where the innermost one does.
-        let uneven = sharding(
-            &json!([4]),
-            &json!([sharding(&json!([2]), &json!(["bytes"]))]),
-        );
+        let uneven = sharding(&json!([4]), &json!([sharding(&json!([2]), &json!(["bytes"]))]));
         refused(&array(&json!([12]), &json!([6]), &json!([uneven])));
-        let inner_uneven = sharding(
-            &json!([4]),
-            &json!([sharding(&json!([3]), &json!(["bytes"]))]),
-        );
+        let inner_uneven =
+            sharding(&json!([4]), &json!([sharding(&json!([3]), &json!(["bytes"]))]));
         refused(&array(&json!([12]), &json!([12]), &json!([inner_uneven])));
         let codecs = json!([sharding(&json!([1, 1]), &json!(["bytes"]))]);
         let huge = array(&json!([1_u64 << 40, 1_u64 << 40]), &json!([1, 1]), &codecs);
         assert!(refused(&huge).starts_with("too many inner chunks"));
         let codecs = json!([sharding(&json!([1]), &json!(["bytes"]))]);
         let message = refused(&array(&json!([1 << 30]), &json!([1 << 30]), &codecs));
-        assert_eq!(
-            message,
-            "too many inner chunks in a shard, the limit is 16777216"
-        );
-        let deep = (0..10).fold(json!(["bytes"]), |codecs, _| {
-            json!([sharding(&json!([1]), &codecs)])
-        });
+        assert_eq!(message, "too many inner chunks in a shard, the limit is 16777216");
+        let deep =
+            (0..10).fold(json!(["bytes"]), |codecs, _| json!([sharding(&json!([1]), &codecs)]));
         assert!(refused(&array(&json!([1]), &json!([1]), &deep)).starts_with("too many levels"));
     }
 }

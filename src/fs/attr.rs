@@ -54,23 +54,14 @@ impl Ownership {
             size: if directory { 0 } else { stat.size },
             mtime: stat.mtime,
             ctime: stat.ctime,
-            block: if directory {
-                DIRECTORY_BLOCK
-            } else {
-                FILE_BLOCK
-            },
+            block: if directory { DIRECTORY_BLOCK } else { FILE_BLOCK },
         }
     }
 
     /// Attributes of a file of `size` bytes that takes the rest from the file `stat`. It is never
     /// executable.
     pub fn file(&self, ino: u64, stat: &Stat, size: u64) -> Attr {
-        let stat = Stat {
-            kind: FileKind::File,
-            size,
-            mode: stat.mode & 0o666,
-            ..*stat
-        };
+        let stat = Stat { kind: FileKind::File, size, mode: stat.mode & 0o666, ..*stat };
         self.attr(ino, &stat)
     }
 }

@@ -26,10 +26,7 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn new(stats: Arc<Stats>) -> Self {
-        Self {
-            stats,
-            started: SystemTime::now(),
-        }
+        Self { stats, started: SystemTime::now() }
     }
 
     pub(super) fn lookup(&self, name: &OsStr) -> Option<Entry> {
@@ -37,27 +34,14 @@ impl Control {
     }
 
     pub(super) fn directory(&self) -> Entry {
-        let attr = self.attr(
-            inode::CONTROL_DIRECTORY,
-            FileKind::Directory,
-            0o555,
-            self.started,
-        );
-        Entry {
-            attr,
-            generation: 0,
-            lasting: true,
-        }
+        let attr = self.attr(inode::CONTROL_DIRECTORY, FileKind::Directory, 0o555, self.started);
+        Entry { attr, generation: 0, lasting: true }
     }
 
     /// Always new, so that what is read is what holds now.
     pub(super) fn stats_file(&self) -> Entry {
         let attr = self.attr(inode::STATS_FILE, FileKind::File, 0o444, SystemTime::now());
-        Entry {
-            attr,
-            generation: 0,
-            lasting: false,
-        }
+        Entry { attr, generation: 0, lasting: false }
     }
 
     /// The counters as JSON, filled up to the file's length.
@@ -77,22 +61,9 @@ impl Control {
             seconds: i64::try_from(since.as_secs()).unwrap_or(0),
             nanoseconds: since.subsec_nanos(),
         };
-        let (uid, gid) = (
-            rustix::process::getuid().as_raw(),
-            rustix::process::getgid().as_raw(),
-        );
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let size = STATS_BYTES as u64;
-        let stat = Stat {
-            dev: 0,
-            ino,
-            kind,
-            mode,
-            uid,
-            gid,
-            size,
-            mtime: time,
-            ctime: time,
-        };
+        let stat = Stat { dev: 0, ino, kind, mode, uid, gid, size, mtime: time, ctime: time };
         Ownership::default().attr(ino, &stat)
     }
 }

@@ -81,12 +81,7 @@ impl Fs {
     ) -> Result<()> {
         self.stats.operations.readdir.count();
         let target = self.target(ino)?;
-        let mut lister = Lister {
-            fs: self,
-            listing,
-            sink,
-            taken: 0,
-        };
+        let mut lister = Lister { fs: self, listing, sink, taken: 0 };
         let listed = lister.list(ino, &target, position);
         self.stats.operations.entries.add(lister.taken);
         match listed {
@@ -107,7 +102,7 @@ impl Lister<'_> {
             Target::StatsFile => Err(FsError::NotDirectory),
             Target::ControlDirectory => Ok(self.control(position)),
             Target::Tree(array, coords) => self.children(array, coords, position),
-            Target::Path(path) => match &self.fs.nodes.node(path).kind {
+            Target::Path(path) => match &self.fs.nodes.node(path)?.kind {
                 NodeKind::Sharded(array) => self.array(path, array, position),
                 _ => self.path(path, position),
             },
@@ -128,13 +123,7 @@ impl Lister<'_> {
         for (before, name, next) in dots {
             if position == before {
                 let name = OsStr::new(name);
-                self.add(&DirEntry {
-                    name,
-                    ino,
-                    kind,
-                    next,
-                    entry: None,
-                })?;
+                self.add(&DirEntry { name, ino, kind, next, entry: None })?;
                 position = next;
             }
         }
@@ -146,27 +135,22 @@ impl Lister<'_> {
             return ControlFlow::Continue(());
         }
         let (name, ino) = (OsStr::new(STATS_NAME), inode::STATS_FILE);
-        self.add(&DirEntry {
-            name,
-            ino,
-            kind: FileKind::File,
-            next: 1,
-            entry: None,
-        })
+        self.add(&DirEntry { name, ino, kind: FileKind::File, next: 1, entry: None })
     }
 
     /// A directory that is passed through.
     fn path(&mut self, directory: &Path, position: u64) -> Result<ControlFlow<()>> {
+        if let Some(above) = directory.parent() {
+            self.fs.check_shown(directory, above, FileKind::Directory)?;
+        }
         let mut flow = ControlFlow::Continue(());
-        self.fs
-            .storage
-            .list(directory, position, &mut |item: DirItem<'_>| {
-                if is_hidden(directory, item.name) {
-                    return ControlFlow::Continue(());
-                }
-                flow = self.path_item(&directory.join(item.name), item.kind, item.next);
-                flow
-            })?;
+        self.fs.storage.list(directory, position, &mut |item: DirItem<'_>| {
+            if is_hidden(directory, item.name) {
+                return ControlFlow::Continue(());
+            }
+            flow = self.path_item(&directory.join(item.name), item.kind, item.next);
+            flow
+        })?;
         Ok(flow)
     }
 
@@ -175,15 +159,9 @@ impl Lister<'_> {
         let name = path.file_name().unwrap_or_default();
         if let (Listing::Names, Some(kind)) = (self.listing, kind) {
             let ino = Paths::number(path);
-            return self.add(&DirEntry {
-                name,
-                ino,
-                kind,
-                next,
-                entry: None,
-            });
+            return self.add(&DirEntry { name, ino, kind, next, entry: None });
         }
-        let entry = match fs.path_attr(path, None) {
+        let entry = match fs.path_attr(path) {
             Ok(attr) => fs.path_entry(path, attr),
             // Removed since it was listed.
             Err(FsError::NotFound) => return ControlFlow::Continue(()),
@@ -196,13 +174,7 @@ impl Lister<'_> {
         let (ino, kind) = (entry.attr.ino, entry.attr.kind);
         let wanted = self.listing == Listing::Entries;
         let entry = wanted.then_some(entry);
-        let flow = self.add(&DirEntry {
-            name,
-            ino,
-            kind,
-            next,
-            entry,
-        });
+        let flow = self.add(&DirEntry { name, ino, kind, next, entry });
         if flow.is_break() || !wanted {
             // The kernel was not told of it after all.
             fs.paths.forget(ino, 1);
@@ -247,10 +219,7 @@ impl Lister<'_> {
         let (keys, rank) = (array.source.layout.keys, array.tree.rank());
         let mut names = Vec::new();
         self.fs.storage.list(directory, 0, &mut |item| {
-            let claimed = item
-                .name
-                .to_str()
-                .is_some_and(|name| keys.claims(name, rank));
+            let claimed = item.name.to_str().is_some_and(|name| keys.claims(name, rank));
             if !claimed && !is_hidden(directory, item.name) {
                 names.push(item.name.to_owned());
             }
@@ -262,10 +231,7 @@ impl Lister<'_> {
 
     /// Whether any chunk exists, as far as it takes few indexes to find out.
     fn has_chunks(&self, array: &ArrayView) -> Result<bool> {
-        let shards = self
-            .fs
-            .store
-            .shards_below(&array.source, &[], EXACT_SHARDS)?;
+        let shards = self.fs.store.shards_below(&array.source, &[], EXACT_SHARDS)?;
         Ok(shards.len() > EXACT_SHARDS || self.fs.any_chunk(array, &[], &shards))
     }
 
@@ -277,10 +243,9 @@ impl Lister<'_> {
         from: u64,
     ) -> Result<ControlFlow<()>> {
         let (source, axis) = (&array.source, coords.len());
-        let (Some(grid), Some(&extent)) = (
-            source.layout.shard_grid.get(axis),
-            array.tree.grid().get(axis),
-        ) else {
+        let (Some(grid), Some(&extent)) =
+            (source.layout.shard_grid.get(axis), array.tree.grid().get(axis))
+        else {
             return Err(FsError::NotDirectory);
         };
         let mut prefix: Coords = coords
@@ -323,10 +288,7 @@ impl Lister<'_> {
         coords: &[u64],
         range: Range<u64>,
     ) -> Result<ControlFlow<()>> {
-        let shards = self
-            .fs
-            .store
-            .shards_below(&array.source, prefix, EXACT_SHARDS)?;
+        let shards = self.fs.store.shards_below(&array.source, prefix, EXACT_SHARDS)?;
         let exact = shards.len() <= EXACT_SHARDS;
         for coord in range {
             let child = [coords, &[coord]].concat();
@@ -345,18 +307,9 @@ impl Lister<'_> {
             Listing::Names => None,
             Listing::Entries => self.fs.tree_directory(array, coords).unwrap_or(None),
         };
-        let (name, ino) = (
-            array.tree.name(coords),
-            array.inodes.ino(array.tree.number(coords)),
-        );
+        let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
         let (name, kind) = (OsStr::new(&name), FileKind::Directory);
-        self.add(&DirEntry {
-            name,
-            ino,
-            kind,
-            next,
-            entry,
-        })
+        self.add(&DirEntry { name, ino, kind, next, entry })
     }
 
     /// The chunks of one shard along the last axis, below the directory at `coords`.
@@ -387,11 +340,7 @@ impl Lister<'_> {
             return Ok(ControlFlow::Continue(()));
         };
         let shards: Coords = layout.shard_grid.iter().map(ShardAxis::shards).collect();
-        let edges: Coords = layout
-            .shard_grid
-            .iter()
-            .map(ShardAxis::longest_edge)
-            .collect();
+        let edges: Coords = layout.shard_grid.iter().map(ShardAxis::longest_edge).collect();
         let (mut number, mut slot) = (from / slots, from % slots);
         loop {
             let window = self.fs.store.shard_window(&array.source, &[], number)?;
@@ -422,16 +371,9 @@ impl Lister<'_> {
     }
 
     /// A shard to list: None if it is absent, Some(None) if it cannot be read.
-    #[allow(
-        clippy::option_option,
-        reason = "absent and unreadable are different answers"
-    )]
+    #[allow(clippy::option_option, reason = "absent and unreadable are different answers")]
     fn shard(&self, array: &ArrayView, coords: &[u64]) -> Option<Option<Arc<LoadedShard>>> {
-        match self
-            .fs
-            .store
-            .shard(&array.source, coords, Freshness::Recent)
-        {
+        match self.fs.store.shard(&array.source, coords, Freshness::Recent) {
             Ok(None) => None,
             Ok(Some(shard)) if shard.is_damaged() => Some(None),
             Ok(Some(shard)) => {
@@ -453,31 +395,18 @@ impl Lister<'_> {
     ) -> ControlFlow<()> {
         let chunk = shard.map(|shard| {
             let location = array.source.layout.locate(coords);
-            self.fs
-                .store
-                .chunk_in(&array.source, Arc::clone(shard), &location)
+            self.fs.store.chunk_in(&array.source, Arc::clone(shard), &location)
         });
-        let entry =
-            match chunk {
-                Some(Ok(None)) => return ControlFlow::Continue(()),
-                Some(Ok(Some(chunk))) if self.listing == Listing::Entries => Some(
-                    self.fs
-                        .chunk_entry(array, coords, &chunk.shard, chunk.nbytes()),
-                ),
-                _ => None,
-            };
-        let (name, ino) = (
-            array.tree.name(coords),
-            array.inodes.ino(array.tree.number(coords)),
-        );
+        let entry = match chunk {
+            Some(Ok(None)) => return ControlFlow::Continue(()),
+            Some(Ok(Some(chunk))) if self.listing == Listing::Entries => {
+                Some(self.fs.chunk_entry(array, coords, &chunk.shard, chunk.nbytes()))
+            }
+            _ => None,
+        };
+        let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
         let (name, kind) = (OsStr::new(&name), FileKind::File);
-        self.add(&DirEntry {
-            name,
-            ino,
-            kind,
-            next,
-            entry,
-        })
+        self.add(&DirEntry { name, ino, kind, next, entry })
     }
 }
 
@@ -501,9 +430,7 @@ impl Fs {
                 if !exact {
                     location.positions.truncate(1);
                 }
-                let found = self
-                    .store
-                    .chunk_in(&array.source, Arc::clone(&loaded), &location);
+                let found = self.store.chunk_in(&array.source, Arc::clone(&loaded), &location);
                 !matches!(found, Ok(None))
             };
             loaded.is_damaged() || chunks_below(array, coords, shard).any(|chunk| exists(&chunk))
@@ -517,13 +444,7 @@ fn chunks_below<'a>(
     coords: &'a [u64],
     shard: &'a [u64],
 ) -> impl Iterator<Item = Coords> + 'a {
-    let axes = array
-        .source
-        .layout
-        .shard_grid
-        .iter()
-        .zip(shard)
-        .zip(array.tree.grid());
+    let axes = array.source.layout.shard_grid.iter().zip(shard).zip(array.tree.grid());
     let spans: Vec<(u64, u64)> = axes
         .skip(coords.len())
         .map(|((axis, shard), extent)| {
@@ -535,10 +456,7 @@ fn chunks_below<'a>(
     let count: u64 = lengths.iter().product();
     (0..count).map(move |place| {
         let rest = unravel(place, &lengths);
-        let rest = rest
-            .iter()
-            .zip(&spans)
-            .map(|(place, (first, _))| first + place);
+        let rest = rest.iter().zip(&spans).map(|(place, (first, _))| first + place);
         coords.iter().copied().chain(rest).collect()
     })
 }
@@ -574,15 +492,5 @@ fn is_hidden(directory: &Path, name: &OsStr) -> bool {
 /// Attributes that are not believed for any time: a lookup will tell what is wrong.
 fn unknown(ino: u64, kind: FileKind) -> Attr {
     let time = crate::store::storage::Timestamp::default();
-    Attr {
-        ino,
-        kind,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        mtime: time,
-        ctime: time,
-        block: 4096,
-    }
+    Attr { ino, kind, mode: 0, uid: 0, gid: 0, size: 0, mtime: time, ctime: time, block: 4096 }
 }

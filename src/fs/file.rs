@@ -48,7 +48,7 @@ impl Fs {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
             Target::StatsFile => (Handle::Text(self.control.stats_text().into()), false),
             Target::Path(path) => {
-                let attr = self.path_attr(&path, None)?;
+                let attr = self.path_attr(&path)?;
                 let content = self.fingerprint(&(attr.size, attr.mtime, attr.ctime));
                 let changed = self.identities.changed_recently(ino, content);
                 (self.open_path(&path)?, !changed)
@@ -58,24 +58,12 @@ impl Fs {
                 let shard = array.source.layout.locate(&coords).shard;
                 let changed = self.shard_changed_recently(&array, &shard, reader.shard());
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
-                let chunk = OpenChunk {
-                    array,
-                    coords,
-                    reader,
-                    served,
-                    moved_to,
-                };
+                let chunk = OpenChunk { array, coords, reader, served, moved_to };
                 (Handle::Chunk(Box::new(chunk)), !changed)
             }
         };
-        let handle = self
-            .handles
-            .insert(handle)
-            .ok_or_else(|| FsError::Io(too_many()))?;
-        Ok(Opened {
-            handle: handle as u64,
-            cached,
-        })
+        let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
+        Ok(Opened { handle: handle as u64, cached })
     }
 
     /// Closes an open file.
@@ -143,12 +131,12 @@ impl Fs {
 
     fn open_path(&self, path: &Path) -> Result<Handle> {
         if path.file_name().is_some_and(|name| name == METADATA_FILE)
-            && let Some(document) = &self.nodes.node(path.parent().unwrap_or(path)).document
+            && let Some(document) = &self.nodes.node(path.parent().unwrap_or(path))?.document
         {
             return Ok(Handle::Text(Arc::clone(document)));
         }
         // Attributes first: they are refused where the bytes must not be shown.
-        match self.path_attr(path, None)?.kind {
+        match self.path_attr(path)?.kind {
             FileKind::File => Ok(Handle::File(self.storage.open(path)?)),
             FileKind::Directory => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid),
@@ -175,10 +163,7 @@ impl Fs {
             freshness = Freshness::Now;
         }
         let shard = array.source.layout.locate(coords).shard;
-        Err(StoreError::Changing {
-            shard: array.source.shard_path(&shard),
-        }
-        .into())
+        Err(StoreError::Changing { shard: array.source.shard_path(&shard) }.into())
     }
 
     /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
@@ -216,10 +201,7 @@ impl Fs {
             }
         }
         let key = open.array.source.layout.keys.chunk_key(&open.coords);
-        let error = FsError::Torn {
-            array: open.array.source.path.clone(),
-            key,
-        };
+        let error = FsError::Torn { array: open.array.source.path.clone(), key };
         log::error!("{error}");
         Err(error)
     }
@@ -238,9 +220,7 @@ impl Fs {
 }
 
 fn read_text(text: &[u8], offset: u64, length: usize, buffer: &mut Vec<u8>) {
-    let rest = usize::try_from(offset)
-        .ok()
-        .and_then(|offset| text.get(offset..));
+    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
     let rest = rest.unwrap_or_default();
     buffer.extend_from_slice(&rest[..rest.len().min(length)]);
 }

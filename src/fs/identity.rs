@@ -31,28 +31,17 @@ struct Seen {
 impl Identities {
     /// For a kernel that is told to believe for `believed`.
     pub(super) fn new(believed: Duration) -> Self {
-        Self {
-            seen: Mutex::new(LruCache::new(REMEMBERED)),
-            believed,
-        }
+        Self { seen: Mutex::new(LruCache::new(REMEMBERED)), believed }
     }
 
     /// Remembers a file as it is now. Whether the kernel may still believe something older.
     pub(super) fn changed_recently(&self, file: u64, fingerprint: u64) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = seen.get_or_insert_mut(file, || Seen {
-            fingerprint,
-            changed: None,
-        });
+        let entry = seen.get_or_insert_mut(file, || Seen { fingerprint, changed: None });
         if entry.fingerprint != fingerprint {
-            *entry = Seen {
-                fingerprint,
-                changed: Some(Instant::now()),
-            };
+            *entry = Seen { fingerprint, changed: Some(Instant::now()) };
         }
-        entry
-            .changed
-            .is_some_and(|changed| changed.elapsed() < self.believed + SLACK)
+        entry.changed.is_some_and(|changed| changed.elapsed() < self.believed + SLACK)
     }
 }
 

@@ -28,7 +28,7 @@ use self::paths::Paths;
 use crate::format::Coords;
 use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space, Stat, Storage};
-use crate::store::{Freshness, ShardStore, StoreConfig, TRUSTED};
+use crate::store::{Freshness, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
 
 /// How a source is shown.
@@ -79,22 +79,18 @@ impl Fs {
         config: FsConfig,
         stats: Arc<Stats>,
     ) -> std::result::Result<Self, SourceError> {
-        let nodes = Nodes::new(Arc::clone(&storage), config.level, config.store.immutable);
+        let nodes = Nodes::new(Arc::clone(&storage), config.level, &config.store);
         let root = nodes.check(Path::new(""))?;
         if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
             return Err(SourceError::NoNode);
         }
         Ok(Self {
-            store: ShardStore::new(
-                Arc::clone(&storage),
-                config.store.clone(),
-                Arc::clone(&stats),
-            ),
+            store: ShardStore::new(Arc::clone(&storage), config.store.clone(), Arc::clone(&stats)),
             nodes,
             paths: Paths::default(),
             handles: sharded_slab::Slab::new(),
             control: control::Control::new(Arc::clone(&stats)),
-            identities: identity::Identities::new(TRUSTED),
+            identities: identity::Identities::new(config.store.trusted),
             stats,
             hasher: RandomState::new(),
             storage,
@@ -120,10 +116,7 @@ impl Fs {
             Target::StatsFile => Err(FsError::NotDirectory),
             Target::Path(directory) => self.lookup_path(&directory, name),
             Target::Tree(array, coords) => {
-                match name
-                    .to_str()
-                    .and_then(|name| array.tree.child(&coords, name))
-                {
+                match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
                     None => Ok(None),
                     Some(child) => self.tree_entry(&array, &child, Freshness::Now),
                 }
@@ -135,7 +128,7 @@ impl Fs {
         if directory.as_os_str().is_empty() && name == control::DIRECTORY_NAME {
             return Ok(Some(self.control.directory()));
         }
-        let node = self.nodes.node(directory);
+        let node = self.nodes.node(directory)?;
         if let (NodeKind::Sharded(array), Some(name)) = (&node.kind, name.to_str())
             && array.source.layout.keys.claims(name, array.tree.rank())
         {
@@ -145,7 +138,7 @@ impl Fs {
             };
         }
         let path = directory.join(name);
-        match self.path_attr(&path, None) {
+        match self.path_attr(&path) {
             Ok(attr) => Ok(Some(self.path_entry(&path, attr))),
             Err(FsError::NotFound) => Ok(None),
             Err(error) => Err(error),
@@ -153,25 +146,39 @@ impl Fs {
     }
 
     /// Attributes of a path as the view shows it; the inode number is that of a listing.
-    fn path_attr(&self, path: &Path, stat: Option<Stat>) -> Result<Attr> {
-        let stat = match stat {
-            Some(stat) => stat,
-            None => self.storage.lstat(path).map_err(absent_as_not_found)?,
+    fn path_attr(&self, path: &Path) -> Result<Attr> {
+        let Some(directory) = path.parent() else {
+            let stat = self.storage.lstat(path)?;
+            return Ok(self.config.ownership.attr(inode::ROOT, &stat));
         };
         let (ownership, ino) = (&self.config.ownership, Paths::number(path));
-        let Some(directory) = path.parent().filter(|_| stat.kind != FileKind::Directory) else {
-            return Ok(ownership.attr(ino, &stat));
-        };
-        if path.file_name() == Some(OsStr::new(METADATA_FILE)) {
-            let node = self.nodes.node(directory);
-            return Ok(match (&node.document, &node.stat) {
-                (Some(document), Some(stat)) => ownership.file(ino, stat, document.len() as u64),
-                _ => ownership.attr(ino, &stat),
-            });
+        if path.file_name() == Some(OsStr::new(METADATA_FILE))
+            && let node = self.nodes.node(directory)?
+            && let (Some(document), Some(stat)) = (&node.document, &node.stat)
+        {
+            return Ok(ownership.file(ino, stat, document.len() as u64));
         }
-        match self.nodes.governing(directory).kind {
-            NodeKind::Bad => Err(FsError::BadMetadata(path.to_owned())),
-            _ => Ok(ownership.attr(ino, &stat)),
+        let stat = self.storage.lstat(path).map_err(absent_as_not_found)?;
+        self.check_shown(path, directory, stat.kind)?;
+        Ok(ownership.attr(ino, &stat))
+    }
+
+    /// Refuses what must not be passed through: shards of an array, and files that may be shards
+    /// of an array whose metadata cannot be used. The path may have been looked up before its
+    /// array became what it is.
+    fn check_shown(&self, path: &Path, directory: &Path, kind: FileKind) -> Result<()> {
+        let (above, node) = self.nodes.governing(directory)?;
+        let below = path.strip_prefix(above).ok().and_then(|below| below.iter().next()?.to_str());
+        match &node.kind {
+            NodeKind::Sharded(array) => {
+                let (keys, rank) = (array.source.layout.keys, array.tree.rank());
+                let claimed = below.is_some_and(|name| keys.claims(name, rank));
+                if claimed { Err(FsError::Stale) } else { Ok(()) }
+            }
+            NodeKind::Bad if kind != FileKind::Directory && below != Some(METADATA_FILE) => {
+                Err(FsError::BadMetadata(path.to_owned()))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -182,11 +189,7 @@ impl Fs {
             _ => 0,
         };
         self.identities.changed_recently(attr.ino, generation);
-        Entry {
-            attr,
-            generation,
-            lasting: true,
-        }
+        Entry { attr, generation, lasting: true }
     }
 
     /// The entry of a chunk or of a directory above chunks.
@@ -210,11 +213,7 @@ impl Fs {
     fn chunk_entry(&self, array: &ArrayView, coords: &[u64], shard: &Stat, nbytes: u64) -> Entry {
         let ino = array.inodes.ino(array.tree.number(coords));
         let attr = self.config.ownership.file(ino, shard, nbytes);
-        Entry {
-            attr,
-            generation: self.fingerprint(shard),
-            lasting: true,
-        }
+        Entry { attr, generation: self.fingerprint(shard), lasting: true }
     }
 
     /// A directory above chunks exists where the source has the directory of their shards.
@@ -233,11 +232,7 @@ impl Fs {
         }
         let ino = array.inodes.ino(array.tree.number(coords));
         let attr = self.config.ownership.attr(ino, &stat);
-        Ok(Some(Entry {
-            attr,
-            generation: 0,
-            lasting: true,
-        }))
+        Ok(Some(Entry { attr, generation: 0, lasting: true }))
     }
 
     /// The source's directory of the shards below the directory at `coords`.
@@ -257,13 +252,7 @@ impl Fs {
         match self.target(ino)? {
             Target::ControlDirectory => Ok((self.control.directory().attr, true)),
             Target::StatsFile => Ok((self.control.stats_file().attr, false)),
-            Target::Path(path) => Ok((
-                Attr {
-                    ino,
-                    ..self.path_attr(&path, None)?
-                },
-                true,
-            )),
+            Target::Path(path) => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
             Target::Tree(array, coords) => {
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
                 Ok((entry.ok_or(FsError::NotFound)?.attr, true))
@@ -293,7 +282,7 @@ impl Fs {
 
     fn target(&self, ino: u64) -> Result<Target> {
         if let Some((range, number)) = InodeRange::split(ino) {
-            let array = self.nodes.array(range).ok_or(FsError::Stale)?;
+            let array = self.nodes.array(range)?.ok_or(FsError::Stale)?;
             let coords = array.tree.coords(number).ok_or(FsError::Stale)?;
             return Ok(Target::Tree(array, coords));
         }
@@ -307,11 +296,7 @@ impl Fs {
     /// Tells the contents of a file apart. A file opened before it was changed keeps its
     /// generation, and the kernel drops what it had cached of another one.
     fn fingerprint(&self, content: &impl std::hash::Hash) -> u64 {
-        if self.config.store.immutable {
-            0
-        } else {
-            self.hasher.hash_one(content)
-        }
+        if self.config.store.immutable { 0 } else { self.hasher.hash_one(content) }
     }
 
     /// Whether the kernel may believe something of a shard's chunks that holds no longer.
@@ -320,8 +305,7 @@ impl Fs {
             return false;
         }
         let file = self.hasher.hash_one((array.source.id, shard));
-        self.identities
-            .changed_recently(file, self.fingerprint(stat))
+        self.identities.changed_recently(file, self.fingerprint(stat))
     }
 }
 

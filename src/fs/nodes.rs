@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::metadata::MetadataError;
 use crate::format::sharding::ShardedArray;
 use crate::store::storage::{FileKind, Stat, Storage};
-use crate::store::{ByteCache, SourceArray, TRUSTED};
+use crate::store::{ByteCache, SourceArray, StoreConfig};
 use crate::view::inode::{InodeRange, stable_hash};
 use crate::view::tree::ChunkTree;
 
@@ -84,85 +84,77 @@ pub struct Nodes {
     storage: Arc<dyn Storage>,
     level: Option<usize>,
     immutable: bool,
+    trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
     arrays: RwLock<HashMap<InodeRange, Arc<ArrayView>>>,
 }
 
 impl Nodes {
     /// The nodes of `storage`, showing the sharding `level`.
-    pub fn new(storage: Arc<dyn Storage>, level: Option<usize>, immutable: bool) -> Self {
+    pub fn new(storage: Arc<dyn Storage>, level: Option<usize>, config: &StoreConfig) -> Self {
         let cache = Mutex::new(ByteCache::new(NODE_CACHE_BYTES));
-        Self {
-            storage,
-            level,
-            immutable,
-            cache,
-            arrays: RwLock::default(),
-        }
+        let StoreConfig { immutable, trusted, .. } = *config;
+        Self { storage, level, immutable, trusted, cache, arrays: RwLock::default() }
     }
 
-    /// The node at `directory`, at most a second old.
-    pub fn node(&self, directory: &Path) -> Arc<Node> {
+    /// The node at `directory`, as old as is believed at most. Fails where the source fails for
+    /// the moment: that makes nothing of the directory.
+    pub fn node(&self, directory: &Path) -> std::io::Result<Arc<Node>> {
         let cached = self.lock_cache().get(&directory.to_owned());
         if let Some(node) = &cached
-            && (self.immutable || node.checked.elapsed() < TRUSTED)
+            && (self.immutable || node.checked.elapsed() < self.trusted)
         {
-            return Arc::clone(node);
+            return Ok(Arc::clone(node));
         }
         let checked = Instant::now();
         let stat = self.storage.stat(&directory.join(METADATA_FILE));
         if let Some(node) = cached
-            && let Some(same) = unchanged(&node, stat.as_ref().ok(), checked)
+            && let Some(same) = unchanged(&node, stat.as_ref(), checked)
         {
-            return self.keep(directory, same);
+            return Ok(self.keep(directory, same));
         }
-        let node = self
-            .load(directory, stat, checked)
-            .unwrap_or_else(|(stat, error)| {
-                log::warn!(
-                    "{}: {error}; it is shown as stored, without its data",
-                    shown(directory)
-                );
-                Node {
-                    kind: NodeKind::Bad,
-                    document: None,
-                    stat,
-                    checked,
-                }
-            });
-        self.keep(directory, node)
+        match self.load(directory, stat, checked) {
+            Ok(node) => Ok(self.keep(directory, node)),
+            Err((_, NodeError::Io(error))) if !is_lasting(&error) => Err(error),
+            Err((stat, error)) => {
+                let name = shown(directory);
+                log::warn!("{name}: {error}; it is shown as stored, without its data");
+                let node = Node { kind: NodeKind::Bad, document: None, stat, checked };
+                Ok(self.keep(directory, node))
+            }
+        }
     }
 
     /// Reads the node at `directory` anew and tells what is wrong with it.
     pub fn check(&self, directory: &Path) -> Result<Node, NodeError> {
         let stat = self.storage.stat(&directory.join(METADATA_FILE));
-        self.load(directory, stat, Instant::now())
-            .map_err(|(_, error)| error)
+        self.load(directory, stat, Instant::now()).map_err(|(_, error)| error)
     }
 
-    /// What files in `directory` belong to: its own node or the nearest one above.
-    pub fn governing(&self, directory: &Path) -> Arc<Node> {
+    /// What files in `directory` belong to: its own node or the nearest one above, and where that
+    /// is.
+    pub fn governing<'a>(&self, directory: &'a Path) -> std::io::Result<(&'a Path, Arc<Node>)> {
         let mut at = directory;
         loop {
-            let node = self.node(at);
+            let node = self.node(at)?;
             match (&node.kind, at.parent()) {
                 (NodeKind::Inherited, Some(parent)) => at = parent,
-                _ => return node,
+                _ => return Ok((at, node)),
             }
         }
     }
 
     /// The array that an inode range belongs to, if the array still is what it was.
-    pub fn array(&self, range: InodeRange) -> Option<Arc<ArrayView>> {
+    pub fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {
         let arrays = self.arrays.read().unwrap_or_else(PoisonError::into_inner);
-        let array = arrays.get(&range).cloned()?;
+        let Some(array) = arrays.get(&range).cloned() else { return Ok(None) };
         drop(arrays);
         if self.immutable {
-            return Some(array);
+            return Ok(Some(array));
         }
-        match &self.node(&array.source.path).kind {
-            NodeKind::Sharded(current) if current.inodes == range => Some(array),
-            _ => None,
+        match &self.node(&array.source.path)?.kind {
+            NodeKind::Sharded(current) if current.inodes == range => Ok(Some(array)),
+            _ => Ok(None),
         }
     }
 
@@ -170,8 +162,7 @@ impl Nodes {
         let node = Arc::new(node);
         let document = node.document.as_ref().map_or(0, |document| document.len());
         let bytes = size_of::<Node>() + document + directory.as_os_str().len();
-        self.lock_cache()
-            .put(directory.to_owned(), Arc::clone(&node), bytes);
+        self.lock_cache().put(directory.to_owned(), Arc::clone(&node), bytes);
         node
     }
 
@@ -184,13 +175,8 @@ impl Nodes {
         let path = directory.join(METADATA_FILE);
         let stat = match stat {
             Ok(stat) => stat,
-            Err(error) if is_absent(&error) && self.storage.lstat(&path).is_err() => {
-                return Ok(Node {
-                    kind: NodeKind::Inherited,
-                    document: None,
-                    stat: None,
-                    checked,
-                });
+            Err(error) if is_absent(&error) && is_gone(&*self.storage, &path) => {
+                return Ok(Node { kind: NodeKind::Inherited, document: None, stat: None, checked });
             }
             Err(error) => return Err((None, error.into())),
         };
@@ -203,19 +189,12 @@ impl Nodes {
             Shown::Group(twin) => (NodeKind::AsStored, Some(twin)),
             Shown::Array(layout, twin) => {
                 let hash = layout_hash(directory, &twin, &layout);
-                let view = self
-                    .register(directory, *layout, hash)
-                    .map_err(|e| fail(e.into()))?;
+                let view = self.register(directory, *layout, hash).map_err(|e| fail(e.into()))?;
                 (NodeKind::Sharded(view), Some(twin))
             }
         };
         let document = document.map(|document| json::to_text(&document).into());
-        Ok(Node {
-            kind,
-            document,
-            stat: Some(stat),
-            checked,
-        })
+        Ok(Node { kind, document, stat: Some(stat), checked })
     }
 
     fn read(&self, path: &Path, stat: &Stat) -> Result<Vec<u8>, NodeError> {
@@ -249,26 +228,15 @@ impl Nodes {
                 }
                 Some(_) => (),
                 None => {
-                    let source = SourceArray {
-                        id: inodes.id(),
-                        path: directory.to_owned(),
-                        layout,
-                    };
-                    let view = Arc::new(ArrayView {
-                        source,
-                        tree,
-                        inodes,
-                        layout_hash,
-                    });
+                    let source =
+                        SourceArray { id: inodes.id(), path: directory.to_owned(), layout };
+                    let view = Arc::new(ArrayView { source, tree, inodes, layout_hash });
                     arrays.insert(inodes, Arc::clone(&view));
                     return Ok(view);
                 }
             }
         }
-        Err(MetadataError::Limit {
-            what: "arrays with as many chunks",
-            limit: RANGE_ATTEMPTS,
-        })
+        Err(MetadataError::Limit { what: "arrays with as many chunks", limit: RANGE_ATTEMPTS })
     }
 
     fn lock_cache(&self) -> std::sync::MutexGuard<'_, ByteCache<PathBuf, Arc<Node>>> {
@@ -277,10 +245,10 @@ impl Nodes {
 }
 
 /// The node again, if its metadata is the same file that it was.
-fn unchanged(node: &Node, stat: Option<&Stat>, checked: Instant) -> Option<Node> {
+fn unchanged(node: &Node, stat: Result<&Stat, &std::io::Error>, checked: Instant) -> Option<Node> {
     let same = match (&node.stat, stat) {
-        (Some(before), Some(now)) => before.unchanged(now),
-        (None, None) => matches!(node.kind, NodeKind::Inherited),
+        (Some(before), Ok(now)) => before.unchanged(now),
+        (None, Err(error)) => matches!(node.kind, NodeKind::Inherited) && is_absent(error),
         _ => false,
     };
     let again = || Node {
@@ -303,15 +271,22 @@ fn layout_hash(directory: &Path, twin: &serde_json::Value, layout: &ShardedArray
     stable_hash(parts.chain([layout.as_bytes(), directory.as_os_str().as_bytes()]))
 }
 
+/// Whether an error tells something of the file, not of the moment.
+fn is_lasting(error: &std::io::Error) -> bool {
+    let lasting = [libc::EACCES, libc::EPERM, libc::ELOOP, libc::EXDEV, libc::ENXIO, libc::EISDIR];
+    is_absent(error) || error.raw_os_error().is_some_and(|errno| lasting.contains(&errno))
+}
+
+/// Whether there is nothing at `path`, not even a symbolic link that leads nowhere.
+fn is_gone(storage: &dyn Storage, path: &Path) -> bool {
+    storage.lstat(path).is_err_and(|error| is_absent(&error))
+}
+
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
 /// A path of the source as messages name it.
 pub fn shown(path: &Path) -> std::path::Display<'_> {
-    if path.as_os_str().is_empty() {
-        Path::new(".").display()
-    } else {
-        path.display()
-    }
+    if path.as_os_str().is_empty() { Path::new(".").display() } else { path.display() }
 }

@@ -36,10 +36,7 @@ impl Paths {
             if ino == inode::ROOT {
                 return ino;
             }
-            let known = table.entry(ino).or_insert_with(|| Known {
-                path: path.into(),
-                lookups: 0,
-            });
+            let known = table.entry(ino).or_insert_with(|| Known { path: path.into(), lookups: 0 });
             if &*known.path == path {
                 known.lookups += 1;
                 return ino;

@@ -21,10 +21,7 @@ impl Fs {
     /// The names of the extended attributes, each ended by a NUL.
     pub fn listxattr(&self, ino: u64) -> Result<Vec<u8>> {
         let attributes = self.chunk_attributes(ino)?;
-        Ok(attributes
-            .iter()
-            .flat_map(|(name, _)| [name.as_bytes(), b"\0"].concat())
-            .collect())
+        Ok(attributes.iter().flat_map(|(name, _)| [name.as_bytes(), b"\0"].concat()).collect())
     }
 
     fn chunk_attributes(&self, ino: u64) -> Result<Vec<(&'static str, Vec<u8>)>> {
@@ -36,19 +33,13 @@ impl Fs {
         }
         let chunk = self.store.chunk(&array.source, &coords, Freshness::Now)?;
         let chunk = chunk.ok_or(FsError::NotFound)?;
-        let shard = array
-            .source
-            .shard_path(&array.source.layout.locate(&coords).shard);
+        let shard = array.source.shard_path(&array.source.layout.locate(&coords).shard);
         let mut attributes = vec![
             (SHARD, shard.as_os_str().as_bytes().to_vec()),
             (NBYTES, chunk.nbytes().to_string().into_bytes()),
         ];
         // A chunk in a shard that is compressed as a whole has no offset in the file.
-        attributes.extend(
-            chunk
-                .offset()
-                .map(|offset| (OFFSET, offset.to_string().into_bytes())),
-        );
+        attributes.extend(chunk.offset().map(|offset| (OFFSET, offset.to_string().into_bytes())));
         Ok(attributes)
     }
 }

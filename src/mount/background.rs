@@ -54,10 +54,7 @@ pub fn start() -> io::Result<Started> {
     if said == READY {
         return Ok(Started::Ready);
     }
-    let code = child
-        .wait()?
-        .code()
-        .and_then(|code| u8::try_from(code).ok());
+    let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
     Ok(Started::Failed(code.filter(|code| *code != 0).unwrap_or(2)))
 }
 
@@ -73,10 +70,7 @@ pub fn report_ready() -> io::Result<()> {
     let mut stdout = io::stdout();
     stdout.write_all(READY)?;
     stdout.flush()?;
-    let null = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
@@ -94,10 +88,7 @@ pub(super) fn daemon_of(mountpoint: &Path) -> Option<OwnedFd> {
 /// Waits until a process has ended.
 pub(super) fn wait_for_end(process: Option<OwnedFd>) {
     let Some(process) = process else { return };
-    let timeout = Timespec {
-        tv_sec: END_PATIENCE.as_secs().cast_signed(),
-        tv_nsec: 0,
-    };
+    let timeout = Timespec { tv_sec: END_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
     // A process that takes longer is left to itself: its mount is gone.
     let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
 }

@@ -29,12 +29,7 @@ pub(super) fn mount(spec: &MountSpec) -> Result<OwnedFd, MountError> {
         options.push_str(",allow_other");
     }
     let child = Command::new(PROGRAM)
-        .args([
-            OsStr::new("-o"),
-            options.as_ref(),
-            "--".as_ref(),
-            spec.mountpoint.as_ref(),
-        ])
+        .args([OsStr::new("-o"), options.as_ref(), "--".as_ref(), spec.mountpoint.as_ref()])
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -57,11 +52,7 @@ pub(super) fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Moun
     if flags.contains(UnmountFlags::DETACH) {
         command.arg("-z");
     }
-    let output = command
-        .arg("--")
-        .arg(mountpoint)
-        .output()
-        .map_err(MountError::NoFusermount)?;
+    let output = command.arg("--").arg(mountpoint).output().map_err(MountError::NoFusermount)?;
     if output.status.success() {
         Ok(())
     } else {
@@ -71,11 +62,7 @@ pub(super) fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Moun
 
 /// A pair of sockets, the second of which a child inherits.
 fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
-    let kind = (
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-    );
+    let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
     let (ours, theirs) = socketpair(kind.0, kind.1, kind.2, None)?;
     fcntl_setfd(&theirs, FdFlags::empty())?;
     Ok((ours, theirs))
@@ -102,14 +89,6 @@ fn escape(value: &str) -> String {
 
 fn message(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let text = text
-        .trim()
-        .trim_start_matches(PROGRAM)
-        .trim_start_matches(':')
-        .trim();
-    if text.is_empty() {
-        "it gave no reason".to_owned()
-    } else {
-        text.replace('\n', "; ")
-    }
+    let text = text.trim().trim_start_matches(PROGRAM).trim_start_matches(':').trim();
+    if text.is_empty() { "it gave no reason".to_owned() } else { text.replace('\n', "; ") }
 }

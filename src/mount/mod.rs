@@ -144,10 +144,7 @@ pub fn mount<F: fuser::Filesystem>(
     config.clone_fd = true;
     let mountpoint = spec.mountpoint.clone();
     match Session::from_fd(filesystem, device, acl, config) {
-        Ok(session) => Ok(Mounted {
-            session,
-            mountpoint,
-        }),
+        Ok(session) => Ok(Mounted { session, mountpoint }),
         Err(error) => {
             // Best effort: the error that counts is the one above.
             let _ = unmount_now(&mountpoint, UnmountFlags::DETACH);
@@ -160,18 +157,12 @@ impl<F: fuser::Filesystem> Mounted<F> {
     /// Serves the mount until it is unmounted, by a signal or by others. `ready` is called once it
     /// answers. SIGUSR1 puts the counters into the log.
     pub fn serve(self, stats: Arc<Stats>, ready: impl FnOnce()) -> Result<(), MountError> {
-        let Self {
-            session,
-            mountpoint,
-        } = self;
+        let Self { session, mountpoint } = self;
         handle_signals(mountpoint.clone(), stats)?;
         let serving = std::thread::spawn(|| session.run());
         // Its own answer to this proves that it answers.
         let root = std::fs::metadata(&mountpoint);
-        let root = root.map_err(|error| MountError::Refused {
-            path: mountpoint,
-            error,
-        })?;
+        let root = root.map_err(|error| MountError::Refused { path: mountpoint, error })?;
         raise_read_ahead(root.dev());
         ready();
         match serving.join() {
@@ -190,21 +181,14 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
         // A symbolic link to it. Only now is the mount itself asked.
         mountpoint = named
             .canonicalize()
-            .map_err(|error| MountError::Mountpoint {
-                path: named.to_owned(),
-                error,
-            })?;
+            .map_err(|error| MountError::Mountpoint { path: named.to_owned(), error })?;
     }
     let mountpoint = &mountpoint;
     if table::mounted_source(mountpoint).is_none() {
         return Err(MountError::NotMounted(mountpoint.clone()));
     }
     let daemon = background::daemon_of(mountpoint);
-    let flags = if lazy {
-        UnmountFlags::DETACH
-    } else {
-        UnmountFlags::empty()
-    };
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     unmount_now(mountpoint, flags)?;
     if !lazy {
         background::wait_for_end(daemon);
@@ -214,10 +198,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
 
 /// An absolute path to a mount point, found without asking the mount itself: it may hang.
 fn absolute(mountpoint: &Path) -> Result<PathBuf, MountError> {
-    let error = |error| MountError::Mountpoint {
-        path: mountpoint.to_owned(),
-        error,
-    };
+    let error = |error| MountError::Mountpoint { path: mountpoint.to_owned(), error };
     let Some(name) = mountpoint.file_name() else {
         return mountpoint.canonicalize().map_err(error);
     };
@@ -230,20 +211,11 @@ fn absolute(mountpoint: &Path) -> Result<PathBuf, MountError> {
 
 fn check_mountpoint(path: &Path) -> Result<(), MountError> {
     if let Some(source_name) = table::mounted_source(path) {
-        return Err(MountError::AlreadyMounted {
-            source_name,
-            path: path.to_owned(),
-        });
+        return Err(MountError::AlreadyMounted { source_name, path: path.to_owned() });
     }
-    let metadata = std::fs::metadata(path).map_err(|error| MountError::Mountpoint {
-        path: path.to_owned(),
-        error,
-    })?;
-    if metadata.is_dir() {
-        Ok(())
-    } else {
-        Err(MountError::NotADirectory(path.to_owned()))
-    }
+    let metadata = std::fs::metadata(path)
+        .map_err(|error| MountError::Mountpoint { path: path.to_owned(), error })?;
+    if metadata.is_dir() { Ok(()) } else { Err(MountError::NotADirectory(path.to_owned())) }
 }
 
 fn mount_directly(spec: &MountSpec) -> Result<OwnedFd, MountError> {
@@ -261,12 +233,8 @@ fn mount_directly(spec: &MountSpec) -> Result<OwnedFd, MountError> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let options = std::ffi::CString::new(options).unwrap_or_default();
     let path = &spec.mountpoint;
-    rustix::mount::mount(spec.name.as_str(), path, FILESYSTEM_TYPE, flags, &*options).map_err(
-        |error| MountError::Refused {
-            path: path.clone(),
-            error: error.into(),
-        },
-    )?;
+    rustix::mount::mount(spec.name.as_str(), path, FILESYSTEM_TYPE, flags, &*options)
+        .map_err(|error| MountError::Refused { path: path.clone(), error: error.into() })?;
     Ok(device.into())
 }
 
@@ -275,10 +243,7 @@ fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError>
     match rustix::mount::unmount(mountpoint, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => fusermount::unmount(mountpoint, flags),
-        Err(error) => Err(MountError::Unmount {
-            path: mountpoint.to_owned(),
-            error: error.into(),
-        }),
+        Err(error) => Err(MountError::Unmount { path: mountpoint.to_owned(), error: error.into() }),
     }
 }
 

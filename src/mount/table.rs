@@ -62,10 +62,7 @@ mod tests {
 
     #[test]
     fn the_source_on_a_mount_point_is_found() {
-        assert_eq!(
-            find(TABLE, Path::new("/mnt/a b")).as_deref(),
-            Some("/data/x y.zarr")
-        );
+        assert_eq!(find(TABLE, Path::new("/mnt/a b")).as_deref(), Some("/data/x y.zarr"));
         assert_eq!(find(TABLE, Path::new("/mnt/c")), None);
         assert_eq!(find(TABLE, Path::new("/mnt/e")), None);
     }

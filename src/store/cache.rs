@@ -16,11 +16,7 @@ pub struct ByteCache<K: Hash + Eq, V> {
 impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
     /// An empty cache of `budget` bytes.
     pub fn new(budget: usize) -> Self {
-        Self {
-            entries: LruCache::unbounded(),
-            bytes: 0,
-            budget,
-        }
+        Self { entries: LruCache::unbounded(), bytes: 0, budget }
     }
 
     /// The value of `key`, which counts as its use.
@@ -60,10 +56,7 @@ mod tests {
         cache.put('b', 2, 4);
         assert_eq!(cache.get(&'a'), Some(1));
         cache.put('c', 3, 4);
-        assert_eq!(
-            (cache.get(&'a'), cache.get(&'b'), cache.get(&'c')),
-            (Some(1), None, Some(3))
-        );
+        assert_eq!((cache.get(&'a'), cache.get(&'b'), cache.get(&'c')), (Some(1), None, Some(3)));
         cache.put('a', 9, 8);
         assert_eq!((cache.get(&'a'), cache.get(&'c')), (Some(9), None));
     }

@@ -55,15 +55,10 @@ impl ShardStore {
         from: u64,
     ) -> Result<Arc<Window>, StoreError> {
         let flat = is_flat(array);
-        let path = if flat {
-            array.path.clone()
-        } else {
-            array.path.join(array.layout.keys.key(prefix))
-        };
+        let path =
+            if flat { array.path.clone() } else { array.path.join(array.layout.keys.key(prefix)) };
         let key = (array.id, path);
-        let cached = lock(&self.windows)
-            .get(&key)
-            .filter(|window| window.covers(from));
+        let cached = lock(&self.windows).get(&key).filter(|window| window.covers(from));
         if let Some(window) = cached
             && (self.config.immutable || self.is_listed(&key.1, &window))
         {
@@ -77,12 +72,7 @@ impl ShardStore {
             }
             Err(error) => return Err(io_error(&key.1)(error)),
         };
-        let mut lowest = Lowest {
-            from,
-            limit: WINDOW_SHARDS,
-            heap: BinaryHeap::new(),
-            cut: false,
-        };
+        let mut lowest = Lowest { from, limit: WINDOW_SHARDS, heap: BinaryHeap::new(), cut: false };
         let visit = &mut |item: super::storage::DirItem<'_>| {
             let name = item.name.to_str();
             if let Some(number) = name.and_then(|name| shard_number(array, prefix, name)) {
@@ -90,9 +80,7 @@ impl ShardStore {
             }
             ControlFlow::Continue(())
         };
-        self.storage
-            .list(&key.1, 0, visit)
-            .map_err(io_error(&key.1))?;
+        self.storage.list(&key.1, 0, visit).map_err(io_error(&key.1))?;
         let settled = SystemTime::now()
             .duration_since(directory.mtime.into())
             .is_ok_and(|age| age > DATE_GRANULARITY);
@@ -134,20 +122,13 @@ impl ShardStore {
         let Some(directory) = &window.directory else {
             return false;
         };
-        self.storage
-            .stat(path)
-            .is_ok_and(|stat| stat.unchanged(directory))
+        self.storage.stat(path).is_ok_and(|stat| stat.unchanged(directory))
     }
 }
 
 impl Window {
     fn empty(from: u64) -> Self {
-        Self {
-            from,
-            numbers: Vec::new(),
-            complete: true,
-            directory: None,
-        }
+        Self { from, numbers: Vec::new(), complete: true, directory: None }
     }
 }
 
@@ -162,12 +143,9 @@ fn shard_number(array: &SourceArray, prefix: &[u64], name: &str) -> Option<u64> 
     let grid = &array.layout.shard_grid;
     if is_flat(array) {
         let coords = array.layout.keys.parse_flat(name, grid.len())?;
-        coords
-            .iter()
-            .zip(grid)
-            .try_fold(0, |number, (coord, axis)| {
-                (*coord < axis.shards()).then(|| number * axis.shards() + coord)
-            })
+        coords.iter().zip(grid).try_fold(0, |number, (coord, axis)| {
+            (*coord < axis.shards()).then(|| number * axis.shards() + coord)
+        })
     } else {
         let shards = grid.get(prefix.len())?.shards();
         number(name).filter(|coord| *coord < shards)
@@ -202,29 +180,16 @@ mod tests {
 
     #[test]
     fn the_lowest_numbers_are_kept() {
-        let mut lowest = Lowest {
-            from: 3,
-            limit: 3,
-            heap: BinaryHeap::new(),
-            cut: false,
-        };
+        let mut lowest = Lowest { from: 3, limit: 3, heap: BinaryHeap::new(), cut: false };
         for number in [9, 1, 7, 3, 8, 2, 5] {
             lowest.add(number);
         }
-        assert_eq!(
-            (lowest.heap.into_sorted_vec(), lowest.cut),
-            (vec![3, 5, 7], true)
-        );
+        assert_eq!((lowest.heap.into_sorted_vec(), lowest.cut), (vec![3, 5, 7], true));
     }
 
     #[test]
     fn a_window_covers_what_it_has_seen() {
-        let window = Window {
-            from: 3,
-            numbers: vec![3, 5, 7],
-            complete: false,
-            directory: None,
-        };
+        let window = Window { from: 3, numbers: vec![3, 5, 7], complete: false, directory: None };
         assert!(window.covers(3) && window.covers(7));
         assert!(!window.covers(2) && !window.covers(8));
         assert_eq!(window.from(4), [5, 7]);

@@ -33,19 +33,9 @@ impl LocalStorage {
     }
 
     fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        let path = if path.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            path
-        };
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        Ok(fs::openat2(
-            &self.root,
-            path,
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-            resolve,
-        )?)
+        Ok(fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
     }
 
     fn stat_with(&self, path: &Path, flags: OFlags) -> io::Result<Stat> {
@@ -60,10 +50,7 @@ impl Storage for LocalStorage {
         // A named pipe in a shard's place must not block the mount.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = self.open_beneath(path, flags)?;
-        Ok(Arc::new(LocalFile {
-            file,
-            stats: Arc::clone(&self.stats),
-        }))
+        Ok(Arc::new(LocalFile { file, stats: Arc::clone(&self.stats) }))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -94,11 +81,8 @@ impl Storage for LocalStorage {
             if name == "." || name == ".." {
                 continue;
             }
-            let item = DirItem {
-                name,
-                kind: kind_of(entry.file_type()),
-                next: entry.next_entry_cookie(),
-            };
+            let item =
+                DirItem { name, kind: kind_of(entry.file_type()), next: entry.next_entry_cookie() };
             if visit(item) == ControlFlow::Break(()) {
                 break;
             }
@@ -203,10 +187,7 @@ mod tests {
             let error = storage.open(Path::new(path)).err().unwrap();
             assert_eq!(error.raw_os_error(), Some(libc::EXDEV), "{path}");
         }
-        assert_eq!(
-            storage.lstat(Path::new("out")).unwrap().kind,
-            FileKind::Symlink
-        );
+        assert_eq!(storage.lstat(Path::new("out")).unwrap().kind, FileKind::Symlink);
         assert_eq!(storage.read_link(Path::new("out")).unwrap(), "../outside");
     }
 

@@ -16,6 +16,8 @@ pub struct MemoryStorage {
     files: Mutex<BTreeMap<PathBuf, Arc<MemoryFile>>>,
     /// Every change is a tick; files are dated with it.
     clock: AtomicU64,
+    /// When a file was last put in or taken out; every directory is dated with it.
+    renamed: AtomicU64,
     faults: Arc<Faults>,
 }
 
@@ -24,6 +26,7 @@ pub struct MemoryStorage {
 struct Faults {
     /// Operations until the failing one, counted from 1; 0 for none.
     countdown: AtomicU64,
+    failed: AtomicU64,
     operations: AtomicU64,
 }
 
@@ -31,11 +34,11 @@ impl Faults {
     fn check(&self) -> io::Result<()> {
         self.operations.fetch_add(1, Ordering::Relaxed);
         let due = |left: u64| left.checked_sub(1);
-        match self
-            .countdown
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due)
-        {
-            Ok(1) => Err(io::Error::from_raw_os_error(libc::EIO)),
+        match self.countdown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due) {
+            Ok(1) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            }
             _ => Ok(()),
         }
     }
@@ -52,12 +55,9 @@ impl MemoryStorage {
     /// Puts a new file in the place of `path`, as a rename does.
     pub fn replace(&self, path: &str, content: impl Into<Vec<u8>>) {
         let tick = self.tick();
+        self.renamed.store(tick, Ordering::Relaxed);
         let content = Mutex::new((content.into(), tick));
-        let file = MemoryFile {
-            ino: tick,
-            content,
-            faults: Arc::clone(&self.faults),
-        };
+        let file = MemoryFile { ino: tick, content, faults: Arc::clone(&self.faults) };
         self.lock().insert(path.into(), Arc::new(file));
     }
 
@@ -73,12 +73,18 @@ impl MemoryStorage {
 
     /// Removes a file.
     pub fn remove(&self, path: &str) {
+        self.renamed.store(self.tick(), Ordering::Relaxed);
         self.lock().remove(Path::new(path));
     }
 
     /// Lets the `nth` operation from now, counted from 1, fail with EIO.
     pub fn fail_nth(&self, nth: u64) {
         self.faults.countdown.store(nth, Ordering::Relaxed);
+    }
+
+    /// Whether an operation has failed on command.
+    pub fn has_failed(&self) -> bool {
+        self.faults.failed.load(Ordering::Relaxed) > 0
     }
 
     /// Operations so far.
@@ -108,11 +114,8 @@ impl MemoryStorage {
             };
             let mut parts = below.components();
             if let Some(name) = parts.next() {
-                let kind = if parts.next().is_some() {
-                    FileKind::Directory
-                } else {
-                    FileKind::File
-                };
+                let kind =
+                    if parts.next().is_some() { FileKind::Directory } else { FileKind::File };
                 children.insert(name.as_os_str().to_owned(), kind);
             }
         }
@@ -133,7 +136,7 @@ impl Storage for MemoryStorage {
     fn lstat(&self, path: &Path) -> io::Result<Stat> {
         self.faults.check()?;
         if path.as_os_str().is_empty() || !self.children(path).is_empty() {
-            return Ok(stat(FileKind::Directory, 1, 0, 0));
+            return Ok(stat(FileKind::Directory, 1, 0, self.renamed.load(Ordering::Relaxed)));
         }
         self.file(path)?.stat_now()
     }
@@ -148,15 +151,8 @@ impl Storage for MemoryStorage {
         if children.is_empty() && !path.as_os_str().is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
-        for (next, (name, kind)) in (1..)
-            .zip(&children)
-            .skip(usize::try_from(from).unwrap_or(0))
-        {
-            let item = DirItem {
-                name: OsStr::new(name),
-                kind: Some(*kind),
-                next,
-            };
+        for (next, (name, kind)) in (1..).zip(&children).skip(usize::try_from(from).unwrap_or(0)) {
+            let item = DirItem { name: OsStr::new(name), kind: Some(*kind), next };
             if visit(item) == ControlFlow::Break(()) {
                 break;
             }
@@ -172,12 +168,7 @@ impl Storage for MemoryStorage {
 impl MemoryFile {
     fn stat_now(&self) -> io::Result<Stat> {
         let content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(stat(
-            FileKind::File,
-            self.ino,
-            content.0.len() as u64,
-            content.1,
-        ))
+        Ok(stat(FileKind::File, self.ino, content.0.len() as u64, content.1))
     }
 }
 
@@ -185,9 +176,7 @@ impl StorageFile for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.faults.check()?;
         let content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = usize::try_from(offset)
-            .ok()
-            .and_then(|offset| content.0.get(offset..));
+        let rest = usize::try_from(offset).ok().and_then(|offset| content.0.get(offset..));
         let rest = rest.unwrap_or_default();
         let length = rest.len().min(buffer.len());
         buffer[..length].copy_from_slice(&rest[..length]);
@@ -201,24 +190,7 @@ impl StorageFile for MemoryFile {
 }
 
 fn stat(kind: FileKind, ino: u64, size: u64, tick: u64) -> Stat {
-    let time = Timestamp {
-        seconds: i64::try_from(tick).unwrap_or(i64::MAX),
-        nanoseconds: 0,
-    };
-    let mode = if kind == FileKind::Directory {
-        0o755
-    } else {
-        0o644
-    };
-    Stat {
-        dev: 1,
-        ino,
-        kind,
-        mode,
-        uid: 0,
-        gid: 0,
-        size,
-        mtime: time,
-        ctime: time,
-    }
+    let time = Timestamp { seconds: i64::try_from(tick).unwrap_or(i64::MAX), nanoseconds: 0 };
+    let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
+    Stat { dev: 1, ino, kind, mode, uid: 0, gid: 0, size, mtime: time, ctime: time }
 }

@@ -30,7 +30,7 @@ use self::storage::{Stat, Storage, StorageFile};
 use crate::format::sharding::{Location, ShardedArray};
 use crate::stats::Stats;
 
-/// How long a shard is trusted where its freshness is not asked for.
+/// How long what was seen of the source is believed where its freshness is not asked for.
 pub const TRUSTED: Duration = Duration::from_secs(1);
 
 /// Stripes of the lock that keeps two threads from reading one index at once.
@@ -59,6 +59,8 @@ impl SourceArray {
 pub struct StoreConfig {
     /// Nobody changes the source: nothing is ever looked at twice.
     pub immutable: bool,
+    /// How long what was seen of the source is believed where its freshness is not asked for.
+    pub trusted: Duration,
     /// Bytes of indexes and decoded shards to keep.
     pub cache_size: usize,
     /// Shard files to keep open.
@@ -71,6 +73,7 @@ impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             immutable: false,
+            trusted: TRUSTED,
             cache_size: 64 << 20,
             open_files: 256,
             decode_limit: 1 << 30,
@@ -103,16 +106,8 @@ pub struct ChunkReader {
 }
 
 enum ReadFrom {
-    File {
-        file: Arc<dyn StorageFile>,
-        offset: u64,
-        nbytes: u64,
-    },
-    Memory {
-        bytes: Arc<[u8]>,
-        start: usize,
-        end: usize,
-    },
+    File { file: Arc<dyn StorageFile>, offset: u64, nbytes: u64 },
+    Memory { bytes: Arc<[u8]>, start: usize, end: usize },
 }
 
 /// The shards of a source.
@@ -191,10 +186,7 @@ impl ShardStore {
             match body {
                 None => return Ok(None),
                 Some(body) if level == last => {
-                    return Ok(Some(Chunk {
-                        shard: *shard.stat(),
-                        body,
-                    }));
+                    return Ok(Some(Chunk { shard: *shard.stat(), body }));
                 }
                 Some(body) => {
                     let id = shard.id().inner(array, level, position);
@@ -217,11 +209,7 @@ impl ShardStore {
             InnerError::Damaged(damage) => StoreError::Damaged { shard, damage },
             InnerError::Entry(error) => {
                 let position = location.positions[level].clone();
-                StoreError::BadEntry {
-                    shard,
-                    position,
-                    error,
-                }
+                StoreError::BadEntry { shard, position, error }
             }
         };
         self.report(&error);
@@ -236,27 +224,18 @@ impl ShardStore {
         chunk: &Chunk,
     ) -> Result<Option<ChunkReader>, StoreError> {
         let source = match &chunk.body {
-            Body::InMemory { bytes, start, end } => ReadFrom::Memory {
-                bytes: Arc::clone(bytes),
-                start: *start,
-                end: *end,
-            },
+            Body::InMemory { bytes, start, end } => {
+                ReadFrom::Memory { bytes: Arc::clone(bytes), start: *start, end: *end }
+            }
             Body::InFile { offset, nbytes } => {
                 let location = array.layout.locate(coords);
                 let Some(file) = self.shard_file(array, &location.shard, &chunk.shard)? else {
                     return Ok(None);
                 };
-                ReadFrom::File {
-                    file,
-                    offset: *offset,
-                    nbytes: *nbytes,
-                }
+                ReadFrom::File { file, offset: *offset, nbytes: *nbytes }
             }
         };
-        Ok(Some(ChunkReader {
-            source,
-            shard: chunk.shard,
-        }))
+        Ok(Some(ChunkReader { source, shard: chunk.shard }))
     }
 
     /// The open file of a shard; None if the file there is not the one that `expected` describes.
@@ -277,10 +256,7 @@ impl ShardStore {
             let file = self.storage.open(&path)?;
             Ok((file.stat()?, file))
         };
-        let (stat, file) = open().map_err(|error| StoreError::Io {
-            path: path.clone(),
-            error,
-        })?;
+        let (stat, file) = open().map_err(|error| StoreError::Io { path: path.clone(), error })?;
         if !stat.unchanged(expected) {
             return Ok(None);
         }
@@ -342,11 +318,7 @@ impl ChunkReader {
                 buffer.extend_from_slice(bytes.get(from..from + length).unwrap_or_default());
                 Ok(())
             }
-            ReadFrom::File {
-                file,
-                offset: start,
-                ..
-            } => {
+            ReadFrom::File { file, offset: start, .. } => {
                 let filled = buffer.len();
                 buffer.resize(filled + length, 0);
                 match file.read_at(&mut buffer[filled..], start + offset)? {
@@ -374,8 +346,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Turns an I/O error on `path` into a [`StoreError`].
 pub fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError + '_ {
-    |error| StoreError::Io {
-        path: path.to_owned(),
-        error,
-    }
+    |error| StoreError::Io { path: path.to_owned(), error }
 }

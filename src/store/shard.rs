@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::error::{Damage, StoreError};
 use super::storage::{FileKind, Stat, StorageFile};
-use super::{Freshness, ShardStore, SourceArray, TRUSTED, io_error, lock};
+use super::{Freshness, ShardStore, SourceArray, io_error, lock};
 use crate::format::after::{decode, trailing_checksums};
 use crate::format::codec::IndexLocation;
 use crate::format::index::{EntryError, IndexError, ShardIndex, product};
@@ -30,11 +30,7 @@ impl ShardId {
     pub(super) fn of_shard(array: &SourceArray, shard: &[u64]) -> Self {
         let axes = shard.iter().zip(&array.layout.shard_grid);
         let number = axes.fold(0, |number, (coord, axis)| number * axis.shards() + coord);
-        Self {
-            array: array.id,
-            level: 0,
-            number,
-        }
+        Self { array: array.id, level: 0, number }
     }
 
     /// The shard at `position` (along the array's axes) inside this one, which is of `level`.
@@ -43,11 +39,7 @@ impl ShardId {
         // metadata: numbers are unique and do not overflow.
         let axes = position.iter().zip(array.layout.most_chunks(level));
         let number = axes.fold(self.number, |number, (coord, most)| number * most + coord);
-        Self {
-            array: self.array,
-            level: level + 1,
-            number,
-        }
+        Self { array: self.array, level: level + 1, number }
     }
 
     pub(super) fn stripe(&self, stripes: usize) -> usize {
@@ -89,20 +81,13 @@ impl Body {
     /// A part of these bytes; the caller has checked that it lies within them.
     fn part(&self, from: u64, nbytes: u64) -> Self {
         match self {
-            Self::InFile { offset, .. } => Self::InFile {
-                offset: offset + from,
-                nbytes,
-            },
+            Self::InFile { offset, .. } => Self::InFile { offset: offset + from, nbytes },
             Self::InMemory { bytes, start, .. } => {
                 // Within a slice that is in memory: both fit.
                 let from = usize::try_from(from).unwrap_or(0);
                 let length = usize::try_from(nbytes).unwrap_or(0);
                 let start = start + from;
-                Self::InMemory {
-                    bytes: Arc::clone(bytes),
-                    start,
-                    end: start + length,
-                }
+                Self::InMemory { bytes: Arc::clone(bytes), start, end: start + length }
             }
         }
     }
@@ -166,31 +151,24 @@ impl LoadedShard {
         level: &ShardingLevel,
         position: &[u64],
     ) -> Result<Option<Body>, InnerError> {
-        let ready = self
-            .state
-            .as_ref()
-            .map_err(|damage| InnerError::Damaged(Arc::clone(damage)))?;
-        let range = ready
-            .index
-            .range(level.in_shard_axes(position), ready.body.nbytes());
+        let ready =
+            self.state.as_ref().map_err(|damage| InnerError::Damaged(Arc::clone(damage)))?;
+        let range = ready.index.range(level.in_shard_axes(position), ready.body.nbytes());
         let range = range.map_err(InnerError::Entry)?;
         Ok(range.map(|range| ready.body.part(range.offset, range.nbytes)))
     }
 
     fn memory(&self) -> usize {
         let state = match &self.state {
-            Ok(Ready {
-                body: Body::InMemory { bytes, .. },
-                index,
-            }) => bytes.len() + index.memory(),
+            Ok(Ready { body: Body::InMemory { bytes, .. }, index }) => bytes.len() + index.memory(),
             Ok(Ready { index, .. }) => index.memory(),
             Err(_) => 0,
         };
         size_of::<Self>() + state
     }
 
-    fn is_trusted(&self) -> bool {
-        let trusted = u64::try_from(TRUSTED.as_millis()).unwrap_or(0);
+    fn is_trusted(&self, trusted: Duration) -> bool {
+        let trusted = u64::try_from(trusted.as_millis()).unwrap_or(0);
         now().saturating_sub(self.checked.load(Ordering::Relaxed)) < trusted
     }
 }
@@ -198,9 +176,7 @@ impl LoadedShard {
 /// Milliseconds since the first call, plus one.
 fn now() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    u64::try_from(START.elapsed().as_millis())
-        .unwrap_or(u64::MAX)
-        .saturating_add(1)
+    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
 /// How one level of shards is decoded.
@@ -221,7 +197,8 @@ impl ShardStore {
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
         let id = ShardId::of_shard(array, coords);
         let trusted = |shard: &LoadedShard| {
-            self.config.immutable || (freshness == Freshness::Recent && shard.is_trusted())
+            self.config.immutable
+                || (freshness == Freshness::Recent && shard.is_trusted(self.config.trusted))
         };
         let cached = lock(&self.shards).get(&id);
         if let Some(shard) = &cached
@@ -245,9 +222,7 @@ impl ShardStore {
         {
             return Ok(Some(shard));
         }
-        let loaded = self
-            .load(array, coords, id, &path)
-            .inspect_err(|error| self.report(error))?;
+        let loaded = self.load(array, coords, id, &path).inspect_err(|error| self.report(error))?;
         match &loaded {
             Some(shard) => lock(&self.shards).put(id, Arc::clone(shard), shard.memory()),
             None => lock(&self.shards).remove(&id),
@@ -257,10 +232,7 @@ impl ShardStore {
 
     fn is_current(&self, shard: &LoadedShard, path: &Path) -> bool {
         let asked = now();
-        let current = self
-            .storage
-            .stat(path)
-            .is_ok_and(|stat| stat.unchanged(&shard.stat));
+        let current = self.storage.stat(path).is_ok_and(|stat| stat.unchanged(&shard.stat));
         if current {
             shard.checked.store(asked, Ordering::Relaxed);
         }
@@ -286,9 +258,7 @@ impl ShardStore {
                 Err(error) => return self.not_opened(id, path, error),
             };
             let before = file.stat().map_err(io_error(path))?;
-            let state = self
-                .read_shard(&decoding, &*file, &before)
-                .map_err(io_error(path))?;
+            let state = self.read_shard(&decoding, &*file, &before).map_err(io_error(path))?;
             let after = file.stat().map_err(io_error(path))?;
             if !before.unchanged(&after) {
                 continue;
@@ -296,9 +266,7 @@ impl ShardStore {
             lock(&self.files).put(id, (after, file));
             return Ok(Some(self.loaded(id, path, after, state, asked)));
         }
-        Err(StoreError::Changing {
-            shard: path.to_owned(),
-        })
+        Err(StoreError::Changing { shard: path.to_owned() })
     }
 
     /// A shard that cannot be opened is absent, damaged, or out of reach for this user.
@@ -309,17 +277,20 @@ impl ShardStore {
         error: std::io::Error,
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
         match error.raw_os_error() {
-            Some(libc::ENOENT) if self.storage.lstat(path).is_err() => Ok(None),
+            Some(libc::ENOENT) if self.is_gone(path) => Ok(None),
             Some(libc::ENOENT | libc::ELOOP | libc::EXDEV | libc::ENOTDIR | libc::ENXIO) => {
                 let stat = self.storage.lstat(path).unwrap_or(UNREACHABLE);
                 let damage = Damage::Unreachable(error);
                 Ok(Some(self.loaded(id, path, stat, Err(damage), now())))
             }
-            _ => Err(StoreError::Io {
-                path: path.to_owned(),
-                error,
-            }),
+            _ => Err(StoreError::Io { path: path.to_owned(), error }),
         }
+    }
+
+    /// Whether there is nothing at `path`, not even a symbolic link that leads nowhere.
+    fn is_gone(&self, path: &Path) -> bool {
+        let absent = |error: std::io::Error| error.raw_os_error() == Some(libc::ENOENT);
+        self.storage.lstat(path).is_err_and(absent)
     }
 
     fn loaded(
@@ -336,12 +307,7 @@ impl ShardStore {
             let (shard, damage) = (path.to_owned(), Arc::clone(damage));
             self.report(&StoreError::Damaged { shard, damage });
         }
-        Arc::new(LoadedShard {
-            id,
-            stat,
-            state,
-            checked: AtomicU64::new(asked),
-        })
+        Arc::new(LoadedShard { id, stat, state, checked: AtomicU64::new(asked) })
     }
 
     fn read_shard(
@@ -356,14 +322,7 @@ impl ShardStore {
         if stat.size == 0 {
             return Ok(Err(Damage::Empty));
         }
-        self.read_ready(
-            decoding,
-            file,
-            Body::InFile {
-                offset: 0,
-                nbytes: stat.size,
-            },
-        )
+        self.read_ready(decoding, file, Body::InFile { offset: 0, nbytes: stat.size })
     }
 
     /// Reads the index of the shard whose stored bytes are `stored`.
@@ -383,28 +342,20 @@ impl ShardStore {
             return Ok(Err(IndexError::Limit { slots }.into()));
         };
         let Some(from_end) = body.nbytes().checked_sub(size) else {
-            return Ok(Err(Damage::TooShort {
-                found: body.nbytes(),
-                index: size,
-            }));
+            return Ok(Err(Damage::TooShort { found: body.nbytes(), index: size }));
         };
         let at = match level.index_location {
             IndexLocation::Start => 0,
             IndexLocation::End => from_end,
         };
         let Some(bytes) = body.part(at, size).read(file)? else {
-            return Ok(Err(Damage::TooShort {
-                found: body.nbytes(),
-                index: size,
-            }));
+            return Ok(Err(Damage::TooShort { found: body.nbytes(), index: size }));
         };
         self.stats.indexes.loads.count();
         self.stats.indexes.load_bytes.add(size);
         let (codecs, location) = (&level.index_codecs, level.index_location);
         let index = ShardIndex::decode(bytes, codecs, location, &decoding.chunks_per_shard);
-        Ok(index
-            .map(|index| Ready { body, index })
-            .map_err(Damage::from))
+        Ok(index.map(|index| Ready { body, index }).map_err(Damage::from))
     }
 
     /// Undoes the codecs over the whole shard. Checksums over a shard in a file are not verified:
@@ -419,10 +370,7 @@ impl ShardStore {
         if let Some(trailing) = trailing_checksums(after) {
             return Ok(match found.checked_sub(trailing) {
                 Some(nbytes) => Ok(stored.part(0, nbytes)),
-                None => Err(Damage::TooShort {
-                    found,
-                    index: trailing,
-                }),
+                None => Err(Damage::TooShort { found, index: trailing }),
             });
         }
         let limit = decoding.limit;
@@ -430,18 +378,11 @@ impl ShardStore {
             return Ok(Err(Damage::TooLong { found, limit }));
         }
         let Some(bytes) = stored.read(file)? else {
-            return Ok(Err(Damage::TooShort {
-                found,
-                index: found,
-            }));
+            return Ok(Err(Damage::TooShort { found, index: found }));
         };
         self.stats.indexes.decoded.count();
         Ok(match decode(after, bytes, limit) {
-            Ok(bytes) => Ok(Body::InMemory {
-                start: 0,
-                end: bytes.len(),
-                bytes: bytes.into(),
-            }),
+            Ok(bytes) => Ok(Body::InMemory { start: 0, end: bytes.len(), bytes: bytes.into() }),
             Err(error) => Err(error.into()),
         })
     }
@@ -471,11 +412,7 @@ impl ShardStore {
             Err(damage) => {
                 let (path, damage) = (array.shard_path(outer), Arc::clone(damage));
                 let position = location.positions[id.level - 1].clone();
-                let error = StoreError::InnerDamaged {
-                    shard: path,
-                    position,
-                    damage,
-                };
+                let error = StoreError::InnerDamaged { shard: path, position, damage };
                 self.report(&error);
                 Err(error)
             }
@@ -491,20 +428,14 @@ impl ShardStore {
         body: Body,
     ) -> Result<Arc<LoadedShard>, StoreError> {
         let path = array.shard_path(outer);
-        let changing = || StoreError::Changing {
-            shard: path.clone(),
-        };
-        let file = self
-            .shard_file(array, outer, &parent.stat)?
-            .ok_or_else(changing)?;
+        let changing = || StoreError::Changing { shard: path.clone() };
+        let file = self.shard_file(array, outer, &parent.stat)?.ok_or_else(changing)?;
         let decoding = Decoding {
             level: &array.layout.levels[id.level],
             chunks_per_shard: array.layout.chunks_per_shard(id.level, outer),
             limit: self.config.decode_limit,
         };
-        let state = self
-            .read_ready(&decoding, &*file, body)
-            .map_err(io_error(&path))?;
+        let state = self.read_ready(&decoding, &*file, body).map_err(io_error(&path))?;
         if !self.config.immutable {
             let after = file.stat().map_err(io_error(&path))?;
             if !after.same_content(&parent.stat) {
@@ -516,12 +447,7 @@ impl ShardStore {
             self.stats.indexes.damaged.count();
         }
         let checked = AtomicU64::new(parent.checked.load(Ordering::Relaxed));
-        let shard = Arc::new(LoadedShard {
-            id,
-            stat: parent.stat,
-            state,
-            checked,
-        });
+        let shard = Arc::new(LoadedShard { id, stat: parent.stat, state, checked });
         lock(&self.shards).put(id, Arc::clone(&shard), shard.memory());
         Ok(shard)
     }
@@ -536,12 +462,6 @@ const UNREACHABLE: Stat = Stat {
     uid: 0,
     gid: 0,
     size: 0,
-    mtime: super::storage::Timestamp {
-        seconds: 0,
-        nanoseconds: 0,
-    },
-    ctime: super::storage::Timestamp {
-        seconds: 0,
-        nanoseconds: 0,
-    },
+    mtime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
+    ctime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
 };

@@ -27,9 +27,7 @@ impl From<Timestamp> for SystemTime {
             Self::UNIX_EPOCH.checked_add(seconds)
         };
         let fraction = Duration::from_nanos(u64::from(time.nanoseconds));
-        whole
-            .and_then(|whole| whole.checked_add(fraction))
-            .unwrap_or(Self::UNIX_EPOCH)
+        whole.and_then(|whole| whole.checked_add(fraction)).unwrap_or(Self::UNIX_EPOCH)
     }
 }
 

@@ -39,15 +39,10 @@ impl InodeRange {
     /// the ranges that turned out to be taken.
     pub fn new(nodes: u64, hash: u64, attempt: u64) -> Self {
         let fits = |bits: &u32| nodes <= 1 << bits;
-        let class = NUMBER_BITS
-            .iter()
-            .position(fits)
-            .unwrap_or(NUMBER_BITS.len() - 1);
+        let class = NUMBER_BITS.iter().position(fits).unwrap_or(NUMBER_BITS.len() - 1);
         let bits = NUMBER_BITS[class];
         let place = hash.wrapping_add(attempt) & low_bits(CLASS_SHIFT - bits);
-        Self {
-            base: TREE_BIT | (class as u64) << CLASS_SHIFT | place << bits,
-        }
+        Self { base: TREE_BIT | (class as u64) << CLASS_SHIFT | place << bits }
     }
 
     /// The range that an inode number lies in and the node's number; None if it is of no tree.
@@ -56,18 +51,10 @@ impl InodeRange {
             return None;
         }
         let class = ino >> CLASS_SHIFT & low_bits(3);
-        let bits = NUMBER_BITS
-            .iter()
-            .zip(0..)
-            .find(|(_, at)| *at == class)
-            .map(|(bits, _)| *bits)?;
+        let bits =
+            NUMBER_BITS.iter().zip(0..).find(|(_, at)| *at == class).map(|(bits, _)| *bits)?;
         let number = ino & low_bits(bits);
-        Some((
-            Self {
-                base: ino & !low_bits(bits),
-            },
-            number,
-        ))
+        Some((Self { base: ino & !low_bits(bits) }, number))
     }
 
     /// A number that no other range has.
@@ -96,11 +83,7 @@ pub fn stable_hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for part in parts {
-        hash = (part.len() as u64)
-            .to_le_bytes()
-            .iter()
-            .chain(part)
-            .fold(hash, step);
+        hash = (part.len() as u64).to_le_bytes().iter().chain(part).fold(hash, step);
     }
     hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -108,11 +91,7 @@ pub fn stable_hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
 }
 
 const fn low_bits(bits: u32) -> u64 {
-    if bits >= 64 {
-        u64::MAX
-    } else {
-        (1 << bits) - 1
-    }
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
 }
 
 #[cfg(test)]
@@ -134,15 +113,9 @@ mod tests {
 
     #[test]
     fn the_next_range_is_another_one() {
-        assert_ne!(
-            InodeRange::new(1 << 30, 7, 0),
-            InodeRange::new(1 << 30, 7, 1)
-        );
+        assert_ne!(InodeRange::new(1 << 30, 7, 0), InodeRange::new(1 << 30, 7, 1));
         // There is only one range of the largest class.
-        assert_eq!(
-            InodeRange::new(1 << 60, 7, 0),
-            InodeRange::new(1 << 60, 7, 1)
-        );
+        assert_eq!(InodeRange::new(1 << 60, 7, 0), InodeRange::new(1 << 60, 7, 1));
     }
 
     #[test]
@@ -154,14 +127,8 @@ mod tests {
 
     #[test]
     fn the_hash_is_what_it_always_was() {
-        assert_eq!(
-            stable_hash([&b"ab"[..], b"c"]),
-            stable_hash([&b"ab"[..], b"c"])
-        );
-        assert_ne!(
-            stable_hash([&b"ab"[..], b"c"]),
-            stable_hash([&b"a"[..], b"bc"])
-        );
+        assert_eq!(stable_hash([&b"ab"[..], b"c"]), stable_hash([&b"ab"[..], b"c"]));
+        assert_ne!(stable_hash([&b"ab"[..], b"c"]), stable_hash([&b"a"[..], b"bc"]));
         assert_eq!(stable_hash([&b"volume.zarr"[..]]), STABLE);
     }
 

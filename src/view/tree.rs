@@ -29,29 +29,16 @@ pub struct ChunkTree {
 impl ChunkTree {
     /// The tree of an array whose chunk grid is `grid`.
     pub fn new(keys: KeyEncoding, grid: Vec<u64>) -> Result<Self, MetadataError> {
-        let limit = || MetadataError::Limit {
-            what: "chunks",
-            limit: MAX_TREE_NODES,
-        };
+        let limit = || MetadataError::Limit { what: "chunks", limit: MAX_TREE_NODES };
         let mut bases = Vec::with_capacity(grid.len() + 1);
         let (mut nodes, mut of_depth) = (0_u64, 1_u64);
         for depth in 0..=grid.len() {
             bases.push(nodes);
             nodes = nodes.checked_add(of_depth).ok_or_else(limit)?;
-            of_depth = of_depth
-                .checked_mul(grid.get(depth).copied().unwrap_or(0))
-                .ok_or_else(limit)?;
+            of_depth =
+                of_depth.checked_mul(grid.get(depth).copied().unwrap_or(0)).ok_or_else(limit)?;
         }
-        if nodes <= MAX_TREE_NODES {
-            Ok(Self {
-                keys,
-                grid,
-                bases,
-                nodes,
-            })
-        } else {
-            Err(limit())
-        }
+        if nodes <= MAX_TREE_NODES { Ok(Self { keys, grid, bases, nodes }) } else { Err(limit()) }
     }
 
     /// How many nodes there are; numbers are smaller.
@@ -76,11 +63,7 @@ impl ChunkTree {
 
     /// Depth of the nodes that lie in the array's own directory.
     pub fn top_depth(&self) -> usize {
-        if self.is_flat() {
-            self.rank()
-        } else {
-            usize::from(!self.keys.prefixed)
-        }
+        if self.is_flat() { self.rank() } else { usize::from(!self.keys.prefixed) }
     }
 
     /// The number of the node that the coordinates, as many as its depth, stand for.
@@ -94,10 +77,7 @@ impl ChunkTree {
         if number >= self.nodes {
             return None;
         }
-        let depth = self
-            .bases
-            .partition_point(|base| *base <= number)
-            .checked_sub(1)?;
+        let depth = self.bases.partition_point(|base| *base <= number).checked_sub(1)?;
         let mut place = number - self.bases[depth];
         let mut coords = vec![0; depth];
         for (coord, extent) in coords.iter_mut().zip(&self.grid).rev() {
@@ -111,17 +91,10 @@ impl ChunkTree {
     pub fn top(&self, name: &str) -> Option<Coords> {
         if self.is_flat() {
             let coords = self.keys.parse_flat(name, self.rank())?;
-            let within = coords
-                .iter()
-                .zip(&self.grid)
-                .all(|(coord, extent)| coord < extent);
+            let within = coords.iter().zip(&self.grid).all(|(coord, extent)| coord < extent);
             return within.then_some(coords);
         }
-        if self.keys.prefixed {
-            (name == "c").then(Vec::new)
-        } else {
-            self.child(&[], name)
-        }
+        if self.keys.prefixed { (name == "c").then(Vec::new) } else { self.child(&[], name) }
     }
 
     /// The node of that name in the directory `parent`.
@@ -164,15 +137,9 @@ mod tests {
             assert_eq!(slash.child(parent, name), None);
         }
         let unprefixed = tree("v2", "/", &[3, 4]);
-        assert_eq!(
-            (unprefixed.top("1"), unprefixed.top_depth()),
-            (Some(vec![1]), 1)
-        );
+        assert_eq!((unprefixed.top("1"), unprefixed.top_depth()), (Some(vec![1]), 1));
         let flat = tree("default", ".", &[3, 4]);
-        assert_eq!(
-            (flat.top("c.2.3"), flat.top("c.3.0")),
-            (Some(vec![2, 3]), None)
-        );
+        assert_eq!((flat.top("c.2.3"), flat.top("c.3.0")), (Some(vec![2, 3]), None));
         assert_eq!(flat.name(&[2, 3]), "c.2.3");
         assert_eq!(tree("v2", "/", &[]).name(&[]), "0");
         assert_eq!(tree("default", "/", &[]).top("c"), Some(vec![]));
@@ -188,10 +155,7 @@ mod tests {
 
     #[test]
     fn an_absurd_grid_is_refused() {
-        let keys = KeyEncoding {
-            prefixed: true,
-            separator: Separator::Slash,
-        };
+        let keys = KeyEncoding { prefixed: true, separator: Separator::Slash };
         for grid in [vec![1 << 60], vec![1 << 40, 1 << 40], vec![u64::MAX]] {
             ChunkTree::new(keys, grid).unwrap_err();
         }
