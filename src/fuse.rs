@@ -98,9 +98,12 @@ impl Adapter {
 
     fn read_into(&self, ino: u64, handle: Option<u64>, offset: u64, size: u32, reply: ReplyData) {
         BUFFER.with_borrow_mut(|buffer| {
-            buffer.clear();
-            match self.fs.read(ino, handle, offset, size as usize, buffer) {
-                Ok(()) => reply.data(buffer),
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            match self.fs.read(ino, handle, offset, &mut buffer[..size]) {
+                Ok(read) => reply.data(&buffer[..read]),
                 Err(error) => reply.error(self.errno(&error)),
             }
         });

@@ -114,14 +114,14 @@ impl Mount {
         let opened = self.fs.open(ino).map_err(|error| error.errno())?;
         let mut bytes = Vec::new();
         loop {
-            let mut piece = Vec::new();
+            let mut piece = [0; 7];
             let offset = bytes.len() as u64;
-            let read = self.fs.read(ino, Some(opened.handle), offset, 7, &mut piece);
-            read.map_err(|error| error.errno())?;
-            if piece.is_empty() {
+            let read = self.fs.read(ino, Some(opened.handle), offset, &mut piece);
+            let read = read.map_err(|error| error.errno())?;
+            if read == 0 {
                 break;
             }
-            bytes.extend(piece);
+            bytes.extend(&piece[..read]);
         }
         self.fs.release(opened.handle);
         Ok(bytes)
@@ -242,8 +242,12 @@ proptest! {
         model in models(), cut in 1_usize..40,
     ) {
         // What is left of an index without a checksum may look like one.
-        let checked = |level: &support::Level| !matches!(level.index, IndexKind::NoChecksum);
-        prop_assume!(model.levels.iter().all(checked));
+        let mut model = model;
+        for level in &mut model.levels {
+            if matches!(level.index, IndexKind::NoChecksum) {
+                level.index = IndexKind::Usual;
+            }
+        }
         let mount = Mount::new(&model, false);
         let before = mount.walk(100, Listing::Entries);
         for shard in places(&model.shards()) {
@@ -314,9 +318,9 @@ fn an_open_chunk_never_mixes_old_and_new_bytes() {
     let c = mount.fs.lookup(ROOT, "c".as_ref()).unwrap().unwrap();
     let ino = mount.fs.lookup(c.attr.ino, "0".as_ref()).unwrap().unwrap().attr.ino;
     let read = |handle: u64, offset: u64| {
-        let mut bytes = Vec::new();
-        let read = mount.fs.read(ino, Some(handle), offset, 7, &mut bytes);
-        read.map(|()| bytes).map_err(|error| error.errno())
+        let mut bytes = vec![0; 7];
+        let read = mount.fs.read(ino, Some(handle), offset, &mut bytes);
+        read.map(|read| bytes[..read].to_vec()).map_err(|error| error.errno())
     };
     let change = |model: &mut Model, byte: u8| {
         model.chunks = with(byte);

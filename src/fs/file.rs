@@ -73,58 +73,42 @@ impl Fs {
         }
     }
 
-    /// Reads up to `length` bytes at `offset` into `buffer`, which is empty: fewer only at the
-    /// file's end. Without a handle the inode is read as it is now.
+    /// Reads at `offset` into `buffer`; how many bytes: fewer than fit only at the file's end.
+    /// Without a handle the inode is read as it is now.
     pub fn read(
         &self,
         ino: u64,
         handle: Option<u64>,
         offset: u64,
-        length: usize,
-        buffer: &mut Vec<u8>,
-    ) -> Result<()> {
+        buffer: &mut [u8],
+    ) -> Result<usize> {
         self.stats.operations.read.count();
         let handle = handle.and_then(|handle| usize::try_from(handle).ok());
-        match handle.and_then(|handle| self.handles.get(handle)) {
-            Some(handle) => self.read_handle(&handle, offset, length, buffer)?,
-            None => self.read_inode(ino, offset, length, buffer)?,
-        }
-        self.stats.operations.read_bytes.add(buffer.len() as u64);
-        Ok(())
+        let read = match handle.and_then(|handle| self.handles.get(handle)) {
+            Some(handle) => self.read_handle(&handle, offset, buffer)?,
+            None => self.read_inode(ino, offset, buffer)?,
+        };
+        self.stats.operations.read_bytes.add(read as u64);
+        Ok(read)
     }
 
-    fn read_handle(
-        &self,
-        handle: &Handle,
-        offset: u64,
-        length: usize,
-        buffer: &mut Vec<u8>,
-    ) -> Result<()> {
+    fn read_handle(&self, handle: &Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match handle {
-            Handle::Chunk(chunk) => self.read_chunk(chunk, offset, length, buffer),
-            Handle::File(file) => Ok(read_file(&**file, offset, length, buffer)?),
-            Handle::Text(text) => {
-                read_text(text, offset, length, buffer);
-                Ok(())
-            }
+            Handle::Chunk(chunk) => self.read_chunk(chunk, offset, buffer),
+            Handle::File(file) => Ok(file.read_at(buffer, offset)?),
+            Handle::Text(text) => Ok(read_text(text, offset, buffer)),
         }
     }
 
     /// Reads from a file that was never opened: the kernel was told to leave that out.
-    fn read_inode(&self, ino: u64, offset: u64, length: usize, buffer: &mut Vec<u8>) -> Result<()> {
+    fn read_inode(&self, ino: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match self.target(ino)? {
             Target::ControlDirectory => Err(FsError::IsDirectory),
-            Target::StatsFile => {
-                read_text(&self.control.stats_text(), offset, length, buffer);
-                Ok(())
-            }
-            Target::Path(path) => {
-                let handle = self.open_path(&path)?;
-                self.read_handle(&handle, offset, length, buffer)
-            }
+            Target::StatsFile => Ok(read_text(&self.control.stats_text(), offset, buffer)),
+            Target::Path(path) => self.read_handle(&self.open_path(&path)?, offset, buffer),
             Target::Tree(array, coords) => {
                 let reader = self.chunk_reader(&array, &coords, Freshness::Recent)?;
-                Ok(reader.read(buffer, offset, length)?)
+                reader.read(buffer, offset).map_err(|error| torn(&array, &coords, error))
             }
         }
     }
@@ -168,20 +152,12 @@ impl Fs {
 
     /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
     /// be anything: they are read again through the new index, unless old ones were handed out.
-    fn read_chunk(
-        &self,
-        open: &OpenChunk,
-        offset: u64,
-        length: usize,
-        buffer: &mut Vec<u8>,
-    ) -> Result<()> {
-        if self.config.store.immutable {
-            return Ok(open.reader.read(buffer, offset, length)?);
-        }
-        let read = open.reader.read(buffer, offset, length);
-        if open.reader.unchanged()? {
+    fn read_chunk(&self, open: &OpenChunk, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let failed = |error| torn(&open.array, &open.coords, error);
+        let read = open.reader.read(buffer, offset);
+        if self.config.store.immutable || open.reader.unchanged()? {
             open.served.store(true, Ordering::Relaxed);
-            return Ok(read?);
+            return read.map_err(failed);
         }
         let mut moved_to = open.moved_to.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..OPEN_ATTEMPTS {
@@ -193,17 +169,13 @@ impl Fs {
             if !expected || reader.nbytes() != open.reader.nbytes() {
                 break;
             }
-            buffer.clear();
-            let read = reader.read(buffer, offset, length);
+            let read = reader.read(buffer, offset);
             if reader.unchanged()? {
                 *moved_to = Some(*reader.shard());
-                return Ok(read?);
+                return read.map_err(failed);
             }
         }
-        let key = open.array.source.layout.keys.chunk_key(&open.coords);
-        let error = FsError::Torn { array: open.array.source.path.clone(), key };
-        log::error!("{error}");
-        Err(error)
+        Err(failed(std::io::ErrorKind::UnexpectedEof.into()))
     }
 
     /// Attributes of an open file, as it was when it was opened.
@@ -219,22 +191,23 @@ impl Fs {
     }
 }
 
-fn read_text(text: &[u8], offset: u64, length: usize, buffer: &mut Vec<u8>) {
+fn read_text(text: &[u8], offset: u64, buffer: &mut [u8]) -> usize {
     let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
     let rest = rest.unwrap_or_default();
-    buffer.extend_from_slice(&rest[..rest.len().min(length)]);
+    let length = rest.len().min(buffer.len());
+    buffer[..length].copy_from_slice(&rest[..length]);
+    length
 }
 
-fn read_file(
-    file: &dyn StorageFile,
-    offset: u64,
-    length: usize,
-    buffer: &mut Vec<u8>,
-) -> std::io::Result<()> {
-    buffer.resize(length, 0);
-    let read = file.read_at(buffer, offset)?;
-    buffer.truncate(read);
-    Ok(())
+/// What a failed read of a chunk is: a file that ended early was cut short under the reader.
+fn torn(array: &ArrayView, coords: &[u64], error: std::io::Error) -> FsError {
+    if error.kind() != std::io::ErrorKind::UnexpectedEof {
+        return error.into();
+    }
+    let key = array.source.layout.keys.chunk_key(coords);
+    let error = FsError::Torn { array: array.source.path.clone(), key };
+    log::error!("{error}");
+    error
 }
 
 fn too_many() -> std::io::Error {

@@ -100,7 +100,7 @@ impl Nodes {
     /// The node at `directory`, as old as is believed at most. Fails where the source fails for
     /// the moment: that makes nothing of the directory.
     pub fn node(&self, directory: &Path) -> std::io::Result<Arc<Node>> {
-        let cached = self.lock_cache().get(&directory.to_owned());
+        let cached = self.lock_cache().get(directory);
         if let Some(node) = &cached
             && (self.immutable || node.checked.elapsed() < self.trusted)
         {

@@ -1,5 +1,6 @@
 //! A cache with a budget in bytes: what was used least recently goes first.
 
+use std::borrow::Borrow;
 use std::hash::Hash;
 
 use lru::LruCache;
@@ -20,7 +21,10 @@ impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
     }
 
     /// The value of `key`, which counts as its use.
-    pub fn get(&mut self, key: &K) -> Option<V> {
+    pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
         self.entries.get(key).map(|(value, _)| value.clone())
     }
 

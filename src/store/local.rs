@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{self, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom};
 
 use super::storage::{DirItem, FileKind, Space, Stat, Storage, StorageFile, Timestamp, Visit};
 use crate::stats::Stats;
@@ -59,6 +59,14 @@ impl Storage for LocalStorage {
 
     fn lstat(&self, path: &Path) -> io::Result<Stat> {
         self.stat_with(path, OFlags::NOFOLLOW)
+    }
+
+    /// One system call. It may follow links out of the source, but a file that was once opened
+    /// within the source is the same file wherever it is found.
+    fn is_unchanged(&self, path: &Path, known: &Stat) -> bool {
+        self.stats.source.stat.count();
+        let stat = fs::statat(&self.root, path, AtFlags::empty());
+        stat.is_ok_and(|stat| from_raw(&stat).unchanged(known))
     }
 
     fn read_link(&self, path: &Path) -> io::Result<OsString> {
@@ -130,12 +138,15 @@ impl StorageFile for LocalFile {
 }
 
 fn stat_of(file: &OwnedFd) -> io::Result<Stat> {
-    let stat = fs::fstat(file)?;
+    Ok(from_raw(&fs::fstat(file)?))
+}
+
+fn from_raw(stat: &fs::Stat) -> Stat {
     let time = |seconds, nanoseconds| Timestamp {
         seconds,
         nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
     };
-    Ok(Stat {
+    Stat {
         dev: stat.st_dev,
         ino: stat.st_ino,
         kind: kind_of(FileType::from_raw_mode(stat.st_mode)).unwrap_or(FileKind::File),
@@ -145,7 +156,7 @@ fn stat_of(file: &OwnedFd) -> io::Result<Stat> {
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-    })
+    }
 }
 
 fn kind_of(kind: FileType) -> Option<FileKind> {

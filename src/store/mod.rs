@@ -306,24 +306,23 @@ impl ChunkReader {
         &self.shard
     }
 
-    /// Appends up to `length` bytes from `offset` in the chunk to `buffer`. Fewer are read only
-    /// at the chunk's end; a file that ends before its chunk does is an error.
-    pub fn read(&self, buffer: &mut Vec<u8>, offset: u64, length: usize) -> std::io::Result<()> {
+    /// Reads from `offset` in the chunk into `buffer`; how many bytes. Fewer than fit only at the
+    /// chunk's end; a file that ends before its chunk does is an error.
+    pub fn read(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
         let left = usize::try_from(self.nbytes().saturating_sub(offset)).unwrap_or(usize::MAX);
-        let length = length.min(left);
+        let length = buffer.len().min(left);
+        let buffer = &mut buffer[..length];
         match &self.source {
             ReadFrom::Memory { bytes, start, .. } => {
                 // Within the chunk, which is in memory: both fit.
                 let from = start + usize::try_from(offset).unwrap_or(0);
-                buffer.extend_from_slice(bytes.get(from..from + length).unwrap_or_default());
-                Ok(())
+                buffer.copy_from_slice(bytes.get(from..from + length).unwrap_or_default());
+                Ok(length)
             }
             ReadFrom::File { file, offset: start, .. } => {
-                let filled = buffer.len();
-                buffer.resize(filled + length, 0);
-                match file.read_at(&mut buffer[filled..], start + offset)? {
-                    read if read == length => Ok(()),
-                    _ => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+                match file.read_at(buffer, start + offset)? {
+                    read if read == length => Ok(length),
+                    _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
                 }
             }
         }

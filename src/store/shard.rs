@@ -16,6 +16,10 @@ use crate::format::sharding::{Location, ShardingLevel};
 /// A shard that keeps changing while its index is read is given up after so many attempts.
 const LOAD_ATTEMPTS: usize = 4;
 
+/// A shard that was looked at so recently was looked at just now: its chunks are looked up in
+/// bursts, each with an open right after it.
+const JUST_NOW: Duration = Duration::from_millis(10);
+
 /// Names a shard, or a shard inside a shard, within its mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ShardId {
@@ -196,10 +200,11 @@ impl ShardStore {
         freshness: Freshness,
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
         let id = ShardId::of_shard(array, coords);
-        let trusted = |shard: &LoadedShard| {
-            self.config.immutable
-                || (freshness == Freshness::Recent && shard.is_trusted(self.config.trusted))
+        let trusted = match freshness {
+            Freshness::Now => self.config.trusted.min(JUST_NOW),
+            Freshness::Recent => self.config.trusted,
         };
+        let trusted = |shard: &LoadedShard| self.config.immutable || shard.is_trusted(trusted);
         let cached = lock(&self.shards).get(&id);
         if let Some(shard) = &cached
             && trusted(shard)
@@ -232,7 +237,7 @@ impl ShardStore {
 
     fn is_current(&self, shard: &LoadedShard, path: &Path) -> bool {
         let asked = now();
-        let current = self.storage.stat(path).is_ok_and(|stat| stat.unchanged(&shard.stat));
+        let current = self.storage.is_unchanged(path, &shard.stat);
         if current {
             shard.checked.store(asked, Ordering::Relaxed);
         }

@@ -142,6 +142,11 @@ pub trait Storage: Send + Sync {
     /// Attributes of a file or of the symbolic link itself.
     fn lstat(&self, path: &Path) -> io::Result<Stat>;
 
+    /// Whether the file at `path` is the one that `known` describes, and unchanged.
+    fn is_unchanged(&self, path: &Path, known: &Stat) -> bool {
+        self.stat(path).is_ok_and(|stat| stat.unchanged(known))
+    }
+
     /// Target of a symbolic link.
     fn read_link(&self, path: &Path) -> io::Result<OsString>;
 
