@@ -2,7 +2,4 @@
 
 #![no_main]
 
-#[path = "../../tests/fuzz/checks/mod.rs"]
-mod checks;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::after(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| shardfs_fuzz::checks::after(bytes));

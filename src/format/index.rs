@@ -253,11 +253,12 @@ fn strides(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> (Box<[usize]>, usi
     let mut extents: Vec<usize> = chunks_per_shard.iter().map(|n| *n as usize).collect();
     extents.push(2);
     let mut strides = vec![0; rank + 1];
-    let mut step = 1;
+    let mut step = 1_usize;
     for stored_axis in (0..=rank).rev() {
         let axis = codecs.order.as_ref().map_or(stored_axis, |order| order[stored_axis]);
         strides[axis] = step;
-        step *= extents[axis];
+        // The product of some axes of an index without chunks may be anything.
+        step = step.saturating_mul(extents[axis]);
     }
     let pair_stride = strides.pop().unwrap_or(1);
     (strides.into_boxed_slice(), pair_stride)
@@ -340,6 +341,13 @@ mod tests {
         assert_eq!(usual().stored_size(u64::MAX), None);
         let error = ShardIndex::decode(vec![], &usual(), IndexLocation::End, &[1 << 40, 1 << 40]);
         assert_eq!(error.unwrap_err(), IndexError::Limit { slots: u64::MAX });
+    }
+
+    #[test]
+    fn an_index_without_chunks_has_no_entries_whatever_its_other_axes_are() {
+        let checksum = crc32c::crc32c(&[]).to_le_bytes().to_vec();
+        let chunks = [0, 1 << 40, 1 << 40];
+        ShardIndex::decode(checksum, &usual(), IndexLocation::End, &chunks).unwrap();
     }
 
     fn entry(

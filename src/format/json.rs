@@ -21,7 +21,7 @@ const BARE_WORDS: [(&str, &str); 3] = [
 /// Parses a document. A byte order mark is skipped. Nesting deeper than 128 levels is an error.
 pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    serde_json::from_slice(bytes).or_else(|error| match with_stand_ins(bytes) {
+    serde_json::from_slice(bytes).or_else(|error| match replaced(bytes, &BARE_WORDS) {
         Some(text) => Ok(serde_json::from_slice(&text)?),
         None => Err(error.into()),
     })
@@ -30,28 +30,29 @@ pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
 /// Writes a document that [`parse`] has read, indented by two spaces.
 pub fn to_text(value: &Value) -> Vec<u8> {
     // The alternate form of a value's Display is the indented one; it cannot fail.
-    let mut text = format!("{value:#}");
-    if text.contains(r"\u0000shardfs ") {
-        for (word, stand_in) in BARE_WORDS {
-            text = text.replace(stand_in, word);
-        }
+    let text = format!("{value:#}\n");
+    let back = BARE_WORDS.map(|(word, stand_in)| (stand_in, word));
+    if text.contains(r"\u0000shardfs ")
+        && let Some(text) = replaced(text.as_bytes(), &back)
+    {
+        return text;
     }
-    text.push('\n');
     text.into_bytes()
 }
 
-/// The document with every bare word outside of strings replaced, or None if it has none.
-fn with_stand_ins(bytes: &[u8]) -> Option<Vec<u8>> {
+/// The document with the first of each pair replaced by the second wherever it begins outside of
+/// strings, or None if there is none.
+fn replaced(bytes: &[u8], pairs: &[(&str, &str)]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len() + 64);
     let (mut in_string, mut found, mut at) = (false, false, 0);
     while at < bytes.len() {
         let rest = &bytes[at..];
         if !in_string
-            && let Some((word, stand_in)) =
-                BARE_WORDS.iter().find(|(word, _)| rest.starts_with(word.as_bytes()))
+            && let Some((from, to)) =
+                pairs.iter().find(|(from, _)| rest.starts_with(from.as_bytes()))
         {
-            out.extend_from_slice(stand_in.as_bytes());
-            at += word.len();
+            out.extend_from_slice(to.as_bytes());
+            at += from.len();
             found = true;
             continue;
         }
@@ -84,6 +85,11 @@ mod tests {
     #[test]
     fn bare_words_survive_and_words_in_strings_stay_strings() {
         survives(r#"{"fill":NaN,"range":[-Infinity,Infinity],"text":"NaN\"NaN","k\\":"Infinity"}"#);
+    }
+
+    #[test]
+    fn a_stand_in_within_a_string_stays_what_it_is() {
+        survives(r#"["a\"\u0000shardfs NaN",NaN]"#);
     }
 
     #[test]

@@ -220,7 +220,9 @@ fn set_units(levels: &mut [ShardingLevel]) -> Result<(), MetadataError> {
     for at in 0..levels.len() {
         let below = levels.get(at + 1).map_or(&innermost, |level| &level.chunk_shape);
         for (shard, chunk) in levels[at].chunk_shape.iter().zip(below) {
-            if shard.checked_rem(*chunk).unwrap_or(*shard) != 0 {
+            // A length of 0 goes with a length of 0 only: units are divided by.
+            let both_empty = (*shard, *chunk) == (0, 0);
+            if !both_empty && (*shard == 0 || shard.checked_rem(*chunk) != Some(0)) {
                 return Err(MetadataError::NotDividing { chunk: *chunk, shard: *shard });
             }
         }
@@ -339,6 +341,12 @@ mod tests {
         let inner_uneven =
             sharding(&json!([4]), &json!([sharding(&json!([3]), &json!(["bytes"]))]));
         refused(&array(&json!([12]), &json!([12]), &json!([inner_uneven])));
+        // An axis without shards, so no edge speaks up for the outermost level.
+        let nested = sharding(&json!([4]), &json!(["bytes"]));
+        let mut empty =
+            array(&json!([0]), &json!([1]), &json!([sharding(&json!([0]), &json!([nested]))]));
+        empty["chunk_grid"] = json!({"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[]]}});
+        assert!(refused(&empty).starts_with("inner chunks of 4 elements"));
         let codecs = json!([sharding(&json!([1, 1]), &json!(["bytes"]))]);
         let huge = array(&json!([1_u64 << 40, 1_u64 << 40]), &json!([1, 1]), &codecs);
         assert!(refused(&huge).starts_with("too many inner chunks"));

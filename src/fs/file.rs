@@ -144,7 +144,7 @@ impl Fs {
             if let Some(reader) = self.store.reader(&array.source, coords, &chunk)? {
                 return Ok(reader);
             }
-            freshness = Freshness::Now;
+            freshness = Freshness::Again;
         }
         let shard = array.source.layout.locate(coords).shard;
         Err(StoreError::Changing { shard: array.source.shard_path(&shard) }.into())
@@ -164,7 +164,7 @@ impl Fs {
             if open.served.load(Ordering::Relaxed) {
                 break;
             }
-            let reader = self.chunk_reader(&open.array, &open.coords, Freshness::Now)?;
+            let reader = self.chunk_reader(&open.array, &open.coords, Freshness::Again)?;
             let expected = moved_to.is_none_or(|stat| stat.same_content(reader.shard()));
             if !expected || reader.nbytes() != open.reader.nbytes() {
                 break;

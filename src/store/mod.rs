@@ -84,6 +84,8 @@ impl Default for StoreConfig {
 /// How sure a caller must be that a shard did not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
+    /// Looked at once more: it was seen to have changed.
+    Again,
     /// Looked at just now.
     Now,
     /// Looked at within the last second.

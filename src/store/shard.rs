@@ -201,6 +201,7 @@ impl ShardStore {
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
         let id = ShardId::of_shard(array, coords);
         let trusted = match freshness {
+            Freshness::Again => Duration::ZERO,
             Freshness::Now => self.config.trusted.min(JUST_NOW),
             Freshness::Recent => self.config.trusted,
         };
