@@ -12,7 +12,7 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
-use crate::fs::{Attr, DirEntry, Entry, Fs, FsError, Listing};
+use crate::fs::{Attr, Content, DirEntry, Entry, Fs, FsError, Listing};
 use crate::store::TRUSTED;
 use crate::store::storage::FileKind;
 
@@ -103,7 +103,8 @@ impl Adapter {
                 buffer.resize(size, 0);
             }
             match self.fs.read(ino, handle, offset, &mut buffer[..size]) {
-                Ok(read) => reply.data(&buffer[..read]),
+                Ok(Content::Copied(length)) => reply.data(&buffer[..length]),
+                Ok(Content::Mapped(bytes)) => bytes.send(|bytes| reply.data(bytes)),
                 Err(error) => reply.error(self.errno(&error)),
             }
         });

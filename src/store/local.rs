@@ -7,10 +7,11 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom};
 
+use super::mapped::{FileMap, MappedBytes};
 use super::storage::{DirItem, FileKind, Space, Stat, Storage, StorageFile, Timestamp, Visit};
 use crate::stats::Stats;
 
@@ -50,7 +51,8 @@ impl Storage for LocalStorage {
         // A named pipe in a shard's place must not block the mount.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = self.open_beneath(path, flags)?;
-        Ok(Arc::new(LocalFile { file, stats: Arc::clone(&self.stats) }))
+        let (map, stats) = (OnceLock::new(), Arc::clone(&self.stats));
+        Ok(Arc::new(LocalFile { file, map, stats }))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -113,6 +115,7 @@ impl Storage for LocalStorage {
 
 struct LocalFile {
     file: OwnedFd,
+    map: OnceLock<Option<FileMap>>,
     stats: Arc<Stats>,
 }
 
@@ -134,6 +137,13 @@ impl StorageFile for LocalFile {
 
     fn stat(&self) -> io::Result<Stat> {
         stat_of(&self.file)
+    }
+
+    fn mapped(&self, offset: u64, length: usize) -> Option<MappedBytes> {
+        let map = self.map.get_or_init(|| FileMap::new(&self.file)).as_ref()?;
+        let bytes = map.range(offset, length)?;
+        self.stats.source.mapped_bytes.add(length as u64);
+        Some(bytes)
     }
 }
 
