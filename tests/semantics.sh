@@ -23,6 +23,12 @@ mkdir "$TMP/bin"
 ln -s "$SHARDFS" "$TMP/bin/shardfs"
 export PATH=$TMP/bin:$PATH
 
+# All mounts in our directory are ended, also those of examples that were not foreseen.
+register_mounts() {
+    awk -v below="$TMP/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts >>"$TMP/mounts"
+}
+trap 'rc=$?; register_mounts; end "$rc"' EXIT
+
 # --- one example -----------------------------------------------------------------------------------
 
 # matches I J: the lines of "want" from I on are the lines of "got" from J on.
@@ -51,7 +57,7 @@ run_example() {
         code=${BASH_REMATCH[1]}
         unset 'want[-1]'
     fi
-    # The mounts it makes are ended with the others.
+    # Known before it is made: should it hang, the deadline ends it.
     if [[ $command =~ ^shardfs\ mount\ .*\ ([^ ]+)$ ]]; then
         echo "$work/${BASH_REMATCH[1]}" >>"$TMP/mounts"
     fi
