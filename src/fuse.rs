@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::fs::{Attr, Content, DirEntry, Entry, Fs, FsError, Listing};
@@ -109,6 +111,17 @@ impl Adapter {
             }
         });
     }
+}
+
+/// Answers operations that change something. The kernel does so itself on a read-only mount, but
+/// root can remount it writable.
+macro_rules! read_only {
+    ($($operation:ident($($argument:ty),*; $reply:ty);)*) => {$(
+        #[allow(clippy::too_many_arguments, reason = "as the trait has them")]
+        fn $operation(&self, _: &Request, $(_: $argument,)* reply: $reply) {
+            reply.error(Errno::EROFS);
+        }
+    )*};
 }
 
 impl Filesystem for Adapter {
@@ -297,6 +310,29 @@ impl Filesystem for Adapter {
         }
     }
 
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // Nothing waits to be written. The kernel asks no more and tells the caller so.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _output_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
     fn lseek(
         &self,
         _request: &Request,
@@ -308,6 +344,24 @@ impl Filesystem for Adapter {
     ) {
         // The kernel then takes the file for one without holes.
         reply.error(Errno::ENOSYS);
+    }
+
+    read_only! {
+        setattr(INodeNo, Option<u32>, Option<u32>, Option<u32>, Option<u64>, Option<TimeOrNow>,
+            Option<TimeOrNow>, Option<SystemTime>, Option<FileHandle>, Option<SystemTime>,
+            Option<SystemTime>, Option<SystemTime>, Option<BsdFileFlags>; ReplyAttr);
+        mknod(INodeNo, &OsStr, u32, u32, u32; ReplyEntry);
+        mkdir(INodeNo, &OsStr, u32, u32; ReplyEntry);
+        unlink(INodeNo, &OsStr; ReplyEmpty);
+        rmdir(INodeNo, &OsStr; ReplyEmpty);
+        symlink(INodeNo, &OsStr, &Path; ReplyEntry);
+        rename(INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags; ReplyEmpty);
+        link(INodeNo, INodeNo, &OsStr; ReplyEntry);
+        create(INodeNo, &OsStr, u32, u32, i32; ReplyCreate);
+        write(INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>; ReplyWrite);
+        fallocate(INodeNo, FileHandle, u64, u64, i32; ReplyEmpty);
+        setxattr(INodeNo, &OsStr, &[u8], i32, u32; ReplyEmpty);
+        removexattr(INodeNo, &OsStr; ReplyEmpty);
     }
 }
 

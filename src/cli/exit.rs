@@ -66,6 +66,7 @@ impl Failure {
                 | MountError::AlreadyMounted { .. }
                 | MountError::NotMounted(_)
                 | MountError::Refused { .. }
+                | MountError::Busy(_)
                 | MountError::Unmount { .. }
                 | MountError::Fusermount(_) => MOUNT,
             },

@@ -23,7 +23,7 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     };
     let mut builder = Builder::new();
     // What fuser tells is of interest only to those who debug it.
-    builder.filter_level(level).filter_module("fuser", LevelFilter::Warn.min(level));
+    builder.filter_level(level).filter_module("fuser", LevelFilter::Error.min(level));
     builder.parse_env(Env::default());
     match destination {
         Destination::Stderr => {

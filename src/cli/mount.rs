@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use super::exit::Failure;
 use super::logging::{self, Destination};
 use super::options::MountOptions;
@@ -140,6 +142,7 @@ impl Job {
             mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
         })?;
         return_memory();
+        raise_file_limit();
         let stats = Arc::new(Stats::default());
         // Opened before the mount, which may hide it: a source can be mounted on itself.
         let storage = LocalStorage::open_root(&source, Arc::clone(&stats));
@@ -183,6 +186,13 @@ impl Job {
 /// A thread for each processor, but at least two: one of them may wait for the disk.
 fn usual_threads() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get).clamp(2, 16)
+}
+
+/// Every open chunk keeps its shard open: as many files as this user may have.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it the usual number of files can be open.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Shard indexes come and go, hundreds of kilobytes each. The C library would learn from the first

@@ -209,7 +209,7 @@ impl Lister<'_> {
         if array.tree.top_depth() == 1 {
             return self.children(array, &[], chunks_from);
         }
-        if chunks_from == 0 && self.has_chunks(array)? {
+        if chunks_from == 0 && self.has_chunks(array) {
             return Ok(self.directory(array, &[], 1));
         }
         Ok(ControlFlow::Continue(()))
@@ -230,9 +230,16 @@ impl Lister<'_> {
     }
 
     /// Whether any chunk exists, as far as it takes few indexes to find out.
-    fn has_chunks(&self, array: &ArrayView) -> Result<bool> {
-        let shards = self.fs.store.shards_below(&array.source, &[], EXACT_SHARDS)?;
-        Ok(shards.len() > EXACT_SHARDS || self.fs.any_chunk(array, &[], &shards))
+    fn has_chunks(&self, array: &ArrayView) -> bool {
+        let few = self.few_shards(array, &[]);
+        few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
+    }
+
+    /// The shards below leading shard coordinates; None if they are too many to look into, or
+    /// cannot be listed: then what lies below may exist, and damage is never shown as absence.
+    fn few_shards(&self, array: &ArrayView, prefix: &[u64]) -> Option<Vec<Coords>> {
+        let shards = self.fs.store.shards_below(&array.source, prefix, EXACT_SHARDS).ok();
+        shards.filter(|shards| shards.len() <= EXACT_SHARDS)
     }
 
     /// The names below a directory above chunks.
@@ -264,7 +271,7 @@ impl Lister<'_> {
                 let flow = if axis + 1 == array.tree.rank() {
                     self.chunks(array, &prefix, coords, range)
                 } else {
-                    self.directories(array, &prefix, coords, range)?
+                    self.directories(array, &prefix, coords, range)
                 };
                 prefix.pop();
                 if flow.is_break() {
@@ -287,19 +294,16 @@ impl Lister<'_> {
         prefix: &[u64],
         coords: &[u64],
         range: Range<u64>,
-    ) -> Result<ControlFlow<()>> {
-        let shards = self.fs.store.shards_below(&array.source, prefix, EXACT_SHARDS)?;
-        let exact = shards.len() <= EXACT_SHARDS;
+    ) -> ControlFlow<()> {
+        let few = self.few_shards(array, prefix);
         for coord in range {
             let child = [coords, &[coord]].concat();
-            if exact && !self.fs.any_chunk(array, &child, &shards) {
-                continue;
-            }
-            if self.directory(array, &child, coord + 1).is_break() {
-                return Ok(ControlFlow::Break(()));
+            let exists = |shards: &Vec<Coords>| self.fs.any_chunk(array, &child, shards);
+            if few.as_ref().is_none_or(exists) {
+                self.directory(array, &child, coord + 1)?;
             }
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 
     fn directory(&mut self, array: &ArrayView, coords: &[u64], next: u64) -> ControlFlow<()> {

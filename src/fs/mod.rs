@@ -219,17 +219,7 @@ impl Fs {
     /// A directory above chunks exists where the source has the directory of their shards.
     fn tree_directory(&self, array: &ArrayView, coords: &[u64]) -> Result<Option<Entry>> {
         let path = self.shard_directory(array, coords);
-        let stat = match self.storage.stat(&path) {
-            Ok(stat) => stat,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
-            Err(error) => return Err(crate::store::io_error(&path)(error).into()),
-        };
-        if stat.kind != FileKind::Directory {
-            let error = std::io::Error::from_raw_os_error(libc::ENOTDIR);
-            let error = crate::store::io_error(&path)(error);
-            self.store.report(&error);
-            return Err(error.into());
-        }
+        let Some(stat) = self.store.shard_directory(&path)? else { return Ok(None) };
         let ino = array.inodes.ino(array.tree.number(coords));
         let attr = self.config.ownership.attr(ino, &stat);
         Ok(Some(Entry { attr, generation: 0, lasting: true }))

@@ -93,6 +93,9 @@ pub enum MountError {
         #[source]
         error: io::Error,
     },
+    /// Somebody uses the mount.
+    #[error("{} is busy: a file in it is open or a shell stands in it; shardfs umount --lazy detaches it all the same", .0.display())]
+    Busy(PathBuf),
     /// The kernel refused to unmount.
     #[error("cannot unmount {}: {error}", .path.display())]
     Unmount {
@@ -243,6 +246,7 @@ fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError>
     match rustix::mount::unmount(mountpoint, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => fusermount::unmount(mountpoint, flags),
+        Err(rustix::io::Errno::BUSY) => Err(MountError::Busy(mountpoint.to_owned())),
         Err(error) => Err(MountError::Unmount { path: mountpoint.to_owned(), error: error.into() }),
     }
 }
@@ -260,7 +264,7 @@ fn handle_signals(mountpoint: PathBuf, stats: Arc<Stats>) -> Result<(), MountErr
             let Err(error) = unmount_now(&mountpoint, UnmountFlags::empty()) else {
                 continue;
             };
-            log::warn!("{error}; it is detached, its users see errors from now on");
+            log::warn!("{error}: that is done now, its users see errors from now on");
             if let Err(error) = unmount_now(&mountpoint, UnmountFlags::DETACH) {
                 log::error!("{error}");
             }

@@ -8,12 +8,20 @@ use super::storage::FileKind;
 use crate::format::after::DecodeError;
 use crate::format::index::{EntryError, IndexError};
 
+/// What the system says of a path that cannot be reached within the source, as long as nobody
+/// changes something: not of one that does not exist, nor of a moment's trouble.
+pub(super) const UNREACHABLE: [i32; 5] =
+    [libc::ENOENT, libc::ELOOP, libc::EXDEV, libc::ENOTDIR, libc::ENXIO];
+
 /// Why no chunk of a shard can be found. It lasts until the shard changes.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
     /// It is something else than a file.
     #[error("it is {0}, not a regular file")]
     NotAFile(FileKind),
+    /// Something else is in the place of a directory of shards.
+    #[error("it is {0}, where a directory of shards should be")]
+    NotADirectory(FileKind),
     /// It cannot be reached: a loop of links, a link out of the source, a file in the place of a
     /// directory.
     #[error("it cannot be reached within the source: {0}")]

@@ -5,10 +5,11 @@
 
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::error::StoreError;
+use super::error::{Damage, StoreError, UNREACHABLE};
 use super::storage::{FileKind, Stat};
 use super::{ShardStore, SourceArray, io_error, lock};
 use crate::format::chunk_key::{Separator, number};
@@ -64,13 +65,8 @@ impl ShardStore {
         {
             return Ok(window);
         }
-        let directory = match self.storage.stat(&key.1) {
-            Ok(stat) if stat.kind == FileKind::Directory => stat,
-            Ok(_) => return Ok(Arc::new(Window::empty(from))),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                return Ok(Arc::new(Window::empty(from)));
-            }
-            Err(error) => return Err(io_error(&key.1)(error)),
+        let Some(directory) = self.shard_directory(&key.1)? else {
+            return Ok(Arc::new(Window::empty(from)));
         };
         let mut lowest = Lowest { from, limit: WINDOW_SHARDS, heap: BinaryHeap::new(), cut: false };
         let visit = &mut |item: super::storage::DirItem<'_>| {
@@ -93,6 +89,38 @@ impl ShardStore {
         let bytes = size_of::<Window>() + window.numbers.len() * size_of::<u64>();
         lock(&self.windows).put(key, Arc::clone(&window), bytes);
         Ok(window)
+    }
+
+    /// Attributes of a directory of shards; None if there is none. Something else in its place is
+    /// damage.
+    pub fn shard_directory(&self, path: &Path) -> Result<Option<Stat>, StoreError> {
+        let damage = match self.storage.stat(path) {
+            Ok(stat) if stat.kind == FileKind::Directory => return Ok(Some(stat)),
+            Ok(stat) => Damage::NotADirectory(stat.kind),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT) if self.is_gone(path) => return Ok(None),
+                Some(errno) if UNREACHABLE.contains(&errno) => Damage::Unreachable(error),
+                _ => return Err(io_error(path)(error)),
+            },
+        };
+        let error = StoreError::Damaged { shard: path.to_owned(), damage: Arc::new(damage) };
+        self.report(&error);
+        Err(error)
+    }
+
+    /// Whether there is nothing at `path`. A symbolic link that leads nowhere is something, there
+    /// and in the place of a directory above.
+    pub(super) fn is_gone(&self, path: &Path) -> bool {
+        let absent = |error: std::io::Error| error.raw_os_error() == Some(libc::ENOENT);
+        for above in path.ancestors() {
+            if self.storage.stat(above).is_ok() {
+                return true;
+            }
+            if !self.storage.lstat(above).is_err_and(absent) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Shards below the leading shard coordinates `prefix`, at most `limit` and one more.
@@ -118,7 +146,7 @@ impl ShardStore {
         Ok(found)
     }
 
-    fn is_listed(&self, path: &std::path::Path, window: &Window) -> bool {
+    fn is_listed(&self, path: &Path, window: &Window) -> bool {
         let Some(directory) = &window.directory else {
             return false;
         };

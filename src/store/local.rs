@@ -140,6 +140,11 @@ impl StorageFile for LocalFile {
     }
 
     fn mapped(&self, offset: u64, length: usize) -> Option<MappedBytes> {
+        // Bytes of a page beyond the file's end would be zeros, not an error.
+        let size = u64::try_from(fs::fstat(&self.file).ok()?.st_size).ok()?;
+        if offset.checked_add(length as u64)? > size {
+            return None;
+        }
         let map = self.map.get_or_init(|| FileMap::new(&self.file)).as_ref()?;
         let bytes = map.range(offset, length)?;
         self.stats.source.mapped_bytes.add(length as u64);
@@ -210,6 +215,16 @@ mod tests {
         }
         assert_eq!(storage.lstat(Path::new("out")).unwrap().kind, FileKind::Symlink);
         assert_eq!(storage.read_link(Path::new("out")).unwrap(), "../outside");
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_is_not_shown_from_memory() {
+        let (directory, storage) = storage();
+        let file = storage.open(Path::new("file")).unwrap();
+        assert_eq!(file.mapped(1, 6).unwrap().len(), 6);
+        assert!(file.mapped(1, 7).is_none());
+        std::fs::write(directory.path().join("source/file"), b"con").unwrap();
+        assert!(file.mapped(1, 6).is_none());
     }
 
     #[test]

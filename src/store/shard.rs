@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use super::error::{Damage, StoreError};
+use super::error::{Damage, StoreError, UNREACHABLE};
 use super::storage::{FileKind, Stat, StorageFile};
 use super::{Freshness, ShardStore, SourceArray, io_error, lock};
 use crate::format::after::{decode, trailing_checksums};
@@ -284,19 +284,13 @@ impl ShardStore {
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
         match error.raw_os_error() {
             Some(libc::ENOENT) if self.is_gone(path) => Ok(None),
-            Some(libc::ENOENT | libc::ELOOP | libc::EXDEV | libc::ENOTDIR | libc::ENXIO) => {
-                let stat = self.storage.lstat(path).unwrap_or(UNREACHABLE);
+            Some(errno) if UNREACHABLE.contains(&errno) => {
+                let stat = self.storage.lstat(path).unwrap_or(NO_STAT);
                 let damage = Damage::Unreachable(error);
                 Ok(Some(self.loaded(id, path, stat, Err(damage), now())))
             }
             _ => Err(StoreError::Io { path: path.to_owned(), error }),
         }
-    }
-
-    /// Whether there is nothing at `path`, not even a symbolic link that leads nowhere.
-    fn is_gone(&self, path: &Path) -> bool {
-        let absent = |error: std::io::Error| error.raw_os_error() == Some(libc::ENOENT);
-        self.storage.lstat(path).is_err_and(absent)
     }
 
     fn loaded(
@@ -460,7 +454,7 @@ impl ShardStore {
 }
 
 /// Stands for the attributes of something that cannot be looked at; it equals nothing on disk.
-const UNREACHABLE: Stat = Stat {
+const NO_STAT: Stat = Stat {
     dev: 0,
     ino: 0,
     kind: FileKind::File,
