@@ -298,6 +298,54 @@ fn every_failing_operation_of_the_source_gives_an_error_or_the_right_bytes() {
 }
 
 #[test]
+fn shards_of_a_rectilinear_grid_are_shown_as_one_regular_grid() {
+    let edges: [u64; 4] = [2, 3, 1, 3];
+    let part = |chunks: BTreeMap<Vec<u64>, Vec<u8>>, per_shard: u64| Model {
+        shape: vec![2 * per_shard],
+        chunk: vec![2],
+        levels: vec![support::Level {
+            per_shard: vec![per_shard],
+            order: vec![0],
+            index: IndexKind::Usual,
+            at_start: true,
+            after: vec![],
+        }],
+        keys: ("default", "."),
+        chunks,
+    };
+    let mut metadata = part(BTreeMap::new(), 1).metadata();
+    metadata["shape"] = serde_json::json!([17]);
+    metadata["chunk_grid"] = serde_json::json!({"name": "rectilinear",
+        "configuration": {"kind": "inline", "chunk_shapes": [[4, 6, 2, [6, 1]]]}});
+    let storage = Arc::new(MemoryStorage::default());
+    storage.replace("zarr.json", metadata.to_string());
+    let (mut expected, mut first) = (Found::new(), 0_u64);
+    for (shard, edge) in edges.into_iter().enumerate() {
+        // Every third chunk is empty.
+        let present = (0..edge).filter(|place| (first + place) % 3 != 2);
+        let chunks: BTreeMap<_, _> = present
+            .map(|place| (vec![place], vec![u8::try_from(first + place).unwrap(); 5]))
+            .collect();
+        for (place, bytes) in &chunks {
+            expected.insert(format!("c.{}", first + place[0]), Ok(bytes.clone()));
+        }
+        // The third shard has no chunk at all, and so does not exist.
+        if let Some(bytes) = part(chunks, edge).shard(&[0]) {
+            storage.replace(&format!("c.{shard}"), bytes);
+        }
+        first += edge;
+    }
+    let fs = Fs::new(storage.clone(), FsConfig::default(), Arc::new(Stats::default())).unwrap();
+    let mount = Mount { storage, fs };
+    let mut found = mount.walk(3, Listing::Entries);
+    let twin = found.remove("zarr.json").unwrap().unwrap();
+    let twin: serde_json::Value = serde_json::from_slice(&twin).unwrap();
+    let grid = serde_json::json!({"name": "regular", "configuration": {"chunk_shape": [2]}});
+    assert_eq!(twin["chunk_grid"], grid);
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn an_open_chunk_never_mixes_old_and_new_bytes() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut model = models().new_tree(&mut runner).unwrap().current();
