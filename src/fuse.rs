@@ -14,7 +14,7 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::fs::{Attr, Content, DirEntry, Entry, Fs, FsError, Listing};
+use crate::fs::{Attr, DirEntry, Entry, Fs, FsError, Listing};
 use crate::store::TRUSTED;
 use crate::store::storage::FileKind;
 
@@ -105,8 +105,7 @@ impl Adapter {
                 buffer.resize(size, 0);
             }
             match self.fs.read(ino, handle, offset, &mut buffer[..size]) {
-                Ok(Content::Copied(length)) => reply.data(&buffer[..length]),
-                Ok(Content::Mapped(bytes)) => bytes.send(|bytes| reply.data(bytes)),
+                Ok(read) => reply.data(&buffer[..read]),
                 Err(error) => reply.error(self.errno(&error)),
             }
         });

@@ -71,8 +71,6 @@ counters! {
         read,
         /// Bytes read.
         read_bytes,
-        /// Bytes handed to the kernel without being read.
-        mapped_bytes,
         /// Directories listed.
         list,
     }

@@ -117,7 +117,7 @@ impl Mount {
             let mut piece = [0; 7];
             let offset = bytes.len() as u64;
             let read = self.fs.read(ino, Some(opened.handle), offset, &mut piece);
-            let read = read.map_err(|error| error.errno())?.len();
+            let read = read.map_err(|error| error.errno())?;
             if read == 0 {
                 break;
             }
@@ -368,7 +368,7 @@ fn an_open_chunk_never_mixes_old_and_new_bytes() {
     let read = |handle: u64, offset: u64| {
         let mut bytes = vec![0; 7];
         let read = mount.fs.read(ino, Some(handle), offset, &mut bytes);
-        read.map(|read| bytes[..read.len()].to_vec()).map_err(|error| error.errno())
+        read.map(|read| bytes[..read].to_vec()).map_err(|error| error.errno())
     };
     let change = |model: &mut Model, byte: u8| {
         model.chunks = with(byte);

@@ -23,30 +23,42 @@ pub enum Shown {
 
 /// Decides how a node is shown, given its `zarr.json` and the sharding level to show (1 is the
 /// outermost; None the innermost).
-pub fn show(document: Value, level: Option<usize>) -> Result<Shown, MetadataError> {
-    match NodeMetadata::parse(&document)? {
-        NodeMetadata::Group => {
-            let mut rewritten = document;
-            let changed = rewrite_consolidated(&mut rewritten, level);
-            Ok(if changed { Shown::Group(rewritten) } else { Shown::AsStored })
-        }
-        NodeMetadata::Array(chain) => match ShardedArray::parse(&document, &chain, level)? {
-            None => Ok(Shown::AsStored),
-            Some(array) => {
-                let twin = unsharded(document, &array);
-                Ok(Shown::Array(Box::new(array), twin))
-            }
-        },
-    }
+pub fn show(mut document: Value, level: Option<usize>) -> Result<Shown, MetadataError> {
+    Ok(match rewrite(&mut document, level)? {
+        Rewritten::Nothing => Shown::AsStored,
+        Rewritten::Group => Shown::Group(document),
+        Rewritten::Array(array) => Shown::Array(array, document),
+    })
 }
 
-/// The metadata of the unsharded twin of `array`.
-fn unsharded(mut document: Value, array: &ShardedArray) -> Value {
+/// What was rewritten in a document.
+enum Rewritten {
+    Nothing,
+    Group,
+    Array(Box<ShardedArray>),
+}
+
+/// Rewrites a document where it is; one that cannot be read stays as it is.
+fn rewrite(document: &mut Value, level: Option<usize>) -> Result<Rewritten, MetadataError> {
+    Ok(match NodeMetadata::parse(document)? {
+        NodeMetadata::Group if rewrite_consolidated(document, level) => Rewritten::Group,
+        NodeMetadata::Group => Rewritten::Nothing,
+        NodeMetadata::Array(chain) => match ShardedArray::parse(document, &chain, level)? {
+            None => Rewritten::Nothing,
+            Some(array) => {
+                unshard(document, &array);
+                Rewritten::Array(Box::new(array))
+            }
+        },
+    })
+}
+
+/// Makes the metadata of `array` that of its unsharded twin.
+fn unshard(document: &mut Value, array: &ShardedArray) {
     let chunk_shape = array.chunk_shape();
     document["chunk_grid"] =
         json!({"name": "regular", "configuration": {"chunk_shape": chunk_shape}});
     document["codecs"] = array.view_codecs.iter().map(|codec| codec.document().clone()).collect();
-    document
 }
 
 /// Rewrites every sharded array in a group's consolidated metadata; whether there was one. Nodes
@@ -57,11 +69,8 @@ fn rewrite_consolidated(group: &mut Value, level: Option<usize>) -> bool {
         return false;
     };
     let mut changed = false;
-    for (_, node) in nodes.iter_mut() {
-        if let Ok(Shown::Group(twin) | Shown::Array(_, twin)) = show(node.clone(), level) {
-            *node = twin;
-            changed = true;
-        }
+    for node in nodes.values_mut() {
+        changed |= matches!(rewrite(node, level), Ok(Rewritten::Group | Rewritten::Array(_)));
     }
     changed
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{ArrayView, Attr, Fs, FsError, METADATA_FILE, Result, Target};
 use crate::format::Coords;
 use crate::store::storage::{FileKind, Stat, StorageFile};
-use crate::store::{Chunk, ChunkReader, Freshness, MappedBytes, StoreError};
+use crate::store::{Chunk, ChunkReader, Freshness, StoreError};
 
 /// A chunk is looked up again so many times if its shard changes under the lookup.
 const OPEN_ATTEMPTS: usize = 4;
@@ -38,30 +38,6 @@ pub struct Opened {
     pub handle: u64,
     /// Whether what the kernel remembers of the file may be used: its pages and its size.
     pub cached: bool,
-}
-
-/// What was read.
-#[derive(Debug)]
-pub enum Content {
-    /// So many bytes of the buffer.
-    Copied(usize),
-    /// Bytes that lie in memory already.
-    Mapped(MappedBytes),
-}
-
-impl Content {
-    /// How many bytes.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Copied(length) => *length,
-            Self::Mapped(bytes) => bytes.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 impl Fs {
@@ -97,23 +73,23 @@ impl Fs {
         }
     }
 
-    /// Reads at `offset` as many bytes as fit into `buffer`; fewer only at the file's end. Without
-    /// a handle the inode is read as it is now.
+    /// Reads at `offset` into `buffer`; how many bytes: fewer than fit only at the file's end.
+    /// Without a handle the inode is read as it is now.
     pub fn read(
         &self,
         ino: u64,
         handle: Option<u64>,
         offset: u64,
         buffer: &mut [u8],
-    ) -> Result<Content> {
+    ) -> Result<usize> {
         self.stats.operations.read.count();
         let handle = handle.and_then(|handle| usize::try_from(handle).ok());
-        let content = match handle.and_then(|handle| self.handles.get(handle)) {
-            Some(handle) => self.read_handle(&handle, offset, buffer).map(Content::Copied)?,
+        let read = match handle.and_then(|handle| self.handles.get(handle)) {
+            Some(handle) => self.read_handle(&handle, offset, buffer)?,
             None => self.read_inode(ino, offset, buffer)?,
         };
-        self.stats.operations.read_bytes.add(content.len() as u64);
-        Ok(content)
+        self.stats.operations.read_bytes.add(read as u64);
+        Ok(read)
     }
 
     fn read_handle(&self, handle: &Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
@@ -125,22 +101,16 @@ impl Fs {
     }
 
     /// Reads from a file that was never opened: the kernel was told to leave that out.
-    fn read_inode(&self, ino: u64, offset: u64, buffer: &mut [u8]) -> Result<Content> {
-        let copied = match self.target(ino)? {
-            Target::ControlDirectory => return Err(FsError::IsDirectory),
+    fn read_inode(&self, ino: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        match self.target(ino)? {
+            Target::ControlDirectory => Err(FsError::IsDirectory),
             Target::StatsFile => Ok(read_text(&self.control.stats_text(), offset, buffer)),
             Target::Path(path) => self.read_handle(&self.open_path(&path)?, offset, buffer),
             Target::Tree(array, coords) => {
                 let reader = self.chunk_reader(&array, &coords, Freshness::Recent)?;
-                if self.config.store.immutable
-                    && let Some(bytes) = reader.mapped(offset, buffer.len())
-                {
-                    return Ok(Content::Mapped(bytes));
-                }
                 reader.read(buffer, offset).map_err(|error| torn(&array, &coords, error))
             }
-        };
-        copied.map(Content::Copied)
+        }
     }
 
     fn open_path(&self, path: &Path) -> Result<Handle> {

@@ -20,7 +20,7 @@ pub use self::attr::{Attr, Entry, Ownership};
 pub use self::directory::{DirEntry, Listing};
 pub use self::error::{FsError, Result};
 use self::file::Handle;
-pub use self::file::{Content, Opened};
+pub use self::file::Opened;
 pub use self::nodes::shown;
 use self::nodes::{ArrayView, METADATA_FILE, Nodes};
 pub use self::nodes::{NodeError, NodeKind};

@@ -7,11 +7,10 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom};
 
-use super::mapped::{FileMap, MappedBytes};
 use super::storage::{DirItem, FileKind, Space, Stat, Storage, StorageFile, Timestamp, Visit};
 use crate::stats::Stats;
 
@@ -51,8 +50,7 @@ impl Storage for LocalStorage {
         // A named pipe in a shard's place must not block the mount.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = self.open_beneath(path, flags)?;
-        let (map, stats) = (OnceLock::new(), Arc::clone(&self.stats));
-        Ok(Arc::new(LocalFile { file, map, stats }))
+        Ok(Arc::new(LocalFile { file, stats: Arc::clone(&self.stats) }))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -115,7 +113,6 @@ impl Storage for LocalStorage {
 
 struct LocalFile {
     file: OwnedFd,
-    map: OnceLock<Option<FileMap>>,
     stats: Arc<Stats>,
 }
 
@@ -137,18 +134,6 @@ impl StorageFile for LocalFile {
 
     fn stat(&self) -> io::Result<Stat> {
         stat_of(&self.file)
-    }
-
-    fn mapped(&self, offset: u64, length: usize) -> Option<MappedBytes> {
-        // Bytes of a page beyond the file's end would be zeros, not an error.
-        let size = u64::try_from(fs::fstat(&self.file).ok()?.st_size).ok()?;
-        if offset.checked_add(length as u64)? > size {
-            return None;
-        }
-        let map = self.map.get_or_init(|| FileMap::new(&self.file)).as_ref()?;
-        let bytes = map.range(offset, length)?;
-        self.stats.source.mapped_bytes.add(length as u64);
-        Some(bytes)
     }
 }
 
@@ -215,16 +200,6 @@ mod tests {
         }
         assert_eq!(storage.lstat(Path::new("out")).unwrap().kind, FileKind::Symlink);
         assert_eq!(storage.read_link(Path::new("out")).unwrap(), "../outside");
-    }
-
-    #[test]
-    fn a_file_that_was_cut_short_is_not_shown_from_memory() {
-        let (directory, storage) = storage();
-        let file = storage.open(Path::new("file")).unwrap();
-        assert_eq!(file.mapped(1, 6).unwrap().len(), 6);
-        assert!(file.mapped(1, 7).is_none());
-        std::fs::write(directory.path().join("source/file"), b"con").unwrap();
-        assert!(file.mapped(1, 6).is_none());
     }
 
     #[test]

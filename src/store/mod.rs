@@ -11,7 +11,6 @@ mod cache;
 mod error;
 pub mod listing;
 pub mod local;
-mod mapped;
 pub mod memory;
 mod shard;
 pub mod storage;
@@ -25,7 +24,6 @@ use lru::LruCache;
 
 pub use self::cache::ByteCache;
 pub use self::error::{Damage, StoreError};
-pub use self::mapped::MappedBytes;
 pub use self::shard::{Body, LoadedShard};
 use self::shard::{InnerError, ShardId};
 use self::storage::{Stat, Storage, StorageFile};
@@ -328,18 +326,6 @@ impl ChunkReader {
                     read if read == length => Ok(length),
                     _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
                 }
-            }
-        }
-    }
-
-    /// As [`Self::read`], without a copy, where the bytes lie in a file that can be mapped. Only
-    /// for a source that nobody changes: what is sent cannot be checked afterwards.
-    pub fn mapped(&self, offset: u64, length: usize) -> Option<MappedBytes> {
-        match &self.source {
-            ReadFrom::Memory { .. } => None,
-            ReadFrom::File { file, offset: start, nbytes } => {
-                let left = usize::try_from(nbytes.saturating_sub(offset)).unwrap_or(usize::MAX);
-                file.mapped(start + offset, length.min(left))
             }
         }
     }

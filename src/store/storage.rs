@@ -9,8 +9,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::mapped::MappedBytes;
-
 /// A point in time as filesystems store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
@@ -167,10 +165,4 @@ pub trait StorageFile: Send + Sync {
 
     /// Attributes now.
     fn stat(&self) -> io::Result<Stat>;
-
-    /// The bytes from `offset` as they lie in memory, where the storage can show them; never
-    /// beyond the end that the file has now.
-    fn mapped(&self, _offset: u64, _length: usize) -> Option<MappedBytes> {
-        None
-    }
 }

@@ -54,7 +54,7 @@ absent_directory() {
     unmount_view
 }
 
-cut_short_while_mapped() {
+cut_short_while_immutable() {
     fresh_sample
     mount_view "$TMP/sample.zarr" -o immutable
     ls -l "$MP/waves/c/3/3" >/dev/null
@@ -74,4 +74,4 @@ check 'a named pipe, for a shard' bad_shard mkfifo
 check 'an empty file, for a shard' bad_shard touch
 check 'a link out of the source, for a shard' bad_shard ln -s ../../../../../elsewhere
 check 'no directory at all' absent_directory
-check 'a shard cut short under an immutable mount' cut_short_while_mapped
+check 'a shard cut short under an immutable mount' cut_short_while_immutable

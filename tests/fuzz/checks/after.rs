@@ -98,9 +98,7 @@ fn encode(codec: AfterCodec, bytes: Vec<u8>) -> Vec<u8> {
             encoder.write_all(&bytes).unwrap();
             encoder.finish().unwrap()
         }
-        AfterCodec::Compressed(Compression::Zstd) => {
-            zstd::encode_all(&bytes[..], 1).unwrap()
-        }
+        AfterCodec::Compressed(Compression::Zstd) => zstd::encode_all(&bytes[..], 1).unwrap(),
         AfterCodec::Compressed(Compression::Blosc) => blosc_stored(&bytes),
     }
 }

@@ -62,9 +62,6 @@ pub(super) fn within<T>(limit: usize, step: impl FnOnce() -> T) -> T {
     PEAK.set(before);
     let result = step();
     let taken = PEAK.get() - before;
-    assert!(
-        taken <= signed(limit),
-        "{taken} bytes held, at most {limit} allowed"
-    );
+    assert!(taken <= signed(limit), "{taken} bytes held, at most {limit} allowed");
     result
 }

@@ -14,8 +14,8 @@ use super::memory::within;
 /// Memory for each byte of a document while it is parsed: a list costs most, `[[[...` takes two
 /// bytes a level and four values are reserved in each.
 const PARSED: usize = 512;
-/// Memory for each byte of a document while its twin is made: consolidated metadata can nest.
-const SHOWN: usize = 1 << 14;
+/// Memory for each byte of a document, besides the document, while it becomes its twin.
+const SHOWN: usize = 512;
 /// Bytes of text for each byte of a document: indentation by 128 levels.
 const WRITTEN: usize = 300;
 /// What every step may take besides.
@@ -28,9 +28,8 @@ pub fn metadata(bytes: &[u8]) {
     };
     survives_as_text(&document, bytes.len());
     let show = |document: &Value, level| {
-        within(SHOWN * bytes.len() + SLACK, || {
-            show(document.clone(), level)
-        })
+        let document = document.clone();
+        within(SHOWN * bytes.len() + SLACK, || show(document, level))
     };
     match show(&document, Some(0)) {
         Ok(Shown::AsStored) | Err(_) => (),
@@ -77,10 +76,8 @@ fn same_but_for(members: &[&str], document: &Value, twin: &Value) {
     let parts = |value: &Value| {
         let object = value.as_object().expect("an object").clone();
         let names: Vec<String> = object.keys().cloned().collect();
-        let kept: Vec<_> = object
-            .into_iter()
-            .filter(|(name, _)| !members.contains(&name.as_str()))
-            .collect();
+        let kept: Vec<_> =
+            object.into_iter().filter(|(name, _)| !members.contains(&name.as_str())).collect();
         (names, kept)
     };
     assert_eq!(parts(document), parts(twin));
@@ -89,10 +86,7 @@ fn same_but_for(members: &[&str], document: &Value, twin: &Value) {
 /// The twin of an array shown down to its innermost chunks has no sharding left, but for one that
 /// cannot be looked into.
 fn twin_of_a_twin(array: &ShardedArray, again: Result<Shown, impl std::fmt::Debug>) {
-    let opaque = array
-        .view_codecs
-        .iter()
-        .any(|codec| codec.name == "sharding_indexed");
+    let opaque = array.view_codecs.iter().any(|codec| codec.name == "sharding_indexed");
     match again {
         Ok(Shown::AsStored) => assert!(!opaque),
         Err(_) => assert!(opaque),
@@ -101,11 +95,7 @@ fn twin_of_a_twin(array: &ShardedArray, again: Result<Shown, impl std::fmt::Debu
 }
 
 /// Looking into the outermost sharding first, and then into the rest, leads to the same.
-fn in_two_steps(
-    array: &ShardedArray,
-    expected: &Value,
-    rest: Result<Shown, impl std::fmt::Debug>,
-) {
+fn in_two_steps(array: &ShardedArray, expected: &Value, rest: Result<Shown, impl std::fmt::Debug>) {
     match rest {
         Ok(Shown::Array(below, twin)) => {
             assert_eq!(below.levels.len() + 1, array.levels.len());
@@ -192,10 +182,7 @@ fn numbers(tree: &ChunkTree) {
             let number = tree.number(&coords);
             assert!(number < tree.nodes());
             assert_eq!(tree.coords(number).as_ref(), Some(&coords));
-            assert_eq!(
-                InodeRange::split(range.ino(number)),
-                Some((range, number))
-            );
+            assert_eq!(InodeRange::split(range.ino(number)), Some((range, number)));
             let name = tree.name(&coords);
             if depth == tree.top_depth() {
                 assert_eq!(tree.top(&name), Some(coords));
