@@ -84,8 +84,8 @@ pub fn trailing_checksums(codecs: &[AfterCodec]) -> Option<u64> {
     codecs.iter().map(each).sum()
 }
 
-/// Undoes `codecs`, given in encoding order, and verifies their checksums. At no step does the
-/// result get longer than `limit` bytes.
+/// Undoes `codecs`, given in encoding order, and verifies their checksums. Nothing is decompressed
+/// to more than `limit` bytes.
 pub fn decode(codecs: &[AfterCodec], stored: Vec<u8>, limit: u64) -> Result<Vec<u8>, DecodeError> {
     codecs.iter().rev().try_fold(stored, |bytes, codec| match codec {
         AfterCodec::Crc32c => strip_checksum(bytes),

@@ -7,8 +7,9 @@ pub const MAX_RANK: usize = 64;
 /// Levels of sharding inside sharding.
 pub const MAX_SHARDING_LEVELS: usize = 8;
 
-/// Length of a `zarr.json`. Consolidated metadata of large hierarchies reaches tens of MiB.
-pub const MAX_METADATA_BYTES: u64 = 256 << 20;
+/// Length of a `zarr.json`. Consolidated metadata takes about a KiB for each array; parsed, a document
+/// can take a hundred times its length.
+pub const MAX_METADATA_BYTES: u64 = 32 << 20;
 
 /// Length of one shard index: 16 Mi inner chunks in a shard.
 pub const MAX_INDEX_BYTES: u64 = 256 << 20;
