@@ -346,6 +346,36 @@ fn shards_of_a_rectilinear_grid_are_shown_as_one_regular_grid() {
 }
 
 #[test]
+fn many_readers_of_a_cold_shard_read_its_index_once() {
+    const READERS: u64 = 8;
+    let model = Model {
+        shape: vec![READERS],
+        chunk: vec![1],
+        levels: vec![support::Level {
+            per_shard: vec![READERS],
+            order: vec![0],
+            index: IndexKind::Usual,
+            at_start: false,
+            after: vec![],
+        }],
+        keys: ("v2", "."),
+        chunks: (0..READERS).map(|chunk| (vec![chunk], vec![1; 9])).collect(),
+    };
+    let mount = Mount::new(&model, false);
+    let barrier = std::sync::Barrier::new(8);
+    std::thread::scope(|scope| {
+        for chunk in 0..READERS {
+            let (mount, barrier) = (&mount, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                assert_eq!(mount.lookup(&chunk.to_string()), Ok(true));
+            });
+        }
+    });
+    assert_eq!(mount.fs.stats().indexes.loads.get(), 1);
+}
+
+#[test]
 fn an_open_chunk_never_mixes_old_and_new_bytes() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut model = models().new_tree(&mut runner).unwrap().current();

@@ -149,16 +149,6 @@ impl ShardStore {
         }
     }
 
-    /// The storage below.
-    pub fn storage(&self) -> &dyn Storage {
-        &*self.storage
-    }
-
-    /// What the store may use and believe.
-    pub fn config(&self) -> &StoreConfig {
-        &self.config
-    }
-
     /// Finds the chunk at `coords`, which must lie in the array's chunk grid. None: the index says
     /// that it is empty, or there is no shard.
     pub fn chunk(

@@ -162,9 +162,13 @@ impl LoadedShard {
         Ok(range.map(|range| ready.body.part(range.offset, range.nbytes)))
     }
 
+    /// Memory that the cache counts. A shard inside a decoded one counts its own part of the bytes
+    /// that it shares: those parts together are what keeps them.
     fn memory(&self) -> usize {
         let state = match &self.state {
-            Ok(Ready { body: Body::InMemory { bytes, .. }, index }) => bytes.len() + index.memory(),
+            Ok(Ready { body: Body::InMemory { start, end, .. }, index }) => {
+                end - start + index.memory()
+            }
             Ok(Ready { index, .. }) => index.memory(),
             Err(_) => 0,
         };
@@ -221,11 +225,12 @@ impl ShardStore {
             }
             self.stats.indexes.changed.count();
         }
-        let asked = now();
         let _loading = self.loading_lock(&id);
+        // Another thread may have loaded it while this one waited for the lock.
         if let Some(shard) = lock(&self.shards).get(&id)
-            && (self.config.immutable || shard.checked.load(Ordering::Relaxed) > asked)
+            && (trusted(&shard) || self.is_current(&shard, &path))
         {
+            self.stats.indexes.hits.count();
             return Ok(Some(shard));
         }
         let loaded = self.load(array, coords, id, &path).inspect_err(|error| self.report(error))?;
