@@ -1,11 +1,17 @@
 //! The floor of what a mount of shardfs can cost: a filesystem of the same shape on the same
 //! fuser with the same kernel flags that answers every question from a constant.
 //!
-//!     floor [-o immutable] --grid 32x32x32 --chunk-bytes 32768 MOUNTPOINT
+//!     floor [-o immutable] --grid 32x32x32 --chunk-bytes 32768 [--copy-from FILE] MOUNTPOINT
+//!
+//! With a file to copy from, chunks are its bytes one after the other: what it costs to answer
+//! with bytes that lie in memory somewhere, instead of the same few for every chunk.
 //!
 //! MOUNTPOINT then shows `c/i/j/k` and stays until it is unmounted, or SIGTERM.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -33,6 +39,9 @@ struct Args {
     /// Length of every chunk
     #[arg(long)]
     chunk_bytes: u64,
+    /// Where the chunks' bytes lie, in the order of their keys
+    #[arg(long, value_name = "FILE")]
+    copy_from: Option<PathBuf>,
     mountpoint: PathBuf,
 }
 
@@ -40,7 +49,12 @@ struct Floor {
     flags: KernelFlags,
     tree: ChunkTree,
     content: Vec<u8>,
+    copy_from: Option<File>,
     created: SystemTime,
+}
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The mount's root; the nodes of the tree follow.
@@ -84,6 +98,19 @@ impl Floor {
             Some(parent) => self.tree.child(&parent, name)?,
         };
         Some(self.ino(&coords))
+    }
+
+    /// Reads from the file in which the chunks lie.
+    fn copy(&self, file: &File, ino: u64, offset: u64, length: usize, reply: ReplyData) {
+        let first = self.ino(&vec![0; self.tree.rank()]);
+        let offset = (ino - first) * self.content.len() as u64 + offset;
+        BUFFER.with_borrow_mut(|buffer| {
+            buffer.resize(length.max(buffer.len()), 0);
+            match file.read_exact_at(&mut buffer[..length], offset) {
+                Ok(()) => reply.data(&buffer[..length]),
+                Err(_) => reply.error(Errno::EIO),
+            }
+        });
     }
 
     /// Calls `add` with inode number, position and name of each child until it is full.
@@ -148,7 +175,7 @@ impl Filesystem for Floor {
     fn read(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
         size: u32,
@@ -158,7 +185,11 @@ impl Filesystem for Floor {
     ) {
         let rest = usize::try_from(offset).ok().and_then(|offset| self.content.get(offset..));
         let rest = rest.unwrap_or_default();
-        reply.data(&rest[..rest.len().min(size as usize)]);
+        let rest = &rest[..rest.len().min(size as usize)];
+        match &self.copy_from {
+            Some(file) => self.copy(file, ino.0, offset, rest.len(), reply),
+            None => reply.data(rest),
+        }
     }
 
     fn readdir(
@@ -199,6 +230,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         flags: KernelFlags { immutable: args.options.as_deref() == Some("immutable") },
         tree: ChunkTree::new(keys, grid)?,
         content: (0..args.chunk_bytes).map(|n| (n % 251) as u8).collect(),
+        copy_from: args.copy_from.map(File::open).transpose()?,
         created: SystemTime::now(),
     };
     let spec = MountSpec {

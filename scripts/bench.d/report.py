@@ -10,10 +10,12 @@ from statistics import median
 
 OPERATIONS = ["find", "find again", "find sizes", "read first", "read again", "read random"]
 PAIRS = [("shardfs", "floor"), ("shardfs-immutable", "floor-immutable")]
+COPYING = [("shardfs", "floor-copying"), ("shardfs-immutable", "floor-copying-immutable")]
 
 # (operation, numerator, denominator, comparison, target); the project's own goals.
 TARGETS = [
     *(("read first", mount, floor, "<=", 1.15) for mount, floor in PAIRS),
+    *(("read first", mount, copying, None, None) for mount, copying in COPYING),
     *(("read first", "squashfuse_ll", mount, ">=", 1.5) for mount, _ in PAIRS),
     *(("read first", "ratarmount", mount, ">=", 3.0) for mount, _ in PAIRS),
     ("read again", "shardfs", "floor", None, None),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import machine
 from data_sets import DATA_SETS, DataSet
-from variants import NAMES, BenchError, Daemon, Tools, mount_command, mounted, unmount_command
+from variants import NAMES, BenchError, Daemon, Tools, mount_command, mounted, source_name, unmount_command
 
 # Each line runs on a mount of its own, so that its first operation finds nothing in the kernel.
 SESSIONS = [
@@ -133,6 +133,9 @@ def one_round(name: str, data: DataSet, dir: Path, client: Client, reserve: Rese
         reads = operations[0] == "read first"
         if reads:
             reserve.take()
+        if not args.cold:
+            # Just before it is measured: machines exist that take an idle page cache back.
+            warm(dir / source_name(name))
         if name == "local":
             mount, root = nullcontext(), chunks
         else:
@@ -159,10 +162,10 @@ def drop_caches() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
 
-def warm(dir: Path) -> None:
+def warm(source: Path) -> None:
     """Reads every backing file once, so that all variants start from the page cache."""
     buffer = bytearray(1 << 20)
-    for path in sorted(dir.rglob("*")):
+    for path in [source, *sorted(source.rglob("*"))]:
         if path.is_file():
             with path.open("rb", buffering=0) as file:
                 while file.readinto(buffer):
@@ -176,8 +179,6 @@ def run_set(set_name: str, args: argparse.Namespace) -> dict:
     reserve = Reserve(2 * data.files * data.chunk_bytes)
     results = {name: {"seconds": {}, "daemon_cpu": {}, "mount": [], "memory_kib": []}
                for name in args.variants}
-    if not args.cold:
-        warm(dir)
     steal = machine.stolen_seconds()
     for number in range(args.rounds):
         # There and back again: a machine that grows slower is no variant's disadvantage.

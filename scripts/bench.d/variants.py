@@ -12,7 +12,8 @@ from data_sets import DataSet
 
 # In the order they run. A mount and its floor are neighbours, so that they see the same machine.
 NAMES = [
-    "local", "shardfs", "floor", "shardfs-immutable", "floor-immutable",
+    "local", "floor-copying", "shardfs", "floor",
+    "floor-copying-immutable", "shardfs-immutable", "floor-immutable",
     "squashfuse_ll", "ratarmount",
 ]
 MOUNT_SECONDS = 60
@@ -30,6 +31,19 @@ class Tools:
     ratarmount: str
 
 
+def source_name(name: str) -> str:
+    """What the variant reads, within the data set's directory; the floor reads nothing."""
+    match name.removesuffix("-immutable"):
+        case "shardfs":
+            return "array.zarr"
+        case "squashfuse_ll":
+            return "chunks.squashfs"
+        case "ratarmount" | "floor-copying":
+            return "chunks.tar"
+        case _:
+            return "chunks"
+
+
 def mount_command(name: str, tools: Tools, data: DataSet, dir: Path, mountpoint: Path) -> list[str]:
     """The daemon's command line; every daemon stays in front, so its pid is the child's."""
     immutable = ["-o", "immutable"] if name.endswith("-immutable") else []
@@ -40,6 +54,10 @@ def mount_command(name: str, tools: Tools, data: DataSet, dir: Path, mountpoint:
             grid = "x".join(map(str, data.grid))
             args = [tools.floor, *immutable, "--grid", grid,
                     "--chunk-bytes", data.chunk_bytes, mountpoint]
+        case "floor-copying":
+            grid = "x".join(map(str, data.grid))
+            args = [tools.floor, *immutable, "--grid", grid, "--chunk-bytes", data.chunk_bytes,
+                    "--copy-from", dir / "chunks.tar", mountpoint]
         case "squashfuse_ll":
             args = ["squashfuse_ll", "-f", dir / "chunks.squashfs", mountpoint]
         case "ratarmount":
