@@ -37,15 +37,17 @@ pub struct IndexCodecs {
 }
 
 impl IndexCodecs {
+    /// What every writer writes: little-endian, C order, with a checksum.
+    pub const USUAL: Self = Self { order: None, big_endian: false, checksums: 1 };
+
     /// Reads `index_codecs` of a shard with `rank` dimensions. Where they are absent (the
     /// specification requires them, zarr-python does not), little-endian with a checksum is
     /// meant; so is little-endian by `bytes` without `endian`.
     pub fn parse(value: Option<&Value>, rank: usize) -> Result<Self, MetadataError> {
-        let mut codecs = Self { order: None, big_endian: false, checksums: 0 };
         if value.is_none() {
-            codecs.checksums = 1;
-            return Ok(codecs);
+            return Ok(Self::USUAL);
         }
+        let mut codecs = Self { order: None, big_endian: false, checksums: 0 };
         let invalid = || {
             MetadataError::invalid("index_codecs", "transpose, then bytes, then crc32c, at most")
         };
@@ -146,14 +148,17 @@ pub struct ByteRange {
 
 /// The index of one shard, verified. Entries are decoded when they are asked for, so it costs no
 /// more memory than its stored form.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardIndex {
     bytes: Box<[u8]>,
+    /// Chunks along each axis of the shard.
+    extents: Box<[u64]>,
     /// Words between neighbours along each axis of the shard.
     strides: Box<[usize]>,
     /// Words between the offset and the nbytes of an entry.
     pair_stride: usize,
     big_endian: bool,
+    checksums: usize,
     location: IndexLocation,
     /// Length as stored, with the checksum.
     stored_size: u64,
@@ -186,12 +191,99 @@ impl ShardIndex {
         let (strides, pair_stride) = strides(codecs, chunks_per_shard);
         Ok(Self {
             bytes: bytes.into_boxed_slice(),
+            extents: chunks_per_shard.into(),
             strides,
             pair_stride,
             big_endian: codecs.big_endian,
+            checksums: codecs.checksums,
             location,
             stored_size: expected,
         })
+    }
+
+    /// The index of a shard of empty chunks.
+    pub fn empty(
+        codecs: &IndexCodecs,
+        location: IndexLocation,
+        chunks_per_shard: &[u64],
+    ) -> Result<Self, IndexError> {
+        let slots = product(chunks_per_shard).ok_or(IndexError::Limit { slots: u64::MAX })?;
+        let stored_size = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
+        let words = slots.saturating_mul(ENTRY_BYTES);
+        let (strides, pair_stride) = strides(codecs, chunks_per_shard);
+        Ok(Self {
+            // Every byte of 2^64-1 is 255, in both orders. The size is within its limit.
+            bytes: vec![u8::MAX; usize::try_from(words).unwrap_or(0)].into_boxed_slice(),
+            extents: chunks_per_shard.into(),
+            strides,
+            pair_stride,
+            big_endian: codecs.big_endian,
+            checksums: codecs.checksums,
+            location,
+            stored_size,
+        })
+    }
+
+    /// How many chunks the shard has.
+    pub fn slots(&self) -> u64 {
+        self.bytes.len() as u64 / ENTRY_BYTES
+    }
+
+    /// Length in bytes as stored, with its checksums.
+    pub fn stored_size(&self) -> u64 {
+        self.stored_size
+    }
+
+    /// Where in the shard it is stored.
+    pub fn location(&self) -> IndexLocation {
+        self.location
+    }
+
+    /// The number of the slot at `position`, given in the shard's own axes, counted in C order.
+    pub fn slot(&self, position: impl IntoIterator<Item = u64>) -> u64 {
+        position.into_iter().zip(&self.extents).fold(0, |slot, (at, extent)| slot * extent + at)
+    }
+
+    /// The position of a slot in the shard's own axes.
+    pub fn position(&self, slot: u64) -> Vec<u64> {
+        let mut rest = slot;
+        let mut position = vec![0; self.extents.len()];
+        for (at, extent) in position.iter_mut().zip(&self.extents).rev() {
+            *at = rest.checked_rem(*extent).unwrap_or(0);
+            rest = rest.checked_div(*extent).unwrap_or(0);
+        }
+        position
+    }
+
+    /// The chunks that exist, by slot, in a shard of `shard` bytes; the first bad entry with its
+    /// slot where there is one.
+    pub fn chunks(&self, shard: u64) -> Result<Vec<(u64, ByteRange)>, (u64, EntryError)> {
+        let mut chunks = Vec::new();
+        for slot in 0..self.slots() {
+            match self.range(self.position(slot), shard) {
+                Ok(Some(range)) => chunks.push((slot, range)),
+                Ok(None) => (),
+                Err(error) => return Err((slot, error)),
+            }
+        }
+        Ok(chunks)
+    }
+
+    /// Puts a chunk into a slot, or empties it.
+    pub fn set(&mut self, slot: u64, range: Option<ByteRange>) {
+        let (offset, nbytes) = range.map_or((EMPTY, EMPTY), |range| (range.offset, range.nbytes));
+        let at = self.word_of(self.position(slot));
+        self.set_word(at, offset);
+        self.set_word(at + self.pair_stride, nbytes);
+    }
+
+    /// The index as stored.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.to_vec();
+        for _ in 0..self.checksums {
+            bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+        }
+        bytes
     }
 
     /// Memory that the index takes, in bytes.
@@ -228,11 +320,24 @@ impl ShardIndex {
     }
 
     fn entry(&self, position: impl IntoIterator<Item = u64>) -> (u64, u64) {
-        // Positions lie within the chunks per shard, whose product of words is in memory: the
-        // sum fits, and a position outside would be a bug that the slice access below reports.
-        #[allow(clippy::cast_possible_truncation, reason = "smaller than the index in memory")]
-        let at: usize = position.into_iter().zip(&self.strides).map(|(p, s)| p as usize * s).sum();
+        let at = self.word_of(position);
         (self.word(at), self.word(at + self.pair_stride))
+    }
+
+    /// Where the first word of an entry is. Positions lie within the chunks per shard, whose
+    /// product of words is in memory: the sum fits, and a position outside would be a bug that
+    /// the access to the word shows.
+    fn word_of(&self, position: impl IntoIterator<Item = u64>) -> usize {
+        #[allow(clippy::cast_possible_truncation, reason = "smaller than the index in memory")]
+        position.into_iter().zip(&self.strides).map(|(p, s)| p as usize * s).sum()
+    }
+
+    fn set_word(&mut self, at: usize, word: u64) {
+        let bytes = if self.big_endian { word.to_be_bytes() } else { word.to_le_bytes() };
+        let (words, _) = self.bytes.as_chunks_mut::<8>();
+        if let Some(place) = words.get_mut(at) {
+            *place = bytes;
+        }
     }
 
     fn word(&self, at: usize) -> u64 {
@@ -269,19 +374,6 @@ pub fn product(numbers: &[u64]) -> Option<u64> {
     numbers.iter().try_fold(1_u64, |product, number| product.checked_mul(*number))
 }
 
-/// Encodes an index in the form that every writer writes: little-endian, C order, with a
-/// checksum. Entries stand in C order of the slots; None is an empty chunk.
-pub fn encode(entries: impl IntoIterator<Item = Option<ByteRange>>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for entry in entries {
-        let (offset, nbytes) = entry.map_or((EMPTY, EMPTY), |range| (range.offset, range.nbytes));
-        bytes.extend(offset.to_le_bytes());
-        bytes.extend(nbytes.to_le_bytes());
-    }
-    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -316,7 +408,13 @@ mod tests {
         let index = decode(&GOLDEN, IndexLocation::End).unwrap();
         assert_eq!(index.range([0, 0], 10).unwrap(), None);
         assert_eq!(index.range([0, 1], 10).unwrap(), Some(RANGE));
-        assert_eq!(encode([None, Some(RANGE)]), GOLDEN);
+        assert_eq!(index.chunks(10), Ok(vec![(1, RANGE)]));
+        let mut written = ShardIndex::empty(&usual(), IndexLocation::End, &[1, 2]).unwrap();
+        written.set(0, Some(RANGE));
+        written.set(0, None);
+        written.set(written.slot([0, 1]), Some(RANGE));
+        assert_eq!(written, index);
+        assert_eq!(written.encode(), GOLDEN);
     }
 
     #[test]
@@ -355,8 +453,9 @@ mod tests {
         nbytes: u64,
         location: IndexLocation,
     ) -> Result<Option<ByteRange>, EntryError> {
-        let bytes = encode([Some(ByteRange { offset, nbytes }), None]);
-        decode(&bytes, location).unwrap().range([0, 0], 100)
+        let mut index = ShardIndex::empty(&usual(), location, &[1, 2]).unwrap();
+        index.set(0, Some(ByteRange { offset, nbytes }));
+        decode(&index.encode(), location).unwrap().range([0, 0], 100)
     }
 
     #[test]
@@ -379,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn transposed_big_endian_indexes_are_read() {
+    fn transposed_big_endian_indexes_are_read_and_written() {
         let codecs = codecs(&json!([
             {"name": "transpose", "configuration": {"order": [2, 1, 0]}},
             {"name": "bytes", "configuration": {"endian": "big"}},
@@ -394,8 +493,15 @@ mod tests {
                 }
             }
         }
-        let bytes = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-        let index = ShardIndex::decode(bytes, &codecs, IndexLocation::End, &[2, 3]).unwrap();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let location = IndexLocation::End;
+        let index = ShardIndex::decode(bytes.clone(), &codecs, location, &[2, 3]).unwrap();
+        let mut written = ShardIndex::empty(&codecs, location, &[2, 3]).unwrap();
+        for (slot, range) in index.chunks(100).unwrap() {
+            assert_eq!(index.slot(index.position(slot)), slot);
+            written.set(slot, Some(range));
+        }
+        assert_eq!(written.encode(), bytes);
         for (row, column) in [(0, 0), (0, 2), (1, 0), (1, 2)] {
             let range = index.range([row, column], 100).unwrap().unwrap();
             assert_eq!(range, ByteRange { offset: 10 * row + column + 1, nbytes: 5 });

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::Coords;
 use super::chunk_key::{KeyEncoding, Separator};
-use super::index::{ByteRange, encode};
+use super::codec::IndexLocation;
+use super::index::{ByteRange, IndexCodecs, ShardIndex};
 use super::json;
 
 /// Chunks along each axis of the sample's shards, and of its shard grid.
@@ -59,7 +60,10 @@ fn array() -> Value {
 
 fn shard_of(shard: &[u64]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut entries = Vec::new();
+    let per_shard = [CHUNKS_PER_SHARD; 3];
+    let index = ShardIndex::empty(&IndexCodecs::USUAL, IndexLocation::End, &per_shard);
+    // Few chunks: no limit is near.
+    let Ok(mut index) = index else { return bytes };
     for place in boxed([CHUNKS_PER_SHARD; 3]) {
         let chunk: Coords = shard
             .iter()
@@ -69,14 +73,14 @@ fn shard_of(shard: &[u64]) -> Vec<u8> {
         let within = chunk.iter().zip(SHAPE).all(|(chunk, extent)| chunk * CHUNK < extent);
         // Every seventh chunk holds fill values only, and so is left out.
         let empty = chunk.iter().sum::<u64>() % 7 == 6;
-        entries.push((within && !empty).then(|| {
+        if within && !empty {
             let encoded = gzip(&waves(&chunk));
-            let offset = bytes.len() as u64;
+            let range = ByteRange { offset: bytes.len() as u64, nbytes: encoded.len() as u64 };
+            index.set(index.slot(place), Some(range));
             bytes.extend_from_slice(&encoded);
-            ByteRange { offset, nbytes: encoded.len() as u64 }
-        }));
+        }
     }
-    bytes.extend(encode(entries));
+    bytes.extend(index.encode());
     bytes
 }
 

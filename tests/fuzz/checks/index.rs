@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 use shardfs::format::codec::IndexLocation;
 use shardfs::format::index::{
-    ByteRange, EMPTY, EntryError, IndexCodecs, IndexError, ShardIndex, encode, product,
+    ByteRange, EMPTY, EntryError, IndexCodecs, IndexError, ShardIndex, product,
 };
 
 use super::Input;
@@ -70,8 +70,13 @@ pub fn index(bytes: &[u8]) {
 fn survives_as_bytes(entries: &[Option<ByteRange>], shard: u64) {
     let codecs = IndexCodecs::parse(None, 1).unwrap();
     let chunks = [entries.len() as u64];
-    let bytes = encode(entries.iter().copied());
+    let mut written = ShardIndex::empty(&codecs, IndexLocation::End, &chunks).unwrap();
+    for (slot, entry) in (0..).zip(entries) {
+        written.set(slot, *entry);
+    }
+    let bytes = written.encode();
     let index = ShardIndex::decode(bytes, &codecs, IndexLocation::End, &chunks).unwrap();
+    assert_eq!(index, written);
     for (slot, entry) in (0..).zip(entries) {
         assert_eq!(index.range([slot], shard), Ok(*entry));
     }
