@@ -138,7 +138,7 @@ pub enum EntryError {
 }
 
 /// Where an encoded chunk is: a range that was checked to end within its shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ByteRange {
     /// From the shard's first byte.
     pub offset: u64,
@@ -260,7 +260,7 @@ impl ShardIndex {
     pub fn chunks(&self, shard: u64) -> Result<Vec<(u64, ByteRange)>, (u64, EntryError)> {
         let mut chunks = Vec::new();
         for slot in 0..self.slots() {
-            match self.range(self.position(slot), shard) {
+            match self.range_at(self.word_of_slot(slot), shard) {
                 Ok(Some(range)) => chunks.push((slot, range)),
                 Ok(None) => (),
                 Err(error) => return Err((slot, error)),
@@ -272,7 +272,7 @@ impl ShardIndex {
     /// Puts a chunk into a slot, or empties it.
     pub fn set(&mut self, slot: u64, range: Option<ByteRange>) {
         let (offset, nbytes) = range.map_or((EMPTY, EMPTY), |range| (range.offset, range.nbytes));
-        let at = self.word_of(self.position(slot));
+        let at = self.word_of_slot(slot);
         self.set_word(at, offset);
         self.set_word(at + self.pair_stride, nbytes);
     }
@@ -298,7 +298,11 @@ impl ShardIndex {
         position: impl IntoIterator<Item = u64>,
         shard: u64,
     ) -> Result<Option<ByteRange>, EntryError> {
-        let (offset, nbytes) = self.entry(position);
+        self.range_at(self.word_of(position), shard)
+    }
+
+    fn range_at(&self, at: usize, shard: u64) -> Result<Option<ByteRange>, EntryError> {
+        let (offset, nbytes) = (self.word(at), self.word(at + self.pair_stride));
         if (offset, nbytes) == (EMPTY, EMPTY) || self.is_wrapped_empty(offset, nbytes) {
             return Ok(None);
         }
@@ -319,17 +323,24 @@ impl ShardIndex {
             && offset.checked_add(1) == Some(self.stored_size)
     }
 
-    fn entry(&self, position: impl IntoIterator<Item = u64>) -> (u64, u64) {
-        let at = self.word_of(position);
-        (self.word(at), self.word(at + self.pair_stride))
-    }
-
     /// Where the first word of an entry is. Positions lie within the chunks per shard, whose
     /// product of words is in memory: the sum fits, and a position outside would be a bug that
     /// the access to the word shows.
     fn word_of(&self, position: impl IntoIterator<Item = u64>) -> usize {
         #[allow(clippy::cast_possible_truncation, reason = "smaller than the index in memory")]
         position.into_iter().zip(&self.strides).map(|(p, s)| p as usize * s).sum()
+    }
+
+    fn word_of_slot(&self, slot: u64) -> usize {
+        let mut rest = slot;
+        let axes = self.extents.iter().zip(&self.strides).rev();
+        #[allow(clippy::cast_possible_truncation, reason = "smaller than the index in memory")]
+        axes.map(|(extent, stride)| {
+            let along = rest.checked_rem(*extent).unwrap_or(0);
+            rest = rest.checked_div(*extent).unwrap_or(0);
+            along as usize * stride
+        })
+        .sum()
     }
 
     fn set_word(&mut self, at: usize, word: u64) {

@@ -12,6 +12,7 @@ pub mod index;
 pub mod json;
 pub mod limits;
 pub mod metadata;
+pub mod plan;
 pub mod sample;
 pub mod sharding;
 

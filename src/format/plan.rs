@@ -1,0 +1,794 @@
+//! Planning a commit: where the bytes of changed chunks go in a shard, and which bytes of it they
+//! may take. Nothing here touches a file.
+//!
+//! ```text
+//! before   | a | b | c |   gap   | d | index |
+//!
+//! rewrite  | a | B | c | d | index |                           a new file, renamed into place
+//! clone    | a | B, if it fits | c | B, if not | d | index |   a copy that shares its blocks
+//! append   | a |   | c | B | gap | d |       | index |         the file itself; B in a gap if it
+//!                                      ^ old                   fits, behind the old index if not
+//! cut      | a |   | c | B | index |                           the file itself; everything behind
+//!                                                              the new index can go
+//! in place | a | B | c |   gap   | d | index |                 the file itself, B where b was
+//! ```
+//!
+//! Append and cut leave all bytes alone that the index on disk reaches, and that index too. Append
+//! needs a record of the old length, for an unfinished commit to be taken back; a cut is one
+//! truncation. In place, and with an index at the start, bytes in use are overwritten: the record
+//! holds them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::codec::IndexLocation;
+use super::index::{ByteRange, CHECKSUM_BYTES, EntryError, IndexCodecs, IndexError, ShardIndex};
+
+/// A file may hold this much without use, in bytes, however little is in use.
+const TOLERATED_WASTE: u64 = 64 << 10;
+/// Two changed places in an index that are so close, in bytes, are written as one.
+const PATCH_DISTANCE: usize = 64;
+
+/// How the shards of one level of sharding are stored.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardLayout<'a> {
+    /// Encoding of the index.
+    pub codecs: &'a IndexCodecs,
+    /// Where the index is.
+    pub location: IndexLocation,
+    /// Chunks along each axis of the shard.
+    pub chunks_per_shard: &'a [u64],
+    /// How many `crc32c` codecs there are over the whole shard.
+    pub checksums: usize,
+}
+
+/// A shard that exists.
+#[derive(Debug, Clone, Copy)]
+pub struct OldShard<'a> {
+    /// Its index.
+    pub index: &'a ShardIndex,
+    /// Where it starts in its file: 0 unless it is a chunk of another shard.
+    pub start: u64,
+    /// Its length in bytes, without checksums over the whole.
+    pub length: u64,
+}
+
+/// Bytes to be stored, in pieces.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Blob {
+    /// Length in bytes: that of all pieces.
+    pub nbytes: u64,
+    /// The pieces, one after the other.
+    pub pieces: Vec<Piece>,
+}
+
+/// Bytes from one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Length in bytes.
+    pub nbytes: u64,
+    /// Where they come from.
+    pub from: Source,
+}
+
+/// Where bytes to be stored come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The content that the caller counts by this number.
+    Staged(usize),
+    /// The shard's file as it is, at this offset.
+    Kept(u64),
+    /// These bytes.
+    Bytes(Arc<[u8]>),
+    /// The little-endian crc32c of as many bytes as given, which stand directly before it.
+    Checksum(u64),
+}
+
+/// New content of slots: None empties a slot.
+pub type Changes = BTreeMap<u64, Option<Blob>>;
+
+/// How a change to a shard is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// As fits the shard and the filesystem.
+    #[default]
+    Auto,
+    /// Behind the bytes in use, or in gaps.
+    Append,
+    /// Over the old bytes where the new ones fit.
+    InPlace,
+    /// Always a new file.
+    Rewrite,
+}
+
+/// What the choice depends on besides the shard's content.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Facts {
+    /// The filesystem can make copies that share their blocks.
+    pub can_clone: bool,
+    /// The file has other names, which must keep their content.
+    pub linked: bool,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// No chunk is left: there is no file any more.
+    Remove,
+    /// A new file with this content takes the old one's place.
+    Rewrite(Blob),
+    /// A clone of the file is changed and takes its place.
+    Clone(Update),
+    /// The file itself is changed, under a record of what it was.
+    Journal(Update),
+    /// The file itself is changed where nobody reads, then made shorter.
+    Cut(Update),
+}
+
+/// Changes within a file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Update {
+    /// What is written, by ascending offset, without overlaps.
+    pub writes: Vec<Write>,
+    /// Those ranges of the writes in which the file holds bytes in use.
+    pub overwritten: Vec<ByteRange>,
+    /// Where the index on disk is, the old one.
+    pub old_index: ByteRange,
+    /// Length of the file afterwards.
+    pub length: u64,
+}
+
+/// One write.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Offset in the file.
+    pub offset: u64,
+    /// What.
+    pub blob: Blob,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The old index holds an entry that cannot be kept.
+    #[error("{error}")]
+    Entry {
+        /// Its slot.
+        slot: u64,
+        /// What is wrong with it.
+        #[source]
+        error: EntryError,
+    },
+    /// There can be no such index.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// The shard would be longer than a file can be.
+    #[error("the shard would be longer than a file can be")]
+    TooLong,
+}
+
+impl Blob {
+    /// One piece.
+    pub fn of(nbytes: u64, from: Source) -> Self {
+        Self { nbytes, pieces: vec![Piece { nbytes, from }] }
+    }
+
+    fn bytes(bytes: Vec<u8>) -> Self {
+        Self::of(bytes.len() as u64, Source::Bytes(bytes.into()))
+    }
+
+    /// Appends, joining what was kept side by side.
+    fn append(&mut self, blob: Self) -> Result<(), PlanError> {
+        self.nbytes = end(self.nbytes, blob.nbytes)?;
+        for piece in blob.pieces.into_iter().filter(|piece| piece.nbytes > 0) {
+            if let Source::Kept(offset) = piece.from
+                && let Some(Piece { nbytes, from: Source::Kept(start) }) = self.pieces.last_mut()
+                && start.checked_add(*nbytes) == Some(offset)
+            {
+                *nbytes += piece.nbytes;
+            } else {
+                self.pieces.push(piece);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Plans the commit of `changes` to a shard that is a file.
+pub fn plan(
+    layout: &ShardLayout<'_>,
+    old: Option<OldShard<'_>>,
+    changes: &Changes,
+    policy: Policy,
+    facts: Facts,
+) -> Result<Plan, PlanError> {
+    let Some(old) = old else {
+        return Ok(rewrite(layout, None, changes)?.map_or(Plan::Remove, Plan::Rewrite));
+    };
+    let census = Census::take(&old, changes)?;
+    if census.kept.is_empty() && census.new.is_empty() {
+        return Ok(Plan::Remove);
+    }
+    let reuse = match policy {
+        _ if layout.checksums > 0 => None,
+        Policy::Rewrite => None,
+        Policy::Auto if facts.can_clone => Some(Reuse::Replaced),
+        _ if facts.linked => None,
+        Policy::Auto | Policy::Append => Some(Reuse::Unreached),
+        Policy::InPlace => Some(Reuse::Own),
+    };
+    if let Some(reuse) = reuse {
+        let plan = update(layout, &old, &census, reuse)?;
+        let (Plan::Clone(update) | Plan::Journal(update) | Plan::Cut(update)) = &plan else {
+            return Ok(plan);
+        };
+        if policy != Policy::Auto || !census.should_be_rewritten(layout, update.length) {
+            return Ok(plan);
+        }
+    }
+    Ok(rewrite(layout, Some(old), changes)?.map_or(Plan::Remove, Plan::Rewrite))
+}
+
+/// A shard made anew: the kept and the new chunks in the order of their slots, without gaps. None
+/// if there is no chunk.
+pub fn rewrite(
+    layout: &ShardLayout<'_>,
+    old: Option<OldShard<'_>>,
+    changes: &Changes,
+) -> Result<Option<Blob>, PlanError> {
+    let mut index = ShardIndex::empty(layout.codecs, layout.location, layout.chunks_per_shard)?;
+    let head = if layout.location == IndexLocation::Start { index.stored_size() } else { 0 };
+    let mut contents: BTreeMap<u64, Blob> = BTreeMap::new();
+    let start = old.map_or(0, |old| old.start);
+    let mut shared: HashMap<ByteRange, ByteRange> = HashMap::new();
+    let kept: BTreeMap<u64, ByteRange> = match &old {
+        Some(old) => Census::take(old, changes)?.kept.into_iter().collect(),
+        None => BTreeMap::new(),
+    };
+    for (slot, range) in &kept {
+        contents.insert(*slot, Blob::of(range.nbytes, Source::Kept(start + range.offset)));
+    }
+    for (slot, blob) in changes {
+        if let Some(blob) = blob {
+            contents.insert(*slot, blob.clone());
+        }
+    }
+    if contents.is_empty() {
+        return Ok(None);
+    }
+    let mut body = Blob::default();
+    for (slot, blob) in contents {
+        let here = ByteRange { offset: end(head, body.nbytes)?, nbytes: blob.nbytes };
+        // Slots that share their bytes go on sharing them.
+        let place = kept.get(&slot).map_or(here, |old| *shared.entry(*old).or_insert(here));
+        if place == here {
+            body.append(blob)?;
+        }
+        index.set(slot, Some(place));
+    }
+    let mut shard = Blob::default();
+    let index = Blob::bytes(index.encode());
+    match layout.location {
+        IndexLocation::Start => [index, body],
+        IndexLocation::End => [body, index],
+    }
+    .into_iter()
+    .try_for_each(|part| shard.append(part))?;
+    for _ in 0..layout.checksums {
+        let before = shard.nbytes;
+        shard.append(Blob::of(CHECKSUM_BYTES as u64, Source::Checksum(before)))?;
+    }
+    Ok(Some(shard))
+}
+
+/// What becomes of the chunks of a shard.
+struct Census<'a> {
+    kept: Vec<(u64, ByteRange)>,
+    /// Chunks that are replaced or removed.
+    freed: BTreeMap<u64, ByteRange>,
+    new: BTreeMap<u64, &'a Blob>,
+}
+
+impl<'a> Census<'a> {
+    fn take(old: &OldShard<'_>, changes: &'a Changes) -> Result<Self, PlanError> {
+        let chunks = old.index.chunks(old.length);
+        let chunks = chunks.map_err(|(slot, error)| PlanError::Entry { slot, error })?;
+        let (freed, kept): (Vec<_>, _) =
+            chunks.into_iter().partition(|(slot, _)| changes.contains_key(slot));
+        let new = changes.iter().filter_map(|(slot, blob)| Some((*slot, blob.as_ref()?)));
+        Ok(Self { kept, freed: freed.into_iter().collect(), new: new.collect() })
+    }
+
+    /// The replaced ranges that have no byte in common with any other chunk.
+    fn unshared(&self) -> HashSet<ByteRange> {
+        let kept = self.kept.iter().map(|(_, range)| *range);
+        let mut all: Vec<ByteRange> = kept.chain(self.freed.values().copied()).collect();
+        all.sort_unstable_by_key(|range| range.offset);
+        let mut unshared = HashSet::new();
+        let mut before = 0;
+        for (at, range) in all.iter().enumerate() {
+            let end = range.offset.saturating_add(range.nbytes);
+            let next = all.get(at + 1).map_or(u64::MAX, |next| next.offset);
+            if before <= range.offset && end <= next {
+                unshared.insert(*range);
+            }
+            before = before.max(end);
+        }
+        unshared
+    }
+
+    /// Whether a file of `length` bytes would waste too much, or nearly all of it is new anyway.
+    fn should_be_rewritten(&self, layout: &ShardLayout<'_>, length: u64) -> bool {
+        let kept: HashSet<ByteRange> = self.kept.iter().map(|(_, range)| *range).collect();
+        let kept: u64 = kept.iter().fold(0, |sum, range| sum.saturating_add(range.nbytes));
+        let new = self.new.values().fold(0_u64, |sum, blob| sum.saturating_add(blob.nbytes));
+        let slots = layout.chunks_per_shard.iter().product();
+        let index = layout.codecs.stored_size(slots).unwrap_or(0);
+        let least = kept.saturating_add(new).saturating_add(index);
+        kept <= new / 32
+            || length > least.saturating_add(least / 4 * 3).max(least + TOLERATED_WASTE)
+    }
+}
+
+/// Which bytes of a file new ones may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reuse {
+    /// Those that the old index does not reach.
+    Unreached,
+    /// Those that the new index does not reach: the old file stays as it is.
+    Replaced,
+    /// Those that the old index does not reach, and those of the chunk that is replaced.
+    Own,
+}
+
+fn update(
+    layout: &ShardLayout<'_>,
+    old: &OldShard<'_>,
+    census: &Census<'_>,
+    reuse: Reuse,
+) -> Result<Plan, PlanError> {
+    let stored = old.index.stored_size();
+    let at_start = layout.location == IndexLocation::Start;
+    let old_index = ByteRange {
+        offset: if at_start { 0 } else { old.length.saturating_sub(stored) },
+        nbytes: stored,
+    };
+    let kept = || census.kept.iter().map(|(_, range)| *range);
+    let reached: Vec<ByteRange> =
+        kept().chain(census.freed.values().copied()).chain([old_index]).collect();
+    let mut free = Free::around(match reuse {
+        Reuse::Replaced if at_start => kept().chain([old_index]).collect(),
+        Reuse::Replaced => kept().collect(),
+        Reuse::Unreached | Reuse::Own => reached.clone(),
+    });
+    let own = if reuse == Reuse::Own { census.unshared() } else { HashSet::new() };
+    let mut index = old.index.clone();
+    let mut writes: BTreeMap<u64, Blob> = BTreeMap::new();
+    let mut last = if at_start { stored } else { 0 };
+    for (slot, _) in &census.freed {
+        index.set(*slot, None);
+    }
+    for (slot, blob) in &census.new {
+        let offset = match census.freed.get(slot).filter(|range| own.contains(range)) {
+            Some(old) if old.nbytes >= blob.nbytes && is_fresh(blob) => old.offset,
+            // Any offset would do; readers check that it lies within the shard, some that it does
+            // not lie within the index.
+            _ if blob.nbytes == 0 => last,
+            _ => free.take(blob.nbytes).ok_or(PlanError::TooLong)?,
+        };
+        index.set(*slot, Some(ByteRange { offset, nbytes: blob.nbytes }));
+        if blob.nbytes > 0 {
+            writes.insert(offset, (*blob).clone());
+        }
+    }
+    let new =
+        writes.iter().map(|(offset, blob)| ByteRange { offset: *offset, nbytes: blob.nbytes });
+    for range in kept().chain(new) {
+        last = last.max(end(range.offset, range.nbytes)?);
+    }
+    let encoded = index.encode();
+    let mut cut = false;
+    let length = if at_start {
+        put_patches(&mut writes, 0, &old.index.encode(), &encoded);
+        if reuse == Reuse::Replaced { last } else { last.max(old.length) }
+    } else if reuse == Reuse::Own && last <= old_index.offset {
+        put_patches(&mut writes, old_index.offset, &old.index.encode(), &encoded);
+        old.length
+    } else {
+        let before_old = (reuse == Reuse::Unreached)
+            .then(|| free.first_from(last, stored))
+            .flatten()
+            .filter(|at| at.saturating_add(stored) <= old_index.offset);
+        cut = before_old.is_some();
+        let at = match (before_old, reuse) {
+            (Some(at), _) => at,
+            (None, Reuse::Replaced) => last,
+            (None, _) => last.max(old.length),
+        };
+        writes.insert(at, Blob::bytes(encoded));
+        end(at, stored)?
+    };
+    if length > i64::MAX as u64 {
+        return Err(PlanError::TooLong);
+    }
+    let writes: Vec<Write> =
+        writes.into_iter().map(|(offset, blob)| Write { offset, blob }).collect();
+    let overwritten = if reuse == Reuse::Replaced { vec![] } else { within(&writes, &reached) };
+    let update = Update { writes, overwritten, old_index, length };
+    Ok(match reuse {
+        Reuse::Replaced => Plan::Clone(update),
+        _ if cut => Plan::Cut(update),
+        _ => Plan::Journal(update),
+    })
+}
+
+/// Whether none of a blob's bytes are read from the file that is to be overwritten.
+fn is_fresh(blob: &Blob) -> bool {
+    blob.pieces.iter().all(|piece| matches!(piece.from, Source::Staged(_) | Source::Bytes(_)))
+}
+
+/// Adds the parts in which an index differs from the one in its place.
+fn put_patches(writes: &mut BTreeMap<u64, Blob>, offset: u64, old: &[u8], new: &[u8]) {
+    let mut patch: Option<Range<usize>> = None;
+    let mut put = |patch: Range<usize>| {
+        writes.insert(offset + patch.start as u64, Blob::bytes(new[patch].to_vec()));
+    };
+    for at in (0..new.len()).filter(|at| old.get(*at) != new.get(*at)) {
+        match &mut patch {
+            Some(patch) if at - patch.end < PATCH_DISTANCE => patch.end = at + 1,
+            _ => {
+                if let Some(done) = patch.replace(at..at + 1) {
+                    put(done);
+                }
+            }
+        }
+    }
+    if let Some(last) = patch {
+        put(last);
+    }
+}
+
+/// The parts of the writes that hold bytes in use.
+fn within(writes: &[Write], reached: &[ByteRange]) -> Vec<ByteRange> {
+    let reached = merged(reached.iter().copied());
+    let mut parts = Vec::new();
+    for write in writes {
+        let write = ByteRange { offset: write.offset, nbytes: write.blob.nbytes };
+        // Both are sorted and without overlaps: only few of the reached are near.
+        let first = reached.partition_point(|range| range.end <= write.offset);
+        let near = reached[first..]
+            .iter()
+            .map(|range| ByteRange { offset: range.start, nbytes: range.end - range.start });
+        parts.extend(near.map_while(|range| overlap(range, write)));
+    }
+    parts
+}
+
+fn overlap(a: ByteRange, b: ByteRange) -> Option<ByteRange> {
+    let start = a.offset.max(b.offset);
+    // Ranges of a file that was checked, or that was planned.
+    let end = (a.offset.saturating_add(a.nbytes)).min(b.offset.saturating_add(b.nbytes));
+    (start < end).then(|| ByteRange { offset: start, nbytes: end - start })
+}
+
+fn end(offset: u64, nbytes: u64) -> Result<u64, PlanError> {
+    offset.checked_add(nbytes).ok_or(PlanError::TooLong)
+}
+
+/// Ranges that are not empty, sorted, joined where they touch.
+fn merged(ranges: impl Iterator<Item = ByteRange>) -> Vec<Range<u64>> {
+    let mut sorted: Vec<ByteRange> = ranges.filter(|range| range.nbytes > 0).collect();
+    sorted.sort_unstable_by_key(|range| range.offset);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in sorted {
+        let range = range.offset..range.offset.saturating_add(range.nbytes);
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// Unused ranges of a file; the last one has no end.
+struct Free {
+    by_start: BTreeMap<u64, u64>,
+    by_length: BTreeSet<(u64, u64)>,
+}
+
+impl Free {
+    fn around(used: Vec<ByteRange>) -> Self {
+        let mut free = Self { by_start: BTreeMap::new(), by_length: BTreeSet::new() };
+        let mut start = 0;
+        for range in merged(used.into_iter()) {
+            free.add(start, range.start);
+            start = range.end;
+        }
+        free.add(start, u64::MAX);
+        free
+    }
+
+    fn add(&mut self, start: u64, end: u64) {
+        if start < end {
+            self.by_start.insert(start, end);
+            self.by_length.insert((end - start, start));
+        }
+    }
+
+    fn remove(&mut self, start: u64, end: u64) {
+        self.by_start.remove(&start);
+        self.by_length.remove(&(end - start, start));
+    }
+
+    /// The start of the smallest gap that holds `nbytes`, which are taken from it.
+    fn take(&mut self, nbytes: u64) -> Option<u64> {
+        let (length, start) = *self.by_length.range((nbytes, 0)..).next()?;
+        self.remove(start, start + length);
+        self.add(start + nbytes, start + length);
+        Some(start)
+    }
+
+    /// The first place at or after `from` that holds `nbytes`.
+    fn first_from(&self, from: u64, nbytes: u64) -> Option<u64> {
+        let before = self.by_start.range(..from).next_back();
+        let gaps = before.into_iter().chain(self.by_start.range(from..));
+        let fits = |(start, end): (&u64, &u64)| {
+            let start = from.max(*start);
+            (start < *end && end - start >= nbytes).then_some(start)
+        };
+        gaps.map(fits).find_map(|start| start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Chunks of these lengths, one after the other, with a gap of 3 bytes after each.
+    fn shard(layout: &ShardLayout<'_>, lengths: &[Option<u64>]) -> (Vec<u8>, ShardIndex) {
+        let mut index =
+            ShardIndex::empty(layout.codecs, layout.location, layout.chunks_per_shard).unwrap();
+        let stored = usize::try_from(index.stored_size()).unwrap();
+        let at_start = layout.location == IndexLocation::Start;
+        let mut bytes = vec![0xee; if at_start { stored } else { 0 }];
+        for (slot, nbytes) in (0..).zip(lengths) {
+            if let Some(nbytes) = *nbytes {
+                index.set(slot, Some(ByteRange { offset: bytes.len() as u64, nbytes }));
+                bytes.extend((0..nbytes).map(|at| old_byte(slot, at)));
+                bytes.extend([0xdd; 3]);
+            }
+        }
+        if at_start {
+            bytes[..stored].copy_from_slice(&index.encode());
+        } else {
+            bytes.extend(index.encode());
+        }
+        (bytes, index)
+    }
+
+    fn old_byte(slot: u64, at: u64) -> u8 {
+        u8::try_from((slot * 31 + at) % 97).unwrap()
+    }
+
+    fn new_byte(slot: usize, at: u64) -> u8 {
+        u8::try_from(100 + (slot as u64 * 31 + at) % 97).unwrap()
+    }
+
+    fn bytes_of(blob: &Blob, old: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for piece in &blob.pieces {
+            match &piece.from {
+                Source::Staged(slot) => {
+                    bytes.extend((0..piece.nbytes).map(|at| new_byte(*slot, at)))
+                }
+                Source::Kept(offset) => {
+                    let at = usize::try_from(*offset).unwrap();
+                    bytes.extend(&old[at..at + usize::try_from(piece.nbytes).unwrap()]);
+                }
+                Source::Bytes(own) => bytes.extend(&**own),
+                Source::Checksum(nbytes) => {
+                    let from = bytes.len() - usize::try_from(*nbytes).unwrap();
+                    let checksum = crc32c::crc32c(&bytes[from..]).to_le_bytes();
+                    bytes.extend(checksum);
+                }
+            }
+        }
+        assert_eq!(bytes.len() as u64, blob.nbytes);
+        bytes
+    }
+
+    /// The file after a plan was carried out.
+    fn carry_out(plan: &Plan, old: &[u8]) -> Option<Vec<u8>> {
+        match plan {
+            Plan::Remove => None,
+            Plan::Rewrite(blob) => Some(bytes_of(blob, old)),
+            Plan::Clone(update) | Plan::Journal(update) | Plan::Cut(update) => {
+                let mut file = old.to_vec();
+                for write in &update.writes {
+                    let bytes = bytes_of(&write.blob, old);
+                    let at = usize::try_from(write.offset).unwrap();
+                    file.resize(file.len().max(at + bytes.len()), 0);
+                    file[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+                file.resize(usize::try_from(update.length).unwrap(), 0);
+                Some(file)
+            }
+        }
+    }
+
+    /// What the index of a file says of each slot, and the bytes there.
+    fn read_back(layout: &ShardLayout<'_>, file: &[u8]) -> BTreeMap<u64, Vec<u8>> {
+        let size = ShardIndex::empty(layout.codecs, layout.location, layout.chunks_per_shard);
+        let size = usize::try_from(size.unwrap().stored_size()).unwrap();
+        let body = &file[..file.len() - layout.checksums * CHECKSUM_BYTES];
+        let index = match layout.location {
+            IndexLocation::Start => &body[..size],
+            IndexLocation::End => &body[body.len() - size..],
+        };
+        let (codecs, per_shard) = (layout.codecs, layout.chunks_per_shard);
+        let index = ShardIndex::decode(index.to_vec(), codecs, layout.location, per_shard).unwrap();
+        let limit = match layout.location {
+            IndexLocation::Start => body.len(),
+            IndexLocation::End => body.len() - size,
+        };
+        let chunks = index.chunks(limit as u64).unwrap();
+        let bytes = |range: ByteRange| {
+            let at = usize::try_from(range.offset).unwrap();
+            assert!(layout.location == IndexLocation::End || at >= size);
+            body[at..at + usize::try_from(range.nbytes).unwrap()].to_vec()
+        };
+        chunks.into_iter().map(|(slot, range)| (slot, bytes(range))).collect()
+    }
+
+    const SLOTS: usize = 5;
+
+    proptest! {
+        #[test]
+        fn a_carried_out_plan_holds_the_kept_and_the_new_and_spares_what_it_must(
+            lengths in prop::collection::vec(prop::option::of(0_u64..20), SLOTS),
+            changes in prop::collection::btree_map(
+                0..SLOTS as u64, prop::option::of(0_u64..30), 1..=SLOTS),
+            at_start: bool,
+            exists: bool,
+            can_clone: bool,
+            linked: bool,
+            checksums in 0_usize..2,
+            policy in prop::sample::select(
+                vec![Policy::Auto, Policy::Append, Policy::InPlace, Policy::Rewrite]),
+        ) {
+            let location = if at_start { IndexLocation::Start } else { IndexLocation::End };
+            let layout = ShardLayout {
+                codecs: &IndexCodecs::USUAL, location, chunks_per_shard: &[SLOTS as u64], checksums,
+            };
+            let (old, index) = shard(&layout, &lengths);
+            let length = old.len() as u64;
+            let before = OldShard { index: &index, start: 0, length };
+            let staged = |(slot, nbytes): (&u64, &Option<u64>)| {
+                let id = usize::try_from(*slot).unwrap();
+                (*slot, nbytes.map(|nbytes| Blob::of(nbytes, Source::Staged(id))))
+            };
+            let planned: Changes = changes.iter().map(staged).collect();
+            let facts = Facts { can_clone, linked };
+            let plan = plan(&layout, exists.then_some(before), &planned, policy, facts).unwrap();
+
+            let mut expected: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+            for (slot, nbytes) in (0..).zip(&lengths) {
+                if let Some(nbytes) = nbytes && exists {
+                    expected.insert(slot, (0..*nbytes).map(|at| old_byte(slot, at)).collect());
+                }
+            }
+            for (slot, nbytes) in &changes {
+                let id = usize::try_from(*slot).unwrap();
+                match nbytes {
+                    None => expected.remove(slot),
+                    Some(n) => expected.insert(*slot, (0..*n).map(|at| new_byte(id, at)).collect()),
+                };
+            }
+            let file = carry_out(&plan, if exists { &old } else { &[] });
+            let found = file.as_ref().map(|file| read_back(&layout, file)).unwrap_or_default();
+            prop_assert_eq!(found, expected.clone());
+            prop_assert_eq!(file.is_none(), expected.is_empty());
+            check_spared(&plan, &before, &index)?;
+            if linked && !matches!(policy, Policy::Auto if can_clone) {
+                prop_assert!(matches!(plan, Plan::Remove | Plan::Rewrite(_)));
+            }
+        }
+    }
+
+    /// Writes do not overlap; bytes in use are overwritten in the record's ranges only, by a cut
+    /// not at all.
+    fn check_spared(
+        plan: &Plan,
+        old: &OldShard<'_>,
+        index: &ShardIndex,
+    ) -> Result<(), TestCaseError> {
+        let (Plan::Journal(update) | Plan::Cut(update)) = plan else {
+            return Ok(());
+        };
+        let stored = index.stored_size();
+        let at_start = index.location() == IndexLocation::Start;
+        let offset = if at_start { 0 } else { old.length - stored };
+        let chunks = index.chunks(old.length).unwrap().into_iter().map(|(_, range)| range);
+        let reached: Vec<_> = chunks.chain([ByteRange { offset, nbytes: stored }]).collect();
+        let mut past = 0;
+        for write in &update.writes {
+            prop_assert!(write.offset >= past && write.blob.nbytes > 0);
+            past = write.offset + write.blob.nbytes;
+            for at in write.offset..past {
+                let byte = ByteRange { offset: at, nbytes: 1 };
+                let in_use = reached.iter().any(|range| overlap(*range, byte).is_some());
+                let recorded = update.overwritten.iter().any(|r| overlap(*r, byte).is_some());
+                prop_assert_eq!(in_use, recorded);
+            }
+        }
+        prop_assert!(past <= update.length);
+        if matches!(plan, Plan::Cut(_)) {
+            prop_assert!(update.overwritten.is_empty() && update.length <= offset);
+        }
+        Ok(())
+    }
+
+    const END: ShardLayout<'_> = ShardLayout {
+        codecs: &IndexCodecs::USUAL,
+        location: IndexLocation::End,
+        chunks_per_shard: &[3],
+        checksums: 0,
+    };
+
+    fn planned(policy: Policy, changes: &[(u64, Option<u64>)]) -> Plan {
+        let (old, index) = shard(&END, &[Some(10), Some(10), Some(10)]);
+        let old = OldShard { index: &index, start: 0, length: old.len() as u64 };
+        let staged = |(slot, n): &(u64, Option<u64>)| {
+            let id = usize::try_from(*slot).unwrap();
+            (*slot, n.map(|n| Blob::of(n, Source::Staged(id))))
+        };
+        plan(&END, Some(old), &changes.iter().map(staged).collect(), policy, Facts::default())
+            .unwrap()
+    }
+
+    #[test]
+    fn a_chunk_that_fits_no_gap_goes_behind_the_old_index_and_the_new_index_behind_it() {
+        let Plan::Journal(update) = planned(Policy::Append, &[(1, Some(7))]) else { panic!() };
+        let places: Vec<_> = update.writes.iter().map(|w| (w.offset, w.blob.nbytes)).collect();
+        assert_eq!(places, [(39 + 52, 7), (39 + 52 + 7, 52)]);
+        assert_eq!((update.length, update.overwritten.len()), (39 + 52 + 7 + 52, 0));
+    }
+
+    #[test]
+    fn a_chunk_that_fits_a_gap_goes_there() {
+        let Plan::Journal(update) = planned(Policy::Append, &[(1, Some(3))]) else { panic!() };
+        assert_eq!(update.writes[0].offset, 10);
+    }
+
+    #[test]
+    fn in_place_a_chunk_goes_over_its_old_bytes_and_its_entry_alone_is_written() {
+        let Plan::Journal(update) = planned(Policy::InPlace, &[(1, Some(10))]) else { panic!() };
+        assert_eq!(update.writes.len(), 1, "the entry stays as it is");
+        assert_eq!(update.overwritten, [ByteRange { offset: 13, nbytes: 10 }]);
+        let Plan::Journal(update) = planned(Policy::InPlace, &[(1, Some(9))]) else { panic!() };
+        assert_eq!(update.writes.len(), 2);
+        assert!(update.writes[1].blob.nbytes < 52 && update.length == 39 + 52);
+    }
+
+    #[test]
+    fn without_its_last_chunk_a_shard_is_removed() {
+        let none = [(0, None), (1, None), (2, None)];
+        assert_eq!(planned(Policy::Auto, &none), Plan::Remove);
+        assert_eq!(
+            plan(&END, None, &Changes::new(), Policy::Auto, Facts::default()),
+            Ok(Plan::Remove)
+        );
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_kept_stops_the_commit() {
+        let (old, mut index) = shard(&END, &[Some(10), None, None]);
+        index.set(2, Some(ByteRange { offset: 90, nbytes: 10 }));
+        let old = OldShard { index: &index, start: 0, length: old.len() as u64 };
+        let error = plan(&END, Some(old), &Changes::new(), Policy::Auto, Facts::default());
+        assert!(matches!(error, Err(PlanError::Entry { slot: 2, .. })));
+    }
+}
