@@ -73,6 +73,12 @@ counters! {
         read_bytes,
         /// Directories listed.
         list,
+        /// Writes.
+        write,
+        /// Bytes written.
+        write_bytes,
+        /// Files and directories synced.
+        syncs,
     }
 }
 

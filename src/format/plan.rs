@@ -366,7 +366,7 @@ fn update(
     let mut index = old.index.clone();
     let mut writes: BTreeMap<u64, Blob> = BTreeMap::new();
     let mut last = if at_start { stored } else { 0 };
-    for (slot, _) in &census.freed {
+    for slot in census.freed.keys() {
         index.set(*slot, None);
     }
     for (slot, blob) in &census.new {
@@ -582,7 +582,7 @@ mod tests {
         for piece in &blob.pieces {
             match &piece.from {
                 Source::Staged(slot) => {
-                    bytes.extend((0..piece.nbytes).map(|at| new_byte(*slot, at)))
+                    bytes.extend((0..piece.nbytes).map(|at| new_byte(*slot, at)));
                 }
                 Source::Kept(offset) => {
                     let at = usize::try_from(*offset).unwrap();

@@ -63,7 +63,8 @@ impl Control {
         };
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let size = STATS_BYTES as u64;
-        let stat = Stat { dev: 0, ino, kind, mode, uid, gid, size, mtime: time, ctime: time };
+        let stat =
+            Stat { dev: 0, ino, kind, mode, uid, gid, links: 1, size, mtime: time, ctime: time };
         Ownership::default().attr(ino, &stat)
     }
 }

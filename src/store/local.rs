@@ -4,18 +4,24 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom};
+use nix::fcntl::{FcntlArg, fcntl};
+use rustix::fs::{
+    self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Timespec, Timestamps,
+};
 
 use super::storage::{DirItem, FileKind, Space, Stat, Storage, StorageFile, Timestamp, Visit};
 use crate::stats::Stats;
 
 /// Directory entries are read in pieces of this size.
 const LIST_BUFFER_BYTES: usize = 64 << 10;
+
+/// No way out of the source.
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
 /// A directory of the local machine. Every path is resolved beneath it: the kernel refuses
 /// symbolic links that lead out.
@@ -34,8 +40,24 @@ impl LocalStorage {
 
     fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        Ok(fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
+        Ok(fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), BENEATH)?)
+    }
+
+    /// The directory that holds a name, and the name.
+    fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let no_name = || io::Error::from_raw_os_error(libc::EINVAL);
+        let name = path.file_name().ok_or_else(no_name)?;
+        let parent = path.parent().unwrap_or(Path::new(""));
+        Ok((self.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
+    }
+
+    fn file(&self, file: OwnedFd) -> Arc<dyn StorageFile> {
+        Arc::new(LocalFile { file, stats: Arc::clone(&self.stats) })
+    }
+
+    fn create_beneath(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        Ok(fs::openat2(&self.root, path, flags, Mode::from_raw_mode(mode), BENEATH)?)
     }
 
     fn stat_with(&self, path: &Path, flags: OFlags) -> io::Result<Stat> {
@@ -49,8 +71,7 @@ impl Storage for LocalStorage {
         self.stats.source.open.count();
         // A named pipe in a shard's place must not block the mount.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = self.open_beneath(path, flags)?;
-        Ok(Arc::new(LocalFile { file, stats: Arc::clone(&self.stats) }))
+        Ok(self.file(self.open_beneath(path, flags)?))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -109,6 +130,61 @@ impl Storage for LocalStorage {
             free_files: space.f_ffree,
         })
     }
+
+    fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        self.stats.source.open.count();
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(self.file(self.open_beneath(path, flags)?))
+    }
+
+    fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
+        Ok(self.file(self.create_beneath(path, mode)?))
+    }
+
+    fn clone_file(
+        &self,
+        original: &Path,
+        path: &Path,
+        mode: u32,
+    ) -> io::Result<Arc<dyn StorageFile>> {
+        let original = self.open_beneath(original, OFlags::RDONLY)?;
+        let file = self.create_beneath(path, mode)?;
+        if let Err(error) = fs::ioctl_ficlone(&file, &original) {
+            self.remove_file(path)?;
+            // Filesystems that cannot share blocks say so in several ways.
+            const UNABLE: [i32; 5] =
+                [libc::EOPNOTSUPP, libc::ENOTTY, libc::EINVAL, libc::ENOSYS, libc::EXDEV];
+            let unable = UNABLE.contains(&error.raw_os_error());
+            let errno = if unable { libc::EOPNOTSUPP } else { error.raw_os_error() };
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        Ok(self.file(file))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let ((from_parent, from), (to_parent, to)) = (self.parent(from)?, self.parent(to)?);
+        Ok(fs::renameat(&from_parent, from, &to_parent, to)?)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(fs::unlinkat(&parent, name, AtFlags::empty())?)
+    }
+
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777))?)
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.stats.source.syncs.count();
+        Ok(fs::fsync(self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
+    }
 }
 
 struct LocalFile {
@@ -135,6 +211,73 @@ impl StorageFile for LocalFile {
     fn stat(&self) -> io::Result<Stat> {
         stat_of(&self.file)
     }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match rustix::io::pwrite(&self.file, &bytes[written..], offset + written as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(rustix::io::Errno::INTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.stats.source.write.count();
+        self.stats.source.write_bytes.add(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        Ok(fs::ftruncate(&self.file, length)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.stats.source.syncs.count();
+        Ok(fs::fdatasync(&self.file)?)
+    }
+
+    fn set_owner(&self, like: &Stat) -> io::Result<()> {
+        let now = self.stat()?;
+        if (now.uid, now.gid) != (like.uid, like.gid) {
+            let (uid, gid) = (fs::Uid::from_raw(like.uid), fs::Gid::from_raw(like.gid));
+            fs::fchown(&self.file, Some(uid), Some(gid))?;
+        }
+        Ok(fs::fchmod(&self.file, Mode::from_raw_mode(like.mode))?)
+    }
+
+    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
+        let keep = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
+        let mtime = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
+        let times = Timestamps { last_access: keep, last_modification: mtime };
+        Ok(fs::futimens(&self.file, &times)?)
+    }
+
+    /// An open file description lock on the whole file, the kind that TensorStore takes.
+    fn lock(&self) -> io::Result<()> {
+        loop {
+            match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
+                Ok(_) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_UNLCK)))?;
+        Ok(())
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "small constants of the kernel's interface")]
+fn whole_file(kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
 }
 
 fn stat_of(file: &OwnedFd) -> io::Result<Stat> {
@@ -153,6 +296,7 @@ fn from_raw(stat: &fs::Stat) -> Stat {
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
+        links: stat.st_nlink,
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ctime: time(stat.st_ctime, stat.st_ctime_nsec),
@@ -217,5 +361,71 @@ mod tests {
         }
         names.sort();
         assert_eq!(names, ["file", "in", "out"]);
+    }
+
+    #[test]
+    fn what_is_written_is_there_and_nothing_is_written_outside() {
+        let (directory, storage) = storage();
+        storage.create_directory(Path::new("c")).unwrap();
+        let file = storage.create(Path::new("c/new"), 0o640).unwrap();
+        file.write_at(b"0123456789", 2).unwrap();
+        file.set_length(5).unwrap();
+        file.set_mtime(Timestamp { seconds: 7, nanoseconds: 8 }).unwrap();
+        file.sync().unwrap();
+        assert_eq!(
+            storage.create(Path::new("c/new"), 0o640).err().unwrap().raw_os_error(),
+            Some(libc::EEXIST)
+        );
+        storage.rename(Path::new("c/new"), Path::new("file")).unwrap();
+        storage.sync_directory(Path::new("c")).unwrap();
+        storage.remove_directory(Path::new("c")).unwrap();
+        assert_eq!(std::fs::read(directory.path().join("source/file")).unwrap(), b"\0\x00012");
+        let mtime = storage.stat(Path::new("file")).unwrap().mtime;
+        assert_eq!(mtime, Timestamp { seconds: 7, nanoseconds: 8 });
+
+        let refused = |result: io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EXDEV));
+        };
+        std::os::unix::fs::symlink("..", directory.path().join("source/up")).unwrap();
+        refused(storage.create(Path::new("up/new"), 0o600).map(drop));
+        refused(storage.open_writable(Path::new("up/outside")).map(drop));
+        refused(storage.rename(Path::new("file"), Path::new("up/file")));
+        refused(storage.rename(Path::new("up/outside"), Path::new("outside")));
+        refused(storage.remove_file(Path::new("up/outside")));
+        refused(storage.create_directory(Path::new("up/new")));
+        refused(storage.remove_directory(Path::new("up/source")));
+    }
+
+    #[test]
+    fn a_clone_has_the_content_or_leaves_nothing_behind() {
+        let (directory, storage) = storage();
+        match storage.clone_file(Path::new("file"), Path::new("clone"), 0o600) {
+            Ok(clone) => assert_eq!(clone.stat().unwrap().size, 7),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
+                assert!(!directory.path().join("source/clone").exists());
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_excludes_another_open_file_until_it_is_given_back() {
+        let (_directory, storage) = storage();
+        let open = || storage.open_writable(Path::new("file")).unwrap();
+        let (first, second) = (open(), open());
+        let held = std::sync::atomic::AtomicBool::new(true);
+        first.lock().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                second.lock().unwrap();
+                assert!(!held.load(std::sync::atomic::Ordering::SeqCst));
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            held.store(false, std::sync::atomic::Ordering::SeqCst);
+            first.unlock().unwrap();
+        });
+        // Closing gives it back, too.
+        drop(second);
+        first.lock().unwrap();
     }
 }

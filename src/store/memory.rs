@@ -1,46 +1,146 @@
-//! A source in memory, for tests: it can be changed at any time and fails on command.
+//! A source in memory, for tests: it can be changed at any time, fails on command, and remembers
+//! every change, so that tests can see it as a power cut may have left it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::storage::{DirItem, FileKind, Space, Stat, Storage, StorageFile, Timestamp, Visit};
 
-/// Files by path; a directory exists where a file lies below it.
+/// Files by path; a directory exists where one was made or a file lies below it.
 #[derive(Debug, Default)]
 pub struct MemoryStorage {
     files: Mutex<BTreeMap<PathBuf, Arc<MemoryFile>>>,
+    directories: Mutex<BTreeSet<PathBuf>>,
+    shared: Arc<Shared>,
+    /// Whether files can be cloned.
+    clones: AtomicBool,
+}
+
+/// What a storage and its open files share.
+#[derive(Debug, Default)]
+struct Shared {
     /// Every change is a tick; files are dated with it.
     clock: AtomicU64,
     /// When a file was last put in or taken out; every directory is dated with it.
     renamed: AtomicU64,
-    faults: Arc<Faults>,
+    history: Mutex<Vec<Change>>,
+    faults: Faults,
 }
 
-/// Makes one operation fail.
+/// One change, or a promise that earlier ones are safe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Bytes were written to the file of that inode number.
+    Write {
+        /// The file.
+        ino: u64,
+        /// Where.
+        offset: u64,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// A file got another length.
+    SetLength {
+        /// The file.
+        ino: u64,
+        /// In bytes.
+        length: u64,
+    },
+    /// Bytes and length of a file are safe.
+    Sync {
+        /// The file.
+        ino: u64,
+    },
+    /// A name stands for this file now.
+    Name {
+        /// The name.
+        path: PathBuf,
+        /// The file.
+        ino: u64,
+    },
+    /// A file passed from one name to another.
+    Rename {
+        /// The old name.
+        from: PathBuf,
+        /// The new one.
+        to: PathBuf,
+        /// The file.
+        ino: u64,
+    },
+    /// A name was removed.
+    Remove {
+        /// The name.
+        path: PathBuf,
+    },
+    /// A directory was made.
+    MakeDirectory {
+        /// Its name.
+        path: PathBuf,
+    },
+    /// A directory was removed.
+    RemoveDirectory {
+        /// Its name.
+        path: PathBuf,
+    },
+    /// The names in a directory are safe.
+    SyncDirectory {
+        /// Its name.
+        path: PathBuf,
+    },
+}
+
+/// How an operation fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// With this errno.
+    pub errno: i32,
+    /// It fails so often: again and again, or once.
+    pub lasting: bool,
+    /// A write has written half of its bytes by then.
+    pub half_done: bool,
+    /// Only operations that write, sync or change names.
+    pub changes_only: bool,
+}
+
+/// Makes operations fail.
 #[derive(Debug, Default)]
 struct Faults {
-    /// Operations until the failing one, counted from 1; 0 for none.
-    countdown: AtomicU64,
+    fault: Mutex<Option<(u64, Fault)>>,
     failed: AtomicU64,
     operations: AtomicU64,
 }
 
 impl Faults {
-    fn check(&self) -> io::Result<()> {
+    fn check(&self, changes: bool) -> Result<(), Fault> {
         self.operations.fetch_add(1, Ordering::Relaxed);
-        let due = |left: u64| left.checked_sub(1);
-        match self.countdown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due) {
-            Ok(1) => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
-                Err(io::Error::from_raw_os_error(libc::EIO))
-            }
-            _ => Ok(()),
+        let mut planned = lock(&self.fault);
+        let Some((left, fault)) = &mut *planned else {
+            return Ok(());
+        };
+        if fault.changes_only && !changes {
+            return Ok(());
         }
+        *left = left.saturating_sub(1);
+        if *left > 0 {
+            return Ok(());
+        }
+        let fault = *fault;
+        if !fault.lasting {
+            *planned = None;
+        }
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        Err(fault)
+    }
+}
+
+impl From<Fault> for io::Error {
+    fn from(fault: Fault) -> Self {
+        Self::from_raw_os_error(fault.errno)
     }
 }
 
@@ -48,24 +148,42 @@ impl Faults {
 struct MemoryFile {
     ino: u64,
     content: Mutex<(Vec<u8>, u64)>,
-    faults: Arc<Faults>,
+    shared: Arc<Shared>,
 }
 
 impl MemoryStorage {
+    /// A storage with these files, as a power cut left them.
+    pub fn with_files(
+        files: impl IntoIterator<Item = (PathBuf, u64, Vec<u8>)>,
+        directories: BTreeSet<PathBuf>,
+    ) -> Self {
+        let storage = Self { directories: Mutex::new(directories), ..Self::default() };
+        for (path, ino, content) in files {
+            let file = storage.file_of(ino, content);
+            storage.shared.clock.fetch_max(ino, Ordering::Relaxed);
+            lock(&storage.files).insert(path, file);
+        }
+        storage
+    }
+
+    /// Lets files be cloned.
+    pub fn allow_clones(&self) {
+        self.clones.store(true, Ordering::Relaxed);
+    }
+
     /// Puts a new file in the place of `path`, as a rename does.
     pub fn replace(&self, path: &str, content: impl Into<Vec<u8>>) {
         let tick = self.tick();
-        self.renamed.store(tick, Ordering::Relaxed);
-        let content = Mutex::new((content.into(), tick));
-        let file = MemoryFile { ino: tick, content, faults: Arc::clone(&self.faults) };
-        self.lock().insert(path.into(), Arc::new(file));
+        self.shared.renamed.store(tick, Ordering::Relaxed);
+        let file = self.file_of(tick, content.into());
+        lock(&self.files).insert(path.into(), file);
     }
 
     /// Changes the bytes of a file in place.
     pub fn change(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let tick = self.tick();
-        if let Some(file) = self.lock().get(Path::new(path)) {
-            let mut content = file.content.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = lock(&self.files).get(Path::new(path)) {
+            let mut content = lock(&file.content);
             change(&mut content.0);
             content.1 = tick;
         }
@@ -73,59 +191,122 @@ impl MemoryStorage {
 
     /// Removes a file.
     pub fn remove(&self, path: &str) {
-        self.renamed.store(self.tick(), Ordering::Relaxed);
-        self.lock().remove(Path::new(path));
+        self.shared.renamed.store(self.tick(), Ordering::Relaxed);
+        lock(&self.files).remove(Path::new(path));
     }
 
-    /// Lets the `nth` operation from now, counted from 1, fail with EIO.
+    /// The files as they are: path, inode number, content.
+    pub fn files(&self) -> Vec<(PathBuf, u64, Vec<u8>)> {
+        let files = lock(&self.files);
+        let content = |file: &MemoryFile| lock(&file.content).0.clone();
+        files.iter().map(|(path, file)| (path.clone(), file.ino, content(file))).collect()
+    }
+
+    /// The directories that were made.
+    pub fn directories(&self) -> BTreeSet<PathBuf> {
+        lock(&self.directories).clone()
+    }
+
+    /// Every change since the start, or since it was last taken.
+    pub fn take_history(&self) -> Vec<Change> {
+        std::mem::take(&mut lock(&self.shared.history))
+    }
+
+    /// Lets the `nth` operation from now, counted from 1, fail with EIO, once.
     pub fn fail_nth(&self, nth: u64) {
-        self.faults.countdown.store(nth, Ordering::Relaxed);
+        let fault =
+            Fault { errno: libc::EIO, lasting: false, half_done: false, changes_only: false };
+        self.fail(nth, fault);
+    }
+
+    /// Lets the `nth` operation from now, counted from 1, fail; 0 for none.
+    pub fn fail(&self, nth: u64, fault: Fault) {
+        *lock(&self.shared.faults.fault) = (nth > 0).then_some((nth, fault));
     }
 
     /// Whether an operation has failed on command.
     pub fn has_failed(&self) -> bool {
-        self.faults.failed.load(Ordering::Relaxed) > 0
+        self.shared.faults.failed.load(Ordering::Relaxed) > 0
     }
 
     /// Operations so far.
     pub fn operations(&self) -> u64 {
-        self.faults.operations.load(Ordering::Relaxed)
+        self.shared.faults.operations.load(Ordering::Relaxed)
     }
 
     fn tick(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::Relaxed) + 1
+        self.shared.tick()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, Arc<MemoryFile>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    fn file_of(&self, ino: u64, content: Vec<u8>) -> Arc<MemoryFile> {
+        let content = Mutex::new((content, ino));
+        Arc::new(MemoryFile { ino, content, shared: Arc::clone(&self.shared) })
     }
 
     fn file(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
-        let files = self.lock();
-        let error = || io::Error::from_raw_os_error(libc::ENOENT);
-        files.get(path).cloned().ok_or_else(error)
+        lock(&self.files).get(path).cloned().ok_or_else(|| errno(libc::ENOENT))
     }
 
     fn children(&self, path: &Path) -> BTreeMap<OsString, FileKind> {
         let mut children = BTreeMap::new();
-        for file in self.lock().keys() {
-            let Ok(below) = file.strip_prefix(path) else {
-                continue;
+        let mut put = |node: &Path, kind: FileKind| {
+            let Ok(below) = node.strip_prefix(path) else {
+                return;
             };
             let mut parts = below.components();
             if let Some(name) = parts.next() {
-                let kind =
-                    if parts.next().is_some() { FileKind::Directory } else { FileKind::File };
+                let kind = if parts.next().is_some() { FileKind::Directory } else { kind };
                 children.insert(name.as_os_str().to_owned(), kind);
             }
-        }
+        };
+        lock(&self.files).keys().for_each(|file| put(file, FileKind::File));
+        lock(&self.directories).iter().for_each(|made| put(made, FileKind::Directory));
         children
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        path.as_os_str().is_empty()
+            || lock(&self.directories).contains(path)
+            || !self.children(path).is_empty()
+    }
+
+    /// A change of names: it may fail, needs its directories, and is remembered.
+    fn change_names(&self, paths: &[&Path], change: Change) -> io::Result<()> {
+        self.shared.faults.check(true)?;
+        let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
+        if !paths.iter().all(|path| self.is_directory(&parent(path))) {
+            return Err(errno(libc::ENOENT));
+        }
+        self.shared.renamed.store(self.tick(), Ordering::Relaxed);
+        lock(&self.shared.history).push(change);
+        Ok(())
+    }
+
+    fn make(&self, path: &Path, content: Vec<u8>) -> io::Result<Arc<dyn StorageFile>> {
+        if lock(&self.files).contains_key(path) || self.is_directory(path) {
+            return Err(errno(libc::EEXIST));
+        }
+        let ino = self.tick();
+        self.change_names(&[path], Change::Name { path: path.to_owned(), ino })?;
+        if !content.is_empty() {
+            let bytes = content.clone();
+            lock(&self.shared.history).push(Change::Write { ino, offset: 0, bytes });
+        }
+        let file = self.file_of(ino, content);
+        lock(&self.files).insert(path.to_owned(), Arc::clone(&file));
+        Ok(file)
+    }
+}
+
+impl Shared {
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
 impl Storage for MemoryStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.faults.check()?;
+        self.shared.faults.check(false)?;
         Ok(self.file(path)?)
     }
 
@@ -134,23 +315,24 @@ impl Storage for MemoryStorage {
     }
 
     fn lstat(&self, path: &Path) -> io::Result<Stat> {
-        self.faults.check()?;
-        if path.as_os_str().is_empty() || !self.children(path).is_empty() {
-            return Ok(stat(FileKind::Directory, 1, 0, self.renamed.load(Ordering::Relaxed)));
+        self.shared.faults.check(false)?;
+        if self.is_directory(path) {
+            let renamed = self.shared.renamed.load(Ordering::Relaxed);
+            return Ok(stat(FileKind::Directory, 1, 0, renamed));
         }
         self.file(path)?.stat_now()
     }
 
     fn read_link(&self, _path: &Path) -> io::Result<OsString> {
-        Err(io::Error::from_raw_os_error(libc::EINVAL))
+        Err(errno(libc::EINVAL))
     }
 
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
-        self.faults.check()?;
-        let children = self.children(path);
-        if children.is_empty() && !path.as_os_str().is_empty() {
-            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        self.shared.faults.check(false)?;
+        if !self.is_directory(path) {
+            return Err(errno(libc::ENOENT));
         }
+        let children = self.children(path);
         for (next, (name, kind)) in (1..).zip(&children).skip(usize::try_from(from).unwrap_or(0)) {
             let item = DirItem { name: OsStr::new(name), kind: Some(*kind), next };
             if visit(item) == ControlFlow::Break(()) {
@@ -163,19 +345,102 @@ impl Storage for MemoryStorage {
     fn space(&self) -> io::Result<Space> {
         Ok(Space::default())
     }
+
+    fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        self.open(path)
+    }
+
+    fn create(&self, path: &Path, _mode: u32) -> io::Result<Arc<dyn StorageFile>> {
+        self.make(path, Vec::new())
+    }
+
+    fn clone_file(
+        &self,
+        original: &Path,
+        path: &Path,
+        _mode: u32,
+    ) -> io::Result<Arc<dyn StorageFile>> {
+        if !self.clones.load(Ordering::Relaxed) {
+            return Err(errno(libc::EOPNOTSUPP));
+        }
+        let content = lock(&self.file(original)?.content).0.clone();
+        self.make(path, content)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let file = self.file(from)?;
+        let (paths, ino) = ((from.to_owned(), to.to_owned()), file.ino);
+        self.change_names(&[from, to], Change::Rename { from: paths.0, to: paths.1, ino })?;
+        let mut files = lock(&self.files);
+        files.remove(from);
+        files.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.file(path)?;
+        self.change_names(&[path], Change::Remove { path: path.to_owned() })?;
+        lock(&self.files).remove(path);
+        Ok(())
+    }
+
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        if self.is_directory(path) || self.file(path).is_ok() {
+            return Err(errno(libc::EEXIST));
+        }
+        self.change_names(&[path], Change::MakeDirectory { path: path.to_owned() })?;
+        lock(&self.directories).insert(path.to_owned());
+        Ok(())
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        if !self.is_directory(path) {
+            return Err(errno(libc::ENOENT));
+        }
+        if !self.children(path).is_empty() {
+            return Err(errno(libc::ENOTEMPTY));
+        }
+        self.change_names(&[path], Change::RemoveDirectory { path: path.to_owned() })?;
+        lock(&self.directories).remove(path);
+        Ok(())
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.shared.faults.check(true)?;
+        lock(&self.shared.history).push(Change::SyncDirectory { path: path.to_owned() });
+        Ok(())
+    }
 }
 
 impl MemoryFile {
     fn stat_now(&self) -> io::Result<Stat> {
-        let content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        let content = lock(&self.content);
         Ok(stat(FileKind::File, self.ino, content.0.len() as u64, content.1))
     }
+
+    fn put(&self, bytes: &[u8], offset: u64) {
+        let change = Change::Write { ino: self.ino, offset, bytes: bytes.to_vec() };
+        lock(&self.shared.history).push(change);
+        let mut content = lock(&self.content);
+        write(&mut content.0, offset, bytes);
+        content.1 = self.shared.tick();
+    }
+}
+
+/// Writes to a file's content, which grows by zeros where it has to.
+fn write(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    // Files of tests fit into memory.
+    let at = usize::try_from(offset).unwrap_or(usize::MAX);
+    if content.len() < at + bytes.len() {
+        content.resize(at + bytes.len(), 0);
+    }
+    content[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 impl StorageFile for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.faults.check()?;
-        let content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.faults.check(false)?;
+        let content = lock(&self.content);
         let rest = usize::try_from(offset).ok().and_then(|offset| content.0.get(offset..));
         let rest = rest.unwrap_or_default();
         let length = rest.len().min(buffer.len());
@@ -184,13 +449,67 @@ impl StorageFile for MemoryFile {
     }
 
     fn stat(&self) -> io::Result<Stat> {
-        self.faults.check()?;
+        self.shared.faults.check(false)?;
         self.stat_now()
     }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if let Err(fault) = self.shared.faults.check(true) {
+            if fault.half_done {
+                self.put(&bytes[..bytes.len() / 2], offset);
+            }
+            return Err(fault.into());
+        }
+        self.put(bytes, offset);
+        Ok(())
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.shared.faults.check(true)?;
+        lock(&self.shared.history).push(Change::SetLength { ino: self.ino, length });
+        let mut content = lock(&self.content);
+        content.0.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
+        content.1 = self.shared.tick();
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.shared.faults.check(true)?;
+        lock(&self.shared.history).push(Change::Sync { ino: self.ino });
+        Ok(())
+    }
+
+    fn set_owner(&self, _like: &Stat) -> io::Result<()> {
+        Ok(self.shared.faults.check(true)?)
+    }
+
+    fn set_mtime(&self, _mtime: Timestamp) -> io::Result<()> {
+        self.shared.faults.check(true)?;
+        lock(&self.content).1 = self.shared.tick();
+        Ok(())
+    }
+
+    /// Tests of locks use real files.
+    fn lock(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn errno(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
 }
 
 fn stat(kind: FileKind, ino: u64, size: u64, tick: u64) -> Stat {
     let time = Timestamp { seconds: i64::try_from(tick).unwrap_or(i64::MAX), nanoseconds: 0 };
     let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
-    Stat { dev: 1, ino, kind, mode, uid: 0, gid: 0, size, mtime: time, ctime: time }
+    let (mtime, ctime) = (time, time);
+    Stat { dev: 1, ino, kind, mode, uid: 0, gid: 0, links: 1, size, mtime, ctime }
 }

@@ -466,6 +466,7 @@ const NO_STAT: Stat = Stat {
     mode: 0,
     uid: 0,
     gid: 0,
+    links: 1,
     size: 0,
     mtime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
     ctime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },

@@ -1,5 +1,8 @@
-//! The seam between shards and the disk: everything that is read from a source goes through
-//! [`Storage`]. Paths are relative to the source's root and never lead out of it.
+//! The seam between shards and the disk: everything that is read from a source or written to it
+//! goes through [`Storage`]. Paths are relative to the source's root and never lead out of it.
+//!
+//! What is written is safe from a power cut only once it was synced: the bytes and the length of a
+//! file by [`StorageFile::sync`], its name by [`Storage::sync_directory`].
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -78,6 +81,8 @@ pub struct Stat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Names that it has.
+    pub links: u64,
     /// Length in bytes.
     pub size: u64,
     /// Last change of its content.
@@ -131,7 +136,7 @@ pub struct Space {
 /// What a storage calls for each name of a directory; it says whether to go on.
 pub type Visit<'a> = dyn FnMut(DirItem<'_>) -> ControlFlow<()> + 'a;
 
-/// A tree of files to read.
+/// A tree of files.
 pub trait Storage: Send + Sync {
     /// Opens a file for reading, following symbolic links that stay within the source.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
@@ -156,6 +161,37 @@ pub trait Storage: Send + Sync {
 
     /// Space of the filesystem.
     fn space(&self) -> io::Result<Space>;
+
+    /// Opens a file for reading and writing.
+    fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
+
+    /// Makes a file that does not exist yet, with these permissions less the process's umask, and
+    /// opens it for reading and writing.
+    fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn StorageFile>>;
+
+    /// Makes a file that shares its content's blocks with `original`, and opens it for reading and
+    /// writing. EOPNOTSUPP where the filesystem cannot.
+    fn clone_file(
+        &self,
+        original: &Path,
+        path: &Path,
+        mode: u32,
+    ) -> io::Result<Arc<dyn StorageFile>>;
+
+    /// Gives a file another name, in the place of the file that has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a directory.
+    fn create_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes an empty directory.
+    fn remove_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// Returns once the names in a directory are safe.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }
 
 /// An open file.
@@ -165,4 +201,25 @@ pub trait StorageFile: Send + Sync {
 
     /// Attributes now.
     fn stat(&self) -> io::Result<Stat>;
+
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Cuts the file off, or fills it up with zeros.
+    fn set_length(&self, length: u64) -> io::Result<()>;
+
+    /// Returns once bytes and length are safe.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Gives the file the owner and the permissions of another.
+    fn set_owner(&self, like: &Stat) -> io::Result<()>;
+
+    /// Dates the last change of its content.
+    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()>;
+
+    /// Waits until no other open file holds the lock on this one, and takes it.
+    fn lock(&self) -> io::Result<()>;
+
+    /// Gives the lock back; closing the file does too.
+    fn unlock(&self) -> io::Result<()>;
 }
