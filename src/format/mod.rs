@@ -9,6 +9,7 @@ pub mod codec;
 pub mod document;
 pub mod grid;
 pub mod index;
+pub mod journal;
 pub mod json;
 pub mod limits;
 pub mod metadata;

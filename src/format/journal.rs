@@ -1,0 +1,309 @@
+//! The record of a commit that changes shards in place: what takes it back, and how to tell
+//! whether it was finished.
+//!
+//! ```text
+//! journal   | "shardfs1" | length of body | crc32c of body | body | anything |
+//!             8 bytes      u64              u32
+//! body      | number of shards, u32 | shard | shard | ...
+//! shard     | key, in bytes | inode | old length | old index, checked | length |
+//!           | n, u32 | n x written, checked | m, u32 | m x (offset | bytes) |
+//! checked   | offset | nbytes | crc32c of these bytes |
+//! bytes     | length, u64 | the bytes |
+//! ```
+//!
+//! All numbers are little-endian, u64 where nothing else is said. A body that does not have its
+//! checksum was not written to its end: the commit had not begun, there is no record.
+
+use super::index::ByteRange;
+
+/// First bytes of a journal.
+const MAGIC: [u8; 8] = *b"shardfs1";
+/// Magic, length and checksum.
+pub const HEAD_BYTES: usize = 20;
+/// No body is longer: a commit that would need more makes new files instead.
+pub const MAX_BODY_BYTES: u64 = 1 << 30;
+
+/// What a commit is about to do to files that stay in their place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The shards.
+    pub shards: Vec<ShardRecord>,
+}
+
+/// What a commit is about to do to one shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardRecord {
+    /// Its key in its array.
+    pub key: Vec<u8>,
+    /// Inode number of the file: another file in its place has nothing to do with the commit.
+    pub ino: u64,
+    /// Length before.
+    pub old_length: u64,
+    /// The index before.
+    pub old_index: CheckedRange,
+    /// Length afterwards.
+    pub length: u64,
+    /// What is written.
+    pub written: Vec<CheckedRange>,
+    /// The bytes that are overwritten, by offset.
+    pub overwritten: Vec<(u64, Vec<u8>)>,
+}
+
+/// A range of a file and the checksum of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckedRange {
+    /// The range.
+    pub range: ByteRange,
+    /// Its crc32c.
+    pub crc32c: u32,
+}
+
+/// Why a journal cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JournalError {
+    /// It is something else.
+    #[error("it is no journal of shardfs")]
+    Magic,
+    /// Its body is longer than any that is written.
+    #[error("its record has {found} bytes, the limit is {MAX_BODY_BYTES}")]
+    TooLong {
+        /// As it says.
+        found: u64,
+    },
+    /// Its checksum is right, and yet it makes no sense.
+    #[error("its record cannot be understood")]
+    Body,
+}
+
+/// What the head of a journal says of its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// Length of the body; 0 where there is no record.
+    pub nbytes: u64,
+    crc32c: u32,
+}
+
+impl Head {
+    /// Reads the head. None: the file is shorter than that, as one that was just made.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, JournalError> {
+        let mut input = Input(bytes);
+        let head = (input.array::<8>(), input.u64(), input.u32());
+        let (Some(magic), Some(nbytes), Some(crc32c)) = head else {
+            return Ok(None);
+        };
+        // Length and first bytes of a file are not made safe together.
+        if magic == [0; 8] {
+            return Ok(None);
+        }
+        match (magic == MAGIC, nbytes <= MAX_BODY_BYTES) {
+            (true, true) => Ok(Some(Self { nbytes, crc32c })),
+            (false, _) => Err(JournalError::Magic),
+            (true, false) => Err(JournalError::TooLong { found: nbytes }),
+        }
+    }
+
+    /// Whether these bytes are the body that was meant.
+    pub fn is_of(&self, body: &[u8]) -> bool {
+        body.len() as u64 == self.nbytes && crc32c::crc32c(body) == self.crc32c
+    }
+}
+
+/// A journal without a record.
+pub fn cleared() -> Vec<u8> {
+    with_head(&[])
+}
+
+fn with_head(body: &[u8]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend((body.len() as u64).to_le_bytes());
+    bytes.extend(crc32c::crc32c(body).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+impl Record {
+    /// The journal, head and body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        put_count(&mut body, self.shards.len());
+        for shard in &self.shards {
+            put_bytes(&mut body, &shard.key);
+            put(&mut body, shard.ino);
+            put(&mut body, shard.old_length);
+            put_checked(&mut body, &shard.old_index);
+            put(&mut body, shard.length);
+            put_count(&mut body, shard.written.len());
+            shard.written.iter().for_each(|range| put_checked(&mut body, range));
+            put_count(&mut body, shard.overwritten.len());
+            for (offset, bytes) in &shard.overwritten {
+                put(&mut body, *offset);
+                put_bytes(&mut body, bytes);
+            }
+        }
+        with_head(&body)
+    }
+
+    /// Reads a body whose checksum is right.
+    pub fn decode(body: &[u8]) -> Result<Self, JournalError> {
+        let mut input = Input(body);
+        let record = input.record().filter(|_| input.0.is_empty());
+        record.ok_or(JournalError::Body)
+    }
+}
+
+fn put(body: &mut Vec<u8>, number: u64) {
+    body.extend(number.to_le_bytes());
+}
+
+fn put_count(body: &mut Vec<u8>, count: usize) {
+    // As many shards or ranges as would not fit are not in memory: each takes more than one byte.
+    body.extend(u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+fn put_bytes(body: &mut Vec<u8>, bytes: &[u8]) {
+    put(body, bytes.len() as u64);
+    body.extend(bytes);
+}
+
+fn put_checked(body: &mut Vec<u8>, checked: &CheckedRange) {
+    put(body, checked.range.offset);
+    put(body, checked.range.nbytes);
+    body.extend(checked.crc32c.to_le_bytes());
+}
+
+/// What is left to be read.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.u64()?).ok()?;
+        let (first, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn checked(&mut self) -> Option<CheckedRange> {
+        let range = ByteRange { offset: self.u64()?, nbytes: self.u64()? };
+        Some(CheckedRange { range, crc32c: self.u32()? })
+    }
+
+    /// As many as a count says; nothing is set aside for more than there are bytes.
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.u32()?;
+        let mut items = Vec::new();
+        for _ in 0..count {
+            items.push(item(self)?);
+        }
+        Some(items)
+    }
+
+    fn record(&mut self) -> Option<Record> {
+        Some(Record { shards: self.list(Self::shard)? })
+    }
+
+    fn shard(&mut self) -> Option<ShardRecord> {
+        Some(ShardRecord {
+            key: self.bytes()?.to_vec(),
+            ino: self.u64()?,
+            old_length: self.u64()?,
+            old_index: self.checked()?,
+            length: self.u64()?,
+            written: self.list(Self::checked)?,
+            overwritten: self.list(|input| Some((input.u64()?, input.bytes()?.to_vec())))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(offset: u64, nbytes: u64, crc32c: u32) -> CheckedRange {
+        CheckedRange { range: ByteRange { offset, nbytes }, crc32c }
+    }
+
+    fn record() -> Record {
+        let shard = |key: &str| ShardRecord {
+            key: key.into(),
+            ino: 5,
+            old_length: 100,
+            old_index: checked(48, 52, 1),
+            length: 180,
+            written: vec![checked(10, 3, 2), checked(100, 80, 3)],
+            overwritten: vec![(7, b"old".to_vec())],
+        };
+        Record { shards: vec![shard("c/0/1"), shard("c/0/2")] }
+    }
+
+    #[test]
+    fn the_golden_journal_is_written() {
+        let small = Record { shards: vec![] };
+        #[rustfmt::skip]
+        let golden = [
+            b's', b'h', b'a', b'r', b'd', b'f', b's', b'1',
+            4, 0, 0, 0, 0, 0, 0, 0,
+            0xc7, 0x4b, 0x67, 0x48, // crc32c of four zeros
+            0, 0, 0, 0,
+        ];
+        assert_eq!(small.encode(), golden);
+    }
+
+    #[test]
+    fn a_record_survives_and_nothing_shorter_or_longer_is_one() {
+        let bytes = record().encode();
+        let head = Head::decode(&bytes).unwrap().unwrap();
+        let body = &bytes[HEAD_BYTES..];
+        assert!(head.is_of(body));
+        assert_eq!(Record::decode(body), Ok(record()));
+        for length in 0..body.len() {
+            assert!(!head.is_of(&body[..length]));
+            assert_eq!(Record::decode(&body[..length]), Err(JournalError::Body));
+        }
+        assert_eq!(Record::decode(&[body, &[0]].concat()), Err(JournalError::Body));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_body_is_noticed() {
+        let mut bytes = record().encode();
+        let head = Head::decode(&bytes).unwrap().unwrap();
+        for bit in HEAD_BYTES * 8..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!head.is_of(&bytes[HEAD_BYTES..]), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_new_or_cleared_journal_has_no_record_and_another_file_is_refused() {
+        assert_eq!(Head::decode(b""), Ok(None));
+        assert_eq!(Head::decode(&[0; HEAD_BYTES]), Ok(None));
+        assert_eq!(Head::decode(&cleared()).unwrap().unwrap().nbytes, 0);
+        assert_eq!(Head::decode(b"something of others, long enough"), Err(JournalError::Magic));
+        let mut long = cleared();
+        long[15] = 1;
+        assert_eq!(Head::decode(&long), Err(JournalError::TooLong { found: 1 << 56 }));
+    }
+
+    #[test]
+    fn absurd_counts_are_refused_without_memory_for_them() {
+        assert_eq!(Record::decode(&[255; 4]), Err(JournalError::Body));
+        assert_eq!(
+            Record::decode(&[[1, 0, 0, 0], [255; 4], [255; 4]].concat()),
+            Err(JournalError::Body)
+        );
+    }
+}
