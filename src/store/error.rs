@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::storage::FileKind;
 use crate::format::after::DecodeError;
 use crate::format::index::{EntryError, IndexError};
+use crate::format::journal::JournalError;
 
 /// What the system says of a path that cannot be reached within the source, as long as nobody
 /// changes something: not of one that does not exist, nor of a moment's trouble.
@@ -93,6 +94,15 @@ pub enum StoreError {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
     },
+    /// The journal of an array is no journal.
+    #[error("{}: {error}", .path.display())]
+    Journal {
+        /// Path, from the source's root.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        error: JournalError,
+    },
     /// The source reports an error.
     #[error("{}: {error}", .path.display())]
     Io {
@@ -112,6 +122,7 @@ impl StoreError {
             Self::Damaged { .. }
             | Self::InnerDamaged { .. }
             | Self::BadEntry { .. }
+            | Self::Journal { .. }
             | Self::Changing { .. } => libc::EIO,
             Self::Io { error, .. } => match error.raw_os_error() {
                 None | Some(libc::ENOENT | libc::ENOTDIR) => libc::EIO,

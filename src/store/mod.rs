@@ -9,6 +9,7 @@
 
 mod cache;
 mod error;
+pub mod journal;
 pub mod listing;
 pub mod local;
 pub mod memory;

@@ -1,0 +1,239 @@
+//! The journal of an array: a file that is locked for as long as somebody commits to shards of the
+//! array, and that holds the record of the commit ([`crate::format::journal`]).
+//!
+//! ```text
+//! <array>/.shardfs/          also the place of new shards until they are renamed
+//! <array>/.shardfs/journal
+//! ```
+//!
+//! A record is safe when [`Journal::write`] returns. It is replaced by the next one, or cleared;
+//! an old one may come back after a power cut unless it was cleared durably.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::StoreError;
+use super::io_error;
+use super::storage::{Storage, StorageFile};
+use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
+
+/// Directory in an array's directory that is not part of the array.
+pub const WORK_DIRECTORY: &str = ".shardfs";
+/// The journal's name in it.
+const JOURNAL: &str = "journal";
+/// A journal that others keep removing is given up after so many attempts.
+const LOCK_ATTEMPTS: usize = 100;
+
+/// The journal of an array, locked until it is dropped.
+pub struct Journal<'a> {
+    storage: &'a dyn Storage,
+    array: PathBuf,
+    file: Arc<dyn StorageFile>,
+    found: Option<Record>,
+    /// Whether the journal's name may not be safe yet.
+    is_new: bool,
+}
+
+impl<'a> Journal<'a> {
+    /// Waits until nobody else commits to the array in the directory `array`, and reads what an
+    /// unfinished commit has left.
+    pub fn lock(storage: &'a dyn Storage, array: &Path) -> Result<Self, StoreError> {
+        let path = array.join(WORK_DIRECTORY).join(JOURNAL);
+        for _ in 0..LOCK_ATTEMPTS {
+            let (file, is_new) = open(storage, array, &path).map_err(io_error(&path))?;
+            file.lock().map_err(io_error(&path))?;
+            let ours = file.stat().map_err(io_error(&path))?;
+            // Whoever held the lock before may have removed the file.
+            let current = storage.stat(&path);
+            if current.is_ok_and(|stat| (stat.dev, stat.ino) == (ours.dev, ours.ino)) {
+                let found = read(&*file, &path)?;
+                let array = array.to_owned();
+                return Ok(Self { storage, array, file, found, is_new });
+            }
+        }
+        Err(StoreError::Changing { shard: path })
+    }
+
+    /// What an unfinished commit was about to do.
+    pub fn found(&self) -> Option<&Record> {
+        self.found.as_ref()
+    }
+
+    /// Makes a record safe, in the place of the one before.
+    pub fn write(&mut self, record: &Record) -> Result<(), StoreError> {
+        self.put(&record.encode())?;
+        self.file.sync().map_err(io_error(&self.path()))?;
+        if self.is_new {
+            for directory in [self.array.join(WORK_DIRECTORY), self.array.clone()] {
+                self.storage.sync_directory(&directory).map_err(io_error(&directory))?;
+            }
+            self.is_new = false;
+        }
+        self.found = Some(record.clone());
+        Ok(())
+    }
+
+    /// Clears the record: nobody finds it any more, except after a power cut.
+    pub fn clear(&mut self) -> Result<(), StoreError> {
+        self.put(&cleared())?;
+        self.found = None;
+        Ok(())
+    }
+
+    /// Clears the record for good.
+    pub fn clear_durably(&mut self) -> Result<(), StoreError> {
+        self.clear()?;
+        self.file.sync().map_err(io_error(&self.path()))
+    }
+
+    /// Removes the journal, and its directory if nothing else is in it. Does nothing if there is a
+    /// record.
+    pub fn remove(self) -> Result<(), StoreError> {
+        if self.found.is_some() {
+            return Ok(());
+        }
+        let path = self.path();
+        self.storage.remove_file(&path).map_err(io_error(&path))?;
+        // Something else in it is somebody else's business.
+        let _ = self.storage.remove_directory(&self.array.join(WORK_DIRECTORY));
+        Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.array.join(WORK_DIRECTORY).join(JOURNAL)
+    }
+
+    fn put(&self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write_at(bytes, 0).map_err(io_error(&self.path()))
+    }
+}
+
+/// The record that an unfinished commit to the array in the directory `array` has left; for those
+/// who only read.
+pub fn pending(storage: &dyn Storage, array: &Path) -> Result<Option<Record>, StoreError> {
+    let path = array.join(WORK_DIRECTORY).join(JOURNAL);
+    match storage.open(&path) {
+        Ok(file) => read(&*file, &path),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(io_error(&path)(error)),
+    }
+}
+
+/// The open journal, and whether it was made.
+fn open(
+    storage: &dyn Storage,
+    array: &Path,
+    path: &Path,
+) -> std::io::Result<(Arc<dyn StorageFile>, bool)> {
+    loop {
+        let errno = match storage.open_writable(path) {
+            Ok(file) => return Ok((file, false)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => libc::ENOENT,
+            Err(error) => return Err(error),
+        };
+        match storage.create_directory(&array.join(WORK_DIRECTORY)) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+            _ => (),
+        }
+        match storage.create(path, 0o666) {
+            Ok(file) => return Ok((file, true)),
+            // Others made it, or removed the directory.
+            Err(error) if [Some(libc::EEXIST), Some(errno)].contains(&error.raw_os_error()) => (),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn read(file: &dyn StorageFile, path: &Path) -> Result<Option<Record>, StoreError> {
+    let bad = |error: JournalError| StoreError::Journal { path: path.to_owned(), error };
+    let mut head = [0; HEAD_BYTES];
+    let length = file.read_at(&mut head, 0).map_err(io_error(path))?;
+    let Some(head) = Head::decode(&head[..length]).map_err(bad)?.filter(|head| head.nbytes > 0)
+    else {
+        return Ok(None);
+    };
+    // The file's length is a limit of its own: a torn head must not cost memory.
+    let held = file.stat().map_err(io_error(path))?.size.saturating_sub(HEAD_BYTES as u64);
+    let mut body = vec![0; usize::try_from(head.nbytes.min(held)).unwrap_or(0)];
+    let length = file.read_at(&mut body, HEAD_BYTES as u64).map_err(io_error(path))?;
+    if !head.is_of(&body[..length]) {
+        return Ok(None);
+    }
+    Record::decode(&body).map(Some).map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::index::ByteRange;
+    use crate::format::journal::{CheckedRange, ShardRecord};
+    use crate::store::local::LocalStorage;
+    use crate::store::memory::{Change, MemoryStorage};
+
+    fn record(key: &str) -> Record {
+        let old_index = CheckedRange { range: ByteRange { offset: 0, nbytes: 4 }, crc32c: 1 };
+        let key = key.into();
+        let (written, overwritten) = (vec![], vec![(9, vec![1, 2, 3])]);
+        let shard =
+            ShardRecord { key, ino: 1, old_length: 4, old_index, length: 9, written, overwritten };
+        Record { shards: vec![shard] }
+    }
+
+    #[test]
+    fn a_record_is_found_until_it_is_cleared_and_then_nothing_is_left_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("array")).unwrap();
+        let storage = LocalStorage::open_root(directory.path(), Arc::default()).unwrap();
+        let array = Path::new("array");
+        assert_eq!(pending(&storage, array).unwrap(), None);
+        Journal::lock(&storage, array).unwrap().write(&record("c/0")).unwrap();
+        assert_eq!(pending(&storage, array).unwrap(), Some(record("c/0")));
+
+        let mut journal = Journal::lock(&storage, array).unwrap();
+        assert_eq!(journal.found(), Some(&record("c/0")));
+        journal.write(&record("c/1")).unwrap();
+        journal.clear().unwrap();
+        assert_eq!(pending(&storage, array).unwrap(), None);
+        journal.remove().unwrap();
+        assert_eq!(std::fs::read_dir(directory.path().join("array")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_journal_that_was_removed_is_not_taken_for_the_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let storage = LocalStorage::open_root(directory.path(), Arc::default()).unwrap();
+        let (array, count) = (Path::new(""), std::sync::atomic::AtomicU32::new(0));
+        let (turns, order) = (50, std::sync::atomic::Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..turns {
+                        let journal = Journal::lock(&storage, array).unwrap();
+                        assert_eq!(count.fetch_add(1, order), 0, "two hold the lock");
+                        count.fetch_sub(1, order);
+                        journal.remove().unwrap();
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_was_not_written_to_its_end_is_no_record() {
+        let storage = MemoryStorage::default();
+        let mut journal = Journal::lock(&storage, Path::new("")).unwrap();
+        journal.write(&record("c/0")).unwrap();
+        let written = storage.take_history();
+        let safe = |change: &Change| matches!(change, Change::SyncDirectory { path } if path == Path::new(""));
+        assert!(safe(written.last().unwrap()), "the new journal's name is safe, too");
+        let path = ".shardfs/journal";
+        for length in 0..record("c/0").encode().len() {
+            storage.change(path, |bytes| bytes.truncate(length));
+            assert_eq!(pending(&storage, Path::new("")).unwrap(), None);
+            storage.change(path, |bytes| *bytes = record("c/0").encode());
+        }
+        storage.change(path, |bytes| bytes[0] = b'S');
+        let error = pending(&storage, Path::new("")).unwrap_err();
+        assert_eq!(error.to_string(), ".shardfs/journal: it is no journal of shardfs");
+    }
+}
