@@ -172,8 +172,7 @@ impl ShardIndex {
         location: IndexLocation,
         chunks_per_shard: &[u64],
     ) -> Result<Self, IndexError> {
-        let slots = product(chunks_per_shard).ok_or(IndexError::Limit { slots: u64::MAX })?;
-        let expected = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
+        let (_, expected) = sizes(codecs, chunks_per_shard)?;
         let found = bytes.len() as u64;
         if found != expected {
             return Err(IndexError::Length { found, expected });
@@ -207,8 +206,7 @@ impl ShardIndex {
         location: IndexLocation,
         chunks_per_shard: &[u64],
     ) -> Result<Self, IndexError> {
-        let slots = product(chunks_per_shard).ok_or(IndexError::Limit { slots: u64::MAX })?;
-        let stored_size = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
+        let (slots, stored_size) = sizes(codecs, chunks_per_shard)?;
         let words = slots.saturating_mul(ENTRY_BYTES);
         let (strides, pair_stride) = strides(codecs, chunks_per_shard);
         Ok(Self {
@@ -378,6 +376,13 @@ fn strides(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> (Box<[usize]>, usi
     }
     let pair_stride = strides.pop().unwrap_or(1);
     (strides.into_boxed_slice(), pair_stride)
+}
+
+/// How many slots there are, and the length of their stored index in bytes.
+fn sizes(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> Result<(u64, u64), IndexError> {
+    let slots = product(chunks_per_shard).ok_or(IndexError::Limit { slots: u64::MAX })?;
+    let stored = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
+    Ok((slots, stored))
 }
 
 /// The product, None if it overflows.

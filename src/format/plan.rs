@@ -300,10 +300,11 @@ impl<'a> Census<'a> {
         Ok(Self { kept, freed: freed.into_iter().collect(), new: new.collect() })
     }
 
-    /// The replaced ranges that have no byte in common with any other chunk.
-    fn unshared(&self) -> HashSet<ByteRange> {
+    /// The replaced ranges that have no byte in common with any other chunk, nor with the index.
+    fn unshared(&self, old_index: ByteRange) -> HashSet<ByteRange> {
         let kept = self.kept.iter().map(|(_, range)| *range);
-        let mut all: Vec<ByteRange> = kept.chain(self.freed.values().copied()).collect();
+        let mut all: Vec<ByteRange> =
+            kept.chain(self.freed.values().copied()).chain([old_index]).collect();
         all.sort_unstable_by_key(|range| range.offset);
         let mut unshared = HashSet::new();
         let mut before = 0;
@@ -327,7 +328,8 @@ impl<'a> Census<'a> {
         let index = layout.codecs.stored_size(slots).unwrap_or(0);
         let least = kept.saturating_add(new).saturating_add(index);
         kept <= new / 32
-            || length > least.saturating_add(least / 4 * 3).max(least + TOLERATED_WASTE)
+            || length
+                > least.saturating_add(least / 4 * 3).max(least.saturating_add(TOLERATED_WASTE))
     }
 }
 
@@ -362,7 +364,7 @@ fn update(
         Reuse::Replaced => kept().collect(),
         Reuse::Unreached | Reuse::Own => reached.clone(),
     });
-    let own = if reuse == Reuse::Own { census.unshared() } else { HashSet::new() };
+    let own = if reuse == Reuse::Own { census.unshared(old_index) } else { HashSet::new() };
     let mut index = old.index.clone();
     let mut writes: BTreeMap<u64, Blob> = BTreeMap::new();
     let mut last = if at_start { stored } else { 0 };
@@ -771,6 +773,18 @@ mod tests {
         let Plan::Journal(update) = planned(Policy::InPlace, &[(1, Some(9))]) else { panic!() };
         assert_eq!(update.writes.len(), 2);
         assert!(update.writes[1].blob.nbytes < 52 && update.length == 39 + 52);
+    }
+
+    #[test]
+    fn in_place_a_chunk_whose_range_reaches_into_the_index_is_not_written_over_it() {
+        let (old, mut index) = shard(&END, &[Some(10), Some(10), Some(10)]);
+        index.set(1, Some(ByteRange { offset: 30, nbytes: 20 }));
+        let old = OldShard { index: &index, start: 0, length: old.len() as u64 };
+        let changes = Changes::from([(1, Some(Blob::of(20, Source::Staged(1))))]);
+        let plan = plan(&END, Some(old), &changes, Policy::InPlace, Facts::default()).unwrap();
+        let Plan::Journal(update) = plan else { panic!() };
+        assert_eq!(update.writes[0].offset, old.length);
+        assert!(update.overwritten.is_empty());
     }
 
     #[test]
