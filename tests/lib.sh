@@ -133,7 +133,7 @@ daemon_of() {
     local proc
     for proc in /proc/[0-9]*; do
         [[ $(readlink "$proc/exe" 2>/dev/null) == "$SHARDFS"* ]] || continue
-        if tr '\0' '\n' <"$proc/cmdline" 2>/dev/null | grep -qxF -- "$1"; then
+        if grep -zqxF -- "$1" "$proc/cmdline" 2>/dev/null; then
             echo "${proc#/proc/}"
         fi
     done
