@@ -100,6 +100,20 @@ counters! {
     }
 }
 
+counters! {
+    /// Commits: staged chunks that were put into their shards.
+    Commits {
+        /// Commits to an array.
+        commits,
+        /// Chunks committed, those removed included.
+        chunks,
+        /// Bytes of them; compare with what was written to the source.
+        chunk_bytes,
+        /// Chunks that could not be committed.
+        failed,
+    }
+}
+
 /// All counters of a mount.
 #[derive(Debug, Default)]
 pub struct Stats {
@@ -109,6 +123,8 @@ pub struct Stats {
     pub source: Source,
     /// Shard indexes.
     pub indexes: Indexes,
+    /// Commits.
+    pub commits: Commits,
 }
 
 impl Stats {
@@ -118,6 +134,7 @@ impl Stats {
             "operations": self.operations.to_json(),
             "source": self.source.to_json(),
             "indexes": self.indexes.to_json(),
+            "commits": self.commits.to_json(),
         })
     }
 }

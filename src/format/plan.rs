@@ -467,7 +467,8 @@ fn within(writes: &[Write], reached: &[ByteRange]) -> Vec<ByteRange> {
     parts
 }
 
-fn overlap(a: ByteRange, b: ByteRange) -> Option<ByteRange> {
+/// What two ranges have in common.
+pub fn overlap(a: ByteRange, b: ByteRange) -> Option<ByteRange> {
     let start = a.offset.max(b.offset);
     // Ranges of a file that was checked, or that was planned.
     let end = (a.offset.saturating_add(a.nbytes)).min(b.offset.saturating_add(b.nbytes));

@@ -8,6 +8,7 @@ use super::storage::FileKind;
 use crate::format::after::DecodeError;
 use crate::format::index::{EntryError, IndexError};
 use crate::format::journal::JournalError;
+use crate::format::plan::PlanError;
 
 /// What the system says of a path that cannot be reached within the source, as long as nobody
 /// changes something: not of one that does not exist, nor of a moment's trouble.
@@ -41,6 +42,9 @@ pub enum Damage {
     /// Its index is bad.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// A commit to it was interrupted, and neither its old nor its new state can be had.
+    #[error("a commit to it was interrupted, and its bytes are neither the old nor the new ones")]
+    Unfinished,
     /// It is compressed as a whole and cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
@@ -94,6 +98,38 @@ pub enum StoreError {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
     },
+    /// Somebody else has changed the chunk since it was staged.
+    #[error("shard {}, chunk at {position:?}: others have changed it in the meantime", .shard.display())]
+    Stale {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+        /// Position of the chunk in the shard.
+        position: Vec<u64>,
+    },
+    /// A write to the shard has failed in a way that leaves its state on disk unknown.
+    #[error(
+        "shard {}: nothing is written to it any more after a failed sync; \
+         unmount and run \"shardfs recover\"", .shard.display()
+    )]
+    Poisoned {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+    },
+    /// Shards that are compressed as a whole are not written.
+    #[error("shard {}: it is compressed as a whole, which can only be read", .shard.display())]
+    Compressed {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+    },
+    /// A change to the shard cannot be planned.
+    #[error("shard {}: {error}", .shard.display())]
+    Plan {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+        /// Why.
+        #[source]
+        error: PlanError,
+    },
     /// The journal of an array is no journal.
     #[error("{}: {error}", .path.display())]
     Journal {
@@ -123,7 +159,11 @@ impl StoreError {
             | Self::InnerDamaged { .. }
             | Self::BadEntry { .. }
             | Self::Journal { .. }
+            | Self::Poisoned { .. }
+            | Self::Plan { .. }
             | Self::Changing { .. } => libc::EIO,
+            Self::Stale { .. } => libc::ESTALE,
+            Self::Compressed { .. } => libc::EROFS,
             Self::Io { error, .. } => match error.raw_os_error() {
                 None | Some(libc::ENOENT | libc::ENOTDIR) => libc::EIO,
                 Some(errno) => errno,

@@ -14,15 +14,14 @@ use std::sync::Arc;
 
 use super::error::StoreError;
 use super::io_error;
-use super::storage::{Storage, StorageFile};
+use super::lock::lock_file;
+use super::storage::{Stat, Storage, StorageFile};
 use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
 
 /// Directory in an array's directory that is not part of the array.
 pub const WORK_DIRECTORY: &str = ".shardfs";
 /// The journal's name in it.
-const JOURNAL: &str = "journal";
-/// A journal that others keep removing is given up after so many attempts.
-const LOCK_ATTEMPTS: usize = 100;
+pub const JOURNAL: &str = "journal";
 
 /// The journal of an array, locked until it is dropped.
 pub struct Journal<'a> {
@@ -38,20 +37,16 @@ impl<'a> Journal<'a> {
     /// Waits until nobody else commits to the array in the directory `array`, and reads what an
     /// unfinished commit has left.
     pub fn lock(storage: &'a dyn Storage, array: &Path) -> Result<Self, StoreError> {
-        let path = array.join(WORK_DIRECTORY).join(JOURNAL);
-        for _ in 0..LOCK_ATTEMPTS {
-            let (file, is_new) = open(storage, array, &path).map_err(io_error(&path))?;
-            file.lock().map_err(io_error(&path))?;
-            let ours = file.stat().map_err(io_error(&path))?;
-            // Whoever held the lock before may have removed the file.
-            let current = storage.stat(&path);
-            if current.is_ok_and(|stat| (stat.dev, stat.ino) == (ours.dev, ours.ino)) {
-                let found = read(&*file, &path)?;
-                let array = array.to_owned();
-                return Ok(Self { storage, array, file, found, is_new });
-            }
-        }
-        Err(StoreError::Changing { shard: path })
+        let directory = array.join(WORK_DIRECTORY);
+        let path = directory.join(JOURNAL);
+        let make_directory = || match storage.create_directory(&directory) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
+            _ => Ok(()),
+        };
+        let (file, is_new) = lock_file(storage, &path, &make_directory)?;
+        let found = read(&*file, &path)?;
+        let array = array.to_owned();
+        Ok(Self { storage, array, file, found, is_new })
     }
 
     /// What an unfinished commit was about to do.
@@ -86,12 +81,19 @@ impl<'a> Journal<'a> {
         self.file.sync().map_err(io_error(&self.path()))
     }
 
-    /// Removes the journal, and its directory if nothing else is in it. Does nothing if there is a
-    /// record.
-    pub fn remove(self) -> Result<(), StoreError> {
+    /// Attributes of the journal: whoever writes a record changes them.
+    pub fn stat(&self) -> Result<Stat, StoreError> {
+        self.file.stat().map_err(io_error(&self.path()))
+    }
+
+    /// Clears the journal for good and removes it, and its directory if nothing else is in it.
+    /// Does nothing if there is a record.
+    pub fn remove(mut self) -> Result<(), StoreError> {
         if self.found.is_some() {
             return Ok(());
         }
+        // The old content could come back with the name.
+        self.clear_durably()?;
         let path = self.path();
         self.storage.remove_file(&path).map_err(io_error(&path))?;
         // Something else in it is somebody else's business.
@@ -116,31 +118,6 @@ pub fn pending(storage: &dyn Storage, array: &Path) -> Result<Option<Record>, St
         Ok(file) => read(&*file, &path),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(io_error(&path)(error)),
-    }
-}
-
-/// The open journal, and whether it was made.
-fn open(
-    storage: &dyn Storage,
-    array: &Path,
-    path: &Path,
-) -> std::io::Result<(Arc<dyn StorageFile>, bool)> {
-    loop {
-        let errno = match storage.open_writable(path) {
-            Ok(file) => return Ok((file, false)),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => libc::ENOENT,
-            Err(error) => return Err(error),
-        };
-        match storage.create_directory(&array.join(WORK_DIRECTORY)) {
-            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
-            _ => (),
-        }
-        match storage.create(path, 0o666) {
-            Ok(file) => return Ok((file, true)),
-            // Others made it, or removed the directory.
-            Err(error) if [Some(libc::EEXIST), Some(errno)].contains(&error.raw_os_error()) => (),
-            Err(error) => return Err(error),
-        }
     }
 }
 

@@ -7,12 +7,17 @@
 //! Body              -> ChunkReader             (an open file and a range in it)
 //! ```
 
+mod blob;
 mod cache;
+mod commit;
+pub mod content;
 mod error;
 pub mod journal;
 pub mod listing;
 pub mod local;
+mod lock;
 pub mod memory;
+pub mod recover;
 mod shard;
 pub mod storage;
 
@@ -24,6 +29,7 @@ use std::time::Duration;
 use lru::LruCache;
 
 pub use self::cache::ByteCache;
+pub use self::commit::{Base, Outcome, StagedChunk};
 pub use self::error::{Damage, StoreError};
 pub use self::shard::{Body, LoadedShard};
 use self::shard::{InnerError, ShardId};
@@ -124,6 +130,7 @@ pub struct ShardStore {
     /// Errors already in the log, so that a reader who tries again does not fill it.
     reported: Mutex<LruCache<String, ()>>,
     loading: [Mutex<()>; LOADING_STRIPES],
+    commits: commit::Commits,
 }
 
 /// An open shard and its attributes when it was opened.
@@ -143,6 +150,7 @@ impl ShardStore {
             files: Mutex::new(LruCache::new(at_least_one(config.open_files))),
             windows: Mutex::new(ByteCache::new(WINDOW_CACHE_BYTES)),
             reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),
+            commits: commit::Commits::default(),
             loading: [const { Mutex::new(()) }; LOADING_STRIPES],
             storage,
             config,
@@ -174,18 +182,16 @@ impl ShardStore {
     ) -> Result<Option<Chunk>, StoreError> {
         let last = location.positions.len().saturating_sub(1);
         for (level, position) in location.positions.iter().enumerate() {
+            if level < last {
+                let Some(inner) = self.inner_of(array, &shard, location, level)? else {
+                    return Ok(None);
+                };
+                shard = inner;
+                continue;
+            }
             let found = shard.inner(&array.layout.levels[level], position);
             let body = found.map_err(|error| self.inner_error(array, location, level, error))?;
-            match body {
-                None => return Ok(None),
-                Some(body) if level == last => {
-                    return Ok(Some(Chunk { shard: *shard.stat(), body }));
-                }
-                Some(body) => {
-                    let id = shard.id().inner(array, level, position);
-                    shard = self.inner_shard(array, location, id, &shard, body)?;
-                }
-            }
+            return Ok(body.map(|body| Chunk { shard: *shard.stat(), body }));
         }
         Ok(None)
     }

@@ -6,11 +6,15 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use super::error::{Damage, StoreError, UNREACHABLE};
+use super::journal::pending;
+use super::recover::{Found, examine, old_index, record_of};
 use super::storage::{FileKind, Stat, StorageFile};
 use super::{Freshness, ShardStore, SourceArray, io_error, lock};
 use crate::format::after::{decode, trailing_checksums};
 use crate::format::codec::IndexLocation;
-use crate::format::index::{EntryError, IndexError, ShardIndex, product};
+use crate::format::index::{ByteRange, EntryError, IndexError, ShardIndex, product};
+use crate::format::journal::ShardRecord;
+use crate::format::plan::{OldShard, overlap};
 use crate::format::sharding::{Location, ShardingLevel};
 
 /// A shard that keeps changing while its index is read is given up after so many attempts.
@@ -119,12 +123,16 @@ pub struct LoadedShard {
     state: Result<Ready, Arc<Damage>>,
     /// When the file was last seen to be unchanged, in milliseconds of [`now`].
     checked: AtomicU64,
+    /// Somebody is about to change it: it is looked at anew each time.
+    provisional: bool,
 }
 
 #[derive(Debug)]
 struct Ready {
     body: Body,
     index: ShardIndex,
+    /// Ranges of the body that an unfinished commit has overwritten.
+    lost: Vec<ByteRange>,
 }
 
 /// Why an inner chunk of a loaded shard cannot be found.
@@ -135,13 +143,22 @@ pub(super) enum InnerError {
 }
 
 impl LoadedShard {
-    pub(super) fn id(&self) -> ShardId {
-        self.id
-    }
-
     /// Attributes of the shard's file when it was loaded.
     pub fn stat(&self) -> &Stat {
         &self.stat
+    }
+
+    /// Why its index cannot be used.
+    pub fn damage(&self) -> Option<Arc<Damage>> {
+        self.state.as_ref().err().map(Arc::clone)
+    }
+
+    /// As the planner of commits sees it; None if it is damaged, or not in a file.
+    pub(super) fn as_planned(&self) -> Option<OldShard<'_>> {
+        let Ok(Ready { body: Body::InFile { offset, nbytes }, index, .. }) = &self.state else {
+            return None;
+        };
+        Some(OldShard { index, start: *offset, length: *nbytes })
     }
 
     /// Whether its index cannot be used.
@@ -159,6 +176,11 @@ impl LoadedShard {
             self.state.as_ref().map_err(|damage| InnerError::Damaged(Arc::clone(damage)))?;
         let range = ready.index.range(level.in_shard_axes(position), ready.body.nbytes());
         let range = range.map_err(InnerError::Entry)?;
+        if let Some(range) = range
+            && ready.lost.iter().any(|lost| overlap(*lost, range).is_some())
+        {
+            return Err(InnerError::Damaged(Arc::new(Damage::Unfinished)));
+        }
         Ok(range.map(|range| ready.body.part(range.offset, range.nbytes)))
     }
 
@@ -166,7 +188,7 @@ impl LoadedShard {
     /// that it shares: those parts together are what keeps them.
     fn memory(&self) -> usize {
         let state = match &self.state {
-            Ok(Ready { body: Body::InMemory { start, end, .. }, index }) => {
+            Ok(Ready { body: Body::InMemory { start, end, .. }, index, .. }) => {
                 end - start + index.memory()
             }
             Ok(Ready { index, .. }) => index.memory(),
@@ -177,7 +199,7 @@ impl LoadedShard {
 
     fn is_trusted(&self, trusted: Duration) -> bool {
         let trusted = u64::try_from(trusted.as_millis()).unwrap_or(0);
-        now().saturating_sub(self.checked.load(Ordering::Relaxed)) < trusted
+        !self.provisional && now().saturating_sub(self.checked.load(Ordering::Relaxed)) < trusted
     }
 }
 
@@ -243,7 +265,7 @@ impl ShardStore {
 
     fn is_current(&self, shard: &LoadedShard, path: &Path) -> bool {
         let asked = now();
-        let current = self.storage.is_unchanged(path, &shard.stat);
+        let current = !shard.provisional && self.storage.is_unchanged(path, &shard.stat);
         if current {
             shard.checked.store(asked, Ordering::Relaxed);
         }
@@ -269,13 +291,20 @@ impl ShardStore {
                 Err(error) => return self.not_opened(id, path, error),
             };
             let before = file.stat().map_err(io_error(path))?;
-            let state = self.read_shard(&decoding, &*file, &before).map_err(io_error(path))?;
+            let pending = self.pending(array, coords);
+            let state = match &pending {
+                None => self.read_shard(&decoding, &*file, &before),
+                Some(record) => self.read_pending(&decoding, &*file, &before, record),
+            };
+            let state = state.map_err(io_error(path))?;
             let after = file.stat().map_err(io_error(path))?;
             if !before.unchanged(&after) {
                 continue;
             }
             lock(&self.files).put(id, (after, file));
-            return Ok(Some(self.loaded(id, path, after, state, asked)));
+            let mut shard = self.loaded(id, path, after, state, asked);
+            shard.provisional = pending.is_some();
+            return Ok(Some(Arc::new(shard)));
         }
         Err(StoreError::Changing { shard: path.to_owned() })
     }
@@ -292,7 +321,7 @@ impl ShardStore {
             Some(errno) if UNREACHABLE.contains(&errno) => {
                 let stat = self.storage.lstat(path).unwrap_or(NO_STAT);
                 let damage = Damage::Unreachable(error);
-                Ok(Some(self.loaded(id, path, stat, Err(damage), now())))
+                Ok(Some(Arc::new(self.loaded(id, path, stat, Err(damage), now()))))
             }
             _ => Err(StoreError::Io { path: path.to_owned(), error }),
         }
@@ -305,14 +334,72 @@ impl ShardStore {
         stat: Stat,
         state: Result<Ready, Damage>,
         asked: u64,
-    ) -> Arc<LoadedShard> {
+    ) -> LoadedShard {
         let state = state.map_err(Arc::new);
         if let Err(damage) = &state {
             self.stats.indexes.damaged.count();
             let (shard, damage) = (path.to_owned(), Arc::clone(damage));
             self.report(&StoreError::Damaged { shard, damage });
         }
-        Arc::new(LoadedShard { id, stat, state, checked: AtomicU64::new(asked) })
+        LoadedShard { id, stat, state, checked: AtomicU64::new(asked), provisional: false }
+    }
+
+    /// What an unfinished commit was about to do to a shard.
+    fn pending(&self, array: &SourceArray, coords: &[u64]) -> Option<ShardRecord> {
+        match pending(&*self.storage, &array.path) {
+            Ok(record) => record_of(&record?, &array.layout.keys.chunk_key(coords)).cloned(),
+            Err(error) => {
+                self.report(&error);
+                None
+            }
+        }
+    }
+
+    /// Reads a shard that somebody is about to change, or was when the power went: as it is
+    /// if everything was written, else as it was.
+    fn read_pending(
+        &self,
+        decoding: &Decoding<'_>,
+        file: &dyn StorageFile,
+        stat: &Stat,
+        record: &ShardRecord,
+    ) -> std::io::Result<Result<Ready, Damage>> {
+        match examine(file, record)? {
+            Found::Finished | Found::Replaced | Found::Foreign => {
+                return self.read_shard(decoding, file, stat);
+            }
+            Found::Unfinished => (),
+            Found::Lost => return Ok(Err(Damage::Unfinished)),
+        }
+        let Some(bytes) = old_index(file, record)? else {
+            return Ok(Err(Damage::Unfinished));
+        };
+        let (codecs, location) = (&decoding.level.index_codecs, decoding.level.index_location);
+        let index = ShardIndex::decode(bytes, codecs, location, &decoding.chunks_per_shard);
+        let lost = record.overwritten.iter();
+        let lost =
+            lost.map(|(offset, old)| ByteRange { offset: *offset, nbytes: old.len() as u64 });
+        let body = Body::InFile { offset: 0, nbytes: record.old_length };
+        Ok(index.map(|index| Ready { body, index, lost: lost.collect() }).map_err(Damage::from))
+    }
+
+    /// The shard inside `outer`, of `level`, that a chunk lies in.
+    pub(super) fn inner_of(
+        &self,
+        array: &SourceArray,
+        outer: &LoadedShard,
+        location: &Location,
+        level: usize,
+    ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
+        let position = &location.positions[level];
+        let body = outer.inner(&array.layout.levels[level], position);
+        match body.map_err(|error| self.inner_error(array, location, level, error))? {
+            None => Ok(None),
+            Some(body) => {
+                let id = outer.id.inner(array, level, position);
+                self.inner_shard(array, location, id, outer, body).map(Some)
+            }
+        }
     }
 
     fn read_shard(
@@ -360,7 +447,8 @@ impl ShardStore {
         self.stats.indexes.load_bytes.add(size);
         let (codecs, location) = (&level.index_codecs, level.index_location);
         let index = ShardIndex::decode(bytes, codecs, location, &decoding.chunks_per_shard);
-        Ok(index.map(|index| Ready { body, index }).map_err(Damage::from))
+        let lost = Vec::new();
+        Ok(index.map(|index| Ready { body, index, lost }).map_err(Damage::from))
     }
 
     /// Undoes the codecs over the whole shard. Checksums over a shard in a file are not verified:
@@ -452,7 +540,8 @@ impl ShardStore {
             self.stats.indexes.damaged.count();
         }
         let checked = AtomicU64::new(parent.checked.load(Ordering::Relaxed));
-        let shard = Arc::new(LoadedShard { id, stat: parent.stat, state, checked });
+        let (stat, provisional) = (parent.stat, parent.provisional);
+        let shard = Arc::new(LoadedShard { id, stat, state, checked, provisional });
         lock(&self.shards).put(id, Arc::clone(&shard), shard.memory());
         Ok(shard)
     }

@@ -1,0 +1,226 @@
+//! Carrying out what was planned: the bytes of a [`Blob`] on their way into a file.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::content::Content;
+use super::storage::StorageFile;
+use crate::format::index::ByteRange;
+use crate::format::journal::CheckedRange;
+use crate::format::plan::{Blob, Source, Write};
+
+/// Bytes that are read or written at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Where the bytes of blobs come from.
+pub struct Sources<'a> {
+    /// The contents that [`Source::Staged`] counts.
+    pub contents: &'a [Content],
+    /// The shard's file as it is.
+    pub old: Option<&'a dyn StorageFile>,
+}
+
+/// What takes the bytes of a blob, in order.
+type Sink<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
+
+impl Sources<'_> {
+    /// Hands all bytes of a blob to `sink`.
+    fn stream(&self, blob: &Blob, sink: &mut Sink<'_>) -> io::Result<()> {
+        let mut checksums = Checksums::of(blob);
+        let mut sink = |bytes: &[u8], checksums: &mut Checksums| {
+            checksums.take(bytes);
+            sink(bytes)
+        };
+        for piece in &blob.pieces {
+            match &piece.from {
+                Source::Bytes(bytes) => sink(bytes, &mut checksums)?,
+                Source::Checksum(_) => {
+                    let stored = checksums.pop().to_le_bytes();
+                    sink(&stored, &mut checksums)?;
+                }
+                Source::Staged(at) => {
+                    let content = self.contents.get(*at).ok_or_else(no_source)?;
+                    if let Content::Memory(bytes) = content {
+                        sink(bytes, &mut checksums)?;
+                        continue;
+                    }
+                    each_part(piece.nbytes, |buffer, done| {
+                        let read = content.read_at(buffer, done)?;
+                        full(read, buffer.len())?;
+                        sink(buffer, &mut checksums)
+                    })?;
+                }
+                Source::Kept(offset) => {
+                    let file = self.old.ok_or_else(no_source)?;
+                    each_part(piece.nbytes, |buffer, done| {
+                        let read = file.read_at(buffer, offset + done)?;
+                        full(read, buffer.len())?;
+                        sink(buffer, &mut checksums)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a blob.
+    pub fn put(&self, file: &dyn StorageFile, offset: u64, blob: &Blob) -> io::Result<()> {
+        let mut output = Output::new(file, offset, blob.nbytes);
+        self.stream(blob, &mut |bytes| output.put(bytes))?;
+        output.flush()
+    }
+
+    /// Carries out writes; those side by side as one.
+    pub fn put_all(&self, file: &dyn StorageFile, writes: &[Write]) -> io::Result<()> {
+        for run in runs(writes) {
+            let nbytes = run.iter().map(|write| write.blob.nbytes).sum();
+            let Some(first) = run.first() else { continue };
+            let mut output = Output::new(file, first.offset, nbytes);
+            for write in run {
+                self.stream(&write.blob, &mut |bytes| output.put(bytes))?;
+            }
+            output.flush()?;
+        }
+        Ok(())
+    }
+
+    /// What the writes will leave in the file, with checksums.
+    pub fn check_all(&self, writes: &[Write]) -> io::Result<Vec<CheckedRange>> {
+        let check = |run: &[Write]| {
+            let mut crc32c = 0;
+            for write in run {
+                self.stream(&write.blob, &mut |bytes| {
+                    crc32c = crc32c::crc32c_append(crc32c, bytes);
+                    Ok(())
+                })?;
+            }
+            let offset = run.first().map_or(0, |first| first.offset);
+            let nbytes = run.iter().map(|write| write.blob.nbytes).sum();
+            Ok(CheckedRange { range: ByteRange { offset, nbytes }, crc32c })
+        };
+        runs(writes).map(check).collect()
+    }
+}
+
+/// The checksum of a part of a file; an error if the file ends before.
+pub fn checksum_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<u32> {
+    let mut crc32c = 0;
+    each_part(range.nbytes, |buffer, done| {
+        let read = file.read_at(buffer, range.offset + done)?;
+        full(read, buffer.len())?;
+        crc32c = crc32c::crc32c_append(crc32c, buffer);
+        Ok(())
+    })?;
+    Ok(crc32c)
+}
+
+/// Reads a part of a file into memory; an error if the file ends before.
+pub fn bytes_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(range.nbytes).map_err(io::Error::other)?];
+    let read = file.read_at(&mut bytes, range.offset)?;
+    full(read, bytes.len())?;
+    Ok(bytes)
+}
+
+/// Writes whose ranges touch, together.
+fn runs(writes: &[Write]) -> impl Iterator<Item = &[Write]> {
+    writes.chunk_by(|before, next| before.offset + before.blob.nbytes == next.offset)
+}
+
+fn each_part(
+    nbytes: u64,
+    mut part: impl FnMut(&mut [u8], u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let most = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+    let (mut buffer, mut done) = (vec![0; most], 0);
+    while done < nbytes {
+        let length = usize::try_from(nbytes - done).unwrap_or(most).min(most);
+        part(&mut buffer[..length], done)?;
+        done += length as u64;
+    }
+    Ok(())
+}
+
+fn full(read: usize, wanted: usize) -> io::Result<()> {
+    if read == wanted { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// A plan that names what its caller did not give: a defect of the caller.
+fn no_source() -> io::Error {
+    io::Error::other("the plan asks for bytes that nobody has")
+}
+
+/// Running checksums of the parts of a blob that end with theirs. Few are open at any time: one
+/// for each level of nesting.
+struct Checksums {
+    /// Where each part starts, in the order of their ends, and its checksum so far.
+    parts: VecDeque<(u64, u32)>,
+    at: u64,
+}
+
+impl Checksums {
+    fn of(blob: &Blob) -> Self {
+        let mut parts = VecDeque::new();
+        let mut at: u64 = 0;
+        for piece in &blob.pieces {
+            if let Source::Checksum(before) = piece.from {
+                parts.push_back((at.saturating_sub(before), 0));
+            }
+            at = at.saturating_add(piece.nbytes);
+        }
+        Self { parts, at: 0 }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let end = self.at + bytes.len() as u64;
+        for (start, crc32c) in &mut self.parts {
+            if *start < end {
+                // Within the bytes, which are in memory.
+                let from = usize::try_from(start.saturating_sub(self.at)).unwrap_or(0);
+                *crc32c = crc32c::crc32c_append(*crc32c, &bytes[from..]);
+            }
+        }
+        self.at = end;
+    }
+
+    fn pop(&mut self) -> u32 {
+        self.parts.pop_front().map_or(0, |(_, crc32c)| crc32c)
+    }
+}
+
+/// Joins small writes.
+struct Output<'a> {
+    file: &'a dyn StorageFile,
+    /// Of the first byte that is not written yet.
+    offset: u64,
+    waiting: Vec<u8>,
+}
+
+impl<'a> Output<'a> {
+    fn new(file: &'a dyn StorageFile, offset: u64, nbytes: u64) -> Self {
+        let most = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        Self { file, offset, waiting: Vec::with_capacity(most) }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.waiting.len() + bytes.len() > PIECE_BYTES {
+            self.flush()?;
+        }
+        if bytes.len() >= PIECE_BYTES {
+            self.file.write_at(bytes, self.offset)?;
+            self.offset += bytes.len() as u64;
+        } else {
+            self.waiting.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.waiting.is_empty() {
+            self.file.write_at(&self.waiting, self.offset)?;
+            self.offset += self.waiting.len() as u64;
+            self.waiting.clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,45 @@
+//! The bytes of a chunk that waits for its commit: in memory, or beyond a limit in a file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// Bytes that nobody changes any more.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// In memory.
+    Memory(Arc<Vec<u8>>),
+    /// In a file that has no name.
+    File {
+        /// The file.
+        file: Arc<File>,
+        /// Length in bytes.
+        nbytes: u64,
+    },
+}
+
+impl Content {
+    /// Length in bytes.
+    pub fn nbytes(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File { nbytes, .. } => *nbytes,
+        }
+    }
+
+    /// Reads at `offset`; fewer bytes than asked for only at the end.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = usize::try_from(self.nbytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let length = buffer.len().min(left);
+        match self {
+            Self::Memory(bytes) => {
+                // At or before the end of bytes in memory.
+                let at = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                buffer[..length].copy_from_slice(&bytes[at..at + length]);
+            }
+            Self::File { file, .. } => file.read_exact_at(&mut buffer[..length], offset)?,
+        }
+        Ok(length)
+    }
+}
