@@ -55,6 +55,10 @@ counters! {
         read,
         /// Bytes handed to readers.
         read_bytes,
+        /// Write requests.
+        write,
+        /// Bytes that writers asked to be written.
+        write_bytes,
         /// Requests answered with an error other than "no such file".
         errors,
     }

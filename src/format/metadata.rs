@@ -69,6 +69,14 @@ pub enum MetadataError {
     /// An extension that must be understood.
     #[error("extension {0:?} must be understood and is not known")]
     Extension(String),
+    /// A member that a document written through the view must leave as it is.
+    #[error(
+        "{0} cannot be changed through the view; only attributes, shape and dimension_names can"
+    )]
+    Fixed(String),
+    /// A sharded array, made through a view that shows none.
+    #[error("a sharded array cannot be made through the view: make it in the source")]
+    ShardedThroughView,
     /// A limit of this program.
     #[error("too many {what}, the limit is {limit}")]
     Limit {

@@ -4,6 +4,7 @@
 //! counts are checked against [`limits`] before anything is allocated, arithmetic is checked.
 
 pub mod after;
+pub mod back;
 pub mod chunk_key;
 pub mod codec;
 pub mod document;

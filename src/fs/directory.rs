@@ -8,6 +8,7 @@
 //!     DOT, DOT_DOT
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use super::attr::{Attr, Entry};
 use super::control::{DIRECTORY_NAME, STATS_NAME};
+use super::live::{LiveFile, Name, Place, What};
 use super::nodes::ArrayView;
 use super::paths::Paths;
 use super::{Fs, FsError, NodeKind, Result, Target};
@@ -99,7 +101,7 @@ impl Lister<'_> {
             return Ok(ControlFlow::Break(()));
         };
         match target {
-            Target::StatsFile => Err(FsError::NotDirectory),
+            Target::StatsFile | Target::Live(_) => Err(FsError::NotDirectory),
             Target::ControlDirectory => Ok(self.control(position)),
             Target::Tree(array, coords) => self.children(array, coords, position),
             Target::Path(path) => match &self.fs.nodes.node(path)?.kind {
@@ -145,7 +147,7 @@ impl Lister<'_> {
         }
         let mut flow = ControlFlow::Continue(());
         self.fs.storage.list(directory, position, &mut |item: DirItem<'_>| {
-            if is_hidden(directory, item.name) {
+            if is_hidden(item.name) || self.fs.is_removed(&directory.join(item.name)) {
                 return ControlFlow::Continue(());
             }
             flow = self.path_item(&directory.join(item.name), item.kind, item.next);
@@ -220,7 +222,8 @@ impl Lister<'_> {
         let mut names = Vec::new();
         self.fs.storage.list(directory, 0, &mut |item| {
             let claimed = item.name.to_str().is_some_and(|name| keys.claims(name, rank));
-            if !claimed && !is_hidden(directory, item.name) {
+            let hidden = is_hidden(item.name) || self.fs.is_removed(&directory.join(item.name));
+            if !claimed && !hidden {
                 names.push(item.name.to_owned());
             }
             ControlFlow::Continue(())
@@ -232,7 +235,7 @@ impl Lister<'_> {
     /// Whether any chunk exists, as far as it takes few indexes to find out.
     fn has_chunks(&self, array: &ArrayView) -> bool {
         let few = self.few_shards(array, &[]);
-        few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
+        self.fs.is_made(array, &[]) || few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
     }
 
     /// The shards below leading shard coordinates; None if they are too many to look into, or
@@ -260,27 +263,42 @@ impl Lister<'_> {
             .zip(&source.layout.shard_grid)
             .map(|(c, axis)| axis.locate(*c).0)
             .collect();
-        let mut from = from;
+        let staged = self.fs.staged_below(array, coords);
+        // Names that are no coordinates come first; where no chunk's name has a prefix, they are
+        // names of the array's own directory.
+        if (from == 0 || from > OTHER) && !(coords.is_empty() && array.tree.top_depth() == 1) {
+            for (number, name, file) in &staged.others {
+                if from <= OTHER + number && self.live(name, file, OTHER + number + 1).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+        }
+        let mut from = if from > OTHER { 0 } else { from };
+        let staged_shards: BTreeSet<u64> =
+            staged.coords.keys().map(|coord| grid.locate(*coord).0).collect();
         while from < extent {
             let first = grid.locate(from).0;
             let window = self.fs.store.shard_window(source, &prefix, first)?;
-            for shard in window.from(first) {
+            let last = if window.complete { None } else { window.numbers.last().copied() };
+            let mut shards: BTreeSet<u64> = window.from(first).iter().copied().collect();
+            shards.extend(staged_shards.range(first..=last.unwrap_or(u64::MAX)));
+            for shard in &shards {
                 let (start, edge) = grid.span(*shard);
                 let range = start.max(from)..(start + edge).min(extent);
                 prefix.push(*shard);
                 let flow = if axis + 1 == array.tree.rank() {
-                    self.chunks(array, &prefix, coords, range)
+                    self.chunks(array, &prefix, coords, range, &staged)
                 } else {
-                    self.directories(array, &prefix, coords, range)
+                    self.directories(array, &prefix, coords, range, &staged)
                 };
                 prefix.pop();
                 if flow.is_break() {
                     return Ok(flow);
                 }
             }
-            match window.numbers.last() {
-                Some(last) if !window.complete => from = grid.span(*last + 1).0,
-                _ => break,
+            match last {
+                Some(last) => from = grid.span(last + 1).0,
+                None => break,
             }
         }
         Ok(ControlFlow::Continue(()))
@@ -290,26 +308,28 @@ impl Lister<'_> {
     /// along that axis, that hold a chunk.
     fn directories(
         &mut self,
-        array: &ArrayView,
+        array: &Arc<ArrayView>,
         prefix: &[u64],
         coords: &[u64],
         range: Range<u64>,
+        staged: &Staged,
     ) -> ControlFlow<()> {
         let few = self.few_shards(array, prefix);
         for coord in range {
             let child = [coords, &[coord]].concat();
             let exists = |shards: &Vec<Coords>| self.fs.any_chunk(array, &child, shards);
-            if few.as_ref().is_none_or(exists) {
+            let made = staged.coords.contains_key(&coord) || self.fs.is_made(array, &child);
+            if made || few.as_ref().is_none_or(exists) {
                 self.directory(array, &child, coord + 1)?;
             }
         }
         ControlFlow::Continue(())
     }
 
-    fn directory(&mut self, array: &ArrayView, coords: &[u64], next: u64) -> ControlFlow<()> {
+    fn directory(&mut self, array: &Arc<ArrayView>, coords: &[u64], next: u64) -> ControlFlow<()> {
         let entry = match self.listing {
             Listing::Names => None,
-            Listing::Entries => self.fs.tree_directory(array, coords).unwrap_or(None),
+            Listing::Entries => self.fs.directory_entry(array, coords),
         };
         let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
         let (name, kind) = (OsStr::new(&name), FileKind::Directory);
@@ -323,15 +343,21 @@ impl Lister<'_> {
         shard: &[u64],
         coords: &[u64],
         range: Range<u64>,
+        staged: &Staged,
     ) -> ControlFlow<()> {
-        let Some(shard) = self.shard(array, shard) else {
-            return ControlFlow::Continue(());
-        };
+        let shard = self.shard(array, shard);
         let mut child = [coords, &[0]].concat();
         for coord in range {
             if let Some(last) = child.last_mut() {
                 *last = coord;
             }
+            if let Some(what) = staged.coords.get(&coord) {
+                if let What::File(file) = what {
+                    self.live(OsStr::new(&array.tree.name(&child)), file, coord + 1)?;
+                }
+                continue;
+            }
+            let Some(shard) = &shard else { continue };
             self.chunk(array, shard.as_ref(), &child, coord + 1)?;
         }
         ControlFlow::Continue(())
@@ -346,32 +372,64 @@ impl Lister<'_> {
         let shards: Coords = layout.shard_grid.iter().map(ShardAxis::shards).collect();
         let edges: Coords = layout.shard_grid.iter().map(ShardAxis::longest_edge).collect();
         let (mut number, mut slot) = (from / slots, from % slots);
+        let staged = self.fs.staged_flat(array);
+        let ravel = |shard: &[u64]| shard.iter().zip(&shards).fold(0, |at, (s, n)| at * n + s);
+        let staged_shards: BTreeSet<u64> =
+            staged.keys().map(|coords| ravel(&layout.locate(coords).shard)).collect();
         loop {
             let window = self.fs.store.shard_window(&array.source, &[], number)?;
-            for &shard in window.from(number) {
+            let last = if window.complete { None } else { window.numbers.last().copied() };
+            let mut there: BTreeSet<u64> = window.from(number).iter().copied().collect();
+            there.extend(staged_shards.range(number..=last.unwrap_or(u64::MAX)));
+            for shard in there {
                 if shard != number {
                     slot = 0;
                 }
                 number = shard;
                 let place = unravel(number, &shards);
-                if let Some(loaded) = self.shard(array, &place) {
+                let loaded = self.shard(array, &place);
+                if loaded.is_some() || staged_shards.contains(&number) {
                     for slot in slot..slots {
                         let Some(coords) = chunk_of_slot(array, &place, &unravel(slot, &edges))
                         else {
                             continue;
                         };
                         let next = number * slots + slot + 1;
+                        if let Some(what) = staged.get(&coords) {
+                            if let What::File(file) = what {
+                                let name = array.tree.name(&coords);
+                                if self.live(OsStr::new(&name), file, next).is_break() {
+                                    return Ok(ControlFlow::Break(()));
+                                }
+                            }
+                            continue;
+                        }
+                        let Some(loaded) = &loaded else { continue };
                         if self.chunk(array, loaded.as_ref(), &coords, next).is_break() {
                             return Ok(ControlFlow::Break(()));
                         }
                     }
                 }
             }
-            match window.numbers.last() {
-                Some(last) if !window.complete => (number, slot) = (*last + 1, 0),
-                _ => return Ok(ControlFlow::Continue(())),
+            match last {
+                Some(last) => (number, slot) = (last + 1, 0),
+                None => return Ok(ControlFlow::Continue(())),
             }
         }
+    }
+
+    /// A file that is ahead of its shard, or in the mount alone.
+    fn live(&mut self, name: &OsStr, file: &LiveFile, next: u64) -> ControlFlow<()> {
+        let entry = match self.listing {
+            Listing::Names => None,
+            Listing::Entries => self.fs.live_entry(file).ok(),
+        };
+        let (ino, kind, told) = (file.ino, FileKind::File, entry.is_some());
+        let flow = self.add(&DirEntry { name, ino, kind, next, entry });
+        if flow.is_break() && told {
+            self.fs.forget(ino, 1);
+        }
+        flow
     }
 
     /// A shard to list: None if it is absent, Some(None) if it cannot be read.
@@ -414,7 +472,82 @@ impl Lister<'_> {
     }
 }
 
+/// What the mount itself knows of the names in a directory above chunks.
+#[derive(Default)]
+struct Staged {
+    /// By their coordinate.
+    coords: BTreeMap<u64, What>,
+    /// Those that are none, with their numbers.
+    others: Vec<(u64, OsString, Arc<LiveFile>)>,
+}
+
 impl Fs {
+    fn is_removed(&self, path: &Path) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        matches!(overlay.names().get(path), Some(Name { what: What::Removed, .. }))
+    }
+
+    /// Whether a directory was made, or something below it.
+    fn is_made(&self, array: &ArrayView, coords: &[u64]) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        let path = array.source.path.join(array.source.layout.keys.key(coords));
+        let names = overlay.names();
+        if names.is_empty() {
+            return false;
+        }
+        names.all(&path).any(|(_, name)| !matches!(name.what, What::Removed))
+    }
+
+    fn directory_entry(&self, array: &Arc<ArrayView>, coords: &[u64]) -> Option<Entry> {
+        match self.tree_directory(array, coords) {
+            Ok(None) if self.overlay.is_some() => {
+                let place = Place { array: Arc::clone(array), coords: coords.to_vec() };
+                self.made_directory(&place).ok()
+            }
+            entry => entry.unwrap_or(None),
+        }
+    }
+
+    fn staged_below(&self, array: &ArrayView, coords: &[u64]) -> Staged {
+        let mut staged = Staged::default();
+        let Some(overlay) = &self.overlay else { return staged };
+        let path = array.source.path.join(array.source.layout.keys.key(coords));
+        for (name, entry) in overlay.names().below(&path) {
+            let child = name.to_str().and_then(|name| array.tree.child(coords, name));
+            match (child.as_deref().and_then(<[u64]>::last), &entry.what) {
+                (Some(coord), what) => drop(staged.coords.insert(*coord, what.clone())),
+                (None, What::File(file)) => {
+                    staged.others.push((entry.number, name.clone(), Arc::clone(file)));
+                }
+                _ => (),
+            }
+        }
+        staged.others.sort_by_key(|(number, ..)| *number);
+        staged
+    }
+
+    /// What the mount itself knows of the chunks of an array that lie in one directory.
+    fn staged_flat(&self, array: &ArrayView) -> BTreeMap<Coords, What> {
+        let Some(overlay) = &self.overlay else { return BTreeMap::new() };
+        let names = overlay.names();
+        let chunks = names.below(&array.source.path).filter_map(|(_, entry)| {
+            let place = entry.place.as_ref()?;
+            Some((place.coords.clone(), entry.what.clone()))
+        });
+        chunks.collect()
+    }
+
+    /// Whether the mount knows that a chunk exists, or that it does not.
+    fn staged_chunk(&self, array: &ArrayView, coords: &[u64]) -> Option<bool> {
+        let overlay = self.overlay.as_ref()?;
+        let names = overlay.names();
+        if names.is_empty() {
+            return None;
+        }
+        let path = array.source.path.join(array.source.layout.keys.chunk_key(coords));
+        names.get(&path).map(|name| matches!(name.what, What::File(_)))
+    }
+
     /// Whether a chunk below the directory at `coords` exists in one of `shards`.
     fn any_chunk(&self, array: &ArrayView, coords: &[u64], shards: &[Coords]) -> bool {
         let layout = &array.source.layout;
@@ -437,13 +570,17 @@ impl Fs {
                 let found = self.store.chunk_in(&array.source, Arc::clone(&loaded), &location);
                 !matches!(found, Ok(None))
             };
+            let exists = |chunk: &[u64]| match self.staged_chunk(array, chunk) {
+                Some(exists) => exists,
+                None => exists(chunk),
+            };
             loaded.is_damaged() || chunks_below(array, coords, shard).any(|chunk| exists(&chunk))
         })
     }
 }
 
 /// The chunks of a shard below the directory at `coords`, which lies in it.
-fn chunks_below<'a>(
+pub(super) fn chunks_below<'a>(
     array: &'a ArrayView,
     coords: &'a [u64],
     shard: &'a [u64],
@@ -488,9 +625,9 @@ fn unravel(mut number: u64, extents: &[u64]) -> Coords {
     coords
 }
 
-/// The source's own `.shardfs`, should it have one, gives way to the mount's.
-fn is_hidden(directory: &Path, name: &OsStr) -> bool {
-    directory.as_os_str().is_empty() && name == DIRECTORY_NAME
+/// The source's own `.shardfs`, where commits have their journals, is not shown.
+fn is_hidden(name: &OsStr) -> bool {
+    name == DIRECTORY_NAME
 }
 
 /// Attributes that are not believed for any time: a lookup will tell what is wrong.

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use crate::format::metadata::MetadataError;
 use crate::store::StoreError;
 
 /// Why an operation failed.
@@ -23,6 +25,39 @@ pub enum FsError {
     /// The operation makes no sense for this kind of file.
     #[error("not possible for this kind of file")]
     Invalid,
+    /// Written to what is only read.
+    #[error("it can only be read")]
+    ReadOnly,
+    /// The name is taken.
+    #[error("it exists")]
+    Exists,
+    /// A directory is not empty.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// Not allowed here.
+    #[error("not permitted here")]
+    NotPermitted,
+    /// It must be copied and removed instead.
+    #[error("it cannot be renamed, but copied and removed")]
+    CrossDevice,
+    /// A file would be too long.
+    #[error("the file would be too long")]
+    TooLarge,
+    /// Not open for that.
+    #[error("not open for that")]
+    BadHandle,
+    /// Metadata that cannot be stored.
+    #[error("{}: {error}", .path.display())]
+    Refused {
+        /// Path of the document.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: MetadataError,
+    },
+    /// A chunk could not be committed.
+    #[error(transparent)]
+    Commit(#[from] Arc<StoreError>),
     /// No such extended attribute.
     #[error("no such extended attribute")]
     NoAttribute,
@@ -54,7 +89,15 @@ impl FsError {
             Self::Stale => libc::ESTALE,
             Self::IsDirectory => libc::EISDIR,
             Self::NotDirectory => libc::ENOTDIR,
-            Self::Invalid => libc::EINVAL,
+            Self::Invalid | Self::Refused { .. } => libc::EINVAL,
+            Self::ReadOnly => libc::EROFS,
+            Self::Exists => libc::EEXIST,
+            Self::NotEmpty => libc::ENOTEMPTY,
+            Self::NotPermitted => libc::EPERM,
+            Self::CrossDevice => libc::EXDEV,
+            Self::TooLarge => libc::EFBIG,
+            Self::BadHandle => libc::EBADF,
+            Self::Commit(error) => error.errno(),
             Self::NoAttribute => libc::ENODATA,
             Self::BadMetadata(_) | Self::Torn { .. } => libc::EIO,
             Self::Store(error) => error.errno(),

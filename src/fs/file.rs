@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::live::LiveFile;
 use super::{ArrayView, Attr, Fs, FsError, METADATA_FILE, Result, Target};
 use crate::format::Coords;
 use crate::store::storage::{FileKind, Stat, StorageFile};
@@ -16,6 +17,8 @@ const OPEN_ATTEMPTS: usize = 4;
 pub(super) enum Handle {
     Chunk(Box<OpenChunk>),
     File(Arc<dyn StorageFile>),
+    /// A file that is ahead of its shard.
+    Live(Arc<LiveFile>),
     /// A rewritten `zarr.json`, or the counters as they were when the file was opened.
     Text(Arc<[u8]>),
 }
@@ -47,6 +50,10 @@ impl Fs {
         let (handle, cached) = match self.target(ino)? {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
             Target::StatsFile => (Handle::Text(self.control.stats_text().into()), false),
+            Target::Live(file) => {
+                self.opened(&file);
+                (Handle::Live(file), true)
+            }
             Target::Path(path) => {
                 let attr = self.path_attr(&path)?;
                 let content = self.fingerprint(&(attr.size, attr.mtime, attr.ctime));
@@ -62,14 +69,43 @@ impl Fs {
                 (Handle::Chunk(Box::new(chunk)), !changed)
             }
         };
+        self.insert_handle(handle, cached)
+    }
+
+    pub(super) fn insert_handle(&self, handle: Handle, cached: bool) -> Result<Opened> {
         let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
         Ok(Opened { handle: handle as u64, cached })
     }
 
+    /// The file of the source behind a handle.
+    pub(super) fn source_handle(&self, handle: u64) -> Option<Arc<dyn StorageFile>> {
+        match &*self.handles.get(usize::try_from(handle).ok()?)? {
+            Handle::File(file) => Some(Arc::clone(file)),
+            _ => None,
+        }
+    }
+
+    /// The file ahead of its shard that has an inode number.
+    fn live(&self, ino: u64) -> Option<Arc<LiveFile>> {
+        self.overlay.as_ref()?.names().by_ino(ino)
+    }
+
+    /// The file ahead of its shard behind a handle.
+    pub(super) fn live_handle(&self, handle: u64) -> Option<Arc<LiveFile>> {
+        match &*self.handles.get(usize::try_from(handle).ok()?)? {
+            Handle::Live(file) => Some(Arc::clone(file)),
+            _ => None,
+        }
+    }
+
     /// Closes an open file.
     pub fn release(&self, handle: u64) {
+        let live = self.live_handle(handle);
         if let Ok(handle) = usize::try_from(handle) {
             self.handles.remove(handle);
+        }
+        if let Some(file) = live {
+            self.closed(&file);
         }
     }
 
@@ -85,7 +121,11 @@ impl Fs {
         self.stats.operations.read.count();
         let handle = handle.and_then(|handle| usize::try_from(handle).ok());
         let read = match handle.and_then(|handle| self.handles.get(handle)) {
-            Some(handle) => self.read_handle(&handle, offset, buffer)?,
+            Some(handle) => match (&*handle, self.live(ino)) {
+                // Opened for reading before somebody began to write to it.
+                (Handle::Chunk(_), Some(file)) => self.read_live(&file, offset, buffer)?,
+                _ => self.read_handle(&handle, offset, buffer)?,
+            },
             None => self.read_inode(ino, offset, buffer)?,
         };
         self.stats.operations.read_bytes.add(read as u64);
@@ -96,6 +136,7 @@ impl Fs {
         match handle {
             Handle::Chunk(chunk) => self.read_chunk(chunk, offset, buffer),
             Handle::File(file) => Ok(file.read_at(buffer, offset)?),
+            Handle::Live(file) => self.read_live(file, offset, buffer),
             Handle::Text(text) => Ok(read_text(text, offset, buffer)),
         }
     }
@@ -106,11 +147,33 @@ impl Fs {
             Target::ControlDirectory => Err(FsError::IsDirectory),
             Target::StatsFile => Ok(read_text(&self.control.stats_text(), offset, buffer)),
             Target::Path(path) => self.read_handle(&self.open_path(&path)?, offset, buffer),
-            Target::Tree(array, coords) => {
+            Target::Live(file) => self.read_live(&file, offset, buffer),
+            Target::Tree(array, coords) if self.config.store.immutable => {
                 let reader = self.chunk_reader(&array, &coords, Freshness::Recent)?;
                 reader.read(buffer, offset).map_err(|error| torn(&array, &coords, error))
             }
+            Target::Tree(array, coords) => self.read_stored(&array, &coords, offset, buffer),
         }
+    }
+
+    /// Reads from a chunk as it is now.
+    pub(super) fn read_stored(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let mut freshness = Freshness::Recent;
+        for _ in 0..OPEN_ATTEMPTS {
+            let reader = self.chunk_reader(array, coords, freshness)?;
+            let read = reader.read(buffer, offset);
+            if reader.unchanged()? {
+                return read.map_err(|error| torn(array, coords, error));
+            }
+            freshness = Freshness::Again;
+        }
+        Err(torn(array, coords, std::io::ErrorKind::UnexpectedEof.into()))
     }
 
     fn open_path(&self, path: &Path) -> Result<Handle> {
@@ -128,7 +191,7 @@ impl Fs {
     }
 
     /// Finds a chunk and opens its shard.
-    fn chunk_reader(
+    pub(super) fn chunk_reader(
         &self,
         array: &ArrayView,
         coords: &[u64],
@@ -161,17 +224,22 @@ impl Fs {
         }
         let mut moved_to = open.moved_to.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..OPEN_ATTEMPTS {
-            if open.served.load(Ordering::Relaxed) {
-                break;
-            }
             let reader = self.chunk_reader(&open.array, &open.coords, Freshness::Again)?;
+            // Commits of this mount leave chunks where they are, or put them into another file.
+            let same = self.overlay.is_some()
+                && (reader.same_range(&open.reader) || self.is_ours(&open.array, &open.coords, reader.shard()));
             let expected = moved_to.is_none_or(|stat| stat.same_content(reader.shard()));
-            if !expected || reader.nbytes() != open.reader.nbytes() {
+            let served = open.served.load(Ordering::Relaxed);
+            if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {
                 break;
             }
             let read = reader.read(buffer, offset);
             if reader.unchanged()? {
-                *moved_to = Some(*reader.shard());
+                if same {
+                    open.served.store(true, Ordering::Relaxed);
+                } else {
+                    *moved_to = Some(*reader.shard());
+                }
                 return read.map_err(failed);
             }
         }
@@ -183,9 +251,13 @@ impl Fs {
         let handle = self.handles.get(usize::try_from(handle).ok()?)?;
         match &*handle {
             Handle::Chunk(chunk) => {
+                if let Some(file) = self.live(ino) {
+                    return self.live_attr(&file).ok();
+                }
                 let (shard, nbytes) = (chunk.reader.shard(), chunk.reader.nbytes());
-                Some(self.config.ownership.file(ino, shard, nbytes))
+                Some(self.chunk_entry(&chunk.array, &chunk.coords, shard, nbytes).attr)
             }
+            Handle::Live(file) => self.live_attr(file).ok(),
             Handle::File(_) | Handle::Text(_) => None,
         }
     }

@@ -35,6 +35,14 @@ impl Identities {
         Self { seen: Mutex::new(LruCache::new(REMEMBERED)), believed }
     }
 
+    /// Remembers a file as it is now, after a change that the kernel knows of.
+    pub(super) fn expect(&self, file: u64, fingerprint: u64) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = seen.get_mut(&file) {
+            entry.fingerprint = fingerprint;
+        }
+    }
+
     /// Remembers a file as it is now. Whether the kernel may still believe something older.
     pub(super) fn changed_recently(&self, file: u64, fingerprint: u64) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,11 +4,17 @@
 pub mod attr;
 mod control;
 mod directory;
+mod document;
 mod error;
 mod file;
 mod identity;
+mod live;
+mod names;
 mod nodes;
 mod paths;
+mod staging;
+mod unsaved;
+mod write;
 mod xattr;
 
 use std::ffi::OsStr;
@@ -21,10 +27,13 @@ pub use self::directory::{DirEntry, Listing};
 pub use self::error::{FsError, Result};
 use self::file::Handle;
 pub use self::file::Opened;
+pub use self::names::OpenHow;
 pub use self::nodes::shown;
 use self::nodes::{ArrayView, METADATA_FILE, Nodes};
 pub use self::nodes::{NodeError, NodeKind};
 use self::paths::Paths;
+pub use self::staging::WriteConfig;
+pub use self::write::{Caller, SetAttr, now};
 use crate::format::Coords;
 use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space, Stat, Storage};
@@ -43,6 +52,10 @@ pub struct FsConfig {
     pub ownership: Ownership,
     /// Whether extended attributes tell where chunks live.
     pub xattr: bool,
+    /// Whether it can be written to.
+    pub writable: bool,
+    /// How it is written to.
+    pub writing: WriteConfig,
 }
 
 /// A mounted source.
@@ -55,6 +68,9 @@ pub struct Fs {
     handles: sharded_slab::Slab<Handle>,
     control: control::Control,
     identities: identity::Identities,
+    /// What is ahead of the source, where it can be written to.
+    overlay: Option<live::Overlay>,
+    commits: staging::Commits,
     stats: Arc<Stats>,
     /// For fingerprints of files, which do not outlive the mount.
     hasher: RandomState,
@@ -70,6 +86,8 @@ enum Target {
     Path(Arc<Path>),
     /// A chunk, or a directory above chunks: as many coordinates as its depth.
     Tree(Arc<ArrayView>, Coords),
+    /// A file that is ahead of its shard.
+    Live(Arc<live::LiveFile>),
 }
 
 impl Fs {
@@ -91,6 +109,8 @@ impl Fs {
             handles: sharded_slab::Slab::new(),
             control: control::Control::new(Arc::clone(&stats)),
             identities: identity::Identities::new(config.store.trusted),
+            overlay: config.writable.then(live::Overlay::default),
+            commits: staging::Commits::default(),
             stats,
             hasher: RandomState::new(),
             storage,
@@ -111,9 +131,12 @@ impl Fs {
     /// The node called `name` in the directory `parent`; None if there is none.
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
         self.stats.operations.lookup.count();
+        if let Some(known) = self.lookup_staged(parent, name)? {
+            return Ok(known);
+        }
         match self.target(parent)? {
             Target::ControlDirectory => Ok(self.control.lookup(name)),
-            Target::StatsFile => Err(FsError::NotDirectory),
+            Target::StatsFile | Target::Live(_) => Err(FsError::NotDirectory),
             Target::Path(directory) => self.lookup_path(&directory, name),
             Target::Tree(array, coords) => {
                 match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
@@ -125,8 +148,9 @@ impl Fs {
     }
 
     fn lookup_path(&self, directory: &Path, name: &OsStr) -> Result<Option<Entry>> {
-        if directory.as_os_str().is_empty() && name == control::DIRECTORY_NAME {
-            return Ok(Some(self.control.directory()));
+        if name == control::DIRECTORY_NAME {
+            let is_root = directory.as_os_str().is_empty();
+            return Ok(is_root.then(|| self.control.directory()));
         }
         let node = self.nodes.node(directory)?;
         if let (NodeKind::Sharded(array), Some(name)) = (&node.kind, name.to_str())
@@ -184,12 +208,12 @@ impl Fs {
 
     fn path_entry(&self, path: &Path, mut attr: Attr) -> Entry {
         attr.ino = self.paths.remember(path);
-        let generation = match attr.kind {
+        let content = match attr.kind {
             FileKind::File => self.fingerprint(&(attr.size, attr.mtime, attr.ctime)),
             _ => 0,
         };
-        self.identities.changed_recently(attr.ino, generation);
-        Entry { attr, generation, lasting: true }
+        self.identities.changed_recently(attr.ino, content);
+        Entry { attr, generation: self.generation(content), lasting: true }
     }
 
     /// The entry of a chunk or of a directory above chunks.
@@ -212,8 +236,18 @@ impl Fs {
 
     fn chunk_entry(&self, array: &ArrayView, coords: &[u64], shard: &Stat, nbytes: u64) -> Entry {
         let ino = array.inodes.ino(array.tree.number(coords));
-        let attr = self.config.ownership.file(ino, shard, nbytes);
-        Entry { attr, generation: self.fingerprint(shard), lasting: true }
+        let mut attr = self.config.ownership.file(ino, shard, nbytes);
+        if self.overlay.is_some() {
+            attr.mtime = self.chunk_date(array, coords, shard);
+            attr.ctime = attr.mtime;
+        }
+        Entry { attr, generation: self.generation(self.fingerprint(shard)), lasting: true }
+    }
+
+    /// A new generation cuts off who has the file open, so that nobody reads a new file as if it
+    /// were the old one. Where the mount itself changes files they stay the same ones.
+    fn generation(&self, content: u64) -> u64 {
+        if self.overlay.is_some() { 0 } else { content }
     }
 
     /// A directory above chunks exists where the source has the directory of their shards.
@@ -243,8 +277,14 @@ impl Fs {
             Target::ControlDirectory => Ok((self.control.directory().attr, true)),
             Target::StatsFile => Ok((self.control.stats_file().attr, false)),
             Target::Path(path) => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
+            Target::Live(file) => Ok((self.live_attr(&file)?, true)),
             Target::Tree(array, coords) => {
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
+                let made = coords.len() < array.tree.rank() && self.overlay.is_some();
+                let entry = match entry {
+                    None if made => Some(self.made_directory_at(array, coords)?),
+                    entry => entry,
+                };
                 Ok((entry.ok_or(FsError::NotFound)?.attr, true))
             }
         }
@@ -260,6 +300,11 @@ impl Fs {
 
     /// The kernel has forgotten an inode number. Those of chunks are computed: nothing to do.
     pub fn forget(&self, ino: u64, lookups: u64) {
+        if let Some(overlay) = &self.overlay
+            && overlay.names().forget(ino, lookups)
+        {
+            return;
+        }
         if InodeRange::split(ino).is_none() {
             self.paths.forget(ino, lookups);
         }
@@ -271,6 +316,11 @@ impl Fs {
     }
 
     fn target(&self, ino: u64) -> Result<Target> {
+        if let Some(overlay) = &self.overlay
+            && let Some(file) = overlay.names().by_ino(ino)
+        {
+            return Ok(Target::Live(file));
+        }
         if let Some((range, number)) = InodeRange::split(ino) {
             let array = self.nodes.array(range)?.ok_or(FsError::Stale)?;
             let coords = array.tree.coords(number).ok_or(FsError::Stale)?;
@@ -287,6 +337,12 @@ impl Fs {
     /// generation, and the kernel drops what it had cached of another one.
     fn fingerprint(&self, content: &impl std::hash::Hash) -> u64 {
         if self.config.store.immutable { 0 } else { self.hasher.hash_one(content) }
+    }
+
+    /// This mount has changed a shard: what the kernel believes of its chunks holds.
+    fn expect_shard(&self, array: &ArrayView, shard: &[u64], stat: &Stat) {
+        let file = self.hasher.hash_one((array.source.id, shard));
+        self.identities.expect(file, self.fingerprint(stat));
     }
 
     /// Whether the kernel may believe something of a shard's chunks that holds no longer.

@@ -125,6 +125,17 @@ impl Nodes {
         }
     }
 
+    /// The node at `directory` was changed, or those below it.
+    pub fn forget(&self, directory: &Path) {
+        self.lock_cache().remove_if(|path| path.starts_with(directory));
+    }
+
+    /// All arrays seen so far, in all their shapes.
+    pub fn arrays(&self) -> Vec<Arc<ArrayView>> {
+        let arrays = self.arrays.read().unwrap_or_else(PoisonError::into_inner);
+        arrays.values().cloned().collect()
+    }
+
     /// Reads the node at `directory` anew and tells what is wrong with it.
     pub fn check(&self, directory: &Path) -> Result<Node, NodeError> {
         let stat = self.storage.stat(&directory.join(METADATA_FILE));

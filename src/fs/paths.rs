@@ -45,6 +45,24 @@ impl Paths {
         inode::ROOT
     }
 
+    /// A number passes to another table; the kernel goes on using it.
+    pub fn take(&self, ino: u64) {
+        self.lock().remove(&ino);
+    }
+
+    /// What had its path at or below `from` has it at or below `to` now, under the same number.
+    pub fn renamed(&self, from: &Path, to: &Path) {
+        let mut table = self.lock();
+        // What was there is gone; its number leads nowhere.
+        table.retain(|_, known| !known.path.starts_with(to));
+        for known in table.values_mut() {
+            if let Ok(below) = known.path.strip_prefix(from) {
+                let path = if below.as_os_str().is_empty() { to.into() } else { to.join(below) };
+                known.path = path.into();
+            }
+        }
+    }
+
     /// The inode number that a listing shows for a path.
     pub fn number(path: &Path) -> u64 {
         inode::of_path(path, 0)

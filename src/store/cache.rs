@@ -41,6 +41,16 @@ impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
         }
     }
 
+    /// Takes values out by their keys.
+    pub fn remove_if(&mut self, is_meant: impl Fn(&K) -> bool)
+    where
+        K: Clone,
+    {
+        let meant: Vec<K> =
+            self.entries.iter().map(|(key, _)| key).filter(|key| is_meant(key)).cloned().collect();
+        meant.iter().for_each(|key| self.remove(key));
+    }
+
     /// Takes a value out.
     pub fn remove(&mut self, key: &K) {
         if let Some((_, old)) = self.entries.pop(key) {

@@ -14,7 +14,9 @@ use rustix::fs::{
     self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Timespec, Timestamps,
 };
 
-use super::storage::{DirItem, FileKind, Space, Stat, Storage, StorageFile, Timestamp, Visit};
+use super::storage::{
+    DirItem, FileKind, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
+};
 use crate::stats::Stats;
 
 /// Directory entries are read in pieces of this size.
@@ -181,6 +183,24 @@ impl Storage for LocalStorage {
         Ok(fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
     }
 
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let ((from_parent, from), (to_parent, to)) = (self.parent(from)?, self.parent(to)?);
+        Ok(fs::linkat(&from_parent, from, &to_parent, to, AtFlags::empty())?)
+    }
+
+    fn symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(fs::symlinkat(target, &parent, name)?)
+    }
+
+    fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
+        if path.as_os_str().is_empty() {
+            return set_stat_at(&self.root, OsStr::new("."), set);
+        }
+        let (parent, name) = self.parent(path)?;
+        set_stat_at(&parent, name, set)
+    }
+
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.stats.source.syncs.count();
         Ok(fs::fsync(self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
@@ -278,6 +298,27 @@ fn whole_file(kind: i32) -> libc::flock {
         l_len: 0,
         l_pid: 0,
     }
+}
+
+fn set_stat_at(parent: &OwnedFd, name: &OsStr, set: &SetStat) -> io::Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        let (uid, gid) = (set.uid.map(fs::Uid::from_raw), set.gid.map(fs::Gid::from_raw));
+        fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    if let Some(mode) = set.mode {
+        // The kernel asks for it of no symbolic link.
+        fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        let time = |time: Option<Timestamp>| match time {
+            Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+            None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
+        };
+        let times =
+            Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
+        fs::utimensat(parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
 }
 
 fn stat_of(file: &OwnedFd) -> io::Result<Stat> {

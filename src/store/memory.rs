@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::storage::{DirItem, FileKind, Space, Stat, Storage, StorageFile, Timestamp, Visit};
+use super::storage::{
+    DirItem, FileKind, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
+};
 
 /// Files by path; a directory exists where one was made or a file lies below it.
 #[derive(Debug, Default)]
@@ -402,6 +404,30 @@ impl Storage for MemoryStorage {
         }
         self.change_names(&[path], Change::RemoveDirectory { path: path.to_owned() })?;
         lock(&self.directories).remove(path);
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let file = self.file(from)?;
+        if self.file(to).is_ok() {
+            return Err(errno(libc::EEXIST));
+        }
+        self.change_names(&[to], Change::Name { path: to.to_owned(), ino: file.ino })?;
+        lock(&self.files).insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    /// There are none in here.
+    fn symlink(&self, _target: &Path, _path: &Path) -> io::Result<()> {
+        Err(errno(libc::EPERM))
+    }
+
+    /// All files have the same owner and permissions.
+    fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
+        self.shared.faults.check(true)?;
+        if let (Ok(file), Some(_)) = (self.file(path), set.mtime) {
+            lock(&file.content).1 = self.shared.tick();
+        }
         Ok(())
     }
 

@@ -105,6 +105,21 @@ impl Stat {
     }
 }
 
+/// What is to be changed about a file's attributes; None stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetStat {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last read.
+    pub atime: Option<Timestamp>,
+    /// Last change of the content.
+    pub mtime: Option<Timestamp>,
+}
+
 /// One name in a directory.
 #[derive(Debug)]
 pub struct DirItem<'a> {
@@ -189,6 +204,15 @@ pub trait Storage: Send + Sync {
 
     /// Removes an empty directory.
     fn remove_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// Gives a file one more name.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Makes a symbolic link.
+    fn symlink(&self, target: &Path, path: &Path) -> io::Result<()>;
+
+    /// Changes attributes of a file or of the symbolic link itself.
+    fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()>;
 
     /// Returns once the names in a directory are safe.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;

@@ -3,7 +3,7 @@
 //! ```text
 //!  63  62  60 59                                                        0
 //! | 1 | class | hash of the array's path and layout | number in its tree |   chunks, directories
-//! | 0 |           hash of the path, or a small fixed number              |   everything else
+//! | 0 |       hash of the path, or a number below 2^40                   |   everything else
 //!
 //! class:           0   1   2   3   4   5   6   7
 //! bits of number: 20  26  32  38  44  50  56  60      the rest of the 60 bits is hash
@@ -21,8 +21,10 @@ pub const ROOT: u64 = 1;
 pub const CONTROL_DIRECTORY: u64 = 2;
 /// Inode number of `.shardfs/stats.json`.
 pub const STATS_FILE: u64 = 3;
+/// Inode numbers of files that live in the mount alone begin here.
+const FIRST_LIVE: u64 = 16;
 /// Inode numbers of paths begin here.
-const FIRST_PATH: u64 = 16;
+const FIRST_PATH: u64 = 1 << 40;
 
 const TREE_BIT: u64 = 1 << 63;
 const CLASS_SHIFT: u32 = 60;
@@ -74,7 +76,13 @@ pub fn of_path(path: &Path, attempt: u64) -> u64 {
         return ROOT;
     }
     let hash = stable_hash([path.as_os_str().as_bytes()]).wrapping_add(attempt) & !TREE_BIT;
-    hash.max(FIRST_PATH)
+    if hash < FIRST_PATH { hash | FIRST_PATH } else { hash }
+}
+
+/// The inode number of the `number`-th file that lives in the mount alone. After 2^40 files they
+/// begin again.
+pub fn of_live(number: u64) -> u64 {
+    FIRST_LIVE + number % (FIRST_PATH - FIRST_LIVE)
 }
 
 /// A hash that stays what it is from mount to mount and from version to version: FNV-1a over the

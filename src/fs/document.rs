@@ -1,0 +1,238 @@
+//! Metadata documents that are written through the mount: translated back to what is stored.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::live::{Bytes, LiveFile, What};
+use super::nodes::{ArrayView, METADATA_FILE, NodeKind, shown};
+use super::write::Caller;
+use super::{Fs, FsError, Result};
+use crate::format::Coords;
+use crate::format::back::{is_sharded, translate_back, translate_group_back};
+use crate::format::json;
+use crate::format::limits::MAX_METADATA_BYTES;
+use crate::format::metadata::MetadataError;
+use crate::store::content::Content;
+use crate::store::{Freshness, StagedChunk};
+
+/// Chunks that are removed in one commit when an array shrinks.
+const REMOVED_AT_ONCE: usize = 1 << 16;
+
+/// Whether a path is that of a metadata document.
+pub(super) fn is_document(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == METADATA_FILE)
+}
+
+impl Fs {
+    /// A document, for it to be changed.
+    pub(super) fn document_file(&self, path: &Path) -> Result<Arc<LiveFile>> {
+        if let Some(What::File(file)) =
+            self.overlay()?.names().get(path).map(|name| name.what.clone())
+        {
+            return Ok(file);
+        }
+        let attr = self.path_attr(path)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let text = match &self.nodes.node(directory)?.document {
+            Some(document) => document.to_vec(),
+            None => self.stored_document(path)?,
+        };
+        let file = self.new_file(Some(attr.ino), attr.mode, Caller { uid: attr.uid, gid: attr.gid })?;
+        {
+            let mut state = file.state();
+            state.bytes = Bytes::Here(Content::Memory(Arc::new(text)));
+            (state.dirty, state.mtime) = (false, attr.mtime);
+        }
+        self.overlay()?.names().put(path, What::File(Arc::clone(&file)), None);
+        Ok(file)
+    }
+
+    fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
+        let file = self.storage.open(path)?;
+        let size = file.stat()?.size;
+        if size > MAX_METADATA_BYTES {
+            return Err(FsError::TooLarge);
+        }
+        let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
+        let read = file.read_at(&mut text, 0)?;
+        text.truncate(read);
+        Ok(text)
+    }
+
+    /// Stores what was written to a document. One that is not finished may be finished later.
+    pub(super) fn publish_document(
+        &self,
+        path: &Path,
+        file: &LiveFile,
+        content: &Content,
+    ) -> Result<()> {
+        // Opened and not written yet.
+        if content.nbytes() == 0 {
+            file.state().dirty = true;
+            return Ok(());
+        }
+        self.write_document(path, content).inspect_err(|_| file.state().dirty = true)
+    }
+
+    /// Stores a document in the place of the one that is there.
+    pub(super) fn write_document(&self, path: &Path, content: &Content) -> Result<()> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let refused = |error: MetadataError| {
+            let error = FsError::Refused { path: path.to_owned(), error };
+            log::warn!("{error}");
+            error
+        };
+        let text = whole(content)?;
+        let new = json::parse(&text).map_err(|error| refused(error.into()))?;
+        let node = self.nodes.node(directory)?;
+        match &node.kind {
+            NodeKind::Sharded(array) => {
+                let stored = self.stored(directory).map_err(|e| e.map_or_else(Into::into, refused))?;
+                let back = translate_back(&stored, &new, self.config.level).map_err(refused)?;
+                self.store_document(path, &back)?;
+                self.after_shrinking(directory, array)
+            }
+            _ => {
+                let mut new = new;
+                let mut lookup = |below: &str| self.stored(&directory.join(below)).ok();
+                let changed =
+                    translate_group_back(&mut new, &mut lookup, self.config.level)
+                        .map_err(refused)?;
+                if is_sharded(&new) {
+                    return Err(refused(MetadataError::ShardedThroughView));
+                }
+                if changed {
+                    self.store_document(path, &new)
+                } else {
+                    self.write_source(path, content)?;
+                    self.nodes.forget(directory);
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// The document of a node, as it is stored.
+    fn stored(
+        &self,
+        directory: &Path,
+    ) -> std::result::Result<serde_json::Value, std::result::Result<MetadataError, FsError>> {
+        let text = self.stored_document(&directory.join(METADATA_FILE)).map_err(Err)?;
+        json::parse(&text).map_err(|error| Ok(error.into()))
+    }
+
+    fn store_document(&self, path: &Path, document: &serde_json::Value) -> Result<()> {
+        self.write_source(path, &Content::Memory(Arc::new(json::to_text(document))))?;
+        self.nodes.forget(path.parent().unwrap_or(Path::new("")));
+        Ok(())
+    }
+
+    /// Removes a document. That of a sharded array stays as long as its chunks are there: without
+    /// it its shards would be taken for chunks.
+    pub(super) fn remove_document(&self, path: &Path) -> Result<()> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        if let NodeKind::Sharded(_) = &self.nodes.node(directory)?.kind {
+            let mut names = self.overlay()?.names();
+            names.put(path, What::Removed, None);
+            return Ok(());
+        }
+        self.remove_name(path)?;
+        self.storage.remove_file(path)?;
+        self.nodes.forget(directory);
+        Ok(())
+    }
+
+    /// Removes a directory of the source in which the view shows nothing.
+    pub(super) fn remove_source_directory(&self, path: &Path) -> Result<()> {
+        if let NodeKind::Sharded(array) = &self.nodes.node(path)?.kind
+            && array.source.path == path
+        {
+            self.commit(path)?;
+            self.store.finish_commits(&array.source)?;
+            let key = array.source.layout.keys.key(&[]);
+            if !key.is_empty() && !array.tree.is_flat() {
+                // Not there if there was no chunk.
+                let _ = self.storage.remove_directory(&path.join(key));
+            }
+            let document = path.join(METADATA_FILE);
+            self.storage.remove_file(&document)?;
+            self.overlay()?.names().take(&document);
+        }
+        let removed = self.storage.remove_directory(path);
+        self.nodes.forget(path);
+        Ok(removed?)
+    }
+
+    /// Removes documents that were removed while their array was not empty.
+    pub(super) fn remove_documents_at_end(&self) {
+        let Some(overlay) = &self.overlay else { return };
+        let removed: Vec<_> = overlay
+            .names()
+            .all(Path::new(""))
+            .filter(|(path, name)| matches!(name.what, What::Removed) && is_document(path))
+            .map(|(path, _)| path)
+            .collect();
+        for path in removed {
+            log::warn!("{}: removed, its array's shards are not", path.display());
+            if let Err(error) = self.storage.remove_file(&path) {
+                log::error!("{}: {error}", path.display());
+            }
+            overlay.names().take(&path);
+        }
+    }
+
+    /// Removes the chunks that the array's shape does not reach any more.
+    fn after_shrinking(&self, directory: &Path, before: &Arc<ArrayView>) -> Result<()> {
+        let node = self.nodes.node(directory)?;
+        let NodeKind::Sharded(now) = &node.kind else { return Ok(()) };
+        let shrunk = now.tree.grid().iter().zip(before.tree.grid()).any(|(now, was)| now < was);
+        if !shrunk || self.config.writing.keep_outside {
+            return Ok(());
+        }
+        log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));
+        // What waits for those is of the old shape.
+        self.commit(directory)?;
+        let outside = |chunk: &Coords| {
+            chunk.iter().zip(now.tree.grid()).any(|(coord, extent)| coord >= extent)
+        };
+        let mut removed: Vec<StagedChunk> = Vec::new();
+        let flush = |removed: &mut Vec<StagedChunk>| -> Result<()> {
+            let chunks = std::mem::take(removed);
+            let outcomes = self.store.commit(&before.source, &chunks, self.config.writing.policy);
+            outcomes.into_iter().try_for_each(|outcome| outcome.map_err(FsError::Commit))
+        };
+        self.each_shard(before, &mut |shard| {
+            for chunk in super::directory::chunks_below(before, &[], shard) {
+                if !outside(&chunk) {
+                    continue;
+                }
+                if self.store.chunk(&before.source, &chunk, Freshness::Recent)?.is_some() {
+                    let base = self.store.base(&before.source, &chunk)?;
+                    removed.push(StagedChunk { coords: chunk, content: None, base });
+                }
+            }
+            if removed.len() >= REMOVED_AT_ONCE { flush(&mut removed) } else { Ok(()) }
+        })?;
+        flush(&mut removed)
+    }
+
+    /// Calls `visit` for the coordinates of each shard.
+    fn each_shard(
+        &self,
+        array: &ArrayView,
+        visit: &mut dyn FnMut(&[u64]) -> Result<()>,
+    ) -> Result<()> {
+        let shards = self.store.shards_below(&array.source, &[], usize::MAX)?;
+        shards.iter().try_for_each(|shard| visit(shard))
+    }
+}
+
+fn whole(content: &Content) -> Result<Vec<u8>> {
+    if content.nbytes() > MAX_METADATA_BYTES {
+        return Err(FsError::TooLarge);
+    }
+    let mut text = vec![0; usize::try_from(content.nbytes()).unwrap_or(0)];
+    content.read_at(&mut text, 0)?;
+    Ok(text)
+}
+

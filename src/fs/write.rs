@@ -1,0 +1,422 @@
+//! Writing to files that are ahead of their shard: creating, opening, changing, closing them.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::live::{Bytes, Change, LiveFile, LiveState, Overlay, Place, Stage, What};
+use super::{Attr, Entry, Fs, FsError, Result};
+use crate::store::content::Content;
+use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::{Freshness, ShardStore};
+
+/// A chunk file may be no longer, in bytes.
+const MAX_CHUNK_BYTES: u64 = 1 << 40;
+/// Bytes that are copied at once from memory to a file.
+const SPOOL_PIECE: usize = 1 << 20;
+/// Permissions of a chunk file, whatever its writer asked for: its shard's count.
+const CHUNK_MODE: u32 = 0o644;
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// What is to be changed about a file's attributes; None stays.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<Timestamp>,
+    /// Last change of the content.
+    pub mtime: Option<Timestamp>,
+}
+
+/// Now, as files are dated.
+pub fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
+}
+
+impl Fs {
+    /// The names of a writable mount.
+    pub(super) fn overlay(&self) -> Result<&Overlay> {
+        self.overlay.as_ref().ok_or(FsError::ReadOnly)
+    }
+
+    /// A file without a name and without bytes.
+    pub(super) fn new_file(
+        &self,
+        ino: Option<u64>,
+        mode: u32,
+        caller: Caller,
+    ) -> Result<Arc<LiveFile>> {
+        let state = LiveState {
+            bytes: Bytes::Here(Content::Memory(Arc::default())),
+            mode: mode & 0o7777,
+            uid: caller.uid,
+            gid: caller.gid,
+            mtime: now(),
+            names: Vec::new(),
+            opened: 0,
+            dirty: true,
+            error: None,
+        };
+        Ok(self.overlay()?.file(ino, state))
+    }
+
+    /// The file of a chunk that exists, for it to be changed.
+    pub(super) fn chunk_file(&self, path: &Path, place: &Place) -> Result<Arc<LiveFile>> {
+        match self.overlay()?.names().get(path).map(|name| name.what.clone()) {
+            Some(What::File(file)) => return Ok(file),
+            Some(What::Removed | What::Directory) => return Err(FsError::NotFound),
+            None => (),
+        }
+        check_writable(place)?;
+        let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
+        let attr = entry.ok_or(FsError::NotFound)?.attr;
+        let state = LiveState {
+            bytes: Bytes::Stored(place.clone()),
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+            mtime: attr.mtime,
+            names: Vec::new(),
+            opened: 0,
+            dirty: false,
+            error: None,
+        };
+        let file = self.overlay()?.file(Some(attr.ino), state);
+        let mut names = self.overlay()?.names();
+        // Another thread may have been faster.
+        if let Some(What::File(other)) = names.get(path).map(|name| name.what.clone()) {
+            names.drop_unused(&file);
+            return Ok(other);
+        }
+        names.put(path, What::File(Arc::clone(&file)), Some(place.clone()));
+        Ok(file)
+    }
+
+    /// What a chunk is before it is changed. Only a sound shard is written to.
+    pub(super) fn stage(&self, place: &Place) -> Result<Stage> {
+        check_writable(place)?;
+        let base = self.store.base(&place.array.source, &place.coords)?;
+        Ok(Stage { base, change: None })
+    }
+
+    /// Remembers what the chunks that a file stands for were before it is changed.
+    fn begin_change(&self, file: &Arc<LiveFile>) -> Result<()> {
+        if file.state().dirty {
+            return Ok(());
+        }
+        self.stage_names(file)
+    }
+
+    fn stage_names(&self, file: &Arc<LiveFile>) -> Result<()> {
+        let paths = file.state().names.clone();
+        for path in paths {
+            let place = {
+                let names = self.overlay()?.names();
+                match names.get(&path) {
+                    Some(name) if name.stage.is_none() => name.place.clone(),
+                    _ => None,
+                }
+            };
+            let Some(place) = place else { continue };
+            let stage = self.stage(&place)?;
+            if let Some(name) = self.overlay()?.names().get_mut(&path) {
+                name.stage.get_or_insert(stage);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the bytes of a file out of its shard.
+    pub(super) fn bring_here(&self, file: &LiveFile) -> Result<()> {
+        loop {
+            let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(()) };
+            let reader = self.chunk_reader(&place.array, &place.coords, Freshness::Now)?;
+            if reader.nbytes() > MAX_CHUNK_BYTES {
+                return Err(FsError::TooLarge);
+            }
+            let mut bytes = vec![0; usize::try_from(reader.nbytes()).unwrap_or(usize::MAX)];
+            let read = reader.read(&mut bytes, 0)?;
+            if read < bytes.len() || !reader.unchanged()? {
+                continue;
+            }
+            let mut state = file.state();
+            if let Bytes::Stored(_) = state.bytes {
+                state.bytes = Bytes::Here(Content::Memory(Arc::new(bytes)));
+            }
+            return Ok(());
+        }
+    }
+
+    /// Writes to a file.
+    pub(super) fn write_live(
+        &self,
+        file: &Arc<LiveFile>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        self.begin_change(file)?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_CHUNK_BYTES);
+        let end = end.ok_or(FsError::TooLarge)?;
+        self.change(file, |content, spool| {
+            let nbytes = content.nbytes().max(end);
+            match content {
+                Content::Memory(bytes) if nbytes <= spool => {
+                    let bytes = Arc::make_mut(bytes);
+                    // Below the limit for files in memory: it fits.
+                    let at = usize::try_from(offset).unwrap_or(usize::MAX);
+                    if bytes.len() == at {
+                        bytes.extend_from_slice(data);
+                        return Ok(());
+                    }
+                    if bytes.len() < at + data.len() {
+                        bytes.resize(at + data.len(), 0);
+                    }
+                    bytes[at..at + data.len()].copy_from_slice(data);
+                }
+                _ => {
+                    let (file, length) = own_file(content)?;
+                    file.write_all_at(data, offset)?;
+                    *length = nbytes;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Cuts a file off, or fills it up with zeros.
+    pub(super) fn truncate_live(&self, file: &Arc<LiveFile>, length: u64) -> Result<()> {
+        self.begin_change(file)?;
+        if length > MAX_CHUNK_BYTES {
+            return Err(FsError::TooLarge);
+        }
+        if length == 0 {
+            let mut state = file.state();
+            state.bytes = Bytes::Here(Content::Memory(Arc::default()));
+            (state.dirty, state.mtime) = (true, now());
+            return Ok(());
+        }
+        self.change(file, |content, spool| {
+            match content {
+                Content::Memory(bytes) if length <= spool => {
+                    Arc::make_mut(bytes).resize(usize::try_from(length).unwrap_or(0), 0);
+                }
+                _ => {
+                    let (file, nbytes) = own_file(content)?;
+                    file.set_len(length)?;
+                    *nbytes = length;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn change(
+        &self,
+        file: &LiveFile,
+        change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
+    ) -> Result<()> {
+        // No single file takes all the memory that there is for all of them.
+        let spool = self.config.writing.dirty_limit / 4;
+        loop {
+            self.bring_here(file)?;
+            let mut state = file.state();
+            let Bytes::Here(content) = &mut state.bytes else { continue };
+            change(content, spool)?;
+            (state.dirty, state.mtime) = (true, now());
+            return Ok(());
+        }
+    }
+
+    /// Hands what was written over to be committed, under all names that are chunks.
+    pub(super) fn publish(&self, file: &Arc<LiveFile>) -> Result<()> {
+        if !file.state().dirty {
+            return Ok(());
+        }
+        self.stage_names(file)?;
+        let mut document = None;
+        {
+            let mut names = self.overlay()?.names();
+            let (paths, bytes) = {
+                let mut state = file.state();
+                state.dirty = false;
+                (state.names.clone(), state.bytes.clone())
+            };
+            let Bytes::Here(content) = bytes else { return Ok(()) };
+            for path in &paths {
+                let number = names.next_number();
+                let Some(name) = names.get_mut(path) else { continue };
+                if let Some(stage) = &mut name.stage {
+                    stage.change = Some(Change { content: Some(content.clone()), number });
+                } else if super::document::is_document(path) {
+                    document = Some((path.clone(), content.clone()));
+                }
+            }
+        }
+        if let Some((path, content)) = document {
+            self.publish_document(&path, file, &content)?;
+        }
+        self.relieve_memory();
+        Ok(())
+    }
+
+    /// Writers wait here when too much waits to be committed.
+    fn relieve_memory(&self) {
+        let limit = self.config.writing.dirty_limit;
+        if self.overlay.as_ref().is_some_and(|overlay| overlay.memory() > limit) {
+            // Its errors are those of the files that they happened to.
+            let _ = self.commit(Path::new(""));
+        }
+    }
+
+    /// What went wrong with a file behind its writer's back; told once.
+    pub(super) fn take_error(&self, file: &LiveFile) -> Result<()> {
+        match file.state().error.take() {
+            None => Ok(()),
+            Some(error) => Err(FsError::Commit(error)),
+        }
+    }
+
+    /// Attributes of a file that is ahead of its shard.
+    pub(super) fn live_attr(&self, file: &LiveFile) -> Result<Attr> {
+        let (bytes, mode, uid, gid, mtime) = {
+            let state = file.state();
+            (state.bytes.clone(), state.mode, state.uid, state.gid, state.mtime)
+        };
+        let size = match bytes {
+            Bytes::Here(content) => content.nbytes(),
+            Bytes::Stored(place) => {
+                let chunk =
+                    self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
+                chunk.ok_or(FsError::NotFound)?.nbytes()
+            }
+        };
+        let stat = Stat {
+            dev: 0,
+            ino: file.ino,
+            kind: FileKind::File,
+            mode,
+            uid,
+            gid,
+            links: 1,
+            size,
+            mtime,
+            ctime: mtime,
+        };
+        Ok(self.config.ownership.attr(file.ino, &stat))
+    }
+
+    /// The entry of such a file, which the kernel is about to be told.
+    pub(super) fn live_entry(&self, file: &LiveFile) -> Result<Entry> {
+        let attr = self.live_attr(file)?;
+        self.overlay()?.names().told(file.ino);
+        Ok(Entry { attr, generation: 0, lasting: true })
+    }
+
+    /// Reads from such a file.
+    pub(super) fn read_live(
+        &self,
+        file: &LiveFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let bytes = file.state().bytes.clone();
+        match bytes {
+            Bytes::Here(content) => Ok(content.read_at(buffer, offset)?),
+            Bytes::Stored(place) => {
+                self.read_stored(&place.array, &place.coords, offset, buffer)
+            }
+        }
+    }
+
+    /// Changes the attributes of such a file.
+    pub(super) fn set_live_attr(&self, file: &Arc<LiveFile>, set: &SetAttr) -> Result<()> {
+        if let Some(length) = set.size {
+            self.truncate_live(file, length)?;
+            // Not by an open file: nobody will close it.
+            if file.state().opened == 0 {
+                self.publish(file)?;
+            }
+        }
+        let mut state = file.state();
+        let is_chunk = state.names.iter().any(|name| !super::document::is_document(name))
+            && matches!(state.bytes, Bytes::Stored(_));
+        if let Some(mode) = set.mode.filter(|_| !is_chunk) {
+            state.mode = mode & 0o7777;
+        }
+        if let Some(mtime) = set.mtime {
+            state.mtime = mtime;
+        }
+        // The owner is that of the shard.
+        let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);
+        if other(set.uid, state.uid) || other(set.gid, state.gid) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(())
+    }
+
+    /// One more user of a file.
+    pub(super) fn opened(&self, file: &Arc<LiveFile>) {
+        file.state().opened += 1;
+    }
+
+    /// One user less.
+    pub(super) fn closed(&self, file: &Arc<LiveFile>) {
+        // What was written without a flush: by a mapping, for instance.
+        if let Err(error) = self.publish(file) {
+            log::debug!("{error}");
+        }
+        file.state().opened -= 1;
+        if let Some(overlay) = &self.overlay {
+            overlay.names().drop_unused(file);
+        }
+    }
+}
+
+/// Chunks of shards that are compressed as a whole are only read.
+pub(super) fn check_writable(place: &Place) -> Result<()> {
+    if ShardStore::is_writable(&place.array.source) { Ok(()) } else { Err(FsError::ReadOnly) }
+}
+
+/// Puts a content into a file that nobody else has; its bytes are copied where somebody does.
+fn own_file(content: &mut Content) -> std::io::Result<(&File, &mut u64)> {
+    let is_own = matches!(content, Content::File { file, .. } if Arc::strong_count(file) == 1);
+    if !is_own {
+        let file = tempfile::tempfile()?;
+        let (mut buffer, mut at, nbytes) = (vec![0; SPOOL_PIECE], 0, content.nbytes());
+        while at < nbytes {
+            let read = content.read_at(&mut buffer, at)?;
+            file.write_all_at(&buffer[..read], at)?;
+            at += read as u64;
+        }
+        *content = Content::File { file: Arc::new(file), nbytes };
+    }
+    match content {
+        Content::File { file, nbytes } => Ok((file, nbytes)),
+        // It is in a file: see above.
+        Content::Memory(_) => Err(std::io::ErrorKind::Other.into()),
+    }
+}
+
+/// A new chunk file's permissions.
+pub(super) fn chunk_mode(mode: u32) -> u32 {
+    mode & 0o666 | CHUNK_MODE & 0o600
+}
