@@ -152,7 +152,7 @@ impl Filesystem for Floor {
         if self.flags.immutable {
             reply.error(Errno::ENOSYS);
         } else {
-            reply.opened(FileHandle(0), self.flags.opened(true));
+            reply.opened(FileHandle(0), self.flags.opened(true, false));
         }
     }
 
@@ -227,7 +227,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let grid = args.grid.split('x').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
     let keys = KeyEncoding { prefixed: true, separator: Separator::Slash };
     let floor = Floor {
-        flags: KernelFlags { immutable: args.options.as_deref() == Some("immutable") },
+        flags: KernelFlags {
+            immutable: args.options.as_deref() == Some("immutable"),
+            writable: false,
+        },
         tree: ChunkTree::new(keys, grid)?,
         content: (0..args.chunk_bytes).map(|n| (n % 251) as u8).collect(),
         copy_from: args.copy_from.map(File::open).transpose()?,
@@ -240,6 +243,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         threads: std::thread::available_parallelism()
             .map_or(2, std::num::NonZero::get)
             .clamp(2, 16),
+        writable: false,
     };
-    Ok(mount(floor, &spec)?.serve(Arc::new(Stats::default()), || ())?)
+    Ok(mount(floor, &spec)?.serve(Arc::new(Stats::default()), Arc::new(|| ()), || ())?)
 }

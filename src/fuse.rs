@@ -14,9 +14,9 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::fs::{Attr, DirEntry, Entry, Fs, FsError, Listing};
+use crate::fs::{Attr, Caller, DirEntry, Entry, Fs, FsError, Listing, OpenHow, SetAttr, now};
 use crate::store::TRUSTED;
-use crate::store::storage::FileKind;
+use crate::store::storage::{FileKind, Timestamp};
 
 /// How long the kernel may believe names and attributes of a source that nobody changes.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -43,6 +43,8 @@ pub struct Adapter {
 pub struct KernelFlags {
     /// Nobody changes the source.
     pub immutable: bool,
+    /// The mount can be written to.
+    pub writable: bool,
 }
 
 impl KernelFlags {
@@ -56,6 +58,8 @@ impl KernelFlags {
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_MAX_PAGES
             | InitFlags::FUSE_CACHE_SYMLINKS;
+        // To cut a file off and to write it are one change then.
+        let wanted = if self.writable { wanted | InitFlags::FUSE_ATOMIC_O_TRUNC } else { wanted };
         for capability in wanted.iter() {
             // A kernel without it does without it.
             let _ = config.add_capabilities(capability);
@@ -69,20 +73,19 @@ impl KernelFlags {
         if self.immutable { FOREVER } else { TRUSTED }
     }
 
-    /// Flags of an open file.
-    pub fn opened(self, cached: bool) -> FopenFlags {
-        if cached {
-            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
-        } else {
-            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH
-        }
+    /// Flags of an open file. Who writes is told of errors when it is closed.
+    pub fn opened(self, cached: bool, write: bool) -> FopenFlags {
+        let cached =
+            if cached { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_DIRECT_IO };
+        if write { cached } else { cached | FopenFlags::FOPEN_NOFLUSH }
     }
 }
 
 impl Adapter {
     /// Serves `fs`.
     pub fn new(fs: Arc<Fs>) -> Self {
-        let flags = KernelFlags { immutable: fs.config().store.immutable };
+        let config = fs.config();
+        let flags = KernelFlags { immutable: config.store.immutable, writable: config.writable };
         Self { fs, flags }
     }
 
@@ -98,6 +101,23 @@ impl Adapter {
         Errno::from_i32(error.errno())
     }
 
+    fn reply_entry(&self, entry: Result<Entry, FsError>, reply: ReplyEntry) {
+        match entry {
+            Ok(entry) => {
+                let lasting = self.lasting(entry.lasting);
+                reply.entry(&lasting, &file_attr(&entry.attr), Generation(entry.generation));
+            }
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn reply_empty(&self, done: Result<(), FsError>, reply: ReplyEmpty) {
+        match done {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
     fn read_into(&self, ino: u64, handle: Option<u64>, offset: u64, size: u32, reply: ReplyData) {
         BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
@@ -110,17 +130,6 @@ impl Adapter {
             }
         });
     }
-}
-
-/// Answers operations that change something. The kernel does so itself on a read-only mount, but
-/// root can remount it writable.
-macro_rules! read_only {
-    ($($operation:ident($($argument:ty),*; $reply:ty);)*) => {$(
-        #[allow(clippy::too_many_arguments, reason = "as the trait has them")]
-        fn $operation(&self, _: &Request, $(_: $argument,)* reply: $reply) {
-            reply.error(Errno::EROFS);
-        }
-    )*};
 }
 
 impl Filesystem for Adapter {
@@ -165,14 +174,16 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if self.flags.immutable {
             // The kernel takes it for "always fine, never ask again", and so for directories.
             return reply.error(Errno::ENOSYS);
         }
-        match self.fs.open(ino.0) {
+        let how = open_how(flags.0);
+        match self.fs.open_for(ino.0, how) {
             Ok(opened) => {
-                reply.opened(FileHandle(opened.handle), self.flags.opened(opened.cached));
+                let flags = self.flags.opened(opened.cached, how.write);
+                reply.opened(FileHandle(opened.handle), flags);
             }
             Err(error) => reply.error(self.errno(&error)),
         }
@@ -196,11 +207,14 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         _ino: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOSYS);
+        if !self.flags.writable {
+            return reply.error(Errno::ENOSYS);
+        }
+        self.reply_empty(self.fs.flush(handle.0), reply);
     }
 
     fn release(
@@ -309,15 +323,6 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        // Nothing waits to be written. The kernel asks no more and tells the caller so.
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
     fn ioctl(
         &self,
         _request: &Request,
@@ -345,22 +350,214 @@ impl Filesystem for Adapter {
         reply.error(Errno::ENOSYS);
     }
 
-    read_only! {
-        setattr(INodeNo, Option<u32>, Option<u32>, Option<u32>, Option<u64>, Option<TimeOrNow>,
-            Option<TimeOrNow>, Option<SystemTime>, Option<FileHandle>, Option<SystemTime>,
-            Option<SystemTime>, Option<SystemTime>, Option<BsdFileFlags>; ReplyAttr);
-        mknod(INodeNo, &OsStr, u32, u32, u32; ReplyEntry);
-        mkdir(INodeNo, &OsStr, u32, u32; ReplyEntry);
-        unlink(INodeNo, &OsStr; ReplyEmpty);
-        rmdir(INodeNo, &OsStr; ReplyEmpty);
-        symlink(INodeNo, &OsStr, &Path; ReplyEntry);
-        rename(INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags; ReplyEmpty);
-        link(INodeNo, INodeNo, &OsStr; ReplyEntry);
-        create(INodeNo, &OsStr, u32, u32, i32; ReplyCreate);
-        write(INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>; ReplyWrite);
-        fallocate(INodeNo, FileHandle, u64, u64, i32; ReplyEmpty);
-        setxattr(INodeNo, &OsStr, &[u8], i32, u32; ReplyEmpty);
-        removexattr(INodeNo, &OsStr; ReplyEmpty);
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (atime, mtime) = (atime.map(timestamp), mtime.map(timestamp));
+        let set = SetAttr { mode, uid, gid, size, atime, mtime };
+        match self.fs.setattr(ino.0, self.handle(handle), &set) {
+            Ok(attr) => reply.attr(&self.lasting(true), &file_attr(&attr)),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(Errno::EPERM);
+        }
+        let how = OpenHow { write: true, exclusive: true, truncate: false };
+        let made = self.fs.create(parent.0, name, mode & !umask, how, caller(request));
+        let made = made.map(|(entry, opened)| {
+            self.fs.release(opened.handle);
+            entry
+        });
+        self.reply_entry(made, reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(self.fs.mkdir(parent.0, name, mode & !umask, caller(request)), reply);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_empty(self.fs.unlink(parent.0, name), reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_empty(self.fs.rmdir(parent.0, name), reply);
+    }
+
+    fn symlink(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(self.fs.symlink(parent.0, name, target), reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let no_replace = flags.contains(RenameFlags::RENAME_NOREPLACE);
+        let renamed = self.fs.rename((parent.0, name), (new_parent.0, new_name), no_replace);
+        self.reply_empty(renamed, reply);
+    }
+
+    fn link(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(self.fs.link(ino.0, parent.0, name), reply);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let how = open_how(flags);
+        match self.fs.create(parent.0, name, mode & !umask, how, caller(request)) {
+            Ok((entry, opened)) => {
+                let (lasting, generation) = (self.lasting(true), Generation(entry.generation));
+                let flags = self.flags.opened(opened.cached, how.write);
+                let handle = FileHandle(opened.handle);
+                reply.created(&lasting, &file_attr(&entry.attr), generation, handle, flags);
+            }
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.fs.write(ino.0, handle.0, offset, data) {
+            // Requests are shorter than that.
+            Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(self.errno(&error)),
+        }
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        if !self.flags.writable {
+            // Nothing waits to be written. The kernel asks no more and tells the caller so.
+            return reply.error(Errno::ENOSYS);
+        }
+        self.reply_empty(self.fs.fsync(ino.0, handle.0), reply);
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        if !self.flags.writable {
+            return reply.error(Errno::ENOSYS);
+        }
+        self.reply_empty(self.fs.fsyncdir(ino.0), reply);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        // The C library then writes zeros where a caller insists.
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        // There is no room for them in a shard; ENOSYS: the kernel asks no more.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _request: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
     }
 }
 
@@ -368,6 +565,25 @@ impl Adapter {
     /// An immutable mount has no open files, and the kernel sends handle 0.
     fn handle(&self, handle: Option<FileHandle>) -> Option<u64> {
         handle.filter(|_| !self.flags.immutable).map(|handle| handle.0)
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+fn open_how(flags: i32) -> OpenHow {
+    OpenHow {
+        write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+        truncate: flags & libc::O_TRUNC != 0,
+        exclusive: flags & libc::O_EXCL != 0,
+    }
+}
+
+fn timestamp(time: TimeOrNow) -> Timestamp {
+    match time {
+        TimeOrNow::Now => now(),
+        TimeOrNow::SpecificTime(time) => time.into(),
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::exit::Failure;
 use super::logging::{self, Destination};
-use super::options::MountOptions;
+use super::options::{MountOptions, policy, seconds};
 use super::size;
 use crate::fs::{Fs, SourceError, shown};
 use crate::fuse::Adapter;
@@ -19,6 +20,12 @@ use crate::store::local::LocalStorage;
 const OPTIONS_HELP: &str = "\
 Options of -o:
   ro                  read-only, the default
+  rw                  as --rw; in /etc/fstab writable, since mount(8) adds rw by itself
+  sync                every close of a written file returns once it is safe
+  update=HOW          as --update
+  dirty_limit=BYTES   as --dirty-limit
+  commit_interval=S   as --commit-interval
+  keep_outside        keep chunks outside the shape of an array that shrinks
   allow_other         everybody may use the mount, as far as permissions allow
   allow_root          root may use the mount too
   uid=N,gid=N         show everything as owned by this user, this group
@@ -37,6 +44,7 @@ Exit codes: 0 mounted and answering; 1 wrong usage; 2 system error; 32 mount fai
 Examples:
   shardfs mount volume.zarr /mnt/volume
   shardfs mount -o immutable,allow_other /data/hierarchy.zarr /mnt/h
+  shardfs mount --rw volume.zarr /mnt/volume       chunk files can be written
   shardfs mount -f -v volume.zarr /mnt/volume      stay in front and tell more";
 
 /// Mount a sharded array or a hierarchy of arrays; every inner chunk becomes a file
@@ -59,6 +67,18 @@ pub(super) struct Args {
     /// Longest shard that is decoded as a whole, where shards are compressed [default: 1G]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     decode_limit: Option<u64>,
+    /// Allow writing: chunk files can be made, changed and removed
+    #[arg(long)]
+    rw: bool,
+    /// How shards are changed: auto, append, in-place or rewrite [default: auto]
+    #[arg(long, value_name = "HOW")]
+    update: Option<String>,
+    /// Memory for what waits to be committed [default: 64M]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    dirty_limit: Option<u64>,
+    /// How long what was written may wait until it is committed [default: 1]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    commit_interval: Option<Duration>,
     /// Log to this file, not to syslog or stderr
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -99,17 +119,24 @@ pub(super) struct HelperArgs {
 /// As mount(8) calls it: it passes `rw` where nothing was said.
 pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
     let mut options = MountOptions::parse(&args.options)?;
-    options.writable = false;
+    // Writing must be asked for in a way that mount(8) does not add by itself.
+    options.fs.writable = asks_for_writing(&args.options);
     let job = Job { options, log_file: None, verbose: args.verbose, foreground: false };
     if args.fake { Ok(()) } else { job.run(&args.source, &args.mountpoint) }
 }
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
     let mut options = MountOptions::parse(&args.options)?;
-    if options.writable {
-        let message = "mount option \"rw\": this version mounts read-only";
+    options.fs.writable |= args.rw;
+    if options.fs.writable && options.fs.store.immutable {
+        let message =
+            "immutable and writable exclude each other: leave out \"immutable\" or \"rw\"";
         return Err(Failure::Option(message.to_owned()));
     }
+    let writing = &mut options.fs.writing;
+    writing.policy = args.update.map_or(Ok(writing.policy), |update| policy(&update))?;
+    writing.dirty_limit = args.dirty_limit.unwrap_or(writing.dirty_limit);
+    writing.interval = args.commit_interval.unwrap_or(writing.interval);
     let store = &mut options.fs.store;
     store.cache_size =
         args.cache_size.map_or(store.cache_size, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -154,15 +181,25 @@ impl Job {
             mountpoint,
             access: options.access,
             threads: options.threads.unwrap_or_else(usual_threads).max(1),
+            writable: options.fs.writable,
         };
         let fs = Fs::new(Arc::new(storage), options.fs, Arc::clone(&stats)).map_err(failed)?;
-        let mounted = mount::mount(Adapter::new(Arc::new(fs)), &spec)?;
-        mounted.serve(stats, || {
+        let fs = Arc::new(fs);
+        let mounted = mount::mount(Adapter::new(Arc::clone(&fs)), &spec)?;
+        let committing = spec.writable.then(|| {
+            let fs = Arc::clone(&fs);
+            std::thread::spawn(move || fs.commit_at_intervals())
+        });
+        let finish = finisher(Arc::clone(&fs));
+        mounted.serve(stats, Arc::clone(&finish), || {
             log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
             if !foreground && let Err(error) = background::report_ready() {
                 log::error!("cannot leave the terminal: {error}");
             }
         })?;
+        finish();
+        // It has ended, or ends now.
+        committing.map(std::thread::JoinHandle::join);
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         Ok(())
     }
@@ -181,6 +218,26 @@ impl Job {
             Failure::System(format!("{}: {error}", path.display()))
         })
     }
+}
+
+/// Commits for the last time, once, whoever comes first.
+fn finisher(fs: Arc<Fs>) -> Arc<dyn Fn() + Send + Sync> {
+    let once = std::sync::Once::new();
+    Arc::new(move || {
+        once.call_once(|| {
+            let unsaved = fs.end_commits();
+            if unsaved > 0 {
+                let place = fs.config().writing.unsaved.display().to_string();
+                log::error!("{unsaved} files could not be committed, they are in {place}");
+            }
+        });
+    })
+}
+
+/// Whether the options of mount(8) ask for writing: `rw` alone it adds where nothing was said.
+fn asks_for_writing(lists: &[String]) -> bool {
+    let mut options = lists.iter().flat_map(|list| list.split(','));
+    options.any(|option| ["writable", "sync"].contains(&option) || option.starts_with("update="))
 }
 
 /// A thread for each processor, but at least two: one of them may wait for the disk.

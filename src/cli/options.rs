@@ -1,15 +1,17 @@
 //! Options as mount(8) and /etc/fstab write them: `-o ro,allow_other,uid=1000`.
 
+use std::time::Duration;
+
 use super::exit::Failure;
 use super::size;
+use crate::format::plan::Policy;
 use crate::fs::{FsConfig, Ownership};
 use crate::mount::Access;
 use crate::store::StoreConfig;
 
 /// Options that say when and by whom something is mounted, or what holds anyway.
-const WITHOUT_EFFECT: [&str; 20] = [
+const WITHOUT_EFFECT: [&str; 19] = [
     "_netdev",
-    "async",
     "atime",
     "auto",
     "default_permissions",
@@ -37,8 +39,6 @@ pub(super) struct MountOptions {
     pub access: Access,
     /// Name of the source in /proc/mounts.
     pub name: Option<String>,
-    /// Whether writing was asked for.
-    pub writable: bool,
     /// Threads that answer requests.
     pub threads: Option<usize>,
     /// How the source is shown.
@@ -69,8 +69,18 @@ impl MountOptions {
             ("allow_root", None) => self.access = Access::Root,
             ("immutable", None) => *immutable = true,
             ("xattr", None) => self.fs.xattr = true,
-            ("ro", None) => self.writable = false,
-            ("rw", None) => self.writable = true,
+            ("ro", None) => self.fs.writable = false,
+            ("rw" | "writable", None) => self.fs.writable = true,
+            ("sync", None) => self.fs.writing.sync = true,
+            ("async", None) => self.fs.writing.sync = false,
+            ("keep_outside" | "keep-outside", None) => self.fs.writing.keep_outside = true,
+            ("update", Some(value)) => self.fs.writing.policy = policy(value)?,
+            ("dirty_limit", Some(value)) => self.fs.writing.dirty_limit = bytes(option, value)?,
+            ("commit_interval", Some(value)) => {
+                self.fs.writing.interval = seconds(value).map_err(|error| {
+                    Failure::Option(format!("mount option {option:?}: {error}"))
+                })?;
+            }
             ("fsname", Some(value)) => self.name = Some(value.to_owned()),
             ("level", Some(value)) => self.fs.level = Some(number(option, value, 10)?),
             ("threads", Some(value)) => self.threads = Some(number(option, value, 10)?),
@@ -112,6 +122,28 @@ fn number<T: TryFrom<u64>>(option: &str, value: &str, radix: u32) -> Result<T, F
         .ok_or_else(|| Failure::Option(format!("mount option {option:?}: {value:?} is not {kind}")))
 }
 
+/// How shards are changed, by name.
+pub(super) fn policy(value: &str) -> Result<Policy, Failure> {
+    Ok(match value {
+        "auto" => Policy::Auto,
+        "append" => Policy::Append,
+        "in-place" => Policy::InPlace,
+        "rewrite" => Policy::Rewrite,
+        _ => {
+            let message = format!("update {value:?} is none of auto, append, in-place, rewrite");
+            return Err(Failure::Option(message));
+        }
+    })
+}
+
+/// A number of seconds, maybe with a fraction.
+pub(super) fn seconds(value: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = value.trim_end_matches('s').parse().ok();
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| format!("{value:?} is not a number of seconds"))
+}
+
 fn bytes(option: &str, value: &str) -> Result<u64, Failure> {
     size::parse(value).map_err(|error| Failure::Option(format!("mount option {option:?}: {error}")))
 }
@@ -128,7 +160,7 @@ mod tests {
     fn options_are_read_and_later_ones_count() {
         let options =
             parse("rw,ro,uid=7,umask=027,fsname=a\\,b,,x-systemd.automount,level=2").unwrap();
-        assert!(!options.writable);
+        assert!(!options.fs.writable);
         assert_eq!(options.fs.ownership, Ownership { uid: Some(7), gid: None, umask: Some(0o27) });
         assert_eq!(options.name.as_deref(), Some("a,b"));
         assert_eq!(options.fs.level, Some(2));

@@ -74,7 +74,8 @@ pub fn translate_group_back(
 
 /// Whether a document is that of a sharded array.
 pub fn is_sharded(document: &Value) -> bool {
-    let sharding = |codecs: &Vec<Codec>| codecs.iter().any(|codec| codec.name == "sharding_indexed");
+    let sharding =
+        |codecs: &Vec<Codec>| codecs.iter().any(|codec| codec.name == "sharding_indexed");
     parse_chain(document.get("codecs")).as_ref().is_ok_and(sharding)
 }
 
@@ -83,9 +84,10 @@ fn same_member(member: &str, shown: Option<&Value>, written: Option<&Value>) -> 
         ("codecs", shown, written) => match (parse_chain(shown), parse_chain(written)) {
             (Ok(shown), Ok(written)) => {
                 shown.len() == written.len()
-                    && shown.iter().zip(&written).all(|(a, b)| {
-                        same(&named(a.document()), &named(b.document()))
-                    })
+                    && shown
+                        .iter()
+                        .zip(&written)
+                        .all(|(a, b)| same(&named(a.document()), &named(b.document())))
             }
             _ => false,
         },
@@ -128,16 +130,16 @@ fn named(value: &Value) -> Value {
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {
-            a == b || matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a.to_bits() == b.to_bits())
-                && !is_large_integer(a)
-                && !is_large_integer(b)
+            a == b
+                || matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a.to_bits() == b.to_bits())
+                    && !is_large_integer(a)
+                    && !is_large_integer(b)
         }
         (Value::Array(a), Value::Array(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
         }
         (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len()
-                && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
         }
         _ => a == b,
     }
@@ -147,7 +149,8 @@ fn same(a: &Value, b: &Value) -> bool {
 fn is_large_integer(number: &serde_json::Number) -> bool {
     const EXACT: u64 = 1 << 53;
     let text = number.to_string();
-    !text.contains(['.', 'e', 'E']) && number.as_f64().is_none_or(|value| value.abs() > EXACT as f64)
+    !text.contains(['.', 'e', 'E'])
+        && number.as_f64().is_none_or(|value| value.abs() > EXACT as f64)
 }
 
 #[cfg(test)]
@@ -202,12 +205,17 @@ mod tests {
             translate_back(&stored(), &new, None).unwrap_err().to_string()
         };
         let expected = |member: &str| {
-            format!("{member} cannot be changed through the view; only attributes, shape and dimension_names can")
+            format!(
+                "{member} cannot be changed through the view; only attributes, shape and dimension_names can"
+            )
         };
         assert_eq!(refused("data_type", json!("float64")), expected("data_type"));
         assert_eq!(refused("codecs", json!(["bytes"])), expected("codecs"));
         assert_eq!(refused("fill_value", json!(1)), expected("fill_value"));
-        assert_eq!(refused("shape", json!([8])), "chunk_grid has 2 entries, the array has 1 dimensions");
+        assert_eq!(
+            refused("shape", json!([8])),
+            "chunk_grid has 2 entries, the array has 1 dimensions"
+        );
         assert_eq!(refused("extra", json!(1)), expected("extra"));
         let grid = json!({"name": "regular", "configuration": {"chunk_shape": [4, 4]}});
         assert_eq!(refused("chunk_grid", grid), expected("chunk_grid"));

@@ -235,7 +235,8 @@ impl Lister<'_> {
     /// Whether any chunk exists, as far as it takes few indexes to find out.
     fn has_chunks(&self, array: &ArrayView) -> bool {
         let few = self.few_shards(array, &[]);
-        self.fs.is_made(array, &[]) || few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
+        self.fs.is_made(array, &[])
+            || few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
     }
 
     /// The shards below leading shard coordinates; None if they are too many to look into, or

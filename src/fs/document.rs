@@ -37,7 +37,8 @@ impl Fs {
             Some(document) => document.to_vec(),
             None => self.stored_document(path)?,
         };
-        let file = self.new_file(Some(attr.ino), attr.mode, Caller { uid: attr.uid, gid: attr.gid })?;
+        let file =
+            self.new_file(Some(attr.ino), attr.mode, Caller { uid: attr.uid, gid: attr.gid })?;
         {
             let mut state = file.state();
             state.bytes = Bytes::Here(Content::Memory(Arc::new(text)));
@@ -87,7 +88,8 @@ impl Fs {
         let node = self.nodes.node(directory)?;
         match &node.kind {
             NodeKind::Sharded(array) => {
-                let stored = self.stored(directory).map_err(|e| e.map_or_else(Into::into, refused))?;
+                let stored =
+                    self.stored(directory).map_err(|e| e.map_or_else(Into::into, refused))?;
                 let back = translate_back(&stored, &new, self.config.level).map_err(refused)?;
                 self.store_document(path, &back)?;
                 self.after_shrinking(directory, array)
@@ -95,9 +97,8 @@ impl Fs {
             _ => {
                 let mut new = new;
                 let mut lookup = |below: &str| self.stored(&directory.join(below)).ok();
-                let changed =
-                    translate_group_back(&mut new, &mut lookup, self.config.level)
-                        .map_err(refused)?;
+                let changed = translate_group_back(&mut new, &mut lookup, self.config.level)
+                    .map_err(refused)?;
                 if is_sharded(&new) {
                     return Err(refused(MetadataError::ShardedThroughView));
                 }
@@ -235,4 +236,3 @@ fn whole(content: &Content) -> Result<Vec<u8>> {
     content.read_at(&mut text, 0)?;
     Ok(text)
 }
-

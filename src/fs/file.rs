@@ -227,7 +227,8 @@ impl Fs {
             let reader = self.chunk_reader(&open.array, &open.coords, Freshness::Again)?;
             // Commits of this mount leave chunks where they are, or put them into another file.
             let same = self.overlay.is_some()
-                && (reader.same_range(&open.reader) || self.is_ours(&open.array, &open.coords, reader.shard()));
+                && (reader.same_range(&open.reader)
+                    || self.is_ours(&open.array, &open.coords, reader.shard()));
             let expected = moved_to.is_none_or(|stat| stat.same_content(reader.shard()));
             let served = open.served.load(Ordering::Relaxed);
             if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {

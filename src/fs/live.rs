@@ -226,7 +226,8 @@ impl Names {
     ) -> impl Iterator<Item = (PathBuf, &'a Name)> + 'a {
         let own = self.get(below).map(|name| (below.to_owned(), name));
         let named = |directory: &Path, name: &OsStr| directory.join(name);
-        let directories = self.directories.range::<Path, _>((Bound::Included(below), Bound::Unbounded));
+        let directories =
+            self.directories.range::<Path, _>((Bound::Included(below), Bound::Unbounded));
         let inside = directories.take_while(move |(directory, _)| directory.starts_with(below));
         own.into_iter().chain(inside.flat_map(move |(directory, names)| {
             names.iter().map(move |(name, entry)| (named(directory, name), entry))
@@ -310,9 +311,8 @@ impl Names {
         let stored = matches!(state.bytes, Bytes::Stored(_));
         drop(state);
         let waits = |path: &PathBuf| {
-            self.get(path).is_some_and(|name| {
-                name.stage.as_ref().is_some_and(|stage| stage.change.is_some())
-            })
+            self.get(path)
+                .is_some_and(|name| name.stage.as_ref().is_some_and(|stage| stage.change.is_some()))
         };
         let is_its_number = |path: &PathBuf| {
             let place = self.get(path).and_then(|name| name.place.as_ref());

@@ -184,12 +184,7 @@ impl Fs {
         Ok((entry, self.open_live(&file)?))
     }
 
-    fn create_in_source(
-        &self,
-        path: &Path,
-        mode: u32,
-        caller: Caller,
-    ) -> Result<(Entry, Opened)> {
+    fn create_in_source(&self, path: &Path, mode: u32, caller: Caller) -> Result<(Entry, Opened)> {
         let file = self.storage.create(path, mode)?;
         self.own(path, caller);
         let attr = self.path_attr(path)?;
@@ -400,12 +395,7 @@ impl Fs {
     }
 
     /// Gives a file or a directory another name.
-    pub fn rename(
-        &self,
-        from: (u64, &OsStr),
-        to: (u64, &OsStr),
-        no_replace: bool,
-    ) -> Result<()> {
+    pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), no_replace: bool) -> Result<()> {
         let (source, target) = (self.slot(from.0, from.1)?, self.slot(to.0, to.1)?);
         let moved = self.lookup(from.0, from.1)?.ok_or(FsError::NotFound)?;
         let there = self.lookup(to.0, to.1)?;
@@ -660,13 +650,16 @@ impl Fs {
             }
             Target::Path(path) => {
                 self.path_attr(&path)?;
-                self.storage.set_stat(&path, &SetStat {
-                    mode: set.mode.map(|mode| mode & 0o7777),
-                    uid: set.uid,
-                    gid: set.gid,
-                    atime: set.atime,
-                    mtime: set.mtime,
-                })?;
+                self.storage.set_stat(
+                    &path,
+                    &SetStat {
+                        mode: set.mode.map(|mode| mode & 0o7777),
+                        uid: set.uid,
+                        gid: set.gid,
+                        atime: set.atime,
+                        mtime: set.mtime,
+                    },
+                )?;
                 if let Some(length) = set.size {
                     self.storage.open_writable(&path)?.set_length(length)?;
                 }

@@ -148,7 +148,10 @@ impl Fs {
             if lost {
                 self.save(&one.path, one.chunk.content.as_ref(), error);
             }
-            if lost && let Some(stage) = &mut name.stage && is_change(stage, one.number) {
+            if lost
+                && let Some(stage) = &mut name.stage
+                && is_change(stage, one.number)
+            {
                 // What others have written counts from now on.
                 name.stage = None;
                 match what {
@@ -205,11 +208,7 @@ impl Fs {
     }
 
     /// Chunks of a shard that this mount has changed keep their dates.
-    fn redate(
-        &self,
-        array: &ArrayView,
-        shards: BTreeMap<PathBuf, (Vec<u64>, Option<Stat>)>,
-    ) {
+    fn redate(&self, array: &ArrayView, shards: BTreeMap<PathBuf, (Vec<u64>, Option<Stat>)>) {
         for (path, (shard, before)) in shards {
             let Ok(after) = self.storage.stat(&path) else { continue };
             self.expect_shard(array, &shard, &after);
@@ -285,6 +284,7 @@ impl Fs {
         let Some(overlay) = &self.overlay else { return 0 };
         self.publish_all();
         let _ = self.commit(Path::new(""));
+        self.remove_documents_at_end();
         let left: Vec<(PathBuf, Name)> =
             overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect();
         let mut unsaved = 0;

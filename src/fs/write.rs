@@ -167,12 +167,7 @@ impl Fs {
     }
 
     /// Writes to a file.
-    pub(super) fn write_live(
-        &self,
-        file: &Arc<LiveFile>,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<()> {
+    pub(super) fn write_live(&self, file: &Arc<LiveFile>, offset: u64, data: &[u8]) -> Result<()> {
         self.begin_change(file)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_CHUNK_BYTES);
         let end = end.ok_or(FsError::TooLarge)?;
@@ -341,9 +336,7 @@ impl Fs {
         let bytes = file.state().bytes.clone();
         match bytes {
             Bytes::Here(content) => Ok(content.read_at(buffer, offset)?),
-            Bytes::Stored(place) => {
-                self.read_stored(&place.array, &place.coords, offset, buffer)
-            }
+            Bytes::Stored(place) => self.read_stored(&place.array, &place.coords, offset, buffer),
         }
     }
 

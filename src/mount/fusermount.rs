@@ -22,8 +22,9 @@ const PROGRAM: &str = "fusermount3";
 pub(super) fn mount(spec: &MountSpec) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = sockets().map_err(MountError::NoFusermount)?;
     let mut options = format!(
-        "fsname={},subtype=shardfs,ro,nosuid,nodev,noexec,default_permissions",
-        escape(&spec.name)
+        "fsname={},subtype=shardfs,{},nosuid,nodev,noexec,default_permissions",
+        escape(&spec.name),
+        if spec.writable { "rw" } else { "ro" }
     );
     if spec.access != Access::Owner {
         options.push_str(",allow_other");

@@ -53,6 +53,8 @@ pub struct MountSpec {
     pub access: Access,
     /// Threads that answer requests.
     pub threads: usize,
+    /// Whether it can be written to.
+    pub writable: bool,
 }
 
 /// Why mounting or unmounting failed.
@@ -125,7 +127,7 @@ pub struct Mounted<F: fuser::Filesystem> {
     mountpoint: PathBuf,
 }
 
-/// Mounts `filesystem`, read-only.
+/// Mounts `filesystem`.
 pub fn mount<F: fuser::Filesystem>(
     filesystem: F,
     spec: &MountSpec,
@@ -158,10 +160,15 @@ pub fn mount<F: fuser::Filesystem>(
 
 impl<F: fuser::Filesystem> Mounted<F> {
     /// Serves the mount until it is unmounted, by a signal or by others. `ready` is called once it
-    /// answers. SIGUSR1 puts the counters into the log.
-    pub fn serve(self, stats: Arc<Stats>, ready: impl FnOnce()) -> Result<(), MountError> {
+    /// answers, `finish` before this process ends. SIGUSR1 puts the counters into the log.
+    pub fn serve(
+        self,
+        stats: Arc<Stats>,
+        finish: Arc<dyn Fn() + Send + Sync>,
+        ready: impl FnOnce(),
+    ) -> Result<(), MountError> {
         let Self { session, mountpoint } = self;
-        handle_signals(mountpoint.clone(), stats)?;
+        handle_signals(mountpoint.clone(), stats, finish)?;
         let serving = std::thread::spawn(|| session.run());
         // Its own answer to this proves that it answers.
         let root = std::fs::metadata(&mountpoint);
@@ -233,7 +240,8 @@ fn mount_directly(spec: &MountSpec) -> Result<OwnedFd, MountError> {
     if spec.access != Access::Owner {
         options.push_str(",allow_other");
     }
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    flags.set(MountFlags::RDONLY, !spec.writable);
     let options = std::ffi::CString::new(options).unwrap_or_default();
     let path = &spec.mountpoint;
     rustix::mount::mount(spec.name.as_str(), path, FILESYSTEM_TYPE, flags, &*options)
@@ -252,7 +260,11 @@ fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError>
 }
 
 /// Unmounts at SIGTERM, SIGINT and SIGHUP, which ends the session and so the process.
-fn handle_signals(mountpoint: PathBuf, stats: Arc<Stats>) -> Result<(), MountError> {
+fn handle_signals(
+    mountpoint: PathBuf,
+    stats: Arc<Stats>,
+    finish: Arc<dyn Fn() + Send + Sync>,
+) -> Result<(), MountError> {
     let signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]);
     let mut signals = signals.map_err(MountError::Signals)?;
     std::thread::spawn(move || {
@@ -269,6 +281,7 @@ fn handle_signals(mountpoint: PathBuf, stats: Arc<Stats>) -> Result<(), MountErr
                 log::error!("{error}");
             }
             std::thread::sleep(DETACH_GRACE);
+            finish();
             std::process::exit(0);
         }
     });

@@ -314,8 +314,7 @@ fn set_stat_at(parent: &OwnedFd, name: &OsStr, set: &SetStat) -> io::Result<()> 
             Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
             None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
         };
-        let times =
-            Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
+        let times = Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
         fs::utimensat(parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     Ok(())

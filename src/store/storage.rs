@@ -21,6 +21,22 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        let (since, sign) = match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => (since, 1),
+            Err(before) => (before.duration(), -1),
+        };
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX) * sign;
+        match (sign, since.subsec_nanos()) {
+            (-1, nanoseconds @ 1..) => {
+                Self { seconds: seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds }
+            }
+            (_, nanoseconds) => Self { seconds, nanoseconds },
+        }
+    }
+}
+
 impl From<Timestamp> for SystemTime {
     fn from(time: Timestamp) -> Self {
         let seconds = Duration::from_secs(time.seconds.unsigned_abs());
