@@ -60,6 +60,7 @@ impl Failure {
                 MountError::Device(_)
                 | MountError::NoFusermount(_)
                 | MountError::Session(_)
+                | MountError::NotWritten { .. }
                 | MountError::Signals(_) => SYSTEM,
                 MountError::Mountpoint { .. }
                 | MountError::NotADirectory(_)

@@ -5,7 +5,9 @@ mod exit;
 mod logging;
 mod mount;
 mod options;
+mod recover;
 mod size;
+mod sync;
 mod umount;
 
 use std::ffi::{OsStr, OsString};
@@ -38,6 +40,8 @@ enum Command {
     Mount(mount::Args),
     #[command(alias = "unmount")]
     Umount(umount::Args),
+    Sync(sync::Args),
+    Recover(recover::Args),
     Create(create::Args),
 }
 
@@ -51,6 +55,8 @@ pub fn run() -> ExitCode {
         parse::<Cli>(name, arguments).and_then(|cli| match cli.command {
             Command::Mount(args) => mount::run(args),
             Command::Umount(args) => umount::run(&args),
+            Command::Sync(args) => sync::run(&args),
+            Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
         })
     };

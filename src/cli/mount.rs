@@ -175,7 +175,7 @@ impl Job {
         let storage = LocalStorage::open_root(&source, Arc::clone(&stats));
         let storage = storage.map_err(|error| failed(error.into()))?;
         self.start_logging()?;
-        let (options, foreground) = (self.options, self.foreground);
+        let (mut options, foreground) = (self.options, self.foreground);
         let spec = MountSpec {
             name: options.name.unwrap_or_else(|| source.display().to_string()),
             mountpoint,
@@ -183,6 +183,7 @@ impl Job {
             threads: options.threads.unwrap_or_else(usual_threads).max(1),
             writable: options.fs.writable,
         };
+        options.fs.writing.unsaved = unsaved_directory();
         let fs = Fs::new(Arc::new(storage), options.fs, Arc::clone(&stats)).map_err(failed)?;
         let fs = Arc::new(fs);
         let mounted = mount::mount(Adapter::new(Arc::clone(&fs)), &spec)?;
@@ -218,6 +219,20 @@ impl Job {
             Failure::System(format!("{}: {error}", path.display()))
         })
     }
+}
+
+/// Where files are saved that cannot be committed in the end: it must outlive this process, and the
+/// machine's next start.
+fn unsaved_directory() -> PathBuf {
+    let state = if rustix::process::geteuid().is_root() {
+        Some(PathBuf::from("/var/lib"))
+    } else {
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+        std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home)
+    };
+    let started = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let name = format!("{started}-{}", std::process::id());
+    state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved").join(name)
 }
 
 /// Commits for the last time, once, whoever comes first.

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use super::exit::Failure;
+use super::sync::{not_written, sync};
+use crate::mount;
 
-/// Unmount, and wait until the process behind the mount has ended
+/// Unmount, and wait until everything is safe and the process behind the mount has ended
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Where it is mounted
@@ -15,5 +17,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    Ok(crate::mount::unmount(&args.mountpoint, args.lazy)?)
+    mount::check_mounted(&args.mountpoint)?;
+    // A mount whose process is dead or hangs must be unmounted all the same.
+    let unwritten = match args.lazy {
+        true => None,
+        false => sync(&args.mountpoint).err().map(|error| not_written(&args.mountpoint, &error)),
+    };
+    mount::unmount(&args.mountpoint, args.lazy)?;
+    unwritten.map_or(Ok(()), Err)
 }

@@ -13,6 +13,10 @@ use crate::view::inode;
 pub(super) const DIRECTORY_NAME: &str = ".shardfs";
 /// The counters.
 pub(super) const STATS_NAME: &str = "stats.json";
+/// What waits to be committed.
+pub(super) const WAITING_NAME: &str = "waiting.txt";
+/// The same, from the mount's root.
+pub const WAITING_PATH: &str = ".shardfs/waiting.txt";
 
 /// The counters' file always has this length, filled with spaces: its size must be known before
 /// it is read.
@@ -30,7 +34,18 @@ impl Control {
     }
 
     pub(super) fn lookup(&self, name: &OsStr) -> Option<Entry> {
-        (name == STATS_NAME).then(|| self.stats_file())
+        match name.to_str() {
+            Some(STATS_NAME) => Some(self.stats_file()),
+            Some(WAITING_NAME) => Some(self.waiting_file()),
+            _ => None,
+        }
+    }
+
+    /// Its length is known once it is opened; it is read around the kernel's cache.
+    pub(super) fn waiting_file(&self) -> Entry {
+        let mut attr = self.attr(inode::WAITING_FILE, FileKind::File, 0o444, SystemTime::now());
+        attr.size = 0;
+        Entry { attr, generation: 0, lasting: false }
     }
 
     pub(super) fn directory(&self) -> Entry {

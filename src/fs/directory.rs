@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::attr::{Attr, Entry};
-use super::control::{DIRECTORY_NAME, STATS_NAME};
+use super::control::{DIRECTORY_NAME, STATS_NAME, WAITING_NAME};
 use super::live::{LiveFile, Name, Place, What};
 use super::nodes::ArrayView;
 use super::paths::Paths;
@@ -101,7 +101,7 @@ impl Lister<'_> {
             return Ok(ControlFlow::Break(()));
         };
         match target {
-            Target::StatsFile | Target::Live(_) => Err(FsError::NotDirectory),
+            Target::StatsFile | Target::WaitingFile | Target::Live(_) => Err(FsError::NotDirectory),
             Target::ControlDirectory => Ok(self.control(position)),
             Target::Tree(array, coords) => self.children(array, coords, position),
             Target::Path(path) => match &self.fs.nodes.node(path)?.kind {
@@ -133,11 +133,12 @@ impl Lister<'_> {
     }
 
     fn control(&mut self, position: u64) -> ControlFlow<()> {
-        if position > 0 {
-            return ControlFlow::Continue(());
+        let files = [(STATS_NAME, inode::STATS_FILE, 1), (WAITING_NAME, inode::WAITING_FILE, 2)];
+        for (name, ino, next) in files.into_iter().filter(|(_, _, next)| *next > position) {
+            let name = OsStr::new(name);
+            self.add(&DirEntry { name, ino, kind: FileKind::File, next, entry: None })?;
         }
-        let (name, ino) = (OsStr::new(STATS_NAME), inode::STATS_FILE);
-        self.add(&DirEntry { name, ino, kind: FileKind::File, next: 1, entry: None })
+        ControlFlow::Continue(())
     }
 
     /// A directory that is passed through.

@@ -50,6 +50,7 @@ impl Fs {
         let (handle, cached) = match self.target(ino)? {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
             Target::StatsFile => (Handle::Text(self.control.stats_text().into()), false),
+            Target::WaitingFile => (Handle::Text(self.waiting_text().into_bytes().into()), false),
             Target::Live(file) => {
                 self.opened(&file);
                 (Handle::Live(file), true)
@@ -147,6 +148,7 @@ impl Fs {
             Target::ControlDirectory => Err(FsError::IsDirectory),
             Target::StatsFile => Ok(read_text(&self.control.stats_text(), offset, buffer)),
             Target::Path(path) => self.read_handle(&self.open_path(&path)?, offset, buffer),
+            Target::WaitingFile => Ok(read_text(self.waiting_text().as_bytes(), offset, buffer)),
             Target::Live(file) => self.read_live(&file, offset, buffer),
             Target::Tree(array, coords) if self.config.store.immutable => {
                 let reader = self.chunk_reader(&array, &coords, Freshness::Recent)?;

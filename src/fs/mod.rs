@@ -23,14 +23,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::attr::{Attr, Entry, Ownership};
+pub use self::control::WAITING_PATH;
 pub use self::directory::{DirEntry, Listing};
 pub use self::error::{FsError, Result};
 use self::file::Handle;
 pub use self::file::Opened;
 pub use self::names::OpenHow;
-pub use self::nodes::shown;
 use self::nodes::{ArrayView, METADATA_FILE, Nodes};
 pub use self::nodes::{NodeError, NodeKind};
+pub use self::nodes::{sharded_arrays, shown};
 use self::paths::Paths;
 pub use self::staging::WriteConfig;
 pub use self::write::{Caller, SetAttr, now};
@@ -82,6 +83,8 @@ enum Target {
     ControlDirectory,
     /// `.shardfs/stats.json`.
     StatsFile,
+    /// `.shardfs/waiting.txt`.
+    WaitingFile,
     /// Something that has a path in the source.
     Path(Arc<Path>),
     /// A chunk, or a directory above chunks: as many coordinates as its depth.
@@ -97,7 +100,8 @@ impl Fs {
         config: FsConfig,
         stats: Arc<Stats>,
     ) -> std::result::Result<Self, SourceError> {
-        let nodes = Nodes::new(Arc::clone(&storage), config.level, &config.store);
+        let (store, writable) = (&config.store, config.writable);
+        let nodes = Nodes::new(Arc::clone(&storage), config.level, store, writable);
         let root = nodes.check(Path::new(""))?;
         if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
             return Err(SourceError::NoNode);
@@ -136,7 +140,7 @@ impl Fs {
         }
         match self.target(parent)? {
             Target::ControlDirectory => Ok(self.control.lookup(name)),
-            Target::StatsFile | Target::Live(_) => Err(FsError::NotDirectory),
+            Target::StatsFile | Target::WaitingFile | Target::Live(_) => Err(FsError::NotDirectory),
             Target::Path(directory) => self.lookup_path(&directory, name),
             Target::Tree(array, coords) => {
                 match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
@@ -276,6 +280,7 @@ impl Fs {
         match self.target(ino)? {
             Target::ControlDirectory => Ok((self.control.directory().attr, true)),
             Target::StatsFile => Ok((self.control.stats_file().attr, false)),
+            Target::WaitingFile => Ok((self.control.waiting_file().attr, false)),
             Target::Path(path) => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
             Target::Live(file) => Ok((self.live_attr(&file)?, true)),
             Target::Tree(array, coords) => {
@@ -329,6 +334,7 @@ impl Fs {
         match ino {
             inode::CONTROL_DIRECTORY => Ok(Target::ControlDirectory),
             inode::STATS_FILE => Ok(Target::StatsFile),
+            inode::WAITING_FILE => Ok(Target::WaitingFile),
             _ => self.paths.path(ino).map(Target::Path).ok_or(FsError::Stale),
         }
     }

@@ -99,6 +99,15 @@ impl Fs {
         }
     }
 
+    /// What a name stands for, without telling the kernel of it.
+    fn peek(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
+        let entry = self.lookup(parent, name)?;
+        if let Some(entry) = &entry {
+            self.forget(entry.attr.ino, 1);
+        }
+        Ok(entry)
+    }
+
     /// What the mount itself knows of a name: Some(None) if it was removed.
     #[allow(clippy::option_option, reason = "unknown and removed are different answers")]
     pub(super) fn lookup_staged(&self, parent: u64, name: &OsStr) -> Result<Option<Option<Entry>>> {
@@ -223,7 +232,7 @@ impl Fs {
                 }
                 return self.insert_handle(Handle::File(file), true);
             }
-            Target::StatsFile | Target::ControlDirectory if how.write => {
+            Target::StatsFile | Target::WaitingFile | Target::ControlDirectory if how.write => {
                 return Err(FsError::NotPermitted);
             }
             _ => return self.open(ino),
@@ -247,12 +256,8 @@ impl Fs {
     /// Removes a file.
     pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
         let slot = self.slot(parent, name)?;
-        let entry = self.lookup(parent, name)?.ok_or(FsError::NotFound)?;
-        let told = entry.attr.ino;
-        let result = self.unlink_slot(&slot, entry.attr.kind);
-        // The lookup was our own.
-        self.forget(told, 1);
-        result
+        let entry = self.peek(parent, name)?.ok_or(FsError::NotFound)?;
+        self.unlink_slot(&slot, entry.attr.kind)
     }
 
     fn unlink_slot(&self, slot: &Slot, kind: FileKind) -> Result<()> {
@@ -324,7 +329,7 @@ impl Fs {
     /// Makes a directory.
     pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: Caller) -> Result<Entry> {
         let slot = self.slot(parent, name)?;
-        if self.lookup(parent, name)?.is_some() {
+        if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
         }
         match slot {
@@ -349,14 +354,12 @@ impl Fs {
     /// Removes a directory in which nothing is.
     pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
         let slot = self.slot(parent, name)?;
-        let entry = self.lookup(parent, name)?.ok_or(FsError::NotFound)?;
-        let (ino, kind) = (entry.attr.ino, entry.attr.kind);
-        let removed = match kind {
-            FileKind::Directory => self.remove_empty(&slot, ino),
+        // The kernel knows the directory: its number leads somewhere.
+        let entry = self.peek(parent, name)?.ok_or(FsError::NotFound)?;
+        match entry.attr.kind {
+            FileKind::Directory => self.remove_empty(&slot, entry.attr.ino),
             _ => Err(FsError::NotDirectory),
-        };
-        self.forget(ino, 1);
-        removed
+        }
     }
 
     fn remove_empty(&self, slot: &Slot, ino: u64) -> Result<()> {
@@ -397,14 +400,9 @@ impl Fs {
     /// Gives a file or a directory another name.
     pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), no_replace: bool) -> Result<()> {
         let (source, target) = (self.slot(from.0, from.1)?, self.slot(to.0, to.1)?);
-        let moved = self.lookup(from.0, from.1)?.ok_or(FsError::NotFound)?;
-        let there = self.lookup(to.0, to.1)?;
-        let result = self.rename_slots(&source, &moved, &target, there.as_ref(), no_replace);
-        self.forget(moved.attr.ino, 1);
-        if let Some(there) = there {
-            self.forget(there.attr.ino, 1);
-        }
-        result
+        let moved = self.peek(from.0, from.1)?.ok_or(FsError::NotFound)?;
+        let there = self.peek(to.0, to.1)?;
+        self.rename_slots(&source, &moved, &target, there.as_ref(), no_replace)
     }
 
     fn rename_slots(
@@ -489,7 +487,7 @@ impl Fs {
                     state.bytes = Bytes::Here(content);
                     state.mtime = entry.attr.mtime;
                 }
-                // The kernel knows it already; what it forgets has no end otherwise.
+                // The kernel knows it already, and will forget it at least once.
                 self.overlay()?.names().told(file.ino);
                 Ok(file)
             }
@@ -568,7 +566,7 @@ impl Fs {
     /// One more name for a file.
     pub fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
         let to = self.slot(parent, name)?;
-        if self.lookup(parent, name)?.is_some() {
+        if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
         }
         let target = self.target(ino)?;
@@ -613,7 +611,7 @@ impl Fs {
     /// Makes a symbolic link.
     pub fn symlink(&self, parent: u64, name: &OsStr, target: &Path) -> Result<Entry> {
         let slot = self.slot(parent, name)?;
-        if self.lookup(parent, name)?.is_some() {
+        if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
         }
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
@@ -665,7 +663,9 @@ impl Fs {
                 }
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }
-            Target::ControlDirectory | Target::StatsFile => Err(FsError::NotPermitted),
+            Target::ControlDirectory | Target::StatsFile | Target::WaitingFile => {
+                Err(FsError::NotPermitted)
+            }
         }
     }
 

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use std::collections::HashMap;
 
+use crate::format::back::is_sharded;
 use crate::format::document::{Shown, show};
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::metadata::MetadataError;
 use crate::format::sharding::ShardedArray;
+use crate::store::recover::recover;
 use crate::store::storage::{FileKind, Stat, Storage};
 use crate::store::{ByteCache, SourceArray, StoreConfig};
 use crate::view::inode::{InodeRange, stable_hash};
@@ -84,6 +86,8 @@ pub struct Nodes {
     storage: Arc<dyn Storage>,
     level: Option<usize>,
     immutable: bool,
+    /// Whether interrupted commits are completed or taken back.
+    recovers: bool,
     trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
     arrays: RwLock<HashMap<InodeRange, Arc<ArrayView>>>,
@@ -91,10 +95,15 @@ pub struct Nodes {
 
 impl Nodes {
     /// The nodes of `storage`, showing the sharding `level`.
-    pub fn new(storage: Arc<dyn Storage>, level: Option<usize>, config: &StoreConfig) -> Self {
+    pub fn new(
+        storage: Arc<dyn Storage>,
+        level: Option<usize>,
+        config: &StoreConfig,
+        recovers: bool,
+    ) -> Self {
         let cache = Mutex::new(ByteCache::new(NODE_CACHE_BYTES));
         let StoreConfig { immutable, trusted, .. } = *config;
-        Self { storage, level, immutable, trusted, cache, arrays: RwLock::default() }
+        Self { storage, level, immutable, recovers, trusted, cache, arrays: RwLock::default() }
     }
 
     /// The node at `directory`, as old as is believed at most. Fails where the source fails for
@@ -241,6 +250,12 @@ impl Nodes {
                 None => {
                     let source =
                         SourceArray { id: inodes.id(), path: directory.to_owned(), layout };
+                    if self.recovers {
+                        // What an interrupted mount has left comes first.
+                        if let Err(error) = recover(&*self.storage, directory) {
+                            log::error!("{}: {error}", shown(directory));
+                        }
+                    }
                     let view = Arc::new(ArrayView { source, tree, inodes, layout_hash });
                     arrays.insert(inodes, Arc::clone(&view));
                     return Ok(view);
@@ -295,6 +310,37 @@ fn is_gone(storage: &dyn Storage, path: &Path) -> bool {
 
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
+}
+
+/// The directories of all sharded arrays of a source, whose own metadata can be read.
+pub fn sharded_arrays(storage: &dyn Storage) -> std::io::Result<Vec<PathBuf>> {
+    let (mut found, mut directories) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(directory) = directories.pop() {
+        let document = storage.open(&directory.join(METADATA_FILE)).and_then(|file| {
+            let size = file.stat()?.size.min(MAX_METADATA_BYTES);
+            let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
+            let read = file.read_at(&mut text, 0)?;
+            text.truncate(read);
+            Ok(text)
+        });
+        let document = document.ok().and_then(|text| json::parse(&text).ok());
+        if let Some(document) = document
+            && document.get("node_type").and_then(serde_json::Value::as_str) == Some("array")
+        {
+            if is_sharded(&document) {
+                found.push(directory);
+            }
+            // Below an array there are chunks only.
+            continue;
+        }
+        storage.list(&directory, 0, &mut |item| {
+            if item.kind == Some(FileKind::Directory) {
+                directories.push(directory.join(item.name));
+            }
+            std::ops::ControlFlow::Continue(())
+        })?;
+    }
+    Ok(found)
 }
 
 /// A path of the source as messages name it.

@@ -9,6 +9,32 @@ use super::live::{Bytes, Name, What};
 use crate::store::content::Content;
 
 impl Fs {
+    /// What waits to be committed, a line each, and why if it could not be.
+    pub(super) fn waiting_text(&self) -> String {
+        use std::fmt::Write;
+        let mut text = String::new();
+        let Some(overlay) = &self.overlay else { return text };
+        let names = overlay.names();
+        for (path, name) in names.all(Path::new("")) {
+            let change = name.stage.as_ref().and_then(|stage| stage.change.as_ref());
+            let error = match &name.what {
+                What::File(file) => file.state().error.clone(),
+                _ => None,
+            };
+            // Writing to a string cannot fail.
+            let _ = match (change, error) {
+                (None, _) => Ok(()),
+                (Some(_), None) => writeln!(text, "{}", path.display()),
+                (Some(_), Some(error)) => writeln!(text, "{}: {error}", path.display()),
+            };
+        }
+        if !text.is_empty() {
+            let place = self.config.writing.unsaved.display();
+            let _ = writeln!(text, "what cannot be committed in the end is saved below {place}");
+        }
+        text
+    }
+
     /// Saves the bytes of a chunk that cannot be committed.
     pub(super) fn save(&self, path: &Path, content: Option<&Content>, why: &dyn std::fmt::Display) {
         let Some(content) = content else {

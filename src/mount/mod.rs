@@ -116,6 +116,17 @@ pub enum MountError {
     /// The conversation with the kernel did not begin.
     #[error("the kernel does not answer: {0}")]
     Session(#[source] io::Error),
+    /// What was written through the mount is not safe.
+    #[error("{}: not everything could be written: {error}\n{waiting}", .path.display())]
+    NotWritten {
+        /// The mount point.
+        path: PathBuf,
+        /// The first error.
+        #[source]
+        error: io::Error,
+        /// What waits, a line each.
+        waiting: String,
+    },
     /// Signals cannot be caught.
     #[error("signals: {0}")]
     Signals(#[source] io::Error),
@@ -182,21 +193,15 @@ impl<F: fuser::Filesystem> Mounted<F> {
     }
 }
 
+/// Fails if nothing is mounted at a path by this program.
+pub fn check_mounted(mountpoint: &Path) -> Result<(), MountError> {
+    find_mounted(mountpoint).map(drop)
+}
+
 /// Unmounts what this program has mounted on `mountpoint`, and waits until its process has ended.
 /// `lazy` detaches a busy mount: it ends when its last user has left.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
-    let named = mountpoint;
-    let mut mountpoint = absolute(named)?;
-    if table::mounted_source(&mountpoint).is_none() {
-        // A symbolic link to it. Only now is the mount itself asked.
-        mountpoint = named
-            .canonicalize()
-            .map_err(|error| MountError::Mountpoint { path: named.to_owned(), error })?;
-    }
-    let mountpoint = &mountpoint;
-    if table::mounted_source(mountpoint).is_none() {
-        return Err(MountError::NotMounted(mountpoint.clone()));
-    }
+    let mountpoint = &find_mounted(mountpoint)?;
     let daemon = background::daemon_of(mountpoint);
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     unmount_now(mountpoint, flags)?;
@@ -204,6 +209,21 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
         background::wait_for_end(daemon);
     }
     Ok(())
+}
+
+/// The path under which a mount is known to the system.
+fn find_mounted(named: &Path) -> Result<PathBuf, MountError> {
+    let mut mountpoint = absolute(named)?;
+    if table::mounted_source(&mountpoint).is_none() {
+        // A symbolic link to it. Only now is the mount itself asked.
+        mountpoint = named
+            .canonicalize()
+            .map_err(|error| MountError::Mountpoint { path: named.to_owned(), error })?;
+    }
+    match table::mounted_source(&mountpoint) {
+        Some(_) => Ok(mountpoint),
+        None => Err(MountError::NotMounted(mountpoint)),
+    }
 }
 
 /// An absolute path to a mount point, found without asking the mount itself: it may hang.

@@ -21,6 +21,8 @@ pub const ROOT: u64 = 1;
 pub const CONTROL_DIRECTORY: u64 = 2;
 /// Inode number of `.shardfs/stats.json`.
 pub const STATS_FILE: u64 = 3;
+/// Inode number of `.shardfs/waiting.txt`.
+pub const WAITING_FILE: u64 = 4;
 /// Inode numbers of files that live in the mount alone begin here.
 const FIRST_LIVE: u64 = 16;
 /// Inode numbers of paths begin here.

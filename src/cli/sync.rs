@@ -1,0 +1,40 @@
+//! `shardfs sync`, and what `shardfs umount` does first.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::exit::Failure;
+use crate::fs::WAITING_PATH;
+use crate::mount::{self, MountError};
+
+/// Return once everything that was written through a mount is safe in its shards
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where it is mounted
+    mountpoint: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    mount::check_mounted(&args.mountpoint)?;
+    match sync(&args.mountpoint) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(not_written(&args.mountpoint, &error)),
+    }
+}
+
+/// Asks a mount to commit what waits. A read-only one has nothing to do.
+pub(super) fn sync(mountpoint: &Path) -> io::Result<()> {
+    File::open(mountpoint)?.sync_all()
+}
+
+/// Names what could not be written.
+pub(super) fn not_written(mountpoint: &Path, error: &io::Error) -> Failure {
+    let waiting = std::fs::read_to_string(mountpoint.join(WAITING_PATH)).unwrap_or_default();
+    let error = MountError::NotWritten {
+        path: mountpoint.to_owned(),
+        error: io::Error::from(error.kind()),
+        waiting: waiting.trim_end().to_owned(),
+    };
+    Failure::Mount(error)
+}
