@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::attr::{Attr, Entry};
 use super::control::{DIRECTORY_NAME, STATS_NAME, WAITING_NAME};
-use super::live::{LiveFile, Name, Place, What};
+use super::live::{LiveFile, Name, What};
 use super::nodes::ArrayView;
 use super::paths::Paths;
 use super::{Fs, FsError, NodeKind, Result, Target};
@@ -310,7 +310,7 @@ impl Lister<'_> {
     /// along that axis, that hold a chunk.
     fn directories(
         &mut self,
-        array: &Arc<ArrayView>,
+        array: &ArrayView,
         prefix: &[u64],
         coords: &[u64],
         range: Range<u64>,
@@ -328,10 +328,10 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    fn directory(&mut self, array: &Arc<ArrayView>, coords: &[u64], next: u64) -> ControlFlow<()> {
+    fn directory(&mut self, array: &ArrayView, coords: &[u64], next: u64) -> ControlFlow<()> {
         let entry = match self.listing {
             Listing::Names => None,
-            Listing::Entries => self.fs.directory_entry(array, coords),
+            Listing::Entries => self.fs.tree_directory(array, coords).unwrap_or(None),
         };
         let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
         let (name, kind) = (OsStr::new(&name), FileKind::Directory);
@@ -490,7 +490,7 @@ impl Fs {
     }
 
     /// Whether a directory was made, or something below it.
-    fn is_made(&self, array: &ArrayView, coords: &[u64]) -> bool {
+    pub(super) fn is_made(&self, array: &ArrayView, coords: &[u64]) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         let path = array.source.path.join(array.source.layout.keys.key(coords));
         let names = overlay.names();
@@ -500,21 +500,12 @@ impl Fs {
         names.all(&path).any(|(_, name)| !matches!(name.what, What::Removed))
     }
 
-    fn directory_entry(&self, array: &Arc<ArrayView>, coords: &[u64]) -> Option<Entry> {
-        match self.tree_directory(array, coords) {
-            Ok(None) if self.overlay.is_some() => {
-                let place = Place { array: Arc::clone(array), coords: coords.to_vec() };
-                self.made_directory(&place).ok()
-            }
-            entry => entry.unwrap_or(None),
-        }
-    }
-
     fn staged_below(&self, array: &ArrayView, coords: &[u64]) -> Staged {
         let mut staged = Staged::default();
         let Some(overlay) = &self.overlay else { return staged };
         let path = array.source.path.join(array.source.layout.keys.key(coords));
-        for (name, entry) in overlay.names().below(&path) {
+        let names = overlay.names();
+        for (name, entry) in names.below(&path) {
             let child = name.to_str().and_then(|name| array.tree.child(coords, name));
             match (child.as_deref().and_then(<[u64]>::last), &entry.what) {
                 (Some(coord), what) => drop(staged.coords.insert(*coord, what.clone())),
@@ -525,6 +516,13 @@ impl Fs {
             }
         }
         staged.others.sort_by_key(|(number, ..)| *number);
+        // Directories in which there is something.
+        for name in names.directories_below(&path) {
+            let child = name.to_str().and_then(|name| array.tree.child(coords, name));
+            if let Some(coord) = child.as_deref().and_then(<[u64]>::last) {
+                staged.coords.entry(*coord).or_insert(What::Directory);
+            }
+        }
         staged
     }
 

@@ -5,7 +5,7 @@
 //! Everything is found by its path in the view. A file is there once, whatever it is called: a
 //! rename moves its name, a link adds one, and who has it open goes on reading and writing it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -217,6 +217,17 @@ impl Names {
     /// The names in a directory.
     pub(super) fn below(&self, directory: &Path) -> impl Iterator<Item = (&OsString, &Name)> {
         self.directories.get(directory).into_iter().flatten()
+    }
+
+    /// The first parts, below a directory, of the directories in which something is.
+    pub(super) fn directories_below(&self, above: &Path) -> BTreeSet<&OsStr> {
+        let from = (Bound::Excluded(above), Bound::Unbounded);
+        let inside = self.directories.range::<Path, _>(from);
+        let inside = inside.take_while(|(directory, _)| directory.starts_with(above));
+        inside
+            .filter(|(_, names)| names.values().any(|name| !matches!(name.what, What::Removed)))
+            .filter_map(|(directory, _)| directory.strip_prefix(above).ok()?.iter().next())
+            .collect()
     }
 
     /// Every name at or below a path.

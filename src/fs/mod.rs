@@ -254,10 +254,15 @@ impl Fs {
         if self.overlay.is_some() { 0 } else { content }
     }
 
-    /// A directory above chunks exists where the source has the directory of their shards.
+    /// A directory above chunks exists where the source has the directory of their shards, or
+    /// where it was made or something in it.
     fn tree_directory(&self, array: &ArrayView, coords: &[u64]) -> Result<Option<Entry>> {
         let path = self.shard_directory(array, coords);
-        let Some(stat) = self.store.shard_directory(&path)? else { return Ok(None) };
+        let stat = match self.store.shard_directory(&path)? {
+            Some(stat) => stat,
+            None if self.is_made(array, coords) => self.storage.stat(&array.source.path)?,
+            None => return Ok(None),
+        };
         let ino = array.inodes.ino(array.tree.number(coords));
         let attr = self.config.ownership.attr(ino, &stat);
         Ok(Some(Entry { attr, generation: 0, lasting: true }))
@@ -285,11 +290,6 @@ impl Fs {
             Target::Live(file) => Ok((self.live_attr(&file)?, true)),
             Target::Tree(array, coords) => {
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
-                let made = coords.len() < array.tree.rank() && self.overlay.is_some();
-                let entry = match entry {
-                    None if made => Some(self.made_directory_at(array, coords)?),
-                    entry => entry,
-                };
                 Ok((entry.ok_or(FsError::NotFound)?.attr, true))
             }
         }

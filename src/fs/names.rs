@@ -10,10 +10,9 @@ use super::directory::Listing;
 use super::document::is_document;
 use super::file::{Handle, Opened};
 use super::live::{Bytes, Change, LiveFile, Place, What};
-use super::nodes::{ArrayView, METADATA_FILE, NodeKind};
+use super::nodes::{METADATA_FILE, NodeKind};
 use super::write::{Caller, SetAttr, check_writable, chunk_mode};
 use super::{Attr, Entry, Fs, FsError, Result, Target};
-use crate::format::Coords;
 use crate::format::chunk_key::number;
 use crate::store::Freshness;
 use crate::store::content::Content;
@@ -122,33 +121,9 @@ impl Fs {
             None => None,
             Some(What::Removed) => Some(None),
             Some(What::File(file)) => Some(Some(self.live_entry(&file)?)),
-            Some(What::Directory) => match self.slot(parent, name)? {
-                Slot::Above(_, place) => Some(Some(self.made_directory(&place)?)),
-                _ => None,
-            },
+            // As any directory above chunks.
+            Some(What::Directory) => None,
         })
-    }
-
-    /// A directory above chunks that was made here.
-    pub(super) fn made_directory(&self, place: &Place) -> Result<Entry> {
-        let Place { array, coords } = place;
-        if let Some(entry) = self.tree_directory(array, coords)? {
-            return Ok(entry);
-        }
-        let ino = array.inodes.ino(array.tree.number(coords));
-        let stat = self.storage.stat(&array.source.path)?;
-        let attr = self.config.ownership.attr(ino, &stat);
-        Ok(Entry { attr, generation: 0, lasting: true })
-    }
-
-    /// The same, if it was made: else there is no such directory.
-    pub(super) fn made_directory_at(&self, array: Arc<ArrayView>, coords: Coords) -> Result<Entry> {
-        let path = array.source.path.join(array.source.layout.keys.key(&coords));
-        let what = self.overlay()?.names().get(&path).map(|name| name.what.clone());
-        match what {
-            Some(What::Directory) => self.made_directory(&Place { array, coords }),
-            _ => Err(FsError::NotFound),
-        }
     }
 
     /// Makes a file and opens it, or opens the one that is there unless it must be new.
@@ -336,7 +311,8 @@ impl Fs {
             Slot::Above(path, place) => {
                 check_writable(&place)?;
                 self.overlay()?.names().put(&path, What::Directory, None);
-                self.made_directory(&place)
+                let entry = self.tree_directory(&place.array, &place.coords)?;
+                entry.ok_or(FsError::NotFound)
             }
             Slot::Source(path) => {
                 self.storage.create_directory(&path)?;
@@ -413,14 +389,15 @@ impl Fs {
         there: Option<&Entry>,
         no_replace: bool,
     ) -> Result<()> {
-        let (Some(from_path), Some(to_path)) = (from.path(), to.path()) else {
+        let (Some(_), Some(to_path)) = (from.path(), to.path()) else {
             let outside = matches!(to, Slot::Outside);
             return Err(if outside { FsError::Invalid } else { FsError::NotPermitted });
         };
         if there.is_some() && no_replace {
             return Err(FsError::Exists);
         }
-        if from_path == to_path {
+        // Two names of one file stay two names.
+        if there.is_some_and(|there| there.attr.ino == moved.attr.ino) {
             return Ok(());
         }
         let is_directory = |entry: &Entry| entry.attr.kind == FileKind::Directory;
@@ -638,8 +615,7 @@ impl Fs {
             }
             Target::Tree(array, coords) => {
                 // A directory above chunks is as the source's is.
-                let entry = self.made_directory(&Place { array, coords })?;
-                Ok(entry.attr)
+                Ok(self.tree_directory(&array, &coords)?.ok_or(FsError::NotFound)?.attr)
             }
             Target::Path(path) if set.size.is_some() && is_document(&path) => {
                 let file = self.document_file(&path)?;

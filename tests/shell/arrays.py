@@ -16,6 +16,7 @@ shard nor metadata.
   --outside    chunks that the array's shape does not reach are read too; they are refused otherwise
 """
 import argparse
+import gzip
 import itertools
 import json
 import os
@@ -28,6 +29,7 @@ from shards import EMPTY, crc32c
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}
 CRC = {"name": "crc32c"}
+GZIP = {"name": "gzip", "configuration": {"level": 1}}
 
 
 def product(numbers):
@@ -72,6 +74,8 @@ LAYOUTS = {
     "nested": array([40, 44], [16, 16], [sharding([8, 8], [sharding([4, 2])])]),
     "nested-start": array([40, 44], [16, 16], [
         sharding([8, 8], [sharding([4, 2], location="start"), CRC], location="start")]),
+    # Read-only in a mount.
+    "compressed": array(**PLANE | {"codecs": [sharding([4, 4]), GZIP]}),
     "rank-0": array([], [], [sharding([])]),
     "rank-1": array([100], [24], [sharding([4])]),
     "rank-3": array([7, 9, 11], [4, 4, 8], [sharding([2, 2, 2])]),
@@ -87,8 +91,8 @@ class Level:
         for codec in codecs[:at]:
             order = codec["configuration"]["order"]
             shape, axes = [shape[i] for i in order], [axes[i] for i in order]
-        assert all(name == "crc32c" for name in names[at + 1:]), names
-        self.checksums = len(names) - at - 1
+        self.after = names[at + 1:]
+        assert set(self.after) <= {"crc32c", "gzip"}, names
         config = codecs[at]["configuration"]
         self.inner = config["chunk_shape"]
         self.axes = axes
@@ -136,8 +140,8 @@ class Level:
 
     def read(self, blob, parent):
         """(coordinates, bytes) of every chunk"""
-        for _ in range(self.checksums):
-            blob = verified(blob, "shard")
+        for codec in reversed(self.after):
+            blob = gzip.decompress(blob) if codec == "gzip" else verified(blob, "shard")
         if len(blob) < self.index_size:
             raise Fault(f"{len(blob)} bytes, its index has {self.index_size}")
         raw = blob[:self.index_size] if self.at_start else blob[len(blob) - self.index_size:]
@@ -186,8 +190,8 @@ class Level:
         if self.index_checksum:
             raw += struct.pack("<I", crc32c(raw))
         blob = raw + body if self.at_start else bytes(body) + raw
-        for _ in range(self.checksums):
-            blob += struct.pack("<I", crc32c(blob))
+        for codec in self.after:
+            blob = gzip.compress(blob) if codec == "gzip" else blob + struct.pack("<I", crc32c(blob))
         return bytes(blob)
 
 

@@ -1,0 +1,316 @@
+"""Processes that write to a mount and note outside of it what they did and what is durable.
+
+Each chunk belongs to one writer, so its versions have an order. A line of a writer's log:
+
+    w CHUNK VERSION      this version is about to be written
+    x CHUNK VERSION      the chunk is about to be removed, which is a version too
+    d CHUNK VERSION      this version is durable: an fsync after it has returned
+    e SECONDS TEXT       something went wrong
+"""
+
+import errno
+import os
+import random
+import time
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from arrays import Array, Wrong
+
+# What writers meet once the daemon is gone.
+GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN}
+
+
+@dataclass
+class History:
+    """What is known of one chunk."""
+
+    durable: int = 0  # the version that cannot be lost; 0: the chunk was never there
+    present: dict[int, bool] = field(default_factory=lambda: {0: False})
+
+    @property
+    def last(self) -> int:
+        return max(self.present)
+
+    def check(self, version: int | None) -> None:
+        """Whether the chunk may be this version, None: absent, after a crash."""
+        if version is None:
+            if any(seq >= self.durable and not there for seq, there in self.present.items()):
+                return
+            raise Wrong(f"absent, but version {self.durable} is durable; {self}")
+        if not self.present.get(version):
+            raise Wrong(f"version {version}, which nobody wrote; {self}")
+        if version < self.durable:
+            raise Wrong(f"version {version}, but version {self.durable} is durable; {self}")
+
+    def settle(self, version: int | None) -> None:
+        """The chunk was found like this, and stays so until it is written again."""
+        if version is None:
+            version = max(seq for seq, there in self.present.items() if not there)
+        self.durable = max(version, self.durable)
+        last = self.last
+        self.present = {seq: there for seq, there in self.present.items() if seq >= self.durable}
+        # What was lost does not come back: only the number goes on.
+        self.present = {seq: there for seq, there in self.present.items()
+                        if seq == self.durable or seq == last}
+        self.present.setdefault(last, False)
+
+    def __str__(self) -> str:
+        recent = sorted(self.present.items())[-8:]
+        return "written: " + " ".join(f"{seq}{'' if there else ' (removed)'}"
+                                      for seq, there in recent)
+
+
+def read_log(path: Path, histories: dict[tuple[int, int], History]) -> list[tuple[float, str]]:
+    """Adds what a writer has noted; returns its errors with their times."""
+    errors = []
+    for line in path.read_text().splitlines():
+        kind, rest = line.split(" ", 1)
+        if kind == "e":
+            when, text = rest.split(" ", 1)
+            errors.append((float(when), text))
+            continue
+        number, chunk, version = map(int, rest.split())
+        history = histories.setdefault((number, chunk), History())
+        if kind == "d":
+            history.durable = max(history.durable, version)
+        else:
+            history.present[version] = kind == "w"
+    return errors
+
+
+class Writer:
+    def __init__(self, arrays: list[Array], mount: Path, log: Path, number: int, of: int,
+                 histories: dict[tuple[int, int], History], sync: bool, seed: str):
+        self.arrays, self.mount = arrays, mount
+        self.number, self.sync = number, sync
+        self.random = random.Random(seed)
+        self.log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.fsyncs = self.random.choice([0, 0.02, 0.1, 0.5])
+        self.own = [(a.number, chunk) for a in arrays for chunk in range(a.chunks)
+                    if chunk // 3 % of == number]
+        self.versions = {chunk: histories[chunk].last if chunk in histories else 0
+                         for chunk in self.own}
+        # What must be read now: (length, checksum), None if it was removed.
+        self.now: dict[tuple[int, int], tuple[int, int] | None] = {}
+        self.unsafe: set[tuple[int, int]] = set()
+        self.temporary = 0
+
+    def log(self, line: str) -> None:
+        os.write(self.log_file, f"{line}\n".encode())
+
+    def run(self, stopped) -> None:
+        errors = 0
+        while not stopped():
+            try:
+                self.step()
+            except OSError as error:
+                self.log(f"e {time.monotonic()} {self.doing}: {error}")
+                errors += 1
+                if error.errno in GONE or errors > 20:
+                    return
+                time.sleep(0.002)
+            except Wrong as wrong:
+                self.log(f"e {time.monotonic()} {self.doing}: {wrong}")
+                return
+
+    def step(self) -> None:
+        kinds = {self.write: 50, self.replace: 15, self.patch: 10, self.remove: 10,
+                 self.read: 6, self.list: 1, self.sync_directory: 3, self.burst: 1,
+                 self.link: 4}
+        (kind,) = self.random.choices(list(kinds), kinds.values())
+        chunk = self.random.choice(self.own)
+        self.doing = f"{kind.__name__} {self.path(chunk)}"
+        kind(chunk)
+
+    def path(self, chunk: tuple[int, int]) -> Path:
+        array = self.arrays[chunk[0]]
+        return self.mount / array.name / array.chunk_key(chunk[1])
+
+    # --- one change ------------------------------------------------------------------------------
+
+    def begin(self, chunk: tuple[int, int], kind: str) -> int:
+        self.versions[chunk] += 1
+        self.log(f"{kind} {chunk[0]} {chunk[1]} {self.versions[chunk]}")
+        self.now.pop(chunk, None)
+        self.unsafe.discard(chunk)
+        return self.versions[chunk]
+
+    def done(self, chunk: tuple[int, int], content: bytes | None, durable: bool) -> None:
+        self.now[chunk] = None if content is None else (len(content), zlib.crc32(content))
+        if durable or self.sync:
+            self.log(f"d {chunk[0]} {chunk[1]} {self.versions[chunk]}")
+        else:
+            self.unsafe.add(chunk)
+
+    def content(self, chunk: tuple[int, int]) -> bytes:
+        return self.arrays[chunk[0]].content(chunk[1], self.begin(chunk, "w"))
+
+    def open(self, path: Path, flags: int) -> int:
+        for last in (False, False, True):
+            try:
+                return os.open(path, flags, 0o644)
+            except FileNotFoundError:
+                # A directory goes with its last chunk.
+                if last or not flags & os.O_CREAT:
+                    raise
+                path.parent.mkdir(parents=True, exist_ok=True)
+        raise AssertionError
+
+    def put(self, file: int, content: bytes) -> None:
+        pieces = self.random.choice([1, 1, 2, 3])
+        step = -(-len(content) // pieces)
+        for at in range(0, len(content), step):
+            piece = content[at:at + step]
+            while piece:
+                piece = piece[os.write(file, piece):]
+
+    def finish(self, file: int) -> bool:
+        """Closes a file; whether it was synced before."""
+        try:
+            if durable := self.random.random() < self.fsyncs:
+                os.fsync(file)
+        finally:
+            os.close(file)
+        return durable
+
+    def write(self, chunk: tuple[int, int]) -> None:
+        content = self.content(chunk)
+        file = self.open(self.path(chunk), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.put(file, content)
+        except BaseException:
+            os.close(file)
+            raise
+        self.done(chunk, content, self.finish(file))
+
+    def replace(self, chunk: tuple[int, int]) -> None:
+        path, content = self.path(chunk), self.content(chunk)
+        other = self.temporary_name(path)
+        file = self.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self.put(file, content)
+            if self.random.random() < 0.3:
+                os.fsync(file)
+            if self.random.random() < 0.5:
+                os.close(file)
+                file = None
+            os.rename(other, path)
+        except BaseException:
+            if file is not None:
+                os.close(file)
+            raise
+        self.done(chunk, content, file is not None and self.finish(file))
+
+    def link(self, chunk: tuple[int, int]) -> None:
+        """As clients do that must not overwrite."""
+        path = self.path(chunk)
+        if self.now.get(chunk, ()) is not None:
+            return
+        content = self.content(chunk)
+        other = self.temporary_name(path)
+        file = self.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self.put(file, content)
+        finally:
+            os.close(file)
+        os.link(other, path)
+        os.unlink(other)
+        self.done(chunk, content, False)
+
+    def temporary_name(self, path: Path) -> Path:
+        self.temporary += 1
+        return path.with_name(f".tmp-{self.number}-{self.temporary}")
+
+    def patch(self, chunk: tuple[int, int]) -> None:
+        """Over the old bytes, without cutting them off first; the end first."""
+        if not self.now.get(chunk) or self.arrays[chunk[0]].packed:
+            return
+        content = self.content(chunk)
+        file = self.open(self.path(chunk), os.O_RDWR)
+        half = len(content) // 2
+        try:
+            os.pwrite(file, content[half:], half)
+            os.pwrite(file, content[:half], 0)
+        except BaseException:
+            os.close(file)
+            raise
+        self.done(chunk, content, self.finish(file))
+
+    def remove(self, chunk: tuple[int, int]) -> None:
+        if not self.now.get(chunk):
+            return
+        self.begin(chunk, "x")
+        os.unlink(self.path(chunk))
+        self.done(chunk, None, False)
+
+    def burst(self, chunk: tuple[int, int]) -> None:
+        """All own chunks of a shard, one after the other; now and then they are removed."""
+        array = self.arrays[chunk[0]]
+        shard = array.shard_of(chunk[1])
+        members = [one for one in self.own
+                   if one[0] == chunk[0] and array.shard_of(one[1]) == shard]
+        what = self.remove if self.random.random() < 0.3 else self.write
+        for one in members:
+            self.doing = f"burst {what.__name__} {self.path(one)}"
+            what(one)
+
+    # --- what else there is ----------------------------------------------------------------------
+
+    def read(self, chunk: tuple[int, int]) -> None:
+        """A writer sees at once what it has written."""
+        known = self.random.sample(list(self.now), min(3, len(self.now)))
+        for one in known:
+            wanted = self.now[one]
+            self.doing = f"read {self.path(one)}"
+            try:
+                found = self.path(one).read_bytes()
+            except FileNotFoundError:
+                if wanted is not None:
+                    raise Wrong("not there just after it was written") from None
+                continue
+            if wanted is None:
+                raise Wrong("there again after it was removed")
+            if (len(found), zlib.crc32(found)) != wanted:
+                raise Wrong(f"not what was written: {describe(self.arrays, one, found)}, "
+                            f"instead of version {self.versions[one]}")
+
+    def list(self, chunk: tuple[int, int]) -> None:
+        directory = self.path(chunk).parent
+        try:
+            names = set(os.listdir(directory))
+        except FileNotFoundError:
+            names = set()
+        for one, wanted in self.now.items():
+            path = self.path(one)
+            if path.parent == directory and (path.name in names) != (wanted is not None):
+                raise Wrong(f"{path.name} is listed, but removed" if wanted is None
+                            else f"{path.name} is not listed, but there")
+
+    def sync_directory(self, chunk: tuple[int, int]) -> None:
+        """All that was written below it before is durable then."""
+        directory = self.path(chunk).parent
+        for _ in range(self.random.randrange(4)):
+            if directory != self.mount:
+                directory = directory.parent
+        before = [one for one in self.unsafe if directory in self.path(one).parents]
+        self.doing = f"fsync {directory}"
+        try:
+            file = os.open(directory, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+        for one in before:
+            self.log(f"d {one[0]} {one[1]} {self.versions[one]}")
+            self.unsafe.discard(one)
+
+
+def describe(arrays: list[Array], chunk: tuple[int, int], stored: bytes) -> str:
+    try:
+        return f"version {arrays[chunk[0]].version(chunk[1], stored)}"
+    except Wrong as wrong:
+        return str(wrong)
