@@ -620,8 +620,7 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
         kind: file_type(attr.kind),
         // Permission bits alone: twelve.
         perm: u16::try_from(attr.mode & 0o7777).unwrap_or(0),
-        // As btrfs does: a directory's subdirectories are not counted.
-        nlink: 1,
+        nlink: attr.links,
         uid: attr.uid,
         gid: attr.gid,
         rdev: 0,

@@ -3,6 +3,7 @@
 //! of the mount.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+#![allow(clippy::cast_possible_truncation, reason = "files of tests are short")]
 
 mod support;
 

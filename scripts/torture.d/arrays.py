@@ -281,7 +281,8 @@ def left_over(source: Path, arrays: list[Array]) -> list[str]:
         wanted |= {source / array.name / array.key(shard) for shard in array.shards()}
     left = []
     for top, directories, files in os.walk(source):
-        left += [str(path) for name in files if (path := Path(top, name)) not in wanted]
+        left += [str(path) for name in files
+                 if (path := Path(top, name)) not in wanted and not name.startswith(".tmp-")]
         left += [str(Path(top, name)) for name in directories if name == ".shardfs"]
     return left
 

@@ -27,11 +27,13 @@ class History:
     """What is known of one chunk."""
 
     durable: int = 0  # the version that cannot be lost; 0: the chunk was never there
+    # Versions it may have, and whether it is there in them.
     present: dict[int, bool] = field(default_factory=lambda: {0: False})
+    last: int = 0
 
-    @property
-    def last(self) -> int:
-        return max(self.present)
+    def attempt(self, version: int, there: bool) -> None:
+        self.present[version] = there
+        self.last = max(self.last, version)
 
     def check(self, version: int | None) -> None:
         """Whether the chunk may be this version, None: absent, after a crash."""
@@ -40,26 +42,22 @@ class History:
                 return
             raise Wrong(f"absent, but version {self.durable} is durable; {self}")
         if not self.present.get(version):
-            raise Wrong(f"version {version}, which nobody wrote; {self}")
+            raise Wrong(f"version {version}, which cannot be; {self}")
         if version < self.durable:
             raise Wrong(f"version {version}, but version {self.durable} is durable; {self}")
 
     def settle(self, version: int | None) -> None:
-        """The chunk was found like this, and stays so until it is written again."""
+        """The chunk was found like this for good: what else was written is lost and stays so."""
+        self.check(version)
+        there = version is not None
         if version is None:
             version = max(seq for seq, there in self.present.items() if not there)
-        self.durable = max(version, self.durable)
-        last = self.last
-        self.present = {seq: there for seq, there in self.present.items() if seq >= self.durable}
-        # What was lost does not come back: only the number goes on.
-        self.present = {seq: there for seq, there in self.present.items()
-                        if seq == self.durable or seq == last}
-        self.present.setdefault(last, False)
+        self.durable, self.present = version, {version: there}
 
     def __str__(self) -> str:
         recent = sorted(self.present.items())[-8:]
-        return "written: " + " ".join(f"{seq}{'' if there else ' (removed)'}"
-                                      for seq, there in recent)
+        return "known: " + " ".join(f"{seq}{'' if there else ' (removed)'}"
+                                    for seq, there in recent)
 
 
 def read_log(path: Path, histories: dict[tuple[int, int], History]) -> list[tuple[float, str]]:
@@ -76,7 +74,7 @@ def read_log(path: Path, histories: dict[tuple[int, int], History]) -> list[tupl
         if kind == "d":
             history.durable = max(history.durable, version)
         else:
-            history.present[version] = kind == "w"
+            history.attempt(version, kind == "w")
     return errors
 
 
@@ -89,7 +87,7 @@ class Writer:
         self.log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.fsyncs = self.random.choice([0, 0.02, 0.1, 0.5])
         self.own = [(a.number, chunk) for a in arrays for chunk in range(a.chunks)
-                    if chunk // 3 % of == number]
+                    if chunk % of == number]
         self.versions = {chunk: histories[chunk].last if chunk in histories else 0
                          for chunk in self.own}
         # What must be read now: (length, checksum), None if it was removed.

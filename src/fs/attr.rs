@@ -16,6 +16,8 @@ pub struct Attr {
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u32,
+    /// Names that it has.
+    pub links: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -48,6 +50,8 @@ impl Ownership {
         Attr {
             ino,
             kind: stat.kind,
+            // As btrfs does: a directory's subdirectories are not counted.
+            links: 1,
             mode: stat.mode & !self.umask.unwrap_or(0),
             uid: self.uid.unwrap_or(stat.uid),
             gid: self.gid.unwrap_or(stat.gid),

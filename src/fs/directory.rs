@@ -4,6 +4,7 @@
 //! position   0  start                          (any directory)
 //!     1 .. 2^61  after chunk or coordinate n-1 (directories of chunks; listed last)
 //!     2^62 + n   after the n-th other name     (the directory of a sharded array)
+//!     2^62 + 2^60 + n   after file n of the mount alone
 //!     any other  the source's own position     (directories that are passed through)
 //!     DOT, DOT_DOT
 //! ```
@@ -19,7 +20,7 @@ use super::control::{DIRECTORY_NAME, STATS_NAME, WAITING_NAME};
 use super::live::{LiveFile, Name, What};
 use super::nodes::ArrayView;
 use super::paths::Paths;
-use super::{Fs, FsError, NodeKind, Result, Target};
+use super::{Fs, FsError, METADATA_FILE, NodeKind, Result, Target};
 use crate::format::Coords;
 use crate::format::grid::ShardAxis;
 use crate::store::storage::{DirItem, FileKind};
@@ -31,6 +32,8 @@ const DOT: u64 = i64::MAX as u64 - 9;
 const DOT_DOT: u64 = i64::MAX as u64 - 8;
 /// Positions after other names begin here.
 const OTHER: u64 = 1 << 62;
+/// Positions after files that are in the mount alone begin here.
+const SCRATCH: u64 = OTHER + (1 << 60);
 
 /// To find out which directories hold a chunk, no more shard indexes than this are read for one
 /// of them: beyond that, a shard that may hold one is enough.
@@ -199,11 +202,16 @@ impl Lister<'_> {
         };
         if chunks_from == 0 {
             let from = usize::try_from(position.saturating_sub(OTHER)).unwrap_or(usize::MAX);
-            let others = self.other_names(directory, array)?;
-            for (name, next) in others.iter().zip(OTHER + 1..).skip(from) {
-                if self.path_item(&directory.join(name), None, next).is_break() {
-                    return Ok(ControlFlow::Break(()));
+            if position < SCRATCH {
+                let others = self.other_names(directory, array)?;
+                for (name, next) in others.iter().zip(OTHER + 1..).skip(from) {
+                    if self.path_item(&directory.join(name), None, next).is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
                 }
+            }
+            if self.scratch(&self.fs.scratch_in(directory), position).is_break() {
+                return Ok(ControlFlow::Break(()));
             }
         }
         if array.tree.is_flat() {
@@ -268,12 +276,9 @@ impl Lister<'_> {
         let staged = self.fs.staged_below(array, coords);
         // Names that are no coordinates come first; where no chunk's name has a prefix, they are
         // names of the array's own directory.
-        if (from == 0 || from > OTHER) && !(coords.is_empty() && array.tree.top_depth() == 1) {
-            for (number, name, file) in &staged.others {
-                if from <= OTHER + number && self.live(name, file, OTHER + number + 1).is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
-            }
+        let is_own = coords.is_empty() && array.tree.top_depth() == 1;
+        if (from == 0 || from > OTHER) && !is_own && self.scratch(&staged.others, from).is_break() {
+            return Ok(ControlFlow::Break(()));
         }
         let mut from = if from > OTHER { 0 } else { from };
         let staged_shards: BTreeSet<u64> =
@@ -420,6 +425,17 @@ impl Lister<'_> {
         }
     }
 
+    /// Files that are in the mount alone, after a position.
+    fn scratch(&mut self, files: &[Scratch], position: u64) -> ControlFlow<()> {
+        for (number, name, file) in files {
+            let next = SCRATCH + number;
+            if position < next {
+                self.live(name, file, next)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
     /// A file that is ahead of its shard, or in the mount alone.
     fn live(&mut self, name: &OsStr, file: &LiveFile, next: u64) -> ControlFlow<()> {
         let entry = match self.listing {
@@ -480,8 +496,11 @@ struct Staged {
     /// By their coordinate.
     coords: BTreeMap<u64, What>,
     /// Those that are none, with their numbers.
-    others: Vec<(u64, OsString, Arc<LiveFile>)>,
+    others: Vec<Scratch>,
 }
+
+/// A file that is in the mount alone: its number, its name.
+type Scratch = (u64, OsString, Arc<LiveFile>);
 
 impl Fs {
     fn is_removed(&self, path: &Path) -> bool {
@@ -498,6 +517,23 @@ impl Fs {
             return false;
         }
         names.all(&path).any(|(_, name)| !matches!(name.what, What::Removed))
+    }
+
+    /// Files in an array's own directory that are in the mount alone.
+    fn scratch_in(&self, directory: &Path) -> Vec<Scratch> {
+        let Some(overlay) = &self.overlay else { return Vec::new() };
+        let names = overlay.names();
+        let mut files: Vec<Scratch> = names
+            .below(directory)
+            .filter_map(|(name, entry)| match &entry.what {
+                What::File(file) if entry.place.is_none() && name != METADATA_FILE => {
+                    Some((entry.number, name.clone(), Arc::clone(file)))
+                }
+                _ => None,
+            })
+            .collect();
+        files.sort_by_key(|(number, ..)| *number);
+        files
     }
 
     fn staged_below(&self, array: &ArrayView, coords: &[u64]) -> Staged {
@@ -633,5 +669,16 @@ fn is_hidden(name: &OsStr) -> bool {
 /// Attributes that are not believed for any time: a lookup will tell what is wrong.
 fn unknown(ino: u64, kind: FileKind) -> Attr {
     let time = crate::store::storage::Timestamp::default();
-    Attr { ino, kind, mode: 0, uid: 0, gid: 0, size: 0, mtime: time, ctime: time, block: 4096 }
+    Attr {
+        ino,
+        kind,
+        links: 1,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        mtime: time,
+        ctime: time,
+        block: 4096,
+    }
 }

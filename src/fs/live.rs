@@ -181,21 +181,23 @@ impl Overlay {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// A file without a name; `ino` if no other file has that number.
+    /// A file without a name; `ino`, which the kernel may know already, if no other file has that
+    /// number.
     pub(super) fn file(&self, ino: Option<u64>, state: LiveState) -> Arc<LiveFile> {
         let mut names = self.names();
-        let ino = match ino.filter(|ino| !names.inodes.contains_key(ino)) {
-            Some(ino) => ino,
+        let (ino, lookups) = match ino.filter(|ino| !names.inodes.contains_key(ino)) {
+            // It forgets all it was told at once: more than it is told from now on.
+            Some(ino) => (ino, 1),
             None => loop {
                 let ino = inode::of_live(names.next_number());
                 if !names.inodes.contains_key(&ino) {
-                    break ino;
+                    break (ino, 0);
                 }
             },
         };
         let (counted, memory) = (AtomicU64::new(0), Arc::clone(&self.memory));
         let file = Arc::new(LiveFile { ino, state: Mutex::new(state), counted, memory });
-        names.inodes.insert(ino, Known { file: Arc::clone(&file), lookups: 0 });
+        names.inodes.insert(ino, Known { file: Arc::clone(&file), lookups });
         file
     }
 }

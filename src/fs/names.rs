@@ -93,9 +93,20 @@ impl Fs {
                         None => Slot::Outside,
                     });
                 }
+                if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
+                    && array.tree.top_depth() == array.tree.rank()
+                    && resembles_chunk(name, array.source.layout.keys.prefixed)
+                    && !self.is_in_source(&path)
+                {
+                    return Ok(Slot::Scratch(path));
+                }
                 Ok(Slot::Source(path))
             }
         }
+    }
+
+    fn is_in_source(&self, path: &Path) -> bool {
+        self.storage.lstat(path).is_ok()
     }
 
     /// What a name stands for, without telling the kernel of it.
@@ -464,8 +475,6 @@ impl Fs {
                     state.bytes = Bytes::Here(content);
                     state.mtime = entry.attr.mtime;
                 }
-                // The kernel knows it already, and will forget it at least once.
-                self.overlay()?.names().told(file.ino);
                 Ok(file)
             }
             Slot::Scratch(path) => {
@@ -798,6 +807,15 @@ pub struct OpenHow {
     pub truncate: bool,
     /// It must not exist.
     pub exclusive: bool,
+}
+
+/// Whether a file is called like a chunk, but for what follows: temporary files and locks are.
+fn resembles_chunk(name: &OsStr, prefixed: bool) -> bool {
+    match name.as_encoded_bytes() {
+        [b'c', b'.', ..] => prefixed,
+        [first, ..] => !prefixed && first.is_ascii_digit(),
+        [] => false,
+    }
 }
 
 fn in_tree(path: PathBuf, place: Place) -> Slot {

@@ -296,9 +296,10 @@ impl Fs {
 
     /// Attributes of a file that is ahead of its shard.
     pub(super) fn live_attr(&self, file: &LiveFile) -> Result<Attr> {
-        let (bytes, mode, uid, gid, mtime) = {
+        let (bytes, mode, uid, gid, mtime, links) = {
             let state = file.state();
-            (state.bytes.clone(), state.mode, state.uid, state.gid, state.mtime)
+            let links = u32::try_from(state.names.len()).unwrap_or(u32::MAX);
+            (state.bytes.clone(), state.mode, state.uid, state.gid, state.mtime, links)
         };
         let size = match bytes {
             Bytes::Here(content) => content.nbytes(),
@@ -320,7 +321,7 @@ impl Fs {
             mtime,
             ctime: mtime,
         };
-        Ok(self.config.ownership.attr(file.ino, &stat))
+        Ok(Attr { links, ..self.config.ownership.attr(file.ino, &stat) })
     }
 
     /// The entry of such a file, which the kernel is about to be told.

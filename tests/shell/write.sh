@@ -1,0 +1,1277 @@
+#!/bin/bash
+# Writing through a mount, with everyday tools and the ways of real programs.
+#
+# Most checks do the same thing twice, in an ordinary directory with the same chunk files and in the mount.
+# Both must say the same and end up with the same files.  Then the shards are read without the program
+# (arrays.py), the mount is ended, the shards are read again, and so is a new read-only mount.
+
+# What ls shows is what is tested; the names are numbers.
+# shellcheck disable=SC2012 source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/shell
+export PYTHONDONTWRITEBYTECODE=1
+# Where the program saves what it cannot write.
+export XDG_STATE_HOME=$TMP/state
+log=$TMP/log
+
+# --- arrays and what must be in them -------------------------------------------------------------------
+
+# In a directory "c" below: its key separator is "/", and shards have 2 x 4 chunks.
+plane=slash
+mkdir "$TMP/made" "$TMP/data"
+mapfile -t layouts < <(python3 "$here/arrays.py" layouts)
+for layout in "${layouts[@]}"; do
+    python3 "$here/arrays.py" make "$TMP/made/$layout" "$layout"
+    python3 "$here/arrays.py" extract "$TMP/made/$layout" "$TMP/made/$layout.files"
+done
+python3 - "$TMP/data" <<'PY'
+import os
+import random
+import sys
+
+numbers = random.Random(1)
+for name, size in ("small", 300), ("page", 4096), ("medium", 70001), ("large", 3 << 20):
+    with open(os.path.join(sys.argv[1], name), "wb") as f:
+        f.write(numbers.randbytes(size))
+with open(os.path.join(sys.argv[1], "text"), "w") as f:
+    f.writelines(f"line {n} is text\n" for n in range(200))
+PY
+data=$TMP/data
+
+# Chunks of the plane that are there, and some that are not.
+mapfile -t present < <(cd "$TMP/made/$plane.files" && find c -type f -size +0 | sort -V)
+mapfile -t absent < <(comm -23 <(printf 'c/%s\n' {0..4}/{0..10} | sort) \
+    <(cd "$TMP/made/$plane.files" && find c -type f | sort))
+
+# fresh LAYOUT [OPTION...]: a new array, mounted for writing.  Sets source, want (its chunks as plain files)
+# and MP.
+fresh() {
+    local layout=$1
+    shift
+    source=$(mktemp -d "$TMP/src.XXXXXX")/a.zarr
+    want=$source.files
+    cp -r "$TMP/made/$layout" "$source"
+    cp -r "$TMP/made/$layout.files" "$want"
+    mount_view "$source" --rw --log-file "$log" "$@"
+}
+
+# fresh_group [OPTION...]: the same with the program's own sample, a group with the array "waves".
+fresh_group() {
+    source=$(mktemp -d "$TMP/src.XXXXXX")/s.zarr
+    want=$source.files
+    "$SHARDFS" create --sample "$source"
+    python3 "$here/arrays.py" extract "$source" "$want"
+    mount_view "$source" --rw --log-file "$log" "$@"
+}
+
+contents() { (cd "$1" && find . -type f ! -name zarr.json -print0 | sort -z | xargs -0 -r sha256sum); }
+same_files() { diff <(contents "$want") <(contents "$1"); }
+
+# in_shards [--mounted]: what the shards of the source hold, and that they break no rule
+in_shards() {
+    rm -rf "$TMP/extracted"
+    mkdir "$TMP/extracted"
+    python3 "$here/arrays.py" extract "$source" "$TMP/extracted" "$@"
+    same_files "$TMP/extracted"
+}
+
+# Everywhere what is in the plain directory; at the end nothing but shards and metadata is in the source.
+settled() {
+    same_files "$MP"
+    # fsync of the mount's root
+    sync "$MP"
+    in_shards --mounted
+    same_files "$MP"
+    ended
+}
+ended() {
+    unmount_view
+    in_shards
+    mount_view "$source"
+    same_files "$MP"
+    unmount_view
+}
+
+# both COMMAND...: in both directories, with the same result and the same words
+both() {
+    local in_want=0 in_mount=0
+    (cd "$want" && "$@") </dev/null >"$TMP/in-want" 2>&1 || in_want=$?
+    (cd "$MP" && "$@") </dev/null >"$TMP/in-mount" 2>&1 || in_mount=$?
+    diff "$TMP/in-want" "$TMP/in-mount"
+    [[ $in_want == "$in_mount" ]] || {
+        echo "exit $in_mount, expected $in_want: $*"
+        return 1
+    }
+}
+
+# The same, and it must work.
+done_by() {
+    both "$@"
+    (cd "$MP" && "$@") >/dev/null
+}
+# The same with a script, for more than one command.
+script() { both bash -euc "$@"; }
+
+# --- every pattern, on every layout --------------------------------------------------------------------
+
+patterns() {
+    local layout=$1
+    shift
+    fresh "$layout" "$@"
+    python3 "$here/patterns.py" "$want" "$layout" >"$TMP/in-want"
+    python3 "$here/patterns.py" "$MP" "$layout" >"$TMP/in-mount"
+    diff "$TMP/in-want" "$TMP/in-mount"
+    settled
+}
+for layout in "${layouts[@]}"; do
+    [[ $layout == compressed ]] || check "all patterns: $layout" patterns "$layout"
+done
+for how in append in-place rewrite; do
+    for layout in slash start nested; do
+        check "all patterns: $layout, --update=$how" patterns "$layout" "--update=$how"
+    done
+done
+check "all patterns: every close is a commit" patterns slash -o sync
+check "all patterns: memory for a few chunks only" patterns slash --dirty-limit 16K
+
+# --- tools ---------------------------------------------------------------------------------------------
+
+redirected() {
+    fresh $plane
+    script 'cat "$0" >"$1"; cat "$0" >"$2"; printf more >>"$1"; printf more >>"$3"; : >"$4"' \
+        "$data/small" "${present[0]}" "${absent[0]}" "${present[1]}" "${present[2]}"
+    both tee -a "${present[3]}" "${absent[1]}"
+    settled
+}
+check "> and >> of the shell" redirected
+
+with_dd() {
+    fresh $plane
+    both dd if="$data/page" of="${present[0]}" status=none
+    both dd if="$data/small" of="${present[1]}" bs=7 seek=3 count=5 conv=notrunc status=none
+    both dd if="$data/small" of="${absent[0]}" bs=100 seek=50 conv=notrunc,fsync status=none
+    both dd if="$data/medium" of="${present[2]}" bs=64K oflag=direct,append conv=notrunc iflag=fullblock status=none
+    both dd if="$data/page" of="${present[3]}" bs=1K oflag=sync status=none
+    both dd if="$data/page" of="${present[0]}" conv=excl status=none
+    settled
+}
+check "dd, conv=notrunc, seek, oflag=append, conv=excl" with_dd
+
+copied() {
+    fresh $plane
+    both cp "$data/medium" "${present[0]}"
+    both cp "$data/medium" "${absent[0]}"
+    both cp "${present[1]}" "${present[2]}"
+    both cp --reflink=auto --sparse=always "$data/page" "${present[3]}"
+    both cp -n "$data/page" "${present[4]}"
+    both cp --remove-destination "$data/page" "${present[5]}"
+    both cp -b --suffix=.old "$data/page" "${present[6]}"
+    both rm "${present[6]}.old"
+    touch -d '2001-02-03 04:05:06.789' "$data/small"
+    chmod 600 "$data/small"
+    both cp -a "$data/small" "${present[7]}"
+    both cp -a "$data/small" "${absent[1]}"
+    # With its time, which is there after the commit as well.
+    sync "$MP"
+    sleep 1.1
+    [[ $(stat -c %y "$MP/${present[7]}" "$MP/${absent[1]}" | uniq -c) == *" 2 2001-02-03 04:05:06.789"* ]]
+    settled
+}
+check "cp, cp -a, cp -n, cp --remove-destination, cp -b" copied
+
+copied_tree() {
+    fresh $plane
+    mkdir "$TMP/tree"
+    cp -r "$TMP/made/$plane.files/c" "$TMP/tree"
+    # Other chunks than those that are there, and other contents.
+    (cd "$TMP/tree/c" && mv 0 5 && mv 4 0 && mv 5 4 && cp "$data/medium" 2/3 && rm 3/1*)
+    both cp -r "$TMP/tree/c" .
+    both cp -rT "$TMP/tree/c/1" c/3
+    both cp -a "$TMP/tree/c/2" "$TMP/tree/c/4" c
+    settled
+}
+check "cp -r and cp -a of a tree of chunks" copied_tree
+
+moved() {
+    fresh $plane
+    # In, over, out.
+    cp "$data/medium" "$want/../in"
+    script 'cp "$0" "$PWD.in"; mv "$PWD.in" "$1"; cp "$0" "$PWD.in"; mv "$PWD.in" "$2"; mv "$3" "$PWD.out"' \
+        "$data/medium" "${present[0]}" "${absent[0]}" "${present[1]}"
+    cmp "$MP.out" "$want.out"
+    # Within a directory and from one to another, onto others and onto new ones.
+    both mv "${present[2]}" "${present[3]}"
+    both mv "${present[4]}" "${absent[1]}"
+    both mv -n "${present[5]}" "${present[6]}"
+    both mv -n "${present[7]}" "${absent[2]}"
+    both mv "${present[8]}" "${absent[-1]}"
+    both mv "${present[-1]}" "${present[9]}"
+    both mv "${present[10]}" "${present[10]}"
+    both mv "${present[-2]}" "${present[-3]}" c/0/
+    settled
+}
+check "mv in, out, within and across directories, mv -n" moved
+
+# rename(2) with its flags; what is read at once and after a commit is what was renamed.
+renamed() {
+    fresh $plane
+    cat >"$TMP/renames.py" <<'PY'
+import ctypes
+import errno
+import os
+import sys
+
+NOREPLACE = 1
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def rename(a, b, flags):
+    done = libc.renameat2(-100, a.encode(), -100, b.encode(), flags)
+    print(a, b, flags, errno.errorcode[ctypes.get_errno()] if done else "done")
+
+
+chunk, other, absent, absent_too = sys.argv[1:]
+rename(chunk, other, NOREPLACE)
+rename(chunk, absent, NOREPLACE)
+rename(chunk, other, 0)
+rename(absent, chunk, 0)
+rename(chunk, os.path.dirname(chunk), 0)
+with open(absent + ".tmp", "wb") as f:
+    f.write(b"published")
+rename(absent + ".tmp", other, NOREPLACE)
+rename(absent + ".tmp", absent_too, NOREPLACE)
+PY
+    both python3 "$TMP/renames.py" "${present[0]}" "${present[1]}" "${absent[0]}" "${absent[1]}"
+    settled
+}
+check "renameat2 with RENAME_NOREPLACE" renamed
+
+committed_after_mv() {
+    fresh $plane
+    # The kernel knows both before.
+    both cat "${present[0]}" "${present[1]}"
+    both mv "${present[0]}" "${present[1]}"
+    sync "$MP"
+    both cat "${present[1]}"
+    both cp "$data/small" "${present[1]}"
+    sync "$MP"
+    both cat "${present[0]}"
+    both cp "$data/page" "${present[0]}"
+    both cat "${present[1]}"
+    settled
+}
+check "a chunk moved onto another is there before, at and after the commit" committed_after_mv
+
+linked() {
+    fresh $plane
+    script 'cp "$0" "$1.tmp"; ln "$1.tmp" "$1"; rm "$1.tmp"' "$data/page" "${absent[0]}"
+    # It is there already: told, and left alone.
+    both bash -c 'cp "$0" "$1.tmp"; ln "$1.tmp" "$1"; rm "$1.tmp"' "$data/page" "${present[0]}"
+    # From outside a link is no way in; ln says so and nothing happens.
+    fails_with "cross-device" ln "$data/page" "$MP/${absent[1]}"
+    settled
+}
+check "link and unlink as a publication" linked
+
+edited() {
+    fresh $plane
+    both cp "$data/text" "${present[0]}"
+    both sed -i 's/text/prose/' "${present[0]}"
+    sync "$MP"
+    both sed -i 5d "${present[0]}"
+    both sed -i.old 's/prose/text/' "${present[0]}"
+    both rm "${present[0]}.old"
+    if command -v perl >/dev/null; then both perl -pi -e 's/line/row/' "${present[0]}"; fi
+    if command -v ed >/dev/null; then both ed -s "${present[0]}" <<<$'1d\nw\nq'; fi
+    settled
+}
+check "sed -i, perl -i" edited
+
+unpacked() {
+    fresh $plane
+    mkdir -p "$TMP/pack"
+    cp -r "$TMP/made/$plane.files/c" "$TMP/pack"
+    cp "$data/medium" "$TMP/pack/${present[0]}"
+    cp "$data/small" "$TMP/pack/${absent[0]}"
+    tar -C "$TMP/pack" -cf "$TMP/pack.tar" c
+    both tar xf "$TMP/pack.tar"
+    both tar xf "$TMP/pack.tar" --overwrite
+    both tar xpf "$TMP/pack.tar" --unlink-first
+    both tar xf "$TMP/pack.tar" --skip-old-files
+    # Their times, from the archive.
+    [[ $(stat -c %Y "$MP/${present[0]}") == "$(stat -c %Y "$TMP/pack/${present[0]}")" ]]
+    settled
+}
+check "tar x over what is there, and with --unlink-first" unpacked
+
+with_rsync() {
+    fresh $plane
+    local tree=$TMP/rsync.$1
+    mkdir "$tree"
+    cp -r "$TMP/made/$plane.files/c" "$tree"
+    (cd "$tree" && cp "$data/medium" "${present[0]}" && cp "$data/small" "${absent[0]}" && rm -r c/3 c/0/1*)
+    local options=(-a --delete)
+    [[ $1 == plain ]] || options+=("--$1")
+    both rsync "${options[@]}" "$tree/c/" c/
+    # Nothing is left to send, at once and after the commit; times of directories are the source's.
+    [[ -z $(rsync -aniO --delete "$tree/c/" "$MP/c/") ]]
+    sync "$MP"
+    sleep 1.1
+    [[ -z $(rsync -aniO --delete "$tree/c/" "$MP/c/") ]]
+    cp "$data/page" "$tree/${present[1]}"
+    both rsync "${options[@]}" -c "$tree/c/" c/
+    settled
+}
+if command -v rsync >/dev/null; then
+    check "rsync -a --delete, twice" with_rsync plain
+    check "rsync -a --delete --inplace" with_rsync inplace
+    check "rsync -a --delete --append-verify" with_rsync append-verify
+else
+    skip "rsync: not installed"
+fi
+
+resized() {
+    fresh $plane
+    both truncate -s 10 "${present[0]}"
+    both truncate -s 0 "${present[1]}"
+    both truncate -s 100000 "${present[2]}"
+    both truncate -s 5 "${absent[0]}"
+    both truncate -s +17 "${present[3]}"
+    both fallocate -l 100 "$TMP/unrelated"
+    settled
+}
+check "truncate -s shorter, longer, to nothing, of a new chunk" resized
+
+touched() {
+    fresh $plane
+    both touch -d '2001-02-03 04:05:06.789' "${present[0]}"
+    both touch "${absent[0]}"
+    both touch -c "${absent[1]}"
+    [[ $(stat -c %y "$MP/${present[0]}") == "2001-02-03 04:05:06.789"* ]]
+    both chmod 644 "${present[1]}"
+    both chmod 600 "${present[1]}" "${absent[0]}"
+    both chown "$(id -u):$(id -g)" "${present[1]}" "${absent[0]}"
+    if [[ $(id -u) == 0 ]]; then
+        fails_with "not permitted" chown 1234 "$MP/${present[1]}"
+    fi
+    # Neither is a change of the content.
+    both cat "${present[0]}" "${present[1]}"
+    sync "$MP"
+    sleep 1.1
+    [[ $(stat -c %y "$MP/${present[0]}") == "2001-02-03 04:05:06.789"* ]]
+    settled
+}
+check "touch, touch -d, chmod, chown to the same owner" touched
+
+directories() {
+    fresh $plane
+    both mkdir -p c/0 c/3
+    both mkdir c/0
+    both rmdir c/0
+    both rm -r c/1
+    both mkdir c/1
+    both ls c/1
+    both rmdir c/1
+    both mkdir -p c/1
+    both cp "$data/page" c/1/1
+    both rm c/1/1
+    both rmdir c/1
+    settled
+}
+check "mkdir -p and rmdir of directories of chunks" directories
+
+removed() {
+    fresh $plane
+    both rm "${present[@]:0:5}"
+    both rm "${present[0]}"
+    both rm -f "${present[0]}"
+    sync "$MP"
+    both rm "${present[@]:5:5}"
+    both rm -r c/2
+    both ls c
+    settled
+}
+check "rm, rm -f, rm -r of a directory of chunks" removed
+
+# Shard c/0/0 is the chunks of 2 rows and 4 columns.
+last_chunk() {
+    fresh $plane
+    [[ -e $source/c/0/0 ]]
+    both rm -f c/{0,1}/{0..3}
+    sync "$MP"
+    [[ ! -e $source/c/0/0 && -e $source/c/0/1 ]]
+    both cp "$data/page" c/1/2
+    sync "$MP"
+    [[ -e $source/c/0/0 ]]
+    both find c -type f -delete
+    sync "$MP"
+    [[ -z $(find "$source" -type f ! -path '*/.shardfs*' ! -name zarr.json) ]]
+    settled
+}
+check "the last chunk's removal removes the shard" last_chunk
+
+removed_while_listed() {
+    fresh $plane
+    rm -r "$source" "$want"
+    unmount_view
+    python3 "$here/shards.py" array "$source" 1 --shards 3 --chunks 2000 --bytes 8
+    mount_view "$source" --rw
+    python3 - "$MP/c" <<'PY'
+import os
+import sys
+
+seen = []
+with os.scandir(sys.argv[1]) as entries:
+    for n, entry in enumerate(entries):
+        seen.append(entry.name)
+        # Those that are left must not be passed over, nor seen twice.
+        os.unlink(entry.path)
+        if n % 1000 == 999:
+            fd = os.open(sys.argv[1], os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+assert sorted(map(int, seen)) == list(range(6000)), len(seen)
+assert os.listdir(sys.argv[1]) == []
+PY
+    unmount_view
+    [[ $(find "$source" -type f) == "$source/zarr.json" ]]
+}
+check "a listing goes on while its entries are removed" removed_while_listed
+
+# --- what is where when ----------------------------------------------------------------------------------
+
+# The same array in two states of the mount: size, inode, time of a chunk do not depend on its commit.
+attributes() {
+    fresh $plane --commit-interval 1000
+    local chunk=$MP/${present[0]} sibling=$MP/${present[1]} before sibling_before
+    sibling_before=$(stat -c '%i %s %y %a' "$sibling")
+    sleep 0.1
+    cp "$data/page" "$chunk"
+    before=$(stat -c '%i %s %y %a' "$chunk")
+    [[ $(stat -c '%i %s %y %a' "$sibling") == "$sibling_before" ]]
+    for _ in 1 2; do
+        sync "$MP"
+        [[ $(stat -c '%i %s %y %a' "$chunk") == "$before" ]]
+        # And when the kernel believes no longer what it knew.
+        sleep 1.1
+        [[ $(stat -c '%i %s %y %a' "$chunk") == "$before" ]]
+        [[ $(stat -c '%i %s %y %a' "$sibling") == "$sibling_before" ]]
+        # Another commit of the same shard.
+        echo 1 >"$MP/${present[2]}"
+    done
+    unmount_view
+}
+check "size, inode, mtime and mode stay as they are at a commit, those of other chunks too" attributes
+
+links() {
+    fresh $plane
+    python3 - "$MP/${present[0]}" <<'PY'
+import os
+import sys
+
+fd = os.open(sys.argv[1], os.O_RDWR)
+assert os.fstat(fd).st_nlink == 1
+os.unlink(sys.argv[1])
+assert os.fstat(fd).st_nlink == 0, os.fstat(fd).st_nlink
+PY
+    unmount_view
+}
+check "an open file that was removed has no links" links
+
+# The write of TensorStore's file store, system call by system call.
+cat >"$TMP/tensorstore.py" <<'PY'
+import fcntl
+import os
+import struct
+import sys
+
+F_OFD_SETLKW = 38
+
+
+def lock(fd, kind):
+    fcntl.fcntl(fd, F_OFD_SETLKW, struct.pack("hhxxxxqqixxxx", kind, os.SEEK_SET, 0, 0, 0))
+
+
+def generation(stat):
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns
+
+
+def write(path, data):
+    name = path + ".__lock"
+    while True:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock(fd, fcntl.F_WRLCK)
+        again = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        a, b = os.fstat(fd), os.fstat(again)
+        os.close(again)
+        if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino):
+            break
+        os.close(fd)
+    assert a.st_size == 0
+    assert os.writev(fd, [data]) == len(data)
+    os.fsync(fd)
+    written = generation(os.fstat(fd))
+    os.rename(name, path)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(directory)
+    os.close(directory)
+    assert generation(os.fstat(fd)) == written
+    lock(fd, fcntl.F_UNLCK)
+    os.close(fd)
+    return written
+
+
+def read(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return generation(os.fstat(fd)), os.pread(fd, 1 << 20, 0)
+    finally:
+        os.close(fd)
+PY
+
+like_tensorstore() {
+    fresh "$1"
+    local names=(c/0/1 c/4/4)
+    [[ $1 != dot ]] || names=(c.0.1 c.4.4)
+    both python3 - "${names[@]}" <<<"" || true
+    cat >"$TMP/dance.py" <<'PY'
+import os
+import sys
+import time
+
+sys.path.insert(0, sys.argv[1])
+import tensorstore
+
+for path in sys.argv[2:]:
+    path = os.path.abspath(path)
+    for data in b"first" * 100, b"second" * 500, b"third":
+        written = tensorstore.write(path, data)
+        assert tensorstore.read(path) == (written, data), (tensorstore.read(path)[0], written)
+    # A write of a neighbour is none of this chunk, nor is it when the kernel has to ask again.
+    neighbour = path[:-1] + "5"
+    tensorstore.write(neighbour, b"neighbour")
+    time.sleep(1.1)
+    got = tensorstore.read(path)[0]
+    assert got == written, (got, written)
+    assert not os.path.exists(path + ".__lock")
+PY
+    both python3 "$TMP/dance.py" "$TMP" "${names[@]}"
+    [[ ! -s $TMP/in-mount ]] || cat "$TMP/in-mount"
+    (cd "$MP" && python3 "$TMP/dance.py" "$TMP" "${names[@]}")
+    settled
+}
+check "TensorStore's lock file: inode and mtime survive rename and commit" like_tensorstore slash
+check "TensorStore's lock file, keys with dots" like_tensorstore dot
+
+# Several at once, each on the same chunk: one after the other, never mixed.
+locked() {
+    fresh $plane
+    cat >"$TMP/locked.py" <<'PY'
+import os
+import sys
+import threading
+
+sys.path.insert(0, sys.argv[1])
+import tensorstore
+
+path = os.path.abspath(sys.argv[2])
+errors = []
+
+
+def work(n):
+    try:
+        for i in range(25):
+            tensorstore.write(path, bytes([n]) * 3000)
+            data = tensorstore.read(path)[1]
+            assert len(data) == 3000 and len(set(data)) == 1, (len(data), set(data))
+    except Exception as e:
+        errors.append(repr(e))
+
+
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+assert not errors, errors
+tensorstore.write(path, b"last")
+PY
+    both python3 "$TMP/locked.py" "$TMP" "${present[0]}"
+    settled
+}
+check "several writers with lock files" locked
+
+fsync_of_directory() {
+    fresh $plane --commit-interval 1000
+    both cp "$data/page" "${present[0]}"
+    both rm "${present[1]}"
+    same_files "$MP"
+    # Not there yet, and nothing half of it.
+    fails_with "" in_shards --mounted
+    python3 - "$MP/c" <<'PY'
+import os
+import sys
+
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
+os.fsync(fd)
+PY
+    in_shards --mounted
+    settled
+}
+check "fsync of a directory: everything below it is in the shards" fsync_of_directory
+
+fsync_of_file() {
+    fresh $plane --commit-interval 1000
+    both dd if="$data/page" of="${present[0]}" conv=fsync status=none
+    in_shards --mounted
+    both dd if="$data/medium" of="${absent[0]}" conv=fdatasync status=none
+    in_shards --mounted
+    both cp "$data/small" "${present[1]}"
+    sync "$MP/${present[1]}"
+    in_shards --mounted
+    both cp "$data/page" "${present[2]}"
+    "$SHARDFS" sync "$MP"
+    in_shards --mounted
+    settled
+}
+check "fsync of a file, shardfs sync" fsync_of_file
+
+by_itself() {
+    fresh $plane
+    both cp "$data/page" "${present[0]}"
+    within 3 in_shards --mounted
+    unmount_view
+    fresh $plane --commit-interval 0.1
+    both cp "$data/page" "${present[0]}"
+    within 0.7 in_shards --mounted
+    unmount_view
+}
+within_fraction() { within "$@"; }
+check "what is written is in the shard after the commit interval" by_itself
+
+sync_option() {
+    fresh $plane -o sync --commit-interval 1000
+    both cp "$data/page" "${present[0]}"
+    in_shards --mounted
+    both rm "${present[1]}"
+    in_shards --mounted
+    both mv "${present[2]}" "${present[3]}"
+    in_shards --mounted
+    settled
+}
+check "-o sync: at every close" sync_option
+
+other_mount() {
+    fresh $plane
+    local writer=$MP
+    mount_view "$source"
+    local reader=$MP
+    MP=$writer
+    both cp "$data/page" "${present[0]}"
+    both rm "${present[1]}"
+    sync "$MP"
+    sleep 1.1
+    same_files "$reader"
+    unmount_view "$reader"
+    settled
+}
+check "a read-only mount beside it follows" other_mount
+
+terminated() {
+    fresh $plane --commit-interval 1000
+    both cp "$data/page" "${present[0]}"
+    both cp "$data/page" "${absent[0]}"
+    local daemon
+    daemon=$(daemon_of "$MP")
+    kill -s TERM "$daemon"
+    within 10 no_daemon_of "$MP"
+    not_mounted "$MP"
+    in_shards
+}
+check "SIGTERM commits" terminated
+
+# Killed without warning: what was durable is, nothing is half there, the next mount tidies up.
+killed() {
+    fresh $plane --commit-interval 1000
+    both cp "$data/page" "${present[0]}"
+    sync "$MP"
+    cp "$data/page" "$MP/${present[1]}"
+    kill -s KILL "$(daemon_of "$MP")"
+    within 10 no_daemon_of "$MP"
+    timeout 30 "$SHARDFS" umount "$MP" || true
+    in_shards --mounted
+    mount_view "$source" --rw
+    settled
+}
+check "SIGKILL: what was durable is there, the next mount leaves nothing behind" killed
+
+large() {
+    fresh $plane "$@"
+    both cp "$data/large" "${present[0]}"
+    both cp "$data/large" "${absent[0]}"
+    both dd if="$data/large" of="${present[1]}" bs=1000003 seek=1 conv=notrunc status=none
+    script 'for f; do cat "$0" "$0" >"$f"; done' "$data/large" "${present[@]:2:5}"
+    both dd if="$data/small" of="${present[2]}" bs=1 seek=2000000 conv=notrunc status=none
+    both truncate -s 4000000 "${present[3]}"
+    settled
+}
+check "chunks of several MiB" large
+check "chunks of several MiB, memory for 1" large --dirty-limit 1M
+
+parallel() {
+    fresh $plane
+    cat >"$TMP/parallel.py" <<'PY'
+import os
+import sys
+import threading
+
+sys.path.insert(0, sys.argv[1])
+root, errors = sys.argv[2], []
+
+
+def work(n):
+    try:
+        for i in range(20):
+            for row in range(5):
+                path = f"{root}/c/{row}/{n}"
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                if i % 2:
+                    with open(path, "wb") as f:
+                        f.write(bytes([n]) * (100 * n + i))
+                else:
+                    with open(path + ".tmp", "wb") as f:
+                        f.write(bytes([n]) * (100 * n + i))
+                    os.rename(path + ".tmp", path)
+                with open(path, "rb") as f:
+                    assert f.read() == bytes([n]) * (100 * n + i), path
+    except Exception as e:
+        errors.append(repr(e))
+
+
+threads = [threading.Thread(target=work, args=(n,)) for n in range(11)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+assert not errors, errors
+PY
+    python3 "$TMP/parallel.py" "$TMP" "$want"
+    python3 "$TMP/parallel.py" "$TMP" "$MP"
+    settled
+}
+check "eleven writers at once" parallel
+
+# --- names that are no chunk, and chunks that cannot be --------------------------------------------------
+
+outside() {
+    fresh $plane
+    fails_with "Invalid argument" touch "$MP/c/5/0"
+    fails_with "Invalid argument" touch "$MP/c/0/11"
+    fails_with "Invalid argument" mkdir "$MP/c/5"
+    fails_with "Invalid argument" mv "$MP/${present[0]}" "$MP/c/0/11"
+    fails_with "Invalid argument" ln "$MP/${present[0]}" "$MP/c/0/11"
+    both cat "${present[0]}"
+    settled
+}
+check "chunks outside the array's shape are refused" outside
+
+scratch() {
+    fresh $plane
+    both cp "$data/page" c/0/notes.txt
+    both cp "$data/page" c/0/007
+    both cp "$data/page" c/0/.hidden
+    both ls -A c/0
+    both cat c/0/notes.txt
+    both mv c/0/notes.txt c/1/notes.md
+    both cp "$data/small" c/1/notes.md
+    same_files "$MP"
+    sync "$MP"
+    # No other reader would know what they are.
+    [[ -z $(find "$source" -name 'notes*' -o -name .hidden -o -name 007) ]]
+    both rm c/1/notes.md c/0/007 c/0/.hidden
+    settled
+}
+check "names that are no chunk key: listed, read, renamed, never in the source" scratch
+
+scratch_left() {
+    fresh $plane
+    cp "$data/page" "$MP/c/0/notes.txt"
+    : >"$MP/c/0/7.__lock"
+    : >"$log"
+    unmount_view
+    # An empty lock file is no loss; what holds something is saved, and the log says where.
+    local saved
+    saved=$(find "$TMP/state" -type f -name notes.txt -newer "$source/zarr.json" | tail -n 1)
+    cmp "$saved" "$data/page"
+    grep -F "${saved%/c/0/notes.txt}" "$log"
+    [[ -z $(find "$TMP/state" -name '*.__lock') ]]
+    in_shards
+}
+check "what is left of them at the end is saved, and the log says where" scratch_left
+
+compressed() {
+    fresh compressed
+    fails_with "Read-only file system" cp "$data/page" "$MP/${present[0]}"
+    fails_with "Read-only file system" touch "$MP/c/0/new" "$MP/c/0/0" "$MP/c/0/1" "$MP/c/0/2" "$MP/c/0/3"
+    fails_with "Read-only file system" rm -f "$MP"/c/*/*
+    fails_with "Read-only file system" truncate -s 1 "$(find "$MP/c" -type f | sed -n 1p)"
+    fails_with "Read-only file system" mv "$(find "$MP/c" -type f | sed -n 1p)" "$TMP/moved"
+    settled
+}
+check "chunks of shards that are compressed as a whole are only read" compressed
+
+own_names() {
+    fresh $plane
+    fails_with "not permitted" touch "$MP/.shardfs/new"
+    fails_with "not permitted" rm "$MP/.shardfs/stats.json"
+    fails_with "not permitted" mkdir "$MP/.shardfs/new"
+    fails_with "" rm -r "$MP/.shardfs"
+    fails_with "" mv "$MP/.shardfs/stats.json" "$MP/c/0/0"
+    python3 -m json.tool "$MP/.shardfs/stats.json" >/dev/null
+    settled
+}
+check ".shardfs cannot be changed" own_names
+
+# --- groups, other arrays, whole arrays ------------------------------------------------------------------
+
+# written_through COMMAND...: the same in the view and, at once, in the source
+written_through() {
+    fresh_group
+    mkdir "$TMP/plain-array"
+    cat >"$TMP/plain-array/zarr.json" <<'JSON'
+{"zarr_format": 3, "node_type": "array", "shape": [10], "data_type": "uint8", "fill_value": 0,
+ "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [5]}},
+ "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}]}
+JSON
+    mkdir "$TMP/plain-array/c"
+    printf 01234 >"$TMP/plain-array/c/0"
+    both cp -r "$TMP/plain-array" plain
+    both cp "$data/text" README
+    both mkdir -p sub/deeper
+    both ln -s README link
+    both ln README hard
+    both mv plain moved
+    both cp "$data/page" moved/c/1
+    both sed -i s/text/prose/ README
+    both rm moved/c/0
+    both cp "$data/text" moved/notes
+    diff -r "$source/moved" "$MP/moved"
+    [[ $(readlink "$source/link") == README && $(stat -c %i "$source/hard") != 0 ]]
+    both cat README hard link
+    both rm link hard
+    both rmdir sub/deeper sub
+    [[ ! -e $source/sub ]]
+    diff "$source/moved/zarr.json" "$TMP/plain-array/zarr.json"
+    settled
+}
+check "groups, unsharded arrays and other files are written through" written_through
+
+remove_array() {
+    fresh_group
+    "$@" "$MP/waves"
+    rm -r "$want/waves"
+    [[ $(ls "$MP") == zarr.json ]]
+    sync "$MP"
+    [[ $(ls -A "$source") == zarr.json ]]
+    settled
+}
+check "rm -r of an array in a group" remove_array rm -r
+check "rm -rf of an array in a group" remove_array rm -rf
+check "shutil.rmtree of an array in a group" remove_array python3 -c 'import shutil, sys; shutil.rmtree(sys.argv[1])'
+
+remove_and_write() {
+    fresh_group
+    cp -r "$MP/waves" "$TMP/unsharded"
+    both rm -r waves
+    # What comes in its place is what was written: an unsharded array.
+    both cp -r "$TMP/unsharded" waves
+    diff -r "$TMP/unsharded" "$source/waves"
+    settled
+}
+check "an array removed, and an unsharded one of its name copied in" remove_and_write
+
+moved_array() {
+    fresh_group --commit-interval 1000
+    both rm -f waves/c/0/0/0
+    both cp "$data/page" waves/c/0/0/1
+    both mv waves billows
+    both cp "$data/page" billows/c/0/0/2
+    both ls -A
+    # Its shards went along.
+    [[ -e $source/billows/c/0/0/0 && ! -e $source/waves ]]
+    settled
+}
+check "mv of an array in its group" moved_array
+
+refused_sharded() {
+    fresh_group
+    fails_with "Invalid argument" cp "$source/waves/zarr.json" "$MP/waves/zarr.json"
+    mkdir "$MP/new"
+    fails_with "Invalid argument" cp "$source/waves/zarr.json" "$MP/new/zarr.json"
+    grep -q 'new/zarr.json' "$log"
+    [[ ! -s $source/new/zarr.json ]]
+    cp "$source/waves/zarr.json" "$MP/new/zarr.json.tmp"
+    fails_with "Invalid argument" mv "$MP/new/zarr.json.tmp" "$MP/new/zarr.json"
+    rm -r "$MP/new"
+    settled
+}
+check "a sharded zarr.json is refused, for there are no shards to be written through a mount" refused_sharded
+
+# --- zarr.json -------------------------------------------------------------------------------------------
+
+# edit HOW SNIPPET: changes the document "m" of the mounted array as writers do
+edit() {
+    python3 - "$MP/zarr.json" "$1" "$2" <<'PY'
+import json
+import os
+import sys
+
+path, how, snippet = sys.argv[1:]
+with open(path) as f:
+    m = json.load(f)
+exec(snippet)
+text = json.dumps(m, indent=2)
+if how == "in-place":
+    with open(path, "w") as f:
+        f.write(text)
+elif how == "keeping":
+    # Longer than what is there, or filled up: without truncation.
+    with open(path, "r+") as f:
+        f.write(text)
+        f.truncate()
+else:
+    with open(path + ".partial", "w") as f:
+        f.write(text)
+    try:
+        os.rename(path + ".partial", path)
+    except OSError:
+        os.unlink(path + ".partial")
+        raise
+PY
+}
+
+# document FILE EXPRESSION: a value in it
+document() { python3 -c 'import json, sys; m = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$@"; }
+
+attributes_changed() {
+    fresh $plane
+    cp "$source/zarr.json" "$TMP/before.json"
+    edit "$1" 'm["attributes"] = {"unit": "nm", "long": "x" * 5000, "number": -0.0}'
+    [[ $(document "$MP/zarr.json" 'm["attributes"]["unit"]') == nm ]]
+    [[ $(document "$source/zarr.json" 'm["attributes"]["unit"]') == nm ]]
+    edit "$1" 'm["dimension_names"] = ["y", None]; m["attributes"] = {}'
+    [[ $(document "$source/zarr.json" 'm["dimension_names"]') == "['y', None]" ]]
+    [[ $(document "$source/zarr.json" 'm["attributes"]') == "{}" ]]
+    # Everything else is as it was: it is a sharded array.
+    [[ $(document "$source/zarr.json" 'm["codecs"], m["chunk_grid"]') == \
+        "$(document "$TMP/before.json" 'm["codecs"], m["chunk_grid"]')" ]]
+    [[ $(document "$MP/zarr.json" '"sharding" in str(m)') == False ]]
+    edit "$1" 'del m["dimension_names"]'
+    [[ $(document "$source/zarr.json" '"dimension_names" in m') == False ]]
+    both cp "$data/page" "${present[0]}"
+    [[ $(find "$source" -name 'zarr.json?*') == "" ]]
+    settled
+}
+for how in in-place keeping renamed; do
+    check "attributes and dimension names change, zarr.json written $how" attributes_changed $how
+done
+
+grown() {
+    fresh $plane
+    fails_with "Invalid argument" touch "$MP/c/6/2"
+    edit renamed 'm["shape"] = [28, 60]'
+    [[ $(document "$source/zarr.json" 'm["shape"]') == "[28, 60]" ]]
+    both mkdir -p c/6
+    both cp "$data/page" c/6/2
+    both cp "$data/page" c/0/14
+    both cp "$data/page" "${present[0]}"
+    settled
+}
+check "an array grows: its new chunks can be written" grown
+
+shrunk() {
+    fresh $plane
+    # Written, not committed, and outside a moment later.
+    both cp "$data/page" c/4/10
+    both cp "$data/page" c/0/0
+    edit "$1" 'm["shape"] = [11, 20]'
+    (cd "$want" && rm -rf c/3 c/4 c/*/{5..10})
+    same_files "$MP"
+    fails_with "Invalid argument" touch "$MP/c/3/0"
+    sync "$MP"
+    in_shards --mounted
+    # And is not there when the array grows again.
+    edit "$1" 'm["shape"] = [20, 44]'
+    sleep 1.1
+    settled
+}
+check "an array shrinks: chunks outside are removed" shrunk renamed
+check "an array shrinks, zarr.json written in place" shrunk in-place
+
+shrunk_keeping() {
+    fresh $plane -o keep_outside
+    edit renamed 'm["shape"] = [11, 20]'
+    [[ $(find "$MP/c" -type f | wc -l) == "$(cd "$want" && find c/[0-2]/[0-4] -type f | wc -l)" ]]
+    # A commit of such a shard keeps them too.
+    both cp "$data/page" c/0/0
+    both cp "$data/page" c/2/4
+    sync "$MP"
+    rm -rf "$TMP/extracted"
+    python3 "$here/arrays.py" extract "$source" "$TMP/extracted" --mounted --outside
+    same_files "$TMP/extracted"
+    edit renamed 'm["shape"] = [20, 44]'
+    sleep 1.1
+    settled
+}
+check "-o keep_outside: an array shrinks and grows, nothing is lost" shrunk_keeping
+
+refused() {
+    local before
+    fresh $plane
+    for snippet in \
+        'm["codecs"].append({"name": "gzip", "configuration": {"level": 1}})' \
+        'm["codecs"] = [{"name": "bytes", "configuration": {"endian": "big"}}]' \
+        'm["data_type"] = "int8"' \
+        'm["chunk_grid"]["configuration"]["chunk_shape"] = [8, 4]' \
+        'm["chunk_key_encoding"] = {"name": "v2"}' \
+        'm["fill_value"] = 7' \
+        'm["shape"] = [20]' \
+        'm["zarr_format"] = 2' \
+        'm = {"zarr_format": 3, "node_type": "group", "attributes": {}}' \
+        'm["something"] = "unknown"'; do
+        before=$(cat "$source/zarr.json" "$MP/zarr.json")
+        : >"$log"
+        fails_with "Invalid argument" edit "$1" "$snippet"
+        [[ $(cat "$source/zarr.json") == "${before%%$'\n}'*}"* ]]
+        cmp <(cat "$source/zarr.json") "$TMP/made/$plane/zarr.json"
+        # The view shows what holds.
+        sleep 0.01
+        [[ $(cat "$source/zarr.json" "$MP/zarr.json") == "$before" ]]
+        grep -q 'zarr.json' "$log"
+    done
+    both cp "$data/page" "${present[0]}"
+    settled
+    cmp "$source/zarr.json" "$TMP/made/$plane/zarr.json"
+}
+for how in in-place keeping renamed; do
+    check "codecs, data type, grid, fill value, keys may not change, zarr.json written $how" refused $how
+done
+
+not_json() {
+    fresh $plane
+    fails_with "Invalid argument" cp "$data/text" "$MP/zarr.json"
+    cmp "$source/zarr.json" "$TMP/made/$plane/zarr.json"
+    python3 -m json.tool "$MP/zarr.json" >/dev/null
+    settled
+    cmp "$source/zarr.json" "$TMP/made/$plane/zarr.json"
+}
+check "what is no JSON is refused, and not shown" not_json
+
+# --- errors ----------------------------------------------------------------------------------------------
+
+damaged() {
+    fresh $plane
+    unmount_view
+    # The last byte of the index: its checksum is wrong.
+    printf 'x' | dd of="$source/c/0/0" bs=1 seek=$(($(stat -c %s "$source/c/0/0") - 1)) conv=notrunc status=none
+    cp "$source/c/0/0" "$TMP/damaged"
+    mount_view "$source" --rw --log-file "$log"
+    fails_with "Input/output error" cp "$data/page" "$MP/c/0/0"
+    fails_with "Input/output error" rm "$MP/c/1/3"
+    fails_with "Input/output error" truncate -s 1 "$MP/c/0/1"
+    cp "$data/page" "$MP/c/0/tmp"
+    fails_with "Input/output error" mv "$MP/c/0/tmp" "$MP/c/0/2"
+    rm "$MP/c/0/tmp"
+    # Others are written.
+    cp "$data/page" "$MP/c/0/4"
+    sync "$MP"
+    cmp "$data/page" "$MP/c/0/4"
+    unmount_view
+    cmp "$source/c/0/0" "$TMP/damaged"
+    grep -q 'c/0/0' "$log"
+}
+check "a chunk of a damaged shard is not written: EIO, and the shard stays as it is" damaged
+
+two_writers() {
+    fresh $plane
+    local first=$MP second
+    mount_view "$source" --rw
+    second=$MP
+    cat >"$TMP/writer.py" <<'PY'
+import os
+import sys
+import time
+
+root, parity = sys.argv[1], int(sys.argv[2])
+for i in range(40):
+    for row in range(4):
+        for column in range(parity, 8, 2):
+            with open(f"{root}/c/{row}/{column}", "wb") as f:
+                f.write(f"{i} {row} {column} ".encode() * (20 + (i * column) % 7))
+    fd = os.open(root, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+PY
+    mkdir -p "$want"/c/{0..3}
+    python3 "$TMP/writer.py" "$want" 0
+    python3 "$TMP/writer.py" "$want" 1
+    local writers=()
+    python3 "$TMP/writer.py" "$first" 0 &
+    writers+=($!)
+    python3 "$TMP/writer.py" "$second" 1 &
+    writers+=($!)
+    wait "${writers[0]}"
+    wait "${writers[1]}"
+    in_shards --mounted
+    sleep 1.1
+    same_files "$first"
+    same_files "$second"
+    unmount_view "$first"
+    unmount_view "$second"
+    in_shards
+}
+check "two mounts write different chunks of the same shards at once: nothing is lost" two_writers
+
+# replaced_with OTHER CHUNK: somebody else replaces shard c/0/0 by one in which c/0/OTHER is another
+replaced_outside() {
+    fresh $plane --commit-interval 1000
+    cp -r "$source" "$source.other"
+    mount_view "$source.other" --rw
+    cp "$data/text" "$MP/c/0/0"
+    unmount_view
+    MP=${MP_WRITER:-$MP}
+}
+
+merged() {
+    fresh $plane --commit-interval 1000
+    local writer=$MP
+    cp -r "$source" "$source.other"
+    mount_view "$source.other" --rw
+    cp "$data/text" "$MP/c/0/0"
+    unmount_view
+    MP=$writer
+    both cp "$data/page" c/0/1
+    cp "$source.other/c/0/0" "$source/c/0/0.new"
+    mv "$source/c/0/0.new" "$source/c/0/0"
+    cp "$data/text" "$want/c/0/0"
+    sync "$MP"
+    in_shards --mounted
+    sleep 1.1
+    settled
+}
+check "a shard replaced by others before the commit: other chunks are merged" merged
+
+stale() {
+    fresh $plane --commit-interval 1000
+    local writer=$MP
+    cp -r "$source" "$source.other"
+    mount_view "$source.other" --rw
+    cp "$data/text" "$MP/c/0/0"
+    unmount_view
+    MP=$writer
+    : >"$log"
+    python3 - "$MP/c/0/0" "$source" <<'PY'
+import errno
+import os
+import sys
+
+path, source = sys.argv[1:]
+fd = os.open(path, os.O_WRONLY | os.O_TRUNC)
+os.write(fd, b"too late")
+os.rename(source + ".other/c/0/0", source + "/c/0/0")
+try:
+    os.fsync(fd)
+    raise AssertionError("no error")
+except OSError as e:
+    assert e.errno == errno.ESTALE, e
+os.close(fd)
+PY
+    # What the others wrote counts; what was written here is saved.
+    cp "$data/text" "$want/c/0/0"
+    in_shards --mounted
+    grep -q 'c/0/0' "$log"
+    [[ $(cat "$(find "$TMP/state" -path '*/c/0/0' -newer "$source/zarr.json" | tail -n 1)") == "too late" ]]
+    sleep 1.1
+    settled
+}
+check "a chunk replaced by others before its commit: ESTALE, the others' counts, ours is saved" stale
+
+# --- no space, no permission -----------------------------------------------------------------------------
+
+small_filesystem() {
+    small=$(mktemp -d "$TMP/small.XXXXXX")
+    echo "$small" >>"$TMP/mounts"
+    mount -t tmpfs -o size=1m none "$small"
+    fresh $plane
+    unmount_view
+    mv "$source" "$small/a.zarr"
+    source=$small/a.zarr
+}
+
+no_space() {
+    small_filesystem
+    mount_view "$source" --rw --log-file "$log" --commit-interval 1000
+    both cp "$data/page" "${present[0]}"
+    sync "$MP"
+    cp "$TMP/data/large" "$small/filler" 2>/dev/null || true
+    fails_with "No space left" dd if="$data/medium" of="$MP/${present[1]}" conv=fsync status=none
+    # Nothing that was committed is lost; what was not is still there, and committed when there is space.
+    in_shards --mounted
+    cmp "$data/medium" "$MP/${present[1]}"
+    fails_with "No space left" sync "$MP"
+    cp "$data/medium" "$want/${present[1]}"
+    rm "$small/filler"
+    sync "$MP"
+    in_shards --mounted
+    settled
+    umount "$small"
+}
+
+no_space_at_end() {
+    small_filesystem
+    mount_view "$source" --rw --log-file "$log" --commit-interval 1000
+    cp "$TMP/data/large" "$small/filler" 2>/dev/null || true
+    cp "$data/medium" "$MP/${present[1]}"
+    : >"$log"
+    # It says so, and does not hang.
+    fails_with "${present[1]}" "$SHARDFS" umount "$MP"
+    within 10 no_daemon_of "$MP"
+    in_shards --mounted
+    local saved
+    saved=$(find "$TMP/state" -path "*/${present[1]}" -newer "$source/zarr.json" | tail -n 1)
+    cmp "$saved" "$data/medium"
+    grep -F "${saved%"/${present[1]}"}" "$log"
+    rm "$small/filler"
+    mount_view "$source" --rw
+    settled
+    umount "$small"
+}
+
+read_only_source() {
+    fresh $plane
+    unmount_view
+    mkdir "$TMP/ro"
+    echo "$TMP/ro" >>"$TMP/mounts"
+    mount --bind "$source" "$TMP/ro"
+    mount -o remount,ro,bind "$TMP/ro"
+    # Either there is no such mount, or writing fails; nothing is pretended.
+    if mount_view "$TMP/ro" --rw; then
+        fails_with "Read-only file system" dd if="$data/page" of="$MP/${present[0]}" conv=fsync status=none
+        fails_with "Read-only file system" cp "$data/page" "$MP/notes"
+        timeout 30 "$SHARDFS" umount "$MP" || true
+    fi
+    umount "$TMP/ro"
+    in_shards
+}
+
+if [[ $(id -u) == 0 ]]; then
+    check "no space: told at fsync, nothing is lost, committed when there is space" no_space
+    check "no space until the end: saved as plain files, umount and the log say so" no_space_at_end
+    check "a source on a read-only filesystem" read_only_source
+else
+    skip "no space, read-only source: only root can mount filesystems"
+fi
+
+# An error of the mount must not be one of its own making: no check has left a word of a crash.
+no_panic() { [[ ! -e $log ]] || fails_with "" grep -i panick "$log"; }
+check "nothing in the log of a panic" no_panic
