@@ -697,7 +697,7 @@ impl<'a> Commit<'a> {
             match self.publish(&shard) {
                 Ok(()) => done.push(shard),
                 Err(Publish::Nothing(error)) => {
-                    self.fail(&shard.chunks, io_error(&shard.path)(error))
+                    self.fail(&shard.chunks, io_error(&shard.path)(error));
                 }
                 Err(Publish::Unknown(error)) => {
                     self.store.forget(self.array, &shard.coords);
