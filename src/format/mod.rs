@@ -7,6 +7,7 @@ pub mod after;
 pub mod chunk_key;
 pub mod codec;
 pub mod document;
+pub mod fingerprint;
 pub mod grid;
 pub mod index;
 pub mod journal;

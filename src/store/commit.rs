@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::blob::{Sources, bytes_of, checksum_of};
+use super::blob::{Sources, bytes_of, fingerprint_of};
 use super::content::Content;
 use super::error::StoreError;
 use super::io_error;
@@ -391,13 +391,13 @@ impl<'a> Commit<'a> {
             return Ok(nbytes == had && offset == was);
         }
         let path = self.array.shard_path(&location.shard);
-        let checksum = |file: &dyn StorageFile, offset| {
-            checksum_of(file, ByteRange { offset, nbytes: *nbytes })
+        let fingerprint = |file: &dyn StorageFile, offset| {
+            fingerprint_of(file, ByteRange { offset, nbytes: *nbytes })
         };
         let current = self.store.shard_file(self.array, &location.shard, loaded.stat())?;
         let current = current.ok_or(StoreError::Changing { shard: path.clone() })?;
-        let now = checksum(&*current, *offset).map_err(io_error(&path))?;
-        Ok(now == checksum(&**file, *was).map_err(io_error(&path))?)
+        let now = fingerprint(&*current, *offset).map_err(io_error(&path))?;
+        Ok(now == fingerprint(&**file, *was).map_err(io_error(&path))?)
     }
 
     /// The changes to the slots of one shard, or of one shard inside it.
@@ -603,7 +603,7 @@ impl<'a> Commit<'a> {
                 old_length: stat.size,
                 old_index: CheckedRange {
                     range: update.old_index,
-                    crc32c: checksum_of(&**file, update.old_index)?,
+                    fingerprint: fingerprint_of(&**file, update.old_index)?,
                 },
                 length: update.length,
                 written: self.sources(old).check_all(&update.writes)?,
