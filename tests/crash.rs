@@ -16,7 +16,8 @@ use std::time::Instant;
 use power::disk::{Disk, State, is_lock};
 use power::{ARRAY, Case, Changes, Chunks, Rng, apply, parse, read, stage, store};
 use shardfs::format::plan::Policy;
-use shardfs::store::memory::{Change, MemoryStorage};
+use shardfs::store::journal::pending;
+use shardfs::store::memory::{Change, Fault, MemoryStorage};
 use shardfs::store::recover::{Found, recover};
 use support::{Coords, places};
 
@@ -207,6 +208,7 @@ struct Effort {
 }
 
 const USUAL: Effort = Effort { states: (16, 8), recovery: 40, goes_on: 10 };
+const AFTER_FAULTS: Effort = Effort { states: (6, 3), recovery: 60, goes_on: 20 };
 const WITHIN_RECOVERY: Effort = Effort { states: (8, 4), recovery: usize::MAX, goes_on: 40 };
 
 /// One array, and what was tried with it.
@@ -272,6 +274,15 @@ impl<'a> Trial<'a> {
         }
         if self.rng.one_in(effort.goes_on) {
             self.go_on(&storage, chunks).map_err(|error| format!("going on: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// The values that a state may show; a state is tried once with each.
+    fn check_all(&mut self, states: Vec<State>, allowed: &[&'a Chunks]) -> Result<(), String> {
+        for state in states {
+            self.check(&state, allowed, AFTER_FAULTS)
+                .map_err(|error| format!("{error}\nfound {:#?}", summary(&state)))?;
         }
         Ok(())
     }
@@ -347,6 +358,153 @@ impl<'a> Trial<'a> {
     }
 }
 
+/// Faults of each kind.
+const FAULTS: [Fault; 6] = {
+    const fn fault(errno: i32, lasting: bool, half_done: bool, changes_only: bool) -> Fault {
+        Fault { errno, lasting, half_done, changes_only }
+    }
+    [
+        fault(libc::EIO, false, false, true),
+        fault(libc::ENOSPC, false, true, true),
+        fault(libc::EIO, false, false, false),
+        fault(libc::EIO, true, false, true),
+        fault(libc::ENOSPC, true, true, true),
+        fault(libc::EIO, true, true, false),
+    ]
+};
+
+/// What is done after a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// The same store commits the failed chunks again.
+    Retry,
+    /// The process was killed: another one goes on where it stopped.
+    Killed,
+}
+
+/// Lets the `nth` operation of a scenario's last commit fail, and looks at what that leaves. The
+/// number of states tried, None if there are not as many operations.
+fn fault(
+    case: &Case,
+    scenario: &Scenario,
+    ways: Ways,
+    (nth, fault): (u64, Fault),
+    after: After,
+    rng: &mut Rng,
+) -> Result<Option<u64>, String> {
+    let mut disk = case.disk(&scenario.initial);
+    let storage = disk.now().storage(ways.clones);
+    let mut live = store(&storage);
+    let (last, earlier) = scenario.commits.split_last().unwrap();
+    let mut old = scenario.initial.clone();
+    for changes in earlier {
+        let chunks = stage(&live, &case.array, changes);
+        for outcome in live.commit(&case.array, &chunks, ways.policy(rng)) {
+            outcome.map_err(|error| error.to_string())?;
+        }
+        apply(&mut old, changes);
+    }
+    let policy = ways.policy(rng);
+    let chunks = stage(&live, &case.array, last);
+    storage.fail(nth, fault);
+    let outcomes = live.commit(&case.array, &chunks, policy);
+    storage.fail(0, fault);
+    if !storage.has_failed() {
+        return Ok(None);
+    }
+    let play = |disk: &mut Disk| {
+        let history = storage.take_history();
+        history.iter().for_each(|change| disk.apply(change));
+        shorten(&history)
+    };
+    let mut history = play(&mut disk);
+    let mut new = old.clone();
+    apply(&mut new, last);
+    // Chunks that have failed are old or new, the others new.
+    let done = |(change, outcome): (&(Coords, Option<Vec<u8>>), &Result<_, _>)| {
+        outcome.is_ok().then(|| change.clone())
+    };
+    let done: Changes = last.iter().zip(&outcomes).filter_map(done).collect();
+    let mut least = old.clone();
+    apply(&mut least, &done);
+    let (least, new) = (&least, &new);
+    let mut trial = Trial::new(case, ways.clones, rng.next());
+    let said: Vec<_> = outcomes.iter().map(|o| o.as_ref().map_err(ToString::to_string)).collect();
+    let said = format!("{said:?}");
+    let (few, torn) = AFTER_FAULTS.states;
+    let tell = |error: String, history: &[String]| format!("{said}: {error}\nafter {history:#?}");
+    let mut states = disk.states(rng, few, torn);
+    states.push(disk.now());
+    trial.check_all(states, &[least, new]).map_err(|error| tell(error, &history))?;
+    for coords in places(&case.model.grid()) {
+        if let Ok(found) = read(&live, &case.array, &coords)
+            && ![least, new].iter().any(|chunks| chunks.get(&coords) == found.as_ref())
+        {
+            return Err(tell(format!("the store reads {coords:?} as {found:?}"), &history));
+        }
+    }
+    let again: Vec<_> = match after {
+        After::Retry => {
+            let failed = chunks.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_err());
+            failed.map(|(chunk, _)| chunk.clone()).collect()
+        }
+        After::Killed => {
+            let pending =
+                pending(&*storage, Path::new(ARRAY)).map_err(|error| error.to_string())?;
+            if pending.is_some() || rng.one_in(2) {
+                recover(&*storage, Path::new(ARRAY)).map_err(|error| error.to_string())?;
+            }
+            live = store(&storage);
+            stage(&live, &case.array, last)
+        }
+    };
+    for outcome in live.commit(&case.array, &again, policy) {
+        outcome.map_err(|error| tell(format!("{after:?}: {error}"), &history))?;
+    }
+    history.push("-- again".to_owned());
+    history.extend(play(&mut disk));
+    let mut states = disk.states(rng, few, torn);
+    states.push(disk.now());
+    trial.check_all(states, &[new]).map_err(|error| tell(error, &history))?;
+    Ok(Some(trial.tried))
+}
+
+/// Lets every operation of commits fail, in each way.
+fn faults(name: &str, cases: &[Case], sequences: usize, sparse: usize) {
+    let (begun, mut tried, mut commits) = (Instant::now(), 0, 0);
+    for (number, case) in cases.iter().enumerate() {
+        let mut rng = Rng(number as u64);
+        let mut scenarios = single_commits(case, &mut Rng(number as u64));
+        scenarios.extend((0..sequences).map(|at| sequence(case, &mut Rng(at as u64))));
+        let mixed = Ways { policy: None, clones: true };
+        for (scenario, ways) in scenarios
+            .iter()
+            .flat_map(|scenario| WAYS.into_iter().chain([mixed]).map(move |ways| (scenario, ways)))
+        {
+            for (kind, after) in FAULTS
+                .into_iter()
+                .flat_map(|fault| [After::Retry, After::Killed].map(|after| (fault, after)))
+            {
+                let mut nth = 1 + rng.below(sparse) as u64;
+                loop {
+                    let seed = rng.next();
+                    match fault(case, scenario, ways, (nth, kind), after, &mut Rng(seed)) {
+                        Ok(None) => break,
+                        Ok(Some(states)) => (tried, commits) = (tried + states, commits + 1),
+                        Err(error) => panic!(
+                            "{}, {}, {ways:?}, {kind:?} at {nth}, {after:?}: {:?}\n{error}",
+                            case.name, scenario.kind, scenario.commits
+                        ),
+                    }
+                    nth += 1 + rng.below(2 * sparse - 1) as u64;
+                }
+            }
+        }
+    }
+    STATES.fetch_add(tried, Ordering::Relaxed);
+    say(&format!("{name}: {tried} states after {commits} faults, {:.1?}", begun.elapsed()));
+}
+
 /// States are the same only if the same is allowed in them.
 fn moment_key(allowed: &[&Chunks]) -> usize {
     std::ptr::from_ref(allowed[0]) as usize
@@ -371,22 +529,21 @@ fn power_cuts(name: &str, cases: &[Case], sequences: usize) {
         let mut rng = Rng(number as u64);
         let mut run = |scenario: &Scenario, ways: Ways| {
             let seed = rng.next();
-            let mut trial = Trial::new(case, ways.clones, seed);
             let result = ways.play(case, scenario, &mut rng).and_then(|played| {
                 let Played { disk, history, values, returned } = &played;
-                // Values live as long as the trial.
-                let values: &'static [Chunks] = Vec::leak(values.clone());
+                let mut trial = Trial::new(case, ways.clones, seed);
                 let allowed = |moment: usize| {
                     let done = returned.iter().filter(|at| **at <= moment).count();
                     values[done..].iter().take(2).collect()
                 };
-                trial.cut(disk, history, USUAL, &allowed)
+                trial.cut(disk, history, USUAL, &allowed)?;
+                tried += trial.tried;
+                Ok(())
             });
             if let Err(error) = result {
                 let Scenario { kind, commits, .. } = scenario;
                 panic!("{}, {kind}, {ways:?}, seed {seed}: {commits:?}\n{error}", case.name);
             }
-            tried += trial.tried;
         };
         for ways in WAYS {
             for scenario in single_commits(case, &mut Rng(number as u64)) {
@@ -434,4 +591,17 @@ fn power_cuts_with_nested_shards_leave_old_or_new_chunks() {
 #[test]
 fn power_cuts_with_turned_checked_and_single_chunks_leave_old_or_new_chunks() {
     power_cuts("turned, checked, single", &power::others(), 4);
+}
+
+#[test]
+fn faults_with_plain_shards_lose_nothing_and_commits_can_be_tried_again() {
+    let cases = power::plain(false).into_iter().chain(power::plain(true)).collect::<Vec<_>>();
+    faults("faults, plain", &cases, 3, 16);
+}
+
+#[test]
+fn faults_with_other_shards_lose_nothing_and_commits_can_be_tried_again() {
+    let cases = [power::other_indexes(), power::nested(), power::others()];
+    let cases: Vec<Case> = cases.into_iter().flatten().collect();
+    faults("faults, others", &cases, 2, 40);
 }

@@ -106,9 +106,18 @@ impl Sources<'_> {
 
 /// The fingerprint of a part of a file; an error if the file ends before.
 pub fn fingerprint_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<u64> {
+    fingerprint(range.nbytes, |buffer, done| file.read_at(buffer, range.offset + done))
+}
+
+/// The fingerprint of what is to be committed.
+pub fn fingerprint_of_content(content: &Content) -> io::Result<u64> {
+    fingerprint(content.nbytes(), |buffer, done| content.read_at(buffer, done))
+}
+
+fn fingerprint(nbytes: u64, read: impl Fn(&mut [u8], u64) -> io::Result<usize>) -> io::Result<u64> {
     let mut fingerprint = Fingerprint::default();
-    each_part(range.nbytes, |buffer, done| {
-        let read = file.read_at(buffer, range.offset + done)?;
+    each_part(nbytes, |buffer, done| {
+        let read = read(buffer, done)?;
         full(read, buffer.len())?;
         fingerprint.update(buffer);
         Ok(())

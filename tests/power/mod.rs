@@ -82,7 +82,7 @@ impl Case {
             let shard = shard_of(&model, &coords);
             // The last shard along the first axis is absent, rank 0 has no other.
             let absent = !shard.is_empty() && shard[0] == last[0];
-            if !absent && !(rng.one_in(3) && !coords.is_empty()) {
+            if !absent && (coords.is_empty() || !rng.one_in(3)) {
                 let length = rng.below(24) + 4;
                 model.chunks.insert(coords, rng.bytes(length));
             }
