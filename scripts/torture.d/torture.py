@@ -94,7 +94,7 @@ class Round:
 
     def options(self) -> tuple[list[str], bool]:
         sync = self.random.random() < 0.15
-        options = ["--rw", f"--update={self.random.choice(POLICIES)}",
+        options = ["--rw", "-v", f"--update={self.random.choice(POLICIES)}",
                    f"--commit-interval={self.random.choice([0.005, 0.03, 0.2, 1])}"]
         if self.random.random() < 0.3:
             options.append(f"--dirty-limit={self.random.choice(['64K', '1M'])}")
@@ -410,7 +410,7 @@ def read_with_zarr(path: Path, wanted: numpy.ndarray) -> None:
 def check_log(text: str, about: set[str] = frozenset()) -> None:
     """Nothing happened that is worth a warning, except about these shards."""
     for line in text.splitlines():
-        bad = "panicked" in line or "WARN" in line or "ERROR" in line
+        bad = "panicked" in line or line.startswith(("shardfs: warn", "shardfs: error"))
         if bad and not any(key in line for key in about):
             raise Wrong(f"the log says: {line}")
 
@@ -469,6 +469,7 @@ class Torture:
         self.ends = time.monotonic() + args.seconds if args.seconds else float("inf")
         self.counts: Counter = Counter()
         self.rounds: Counter = Counter()
+        self.failed = 0
         self.missing = {kind: loop_mounts_missing(kind, args.run_dir / "try", self.tag)
                         for kind in args.filesystems}
 
@@ -512,7 +513,9 @@ class Torture:
         except Exception as error:
             text = str(error) if isinstance(error, Wrong) else traceback.format_exc()
             print(f"FAIL {name}: {text}\nkept in {round.keep(text)}", flush=True)
-            raise SystemExit(1) from error
+            self.failed += 1
+            if not self.args.go_on:
+                raise SystemExit(1) from error
         finally:
             place.remove()
         self.rounds[f"{what} {kind}"] += 1
@@ -537,7 +540,8 @@ class Torture:
     def summary(self) -> str:
         rounds = ", ".join(f"{count} x {name}" for name, count in sorted(self.rounds.items()))
         counts = self.counts
-        return (f"{sum(self.rounds.values())} rounds without a violation ({rounds or 'none'}): "
+        verdict = f"with {self.failed} violations" if self.failed else "without a violation"
+        return (f"{sum(self.rounds.values())} rounds {verdict} ({rounds or 'none'}): "
                 f"{counts['crashes']} crashes, of which {counts['pending']} shards were left with "
                 f"a record and {counts['new files']} with an unfinished file")
 
@@ -552,6 +556,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cut", choices=["shutdown", "seal", "both"], required=True)
     parser.add_argument("--fs", dest="filesystems", required=True)
     parser.add_argument("--only")
+    parser.add_argument("--go-on", action="store_true")
     parser.add_argument("--shardfs", required=True)
     parser.add_argument("--keep", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -573,6 +578,7 @@ def main() -> None:
     torture = Torture(args)
     torture.run()
     print(torture.summary())
+    sys.exit(torture.failed > 0)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,25 @@
 //! whether it was finished.
 //!
 //! ```text
-//! journal   | "shardfs1" | length of body | crc32c of body | body | anything |
-//!             8 bytes      u64              u32
+//! journal   | "shardfs1" | length of body | fingerprint of body | body | anything |
+//!             8 bytes      u64              u64
 //! body      | number of shards, u32 | shard | shard | ...
 //! shard     | key, in bytes | inode | old length | old index, checked | length |
 //!           | n, u32 | n x written, checked | m, u32 | m x (offset | bytes) |
-//! checked   | offset | nbytes | crc32c of these bytes |
+//! checked   | offset | nbytes | fingerprint of these bytes |
 //! bytes     | length, u64 | the bytes |
 //! ```
 //!
 //! All numbers are little-endian, u64 where nothing else is said. A body that does not have its
-//! checksum was not written to its end: the commit had not begun, there is no record.
+//! fingerprint was not written to its end: the commit had not begun, there is no record.
 
+use super::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use super::index::ByteRange;
 
 /// First bytes of a journal.
 const MAGIC: [u8; 8] = *b"shardfs1";
-/// Magic, length and checksum.
-pub const HEAD_BYTES: usize = 20;
+/// Magic, length and fingerprint.
+pub const HEAD_BYTES: usize = 16 + FINGERPRINT_BYTES;
 /// No body is longer: a commit that would need more makes new files instead.
 pub const MAX_BODY_BYTES: u64 = 1 << 30;
 
@@ -49,13 +50,13 @@ pub struct ShardRecord {
     pub overwritten: Vec<(u64, Vec<u8>)>,
 }
 
-/// A range of a file and the checksum of its bytes.
+/// A range of a file and the fingerprint of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedRange {
     /// The range.
     pub range: ByteRange,
-    /// Its crc32c.
-    pub crc32c: u32,
+    /// Its fingerprint.
+    pub fingerprint: u64,
 }
 
 /// Why a journal cannot be read.
@@ -70,7 +71,7 @@ pub enum JournalError {
         /// As it says.
         found: u64,
     },
-    /// Its checksum is right, and yet it makes no sense.
+    /// Its fingerprint is right, and yet it makes no sense.
     #[error("its record cannot be understood")]
     Body,
 }
@@ -80,23 +81,24 @@ pub enum JournalError {
 pub struct Head {
     /// Length of the body; 0 where there is no record.
     pub nbytes: u64,
-    crc32c: u32,
+    fingerprint: u64,
 }
 
 impl Head {
     /// Reads the head. None: the file is shorter than that, as one that was just made.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, JournalError> {
         let mut input = Input(bytes);
-        let head = (input.array::<8>(), input.u64(), input.u32());
-        let (Some(magic), Some(nbytes), Some(crc32c)) = head else {
+        let head = (input.array::<8>(), input.u64(), input.u64());
+        let (Some(magic), Some(nbytes), Some(fingerprint)) = head else {
             return Ok(None);
         };
-        // Length and first bytes of a file are not made safe together.
-        if magic == [0; 8] {
+        // Length and first bytes of a new file are not made safe together: what is missing is zero.
+        let torn = magic.iter().zip(MAGIC).all(|(found, right)| [0, right].contains(found));
+        if torn && magic != MAGIC {
             return Ok(None);
         }
         match (magic == MAGIC, nbytes <= MAX_BODY_BYTES) {
-            (true, true) => Ok(Some(Self { nbytes, crc32c })),
+            (true, true) => Ok(Some(Self { nbytes, fingerprint })),
             (false, _) => Err(JournalError::Magic),
             (true, false) => Err(JournalError::TooLong { found: nbytes }),
         }
@@ -104,7 +106,7 @@ impl Head {
 
     /// Whether these bytes are the body that was meant.
     pub fn is_of(&self, body: &[u8]) -> bool {
-        body.len() as u64 == self.nbytes && crc32c::crc32c(body) == self.crc32c
+        body.len() as u64 == self.nbytes && Fingerprint::of(body) == self.fingerprint
     }
 }
 
@@ -116,7 +118,7 @@ pub fn cleared() -> Vec<u8> {
 fn with_head(body: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend((body.len() as u64).to_le_bytes());
-    bytes.extend(crc32c::crc32c(body).to_le_bytes());
+    bytes.extend(Fingerprint::of(body).to_le_bytes());
     bytes.extend(body);
     bytes
 }
@@ -143,7 +145,7 @@ impl Record {
         with_head(&body)
     }
 
-    /// Reads a body whose checksum is right.
+    /// Reads a body whose fingerprint is right.
     pub fn decode(body: &[u8]) -> Result<Self, JournalError> {
         let mut input = Input(body);
         let record = input.record().filter(|_| input.0.is_empty());
@@ -168,7 +170,7 @@ fn put_bytes(body: &mut Vec<u8>, bytes: &[u8]) {
 fn put_checked(body: &mut Vec<u8>, checked: &CheckedRange) {
     put(body, checked.range.offset);
     put(body, checked.range.nbytes);
-    body.extend(checked.crc32c.to_le_bytes());
+    put(body, checked.fingerprint);
 }
 
 /// What is left to be read.
@@ -198,7 +200,7 @@ impl<'a> Input<'a> {
 
     fn checked(&mut self) -> Option<CheckedRange> {
         let range = ByteRange { offset: self.u64()?, nbytes: self.u64()? };
-        Some(CheckedRange { range, crc32c: self.u32()? })
+        Some(CheckedRange { range, fingerprint: self.u64()? })
     }
 
     /// As many as a count says; nothing is set aside for more than there are bytes.
@@ -232,8 +234,8 @@ impl<'a> Input<'a> {
 mod tests {
     use super::*;
 
-    fn checked(offset: u64, nbytes: u64, crc32c: u32) -> CheckedRange {
-        CheckedRange { range: ByteRange { offset, nbytes }, crc32c }
+    fn checked(offset: u64, nbytes: u64, fingerprint: u64) -> CheckedRange {
+        CheckedRange { range: ByteRange { offset, nbytes }, fingerprint }
     }
 
     fn record() -> Record {
@@ -256,7 +258,8 @@ mod tests {
         let golden = [
             b's', b'h', b'a', b'r', b'd', b'f', b's', b'1',
             4, 0, 0, 0, 0, 0, 0, 0,
-            0xc7, 0x4b, 0x67, 0x48, // crc32c of four zeros
+            0x1c, 0xdf, 0x44, 0x21, // CRC-32 of four zeros
+            0xc7, 0x4b, 0x67, 0x48, // crc32c
             0, 0, 0, 0,
         ];
         assert_eq!(small.encode(), golden);
@@ -296,6 +299,19 @@ mod tests {
         let mut long = cleared();
         long[15] = 1;
         assert_eq!(Head::decode(&long), Err(JournalError::TooLong { found: 1 << 56 }));
+    }
+
+    #[test]
+    fn a_new_journal_whose_first_bytes_are_torn_has_no_record() {
+        let written = cleared();
+        for torn in 1..MAGIC.len() {
+            let mut bytes = [0; HEAD_BYTES];
+            bytes[..torn].copy_from_slice(&written[..torn]);
+            assert_eq!(Head::decode(&bytes), Ok(None), "the first {torn} bytes");
+            let mut bytes = written.clone();
+            bytes[..torn].fill(0);
+            assert_eq!(Head::decode(&bytes), Ok(None), "without the first {torn} bytes");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io;
 
 use super::content::Content;
 use super::storage::StorageFile;
+use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::journal::CheckedRange;
 use crate::format::plan::{Blob, Source, Write};
@@ -84,34 +85,44 @@ impl Sources<'_> {
         Ok(())
     }
 
-    /// What the writes will leave in the file, with checksums.
+    /// What the writes will leave in the file, with fingerprints.
     pub fn check_all(&self, writes: &[Write]) -> io::Result<Vec<CheckedRange>> {
         let check = |run: &[Write]| {
-            let mut crc32c = 0;
+            let mut fingerprint = Fingerprint::default();
             for write in run {
                 self.stream(&write.blob, &mut |bytes| {
-                    crc32c = crc32c::crc32c_append(crc32c, bytes);
+                    fingerprint.update(bytes);
                     Ok(())
                 })?;
             }
             let offset = run.first().map_or(0, |first| first.offset);
             let nbytes = run.iter().map(|write| write.blob.nbytes).sum();
-            Ok(CheckedRange { range: ByteRange { offset, nbytes }, crc32c })
+            let range = ByteRange { offset, nbytes };
+            Ok(CheckedRange { range, fingerprint: fingerprint.value() })
         };
         runs(writes).map(check).collect()
     }
 }
 
-/// The checksum of a part of a file; an error if the file ends before.
-pub fn checksum_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<u32> {
-    let mut crc32c = 0;
-    each_part(range.nbytes, |buffer, done| {
-        let read = file.read_at(buffer, range.offset + done)?;
+/// The fingerprint of a part of a file; an error if the file ends before.
+pub fn fingerprint_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<u64> {
+    fingerprint(range.nbytes, |buffer, done| file.read_at(buffer, range.offset + done))
+}
+
+/// The fingerprint of what is to be committed.
+pub fn fingerprint_of_content(content: &Content) -> io::Result<u64> {
+    fingerprint(content.nbytes(), |buffer, done| content.read_at(buffer, done))
+}
+
+fn fingerprint(nbytes: u64, read: impl Fn(&mut [u8], u64) -> io::Result<usize>) -> io::Result<u64> {
+    let mut fingerprint = Fingerprint::default();
+    each_part(nbytes, |buffer, done| {
+        let read = read(buffer, done)?;
         full(read, buffer.len())?;
-        crc32c = crc32c::crc32c_append(crc32c, buffer);
+        fingerprint.update(buffer);
         Ok(())
     })?;
-    Ok(crc32c)
+    Ok(fingerprint.value())
 }
 
 /// Reads a part of a file into memory; an error if the file ends before.

@@ -11,16 +11,17 @@
 //! ```
 //!
 //! Each shard is old or new at any moment, for whoever recovers. A shard that fails leaves the
-//! others alone. One whose state on disk is unknown, since a sync failed, is not touched any more.
+//! others alone, and can be committed again: after an error nothing that is seen of it is taken for
+//! safe, and a record that could not be taken back is dealt with first.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::blob::{Sources, bytes_of, checksum_of};
+use super::blob::{Sources, bytes_of, fingerprint_of, fingerprint_of_content};
 use super::content::Content;
 use super::error::StoreError;
 use super::io_error;
@@ -32,6 +33,7 @@ use super::storage::{Stat, StorageFile, Timestamp};
 use super::{Freshness, ShardStore, SourceArray, lock};
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
+use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, Record, ShardRecord};
 use crate::format::plan::{self, Blob, Changes, Facts, Plan, Policy, ShardLayout, Source, Update};
@@ -54,13 +56,38 @@ pub struct StagedChunk {
 }
 
 /// A chunk as it was when it was first staged.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Base {
-    /// Its shard: attributes and the open file.
-    shard: Option<(Stat, Arc<dyn StorageFile>)>,
-    /// Where the chunk was in it.
-    body: Option<Body>,
+    /// Attributes of its shard.
+    shard: Option<Stat>,
+    /// The chunk itself.
+    chunk: Option<Print>,
+    /// Number of the shard's [`Line`].
+    line: u64,
 }
+
+/// What tells a chunk from others: its length and its fingerprint. Its place does not: others may
+/// write a shard anew in its place, with chunks that are all as long as before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Print {
+    nbytes: u64,
+    fingerprint: u64,
+}
+
+/// A shard as it was last seen by [`ShardStore::base`] or left by a commit of ours. As long as it
+/// is found like that, nobody else has changed it.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    /// Another number after each change by others.
+    number: u64,
+    shard: Option<Stat>,
+    /// A commit of ours has made its bytes and its name safe.
+    is_safe: bool,
+}
+
+/// Lines to remember; then all are forgotten, which makes commits slower and no chunk stale that
+/// others have not changed.
+const MAX_LINES: usize = 1 << 16;
 
 /// What became of one staged chunk.
 pub type Outcome = Result<(), Arc<StoreError>>;
@@ -69,6 +96,9 @@ pub type Outcome = Result<(), Arc<StoreError>>;
 #[derive(Debug, Default)]
 pub(super) struct Commits {
     arrays: Mutex<HashMap<u64, Arc<Mutex<ArrayCommits>>>>,
+    lines: Mutex<HashMap<ShardId, Line>>,
+    /// Numbers given to lines so far.
+    last_line: AtomicU64,
     /// The filesystem cannot clone files.
     no_clones: AtomicBool,
 }
@@ -80,10 +110,11 @@ struct ArrayCommits {
     swept: bool,
     /// The journal as it was when it was cleared durably; no record comes back from under it.
     cleared: Option<Stat>,
-    /// The record in the journal names a shard whose state is unknown: it must stay.
+    /// The record in the journal names a shard whose state is unknown: it must stay until it can be
+    /// completed or taken back.
     stuck: bool,
-    /// Keys of shards that are not touched any more: their state on disk is unknown, or the record
-    /// that must stay names them, and would be taken for that of a later commit.
+    /// Keys of the shards that such a record names. They are not touched, or it would be taken for
+    /// that of a later commit.
     poisoned: HashSet<Vec<u8>>,
     /// Names of new files so far.
     names: u64,
@@ -98,16 +129,52 @@ impl ArrayCommits {
     }
 }
 
-impl std::fmt::Debug for Base {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Base").field(&self.shard.as_ref().map(|shard| shard.0)).finish()
-    }
-}
-
 impl Base {
     /// Attributes of the shard when the chunk was staged; None if there was none.
     pub fn shard(&self) -> Option<&Stat> {
-        self.shard.as_ref().map(|(stat, _)| stat)
+        self.shard.as_ref()
+    }
+}
+
+impl Commits {
+    /// The line of a shard that is found like this.
+    fn line(&self, id: ShardId, shard: Option<&Stat>) -> Line {
+        let mut lines = lock(&self.lines);
+        if let Some(line) = lines.get(&id)
+            && is_same(line.shard.as_ref(), shard)
+        {
+            return *line;
+        }
+        if lines.len() >= MAX_LINES {
+            lines.clear();
+        }
+        let number = self.last_line.fetch_add(1, Ordering::Relaxed) + 1;
+        let line = Line { number, shard: shard.copied(), is_safe: false };
+        lines.insert(id, line);
+        line
+    }
+
+    /// The names on the way to the shard may not be safe.
+    fn doubt(&self, id: ShardId) {
+        if let Some(line) = lock(&self.lines).get_mut(&id) {
+            line.is_safe = false;
+        }
+    }
+
+    /// A commit has left the shard like this; None if nobody knows how.
+    fn leave(&self, id: ShardId, line: Option<Line>) {
+        match line {
+            Some(line) => drop(lock(&self.lines).insert(id, line)),
+            None => drop(lock(&self.lines).remove(&id)),
+        }
+    }
+}
+
+fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => one.same_content(other),
+        _ => false,
     }
 }
 
@@ -116,19 +183,52 @@ impl ShardStore {
     pub fn base(&self, array: &SourceArray, coords: &[u64]) -> Result<Base, StoreError> {
         const ATTEMPTS: usize = 4;
         let location = array.layout.locate(coords);
+        let id = ShardId::of_shard(array, &location.shard);
         let mut freshness = Freshness::Now;
         for _ in 0..ATTEMPTS {
-            let Some(shard) = self.shard(array, &location.shard, freshness)? else {
-                return Ok(Base::default());
+            let shard = self.shard(array, &location.shard, freshness)?;
+            let stat = shard.as_ref().map(|shard| *shard.stat());
+            let line = self.commits.line(id, stat.as_ref()).number;
+            let Some(loaded) = shard else {
+                return Ok(Base { shard: None, chunk: None, line });
             };
-            let stat = *shard.stat();
-            let chunk = self.chunk_in(array, shard, &location)?;
-            if let Some(file) = self.shard_file(array, &location.shard, &stat)? {
-                return Ok(Base { shard: Some((stat, file)), body: chunk.map(|chunk| chunk.body) });
+            match self.print(array, &location, loaded) {
+                Ok(chunk) => return Ok(Base { shard: stat, chunk, line }),
+                Err(StoreError::Changing { .. }) => freshness = Freshness::Again,
+                Err(error) => return Err(error),
             }
-            freshness = Freshness::Again;
         }
         Err(StoreError::Changing { shard: array.shard_path(&location.shard) })
+    }
+
+    /// What tells the chunk at `location` from others.
+    fn print(
+        &self,
+        array: &SourceArray,
+        location: &Location,
+        shard: Arc<LoadedShard>,
+    ) -> Result<Option<Print>, StoreError> {
+        let stat = *shard.stat();
+        let Some(chunk) = self.chunk_in(array, shard, location)? else {
+            return Ok(None);
+        };
+        let nbytes = chunk.nbytes();
+        let fingerprint = match chunk.body {
+            Body::InMemory { bytes, start, end } => {
+                Fingerprint::of(bytes.get(start..end).unwrap_or_default())
+            }
+            Body::InFile { offset, nbytes } => {
+                let path = array.shard_path(&location.shard);
+                let changing = || StoreError::Changing { shard: path.clone() };
+                let file = self.shard_file(array, &location.shard, &stat)?.ok_or_else(changing)?;
+                let found = fingerprint_of(&*file, ByteRange { offset, nbytes });
+                if !file.stat().map_err(io_error(&path))?.same_content(&stat) {
+                    return Err(changing());
+                }
+                found.map_err(io_error(&path))?
+            }
+        };
+        Ok(Some(Print { nbytes, fingerprint }))
     }
 
     /// Commits chunks of an array and returns once they are safe, with an outcome for each.
@@ -178,19 +278,20 @@ struct Commit<'a> {
     state: &'a mut ArrayCommits,
     journal: Journal<'a>,
     outcomes: Vec<Outcome>,
-    /// Directories in which names have changed.
-    unsynced: RefCell<BTreeSet<PathBuf>>,
 }
 
 /// A shard with changes.
 struct Shard<'a> {
-    coords: Coords,
+    id: ShardId,
     path: PathBuf,
     /// Its chunks, by their number in the commit.
     chunks: Vec<usize>,
-    _lock: ShardLock<'a>,
+    line: Line,
+    _lock: Option<ShardLock<'a>>,
     old: Option<Old>,
     work: Work,
+    /// Directories that must be synced for its name to be safe.
+    directories: Vec<PathBuf>,
 }
 
 /// A shard as it is.
@@ -201,8 +302,10 @@ struct Old {
 
 /// What is to be done to a shard.
 enum Work {
+    /// It is as wanted.
+    Nothing,
     /// The file with this name, which is complete and safe, takes its place.
-    Replace(PathBuf),
+    Replace(PathBuf, Stat),
     /// It is changed in place, under a record.
     Journal(Update, ShardRecord),
     /// It is changed where nobody reads, then made shorter.
@@ -222,6 +325,8 @@ impl<'a> Commit<'a> {
         let mut journal = Journal::lock(&*store.storage, &array.path)?;
         if !state.swept || journal.found().is_some() {
             let found = recover_locked(&*store.storage, &array.path, &mut journal)?;
+            state.stuck = false;
+            state.poisoned.clear();
             if found.iter().any(|(_, found)| *found == Found::Lost) {
                 state.keep(journal.found());
             }
@@ -232,7 +337,6 @@ impl<'a> Commit<'a> {
         Ok(Self {
             contents: contents.collect(),
             outcomes: chunks.iter().map(|_| Ok(())).collect(),
-            unsynced: RefCell::default(),
             store,
             array,
             chunks,
@@ -262,9 +366,6 @@ impl<'a> Commit<'a> {
         let mut done = self.commit_recorded(recorded);
         done.extend(self.commit_others(others));
         self.sync_directories(&done);
-        for shard in &done {
-            self.store.forget(self.array, &shard.coords);
-        }
         let count = &self.store.stats.commits;
         count.commits.count();
         for (chunk, content) in self.outcomes.iter().zip(&self.contents) {
@@ -289,13 +390,27 @@ impl<'a> Commit<'a> {
         self.array.layout.keys.chunk_key(shard).into_bytes()
     }
 
-    /// A shard whose state on disk is unknown is left alone from now on.
-    fn poison(&mut self, shard: &Shard<'_>, error: StoreError) {
-        self.state.poisoned.insert(self.key(&shard.coords));
+    /// A shard could not be committed.
+    fn give_up(&mut self, shard: &Shard<'_>, error: StoreError) {
+        self.leave(shard, false, false);
         self.fail(&shard.chunks, error);
     }
 
-    /// Everything that can go wrong before anything is changed. None if there is nothing to do.
+    /// Remembers how a shard was left: changed or not, and whether that is safe.
+    fn leave(&self, shard: &Shard<'_>, changed: bool, is_safe: bool) {
+        // Not by its name: others may have put another file there already.
+        let left = match (&shard.work, &shard.old) {
+            (Work::Replace(_, stat), _) if changed => Ok(Some(*stat)),
+            (Work::Remove, _) if changed => Ok(None),
+            (_, None) => Ok(None),
+            (_, Some(old)) => old.file.stat().map(Some),
+        };
+        let line = left.ok().map(|left| Line { shard: left, is_safe, ..shard.line });
+        self.store.commits.leave(shard.id, line);
+        self.store.forget(shard.id);
+    }
+
+    /// Everything that can go wrong before anything is changed. None if nothing is left to do.
     fn prepare(
         &mut self,
         coords: Coords,
@@ -303,17 +418,31 @@ impl<'a> Commit<'a> {
         budget: &mut u64,
     ) -> Result<Option<Shard<'a>>, StoreError> {
         let path = self.array.shard_path(&coords);
+        let id = ShardId::of_shard(self.array, &coords);
         if self.state.poisoned.contains(&self.key(&coords)) {
             return Err(StoreError::Poisoned { shard: path });
         }
         let removals = members.iter().all(|(at, _)| self.chunks[*at].content.is_none());
         let absent = |error: io::Error| error.raw_os_error() == Some(libc::ENOENT);
         if removals && self.store.storage.lstat(&path).is_err_and(absent) {
-            return Ok(None);
+            let line = self.store.commits.line(id, None);
+            let chunks = members.iter().map(|(at, _)| *at).collect();
+            let directories = if line.is_safe { vec![] } else { self.directories(&path) };
+            let (work, old, _lock) = (Work::Nothing, None, None);
+            return Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }));
         }
-        let make_directory = || self.make_directories(&path);
-        let lock = ShardLock::take(&*self.store.storage, &path, &make_directory)?;
+        let made = Cell::new(false);
+        let make_directory = || {
+            made.set(true);
+            self.make_directories(&path)
+        };
+        let lock = ShardLock::take(&*self.store.storage, &path, &make_directory);
+        if made.get() {
+            self.store.commits.doubt(id);
+        }
+        let lock = lock?;
         let loaded = self.store.shard(self.array, &coords, Freshness::Again)?;
+        let line = self.store.commits.line(id, loaded.as_ref().map(|shard| shard.stat()));
         if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
             return Err(StoreError::Damaged { shard: path, damage });
         }
@@ -322,7 +451,7 @@ impl<'a> Commit<'a> {
             Some(loaded) => Some(self.open_old(loaded, &path)?),
         };
         members.retain(|(at, location)| {
-            let same = self.is_as_staged(*at, location, loaded.as_ref());
+            let same = self.is_as_staged(*at, location, loaded.as_ref(), line);
             let stale = match same {
                 Ok(true) => return true,
                 Ok(false) => {
@@ -341,7 +470,25 @@ impl<'a> Commit<'a> {
         let members: Vec<_> = members.iter().map(|(at, location)| (*at, location)).collect();
         let changes = self.changes(0, loaded.as_ref(), &members)?;
         let work = self.plan(&coords, loaded.as_deref(), old.as_ref(), &changes, budget)?;
-        Ok(Some(Shard { coords, path, chunks, _lock: lock, old, work }))
+        if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
+            // A change in place relies on the file being on disk as it is seen.
+            old.file.sync().map_err(io_error(&path))?;
+        }
+        let directories = match work {
+            _ if !line.is_safe => self.directories(&path),
+            Work::Replace(..) | Work::Remove => {
+                path.parent().into_iter().map(Path::to_owned).collect()
+            }
+            Work::Nothing | Work::Journal(..) | Work::Cut(_) => vec![],
+        };
+        let _lock = Some(lock);
+        Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }))
+    }
+
+    /// The directories on the way to a shard, from that of the array on.
+    fn directories(&self, shard: &Path) -> Vec<PathBuf> {
+        let within = |path: &&Path| path.starts_with(&self.array.path);
+        shard.ancestors().skip(1).take_while(within).map(Path::to_owned).collect()
     }
 
     fn open_old(&self, loaded: &LoadedShard, path: &Path) -> Result<Old, StoreError> {
@@ -362,42 +509,26 @@ impl<'a> Commit<'a> {
         at: usize,
         location: &Location,
         loaded: Option<&Arc<LoadedShard>>,
+        line: Line,
     ) -> Result<bool, StoreError> {
-        let base = &self.chunks[at].base;
-        if let (Some((before, _)), Some(loaded)) = (&base.shard, loaded)
-            && before.same_content(loaded.stat())
-        {
+        let StagedChunk { base, content, .. } = &self.chunks[at];
+        if base.line == line.number {
             return Ok(true);
         }
         let now = match loaded {
             None => None,
-            Some(loaded) => self.store.chunk_in(self.array, Arc::clone(loaded), location)?,
+            Some(loaded) => self.store.print(self.array, location, Arc::clone(loaded))?,
         };
-        let (now, before) = match (now, &base.body) {
-            (None, None) => return Ok(true),
-            (Some(now), Some(before)) => (now.body, before),
-            _ => return Ok(false),
-        };
-        let (Some((stat, file)), Some(loaded)) = (&base.shard, loaded) else {
-            return Ok(false);
-        };
-        let (Body::InFile { offset, nbytes }, Body::InFile { offset: was, nbytes: had }) =
-            (&now, before)
-        else {
-            return Ok(false);
-        };
-        let same_file = (stat.dev, stat.ino) == (loaded.stat().dev, loaded.stat().ino);
-        if nbytes != had || same_file {
-            return Ok(nbytes == had && offset == was);
+        if now == base.chunk {
+            return Ok(true);
         }
-        let path = self.array.shard_path(&location.shard);
-        let checksum = |file: &dyn StorageFile, offset| {
-            checksum_of(file, ByteRange { offset, nbytes: *nbytes })
+        // An earlier attempt may have got further than was seen.
+        let print = |content: &Content| {
+            let fingerprint = fingerprint_of_content(content)?;
+            Ok(Print { nbytes: content.nbytes(), fingerprint })
         };
-        let current = self.store.shard_file(self.array, &location.shard, loaded.stat())?;
-        let current = current.ok_or(StoreError::Changing { shard: path.clone() })?;
-        let now = checksum(&*current, *offset).map_err(io_error(&path))?;
-        Ok(now == checksum(&**file, *was).map_err(io_error(&path))?)
+        let new = content.as_ref().map(print).transpose();
+        Ok(now == new.map_err(io_error(&self.array.shard_path(&location.shard)))?)
     }
 
     /// The changes to the slots of one shard, or of one shard inside it.
@@ -496,9 +627,9 @@ impl<'a> Commit<'a> {
             let work = match plan.map_err(|error| self.no_plan(coords, error))? {
                 Plan::Remove => Work::Remove,
                 Plan::Cut(update) => Work::Cut(update),
-                Plan::Rewrite(blob) => Work::Replace(self.write_new(&path, old, &blob)?),
+                Plan::Rewrite(blob) => self.write_new(&path, old, &blob)?,
                 Plan::Clone(update) => match self.write_clone(&path, old, &update) {
-                    Ok(temporary) => Work::Replace(temporary),
+                    Ok(work) => work,
                     Err(StoreError::Io { error, .. })
                         if error.raw_os_error() == Some(libc::EOPNOTSUPP) && facts.can_clone =>
                     {
@@ -527,10 +658,21 @@ impl<'a> Commit<'a> {
         Sources { contents: &self.contents, old: old.map(|old| &*old.file) }
     }
 
-    /// A name for a new file; nobody else has it as long as the journal is locked.
-    fn new_name(&mut self) -> PathBuf {
-        self.state.names += 1;
-        self.array.path.join(WORK_DIRECTORY).join(format!("{}.new", self.state.names))
+    /// Makes a file under a name that nobody else has as long as the journal is locked.
+    fn make_new(
+        &mut self,
+        make: impl Fn(&Path) -> io::Result<Arc<dyn StorageFile>>,
+    ) -> io::Result<(PathBuf, Arc<dyn StorageFile>)> {
+        loop {
+            self.state.names += 1;
+            let name = format!("{}.new", self.state.names);
+            let path = self.array.path.join(WORK_DIRECTORY).join(name);
+            match make(&path) {
+                // Another mount could not remove it.
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => (),
+                made => return made.map(|file| (path, file)),
+            }
+        }
     }
 
     /// Writes a shard anew under another name.
@@ -539,15 +681,15 @@ impl<'a> Commit<'a> {
         shard: &Path,
         old: Option<&Old>,
         blob: &Blob,
-    ) -> Result<PathBuf, StoreError> {
-        let temporary = self.new_name();
+    ) -> Result<Work, StoreError> {
         let storage = &*self.store.storage;
-        let write = |file: Arc<dyn StorageFile>| {
+        let (temporary, file) =
+            self.make_new(|path| storage.create(path, NEW_SHARD_MODE)).map_err(io_error(shard))?;
+        let write = || {
             self.sources(old).put(&*file, 0, blob)?;
             finish_new(&*file, old)
         };
-        let file = storage.create(&temporary, NEW_SHARD_MODE).map_err(io_error(&temporary))?;
-        self.keep_or_remove(shard, temporary, write(file))
+        self.keep_or_remove(shard, temporary, write())
     }
 
     /// Changes a clone of a shard.
@@ -556,27 +698,27 @@ impl<'a> Commit<'a> {
         shard: &Path,
         old: Option<&Old>,
         update: &Update,
-    ) -> Result<PathBuf, StoreError> {
-        let temporary = self.new_name();
+    ) -> Result<Work, StoreError> {
         let storage = &*self.store.storage;
-        let write = |file: Arc<dyn StorageFile>| {
+        let (temporary, file) = self
+            .make_new(|path| storage.clone_file(shard, path, NEW_SHARD_MODE))
+            .map_err(io_error(shard))?;
+        let write = || {
             self.sources(old).put_all(&*file, &update.writes)?;
             file.set_length(update.length)?;
             finish_new(&*file, old)
         };
-        let file =
-            storage.clone_file(shard, &temporary, NEW_SHARD_MODE).map_err(io_error(shard))?;
-        self.keep_or_remove(shard, temporary, write(file))
+        self.keep_or_remove(shard, temporary, write())
     }
 
     fn keep_or_remove(
         &self,
         shard: &Path,
         temporary: PathBuf,
-        written: io::Result<()>,
-    ) -> Result<PathBuf, StoreError> {
+        written: io::Result<Stat>,
+    ) -> Result<Work, StoreError> {
         match written {
-            Ok(()) => Ok(temporary),
+            Ok(stat) => Ok(Work::Replace(temporary, stat)),
             Err(error) => {
                 // What cannot be removed is removed by the next mount.
                 let _ = self.store.storage.remove_file(&temporary);
@@ -603,7 +745,7 @@ impl<'a> Commit<'a> {
                 old_length: stat.size,
                 old_index: CheckedRange {
                     range: update.old_index,
-                    crc32c: checksum_of(&**file, update.old_index)?,
+                    fingerprint: fingerprint_of(&**file, update.old_index)?,
                 },
                 length: update.length,
                 written: self.sources(old).check_all(&update.writes)?,
@@ -638,11 +780,10 @@ impl<'a> Commit<'a> {
             let result = result.and_then(|()| self.sync_in_place(&shard));
             match result {
                 Ok(()) => done.push(shard),
-                Err(InPlace::Undone(error)) => self.fail(&shard.chunks, error),
+                Err(InPlace::Undone(error)) => self.give_up(&shard, error),
                 Err(InPlace::Unknown(error)) => {
                     unknown = true;
-                    self.poison(&shard, error);
-                    self.store.forget(self.array, &shard.coords);
+                    self.give_up(&shard, error);
                 }
             }
         }
@@ -655,25 +796,19 @@ impl<'a> Commit<'a> {
     }
 
     fn write_in_place(&self, shard: &Shard<'_>) -> Result<(), InPlace> {
-        let (Work::Journal(update, record), Some(old)) = (&shard.work, &shard.old) else {
+        let (Work::Journal(update, _), Some(old)) = (&shard.work, &shard.old) else {
             return Ok(());
         };
         let write = || {
             self.sources(Some(old)).put_all(&*old.file, &update.writes)?;
             redate(&*old.file, &old.stat)
         };
-        write().map_err(|error| {
-            let error = io_error(&shard.path)(error);
-            match take_back(&*old.file, record) {
-                Ok(()) => InPlace::Undone(error),
-                Err(_) => InPlace::Unknown(error),
-            }
-        })
+        write().map_err(|error| undo(shard, error))
     }
 
     fn sync_in_place(&self, shard: &Shard<'_>) -> Result<(), InPlace> {
         let Some(old) = &shard.old else { return Ok(()) };
-        old.file.sync().map_err(|error| InPlace::Unknown(io_error(&shard.path)(error)))
+        old.file.sync().map_err(|error| undo(shard, error))
     }
 
     /// Commits shards that need no record. Returns those that have changed.
@@ -683,7 +818,7 @@ impl<'a> Commit<'a> {
         }
         if let Err(error) = self.clear_for_good() {
             for shard in &shards {
-                if let Work::Replace(temporary) = &shard.work {
+                if let Work::Replace(temporary, _) = &shard.work {
                     let _ = self.store.storage.remove_file(temporary);
                 }
             }
@@ -696,14 +831,7 @@ impl<'a> Commit<'a> {
         for shard in shards {
             match self.publish(&shard) {
                 Ok(()) => done.push(shard),
-                Err(Publish::Nothing(error)) => {
-                    self.fail(&shard.chunks, io_error(&shard.path)(error));
-                }
-                Err(Publish::Unknown(error)) => {
-                    self.store.forget(self.array, &shard.coords);
-                    let error = io_error(&shard.path)(error);
-                    self.poison(&shard, error);
-                }
+                Err(error) => self.give_up(&shard, io_error(&shard.path)(error)),
             }
         }
         done
@@ -723,49 +851,52 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    fn publish(&self, shard: &Shard<'_>) -> Result<(), Publish> {
+    /// Puts a shard in its place. After an error it is old or new: nobody may rely on what is seen
+    /// before it was synced.
+    fn publish(&self, shard: &Shard<'_>) -> io::Result<()> {
         let storage = &*self.store.storage;
         match (&shard.work, &shard.old) {
-            (Work::Replace(temporary), _) => {
-                if let Err(error) = storage.rename(temporary, &shard.path) {
+            (Work::Replace(temporary, _), _) => {
+                storage.rename(temporary, &shard.path).inspect_err(|_| {
                     let _ = storage.remove_file(temporary);
-                    return Err(Publish::Nothing(error));
-                }
+                })
             }
             (Work::Remove, _) => match storage.remove_file(&shard.path) {
-                Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
-                    return Err(Publish::Nothing(error));
-                }
-                _ => (),
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                removed => removed,
             },
             (Work::Cut(update), Some(old)) => {
-                let write = || {
-                    self.sources(Some(old)).put_all(&*old.file, &update.writes)?;
-                    old.file.sync()?;
-                    old.file.set_length(update.length)
-                };
-                write().map_err(Publish::Nothing)?;
-                redate(&*old.file, &old.stat).map_err(Publish::Unknown)?;
-                return old.file.sync().map_err(Publish::Unknown);
+                self.sources(Some(old)).put_all(&*old.file, &update.writes)?;
+                old.file.sync()?;
+                old.file.set_length(update.length)?;
+                redate(&*old.file, &old.stat)?;
+                old.file.sync()
             }
-            (Work::Cut(_) | Work::Journal(..), _) => return Ok(()),
+            (Work::Nothing | Work::Cut(_) | Work::Journal(..), _) => Ok(()),
         }
-        self.unsynced.borrow_mut().extend(shard.path.parent().map(Path::to_owned));
-        Ok(())
     }
 
-    /// Makes the names of new and removed shards safe.
+    /// Makes the names of new and removed shards safe, and those of shards that were changed.
     fn sync_directories(&mut self, shards: &[Shard<'_>]) {
-        let unsynced = std::mem::take(&mut *self.unsynced.borrow_mut());
-        for directory in unsynced {
-            let Err(error) = self.store.storage.sync_directory(&directory) else { continue };
-            let error = Arc::new(io_error(&directory)(error));
-            self.store.report(&error);
-            for shard in shards.iter().filter(|shard| shard.path.starts_with(&directory)) {
-                self.state.poisoned.insert(self.key(&shard.coords));
-                for at in &shard.chunks {
-                    self.outcomes[*at] = Err(Arc::clone(&error));
+        let all: BTreeSet<_> = shards.iter().flat_map(|shard| &shard.directories).collect();
+        let mut failed: BTreeMap<&PathBuf, Arc<StoreError>> = BTreeMap::new();
+        for directory in all {
+            match self.store.storage.sync_directory(directory) {
+                // Not even a directory: nothing in it has to be safe.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
+                Err(error) => {
+                    let error = io_error(directory)(error);
+                    self.store.report(&error);
+                    failed.insert(directory, Arc::new(error));
                 }
+                Ok(()) => (),
+            }
+        }
+        for shard in shards {
+            let error = shard.directories.iter().find_map(|directory| failed.get(directory));
+            self.leave(shard, true, error.is_none());
+            for at in shard.chunks.iter().filter(|_| error.is_some()) {
+                self.outcomes[*at] = error.map_or(Ok(()), |error| Err(Arc::clone(error)));
             }
         }
     }
@@ -776,12 +907,10 @@ impl<'a> Commit<'a> {
         let mut directory = self.array.path.clone();
         let names: Vec<_> = below.parent().into_iter().flat_map(Path::components).collect();
         for name in names {
-            let parent = directory.clone();
             directory.push(name);
             match self.store.storage.create_directory(&directory) {
-                Ok(()) => drop(self.unsynced.borrow_mut().insert(parent)),
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => (),
-                Err(error) => return Err(error),
+                Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+                _ => (),
             }
         }
         Ok(())
@@ -796,21 +925,26 @@ enum InPlace {
     Unknown(StoreError),
 }
 
-/// Why a shard was not published.
-enum Publish {
-    /// It is as it was before.
-    Nothing(io::Error),
-    /// Old or new, and nobody knows which will be found after a power cut.
-    Unknown(io::Error),
+/// Takes back what was written in place. Bytes that a failed sync has dropped are written once more
+/// by that; those that it does not write are not reached by the old index.
+fn undo(shard: &Shard<'_>, error: io::Error) -> InPlace {
+    let error = io_error(&shard.path)(error);
+    match (&shard.work, &shard.old) {
+        (Work::Journal(_, record), Some(old)) if take_back(&*old.file, record).is_err() => {
+            InPlace::Unknown(error)
+        }
+        _ => InPlace::Undone(error),
+    }
 }
 
-/// Makes a new file safe, with the attributes of the one it replaces.
-fn finish_new(file: &dyn StorageFile, old: Option<&Old>) -> io::Result<()> {
+/// Makes a new file safe, with the attributes of the one it replaces. Its own attributes.
+fn finish_new(file: &dyn StorageFile, old: Option<&Old>) -> io::Result<Stat> {
     if let Some(old) = old {
         file.set_owner(&old.stat)?;
         redate(file, &old.stat)?;
     }
-    file.sync()
+    file.sync()?;
+    file.stat()
 }
 
 /// Others see by its date that a file has changed, also where the clock has not moved on.
@@ -829,8 +963,7 @@ fn redate(file: &dyn StorageFile, before: &Stat) -> io::Result<()> {
 
 impl ShardStore {
     /// Drops what is known of a shard.
-    fn forget(&self, array: &SourceArray, shard: &[u64]) {
-        let id = ShardId::of_shard(array, shard);
+    fn forget(&self, id: ShardId) {
         lock(&self.shards).remove(&id);
         lock(&self.files).pop(&id);
     }

@@ -106,10 +106,10 @@ pub enum StoreError {
         /// Position of the chunk in the shard.
         position: Vec<u64>,
     },
-    /// A write to the shard has failed in a way that leaves its state on disk unknown.
+    /// The journal holds a record of the shard that must stay.
     #[error(
-        "shard {}: nothing is written to it any more after a failed sync; \
-         unmount and run \"shardfs recover\"", .shard.display()
+        "shard {}: nothing is written to it as long as the journal holds the record of a commit \
+         that could be neither completed nor taken back", .shard.display()
     )]
     Poisoned {
         /// Path of the shard, from the source's root.

@@ -29,7 +29,7 @@ pub struct Journal<'a> {
     array: PathBuf,
     file: Arc<dyn StorageFile>,
     found: Option<Record>,
-    /// Whether the journal's name may not be safe yet.
+    /// Nothing was ever written to it: its name may not be safe yet.
     is_new: bool,
 }
 
@@ -43,8 +43,9 @@ impl<'a> Journal<'a> {
             Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
             _ => Ok(()),
         };
-        let (file, is_new) = lock_file(storage, &path, &make_directory)?;
+        let file = lock_file(storage, &path, &make_directory)?;
         let found = read(&*file, &path)?;
+        let is_new = file.stat().map_err(io_error(&path))?.size == 0;
         let array = array.to_owned();
         Ok(Self { storage, array, file, found, is_new })
     }
@@ -58,12 +59,6 @@ impl<'a> Journal<'a> {
     pub fn write(&mut self, record: &Record) -> Result<(), StoreError> {
         self.put(&record.encode())?;
         self.file.sync().map_err(io_error(&self.path()))?;
-        if self.is_new {
-            for directory in [self.array.join(WORK_DIRECTORY), self.array.clone()] {
-                self.storage.sync_directory(&directory).map_err(io_error(&directory))?;
-            }
-            self.is_new = false;
-        }
         self.found = Some(record.clone());
         Ok(())
     }
@@ -105,7 +100,15 @@ impl<'a> Journal<'a> {
         self.array.join(WORK_DIRECTORY).join(JOURNAL)
     }
 
-    fn put(&self, bytes: &[u8]) -> Result<(), StoreError> {
+    /// Its name is safe before there is anything in it, so that this also holds for whoever finds
+    /// something in it.
+    fn put(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        if self.is_new {
+            for directory in [self.array.join(WORK_DIRECTORY), self.array.clone()] {
+                self.storage.sync_directory(&directory).map_err(io_error(&directory))?;
+            }
+            self.is_new = false;
+        }
         self.file.write_at(bytes, 0).map_err(io_error(&self.path()))
     }
 }
@@ -148,7 +151,7 @@ mod tests {
     use crate::store::memory::{Change, MemoryStorage};
 
     fn record(key: &str) -> Record {
-        let old_index = CheckedRange { range: ByteRange { offset: 0, nbytes: 4 }, crc32c: 1 };
+        let old_index = CheckedRange { range: ByteRange { offset: 0, nbytes: 4 }, fingerprint: 1 };
         let key = key.into();
         let (written, overwritten) = (vec![], vec![(9, vec![1, 2, 3])]);
         let shard =
@@ -196,13 +199,27 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_journal_is_safe_before_anything_is_in_it() {
+        let storage = MemoryStorage::default();
+        // Whoever made it did not come to write to it.
+        drop(Journal::lock(&storage, Path::new("")).unwrap());
+        storage.take_history();
+        Journal::lock(&storage, Path::new("")).unwrap().write(&record("c/0")).unwrap();
+        let history = storage.take_history();
+        let synced = |path: &str| {
+            let change = Change::SyncDirectory { path: path.into() };
+            history.iter().position(|other| *other == change)
+        };
+        let written = history.iter().position(|change| matches!(change, Change::Write { .. }));
+        assert!(synced(".shardfs").is_some() && synced(".shardfs") < written);
+        assert!(synced("").is_some() && synced("") < written);
+    }
+
+    #[test]
     fn what_was_not_written_to_its_end_is_no_record() {
         let storage = MemoryStorage::default();
         let mut journal = Journal::lock(&storage, Path::new("")).unwrap();
         journal.write(&record("c/0")).unwrap();
-        let written = storage.take_history();
-        let safe = |change: &Change| matches!(change, Change::SyncDirectory { path } if path == Path::new(""));
-        assert!(safe(written.last().unwrap()), "the new journal's name is safe, too");
         let path = ".shardfs/journal";
         for length in 0..record("c/0").encode().len() {
             storage.change(path, |bytes| bytes.truncate(length));

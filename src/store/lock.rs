@@ -11,8 +11,8 @@ use super::storage::{Storage, StorageFile};
 /// A file that others keep removing is given up after so many attempts.
 const LOCK_ATTEMPTS: usize = 1000;
 
-/// Opens the file at `path`, makes it if there is none, waits for its lock, and takes it. Returns
-/// the file and whether it was made. `make_directory` is called where its directory is missing.
+/// Opens the file at `path`, makes it if there is none, waits for its lock, and takes it.
+/// `make_directory` is called where its directory is missing.
 ///
 /// Who gives such a lock back may remove the file first: the lock counts only if the file still
 /// has its name. TensorStore and others do the same.
@@ -20,14 +20,14 @@ pub fn lock_file(
     storage: &dyn Storage,
     path: &Path,
     make_directory: &dyn Fn() -> io::Result<()>,
-) -> Result<(Arc<dyn StorageFile>, bool), StoreError> {
+) -> Result<Arc<dyn StorageFile>, StoreError> {
     for _ in 0..LOCK_ATTEMPTS {
-        let (file, is_new) = open_or_make(storage, path, make_directory).map_err(io_error(path))?;
+        let file = open_or_make(storage, path, make_directory).map_err(io_error(path))?;
         file.lock().map_err(io_error(path))?;
         let ours = file.stat().map_err(io_error(path))?;
         let current = storage.stat(path);
         if current.is_ok_and(|stat| (stat.dev, stat.ino) == (ours.dev, ours.ino)) {
-            return Ok((file, is_new));
+            return Ok(file);
         }
     }
     Err(StoreError::Changing { shard: path.to_owned() })
@@ -37,16 +37,16 @@ fn open_or_make(
     storage: &dyn Storage,
     path: &Path,
     make_directory: &dyn Fn() -> io::Result<()>,
-) -> io::Result<(Arc<dyn StorageFile>, bool)> {
+) -> io::Result<Arc<dyn StorageFile>> {
     let mut error = io::Error::from_raw_os_error(libc::ENOENT);
     for _ in 0..LOCK_ATTEMPTS {
         match storage.open_writable(path) {
-            Ok(file) => return Ok((file, false)),
+            Ok(file) => return Ok(file),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
             Err(error) => return Err(error),
         }
         match storage.create(path, 0o666) {
-            Ok(file) => return Ok((file, true)),
+            Ok(file) => return Ok(file),
             // Others were faster.
             Err(failed) if failed.raw_os_error() == Some(libc::EEXIST) => error = failed,
             // Its directory is missing; others may remove it again, but not for ever.
@@ -78,7 +78,7 @@ impl<'a> ShardLock<'a> {
         let mut path = shard.as_os_str().to_owned();
         path.push(".__lock");
         let path = PathBuf::from(path);
-        let (file, _) = lock_file(storage, &path, make_directory)?;
+        let file = lock_file(storage, &path, make_directory)?;
         Ok(Self { storage, path, _file: file })
     }
 }

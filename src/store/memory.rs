@@ -58,6 +58,12 @@ pub enum Change {
         /// The file.
         ino: u64,
     },
+    /// A sync has failed: what was written before may be dropped, and a later sync says nothing
+    /// about it.
+    SyncFailed {
+        /// The file.
+        ino: u64,
+    },
     /// A name stands for this file now.
     Name {
         /// The name.
@@ -500,9 +506,11 @@ impl StorageFile for MemoryFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.shared.faults.check(true)?;
-        lock(&self.shared.history).push(Change::Sync { ino: self.ino });
-        Ok(())
+        let synced = self.shared.faults.check(true);
+        let ino = self.ino;
+        let change = if synced.is_ok() { Change::Sync { ino } } else { Change::SyncFailed { ino } };
+        lock(&self.shared.history).push(change);
+        Ok(synced?)
     }
 
     fn set_owner(&self, _like: &Stat) -> io::Result<()> {

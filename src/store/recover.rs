@@ -1,9 +1,9 @@
 //! What an unfinished commit has left, and how it is completed or taken back.
 //!
-//! A shard of the record is *finished* if every range that was to be written has its checksum: then
-//! the commit is completed. Else the old index has its checksum, once the overwritten bytes are
-//! put back: then the commit is taken back. Chunks that the old index reaches were never
-//! overwritten without a record of their bytes, so they are as they were.
+//! A shard of the record is *finished* if every range that was to be written has its fingerprint:
+//! then the commit is completed. Else the old index has its own, once the overwritten bytes are put
+//! back: then the commit is taken back. Chunks that the old index reaches were never overwritten
+//! without a record of their bytes, so they are as they were.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,11 +11,12 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::blob::{bytes_of, checksum_of};
+use super::blob::{bytes_of, fingerprint_of};
 use super::error::StoreError;
 use super::io_error;
 use super::journal::{JOURNAL, Journal, WORK_DIRECTORY};
 use super::storage::{Storage, StorageFile};
+use crate::format::fingerprint::Fingerprint;
 use crate::format::journal::{Record, ShardRecord};
 use crate::format::limits::MAX_INDEX_BYTES;
 
@@ -57,8 +58,8 @@ pub fn examine(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<Found
 
 fn is_written(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<bool> {
     for written in &record.written {
-        match checksum_of(file, written.range) {
-            Ok(found) if found == written.crc32c => (),
+        match fingerprint_of(file, written.range) {
+            Ok(found) if found == written.fingerprint => (),
             Ok(_) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(error) => return Err(error),
@@ -86,7 +87,7 @@ pub fn old_index(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<Opt
             }
         }
     }
-    Ok((crc32c::crc32c(&bytes) == record.old_index.crc32c).then_some(bytes))
+    Ok((Fingerprint::of(&bytes) == record.old_index.fingerprint).then_some(bytes))
 }
 
 /// Completes or takes back what unfinished commits to the array in the directory `array` have
