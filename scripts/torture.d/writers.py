@@ -1,11 +1,12 @@
 """Processes that write to a mount and note outside of it what they did and what is durable.
 
-Each chunk belongs to one writer, so its versions have an order. A line of a writer's log:
+Each chunk belongs to one writer, so its versions have an order. A line of a writer's log begins
+with a time in seconds:
 
-    w CHUNK VERSION      this version is about to be written
-    x CHUNK VERSION      the chunk is about to be removed, which is a version too
-    d CHUNK VERSION      this version is durable: an fsync after it has returned
-    e SECONDS TEXT       something went wrong
+    w ARRAY CHUNK VERSION HOW   this version is about to be written
+    x ARRAY CHUNK VERSION HOW   the chunk is about to be removed, which is a version too
+    d ARRAY CHUNK VERSION HOW   this version is durable: an fsync after it has returned
+    e TEXT                      something went wrong
 """
 
 import errno
@@ -64,12 +65,11 @@ def read_log(path: Path, histories: dict[tuple[int, int], History]) -> list[tupl
     """Adds what a writer has noted; returns its errors with their times."""
     errors = []
     for line in path.read_text().splitlines():
-        kind, rest = line.split(" ", 1)
+        when, kind, rest = line.split(" ", 2)
         if kind == "e":
-            when, text = rest.split(" ", 1)
-            errors.append((float(when), text))
+            errors.append((float(when), rest))
             continue
-        number, chunk, version = map(int, rest.split())
+        number, chunk, version = map(int, rest.split()[:3])
         history = histories.setdefault((number, chunk), History())
         if kind == "d":
             history.durable = max(history.durable, version)
@@ -96,21 +96,25 @@ class Writer:
         self.temporary = 0
 
     def log(self, line: str) -> None:
-        os.write(self.log_file, f"{line}\n".encode())
+        os.write(self.log_file, f"{time.monotonic():.6f} {line}\n".encode())
 
     def run(self, stopped) -> None:
+        # From here it is found even after it was detached; by its path the writer would go on in
+        # the directory below it.
+        os.chdir(self.mount)
+        self.mount = Path(".")
         errors = 0
         while not stopped():
             try:
                 self.step()
             except OSError as error:
-                self.log(f"e {time.monotonic()} {self.doing}: {error}")
+                self.log(f"e {self.doing}: {error}")
                 errors += 1
                 if error.errno in GONE or errors > 20:
                     return
                 time.sleep(0.002)
             except Wrong as wrong:
-                self.log(f"e {time.monotonic()} {self.doing}: {wrong}")
+                self.log(f"e {self.doing}: {wrong}")
                 return
 
     def step(self) -> None:
@@ -130,7 +134,7 @@ class Writer:
 
     def begin(self, chunk: tuple[int, int], kind: str) -> int:
         self.versions[chunk] += 1
-        self.log(f"{kind} {chunk[0]} {chunk[1]} {self.versions[chunk]}")
+        self.log(f"{kind} {chunk[0]} {chunk[1]} {self.versions[chunk]} {self.doing}")
         self.now.pop(chunk, None)
         self.unsafe.discard(chunk)
         return self.versions[chunk]
@@ -138,7 +142,7 @@ class Writer:
     def done(self, chunk: tuple[int, int], content: bytes | None, durable: bool) -> None:
         self.now[chunk] = None if content is None else (len(content), zlib.crc32(content))
         if durable or self.sync:
-            self.log(f"d {chunk[0]} {chunk[1]} {self.versions[chunk]}")
+            self.log(f"d {chunk[0]} {chunk[1]} {self.versions[chunk]} {'fsync' if durable else 'sync'}")
         else:
             self.unsafe.add(chunk)
 
@@ -219,7 +223,7 @@ class Writer:
 
     def temporary_name(self, path: Path) -> Path:
         self.temporary += 1
-        return path.with_name(f".tmp-{self.number}-{self.temporary}")
+        return path.with_name(f".tmp-{os.getpid()}-{self.temporary}")
 
     def patch(self, chunk: tuple[int, int]) -> None:
         """Over the old bytes, without cutting them off first; the end first."""
@@ -290,8 +294,7 @@ class Writer:
         """All that was written below it before is durable then."""
         directory = self.path(chunk).parent
         for _ in range(self.random.randrange(4)):
-            if directory != self.mount:
-                directory = directory.parent
+            directory = directory.parent
         before = [one for one in self.unsafe if directory in self.path(one).parents]
         self.doing = f"fsync {directory}"
         try:
@@ -303,7 +306,7 @@ class Writer:
         finally:
             os.close(file)
         for one in before:
-            self.log(f"d {one[0]} {one[1]} {self.versions[one]}")
+            self.log(f"d {one[0]} {one[1]} {self.versions[one]} {self.doing}")
             self.unsafe.discard(one)
 
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::attr::{Attr, Entry};
 use super::control::{DIRECTORY_NAME, STATS_NAME, WAITING_NAME};
-use super::live::{LiveFile, Name, What};
+use super::live::{LiveFile, Name, Place, What};
 use super::nodes::ArrayView;
 use super::paths::Paths;
 use super::{Fs, FsError, METADATA_FILE, NodeKind, Result, Target};
@@ -172,7 +172,7 @@ impl Lister<'_> {
             // Removed since it was listed.
             Err(FsError::NotFound) => return ControlFlow::Continue(()),
             Err(_) => Entry {
-                attr: unknown(fs.paths.remember(path), kind.unwrap_or(FileKind::File)),
+                attr: unknown(fs.remember(path), kind.unwrap_or(FileKind::File)),
                 generation: 0,
                 lasting: false,
             },
@@ -325,7 +325,7 @@ impl Lister<'_> {
         for coord in range {
             let child = [coords, &[coord]].concat();
             let exists = |shards: &Vec<Coords>| self.fs.any_chunk(array, &child, shards);
-            let made = staged.coords.contains_key(&coord) || self.fs.is_made(array, &child);
+            let made = matches!(staged.coords.get(&coord), Some(What::Directory));
             if made || few.as_ref().is_none_or(exists) {
                 self.directory(array, &child, coord + 1)?;
             }
@@ -517,6 +517,17 @@ impl Fs {
             return false;
         }
         names.all(&path).any(|(_, name)| !matches!(name.what, What::Removed))
+    }
+
+    /// Whether any chunk lies below a directory, as far as it takes few indexes to find out.
+    pub(super) fn holds_chunks(&self, place: &Place) -> bool {
+        let Place { array, coords } = place;
+        let axes = coords.iter().zip(&array.source.layout.shard_grid);
+        let prefix: Coords = axes.map(|(coord, axis)| axis.locate(*coord).0).collect();
+        match self.store.shards_below(&array.source, &prefix, EXACT_SHARDS) {
+            Ok(shards) if shards.len() <= EXACT_SHARDS => self.any_chunk(array, coords, &shards),
+            _ => true,
+        }
     }
 
     /// Files in an array's own directory that are in the mount alone.

@@ -210,8 +210,14 @@ impl Fs {
         }
     }
 
+    fn remember(&self, path: &Path) -> u64 {
+        // A file that was renamed away keeps the number of its first path.
+        let live = |ino| self.overlay.as_ref().is_some_and(|it| it.names().by_ino(ino).is_some());
+        self.paths.remember(path, live)
+    }
+
     fn path_entry(&self, path: &Path, mut attr: Attr) -> Entry {
-        attr.ino = self.paths.remember(path);
+        attr.ino = self.remember(path);
         let content = match attr.kind {
             FileKind::File => self.fingerprint(&(attr.size, attr.mtime, attr.ctime)),
             _ => 0,

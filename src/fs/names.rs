@@ -130,7 +130,18 @@ impl Fs {
         let what = overlay.names().get(&directory.join(name)).map(|name| name.what.clone());
         Ok(match what {
             None => None,
-            Some(What::Removed) => Some(None),
+            Some(What::Removed) => match self.slot(parent, name)? {
+                // A directory, until others put something into it.
+                Slot::Above(path, place) => {
+                    if self.holds_chunks(&place) {
+                        self.remove_name(&path)?;
+                        None
+                    } else {
+                        Some(None)
+                    }
+                }
+                _ => Some(None),
+            },
             Some(What::File(file)) => Some(Some(self.live_entry(&file)?)),
             // As any directory above chunks.
             Some(What::Directory) => None,
@@ -365,6 +376,10 @@ impl Fs {
                 let shards = self.shard_directory(&place.array, &place.coords);
                 // It stays where others have something in it, or more of its shards are left.
                 let _ = self.storage.remove_directory(&shards);
+                if self.tree_directory(&place.array, &place.coords)?.is_some() {
+                    // Its shards' directory, where other chunks are, too.
+                    self.overlay()?.names().put(path, What::Removed, None);
+                }
                 Ok(())
             }
             Slot::Source(path) => self.remove_source_directory(path),
@@ -425,7 +440,9 @@ impl Fs {
             (Slot::Source(from), Slot::Document(to)) => {
                 let content = self.source_content(from)?;
                 self.write_document(to, &content)?;
-                Ok(self.storage.remove_file(from)?)
+                self.storage.remove_file(from)?;
+                self.paths.renamed(from, to);
+                Ok(())
             }
             _ => {
                 let file = self.file_of(from, moved)?;

@@ -28,13 +28,17 @@ impl Paths {
         self.lock().get(&ino).map(|known| Arc::clone(&known.path))
     }
 
-    /// The inode number of a path, which the kernel is about to be told.
-    pub fn remember(&self, path: &Path) -> u64 {
+    /// The inode number of a path, which the kernel is about to be told; none that something else
+    /// has taken.
+    pub fn remember(&self, path: &Path, is_taken: impl Fn(u64) -> bool) -> u64 {
         let mut table = self.lock();
         for attempt in 0.. {
             let ino = inode::of_path(path, attempt);
             if ino == inode::ROOT {
                 return ino;
+            }
+            if is_taken(ino) {
+                continue;
             }
             let known = table.entry(ino).or_insert_with(|| Known { path: path.into(), lookups: 0 });
             if &*known.path == path {
@@ -91,13 +95,13 @@ mod tests {
     #[test]
     fn a_path_is_known_until_it_is_forgotten_as_often_as_it_was_remembered() {
         let paths = Paths::default();
-        let ino = paths.remember(Path::new("a"));
-        assert_eq!(paths.remember(Path::new("a")), ino);
+        let ino = paths.remember(Path::new("a"), |_| false);
+        assert_eq!(paths.remember(Path::new("a"), |_| false), ino);
         paths.forget(ino, 1);
         assert_eq!(paths.path(ino).as_deref(), Some(Path::new("a")));
         paths.forget(ino, 1);
         assert_eq!(paths.path(ino), None);
-        assert_eq!(paths.remember(Path::new("")), inode::ROOT);
+        assert_eq!(paths.remember(Path::new(""), |_| false), inode::ROOT);
         assert_eq!(paths.path(inode::ROOT).as_deref(), Some(Path::new("")));
     }
 }

@@ -382,10 +382,22 @@ impl Fs {
         if let Err(error) = self.publish(file) {
             log::debug!("{error}");
         }
-        file.state().opened -= 1;
-        if let Some(overlay) = &self.overlay {
-            overlay.names().drop_unused(file);
+        let last = {
+            let mut state = file.state();
+            state.opened -= 1;
+            state.opened == 0
+        };
+        let Some(overlay) = &self.overlay else { return };
+        let mut names = overlay.names();
+        if last {
+            // Documents are in the source now, or were refused.
+            let documents = file.state().names.clone();
+            for name in documents.iter().filter(|name| super::document::is_document(name)) {
+                file.state().dirty = false;
+                names.take(name);
+            }
         }
+        names.drop_unused(file);
     }
 }
 

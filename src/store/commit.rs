@@ -26,7 +26,7 @@ use super::content::Content;
 use super::error::StoreError;
 use super::io_error;
 use super::journal::{Journal, WORK_DIRECTORY};
-use super::lock::ShardLock;
+use super::lock::{ShardLock, note_locks};
 use super::recover::{Found, recover_locked, take_back};
 use super::shard::{Body, LoadedShard, ShardId};
 use super::storage::{Stat, StorageFile, Timestamp};
@@ -351,6 +351,12 @@ impl<'a> Commit<'a> {
         for (at, chunk) in self.chunks.iter().enumerate() {
             let location = self.array.layout.locate(&chunk.coords);
             by_shard.entry(location.shard.clone()).or_default().push((at, location));
+        }
+        let keys: Vec<Vec<u8>> = by_shard.keys().map(|shard| self.key(shard)).collect();
+        let work = self.array.path.join(WORK_DIRECTORY);
+        let keys = keys.iter().map(Vec::as_slice);
+        if let Err(error) = note_locks(&*self.store.storage, &work, keys) {
+            log::debug!("{}: {error}", work.display());
         }
         let mut budget = MAX_OVERWRITTEN;
         let mut shards = Vec::new();

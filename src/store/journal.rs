@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::error::StoreError;
 use super::io_error;
-use super::lock::lock_file;
+use super::lock::{NOTE, lock_file};
 use super::storage::{Stat, Storage, StorageFile};
 use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
 
@@ -89,6 +89,7 @@ impl<'a> Journal<'a> {
         }
         // The old content could come back with the name.
         self.clear_durably()?;
+        let _ = self.storage.remove_file(&self.array.join(WORK_DIRECTORY).join(NOTE));
         let path = self.path();
         self.storage.remove_file(&path).map_err(io_error(&path))?;
         // Something else in it is somebody else's business.

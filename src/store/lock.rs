@@ -1,6 +1,8 @@
 //! Files that are locked while somebody changes what they stand for.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,6 +10,10 @@ use super::error::StoreError;
 use super::io_error;
 use super::storage::{Storage, StorageFile};
 
+/// Name of the note of locks in the work directory.
+pub const NOTE: &str = "locks";
+/// No note of locks is longer, in bytes.
+const MAX_NOTE_BYTES: u64 = 64 << 20;
 /// A file that others keep removing is given up after so many attempts.
 const LOCK_ATTEMPTS: usize = 1000;
 
@@ -75,12 +81,49 @@ impl<'a> ShardLock<'a> {
         shard: &Path,
         make_directory: &dyn Fn() -> io::Result<()>,
     ) -> Result<Self, StoreError> {
-        let mut path = shard.as_os_str().to_owned();
-        path.push(".__lock");
-        let path = PathBuf::from(path);
+        let path = lock_path(shard);
         let file = lock_file(storage, &path, make_directory)?;
         Ok(Self { storage, path, _file: file })
     }
+}
+
+fn lock_path(shard: &Path) -> PathBuf {
+    let mut path = shard.as_os_str().to_owned();
+    path.push(".__lock");
+    path.into()
+}
+
+/// Notes in an array's work directory which shards a commit is about to lock: if it is killed,
+/// somebody has to remove their lock files. Without the note they stay; that is all.
+pub fn note_locks<'a>(
+    storage: &dyn Storage,
+    work: &Path,
+    keys: impl Iterator<Item = &'a [u8]>,
+) -> io::Result<()> {
+    let path = work.join(NOTE);
+    let file = match storage.open_writable(&path) {
+        Ok(file) => file,
+        Err(_) => storage.create(&path, 0o666)?,
+    };
+    let keys: Vec<u8> = keys.flat_map(|key| [key, b"\n"].concat()).collect();
+    file.set_length(0)?;
+    file.write_at(&keys, 0)
+}
+
+/// Removes the lock files of a commit that was killed, those that nobody holds any more.
+pub fn remove_noted_locks(storage: &dyn Storage, array: &Path, work: &Path) -> io::Result<()> {
+    let file = storage.open(&work.join(NOTE))?;
+    let nbytes = file.stat()?.size.min(MAX_NOTE_BYTES);
+    let mut keys = vec![0; usize::try_from(nbytes).unwrap_or(0)];
+    let read = file.read_at(&mut keys, 0)?;
+    for key in keys[..read].split(|byte| *byte == b'\n').filter(|key| !key.is_empty()) {
+        let shard = array.join(OsStr::from_bytes(key));
+        if storage.lstat(&lock_path(&shard)).is_ok() {
+            let none = || Err(io::ErrorKind::NotFound.into());
+            drop(ShardLock::take(storage, &shard, &none));
+        }
+    }
+    Ok(())
 }
 
 impl Drop for ShardLock<'_> {

@@ -15,6 +15,7 @@ use super::blob::{bytes_of, fingerprint_of};
 use super::error::StoreError;
 use super::io_error;
 use super::journal::{JOURNAL, Journal, WORK_DIRECTORY};
+use super::lock::remove_noted_locks;
 use super::storage::{Storage, StorageFile};
 use crate::format::fingerprint::Fingerprint;
 use crate::format::journal::{Record, ShardRecord};
@@ -187,6 +188,8 @@ pub fn take_back(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()>
 /// Removes the files of commits that were not finished: nobody else commits at the moment.
 fn sweep(storage: &dyn Storage, array: &Path) -> Result<(), StoreError> {
     let directory = array.join(WORK_DIRECTORY);
+    // None, or one that cannot be read: litter at worst.
+    let _ = remove_noted_locks(storage, array, &directory);
     let mut left = Vec::new();
     let mut collect = |item: super::storage::DirItem<'_>| {
         if item.name != JOURNAL {

@@ -5,13 +5,13 @@
 # Both must say the same and end up with the same files.  Then the shards are read without the program
 # (arrays.py), the mount is ended, the shards are read again, and so is a new read-only mount.
 
-# What ls shows is what is tested; the names are numbers.
-# shellcheck disable=SC2012 source=../lib.sh
+# What ls shows is what is tested; the names are numbers.  Scripts in single quotes are other shells'.
+# shellcheck disable=SC2012,SC2016 source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 here=$repo/tests/shell
 export PYTHONDONTWRITEBYTECODE=1
-# Where the program saves what it cannot write.
-export XDG_STATE_HOME=$TMP/state
+# That of a version manager is a script that looks for the right one, and takes longer than most of what is run.
+PATH=$(dirname "$(python3 -c 'import sys; print(sys.executable)')"):$PATH
 log=$TMP/log
 
 # --- arrays and what must be in them -------------------------------------------------------------------
@@ -64,6 +64,27 @@ fresh_group() {
     mount_view "$source" --rw --log-file "$log" "$@"
 }
 
+# saved NAME: the file in which the program has saved the chunk NAME of the view, as the log says.  It is outside
+# $TMP, and removed at the end.
+saved() {
+    local path
+    path=$(sed -n "s|.*what was written is in \(.*/$1\)\$|\1|p" "$log" | tail -n 1)
+    [[ -f $path ]]
+    echo "${path%"/$1"}" >>"$TMP/saved"
+    echo "$path"
+}
+: >"$TMP/saved"
+remove_saved() {
+    local rc=$? place
+    if [[ $BASHPID == "$main_pid" ]]; then
+        while read -r place; do
+            rm -rf "$place"
+        done <"$TMP/saved"
+    fi
+    end "$rc"
+}
+trap remove_saved EXIT
+
 contents() { (cd "$1" && find . -type f ! -name zarr.json -print0 | sort -z | xargs -0 -r sha256sum); }
 same_files() { diff <(contents "$want") <(contents "$1"); }
 
@@ -104,12 +125,7 @@ both() {
     }
 }
 
-# The same, and it must work.
-done_by() {
-    both "$@"
-    (cd "$MP" && "$@") >/dev/null
-}
-# The same with a script, for more than one command.
+# The same with more than one command.
 script() { both bash -euc "$@"; }
 
 # --- every pattern, on every layout --------------------------------------------------------------------
@@ -150,7 +166,7 @@ with_dd() {
     both dd if="$data/page" of="${present[0]}" status=none
     both dd if="$data/small" of="${present[1]}" bs=7 seek=3 count=5 conv=notrunc status=none
     both dd if="$data/small" of="${absent[0]}" bs=100 seek=50 conv=notrunc,fsync status=none
-    both dd if="$data/medium" of="${present[2]}" bs=64K oflag=direct,append conv=notrunc iflag=fullblock status=none
+    both dd if="$data/medium" of="${present[2]}" bs=64K oflag=append conv=notrunc iflag=fullblock status=none
     both dd if="$data/page" of="${present[3]}" bs=1K oflag=sync status=none
     both dd if="$data/page" of="${present[0]}" conv=excl status=none
     settled
@@ -195,7 +211,6 @@ check "cp -r and cp -a of a tree of chunks" copied_tree
 moved() {
     fresh $plane
     # In, over, out.
-    cp "$data/medium" "$want/../in"
     script 'cp "$0" "$PWD.in"; mv "$PWD.in" "$1"; cp "$0" "$PWD.in"; mv "$PWD.in" "$2"; mv "$3" "$PWD.out"' \
         "$data/medium" "${present[0]}" "${absent[0]}" "${present[1]}"
     cmp "$MP.out" "$want.out"
@@ -337,7 +352,6 @@ resized() {
     both truncate -s 100000 "${present[2]}"
     both truncate -s 5 "${absent[0]}"
     both truncate -s +17 "${present[3]}"
-    both fallocate -l 100 "$TMP/unrelated"
     settled
 }
 check "truncate -s shorter, longer, to nothing, of a new chunk" resized
@@ -533,7 +547,6 @@ like_tensorstore() {
     fresh "$1"
     local names=(c/0/1 c/4/4)
     [[ $1 != dot ]] || names=(c.0.1 c.4.4)
-    both python3 - "${names[@]}" <<<"" || true
     cat >"$TMP/dance.py" <<'PY'
 import os
 import sys
@@ -556,8 +569,6 @@ for path in sys.argv[2:]:
     assert not os.path.exists(path + ".__lock")
 PY
     both python3 "$TMP/dance.py" "$TMP" "${names[@]}"
-    [[ ! -s $TMP/in-mount ]] || cat "$TMP/in-mount"
-    (cd "$MP" && python3 "$TMP/dance.py" "$TMP" "${names[@]}")
     settled
 }
 check "TensorStore's lock file: inode and mtime survive rename and commit" like_tensorstore slash
@@ -643,10 +654,9 @@ by_itself() {
     unmount_view
     fresh $plane --commit-interval 0.1
     both cp "$data/page" "${present[0]}"
-    within 0.7 in_shards --mounted
+    within 1 in_shards --mounted
     unmount_view
 }
-within_fraction() { within "$@"; }
 check "what is written is in the shard after the commit interval" by_itself
 
 sync_option() {
@@ -765,10 +775,13 @@ check "eleven writers at once" parallel
 
 outside() {
     fresh $plane
-    fails_with "Invalid argument" touch "$MP/c/5/0"
+    fails_with "No such file" touch "$MP/c/5/0"
     fails_with "Invalid argument" touch "$MP/c/0/11"
     fails_with "Invalid argument" mkdir "$MP/c/5"
-    fails_with "Invalid argument" mv "$MP/${present[0]}" "$MP/c/0/11"
+    fails_with "No such file" ls "$MP/c/5"
+    # mv has words of its own for this error.
+    fails_with "Invalid argument" python3 -c 'import os, sys; os.rename(*sys.argv[1:])' \
+        "$MP/${present[0]}" "$MP/c/0/11"
     fails_with "Invalid argument" ln "$MP/${present[0]}" "$MP/c/0/11"
     both cat "${present[0]}"
     settled
@@ -800,22 +813,27 @@ scratch_left() {
     : >"$log"
     unmount_view
     # An empty lock file is no loss; what holds something is saved, and the log says where.
-    local saved
-    saved=$(find "$TMP/state" -type f -name notes.txt -newer "$source/zarr.json" | tail -n 1)
-    cmp "$saved" "$data/page"
-    grep -F "${saved%/c/0/notes.txt}" "$log"
-    [[ -z $(find "$TMP/state" -name '*.__lock') ]]
+    local file
+    file=$(saved c/0/notes.txt)
+    cmp "$file" "$data/page"
+    [[ $(ls -A "${file%/*}") == notes.txt ]]
     in_shards
 }
 check "what is left of them at the end is saved, and the log says where" scratch_left
 
 compressed() {
     fresh compressed
-    fails_with "Read-only file system" cp "$data/page" "$MP/${present[0]}"
-    fails_with "Read-only file system" touch "$MP/c/0/new" "$MP/c/0/0" "$MP/c/0/1" "$MP/c/0/2" "$MP/c/0/3"
-    fails_with "Read-only file system" rm -f "$MP"/c/*/*
-    fails_with "Read-only file system" truncate -s 1 "$(find "$MP/c" -type f | sed -n 1p)"
-    fails_with "Read-only file system" mv "$(find "$MP/c" -type f | sed -n 1p)" "$TMP/moved"
+    local chunk new
+    chunk=$(cd "$want" && find c -type f | sed -n 1p)
+    new=$(comm -23 <(printf 'c/%s\n' {0..4}/{0..10} | sort) <(cd "$want" && find c -type f | sort) | sed -n 1p)
+    fails_with "Read-only file system" cp "$data/page" "$MP/$chunk"
+    fails_with "Read-only file system" cp "$data/page" "$MP/$new"
+    fails_with "Read-only file system" rm -f "$MP/$chunk"
+    fails_with "Read-only file system" truncate -s 1 "$MP/$chunk"
+    fails_with "Read-only file system" mv "$MP/$chunk" "$TMP/moved"
+    cp "$data/page" "$MP/$new.partial"
+    fails_with "Read-only file system" mv "$MP/$new.partial" "$MP/$new"
+    rm "$MP/$new.partial"
     settled
 }
 check "chunks of shards that are compressed as a whole are only read" compressed
@@ -911,7 +929,8 @@ refused_sharded() {
     grep -q 'new/zarr.json' "$log"
     [[ ! -s $source/new/zarr.json ]]
     cp "$source/waves/zarr.json" "$MP/new/zarr.json.tmp"
-    fails_with "Invalid argument" mv "$MP/new/zarr.json.tmp" "$MP/new/zarr.json"
+    fails_with "Invalid argument" python3 -c 'import os, sys; os.rename(sys.argv[1] + ".tmp", sys.argv[1])' \
+        "$MP/new/zarr.json"
     rm -r "$MP/new"
     settled
 }
@@ -978,7 +997,7 @@ done
 
 grown() {
     fresh $plane
-    fails_with "Invalid argument" touch "$MP/c/6/2"
+    fails_with "Invalid argument" mkdir "$MP/c/6"
     edit renamed 'm["shape"] = [28, 60]'
     [[ $(document "$source/zarr.json" 'm["shape"]') == "[28, 60]" ]]
     both mkdir -p c/6
@@ -997,7 +1016,8 @@ shrunk() {
     edit "$1" 'm["shape"] = [11, 20]'
     (cd "$want" && rm -rf c/3 c/4 c/*/{5..10})
     same_files "$MP"
-    fails_with "Invalid argument" touch "$MP/c/3/0"
+    fails_with "Invalid argument" mkdir "$MP/c/3"
+    fails_with "Invalid argument" touch "$MP/c/0/5"
     sync "$MP"
     in_shards --mounted
     # And is not there when the array grows again.
@@ -1039,14 +1059,12 @@ refused() {
         'm["zarr_format"] = 2' \
         'm = {"zarr_format": 3, "node_type": "group", "attributes": {}}' \
         'm["something"] = "unknown"'; do
-        before=$(cat "$source/zarr.json" "$MP/zarr.json")
+        before=$(cat "$MP/zarr.json")
         : >"$log"
         fails_with "Invalid argument" edit "$1" "$snippet"
-        [[ $(cat "$source/zarr.json") == "${before%%$'\n}'*}"* ]]
-        cmp <(cat "$source/zarr.json") "$TMP/made/$plane/zarr.json"
-        # The view shows what holds.
-        sleep 0.01
-        [[ $(cat "$source/zarr.json" "$MP/zarr.json") == "$before" ]]
+        # Both show what holds.
+        cmp "$source/zarr.json" "$TMP/made/$plane/zarr.json"
+        [[ $(cat "$MP/zarr.json") == "$before" ]]
         grep -q 'zarr.json' "$log"
     done
     both cp "$data/page" "${present[0]}"
@@ -1132,17 +1150,8 @@ PY
 }
 check "two mounts write different chunks of the same shards at once: nothing is lost" two_writers
 
-# replaced_with OTHER CHUNK: somebody else replaces shard c/0/0 by one in which c/0/OTHER is another
-replaced_outside() {
-    fresh $plane --commit-interval 1000
-    cp -r "$source" "$source.other"
-    mount_view "$source.other" --rw
-    cp "$data/text" "$MP/c/0/0"
-    unmount_view
-    MP=${MP_WRITER:-$MP}
-}
-
-merged() {
+# Sets MP and source; $source.other is the same array after somebody else has changed chunk c/0/0.
+changed_elsewhere() {
     fresh $plane --commit-interval 1000
     local writer=$MP
     cp -r "$source" "$source.other"
@@ -1150,6 +1159,10 @@ merged() {
     cp "$data/text" "$MP/c/0/0"
     unmount_view
     MP=$writer
+}
+
+merged() {
+    changed_elsewhere
     both cp "$data/page" c/0/1
     cp "$source.other/c/0/0" "$source/c/0/0.new"
     mv "$source/c/0/0.new" "$source/c/0/0"
@@ -1162,13 +1175,7 @@ merged() {
 check "a shard replaced by others before the commit: other chunks are merged" merged
 
 stale() {
-    fresh $plane --commit-interval 1000
-    local writer=$MP
-    cp -r "$source" "$source.other"
-    mount_view "$source.other" --rw
-    cp "$data/text" "$MP/c/0/0"
-    unmount_view
-    MP=$writer
+    changed_elsewhere
     : >"$log"
     python3 - "$MP/c/0/0" "$source" <<'PY'
 import errno
@@ -1190,7 +1197,9 @@ PY
     cp "$data/text" "$want/c/0/0"
     in_shards --mounted
     grep -q 'c/0/0' "$log"
-    [[ $(cat "$(find "$TMP/state" -path '*/c/0/0' -newer "$source/zarr.json" | tail -n 1)") == "too late" ]]
+    local file
+    file=$(saved c/0/0)
+    [[ $(cat "$file") == "too late" ]]
     sleep 1.1
     settled
 }
@@ -1237,10 +1246,9 @@ no_space_at_end() {
     fails_with "${present[1]}" "$SHARDFS" umount "$MP"
     within 10 no_daemon_of "$MP"
     in_shards --mounted
-    local saved
-    saved=$(find "$TMP/state" -path "*/${present[1]}" -newer "$source/zarr.json" | tail -n 1)
-    cmp "$saved" "$data/medium"
-    grep -F "${saved%"/${present[1]}"}" "$log"
+    local file
+    file=$(saved "${present[1]}")
+    cmp "$file" "$data/medium"
     rm "$small/filler"
     mount_view "$source" --rw
     settled
