@@ -206,7 +206,7 @@ impl Filesystem for Adapter {
     fn flush(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
@@ -214,7 +214,7 @@ impl Filesystem for Adapter {
         if !self.flags.writable {
             return reply.error(Errno::ENOSYS);
         }
-        self.reply_empty(self.fs.flush(handle.0), reply);
+        self.reply_empty(self.fs.flush(ino.0, handle.0), reply);
     }
 
     fn release(

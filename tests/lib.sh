@@ -128,13 +128,22 @@ unmount_view() {
     timeout 30 "$SHARDFS" umount "${1:-$MP}"
 }
 
-# daemon_of MOUNTPOINT: process ids of our program that has MOUNTPOINT among its arguments.
+# Process ids of our program.
+daemons() {
+    # The star: " (deleted)" when it was built anew.
+    find /proc/[0-9]*/exe -maxdepth 0 -lname "$SHARDFS*" 2>/dev/null | cut -d / -f 3 || true
+}
+
+# daemon_of MOUNTPOINT [PROCESS...]: those of the processes, or of all of our program, that have MOUNTPOINT
+# among their arguments.
 daemon_of() {
-    local proc
-    for proc in /proc/[0-9]*; do
-        [[ $(readlink "$proc/exe" 2>/dev/null) == "$SHARDFS"* ]] || continue
-        if grep -zqxF -- "$1" "$proc/cmdline" 2>/dev/null; then
-            echo "${proc#/proc/}"
+    local mp=$1 pid
+    shift
+    # shellcheck disable=SC2046 # numbers
+    [[ $# != 0 ]] || set -- $(daemons)
+    for pid; do
+        if grep -zqxF -- "$mp" "/proc/$pid/cmdline" 2>/dev/null; then
+            echo "$pid"
         fi
     done
 }
@@ -177,7 +186,7 @@ deadline() {
 
 # A script with a trap of its own hands on the exit code.
 end() {
-    local rc=${1:-$?} mp pid passed failed
+    local rc=${1:-$?} mp pid left passed failed
     [[ $BASHPID == "$main_pid" ]] || exit "$rc"
     trap - EXIT
     trap '' INT TERM HUP
@@ -190,11 +199,16 @@ end() {
             # After an abort even a daemon that waits for itself can be killed.
             not_mounted "$mp" || abort_mounts
         fi
-        # Daemons that outlive their mount, or hang in it; only those of our own mount points.
-        for pid in $(daemon_of "$mp"); do
-            kill -KILL "$pid" 2>/dev/null || true
-        done
     done <"$TMP/mounts"
+    # Daemons that outlive their mount, or hang in it; only those of our own mount points.
+    mapfile -t left < <(daemons)
+    if ((${#left[@]})); then
+        while read -r mp; do
+            for pid in $(daemon_of "$mp" "${left[@]}"); do
+                kill -KILL "$pid" 2>/dev/null || true
+            done
+        done <"$TMP/mounts"
+    fi
     # Detaching is the last resort.
     abort_mounts
     passed=$(grep -c pass "$TMP/results" || true)

@@ -272,8 +272,8 @@ impl Run {
             }
             Op::Close { handle } => {
                 let Some(at) = handle.checked_rem(self.open.len()) else { return };
-                let (_, handle, _) = self.open.swap_remove(at);
-                self.mount.fs.flush(handle).unwrap();
+                let (ino, handle, _) = self.open.swap_remove(at);
+                self.mount.fs.flush(ino, handle).unwrap();
                 self.mount.fs.release(handle);
             }
             Op::Truncate { file, length } => {
@@ -321,8 +321,8 @@ impl Run {
 
     /// After the end of a mount a reader of the source sees every chunk as it was written last.
     fn remount(&mut self) {
-        for (_, handle, _) in std::mem::take(&mut self.open) {
-            self.mount.fs.flush(handle).unwrap();
+        for (ino, handle, _) in std::mem::take(&mut self.open) {
+            self.mount.fs.flush(ino, handle).unwrap();
             self.mount.fs.release(handle);
         }
         // What is no chunk is in the mount alone.

@@ -293,20 +293,21 @@ def pending(source: Path, array: Array) -> set[str]:
         data = (source / array.name / ".shardfs/journal").read_bytes()
     except FileNotFoundError:
         return set()
-    if len(data) < 20:
+    if len(data) < 24:
         return set()
-    magic, nbytes, check = struct.unpack_from("<8sQI", data)
-    body = data[20:20 + nbytes]
-    if magic != b"shardfs1" or not nbytes or crc32c(body) != struct.pack("<I", check):
+    magic, nbytes, check = struct.unpack_from("<8sQQ", data)
+    body = data[24:24 + nbytes]
+    fingerprint = google_crc32c.value(body) << 32 | zlib.crc32(body)
+    if magic != b"shardfs1" or not nbytes or check != fingerprint:
         return set()
     keys = set()
     at = 4
     for _ in range(struct.unpack_from("<I", body)[0]):
         (length,) = struct.unpack_from("<Q", body, at)
         keys.add(body[at + 8:at + 8 + length].decode())
-        at += 8 + length + 8 + 8 + 20 + 8  # the key, inode, old length, old index, length
+        at += 8 + length + 8 + 8 + 24 + 8  # the key, inode, old length, old index, length
         (count,) = struct.unpack_from("<I", body, at)
-        at += 4 + 20 * count
+        at += 4 + 24 * count
         (count,) = struct.unpack_from("<I", body, at)
         at += 4
         for _ in range(count):

@@ -157,9 +157,14 @@ impl Fs {
             }
             let document = path.join(METADATA_FILE);
             self.storage.remove_file(&document)?;
-            self.overlay()?.names().take(&document);
         }
         let removed = self.storage.remove_directory(path);
+        if removed.is_ok() {
+            // Nor does the mount know anything of what was below it.
+            let mut names = self.overlay()?.names();
+            let below: Vec<_> = names.all(path).map(|(path, _)| path).collect();
+            below.iter().for_each(|path| drop(names.take(path)));
+        }
         self.nodes.forget(path);
         Ok(removed?)
     }

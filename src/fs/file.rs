@@ -87,7 +87,7 @@ impl Fs {
     }
 
     /// The file ahead of its shard that has an inode number.
-    fn live(&self, ino: u64) -> Option<Arc<LiveFile>> {
+    pub(super) fn live(&self, ino: u64) -> Option<Arc<LiveFile>> {
         self.overlay.as_ref()?.names().by_ino(ino)
     }
 
@@ -123,8 +123,10 @@ impl Fs {
         let handle = handle.and_then(|handle| usize::try_from(handle).ok());
         let read = match handle.and_then(|handle| self.handles.get(handle)) {
             Some(handle) => match (&*handle, self.live(ino)) {
-                // Opened for reading before somebody began to write to it.
-                (Handle::Chunk(_), Some(file)) => self.read_live(&file, offset, buffer)?,
+                // Opened before somebody began to write to it, or before it became a chunk.
+                (Handle::Chunk(_) | Handle::File(_), Some(file)) => {
+                    self.read_live(&file, offset, buffer)?
+                }
                 _ => self.read_handle(&handle, offset, buffer)?,
             },
             None => self.read_inode(ino, offset, buffer)?,

@@ -35,6 +35,14 @@ impl Identities {
         Self { seen: Mutex::new(LruCache::new(REMEMBERED)), believed }
     }
 
+    /// What the kernel believes of a file may be wrong from now on.
+    pub(super) fn disturb(&self, file: u64) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = seen.get_mut(&file) {
+            entry.changed = Some(Instant::now());
+        }
+    }
+
     /// Remembers a file as it is now, after a change that the kernel knows of.
     pub(super) fn expect(&self, file: u64, fingerprint: u64) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

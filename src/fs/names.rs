@@ -16,7 +16,7 @@ use super::{Attr, Entry, Fs, FsError, Result, Target};
 use crate::format::chunk_key::number;
 use crate::store::Freshness;
 use crate::store::content::Content;
-use crate::store::storage::{FileKind, SetStat};
+use crate::store::storage::{FileKind, SetStat, StorageFile};
 
 /// What a name in a directory of the view is for.
 pub(super) enum Slot {
@@ -626,12 +626,14 @@ impl Fs {
     /// Changes attributes of a file.
     pub fn setattr(&self, ino: u64, handle: Option<u64>, set: &SetAttr) -> Result<Attr> {
         self.overlay()?;
-        if let Some(length) = set.size
-            && let Some(file) = handle.and_then(|handle| self.source_handle(handle))
-        {
-            file.set_length(length)?;
-        }
         match self.target(ino)? {
+            Target::Path(path) if set.size.is_some() && self.storage.lstat(&path).is_err() => {
+                // Removed, and open.
+                let file = handle.and_then(|handle| self.source_handle(handle));
+                let file = file.ok_or(FsError::NotFound)?;
+                file.set_length(set.size.unwrap_or(0))?;
+                Ok(self.config.ownership.attr(ino, &file.stat()?))
+            }
             Target::Live(file) => {
                 self.set_live_attr(&file, set)?;
                 self.live_attr(&file)
@@ -698,25 +700,29 @@ impl Fs {
     /// Writes to an open file.
     pub fn write(&self, ino: u64, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         self.stats.operations.write.count();
-        if let Some(file) = self.source_handle(handle) {
-            file.write_at(data, offset)?;
-        } else {
-            let file = match self.live_handle(handle) {
-                Some(file) => file,
-                None => match self.target(ino)? {
-                    Target::Live(file) => file,
-                    _ => return Err(FsError::BadHandle),
-                },
-            };
-            self.write_live(&file, offset, data)?;
+        match self.writable_handle(ino, handle)? {
+            Written::Live(file) => self.write_live(&file, offset, data)?,
+            Written::Source(file) => file.write_at(data, offset)?,
         }
         self.stats.operations.write_bytes.add(data.len() as u64);
         Ok(())
     }
 
+    /// What is behind an open file that is written to.
+    fn writable_handle(&self, ino: u64, handle: u64) -> Result<Written> {
+        if let Some(file) = self.live_handle(handle) {
+            return Ok(Written::Live(file));
+        }
+        // A file of the source that was renamed onto a chunk since it was opened.
+        if let Some(file) = self.live(ino) {
+            return Ok(Written::Live(file));
+        }
+        self.source_handle(handle).map(Written::Source).ok_or(FsError::BadHandle)
+    }
+
     /// A file was closed, by one of those who have it open.
-    pub fn flush(&self, handle: u64) -> Result<()> {
-        let Some(file) = self.live_handle(handle) else { return Ok(()) };
+    pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
+        let Ok(Written::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
         self.publish(&file)?;
         if self.config.writing.sync {
             self.commit_file(&file)?;
@@ -726,20 +732,16 @@ impl Fs {
 
     /// Returns once what was written to a file is safe.
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
-        if let Some(file) = self.source_handle(handle) {
-            return Ok(file.sync()?);
+        match self.writable_handle(ino, handle) {
+            Ok(Written::Source(file)) => Ok(file.sync()?),
+            Ok(Written::Live(file)) => {
+                self.publish(&file)?;
+                self.commit_file(&file)?;
+                self.take_error(&file)
+            }
+            // Opened for reading only, as a chunk that is in its shard.
+            Err(_) => Ok(()),
         }
-        let file = match self.live_handle(handle) {
-            Some(file) => Some(file),
-            None => match self.target(ino)? {
-                Target::Live(file) => Some(file),
-                _ => None,
-            },
-        };
-        let Some(file) = file else { return Ok(()) };
-        self.publish(&file)?;
-        self.commit_file(&file)?;
-        self.take_error(&file)
     }
 
     /// Commits the chunks that a file stands for, and what waits beside them.
@@ -813,6 +815,12 @@ impl Fs {
         write().inspect_err(|_| drop(self.storage.remove_file(&temporary)))?;
         Ok(())
     }
+}
+
+/// What is written to.
+enum Written {
+    Live(Arc<LiveFile>),
+    Source(Arc<dyn StorageFile>),
 }
 
 /// How a file is opened.

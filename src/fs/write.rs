@@ -354,6 +354,11 @@ impl Fs {
                 self.publish(file)?;
             }
         }
+        if let (Bytes::Stored(place), Some(mtime)) = (file.state().bytes.clone(), set.mtime) {
+            let chunk = self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
+            let chunk = chunk.ok_or(FsError::NotFound)?;
+            self.set_chunk_date(&place, &chunk.shard, mtime);
+        }
         let mut state = file.state();
         let is_chunk = state.names.iter().any(|name| !super::document::is_document(name))
             && matches!(state.bytes, Bytes::Stored(_));
@@ -395,6 +400,8 @@ impl Fs {
             for name in documents.iter().filter(|name| super::document::is_document(name)) {
                 file.state().dirty = false;
                 names.take(name);
+                // The kernel may have kept what was refused.
+                self.identities.disturb(file.ino);
             }
         }
         names.drop_unused(file);
