@@ -17,6 +17,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from math import inf
 from pathlib import Path
 
 import numpy
@@ -145,7 +146,7 @@ class Round:
         if self.cut:
             self.place.power_on()
         for log in logs:
-            for when, text in read_log(log, self.histories):
+            for when, text in read_log(log, self.histories, ended if self.cut else inf):
                 if when < ended:
                     raise Wrong(f"before the {self.cut or 'kill'}: {text} (see {log.name})")
         self.counts["crashes"] += 1
@@ -469,7 +470,7 @@ class Torture:
     def __init__(self, args: argparse.Namespace):
         self.args = args
         self.tag = f"shardfs-torture-{args.run_dir.name}"
-        self.ends = time.monotonic() + args.seconds if args.seconds else float("inf")
+        self.ends = time.monotonic() + args.seconds if args.seconds else inf
         self.counts: Counter = Counter()
         self.rounds: Counter = Counter()
         self.failed = 0

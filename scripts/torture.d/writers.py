@@ -61,8 +61,13 @@ class History:
                                     for seq, there in recent)
 
 
-def read_log(path: Path, histories: dict[tuple[int, int], History]) -> list[tuple[float, str]]:
-    """Adds what a writer has noted; returns its errors with their times."""
+def read_log(path: Path, histories: dict[tuple[int, int], History],
+             until: float) -> list[tuple[float, str]]:
+    """Adds what a writer has noted; returns its errors with their times.
+
+    What was durable later than `until` is not counted: where power is cut nobody is told of an
+    fsync later than that, but here filesystems live on for a moment and may say anything.
+    """
     errors = []
     for line in path.read_text().splitlines():
         when, kind, rest = line.split(" ", 2)
@@ -71,6 +76,8 @@ def read_log(path: Path, histories: dict[tuple[int, int], History]) -> list[tupl
             continue
         number, chunk, version = map(int, rest.split()[:3])
         history = histories.setdefault((number, chunk), History())
+        if kind == "d" and float(when) > until:
+            continue
         if kind == "d":
             history.durable = max(history.durable, version)
         else:

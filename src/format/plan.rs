@@ -15,7 +15,7 @@
 //!
 //! Append and cut leave all bytes alone that the index on disk reaches, and that index too. Append
 //! needs a record of the old length, for an unfinished commit to be taken back; a cut is one
-//! truncation. In place, and with an index at the start, bytes in use are overwritten: the record
+//! truncation, far enough from the old index ([`Facts::block`]). In place, and with an index at the start, bytes in use are overwritten: the record
 //! holds them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -109,6 +109,9 @@ pub struct Facts {
     pub can_clone: bool,
     /// The file has other names, which must keep their content.
     pub linked: bool,
+    /// Cutting a file off may zero the rest of a block of so many bytes some time before the new
+    /// length is safe: no byte in use may stand there. 0 if that cannot be.
+    pub block: u64,
 }
 
 /// What is to be done.
@@ -219,7 +222,7 @@ pub fn plan(
         Policy::InPlace => Some(Reuse::Own),
     };
     if let Some(reuse) = reuse {
-        let plan = update(layout, &old, &census, reuse)?;
+        let plan = update(layout, &old, &census, reuse, facts.block)?;
         let (Plan::Clone(update) | Plan::Journal(update) | Plan::Cut(update)) = &plan else {
             return Ok(plan);
         };
@@ -349,6 +352,7 @@ fn update(
     old: &OldShard<'_>,
     census: &Census<'_>,
     reuse: Reuse,
+    block: u64,
 ) -> Result<Plan, PlanError> {
     let stored = old.index.stored_size();
     let at_start = layout.location == IndexLocation::Start;
@@ -401,7 +405,10 @@ fn update(
         let before_old = (reuse == Reuse::Unreached)
             .then(|| free.first_from(last, stored))
             .flatten()
-            .filter(|at| at.saturating_add(stored) <= old_index.offset);
+            .filter(|at| {
+                let end = at.saturating_add(stored);
+                end.checked_next_multiple_of(block.max(1)).is_some_and(|end| end <= old_index.offset)
+            });
         cut = before_old.is_some();
         let at = match (before_old, reuse) {
             (Some(at), _) => at,
@@ -658,6 +665,7 @@ mod tests {
             exists: bool,
             can_clone: bool,
             linked: bool,
+            block in 0_u64..20,
             checksums in 0_usize..2,
             policy in prop::sample::select(
                 vec![Policy::Auto, Policy::Append, Policy::InPlace, Policy::Rewrite]),
@@ -674,7 +682,7 @@ mod tests {
                 (*slot, nbytes.map(|nbytes| Blob::of(nbytes, Source::Staged(id))))
             };
             let planned: Changes = changes.iter().map(staged).collect();
-            let facts = Facts { can_clone, linked };
+            let facts = Facts { can_clone, linked, block };
             let plan = plan(&layout, exists.then_some(before), &planned, policy, facts).unwrap();
 
             let mut expected: BTreeMap<u64, Vec<u8>> = BTreeMap::new();

@@ -624,6 +624,7 @@ impl<'a> Commit<'a> {
         let mut facts = Facts {
             can_clone: !self.store.commits.no_clones.load(Ordering::Relaxed),
             linked: old.is_some_and(|old| old.stat.links > 1),
+            block: self.store.config.block_size,
         };
         // At most once each: clones turn out to be impossible, the record would be too long.
         loop {

@@ -74,6 +74,9 @@ pub struct StoreConfig {
     pub open_files: usize,
     /// Longest shard to decode as a whole, in bytes, before and after.
     pub decode_limit: u64,
+    /// The largest block or page of a filesystem below, in bytes. ext4 was seen to zero the rest of
+    /// the last block of a file that is cut off before the new length was safe.
+    pub block_size: u64,
 }
 
 impl Default for StoreConfig {
@@ -84,6 +87,7 @@ impl Default for StoreConfig {
             cache_size: 64 << 20,
             open_files: 256,
             decode_limit: 1 << 30,
+            block_size: 64 << 10,
         }
     }
 }

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Real libraries read the corpus through the mount: the values must be those of the sharded source.
 # Arrays that a library cannot read whoever stores them are listed in cases.py and shown as skipped.
+# Then they write to copies of some of its arrays, and to groups, through a writable mount.
 #
 #     tests/clients/run.sh
 #
@@ -70,16 +71,31 @@ for library in zarr-python tensorstore zarrs zarrita.js; do
 done
 wait "${pids[@]}"
 
-while read -r verdict words; do
-    case $verdict in
-    ok) pass "$words" ;;
-    skipped:) skip "$words" ;;
-    *) fail "$words" ;;
-    esac
-done < <(python3 "$here/cases.py" compare "$corpus" "$out")
+# judge COMMAND...: its lines are results
+judge() {
+    local verdict words
+    while read -r verdict words; do
+        case $verdict in
+        ok) pass "$words" ;;
+        skipped:) skip "$words" ;;
+        *) fail "$words" ;;
+        esac
+    done < <("$@" || echo "FAIL ended with $?: ${*:1:2}")
+}
+judge python3 "$here/cases.py" compare "$corpus" "$out"
 
 # --- and the daemons survived ------------------------------------------------------------------------
 
 while IFS=$'\t' read -r store mp; do
     unmount_view "$mp" || fail "unmount $store"
 done <"$TMP/views"
+
+# --- writing -----------------------------------------------------------------------------------------
+
+mkdir "$TMP/copies"
+"$python" "$here/write_array.py" prepare "$corpus" "$TMP/copies"
+mount_view "$TMP/copies" --rw --log-file "$TMP/log"
+judge "$python" "$here/write_array.py" write "$corpus" "$TMP/copies" "$MP"
+check "unmount after writing" unmount_view
+# Shards and metadata: no journals, lock files, temporary files.
+check "nothing else is left in the sources" python3 "$repo/tests/shell/arrays.py" check --outside "$TMP/copies"

@@ -86,6 +86,7 @@ class Level:
     """One sharding: where the entry of a chunk is in the index, and which chunk it is."""
 
     def __init__(self, codecs, shape, axes):
+        codecs = objects(codecs)
         names = [c["name"] for c in codecs]
         at = names.index("sharding_indexed")
         for codec in codecs[:at]:
@@ -99,8 +100,8 @@ class Level:
         self.per_shard = [outer // inner for outer, inner in zip(shape, self.inner)]
         self.slots = product(self.per_shard)
         self.at_start = config.get("index_location", "end") == "start"
-        self.codecs = config["codecs"]
-        index = config["index_codecs"]
+        self.codecs = objects(config["codecs"])
+        index = objects(config["index_codecs"])
         self.index_checksum = any(c["name"] == "crc32c" for c in index)
         self.big = any(c.get("configuration", {}).get("endian") == "big" for c in index)
         # From a word's place as stored to its place in C order.
@@ -195,6 +196,11 @@ class Level:
         return bytes(blob)
 
 
+def objects(codecs):
+    """Some writers leave bare names."""
+    return [{"name": c} if isinstance(c, str) else c for c in codecs]
+
+
 class Fault(Exception):
     pass
 
@@ -277,7 +283,7 @@ def documents(root):
 
 
 def is_sharded(meta):
-    return any(c["name"] == "sharding_indexed" for c in meta.get("codecs", []) if isinstance(c, dict))
+    return any(c["name"] == "sharding_indexed" for c in objects(meta.get("codecs", [])))
 
 
 def read_tree(root, mounted, outside):
@@ -345,7 +351,7 @@ def main():
     p.add_argument("more", nargs="?")
     p.add_argument("--mounted", action="store_true")
     p.add_argument("--outside", action="store_true")
-    a = p.parse_args()
+    a = p.parse_intermixed_args()
     if a.what == "make":
         make(a.path, a.more)
     elif a.what == "layouts":
