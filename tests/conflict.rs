@@ -359,3 +359,34 @@ fn a_damaged_shard_is_not_written() {
         }
     }
 }
+
+#[test]
+fn a_chunk_can_be_staged_while_it_is_being_committed() {
+    for case in [power::plain(false), power::plain(true)].into_iter().flatten() {
+        for policy in POLICIES {
+            let mut array = Array::new(&case);
+            let store = array.store();
+            let (coords, _) = two_of(&case).unwrap();
+            let length = case.model.chunks[&coords].len();
+            let (turns, rng) = (60, Rng(7));
+            let commit = |mut rng: Rng| {
+                for _ in 0..turns {
+                    let changes = vec![(coords.clone(), Some(rng.bytes(length)))];
+                    let chunks = stage(&store, &case.array, &changes);
+                    let outcomes = store.commit(&case.array, &chunks, policy);
+                    assert_eq!(errno(&outcomes[0]), 0, "{}, {policy:?}: {outcomes:?}", case.name);
+                }
+            };
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| commit(rng.clone()));
+                }
+            });
+            // Both write the same, the last turn is the last of one of them.
+            let mut last = rng.clone();
+            let last = (0..turns).map(|_| last.bytes(length)).last();
+            apply(&mut array.chunks, &vec![(coords, last)]);
+            array.assert_holds(case.name);
+        }
+    }
+}
