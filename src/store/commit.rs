@@ -188,6 +188,7 @@ fn is_being_changed(error: &StoreError) -> bool {
     match error {
         StoreError::Changing { .. } => true,
         StoreError::Damaged { damage, .. } => matches!(**damage, Damage::Unfinished),
+        StoreError::Io { error, .. } => error.raw_os_error() == Some(libc::ENOENT),
         _ => false,
     }
 }
@@ -208,9 +209,10 @@ impl ShardStore {
         if !base.as_ref().is_err_and(is_being_changed) {
             return base;
         }
-        // Most likely by a commit of ours: it has to end first.
+        // Most likely by a commit, of ours or of others: it has to end first, or to be ended.
         let commits = self.commits.of_array(array);
-        let _none = lock(&commits);
+        let mut commits = lock(&commits);
+        let _journal = self.settle(array, &mut commits)?;
         for _ in 0..ATTEMPTS {
             base = self.base_now(array, coords, Freshness::Again);
             if !base.as_ref().is_err_and(is_being_changed) {
@@ -236,6 +238,25 @@ impl ShardStore {
             None => None,
         };
         Ok(Base { shard, chunk, line })
+    }
+
+    /// Waits until nobody else commits to an array; completes or takes back what was not finished.
+    fn settle(
+        &self,
+        array: &SourceArray,
+        state: &mut ArrayCommits,
+    ) -> Result<Journal<'_>, StoreError> {
+        let mut journal = Journal::lock(&*self.storage, &array.path)?;
+        if !state.swept || journal.found().is_some() {
+            let found = recover_locked(&*self.storage, &array.path, &mut journal)?;
+            state.stuck = false;
+            state.poisoned.clear();
+            if found.iter().any(|(_, found)| *found == Found::Lost) {
+                state.keep(journal.found());
+            }
+            state.swept = true;
+        }
+        Ok(journal)
     }
 
     /// What tells the chunk at `location` from others.
@@ -359,16 +380,7 @@ impl<'a> Commit<'a> {
         policy: Policy,
         state: &'a mut ArrayCommits,
     ) -> Result<Self, StoreError> {
-        let mut journal = Journal::lock(&*store.storage, &array.path)?;
-        if !state.swept || journal.found().is_some() {
-            let found = recover_locked(&*store.storage, &array.path, &mut journal)?;
-            state.stuck = false;
-            state.poisoned.clear();
-            if found.iter().any(|(_, found)| *found == Found::Lost) {
-                state.keep(journal.found());
-            }
-            state.swept = true;
-        }
+        let journal = store.settle(array, state)?;
         let empty = || Content::Memory(Arc::default());
         let contents = chunks.iter().map(|chunk| chunk.content.clone().unwrap_or_else(empty));
         Ok(Self {
@@ -588,7 +600,8 @@ impl<'a> Commit<'a> {
         }
         let mut changes = Changes::new();
         for (position, members) in by_position {
-            let (at, location) = members[0];
+            // Of a chunk that is given twice, the last counts.
+            let (at, location) = members[members.len() - 1];
             let extents = self.array.layout.chunks_per_shard(level, &location.shard);
             let slot = sharding
                 .in_shard_axes(position)
