@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use power::{Case, Changes, Chunks, Rng, apply, parse, read, stage, staged, store};
 use shardfs::format::plan::Policy;
-use shardfs::store::memory::MemoryStorage;
+use shardfs::store::memory::{Fault, MemoryStorage};
 use shardfs::store::{Base, Outcome, ShardStore, StagedChunk};
 use support::{Coords, Model, places};
 
@@ -357,5 +357,73 @@ fn a_damaged_shard_is_not_written() {
                 assert_eq!(array.shards(), before, "{}", case.name);
             }
         }
+    }
+}
+
+#[test]
+fn a_chunk_can_be_staged_while_it_is_being_committed() {
+    for case in [power::plain(false), power::plain(true)].into_iter().flatten() {
+        for policy in POLICIES {
+            let mut array = Array::new(&case);
+            let store = array.store();
+            let (coords, _) = two_of(&case).unwrap();
+            let length = case.model.chunks[&coords].len();
+            let (turns, rng) = (60, Rng(7));
+            let commit = |mut rng: Rng| {
+                for _ in 0..turns {
+                    let changes = vec![(coords.clone(), Some(rng.bytes(length)))];
+                    let chunks = stage(&store, &case.array, &changes);
+                    let outcomes = store.commit(&case.array, &chunks, policy);
+                    assert_eq!(errno(&outcomes[0]), 0, "{}, {policy:?}: {outcomes:?}", case.name);
+                }
+            };
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| commit(rng.clone()));
+                }
+            });
+            // Both write the same, the last turn is the last of one of them.
+            let mut last = rng.clone();
+            let last = (0..turns).map(|_| last.bytes(length)).last();
+            apply(&mut array.chunks, &vec![(coords, last)]);
+            array.assert_holds(case.name);
+        }
+    }
+}
+
+#[test]
+fn a_chunk_can_be_staged_after_another_mount_was_killed_while_it_wrote_over_it() {
+    let case = power::plain(false).swap_remove(0);
+    let (coords, _) = two_of(&case).unwrap();
+    let fault = Fault { errno: libc::EIO, lasting: true, half_done: true, changes_only: true };
+    let mut unfinished = 0;
+    for nth in 1..20 {
+        let mut array = Array::new(&case);
+        let other = array.store();
+        let chunks = stage(&other, &case.array, &vec![(coords.clone(), Some(vec![1; 4]))]);
+        array.storage.fail(nth, fault);
+        let failed = other.commit(&case.array, &chunks, Policy::InPlace)[0].is_err();
+        array.storage.fail(0, fault);
+        let store = array.store();
+        unfinished += usize::from(failed && read(&store, &case.array, &coords).is_err());
+        array.change(Others::Mount(Policy::InPlace), &vec![(coords.clone(), Some(vec![2; 4]))]);
+        array.assert_holds("after another mount was killed");
+    }
+    assert!(unfinished > 0, "nothing was left unfinished");
+}
+
+#[test]
+fn of_a_chunk_that_is_staged_twice_the_last_content_is_committed() {
+    for case in cases() {
+        let mut array = Array::new(&case);
+        let store = array.store();
+        let coords = vec![0; case.model.shape.len()];
+        let changes = vec![(coords.clone(), Some(vec![1; 4])), (coords, Some(vec![2; 5]))];
+        let chunks = stage(&store, &case.array, &changes);
+        for outcome in store.commit(&case.array, &chunks, Policy::Auto) {
+            outcome.unwrap();
+        }
+        apply(&mut array.chunks, &changes);
+        array.assert_holds(case.name);
     }
 }

@@ -407,7 +407,8 @@ fn update(
             .flatten()
             .filter(|at| {
                 let end = at.saturating_add(stored);
-                end.checked_next_multiple_of(block.max(1)).is_some_and(|end| end <= old_index.offset)
+                end.checked_next_multiple_of(block.max(1))
+                    .is_some_and(|end| end <= old_index.offset)
             });
         cut = before_old.is_some();
         let at = match (before_old, reuse) {

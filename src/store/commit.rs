@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 
 use super::blob::{Sources, bytes_of, fingerprint_of, fingerprint_of_content};
 use super::content::Content;
-use super::error::StoreError;
+use super::error::{Damage, StoreError};
 use super::io_error;
 use super::journal::{Journal, WORK_DIRECTORY};
 use super::lock::{ShardLock, note_locks};
@@ -83,6 +83,8 @@ struct Line {
     shard: Option<Stat>,
     /// A commit of ours has made its bytes and its name safe.
     is_safe: bool,
+    /// A commit of ours is changing it: it may look different already.
+    is_busy: bool,
 }
 
 /// Lines to remember; then all are forgotten, which makes commits slower and no chunk stale that
@@ -137,11 +139,15 @@ impl Base {
 }
 
 impl Commits {
+    fn of_array(&self, array: &SourceArray) -> Arc<Mutex<ArrayCommits>> {
+        Arc::clone(lock(&self.arrays).entry(array.id).or_default())
+    }
+
     /// The line of a shard that is found like this.
     fn line(&self, id: ShardId, shard: Option<&Stat>) -> Line {
         let mut lines = lock(&self.lines);
         if let Some(line) = lines.get(&id)
-            && is_same(line.shard.as_ref(), shard)
+            && (line.is_busy || is_same(line.shard.as_ref(), shard))
         {
             return *line;
         }
@@ -149,9 +155,16 @@ impl Commits {
             lines.clear();
         }
         let number = self.last_line.fetch_add(1, Ordering::Relaxed) + 1;
-        let line = Line { number, shard: shard.copied(), is_safe: false };
+        let line = Line { number, shard: shard.copied(), is_safe: false, is_busy: false };
         lines.insert(id, line);
         line
+    }
+
+    /// Whether a commit of ours is changing a shard.
+    fn set_busy(&self, id: ShardId, is_busy: bool) {
+        if let Some(line) = lock(&self.lines).get_mut(&id) {
+            line.is_busy = is_busy;
+        }
     }
 
     /// The names on the way to the shard may not be safe.
@@ -170,6 +183,16 @@ impl Commits {
     }
 }
 
+/// Whether a shard could not be read because somebody is writing to it.
+fn is_being_changed(error: &StoreError) -> bool {
+    match error {
+        StoreError::Changing { .. } => true,
+        StoreError::Damaged { damage, .. } => matches!(**damage, Damage::Unfinished),
+        StoreError::Io { error, .. } => error.raw_os_error() == Some(libc::ENOENT),
+        _ => false,
+    }
+}
+
 fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
     match (one, other) {
         (None, None) => true,
@@ -182,23 +205,58 @@ impl ShardStore {
     /// The chunk at `coords` as it is now, for it to be staged over.
     pub fn base(&self, array: &SourceArray, coords: &[u64]) -> Result<Base, StoreError> {
         const ATTEMPTS: usize = 4;
-        let location = array.layout.locate(coords);
-        let id = ShardId::of_shard(array, &location.shard);
-        let mut freshness = Freshness::Now;
+        let mut base = self.base_now(array, coords, Freshness::Now);
+        if !base.as_ref().is_err_and(is_being_changed) {
+            return base;
+        }
+        // Most likely by a commit, of ours or of others: it has to end first, or to be ended.
+        let commits = self.commits.of_array(array);
+        let mut commits = lock(&commits);
+        let _journal = self.settle(array, &mut commits)?;
         for _ in 0..ATTEMPTS {
-            let shard = self.shard(array, &location.shard, freshness)?;
-            let stat = shard.as_ref().map(|shard| *shard.stat());
-            let line = self.commits.line(id, stat.as_ref()).number;
-            let Some(loaded) = shard else {
-                return Ok(Base { shard: None, chunk: None, line });
-            };
-            match self.print(array, &location, loaded) {
-                Ok(chunk) => return Ok(Base { shard: stat, chunk, line }),
-                Err(StoreError::Changing { .. }) => freshness = Freshness::Again,
-                Err(error) => return Err(error),
+            base = self.base_now(array, coords, Freshness::Again);
+            if !base.as_ref().is_err_and(is_being_changed) {
+                break;
             }
         }
-        Err(StoreError::Changing { shard: array.shard_path(&location.shard) })
+        base
+    }
+
+    fn base_now(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Base, StoreError> {
+        let location = array.layout.locate(coords);
+        let loaded = self.shard(array, &location.shard, freshness)?;
+        let shard = loaded.as_ref().map(|shard| *shard.stat());
+        let id = ShardId::of_shard(array, &location.shard);
+        let line = self.commits.line(id, shard.as_ref()).number;
+        let chunk = match loaded {
+            Some(loaded) => self.print(array, &location, loaded)?,
+            None => None,
+        };
+        Ok(Base { shard, chunk, line })
+    }
+
+    /// Waits until nobody else commits to an array; completes or takes back what was not finished.
+    fn settle(
+        &self,
+        array: &SourceArray,
+        state: &mut ArrayCommits,
+    ) -> Result<Journal<'_>, StoreError> {
+        let mut journal = Journal::lock(&*self.storage, &array.path)?;
+        if !state.swept || journal.found().is_some() {
+            let found = recover_locked(&*self.storage, &array.path, &mut journal)?;
+            state.stuck = false;
+            state.poisoned.clear();
+            if found.iter().any(|(_, found)| *found == Found::Lost) {
+                state.keep(journal.found());
+            }
+            state.swept = true;
+        }
+        Ok(journal)
     }
 
     /// What tells the chunk at `location` from others.
@@ -241,7 +299,7 @@ impl ShardStore {
         if chunks.is_empty() {
             return Vec::new();
         }
-        let commits = Arc::clone(lock(&self.commits.arrays).entry(array.id).or_default());
+        let commits = self.commits.of_array(array);
         let mut commits = lock(&commits);
         match Commit::begin(self, array, chunks, policy, &mut commits) {
             Ok(commit) => commit.run(),
@@ -322,16 +380,7 @@ impl<'a> Commit<'a> {
         policy: Policy,
         state: &'a mut ArrayCommits,
     ) -> Result<Self, StoreError> {
-        let mut journal = Journal::lock(&*store.storage, &array.path)?;
-        if !state.swept || journal.found().is_some() {
-            let found = recover_locked(&*store.storage, &array.path, &mut journal)?;
-            state.stuck = false;
-            state.poisoned.clear();
-            if found.iter().any(|(_, found)| *found == Found::Lost) {
-                state.keep(journal.found());
-            }
-            state.swept = true;
-        }
+        let journal = store.settle(array, state)?;
         let empty = || Content::Memory(Arc::default());
         let contents = chunks.iter().map(|chunk| chunk.content.clone().unwrap_or_else(empty));
         Ok(Self {
@@ -358,6 +407,8 @@ impl<'a> Commit<'a> {
         if let Err(error) = note_locks(&*self.store.storage, &work, keys) {
             log::debug!("{}: {error}", work.display());
         }
+        let id = |coords: &Coords| ShardId::of_shard(self.array, coords);
+        let ids: Vec<ShardId> = by_shard.keys().map(id).collect();
         let mut budget = MAX_OVERWRITTEN;
         let mut shards = Vec::new();
         for (coords, members) in by_shard {
@@ -372,6 +423,9 @@ impl<'a> Commit<'a> {
         let mut done = self.commit_recorded(recorded);
         done.extend(self.commit_others(others));
         self.sync_directories(&done);
+        for id in ids {
+            self.store.commits.set_busy(id, false);
+        }
         let count = &self.store.stats.commits;
         count.commits.count();
         for (chunk, content) in self.outcomes.iter().zip(&self.contents) {
@@ -449,6 +503,7 @@ impl<'a> Commit<'a> {
         let lock = lock?;
         let loaded = self.store.shard(self.array, &coords, Freshness::Again)?;
         let line = self.store.commits.line(id, loaded.as_ref().map(|shard| shard.stat()));
+        self.store.commits.set_busy(id, true);
         if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
             return Err(StoreError::Damaged { shard: path, damage });
         }
@@ -551,7 +606,8 @@ impl<'a> Commit<'a> {
         }
         let mut changes = Changes::new();
         for (position, members) in by_position {
-            let (at, location) = members[0];
+            // Of a chunk that is given twice, the last counts.
+            let (at, location) = members[members.len() - 1];
             let extents = self.array.layout.chunks_per_shard(level, &location.shard);
             let slot = sharding
                 .in_shard_axes(position)

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -273,9 +273,13 @@ impl MemoryStorage {
     }
 
     fn is_directory(&self, path: &Path) -> bool {
+        // What lies below a path follows it in the order of paths.
+        let behind = (Bound::Excluded(path), Bound::Unbounded);
+        let below = |next: Option<&PathBuf>| next.is_some_and(|next| next.starts_with(path));
         path.as_os_str().is_empty()
             || lock(&self.directories).contains(path)
-            || !self.children(path).is_empty()
+            || below(lock(&self.files).range::<Path, _>(behind).next().map(|(next, _)| next))
+            || below(lock(&self.directories).range::<Path, _>(behind).next())
     }
 
     /// A change of names: it may fail, needs its directories, and is remembered.

@@ -35,6 +35,9 @@ struct Content {
     later: Vec<(Op, Fate)>,
 }
 
+/// Bytes of a block: what is cut off within one is zeroed before the length is safe.
+pub const BLOCK: usize = 16;
+
 #[derive(Debug, Clone)]
 enum Op {
     Write(usize, Vec<u8>),
@@ -291,8 +294,14 @@ impl Op {
     fn apply(&self, file: &mut Vec<u8>, outcome: Outcome) {
         let (offset, bytes) = match self {
             Self::SetLength(length) => {
-                if outcome != Outcome::Lost {
-                    file.resize(*length, 0);
+                match outcome {
+                    Outcome::Lost => (),
+                    // Seen on ext4: the rest of the block is zero before the length is safe.
+                    Outcome::Zeros => {
+                        let block = length.next_multiple_of(BLOCK).min(file.len());
+                        file[(*length).min(block)..block].fill(0);
+                    }
+                    _ => file.resize(*length, 0),
                 }
                 return;
             }
@@ -347,6 +356,7 @@ impl Open<'_> {
                     _ => Outcome::Zeros,
                 }
             }
+            Self::Change(_, _, Op::SetLength(_)) if torn && rng.one_in(3) => Outcome::Zeros,
             Self::Change(..) => self.outcome(rng.below(2)),
         }
     }

@@ -201,6 +201,7 @@ pub fn store(storage: &Arc<MemoryStorage>) -> ShardStore {
         trusted: Duration::ZERO,
         cache_size: 1 << 20,
         open_files: 4,
+        block_size: disk::BLOCK as u64,
         ..StoreConfig::default()
     };
     ShardStore::new(storage.clone(), config, Arc::default())
