@@ -102,12 +102,61 @@ def print_ratios(variants: dict) -> None:
               f"[{min(rounds):.2f}, {max(rounds):.2f}]  {mark}".rstrip())
 
 
+def print_write(write: dict) -> None:
+    """Goals stand beside the figures; nothing depends on them."""
+    print(f"\nwriting{' (quick)' if write['quick'] else ''}: chunks of 32 KiB, "
+          f"{write['shard_chunks']} in a shard")
+
+    def line(what: str, figure: float, unit: str, compare: str = "", goal: float = 0) -> None:
+        mark = ""
+        if compare:
+            met = "met" if COMPARE[compare](figure, goal) else "NOT met"
+            mark = f"  goal {compare} {goal:g}: {met}"
+        print(f"  {what:62s} {figure:10.2f} {unit:9s}{mark}".rstrip())
+
+    one = write["one update"]
+    line("one chunk of a full shard changed: KiB written", max(one["bytes"]) / 1024, "KiB", "<=",
+         round(one["goal"] / 1024, 2))
+    line("  of these, over chunk and index",
+         (max(one["bytes"]) - one["chunk_bytes"] - one["index_bytes"]) / 1024, "KiB")
+    storm = write["storm"]
+    amplification = [run["source_bytes"] / storm["asked"] for run in storm["runs"]]
+    line("a new shard, file by file: bytes written / bytes asked", max(amplification), "x", "<=",
+         1.05)
+    line("  with an fsync of the root",
+         storm["asked"] / 2**20 / median(run["seconds"] for run in storm["runs"]), "MiB/s")
+    updates = write["durable updates"]
+    seconds = {name: median(times) / updates["counts"][name]
+               for name, times in updates["seconds"].items()}
+    for name, each in seconds.items():
+        count = updates["counts"][name]
+        line(f"a durable update of one chunk: {name} (of {count})", each * 1000, "ms")
+    most = max(updates["counts"].values())
+    for name in seconds:
+        if name != "shardfs":
+            line(f"  {most} of them: {name} (scaled) / shardfs", seconds[name] / seconds["shardfs"],
+                 "x", ">=", 20)
+    copied = write["copy"]
+    times = {name: median(values) for name, values in copied["seconds"].items()}
+    line(f"cp -r of {copied['files']} files, then fsync of the root", times["shardfs"], "s")
+    line("  to the local filesystem, then sync", times["local"], "s")
+    line("  shardfs / local", times["shardfs"] / times["local"], "x", "<=", 3)
+    line("  bytes written / bytes asked", max(copied["source_bytes"]) / copied["asked"], "x")
+    sizes = write["rewritten"]["sizes"]
+    line(f"a shard written {len(sizes) - 1} times over: largest size / first size",
+         max(sizes) / sizes[0], "x", "<=", 2)
+    line("  bytes written / bytes asked",
+         write["rewritten"]["source_bytes"] / write["rewritten"]["asked"], "x")
+
+
 def main() -> None:
     with open(sys.argv[1]) as file:
         report = json.load(file)
     print_head(report)
     for name, result in report["sets"].items():
         print_set(name, result)
+    if "write" in report:
+        print_write(report["write"])
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ export PYTHONDONTWRITEBYTECODE=1
 PATH=$(dirname "$(python3 -c 'import sys; print(sys.executable)')"):$PATH
 
 # at_once NAME COMMAND...: a check beside others, as many as there are processors.
+mkfifo "$TMP/turns"
+exec 9<>"$TMP/turns"
+for ((i = 0; i < $(nproc); i++)); do echo >&9; done
 background=()
 at_once() {
-    # One more: the deadline.
-    while (($(jobs -rp | wc -l) > $(nproc))); do
-        wait -n || true
-    done
-    at_once "$@" &
+    read -r -u 9
+    {
+        check "$@" 9>&-
+        echo >&9
+    } &
     background+=($!)
 }
 
