@@ -384,8 +384,8 @@ enum After {
 }
 
 /// Lets the `nth` operation of a scenario's last commit fail, and looks at what that leaves. The
-/// number of states tried, None if there are not as many operations. One second attempt in `cuts` is
-/// played with power cuts.
+/// number of states tried, None if there are not as many operations. One second attempt in `cuts`
+/// is played with power cuts.
 fn fault(
     case: &Case,
     scenario: &Scenario,
@@ -602,14 +602,14 @@ fn power_cuts_with_turned_checked_and_single_chunks_leave_old_or_new_chunks() {
 #[test]
 fn faults_with_plain_shards_lose_nothing_and_commits_can_be_tried_again() {
     let cases = power::plain(false).into_iter().chain(power::plain(true)).collect::<Vec<_>>();
-    faults("faults, plain", &cases, 3, 24);
+    faults("faults, plain", &cases, 3, 40);
 }
 
 #[test]
 fn faults_with_other_shards_lose_nothing_and_commits_can_be_tried_again() {
     let cases = [power::other_indexes(), power::nested(), power::others()];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
-    faults("faults, others", &cases, 2, 60);
+    faults("faults, others", &cases, 2, 100);
 }
 
 #[test]
