@@ -384,13 +384,14 @@ enum After {
 }
 
 /// Lets the `nth` operation of a scenario's last commit fail, and looks at what that leaves. The
-/// number of states tried, None if there are not as many operations.
+/// number of states tried, None if there are not as many operations. One second attempt in `cuts`
+/// is played with power cuts.
 fn fault(
     case: &Case,
     scenario: &Scenario,
     ways: Ways,
     (nth, fault): (u64, Fault),
-    after: After,
+    (after, cuts): (After, usize),
     rng: &mut Rng,
 ) -> Result<Option<u64>, String> {
     let mut disk = case.disk(&scenario.initial);
@@ -459,9 +460,7 @@ fn fault(
         outcome.map_err(|error| tell(format!("{after:?}: {error}"), &history))?;
     }
     let (before, again) = (disk.clone(), storage.take_history());
-    // A file that was cut off is rare.
-    let cut = history.iter().any(|change| change.starts_with("SetLength"));
-    if rng.one_in(if cut { 8 } else { 30 }) {
+    if rng.one_in(cuts) {
         let allowed = |at: usize| if at < again.len() { vec![least, new] } else { vec![new] };
         trial
             .cut(&before, &again, AFTER_FAULTS, &allowed)
@@ -495,7 +494,7 @@ fn faults(name: &str, cases: &[Case], sequences: usize, sparse: usize) {
                 let mut nth = 1 + rng.below(sparse) as u64;
                 loop {
                     let seed = rng.next();
-                    match fault(case, scenario, ways, (nth, kind), after, &mut Rng(seed)) {
+                    match fault(case, scenario, ways, (nth, kind), (after, 30), &mut Rng(seed)) {
                         Ok(None) => break,
                         Ok(Some(states)) => (tried, commits) = (tried + states, commits + 1),
                         Err(error) => panic!(
@@ -603,14 +602,43 @@ fn power_cuts_with_turned_checked_and_single_chunks_leave_old_or_new_chunks() {
 #[test]
 fn faults_with_plain_shards_lose_nothing_and_commits_can_be_tried_again() {
     let cases = power::plain(false).into_iter().chain(power::plain(true)).collect::<Vec<_>>();
-    faults("faults, plain", &cases, 3, 24);
+    faults("faults, plain", &cases, 3, 40);
 }
 
 #[test]
 fn faults_with_other_shards_lose_nothing_and_commits_can_be_tried_again() {
     let cases = [power::other_indexes(), power::nested(), power::others()];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
-    faults("faults, others", &cases, 2, 60);
+    faults("faults, others", &cases, 2, 100);
+}
+
+#[test]
+fn a_shard_that_was_not_cut_off_for_good_takes_further_commits() {
+    let case = &power::plain(false)[0];
+    let long = |at: u64, length| (vec![at], Some(vec![u8::try_from(at).unwrap(); length]));
+    let initial = Chunks::from([(vec![0], vec![7; 20]), (vec![3], vec![8; 200])]);
+    // What the first one frees the second one cuts off. A second attempt writes as far as the index
+    // that was cut off, and ends within it.
+    let commits = vec![vec![(vec![3], None)], vec![long(1, 80)]];
+    let scenario = Scenario { kind: "cut".into(), initial, commits };
+    let ways = WAYS[2];
+    let played = ways.play(case, &scenario, &mut Rng(0)).unwrap();
+    let shorter = |change: &Change| matches!(change, Change::SetLength { ino: 1, .. });
+    assert!(played.history.iter().any(shorter), "nothing was cut off: {:#?}", played.history);
+    let (mut rng, mut tried) = (Rng(0), 0);
+    for kind in FAULTS {
+        for after in [After::Retry, After::Killed] {
+            for nth in 1.. {
+                match fault(case, &scenario, ways, (nth, kind), (after, 1), &mut rng) {
+                    Ok(Some(states)) => tried += states,
+                    Ok(None) => break,
+                    Err(error) => panic!("{kind:?} at {nth}, {after:?}: {error}"),
+                }
+            }
+        }
+    }
+    STATES.fetch_add(tried, Ordering::Relaxed);
+    say(&format!("faults, cut off: {tried} states"));
 }
 
 /// An array in memory with one store, which has committed nothing yet.
@@ -722,4 +750,24 @@ fn a_new_file_of_another_mount_that_was_left_behind_is_not_in_the_way() {
     history(&case, &array, &changes, Policy::Rewrite);
     recover(&*array.0, Path::new(ARRAY)).unwrap();
     assert!(!array.0.directories().contains(Path::new("a/.shardfs")));
+}
+
+#[test]
+fn no_record_comes_back_after_an_unmount_or_a_recovery() {
+    let case = power::plain(false).swap_remove(0);
+    let ended = |end: &dyn Fn(&Arc<MemoryStorage>, &ShardStore)| {
+        let mut disk = case.disk(&case.model.chunks);
+        let array = array(&case);
+        let changes = vec![(vec![0], Some(vec![1; 5]))];
+        let mut history = history(&case, &array, &changes, Policy::InPlace);
+        end(&array.0, &array.1);
+        history.extend(array.0.take_history());
+        history.iter().for_each(|change| disk.apply(change));
+        for state in disk.states(&mut Rng(0), 1000, 100) {
+            let storage = state.storage(false);
+            assert_eq!(pending(&*storage, Path::new(ARRAY)).unwrap(), None, "{state:?}");
+        }
+    };
+    ended(&|_, live| live.finish_commits(&case.array).unwrap());
+    ended(&|storage, _| drop(recover(&**storage, Path::new(ARRAY)).unwrap()));
 }
