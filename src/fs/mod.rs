@@ -293,7 +293,10 @@ impl Fs {
             Target::StatsFile => Ok((self.control.stats_file().attr, false)),
             Target::WaitingFile => Ok((self.control.waiting_file().attr, false)),
             Target::Path(path) => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
-            Target::Live(file) => Ok((self.live_attr(&file)?, true)),
+            Target::Live(file) => {
+                let document = file.state().names.iter().any(|name| document::is_document(name));
+                Ok((self.live_attr(&file)?, !document))
+            }
             Target::Tree(array, coords) => {
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
                 Ok((entry.ok_or(FsError::NotFound)?.attr, true))

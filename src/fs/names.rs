@@ -243,7 +243,9 @@ impl Fs {
 
     fn open_live(&self, file: &Arc<LiveFile>) -> Result<Opened> {
         self.opened(file);
-        let opened = self.insert_handle(Handle::Live(Arc::clone(file)), true);
+        // What is written to a document may be refused: the kernel must not keep it.
+        let cached = !file.state().names.iter().any(|name| is_document(name));
+        let opened = self.insert_handle(Handle::Live(Arc::clone(file)), cached);
         if opened.is_err() {
             self.closed(file);
         }
@@ -326,7 +328,18 @@ impl Fs {
     /// Makes a directory.
     pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: Caller) -> Result<Entry> {
         let slot = self.slot(parent, name)?;
-        if self.peek(parent, name)?.is_some() {
+        let exists = match &slot {
+            // One that is there for its shards' sake, and that no listing shows, can be made.
+            Slot::Above(path, place) => {
+                let made = self.overlay()?.names().get(path).map(|name| name.what.clone());
+                !matches!(made, Some(What::Removed))
+                    && (self.is_made(&place.array, &place.coords)
+                        || self.tree_directory(&place.array, &place.coords)?.is_some()
+                            && self.holds_chunks(place))
+            }
+            _ => self.peek(parent, name)?.is_some(),
+        };
+        if exists {
             return Err(FsError::Exists);
         }
         match slot {

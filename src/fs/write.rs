@@ -328,7 +328,9 @@ impl Fs {
     pub(super) fn live_entry(&self, file: &LiveFile) -> Result<Entry> {
         let attr = self.live_attr(file)?;
         self.overlay()?.names().told(file.ino);
-        Ok(Entry { attr, generation: 0, lasting: true })
+        // A document may turn out to be refused.
+        let lasting = !file.state().names.iter().any(|name| super::document::is_document(name));
+        Ok(Entry { attr, generation: 0, lasting })
     }
 
     /// Reads from such a file.

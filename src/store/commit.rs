@@ -222,6 +222,13 @@ impl ShardStore {
         base
     }
 
+    /// Does something while this mount commits nothing to an array.
+    pub(super) fn between_commits<T>(&self, array: &SourceArray, act: impl FnOnce() -> T) -> T {
+        let commits = self.commits.of_array(array);
+        let _quiet = lock(&commits);
+        act()
+    }
+
     fn base_now(
         &self,
         array: &SourceArray,

@@ -170,6 +170,28 @@ impl ShardStore {
         coords: &[u64],
         freshness: Freshness,
     ) -> Result<Option<Chunk>, StoreError> {
+        const ATTEMPTS: usize = 4;
+        let is_changing = |found: &Result<_, _>| matches!(found, Err(StoreError::Changing { .. }));
+        let mut found = self.chunk_now(array, coords, freshness);
+        for _ in 0..ATTEMPTS {
+            if !is_changing(&found) {
+                return found;
+            }
+            found = self.chunk_now(array, coords, Freshness::Again);
+        }
+        if is_changing(&found) {
+            // By commits of this mount, most likely: one moment without them.
+            found = self.between_commits(array, || self.chunk_now(array, coords, Freshness::Again));
+        }
+        found
+    }
+
+    fn chunk_now(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<Chunk>, StoreError> {
         let location = array.layout.locate(coords);
         match self.shard(array, &location.shard, freshness)? {
             None => Ok(None),
