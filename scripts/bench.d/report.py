@@ -114,39 +114,49 @@ def print_write(write: dict) -> None:
             mark = f"  goal {compare} {goal:g}: {met}"
         print(f"  {what:62s} {figure:10.2f} {unit:9s}{mark}".rstrip())
 
-    one = write["one update"]
-    line("one chunk of a full shard changed: KiB written", max(one["bytes"]) / 1024, "KiB", "<=",
-         round(one["goal"] / 1024, 2))
-    line("  of these, over chunk and index",
-         (max(one["bytes"]) - one["chunk_bytes"] - one["index_bytes"]) / 1024, "KiB")
-    storm = write["storm"]
-    amplification = [run["source_bytes"] / storm["asked"] for run in storm["runs"]]
-    line("a new shard, file by file: bytes written / bytes asked", max(amplification), "x", "<=",
-         1.05)
-    line("  with an fsync of the root",
-         storm["asked"] / 2**20 / median(run["seconds"] for run in storm["runs"]), "MiB/s")
-    updates = write["durable updates"]
-    seconds = {name: median(times) / updates["counts"][name]
-               for name, times in updates["seconds"].items()}
-    for name, each in seconds.items():
-        count = updates["counts"][name]
-        line(f"a durable update of one chunk: {name} (of {count})", each * 1000, "ms")
-    most = max(updates["counts"].values())
-    for name in seconds:
-        if name != "shardfs":
-            line(f"  {most} of them: {name} (scaled) / shardfs", seconds[name] / seconds["shardfs"],
-                 "x", ">=", 20)
-    copied = write["copy"]
-    times = {name: median(values) for name, values in copied["seconds"].items()}
-    line(f"cp -r of {copied['files']} files, then fsync of the root", times["shardfs"], "s")
-    line("  to the local filesystem, then sync", times["local"], "s")
-    line("  shardfs / local", times["shardfs"] / times["local"], "x", "<=", 3)
-    line("  bytes written / bytes asked", max(copied["source_bytes"]) / copied["asked"], "x")
-    sizes = write["rewritten"]["sizes"]
-    line(f"a shard written {len(sizes) - 1} times over: largest size / first size",
-         max(sizes) / sizes[0], "x", "<=", 2)
-    line("  bytes written / bytes asked",
-         write["rewritten"]["source_bytes"] / write["rewritten"]["asked"], "x")
+    def one_update(one: dict) -> None:
+        line("one chunk of a full shard changed: KiB written", max(one["bytes"]) / 1024, "KiB",
+             "<=", round(one["goal"] / 1024, 2))
+        line("  of these, beside chunk and index",
+             (max(one["bytes"]) - one["chunk_bytes"] - one["index_bytes"]) / 1024, "KiB")
+
+    def storm(storm: dict) -> None:
+        amplification = [run["source_bytes"] / storm["asked"] for run in storm["runs"]]
+        line("a new shard, file by file: bytes written / bytes asked", max(amplification), "x",
+             "<=", 1.05)
+        line("  with an fsync of the root",
+             storm["asked"] / 2**20 / median(run["seconds"] for run in storm["runs"]), "MiB/s")
+
+    def durable_updates(updates: dict) -> None:
+        counts = updates["counts"]
+        each = {name: median(times) / counts[name] for name, times in updates["seconds"].items()}
+        for name, seconds in each.items():
+            line(f"a durable update of one chunk: {name} (of {counts[name]})", seconds * 1000, "ms")
+        for name in each:
+            if name != "shardfs":
+                line(f"  {counts['shardfs']} of them: {name} (scaled) / shardfs",
+                     each[name] / each["shardfs"], "x", ">=", 20)
+
+    def copy(copied: dict) -> None:
+        times = {name: median(values) for name, values in copied["seconds"].items()}
+        line(f"cp -r of {copied['files']} files, then fsync of the root", times["shardfs"], "s")
+        line("  to the local filesystem, then sync", times["local"], "s")
+        line("  shardfs / local", times["shardfs"] / times["local"], "x", "<=", 3)
+        line("  bytes written / bytes asked", max(copied["source_bytes"]) / copied["asked"], "x")
+
+    def rewritten(rewritten: dict) -> None:
+        sizes = rewritten["sizes"]
+        line(f"a shard written {len(sizes) - 1} times over: largest size / first size",
+             max(sizes) / sizes[0], "x", "<=", 2)
+        line("  bytes written / bytes asked", rewritten["source_bytes"] / rewritten["asked"], "x")
+
+    parts = {"one update": one_update, "storm": storm, "durable updates": durable_updates,
+             "copy": copy, "rewritten": rewritten}
+    for name, show in parts.items():
+        if "failed" in write[name]:
+            print(f"  {name}: FAILED: {write[name]['failed']}")
+        else:
+            show(write[name])
 
 
 def main() -> None:

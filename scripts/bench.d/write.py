@@ -276,7 +276,12 @@ def main() -> None:
     report["write"] = {"quick": args.quick, "shard_chunks": setting.side**3}
     for name, part in PARTS.items():
         say(f"write: {name}")
-        report["write"][name] = part(setting)
+        # The other parts say something all the same.
+        try:
+            report["write"][name] = part(setting)
+        except (BenchError, OSError, subprocess.SubprocessError) as error:
+            say(f"write: {name} failed: {error}")
+            report["write"][name] = {"failed": str(error)}
         args.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -406,9 +406,11 @@ fn update(
             .then(|| free.first_from(last, stored))
             .flatten()
             .filter(|at| {
-                let end = at.saturating_add(stored);
-                end.checked_next_multiple_of(block.max(1))
-                    .is_some_and(|end| end <= old_index.offset)
+                let end = at.saturating_add(stored).checked_next_multiple_of(block.max(1));
+                // Nor may the old index reach anything in the rest of the block.
+                end.is_some_and(|end| {
+                    end <= old_index.offset && free.first_from(*at, end - at) == Some(*at)
+                })
             });
         cut = before_old.is_some();
         let at = match (before_old, reuse) {

@@ -412,7 +412,9 @@ impl<'a> Commit<'a> {
         let work = self.array.path.join(WORK_DIRECTORY);
         let keys = keys.iter().map(Vec::as_slice);
         if let Err(error) = note_locks(&*self.store.storage, &work, keys) {
-            log::debug!("{}: {error}", work.display());
+            let all: Vec<usize> = (0..self.chunks.len()).collect();
+            self.fail(&all, io_error(&work)(error));
+            return self.outcomes;
         }
         let id = |coords: &Coords| ShardId::of_shard(self.array, coords);
         let ids: Vec<ShardId> = by_shard.keys().map(id).collect();

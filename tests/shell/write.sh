@@ -1275,10 +1275,14 @@ read_only_source() {
     mount --bind "$source" "$work/ro"
     mount -o remount,ro,bind "$work/ro"
     # Either there is no such mount, or writing fails; nothing is pretended.
-    if mount_view "$work/ro" --rw; then
+    if mount_view "$work/ro" --rw --log-file "$log"; then
         fails_with "Read-only file system" dd if="$data/page" of="$MP/${present[0]}" conv=fsync status=none
         fails_with "Read-only file system" cp "$data/page" "$MP/notes"
         timeout 30 "$SHARDFS" umount "$MP" || true
+        within 10 no_daemon_of "$MP"
+        local file
+        file=$(saved "${present[0]}")
+        cmp "$file" "$data/page"
     fi
     umount "$work/ro"
     in_shards
