@@ -43,7 +43,9 @@ def print_head(report: dict) -> None:
         if version:
             print(f"  {name}: {version}")
     print(f"medians of {report['rounds']} interleaved rounds; {PLACES[report['cpus']]}")
-    if report["cold"]:
+    if not report["sets"]:
+        pass
+    elif report["cold"]:
         print("'find', 'find sizes' and 'read first' read the disk: caches dropped after the mount")
     else:
         print("'find', 'find sizes' and 'read first': first after a fresh mount; the files behind "

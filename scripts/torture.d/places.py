@@ -15,6 +15,9 @@ F_ADD_SEALS = 1033
 F_SEAL_FUTURE_WRITE = 0x10
 MNT_FORCE, MNT_DETACH = 1, 2
 MOUNT_SECONDS = 30
+STATE = Path("/var/lib") if os.geteuid() == 0 else Path(
+    os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+UNSAVED = STATE / "shardfs/unsaved"
 # xfs wants this much; only what is written takes memory.
 IMAGE_BYTES = 320 << 20
 MKFS = {
@@ -229,7 +232,14 @@ class View:
         self.process.kill()
         self.process.wait()
         detach(self.mountpoint)
+        self.remove_unsaved()
+
+    def remove_unsaved(self) -> None:
+        """What could not be committed, as after a power cut, is saved outside of the source."""
+        for saved in UNSAVED.glob(f"*-{self.process.pid}"):
+            shutil.rmtree(saved)
 
     def unmount(self) -> None:
         run(self.program, "umount", self.mountpoint)
         self.process.wait(30)
+        self.remove_unsaved()

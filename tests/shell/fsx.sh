@@ -1,5 +1,5 @@
 #!/bin/bash
-# fsx (https://crates.io/crates/fsx): random reads, writes, truncations, mappings and reopenings of
+# fsx: random reads, writes, truncations, mappings and reopenings of
 # one chunk file, compared with what a file must hold, while its shard is committed in between.
 # Installs fsx with cargo into target/tools when it is not there.
 
@@ -17,7 +17,7 @@ if [[ ! -x $fsx ]]; then
     fi
     # Outside of the project's directory: its settings for cargo are not meant for others.
     (cd / && cargo install --quiet --locked --root "$tools" --target-dir "$TMP/build" fsx --version "$version") ||
-        { skip "fsx $version cannot be installed from crates.io" && exit 0; }
+        { skip "fsx $version cannot be installed" && exit 0; }
     rm -rf "$TMP/build"
 fi
 
