@@ -43,11 +43,9 @@ def print_head(report: dict) -> None:
         if version:
             print(f"  {name}: {version}")
     print(f"medians of {report['rounds']} interleaved rounds; {PLACES[report['cpus']]}")
-    if not report["sets"]:
-        pass
-    elif report["cold"]:
+    if report["sets"] and report["cold"]:
         print("'find', 'find sizes' and 'read first' read the disk: caches dropped after the mount")
-    else:
+    elif report["sets"]:
         print("'find', 'find sizes' and 'read first': first after a fresh mount; the files behind "
               "it are in the page cache for all variants")
     for name, reason in report["skipped"].items():

@@ -1,4 +1,4 @@
-"""The arrays that are written to, and their shards as they lie on the disk, read without shardfs."""
+"""The arrays that are written to, and their shards as they lie on the disk, without shardfs."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ class Wrong(Exception):
 
 @dataclass
 class Array:
-    """Rank 2; a chunk is one row of `length` bytes, so that its bytes stand together in the array."""
+    """Of rank 2. A chunk is a row of `length` bytes: they stand together in the array, too."""
 
     name: str
     number: int

@@ -10,13 +10,13 @@ import os
 import random
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
 import traceback
 import warnings
 from collections import Counter
+from functools import cached_property
 from math import inf
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import numpy
 import zarr
 
 from arrays import Array, Wrong, left_over, make_source, pending, read_source, some_arrays
-from places import MKFS, MOUNT_OPTIONS, Disk, Folder, Trouble, View, is_mounted, loop_mounts_missing
+from places import MKFS, MOUNT_OPTIONS, Disk, Folder, Trouble, View, loop_mounts_missing
 from writers import History, Writer, describe, read_log
 
 POLICIES = ["auto", "append", "in-place", "rewrite"]
@@ -121,7 +121,8 @@ class Round:
             log = self.dir / f"writer-{life}-{number}.log"
             log.touch()
             logs.append(log)
-            self.fork(self.write, log, number, sync, f"{self.args.seed}:{self.name}:{life}:{number}")
+            seed = f"{self.args.seed}:{self.name}:{life}:{number}"
+            self.fork(self.write, log, number, sync, seed)
         if self.cut:
             self.fork(self.write_back, f"{self.args.seed}:{self.name}:{life}")
         self.wait_for_the_moment()
@@ -463,7 +464,7 @@ def where(pid: int) -> str:
         return str(error)
 
 
-# --- all rounds ------------------------------------------------------------------------------------
+# --- all rounds ---------------------------------------------------------------------------------
 
 
 class Torture:
@@ -509,7 +510,7 @@ class Torture:
             cut = self.args.cut
             if cut == "both":
                 cut = rng.choice(["shutdown", "seal"])
-            if cut == "shutdown" and kind in self.without_shutdown():
+            if cut == "shutdown" and kind in self.without_shutdown:
                 cut = "seal"
         round = Round(name, place, self.args, cut)
         try:
@@ -528,18 +529,19 @@ class Torture:
         if total % 10 == 0:
             print(f"{total} rounds: {dict(self.counts)}", flush=True)
 
+    @cached_property
     def without_shutdown(self) -> set[str]:
-        if not hasattr(self, "_without"):
-            self._without = set()
-            for kind in self.args.filesystems:
-                if self.missing[kind]:
-                    continue
-                disk = Disk(kind, self.args.run_dir / "try", "defaults", self.tag)
-                if not disk.shut_down():
-                    self._without.add(kind)
-                    print(f"{kind} has no FS_IOC_SHUTDOWN here: its disk stops taking writes instead")
-                disk.remove()
-        return self._without
+        """Filesystems that cannot be shut down by the ioctl."""
+        without = set()
+        for kind in self.args.filesystems:
+            if self.missing[kind]:
+                continue
+            disk = Disk(kind, self.args.run_dir / "try", "defaults", self.tag)
+            if not disk.shut_down():
+                without.add(kind)
+                print(f"{kind} has no FS_IOC_SHUTDOWN here: its disk takes no more writes instead")
+            disk.remove()
+        return without
 
     def summary(self) -> str:
         rounds = ", ".join(f"{count} x {name}" for name, count in sorted(self.rounds.items()))

@@ -149,7 +149,8 @@ class Writer:
     def done(self, chunk: tuple[int, int], content: bytes | None, durable: bool) -> None:
         self.now[chunk] = None if content is None else (len(content), zlib.crc32(content))
         if durable or self.sync:
-            self.log(f"d {chunk[0]} {chunk[1]} {self.versions[chunk]} {'fsync' if durable else 'sync'}")
+            how = "fsync" if durable else "-o sync"
+            self.log(f"d {chunk[0]} {chunk[1]} {self.versions[chunk]} {how}")
         else:
             self.unsafe.add(chunk)
 

@@ -21,7 +21,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // A mount whose process is dead or hangs must be unmounted all the same.
     let unwritten = match args.lazy {
         true => None,
-        false => sync(&args.mountpoint).err().map(|error| not_written(&args.mountpoint, &error)),
+        false => match sync(&args.mountpoint) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOTCONN) => {
+                Some(not_written(&args.mountpoint, &error))
+            }
+            _ => None,
+        },
     };
     mount::unmount(&args.mountpoint, args.lazy)?;
     unwritten.map_or(Ok(()), Err)

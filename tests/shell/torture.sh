@@ -18,9 +18,9 @@ skipped() {
     sed -n 's/^skipped: //p' "$TMP/torture.log" | while IFS= read -r what; do skip "$what"; done
 }
 
-check '10 kills of the daemon' torture 40 --kills 10 --cuts 0
+check 'kills of the daemon' torture 40 --kills 10 --cuts 0
 for fs in ext4 xfs btrfs; do
-    name="2 power cuts on $fs"
+    name="power cuts on $fs"
     if out=$(torture 20 --kills 0 --cuts 2 --fs "$fs"); then
         if grep -q '^skipped: ' "$TMP/torture.log"; then skipped; else pass "$name"; fi
     else
