@@ -88,7 +88,7 @@ class Disk:
         self.device: str | None = None
         self.file = self.new_file()
         try:
-            run(*MKFS[kind], f"/proc/{os.getpid()}/fd/{self.file}")
+            self.make(kind)
             self.attach()
         except BaseException:
             self.remove()
@@ -96,6 +96,16 @@ class Disk:
 
     def options(self) -> str:
         return self.mount_options
+
+    def make(self, kind: str) -> None:
+        """mkfs.btrfs looks at every mount there is, and fails while somebody's is shut down."""
+        for attempt in range(10):
+            try:
+                return run(*MKFS[kind], f"/proc/{os.getpid()}/fd/{self.file}")
+            except Trouble:
+                if attempt == 9:
+                    raise
+                time.sleep(3)
 
     def new_file(self) -> int:
         file = os.memfd_create(self.tag, os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
