@@ -38,6 +38,9 @@ const SCRATCH: u64 = OTHER + (1 << 60);
 /// To find out which directories hold a chunk, no more shard indexes than this are read for one
 /// of them: beyond that, a shard that may hold one is enough.
 const EXACT_SHARDS: usize = 64;
+/// The same where directories can be made: one that is shown because its shards' directory is
+/// there would be in the way of `mkdir`.
+const EXACT_SHARDS_WRITABLE: usize = 4096;
 
 /// What a listing is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,16 +246,9 @@ impl Lister<'_> {
 
     /// Whether any chunk exists, as far as it takes few indexes to find out.
     fn has_chunks(&self, array: &ArrayView) -> bool {
-        let few = self.few_shards(array, &[]);
+        let few = self.fs.few_shards(array, &[]);
         self.fs.is_made(array, &[])
             || few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
-    }
-
-    /// The shards below leading shard coordinates; None if they are too many to look into, or
-    /// cannot be listed: then what lies below may exist, and damage is never shown as absence.
-    fn few_shards(&self, array: &ArrayView, prefix: &[u64]) -> Option<Vec<Coords>> {
-        let shards = self.fs.store.shards_below(&array.source, prefix, EXACT_SHARDS).ok();
-        shards.filter(|shards| shards.len() <= EXACT_SHARDS)
     }
 
     /// The names below a directory above chunks.
@@ -321,7 +317,7 @@ impl Lister<'_> {
         range: Range<u64>,
         staged: &Staged,
     ) -> ControlFlow<()> {
-        let few = self.few_shards(array, prefix);
+        let few = self.fs.few_shards(array, prefix);
         for coord in range {
             let child = [coords, &[coord]].concat();
             let exists = |shards: &Vec<Coords>| self.fs.any_chunk(array, &child, shards);
@@ -524,10 +520,19 @@ impl Fs {
         let Place { array, coords } = place;
         let axes = coords.iter().zip(&array.source.layout.shard_grid);
         let prefix: Coords = axes.map(|(coord, axis)| axis.locate(*coord).0).collect();
-        match self.store.shards_below(&array.source, &prefix, EXACT_SHARDS) {
-            Ok(shards) if shards.len() <= EXACT_SHARDS => self.any_chunk(array, coords, &shards),
-            _ => true,
-        }
+        self.few_shards(array, &prefix).is_none_or(|shards| self.any_chunk(array, coords, &shards))
+    }
+
+    /// The shards below leading shard coordinates; None if they are too many to look into, or
+    /// cannot be listed: then what lies below may exist, and damage is never shown as absence.
+    fn few_shards(&self, array: &ArrayView, prefix: &[u64]) -> Option<Vec<Coords>> {
+        let few = self.exact_shards();
+        let shards = self.store.shards_below(&array.source, prefix, few).ok();
+        shards.filter(|shards| shards.len() <= few)
+    }
+
+    fn exact_shards(&self) -> usize {
+        if self.overlay.is_some() { EXACT_SHARDS_WRITABLE } else { EXACT_SHARDS }
     }
 
     /// Files in an array's own directory that are in the mount alone.
@@ -584,18 +589,7 @@ impl Fs {
         chunks.collect()
     }
 
-    /// Whether the mount knows that a chunk exists, or that it does not.
-    fn staged_chunk(&self, array: &ArrayView, coords: &[u64]) -> Option<bool> {
-        let overlay = self.overlay.as_ref()?;
-        let names = overlay.names();
-        if names.is_empty() {
-            return None;
-        }
-        let path = array.source.path.join(array.source.layout.keys.chunk_key(coords));
-        names.get(&path).map(|name| matches!(name.what, What::File(_)))
-    }
-
-    /// Whether a chunk below the directory at `coords` exists in one of `shards`.
+    /// Whether any chunk of `shards` below the directory at `coords` is stored, and not removed.
     fn any_chunk(&self, array: &ArrayView, coords: &[u64], shards: &[Coords]) -> bool {
         let layout = &array.source.layout;
         let inner_shards: u64 = match layout.levels.len() {
@@ -603,7 +597,7 @@ impl Fs {
             _ => layout.most_chunks(0).product(),
         };
         // Shards inside shards have indexes of their own; many of them are not looked into.
-        let exact = inner_shards.saturating_mul(shards.len() as u64) <= EXACT_SHARDS as u64;
+        let exact = inner_shards.saturating_mul(shards.len() as u64) <= self.exact_shards() as u64;
         shards.iter().any(|shard| {
             let Ok(loaded) = self.store.shard(&array.source, shard, Freshness::Recent) else {
                 return true;
@@ -617,11 +611,10 @@ impl Fs {
                 let found = self.store.chunk_in(&array.source, Arc::clone(&loaded), &location);
                 !matches!(found, Ok(None))
             };
-            let exists = |chunk: &[u64]| match self.staged_chunk(array, chunk) {
-                Some(exists) => exists,
-                None => exists(chunk),
-            };
-            loaded.is_damaged() || chunks_below(array, coords, shard).any(|chunk| exists(&chunk))
+            let key = |chunk: &[u64]| array.source.layout.keys.chunk_key(chunk);
+            let removed = |chunk: &[u64]| self.is_removed(&array.source.path.join(key(chunk)));
+            loaded.is_damaged()
+                || chunks_below(array, coords, shard).any(|chunk| exists(&chunk) && !removed(&chunk))
         })
     }
 }

@@ -145,10 +145,21 @@ impl Fs {
             Target::Tree(array, coords) => {
                 match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
                     None => Ok(None),
-                    Some(child) => self.tree_entry(&array, &child, Freshness::Now),
+                    Some(child) => self.lookup_tree(&array, child),
                 }
             }
         }
+    }
+
+    fn lookup_tree(&self, array: &Arc<ArrayView>, coords: Coords) -> Result<Option<Entry>> {
+        // The kernel looks a directory up before it makes it: one in which nothing is, and that
+        // nobody has made, must not appear because a commit has made that of its shards.
+        if self.overlay.is_some() && coords.len() < array.tree.rank() {
+            let place = live::Place { array: Arc::clone(array), coords };
+            let there = self.is_made(array, &place.coords) || self.holds_chunks(&place);
+            return if there { self.tree_directory(array, &place.coords) } else { Ok(None) };
+        }
+        self.tree_entry(array, &coords, Freshness::Now)
     }
 
     fn lookup_path(&self, directory: &Path, name: &OsStr) -> Result<Option<Entry>> {
@@ -162,7 +173,7 @@ impl Fs {
         {
             return match array.tree.top(name) {
                 None => Ok(None),
-                Some(coords) => self.tree_entry(array, &coords, Freshness::Now),
+                Some(coords) => self.lookup_tree(array, coords),
             };
         }
         let path = directory.join(name);

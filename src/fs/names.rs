@@ -130,18 +130,7 @@ impl Fs {
         let what = overlay.names().get(&directory.join(name)).map(|name| name.what.clone());
         Ok(match what {
             None => None,
-            Some(What::Removed) => match self.slot(parent, name)? {
-                // A directory, until others put something into it.
-                Slot::Above(path, place) => {
-                    if self.holds_chunks(&place) {
-                        self.remove_name(&path)?;
-                        None
-                    } else {
-                        Some(None)
-                    }
-                }
-                _ => Some(None),
-            },
+            Some(What::Removed) => Some(None),
             Some(What::File(file)) => Some(Some(self.live_entry(&file)?)),
             // As any directory above chunks.
             Some(What::Directory) => None,
@@ -316,6 +305,13 @@ impl Fs {
             }
             names.drop_unused(&file);
         }
+        // Its directory stays when nothing is left in it, until it is removed.
+        let tree = &place.array.tree;
+        for above in path.ancestors().skip(1).take(tree.rank() - tree.top_depth()) {
+            if names.get(above).is_none() {
+                names.put(above, What::Directory, None);
+            }
+        }
         drop(names);
         self.after_change(path)
     }
@@ -328,18 +324,7 @@ impl Fs {
     /// Makes a directory.
     pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: Caller) -> Result<Entry> {
         let slot = self.slot(parent, name)?;
-        let exists = match &slot {
-            // One that is there for its shards' sake, and that no listing shows, can be made.
-            Slot::Above(path, place) => {
-                let made = self.overlay()?.names().get(path).map(|name| name.what.clone());
-                !matches!(made, Some(What::Removed))
-                    && (self.is_made(&place.array, &place.coords)
-                        || self.tree_directory(&place.array, &place.coords)?.is_some()
-                            && self.holds_chunks(place))
-            }
-            _ => self.peek(parent, name)?.is_some(),
-        };
-        if exists {
+        if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
         }
         match slot {
@@ -389,10 +374,6 @@ impl Fs {
                 let shards = self.shard_directory(&place.array, &place.coords);
                 // It stays where others have something in it, or more of its shards are left.
                 let _ = self.storage.remove_directory(&shards);
-                if self.tree_directory(&place.array, &place.coords)?.is_some() {
-                    // Its shards' directory, where other chunks are, too.
-                    self.overlay()?.names().put(path, What::Removed, None);
-                }
                 Ok(())
             }
             Slot::Source(path) => self.remove_source_directory(path),
