@@ -449,6 +449,7 @@ impl Fs {
     }
 
     fn rename_in_source(&self, from: &Path, to: &Path, moved: &Entry) -> Result<()> {
+        let mut made = Vec::new();
         if moved.attr.kind == FileKind::Directory {
             // What waits for arrays below it goes where they are.
             self.commit(from)?;
@@ -457,11 +458,22 @@ impl Fs {
                     self.store.finish_commits(&array.source)?;
                 }
             }
-            if self.overlay()?.names().all(from).next().is_some() {
-                return Err(FsError::CrossDevice);
+            for (path, name) in self.overlay()?.names().all(from) {
+                match name.what {
+                    What::Directory => made.push(path),
+                    What::File(_) | What::Removed => return Err(FsError::CrossDevice),
+                }
             }
         }
         self.storage.rename(from, to)?;
+        let mut names = self.overlay()?.names();
+        for path in made {
+            names.take(&path);
+            if let Ok(below) = path.strip_prefix(from) {
+                names.put(&to.join(below), What::Directory, None);
+            }
+        }
+        drop(names);
         self.paths.renamed(from, to);
         self.nodes.forget(from);
         self.nodes.forget(to);

@@ -222,6 +222,28 @@ copied_tree() {
 }
 at_once "cp -r and cp -a of a tree of chunks" copied_tree
 
+# A commit makes the directory of shards, in which more of the view's directories lie than were made.
+made_while_committing() {
+    fresh $plane --commit-interval 0
+    both rm -r c
+    sync "$MP"
+    script 'for directory in 0 1 2 3 4; do
+        mkdir -p c/$directory && cp "$0" c/$directory/7 && sync c/$directory/7
+        ls c
+        [[ ! -e c/$((directory + 1)) ]]
+    done' "$data/small"
+    # What is removed leaves its directory, until that is removed as well.
+    both rm c/3/7
+    sync "$MP"
+    both ls c c/3
+    both rmdir c/3
+    both ls c
+    both mkdir c/3
+    both cp "$data/page" c/3/7
+    settled
+}
+at_once "directories are those that were made, whatever commits do" made_while_committing
+
 moved() {
     fresh $plane
     # In, over, out.
