@@ -167,6 +167,11 @@ impl Commits {
         }
     }
 
+    /// Whether a commit of this store is changing a shard.
+    pub(super) fn is_busy(&self, id: ShardId) -> bool {
+        lock(&self.lines).get(&id).is_some_and(|line| line.is_busy)
+    }
+
     /// The names on the way to the shard may not be safe.
     fn doubt(&self, id: ShardId) {
         if let Some(line) = lock(&self.lines).get_mut(&id) {
@@ -1038,6 +1043,7 @@ impl ShardStore {
     fn forget(&self, id: ShardId) {
         let _loading = self.loading_lock(&id);
         lock(&self.shards).remove(&id);
+        lock(&self.absent).pop(&id);
         lock(&self.files).pop(&id);
     }
 }

@@ -129,6 +129,8 @@ pub struct ShardStore {
     config: StoreConfig,
     stats: Arc<Stats>,
     shards: Mutex<ByteCache<ShardId, Arc<LoadedShard>>>,
+    /// Shards that were looked for and not there, and when.
+    absent: Mutex<LruCache<ShardId, u64>>,
     files: Mutex<LruCache<ShardId, OpenShard>>,
     windows: Mutex<ByteCache<(u64, PathBuf), Arc<listing::Window>>>,
     /// Errors already in the log, so that a reader who tries again does not fill it.
@@ -140,6 +142,8 @@ pub struct ShardStore {
 /// An open shard and its attributes when it was opened.
 type OpenShard = (Stat, Arc<dyn StorageFile>);
 
+/// Absent shards to remember.
+const ABSENT_SHARDS: usize = 1024;
 /// Bytes of directory listings to keep.
 const WINDOW_CACHE_BYTES: usize = 8 << 20;
 /// Errors to remember as already logged.
@@ -151,6 +155,7 @@ impl ShardStore {
         let at_least_one = |n: usize| NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN);
         Self {
             shards: Mutex::new(ByteCache::new(config.cache_size)),
+            absent: Mutex::new(LruCache::new(at_least_one(ABSENT_SHARDS))),
             files: Mutex::new(LruCache::new(at_least_one(config.open_files))),
             windows: Mutex::new(ByteCache::new(WINDOW_CACHE_BYTES)),
             reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),

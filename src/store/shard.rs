@@ -198,9 +198,13 @@ impl LoadedShard {
     }
 
     fn is_trusted(&self, trusted: Duration) -> bool {
-        let trusted = u64::try_from(trusted.as_millis()).unwrap_or(0);
-        !self.provisional && now().saturating_sub(self.checked.load(Ordering::Relaxed)) < trusted
+        !self.provisional && is_recent(self.checked.load(Ordering::Relaxed), trusted)
     }
+}
+
+/// Whether a moment, in milliseconds of [`now`], is no longer ago than that.
+fn is_recent(moment: u64, trusted: Duration) -> bool {
+    now().saturating_sub(moment) < u64::try_from(trusted.as_millis()).unwrap_or(0)
 }
 
 /// Milliseconds since the first call, plus one.
@@ -226,15 +230,16 @@ impl ShardStore {
         freshness: Freshness,
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
         let id = ShardId::of_shard(array, coords);
-        let trusted = match freshness {
-            Freshness::Again => Duration::ZERO,
-            Freshness::Now => self.config.trusted.min(JUST_NOW),
-            Freshness::Recent => self.config.trusted,
-        };
+        let trusted = self.trusted_for(freshness);
         let trusted = |shard: &LoadedShard| self.config.immutable || shard.is_trusted(trusted);
+        // While this mount commits to it, what the shard held before still holds of all chunks but
+        // those that are committed. `Again` is asked for where its bytes are to be read.
+        let ours = |shard: &LoadedShard| {
+            freshness != Freshness::Again && !shard.provisional && self.commits.is_busy(id)
+        };
         let cached = lock(&self.shards).get(&id);
         if let Some(shard) = &cached
-            && trusted(shard)
+            && (trusted(shard) || ours(shard))
         {
             self.stats.indexes.hits.count();
             return Ok(cached);
@@ -246,6 +251,8 @@ impl ShardStore {
                 return Ok(Some(shard));
             }
             self.stats.indexes.changed.count();
+        } else if self.is_absent(id, freshness) {
+            return Ok(None);
         }
         let _loading = self.loading_lock(&id);
         // Another thread may have loaded it while this one waited for the lock.
@@ -255,12 +262,31 @@ impl ShardStore {
             self.stats.indexes.hits.count();
             return Ok(Some(shard));
         }
+        let asked = now();
         let loaded = self.load(array, coords, id, &path).inspect_err(|error| self.report(error))?;
         match &loaded {
             Some(shard) => lock(&self.shards).put(id, Arc::clone(shard), shard.memory()),
-            None => lock(&self.shards).remove(&id),
+            None => {
+                lock(&self.shards).remove(&id);
+                lock(&self.absent).put(id, asked);
+            }
         }
         Ok(loaded)
+    }
+
+    /// How long ago a shard may have been looked at.
+    fn trusted_for(&self, freshness: Freshness) -> Duration {
+        match freshness {
+            Freshness::Again => Duration::ZERO,
+            Freshness::Now => self.config.trusted.min(JUST_NOW),
+            Freshness::Recent => self.config.trusted,
+        }
+    }
+
+    /// Whether there was no such shard when it was last looked for, recently enough.
+    fn is_absent(&self, id: ShardId, freshness: Freshness) -> bool {
+        let Some(asked) = lock(&self.absent).get(&id).copied() else { return false };
+        self.config.immutable || is_recent(asked, self.trusted_for(freshness))
     }
 
     fn is_current(&self, shard: &LoadedShard, path: &Path) -> bool {
