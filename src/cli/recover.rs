@@ -1,37 +1,61 @@
 //! `shardfs recover`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::exit::Failure;
-use crate::fs::{sharded_arrays, shown};
+use crate::fs::{open_arrays, sharded_arrays, shown};
 use crate::store::local::LocalStorage;
 use crate::store::recover::{Found, recover};
+use crate::store::scan::{FaultyShard, Remedy};
+use crate::store::storage::Storage;
+use crate::store::{ShardStore, SourceArray, StoreConfig};
 
 /// Complete or take back what an interrupted mount has left, and repair shards
 ///
 /// Commits that were interrupted by a crash or a power cut are completed or taken back; so does the
 /// next writable mount. Every array below SOURCE is looked at.
+///
+/// With --scan every shard is looked at as well: those that cannot be read are named. A shard that
+/// other software was writing to when it was stopped may still hold its older index; with --write
+/// a copy of it is put at the shard's end, and nothing else of the shard is touched.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Directory of a Zarr v3 array or group, or a folder of such
     source: PathBuf,
+    /// Look at every shard, and for older indexes in those that cannot be read
+    #[arg(long)]
+    scan: bool,
+    /// Repair what --scan finds
+    #[arg(long, requires = "scan")]
+    write: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let system =
-        |error: std::io::Error| Failure::System(format!("{}: {error}", args.source.display()));
+    let system = |error: std::io::Error| failure(args, &error);
     let storage = LocalStorage::open_root(&args.source, Arc::default()).map_err(system)?;
+    let storage: Arc<dyn Storage> = Arc::new(storage);
+    let interrupted = finish_commits(args, &*storage);
+    // What was found of commits is said, and shards are looked at, whatever came of the others.
+    let scanned = if args.scan { scan(args, &storage) } else { Ok(()) };
+    interrupted.and(scanned)
+}
+
+fn failure(args: &Args, error: &std::io::Error) -> Failure {
+    Failure::System(format!("{}: {error}", args.source.display()))
+}
+
+fn finish_commits(args: &Args, storage: &dyn Storage) -> Result<(), Failure> {
     let (mut lost, mut any) = (0, false);
-    for array in sharded_arrays(&storage).map_err(system)? {
-        let found = recover(&storage, &array);
+    for array in sharded_arrays(storage).map_err(|error| failure(args, &error))? {
+        let found = recover(storage, &array);
         let found = found.map_err(|error| Failure::System(error.to_string()))?;
         any |= !found.is_empty();
         for (shard, found) in found {
             lost += usize::from(found == Found::Lost);
             println!("{}: {}", shard.display(), outcome(found));
         }
-        log::debug!("{}", shown(Path::new(&array)));
+        log::debug!("{}", shown(&array));
     }
     if !any {
         println!("nothing to recover");
@@ -50,4 +74,72 @@ fn outcome(found: Found) -> &'static str {
         Found::Foreign => "changed by other software since, left as it is",
         Found::Lost => "neither the old nor the new state can be had, left as it is",
     }
+}
+
+/// How many shards were looked at, and what became of those that cannot be read.
+#[derive(Default)]
+struct Counts {
+    shards: u64,
+    repaired: u64,
+    repairable: u64,
+    hopeless: u64,
+}
+
+fn scan(args: &Args, storage: &Arc<dyn Storage>) -> Result<(), Failure> {
+    let store = ShardStore::new(Arc::clone(storage), StoreConfig::default(), Arc::default());
+    let mut counts = Counts::default();
+    for array in open_arrays(storage).map_err(|error| failure(args, &error))? {
+        match array {
+            Ok(array) => scan_array(args, &store, &array.source, &mut counts)?,
+            Err((directory, error)) => {
+                counts.hopeless += 1;
+                println!("{}: {error}", shown(&directory));
+            }
+        }
+    }
+    let Counts { shards, repaired, repairable, hopeless } = counts;
+    println!("{shards} shards looked at, {repaired} repaired");
+    match (repairable, hopeless) {
+        (0, 0) => Ok(()),
+        (0, hopeless) => Err(Failure::System(format!("{hopeless} cannot be repaired"))),
+        (repairable, hopeless) => Err(Failure::System(format!(
+            "{repairable} can be repaired by --write, {hopeless} cannot be repaired"
+        ))),
+    }
+}
+
+fn scan_array(
+    args: &Args,
+    store: &ShardStore,
+    array: &SourceArray,
+    counts: &mut Counts,
+) -> Result<(), Failure> {
+    let scanned = store.scan(array, &mut |shard| {
+        let FaultyShard { path, fault, remedy, slots, .. } = &shard;
+        match remedy {
+            Remedy::None(why) => {
+                counts.hopeless += 1;
+                println!("{}: {fault}; {why}", path.display());
+            }
+            Remedy::Older(index) => {
+                let (offset, chunks) = (index.offset, index.chunks.len());
+                let repaired = if args.write {
+                    store.restore(array, &shard)?;
+                    counts.repaired += 1;
+                    ", a copy of it stands at the end now"
+                } else {
+                    counts.repairable += 1;
+                    ""
+                };
+                println!(
+                    "{}: {fault}; an older index of {chunks} of {slots} chunks stands at byte \
+                     {offset}{repaired}",
+                    path.display()
+                );
+            }
+        }
+        Ok(())
+    });
+    counts.shards += scanned.map_err(|error| Failure::System(error.to_string()))?;
+    Ok(())
 }

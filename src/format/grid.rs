@@ -8,6 +8,7 @@
 
 use serde_json::Value;
 
+use super::Coords;
 use super::limits::MAX_GRID_RUNS;
 use super::metadata::{MetadataError, extent, shape};
 
@@ -166,6 +167,17 @@ impl ShardAxis {
         let after = self.runs.partition_point(starts_before);
         after.checked_sub(1).map_or(&NONE, |at| &self.runs[at])
     }
+}
+
+/// Coordinates of the `number`-th place, in C order, of a box with these extents.
+pub fn unravel(mut number: u64, extents: &[u64]) -> Coords {
+    let mut coords = vec![0; extents.len()];
+    for (coord, extent) in coords.iter_mut().zip(extents).rev() {
+        let extent = (*extent).max(1);
+        *coord = number % extent;
+        number /= extent;
+    }
+    coords
 }
 
 #[cfg(test)]

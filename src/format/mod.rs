@@ -17,6 +17,7 @@ pub mod limits;
 pub mod metadata;
 pub mod plan;
 pub mod sample;
+pub mod search;
 pub mod sharding;
 
 /// Coordinates of a chunk or a shard, one number for each array axis, in array order.

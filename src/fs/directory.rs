@@ -22,9 +22,9 @@ use super::nodes::ArrayView;
 use super::paths::Paths;
 use super::{Fs, FsError, METADATA_FILE, NodeKind, Result, Target};
 use crate::format::Coords;
-use crate::format::grid::ShardAxis;
+use crate::format::grid::{ShardAxis, unravel};
+use crate::store::LoadedShard;
 use crate::store::storage::{DirItem, FileKind};
-use crate::store::{Freshness, LoadedShard};
 use crate::view::inode;
 
 /// Positions after `.` and `..`. No filesystem uses the last ones.
@@ -449,7 +449,7 @@ impl Lister<'_> {
     /// A shard to list: None if it is absent, Some(None) if it cannot be read.
     #[allow(clippy::option_option, reason = "absent and unreadable are different answers")]
     fn shard(&self, array: &ArrayView, coords: &[u64]) -> Option<Option<Arc<LoadedShard>>> {
-        match self.fs.store.shard(&array.source, coords, Freshness::Recent) {
+        match self.fs.store.shard_to_list(&array.source, coords) {
             Ok(None) => None,
             Ok(Some(shard)) if shard.is_damaged() => Some(None),
             Ok(Some(shard)) => {
@@ -471,7 +471,7 @@ impl Lister<'_> {
     ) -> ControlFlow<()> {
         let chunk = shard.map(|shard| {
             let location = array.source.layout.locate(coords);
-            self.fs.store.chunk_in(&array.source, Arc::clone(shard), &location)
+            self.fs.store.chunk_to_list(&array.source, shard, &location, coords)
         });
         let entry = match chunk {
             Some(Ok(None)) => return ControlFlow::Continue(()),
@@ -599,22 +599,25 @@ impl Fs {
         // Shards inside shards have indexes of their own; many of them are not looked into.
         let exact = inner_shards.saturating_mul(shards.len() as u64) <= self.exact_shards() as u64;
         shards.iter().any(|shard| {
-            let Ok(loaded) = self.store.shard(&array.source, shard, Freshness::Recent) else {
+            let Ok(loaded) = self.store.shard_to_list(&array.source, shard) else {
                 return true;
             };
             let Some(loaded) = loaded else { return false };
             let exists = |chunk: &[u64]| {
                 let mut location = layout.locate(chunk);
-                if !exact {
+                let found = if exact {
+                    self.store.chunk_to_list(&array.source, &loaded, &location, chunk)
+                } else {
                     location.positions.truncate(1);
-                }
-                let found = self.store.chunk_in(&array.source, Arc::clone(&loaded), &location);
+                    self.store.chunk_in(&array.source, Arc::clone(&loaded), &location)
+                };
                 !matches!(found, Ok(None))
             };
             let key = |chunk: &[u64]| array.source.layout.keys.chunk_key(chunk);
             let removed = |chunk: &[u64]| self.is_removed(&array.source.path.join(key(chunk)));
             loaded.is_damaged()
-                || chunks_below(array, coords, shard).any(|chunk| exists(&chunk) && !removed(&chunk))
+                || chunks_below(array, coords, shard)
+                    .any(|chunk| exists(&chunk) && !removed(&chunk))
         })
     }
 }
@@ -652,17 +655,6 @@ fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coor
             (*place < edge && first + place < *extent).then_some(first + place)
         })
         .collect()
-}
-
-/// Coordinates of the `number`-th place, in C order, of a box with these extents.
-fn unravel(mut number: u64, extents: &[u64]) -> Coords {
-    let mut coords = vec![0; extents.len()];
-    for (coord, extent) in coords.iter_mut().zip(extents).rev() {
-        let extent = (*extent).max(1);
-        *coord = number % extent;
-        number /= extent;
-    }
-    coords
 }
 
 /// The source's own `.shardfs`, where commits have their journals, is not shown.

@@ -31,7 +31,7 @@ pub use self::file::Opened;
 pub use self::names::OpenHow;
 use self::nodes::{ArrayView, METADATA_FILE, Nodes};
 pub use self::nodes::{NodeError, NodeKind};
-pub use self::nodes::{sharded_arrays, shown};
+pub use self::nodes::{open_arrays, sharded_arrays, shown};
 use self::paths::Paths;
 pub use self::staging::WriteConfig;
 pub use self::write::{Caller, SetAttr, now};

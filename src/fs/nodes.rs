@@ -343,6 +343,21 @@ pub fn sharded_arrays(storage: &dyn Storage) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// A sharded array of a source, or its directory and what is wrong with it.
+pub type OpenedArray = Result<Arc<ArrayView>, (PathBuf, NodeError)>;
+
+/// All sharded arrays of a source, each as far as its metadata can be used.
+pub fn open_arrays(storage: &Arc<dyn Storage>) -> std::io::Result<Vec<OpenedArray>> {
+    let nodes = Nodes::new(Arc::clone(storage), None, &StoreConfig::default(), false);
+    let open = |directory: PathBuf| match nodes.check(&directory) {
+        Ok(Node { kind: NodeKind::Sharded(array), .. }) => Some(Ok(array)),
+        // Changed since it was found.
+        Ok(_) => None,
+        Err(error) => Some(Err((directory, error))),
+    };
+    Ok(sharded_arrays(&**storage)?.into_iter().filter_map(open).collect())
+}
+
 /// A path of the source as messages name it.
 pub fn shown(path: &Path) -> std::path::Display<'_> {
     if path.as_os_str().is_empty() { Path::new(".").display() } else { path.display() }

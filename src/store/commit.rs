@@ -864,9 +864,21 @@ impl<'a> Commit<'a> {
                 }
             }
         }
-        if unknown {
-            self.state.keep(self.journal.found());
-        } else if let Err(error) = self.journal.clear() {
+        // A record of old bytes that came back after a power cut would put them over what others
+        // have written to the same file since.
+        let restores = |shard: &Shard<'_>| match &shard.work {
+            Work::Journal(update, _) => !update.overwritten.is_empty(),
+            _ => false,
+        };
+        let cleared = match unknown {
+            true => {
+                self.state.keep(self.journal.found());
+                Ok(())
+            }
+            false if done.iter().any(restores) => self.clear_for_good(),
+            false => self.journal.clear(),
+        };
+        if let Err(error) = cleared {
             self.store.report(&error);
         }
         done

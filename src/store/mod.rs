@@ -18,6 +18,7 @@ pub mod local;
 mod lock;
 pub mod memory;
 pub mod recover;
+pub mod scan;
 mod shard;
 pub mod storage;
 
@@ -188,7 +189,37 @@ impl ShardStore {
             // By commits of this mount, most likely: one moment without them.
             found = self.between_commits(array, || self.chunk_now(array, coords, Freshness::Again));
         }
-        found
+        found.inspect_err(|error| self.report(error))
+    }
+
+    /// A shard whose chunks are to be listed, as it was within the last second; not as a commit of
+    /// this mount is just changing it.
+    pub fn shard_to_list(
+        &self,
+        array: &SourceArray,
+        shard: &[u64],
+    ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
+        match self.shard(array, shard, Freshness::Recent) {
+            Err(StoreError::Changing { .. }) => self
+                .between_commits(array, || self.shard(array, shard, Freshness::Again))
+                .inspect_err(|error| self.report(error)),
+            found => found,
+        }
+    }
+
+    /// Finds a chunk to be listed in such a shard.
+    pub fn chunk_to_list(
+        &self,
+        array: &SourceArray,
+        shard: &Arc<LoadedShard>,
+        location: &Location,
+        coords: &[u64],
+    ) -> Result<Option<Chunk>, StoreError> {
+        match self.chunk_in(array, Arc::clone(shard), location) {
+            // A shard inside it is of a later moment.
+            Err(StoreError::Changing { .. }) => self.chunk(array, coords, Freshness::Again),
+            found => found,
+        }
     }
 
     fn chunk_now(

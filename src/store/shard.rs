@@ -263,7 +263,12 @@ impl ShardStore {
             return Ok(Some(shard));
         }
         let asked = now();
-        let loaded = self.load(array, coords, id, &path).inspect_err(|error| self.report(error))?;
+        let loaded = self.load(array, coords, id, &path);
+        // Of one that is changing it is told where it is given up.
+        let loaded = loaded.inspect_err(|error| match error {
+            StoreError::Changing { .. } => (),
+            error => self.report(error),
+        })?;
         match &loaded {
             Some(shard) => lock(&self.shards).put(id, Arc::clone(shard), shard.memory()),
             None => {

@@ -1,0 +1,255 @@
+//! Looking for shards that nobody can read, and for older indexes that still stand in them.
+//!
+//! A writer that appends chunks and a new index to a shard and is stopped in between leaves a file
+//! that ends in neither. The older index is where it was, and so is what it reaches. A copy of it
+//! behind everything else makes the shard readable again, and takes nothing away.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::blob::bytes_of;
+use super::error::{Damage, StoreError};
+use super::journal::Journal;
+use super::listing::is_flat;
+use super::lock::ShardLock;
+use super::storage::{FileKind, Stat, StorageFile};
+use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
+use crate::format::Coords;
+use crate::format::after::trailing_checksums;
+use crate::format::codec::IndexLocation;
+use crate::format::grid::{ShardAxis, unravel};
+use crate::format::index::{ByteRange, EntryError, ShardIndex, product};
+use crate::format::search::{FoundIndex, IndexSearch};
+
+/// Bytes that are searched at once, indexes that are longer left aside.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// What is wrong with a shard.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// Its index cannot be read.
+    #[error("{0}")]
+    Damaged(Arc<Damage>),
+    /// Its index names a chunk that the shard does not hold.
+    #[error("chunk at {0:?}: {1}")]
+    BadEntry(Vec<u64>, #[source] EntryError),
+}
+
+/// What can be done about it.
+#[derive(Debug)]
+pub enum Remedy {
+    /// An older index stands in it.
+    Older(FoundIndex),
+    /// Nothing: why.
+    None(&'static str),
+}
+
+/// A shard that cannot be read, or not all of it.
+#[derive(Debug)]
+pub struct FaultyShard {
+    /// From the source's root.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub fault: Fault,
+    /// What can be done about it.
+    pub remedy: Remedy,
+    /// Its chunks, existing or not.
+    pub slots: u64,
+    stat: Option<Stat>,
+}
+
+impl ShardStore {
+    /// Looks at all shards of an array and hands over those that cannot be read; how many there are
+    /// altogether.
+    pub fn scan(
+        &self,
+        array: &SourceArray,
+        faulty: &mut dyn FnMut(FaultyShard) -> Result<(), StoreError>,
+    ) -> Result<u64, StoreError> {
+        let mut shards = 0;
+        self.each_shard(array, &mut Vec::new(), &mut |coords| {
+            let Some(shard) = self.shard(array, coords, Freshness::Again)? else { return Ok(()) };
+            shards += 1;
+            self.examine(array, coords, &shard)?.map_or(Ok(()), &mut *faulty)
+        })?;
+        Ok(shards)
+    }
+
+    fn each_shard(
+        &self,
+        array: &SourceArray,
+        prefix: &mut Coords,
+        act: &mut dyn FnMut(&[u64]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let (rank, flat) = (array.layout.rank(), is_flat(array));
+        if prefix.len() == rank {
+            return act(prefix);
+        }
+        let shards: Coords = array.layout.shard_grid.iter().map(ShardAxis::shards).collect();
+        let mut from = 0;
+        loop {
+            let window = self.shard_window(array, prefix, from)?;
+            for number in window.from(from) {
+                if flat {
+                    act(&unravel(*number, &shards))?;
+                } else {
+                    prefix.push(*number);
+                    self.each_shard(array, prefix, act)?;
+                    prefix.pop();
+                }
+            }
+            match window.numbers.last() {
+                Some(last) if !window.complete => from = last + 1,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn examine(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        shard: &LoadedShard,
+    ) -> Result<Option<FaultyShard>, StoreError> {
+        let path = array.shard_path(coords);
+        let slots = product(&array.layout.chunks_per_shard(0, coords)).unwrap_or(u64::MAX);
+        let faulty =
+            |fault, remedy, stat| FaultyShard { path: path.clone(), fault, remedy, slots, stat };
+        if let Some(damage) = shard.damage() {
+            let (remedy, stat) = self.remedy(array, coords, &damage)?;
+            return Ok(Some(faulty(Fault::Damaged(damage), remedy, stat)));
+        }
+        let bad = shard.as_planned().and_then(|old| {
+            let bad = old.index.chunks(old.length).err();
+            bad.map(|(slot, error)| Fault::BadEntry(old.index.position(slot), error))
+        });
+        let none =
+            "the index itself is sound: the shard was cut off, or written by faulty software";
+        Ok(bad.map(|fault| faulty(fault, Remedy::None(none), None)))
+    }
+
+    fn remedy(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        damage: &Damage,
+    ) -> Result<(Remedy, Option<Stat>), StoreError> {
+        let none = |why| Ok((Remedy::None(why), None));
+        match damage {
+            Damage::Index(_) | Damage::TooShort { .. } => (),
+            Damage::Unfinished => {
+                return none("the record of the interrupted commit does not fit it");
+            }
+            Damage::Empty => return none("there is nothing in it"),
+            Damage::NotAFile(_) | Damage::NotADirectory(_) | Damage::Unreachable(_) => {
+                return none("there is no file to look into");
+            }
+            Damage::Decode(_) | Damage::TooLong { .. } => {
+                return none("the shard is compressed as a whole");
+            }
+        }
+        let sharding = &array.layout.levels[0];
+        if trailing_checksums(&sharding.after) != Some(0) {
+            return none("a codec over the whole shard hides where its index was");
+        }
+        if sharding.index_location == IndexLocation::Start {
+            return none("an index at the start has no older one: it is overwritten in its place");
+        }
+        let path = array.shard_path(coords);
+        let extents = array.layout.chunks_per_shard(0, coords);
+        let Ok(Some(search)) = IndexSearch::new(&sharding.index_codecs, &extents) else {
+            return none("its index has no checksum: an older one cannot be told from data");
+        };
+        let file = self.storage.open(&path).map_err(io_error(&path))?;
+        let stat = file.stat().map_err(io_error(&path))?;
+        let accept = |found: &FoundIndex| holds_inner_shards(array, coords, &*file, found);
+        let found = last_index(&*file, stat.size, &search, &accept).map_err(io_error(&path))?;
+        Ok(match found {
+            Some(found) => (Remedy::Older(found), Some(stat)),
+            None => (Remedy::None("no older index stands in it"), None),
+        })
+    }
+
+    /// Puts a copy of the older index that was found at the shard's end, and returns once it is
+    /// safe. Nothing else of the shard is touched. Fails if it was changed since it was looked at.
+    pub fn restore(&self, array: &SourceArray, shard: &FaultyShard) -> Result<(), StoreError> {
+        let (Remedy::Older(index), Some(stat)) = (&shard.remedy, &shard.stat) else {
+            return Ok(());
+        };
+        let path = &shard.path;
+        let journal = Journal::lock(&*self.storage, &array.path)?;
+        {
+            let gone = || Err(std::io::ErrorKind::NotFound.into());
+            let _lock = ShardLock::take(&*self.storage, path, &gone)?;
+            let file = self.storage.open_writable(path).map_err(io_error(path))?;
+            let now = file.stat().map_err(io_error(path))?;
+            if now.kind != FileKind::File || !now.same_content(stat) {
+                return Err(StoreError::Changing { shard: path.clone() });
+            }
+            let append = || {
+                file.write_at(&index.bytes, stat.size)?;
+                file.sync()
+            };
+            append().map_err(io_error(path))?;
+        }
+        journal.remove()
+    }
+}
+
+/// The last index in a file, searched from its end.
+fn last_index(
+    file: &dyn StorageFile,
+    size: u64,
+    search: &IndexSearch<'_>,
+    accept: &dyn Fn(&FoundIndex) -> std::io::Result<bool>,
+) -> std::io::Result<Option<FoundIndex>> {
+    let index = search.nbytes() as u64;
+    // Pieces overlap: an index that begins in one may end in the next.
+    let mut buffer = vec![0; usize::try_from(PIECE_BYTES + index).unwrap_or(0)];
+    let mut end = size;
+    while end > 0 {
+        let begin = end.saturating_sub(PIECE_BYTES);
+        let length = (end - begin).saturating_add(index - 1).min(size - begin);
+        let part = &mut buffer[..usize::try_from(length).unwrap_or(0)];
+        let read = file.read_at(part, begin)?;
+        for found in search.indexes_in(&part[..read], begin) {
+            if accept(&found)? {
+                return Ok(Some(found));
+            }
+        }
+        end = begin;
+    }
+    Ok(None)
+}
+
+/// Whether the chunks that an index names are shards, where chunks of the shard are. The index of
+/// a shard inside it may be as long, and must not be taken for its own.
+fn holds_inner_shards(
+    array: &SourceArray,
+    shard: &[u64],
+    file: &dyn StorageFile,
+    found: &FoundIndex,
+) -> std::io::Result<bool> {
+    let Some(level) = array.layout.levels.get(1) else { return Ok(true) };
+    let extents = array.layout.chunks_per_shard(1, shard);
+    let slots = product(&extents).unwrap_or(u64::MAX);
+    let (Some(after), Some(size)) =
+        (trailing_checksums(&level.after), level.index_codecs.stored_size(slots))
+    else {
+        return Ok(false);
+    };
+    for chunk in &found.chunks {
+        let Some(from_end) = chunk.nbytes.checked_sub(after + size) else { return Ok(false) };
+        let at = match level.index_location {
+            IndexLocation::Start => 0,
+            IndexLocation::End => from_end,
+        };
+        let range = ByteRange { offset: chunk.offset + at, nbytes: size };
+        let index = bytes_of(file, range)?;
+        let codecs = &level.index_codecs;
+        if ShardIndex::decode(index, codecs, level.index_location, &extents).is_err() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
