@@ -690,6 +690,37 @@ fn what_others_have_left_of_a_shard_is_made_safe_with_the_first_commit_to_it() {
     assert_eq!(directory_syncs(&second), Vec::<&Path>::new());
 }
 
+/// They open the file and write it anew, all of it, with chunks that are as long: nothing but the
+/// bytes tells it from what the record is about.
+#[test]
+fn what_others_write_over_a_shard_is_not_undone_by_a_record_of_old_bytes() {
+    for case in power::plain(false).into_iter().chain(power::plain(true)) {
+        let (coords, old) = case.model.chunks.iter().next().unwrap();
+        let shard = power::shard_of(&case.model, coords);
+        for policy in [Policy::InPlace, Policy::Append, Policy::Auto] {
+            let mut disk = case.disk(&case.model.chunks);
+            let array = array(&case);
+            let changes = vec![(coords.clone(), Some(vec![1; old.len()]))];
+            history(&case, &array, &changes, policy).iter().for_each(|it| disk.apply(it));
+            let (path, ino, now) = file_of(&array.0, &case.path(&shard));
+            let theirs: Vec<u8> = now.iter().map(|byte| byte ^ 0x5a).collect();
+            disk.apply(&Change::Write { ino, offset: 0, bytes: theirs.clone() });
+            disk.apply(&Change::Sync { ino });
+            for state in disk.states(&mut Rng(0), 1000, 100) {
+                let storage = state.storage(false);
+                // It cannot be told in each case that the record is an old one. It is left alone.
+                recover(&*storage, Path::new(ARRAY)).unwrap();
+                let (_, _, found) = file_of(&storage, &path);
+                assert_eq!(found, theirs, "{}, {policy:?}: {state:?}", case.name);
+            }
+        }
+    }
+}
+
+fn file_of(storage: &MemoryStorage, path: &Path) -> (PathBuf, u64, Vec<u8>) {
+    storage.files().into_iter().find(|(other, ..)| other == path).unwrap()
+}
+
 #[test]
 fn a_name_that_was_not_made_safe_is_made_safe_by_the_next_commit() {
     let case = power::plain(false).swap_remove(0);
