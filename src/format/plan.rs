@@ -27,8 +27,9 @@ use super::index::{ByteRange, CHECKSUM_BYTES, EntryError, IndexCodecs, IndexErro
 
 /// A file may hold this much without use, in bytes, however little is in use.
 const TOLERATED_WASTE: u64 = 64 << 10;
-/// Two changed places in an index that are so close, in bytes, are written as one.
-const PATCH_DISTANCE: usize = 64;
+/// Two changed places in an index that are so close, in bytes, are written as one: the fewer
+/// writes, the less often others who read the file meet one half of them.
+const PATCH_DISTANCE: usize = 4096;
 
 /// How the shards of one level of sharding are stored.
 #[derive(Debug, Clone, Copy)]

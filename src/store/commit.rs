@@ -1036,13 +1036,10 @@ fn finish_new(file: &dyn StorageFile, old: Option<&Old>) -> io::Result<Stat> {
     file.stat()
 }
 
-/// Others see by its date that a file has changed, also where the clock has not moved on.
+/// Others see by its date that a file has changed: also where the clock has not moved on, and also
+/// those who looked at it while it was being written. The system dates a write when it begins.
 fn redate(file: &dyn StorageFile, before: &Stat) -> io::Result<()> {
-    let now = file.stat()?;
-    if now.mtime > before.mtime {
-        return Ok(());
-    }
-    let Timestamp { seconds, nanoseconds } = before.mtime;
+    let Timestamp { seconds, nanoseconds } = file.stat()?.mtime.max(before.mtime);
     let next = match nanoseconds {
         999_999_999 => Timestamp { seconds: seconds.saturating_add(1), nanoseconds: 0 },
         _ => Timestamp { seconds, nanoseconds: nanoseconds + 1 },

@@ -99,3 +99,17 @@ judge "$python" "$here/write_array.py" write "$corpus" "$TMP/copies" "$MP"
 check "unmount after writing" unmount_view
 # Shards and metadata: no journals, lock files, temporary files.
 check "nothing else is left in the sources" python3 "$repo/tests/shell/arrays.py" check --outside "$TMP/copies"
+
+# --- at once -----------------------------------------------------------------------------------------
+
+# An error is one line.
+together() { "$python" "$here/together.py" "$@" 2>&1 | awk '/^(ok|FAIL)/ { print; next } { print "FAIL " $0 }'; }
+"$python" "$here/together.py" make "$TMP/shared"
+mount_view "$TMP/shared" --rw --commit-interval 0.2 --log-file "$TMP/log.1"
+first=$MP
+mount_view "$TMP/shared" --rw --log-file "$TMP/log.2"
+judge together write "${SHARDFS_TOGETHER_SECONDS:-60}" "$TMP/shared" "$first" "$MP"
+check "unmount after writing at once" unmount_view
+check "unmount the other after writing at once" unmount_view "$first"
+check "no errors were logged" bash -c '! grep -h error "$@"' _ "$TMP/log.1" "$TMP/log.2"
+check "nothing else is left in the source" python3 "$repo/tests/shell/arrays.py" check --outside "$TMP/shared"
