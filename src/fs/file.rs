@@ -1,5 +1,6 @@
 //! Opening, reading and closing files.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +9,7 @@ use super::live::LiveFile;
 use super::{ArrayView, Attr, Fs, FsError, METADATA_FILE, Result, Target};
 use crate::format::Coords;
 use crate::store::storage::{FileKind, Stat, StorageFile};
-use crate::store::{Chunk, ChunkReader, Freshness, StoreError};
+use crate::store::{Chunk, ChunkReader, Freshness};
 
 /// A chunk is looked up again so many times if its shard changes under the lookup.
 const OPEN_ATTEMPTS: usize = 4;
@@ -169,15 +170,33 @@ impl Fs {
         buffer: &mut [u8],
     ) -> Result<usize> {
         let mut freshness = Freshness::Recent;
-        for _ in 0..OPEN_ATTEMPTS {
-            let reader = self.chunk_reader(array, coords, freshness)?;
-            let read = reader.read(buffer, offset);
-            if reader.unchanged()? {
+        for attempt in 1..=OPEN_ATTEMPTS {
+            let read = self.attempt(attempt, array, coords, freshness, |reader| {
+                let read = reader.read(buffer, offset);
+                Ok(reader.unchanged()?.then_some(read))
+            });
+            if let Some(read) = read? {
                 return read.map_err(|error| torn(array, coords, error));
             }
             freshness = Freshness::Again;
         }
         Err(torn(array, coords, std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Does something with a chunk. The last attempt is made while this mount commits nothing,
+    /// which may be what was in the way.
+    fn attempt<T>(
+        &self,
+        attempt: usize,
+        array: &ArrayView,
+        coords: &[u64],
+        freshness: Freshness,
+        act: impl FnOnce(ChunkReader) -> Result<T>,
+    ) -> Result<T> {
+        if attempt < OPEN_ATTEMPTS || self.overlay.is_none() {
+            return act(self.chunk_reader(array, coords, freshness)?);
+        }
+        self.store.quiet_reader(&array.source, coords, act)?.ok_or(FsError::NotFound)?
     }
 
     fn open_path(&self, path: &Path) -> Result<Handle> {
@@ -213,8 +232,8 @@ impl Fs {
             }
             freshness = Freshness::Again;
         }
-        let shard = array.source.layout.locate(coords).shard;
-        Err(StoreError::Changing { shard: array.source.shard_path(&shard) }.into())
+        let reader = self.store.quiet_reader(&array.source, coords, |reader| reader)?;
+        reader.ok_or(FsError::NotFound)
     }
 
     /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
@@ -226,29 +245,49 @@ impl Fs {
             open.served.store(true, Ordering::Relaxed);
             return read.map_err(failed);
         }
-        let mut moved_to = open.moved_to.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..OPEN_ATTEMPTS {
-            let reader = self.chunk_reader(&open.array, &open.coords, Freshness::Again)?;
-            // Commits of this mount leave chunks where they are, or put them into another file.
-            let same = self.overlay.is_some()
-                && (reader.same_range(&open.reader)
-                    || self.is_ours(&open.array, &open.coords, reader.shard()));
-            let expected = moved_to.is_none_or(|stat| stat.same_content(reader.shard()));
-            let served = open.served.load(Ordering::Relaxed);
-            if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {
-                break;
-            }
-            let read = reader.read(buffer, offset);
-            if reader.unchanged()? {
-                if same {
-                    open.served.store(true, Ordering::Relaxed);
-                } else {
-                    *moved_to = Some(*reader.shard());
-                }
-                return read.map_err(failed);
+        for attempt in 1..=OPEN_ATTEMPTS {
+            let (array, coords) = (&open.array, &open.coords);
+            let read = self.attempt(attempt, array, coords, Freshness::Again, |reader| {
+                self.read_moved(open, &reader, offset, buffer)
+            });
+            match read? {
+                ControlFlow::Continue(()) => (),
+                ControlFlow::Break(Some(read)) => return read.map_err(failed),
+                ControlFlow::Break(None) => break,
             }
         }
         Err(failed(std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Reads from where an open chunk is now: breaks with what was read, or with None if that is
+    /// not what the chunk was when it was opened.
+    fn read_moved(
+        &self,
+        open: &OpenChunk,
+        reader: &ChunkReader,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<ControlFlow<Option<std::io::Result<usize>>>> {
+        let mut moved_to = open.moved_to.lock().unwrap_or_else(PoisonError::into_inner);
+        // Commits of this mount leave chunks where they are, or put them into another file.
+        let same = self.overlay.is_some()
+            && (reader.same_range(&open.reader)
+                || self.is_ours(&open.array, &open.coords, reader.shard()));
+        let expected = moved_to.is_none_or(|stat| stat.same_content(reader.shard()));
+        let served = open.served.load(Ordering::Relaxed);
+        if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {
+            return Ok(ControlFlow::Break(None));
+        }
+        let read = reader.read(buffer, offset);
+        if !reader.unchanged()? {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if same {
+            open.served.store(true, Ordering::Relaxed);
+        } else {
+            *moved_to = Some(*reader.shard());
+        }
+        Ok(ControlFlow::Break(Some(read)))
     }
 
     /// Attributes of an open file, as it was when it was opened.

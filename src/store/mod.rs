@@ -299,6 +299,27 @@ impl ShardStore {
         Ok(Some(ChunkReader { source, shard: chunk.shard }))
     }
 
+    /// Finds and opens a chunk while this mount commits nothing to its array, and does something
+    /// with it meanwhile. None if there is no such chunk.
+    pub fn quiet_reader<T>(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        act: impl FnOnce(ChunkReader) -> T,
+    ) -> Result<Option<T>, StoreError> {
+        self.between_commits(array, || {
+            let Some(chunk) = self.chunk_now(array, coords, Freshness::Again)? else {
+                return Ok(None);
+            };
+            let reader = self.reader(array, coords, &chunk)?;
+            let changing = || {
+                let shard = array.layout.locate(coords).shard;
+                StoreError::Changing { shard: array.shard_path(&shard) }
+            };
+            Ok(Some(act(reader.ok_or_else(changing)?)))
+        })
+    }
+
     /// The open file of a shard; None if the file there is not the one that `expected` describes.
     fn shard_file(
         &self,
