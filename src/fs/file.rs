@@ -29,6 +29,8 @@ pub(super) struct OpenChunk {
     array: Arc<ArrayView>,
     coords: Coords,
     reader: ChunkReader,
+    /// Of its shard, where this mount may change it ([`crate::store::ShardStore::line_of`]).
+    line: Option<u64>,
     /// Whether bytes of `reader` were handed out.
     served: AtomicBool,
     /// The shard whose bytes were handed out instead, after it had been changed in place.
@@ -67,7 +69,9 @@ impl Fs {
                 let shard = array.source.layout.locate(&coords).shard;
                 let changed = self.shard_changed_recently(&array, &shard, reader.shard());
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
-                let chunk = OpenChunk { array, coords, reader, served, moved_to };
+                let line = || self.store.line_of(&array.source, &shard, reader.shard());
+                let line = self.overlay.is_some().then(line);
+                let chunk = OpenChunk { array, coords, reader, line, served, moved_to };
                 (Handle::Chunk(Box::new(chunk)), !changed)
             }
         };
@@ -269,10 +273,12 @@ impl Fs {
         buffer: &mut [u8],
     ) -> Result<ControlFlow<Option<std::io::Result<usize>>>> {
         let mut moved_to = open.moved_to.lock().unwrap_or_else(PoisonError::into_inner);
-        // Commits of this mount leave chunks where they are, or put them into another file.
-        let same = self.overlay.is_some()
-            && (reader.same_range(&open.reader)
-                || self.is_ours(&open.array, &open.coords, reader.shard()));
+        // Commits of this mount put chunks elsewhere, and leave them as they are.
+        let source = &open.array.source;
+        let shard = source.layout.locate(&open.coords).shard;
+        let same = open
+            .line
+            .is_some_and(|line| self.store.is_of_line(source, &shard, reader.shard(), line));
         let expected = moved_to.is_none_or(|stat| stat.same_content(reader.shard()));
         let served = open.served.load(Ordering::Relaxed);
         if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {

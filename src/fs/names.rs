@@ -515,6 +515,7 @@ impl Fs {
     /// committed.
     fn name_file(&self, slot: &Slot, file: &Arc<LiveFile>) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
+        self.keep_replaced(path, file)?;
         match slot {
             Slot::Chunk(_, place) => {
                 let staged = self.overlay()?.names().get(path).and_then(|name| name.stage.clone());
@@ -559,6 +560,18 @@ impl Fs {
             }
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
         }
+    }
+
+    /// Who has a file open goes on reading what it held when another one takes its name.
+    fn keep_replaced(&self, path: &Path, by: &Arc<LiveFile>) -> Result<()> {
+        let replaced = self.overlay()?.names().get(path).map(|name| name.what.clone());
+        if let Some(What::File(replaced)) = replaced
+            && !Arc::ptr_eq(&replaced, by)
+            && replaced.state().opened > 0
+        {
+            self.bring_here(&replaced)?;
+        }
+        Ok(())
     }
 
     /// The name that a file had before.

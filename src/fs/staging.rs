@@ -241,14 +241,6 @@ impl Fs {
         }
     }
 
-    /// Whether a shard is as this mount has left it.
-    pub(super) fn is_ours(&self, array: &ArrayView, coords: &[u64], shard: &Stat) -> bool {
-        let source = &array.source;
-        let path = source.shard_path(&source.layout.locate(coords).shard);
-        let mut dates = lock(&self.commits.dates);
-        dates.shards.get(&path).is_some_and(|(stat, _)| stat.same_content(shard))
-    }
-
     /// Dates a chunk of a shard that is as `shard` says.
     pub(super) fn set_chunk_date(&self, place: &Place, shard: &Stat, date: Timestamp) {
         let source = &place.array.source;

@@ -227,6 +227,20 @@ impl ShardStore {
         base
     }
 
+    /// A number that a shard, found like this, keeps until others than this store change it.
+    pub fn line_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> u64 {
+        self.commits.line(ShardId::of_shard(array, shard), Some(found)).number
+    }
+
+    /// Whether a shard, found like this, was changed by nobody but this store since it had that
+    /// number.
+    pub fn is_of_line(&self, array: &SourceArray, shard: &[u64], found: &Stat, line: u64) -> bool {
+        let lines = lock(&self.commits.lines);
+        lines.get(&ShardId::of_shard(array, shard)).is_some_and(|now| {
+            now.number == line && (now.is_busy || is_same(now.shard.as_ref(), Some(found)))
+        })
+    }
+
     /// Does something while this mount commits nothing to an array.
     pub(super) fn between_commits<T>(&self, array: &SourceArray, act: impl FnOnce() -> T) -> T {
         let commits = self.commits.of_array(array);

@@ -410,21 +410,6 @@ impl ChunkReader {
         }
     }
 
-    /// Whether both read the same bytes of the same file.
-    pub fn same_range(&self, other: &Self) -> bool {
-        let file = |stat: &Stat| (stat.dev, stat.ino);
-        match (&self.source, &other.source) {
-            (
-                ReadFrom::File { offset, nbytes, .. },
-                ReadFrom::File { offset: other_offset, nbytes: other_nbytes, .. },
-            ) => {
-                file(&self.shard) == file(&other.shard)
-                    && (offset, nbytes) == (other_offset, other_nbytes)
-            }
-            _ => false,
-        }
-    }
-
     /// Whether the file that was read from is still as it was when the chunk was found. It may
     /// have been replaced by another in the meantime: then this one still holds the chunk.
     pub fn unchanged(&self) -> std::io::Result<bool> {
