@@ -209,6 +209,11 @@ fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
 impl ShardStore {
     /// The chunk at `coords` as it is now, for it to be staged over.
     pub fn base(&self, array: &SourceArray, coords: &[u64]) -> Result<Base, StoreError> {
+        let base = self.settled_base(array, coords).map_err(StoreError::of_writer);
+        base.inspect_err(|error| self.report(error))
+    }
+
+    fn settled_base(&self, array: &SourceArray, coords: &[u64]) -> Result<Base, StoreError> {
         const ATTEMPTS: usize = 4;
         let mut base = self.base_now(array, coords, Freshness::Now);
         if !base.as_ref().is_err_and(is_being_changed) {
@@ -533,7 +538,7 @@ impl<'a> Commit<'a> {
         let line = self.store.commits.line(id, loaded.as_ref().map(|shard| shard.stat()));
         self.store.commits.set_busy(id, true);
         if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
-            return Err(StoreError::Damaged { shard: path, damage });
+            return Err(StoreError::Damaged { shard: path, damage }.of_writer());
         }
         let old = match &loaded {
             None => None,

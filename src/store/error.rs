@@ -106,6 +106,15 @@ pub enum StoreError {
         /// Position of the chunk in the shard.
         position: Vec<u64>,
     },
+    /// A shard that cannot be read, or not all of it, is not written.
+    #[error(
+        "{cause}; nothing is written to such a shard, `shardfs recover --scan` tells what can be done"
+    )]
+    NotWritten {
+        /// What is wrong with it.
+        #[source]
+        cause: Box<StoreError>,
+    },
     /// The journal holds a record of the shard that must stay.
     #[error(
         "shard {}: nothing is written to it as long as the journal holds the record of a commit \
@@ -151,6 +160,30 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// What can be done about it.
+    pub(super) fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Damaged { damage, .. } => match **damage {
+                Damage::Index(_) | Damage::TooShort { .. } | Damage::Unfinished => {
+                    Some("`shardfs recover --scan` tells whether it can be repaired")
+                }
+                _ => None,
+            },
+            Self::NotWritten { cause } => cause.hint(),
+            _ => None,
+        }
+    }
+
+    /// What somebody is told who wants to write to the shard.
+    pub(super) fn of_writer(self) -> Self {
+        match self {
+            Self::Damaged { .. } | Self::InnerDamaged { .. } | Self::BadEntry { .. } => {
+                Self::NotWritten { cause: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+
     /// The errno that stands for this error. Never ENOENT: that means an empty chunk, and a
     /// reader takes it for fill values.
     pub fn errno(&self) -> i32 {
@@ -158,6 +191,7 @@ impl StoreError {
             Self::Damaged { .. }
             | Self::InnerDamaged { .. }
             | Self::BadEntry { .. }
+            | Self::NotWritten { .. }
             | Self::Journal { .. }
             | Self::Poisoned { .. }
             | Self::Plan { .. }

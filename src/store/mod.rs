@@ -350,7 +350,10 @@ impl ShardStore {
     pub fn report(&self, error: &StoreError) {
         let text = error.to_string();
         if lock(&self.reported).put(text.clone(), ()).is_none() {
-            log::error!("{text}");
+            match error.hint() {
+                Some(hint) => log::error!("{text}; {hint}"),
+                None => log::error!("{text}"),
+            }
         }
     }
 

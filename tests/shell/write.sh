@@ -1140,7 +1140,7 @@ damaged() {
     cmp "$data/page" "$MP/c/0/4"
     unmount_view
     cmp "$source/c/0/0" "$work/damaged"
-    grep -q 'c/0/0' "$log"
+    grep -q 'c/0/0: .*`shardfs recover --scan`' "$log"
 }
 at_once "a chunk of a damaged shard is not written: EIO, and the shard stays as it is" damaged
 
@@ -1244,7 +1244,14 @@ at_once "a chunk replaced by others before its commit: ESTALE, the others' count
 small_filesystem() {
     small=$(mktemp -d "$TMP/small.XXXXXX")
     echo "$small" >>"$TMP/mounts"
-    mount -t tmpfs -o size=1m none "$small"
+    case $1 in
+    tmpfs) mount -t tmpfs -o size=1m none "$small" ;;
+    ext4)
+        truncate -s 2M "$small.image"
+        mkfs.ext4 -q -m 0 "$small.image"
+        mount -o loop "$small.image" "$small"
+        ;;
+    esac
     fresh $plane
     unmount_view
     mv "$source" "$small/a.zarr"
@@ -1252,7 +1259,7 @@ small_filesystem() {
 }
 
 no_space() {
-    small_filesystem
+    small_filesystem "$1"
     mount_view "$source" --rw --log-file "$log" --commit-interval 1000
     both cp "$data/page" "${present[0]}"
     sync "$MP"
@@ -1271,7 +1278,7 @@ no_space() {
 }
 
 no_space_at_end() {
-    small_filesystem
+    small_filesystem "$1"
     mount_view "$source" --rw --log-file "$log" --commit-interval 1000
     cp "$TMP/data/large" "$small/filler" 2>/dev/null || true
     cp "$data/medium" "$MP/${present[1]}"
@@ -1311,8 +1318,12 @@ read_only_source() {
 }
 
 if [[ $(id -u) == 0 ]]; then
-    at_once "no space: told at fsync, nothing is lost, committed when there is space" no_space
-    at_once "no space until the end: saved as plain files, umount and the log say so" no_space_at_end
+    for filesystem in tmpfs ext4; do
+        at_once "no space on $filesystem: told at fsync, nothing is lost, committed when there is space" \
+            no_space $filesystem
+        at_once "no space on $filesystem until the end: saved as plain files, umount and the log say so" \
+            no_space_at_end $filesystem
+    done
     at_once "a source on a read-only filesystem" read_only_source
 else
     skip "no space, read-only source: only root can mount filesystems"
