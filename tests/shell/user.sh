@@ -141,3 +141,39 @@ unreadable() {
 if [[ ${#as_user[@]} != 0 ]]; then
     check "a shard that may not be read is an error, not absent" unreadable
 fi
+
+# What an ordinary user writes to, and to what not.
+writes() {
+    place
+    cp -r "$TMP/a.zarr" "$TMP/home/own.zarr"
+    [[ ${#as_user[@]} == 0 ]] || chown -R 65534:65534 "$TMP/home/own.zarr"
+    user "$SHARDFS" mount --rw "$TMP/home/own.zarr" "$MP" >/dev/null 2>&1
+    user cp "$MP/c/1" "$MP/c/0"
+    user "$SHARDFS" umount "$MP"
+    gone "$MP"
+    user "$SHARDFS" mount "$TMP/home/own.zarr" "$MP" >/dev/null 2>&1
+    user cmp "$MP/c/0" "$MP/c/1"
+    user "$SHARDFS" umount "$MP"
+}
+check "a writable mount" writes
+
+not_permitted() {
+    place
+    (cd "$TMP/a.zarr" && find . -type f -exec sha256sum {} +) >"$TMP/before"
+    user env -u XDG_STATE_HOME HOME="$TMP/home" "$SHARDFS" mount --rw --log-file "$TMP/home/log" "$TMP/a.zarr" "$MP" \
+        >/dev/null 2>&1
+    user cat "$MP/c/0" >/dev/null
+    # The kernel refuses what the permissions of the source do not allow.
+    fails_with "Permission denied" user cp "$TMP/a.zarr/zarr.json" "$MP/c/0"
+    fails_with "Permission denied" user rm "$MP/c/0"
+    fails_with "Permission denied" user touch "$MP/c/new"
+    fails_with "Permission denied" user mkdir "$MP/made"
+    fails_with "" user cp "$TMP/before" "$MP/notes"
+    user "$SHARDFS" umount "$MP"
+    gone "$MP"
+    (cd "$TMP/a.zarr" && find . -type f -exec sha256sum {} +) >"$TMP/after"
+    diff "$TMP/before" "$TMP/after"
+}
+if [[ ${#as_user[@]} != 0 ]]; then
+    check "a source that may not be written is not" not_permitted
+fi
