@@ -1,0 +1,399 @@
+//! Everything of a commit that can go wrong before a shard is changed: locks, comparisons, the plan,
+//! new files under other names, the record.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::base::{Line, Print};
+use super::{Commit, Old, Shard, StagedChunk, Work, redate};
+use crate::format::Coords;
+use crate::format::after::trailing_checksums;
+use crate::format::index::ByteRange;
+use crate::format::journal::{CheckedRange, ShardRecord};
+use crate::format::plan::{self, Blob, Changes, Facts, Plan, Policy, ShardLayout, Source, Update};
+use crate::format::sharding::Location;
+use crate::store::blob::{bytes_of, fingerprint_of, fingerprint_of_content};
+use crate::store::content::Content;
+use crate::store::journal::WORK_DIRECTORY;
+use crate::store::lock::ShardLock;
+use crate::store::shard::{LoadedShard, ShardId};
+use crate::store::storage::{Stat, StorageFile};
+use crate::store::{Freshness, StoreError, io_error};
+
+/// A new shard's permissions, less the process's umask.
+const NEW_SHARD_MODE: u32 = 0o666;
+
+impl<'a> Commit<'a> {
+    /// Everything that can go wrong before anything is changed. None if nothing is left to do.
+    pub(super) fn prepare(
+        &mut self,
+        coords: Coords,
+        mut members: Vec<(usize, Location)>,
+        budget: &mut u64,
+    ) -> Result<Option<Shard<'a>>, StoreError> {
+        let path = self.array.shard_path(&coords);
+        let id = ShardId::of_shard(self.array, &coords);
+        if self.state.poisoned.contains(&self.key(&coords)) {
+            return Err(StoreError::Poisoned { shard: path });
+        }
+        let removals = members.iter().all(|(at, _)| self.chunks[*at].content.is_none());
+        let absent = |error: io::Error| error.raw_os_error() == Some(libc::ENOENT);
+        if removals && self.store.storage.lstat(&path).is_err_and(absent) {
+            let line = self.store.commits.line(id, None);
+            let chunks = members.iter().map(|(at, _)| *at).collect();
+            let directories = if line.is_safe { vec![] } else { self.directories(&path) };
+            let (work, old, _lock) = (Work::Nothing, None, None);
+            return Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }));
+        }
+        let made = Cell::new(false);
+        let make_directory = || {
+            made.set(true);
+            self.make_directories(&path)
+        };
+        let lock = ShardLock::take(&*self.store.storage, &path, &make_directory);
+        if made.get() {
+            self.store.commits.doubt(id);
+        }
+        let lock = lock?;
+        let loaded = self.store.shard(self.array, &coords, Freshness::Again)?;
+        let line = self.store.commits.line(id, loaded.as_ref().map(|shard| shard.stat()));
+        self.store.commits.set_busy(id, true);
+        if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
+            return Err(StoreError::Damaged { shard: path, damage }.of_writer());
+        }
+        let old = match &loaded {
+            None => None,
+            Some(loaded) => Some(self.open_old(loaded, &path)?),
+        };
+        members.retain(|(at, location)| {
+            let same = self.is_as_staged(*at, location, loaded.as_ref(), line);
+            let stale = match same {
+                Ok(true) => return true,
+                Ok(false) => {
+                    let position = location.positions.concat();
+                    StoreError::Stale { shard: path.clone(), position }
+                }
+                Err(error) => error,
+            };
+            self.fail(&[*at], stale);
+            false
+        });
+        if members.is_empty() {
+            return Ok(None);
+        }
+        let chunks = members.iter().map(|(at, _)| *at).collect();
+        let members: Vec<_> = members.iter().map(|(at, location)| (*at, location)).collect();
+        let changes = self.changes(0, loaded.as_ref(), &members)?;
+        let work = self.plan(&coords, loaded.as_deref(), old.as_ref(), &changes, budget)?;
+        if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
+            // A change in place relies on the file being on disk as it is seen.
+            old.file.sync().map_err(io_error(&path))?;
+        }
+        let directories = match work {
+            _ if !line.is_safe => self.directories(&path),
+            Work::Replace(..) | Work::Remove => {
+                path.parent().into_iter().map(Path::to_owned).collect()
+            }
+            Work::Nothing | Work::Journal(..) | Work::Cut(_) => vec![],
+        };
+        let _lock = Some(lock);
+        Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }))
+    }
+
+    /// The directories on the way to a shard, from that of the array on.
+    fn directories(&self, shard: &Path) -> Vec<PathBuf> {
+        let within = |path: &&Path| path.starts_with(&self.array.path);
+        shard.ancestors().skip(1).take_while(within).map(Path::to_owned).collect()
+    }
+
+    fn open_old(&self, loaded: &LoadedShard, path: &Path) -> Result<Old, StoreError> {
+        let open = || {
+            let file = self.store.storage.open_writable(path)?;
+            Ok((file.stat()?, file))
+        };
+        let (stat, file) = open().map_err(io_error(path))?;
+        if !stat.unchanged(loaded.stat()) {
+            return Err(StoreError::Changing { shard: path.to_owned() });
+        }
+        Ok(Old { stat, file })
+    }
+
+    /// Whether nobody else has changed the chunk since it was staged.
+    fn is_as_staged(
+        &self,
+        at: usize,
+        location: &Location,
+        loaded: Option<&Arc<LoadedShard>>,
+        line: Line,
+    ) -> Result<bool, StoreError> {
+        let StagedChunk { base, content, .. } = &self.chunks[at];
+        if base.line == line.number {
+            return Ok(true);
+        }
+        let now = match loaded {
+            None => None,
+            Some(loaded) => self.store.print(self.array, location, Arc::clone(loaded))?,
+        };
+        if now == base.chunk {
+            return Ok(true);
+        }
+        // An earlier attempt may have got further than was seen.
+        let print = |content: &Content| {
+            let fingerprint = fingerprint_of_content(content)?;
+            Ok(Print { nbytes: content.nbytes(), fingerprint })
+        };
+        let new = content.as_ref().map(print).transpose();
+        Ok(now == new.map_err(io_error(&self.array.shard_path(&location.shard)))?)
+    }
+
+    /// The changes to the slots of one shard, or of one shard inside it.
+    fn changes(
+        &self,
+        level: usize,
+        shard: Option<&Arc<LoadedShard>>,
+        members: &[(usize, &Location)],
+    ) -> Result<Changes, StoreError> {
+        let sharding = &self.array.layout.levels[level];
+        let mut by_position: BTreeMap<&Coords, Vec<(usize, &Location)>> = BTreeMap::new();
+        for (at, location) in members {
+            by_position.entry(&location.positions[level]).or_default().push((*at, location));
+        }
+        let mut changes = Changes::new();
+        for (position, members) in by_position {
+            // Of a chunk that is given twice, the last counts.
+            let (at, location) = members[members.len() - 1];
+            let extents = self.array.layout.chunks_per_shard(level, &location.shard);
+            let slot = sharding
+                .in_shard_axes(position)
+                .zip(&extents)
+                .fold(0, |slot, (at, extent)| slot * extent + at);
+            let blob = if level + 1 == self.array.layout.levels.len() {
+                let content = self.chunks[at].content.as_ref();
+                content.map(|content| Blob::of(content.nbytes(), Source::Staged(at)))
+            } else {
+                self.inner_blob(level, shard, &members)?
+            };
+            changes.insert(slot, blob);
+        }
+        Ok(changes)
+    }
+
+    /// A shard inside a shard, made anew.
+    fn inner_blob(
+        &self,
+        level: usize,
+        outer: Option<&Arc<LoadedShard>>,
+        members: &[(usize, &Location)],
+    ) -> Result<Option<Blob>, StoreError> {
+        let location = members[0].1;
+        let inner = match outer {
+            None => None,
+            Some(outer) => self.store.inner_of(self.array, outer, location, level)?,
+        };
+        let extents = self.array.layout.chunks_per_shard(level + 1, &location.shard);
+        let layout = self.layout(level + 1, &extents, &location.shard)?;
+        let changes = self.changes(level + 1, inner.as_ref(), members)?;
+        let old = inner.as_deref().and_then(LoadedShard::as_planned);
+        plan::rewrite(&layout, old, &changes).map_err(|error| self.no_plan(&location.shard, error))
+    }
+
+    fn layout<'b>(
+        &'b self,
+        level: usize,
+        chunks_per_shard: &'b [u64],
+        shard: &[u64],
+    ) -> Result<ShardLayout<'b>, StoreError> {
+        let sharding = &self.array.layout.levels[level];
+        if trailing_checksums(&sharding.after).is_none() {
+            return Err(StoreError::Compressed { shard: self.array.shard_path(shard) });
+        }
+        Ok(ShardLayout {
+            codecs: &sharding.index_codecs,
+            location: sharding.index_location,
+            chunks_per_shard,
+            checksums: sharding.after.len(),
+        })
+    }
+
+    fn no_plan(&self, shard: &[u64], error: plan::PlanError) -> StoreError {
+        StoreError::Plan { shard: self.array.shard_path(shard), error }
+    }
+
+    /// Plans the changes to a shard, and prepares what can be prepared without touching it.
+    fn plan(
+        &mut self,
+        coords: &[u64],
+        loaded: Option<&LoadedShard>,
+        old: Option<&Old>,
+        changes: &Changes,
+        budget: &mut u64,
+    ) -> Result<Work, StoreError> {
+        let path = self.array.shard_path(coords);
+        let extents = self.array.layout.chunks_per_shard(0, coords);
+        let mut policy = if self.state.stuck { Policy::Rewrite } else { self.policy };
+        let mut facts = Facts {
+            can_clone: !self.store.commits.no_clones.load(Ordering::Relaxed),
+            linked: old.is_some_and(|old| old.stat.links > 1),
+            block: self.store.config.block_size,
+        };
+        // At most once each: clones turn out to be impossible, the record would be too long.
+        loop {
+            let layout = self.layout(0, &extents, coords)?;
+            let planned = loaded.and_then(LoadedShard::as_planned);
+            let plan = plan::plan(&layout, planned, changes, policy, facts);
+            let work = match plan.map_err(|error| self.no_plan(coords, error))? {
+                Plan::Remove => Work::Remove,
+                Plan::Cut(update) => Work::Cut(update),
+                Plan::Rewrite(blob) => self.write_new(&path, old, &blob)?,
+                Plan::Clone(update) => match self.write_clone(&path, old, &update) {
+                    Ok(work) => work,
+                    Err(StoreError::Io { error, .. })
+                        if error.raw_os_error() == Some(libc::EOPNOTSUPP) && facts.can_clone =>
+                    {
+                        self.store.commits.no_clones.store(true, Ordering::Relaxed);
+                        facts.can_clone = false;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+                Plan::Journal(update) => {
+                    let overwritten: u64 = update.overwritten.iter().map(|old| old.nbytes).sum();
+                    if overwritten > *budget {
+                        policy = Policy::Rewrite;
+                        continue;
+                    }
+                    *budget -= overwritten;
+                    let record = self.record(coords, &path, old, &update)?;
+                    Work::Journal(update, record)
+                }
+            };
+            return Ok(work);
+        }
+    }
+
+    /// Makes a file under a name that nobody else has as long as the journal is locked.
+    fn make_new(
+        &mut self,
+        make: impl Fn(&Path) -> io::Result<Arc<dyn StorageFile>>,
+    ) -> io::Result<(PathBuf, Arc<dyn StorageFile>)> {
+        loop {
+            self.state.names += 1;
+            let name = format!("{}.new", self.state.names);
+            let path = self.array.path.join(WORK_DIRECTORY).join(name);
+            match make(&path) {
+                // Another mount could not remove it.
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => (),
+                made => return made.map(|file| (path, file)),
+            }
+        }
+    }
+
+    /// Writes a shard anew under another name.
+    fn write_new(
+        &mut self,
+        shard: &Path,
+        old: Option<&Old>,
+        blob: &Blob,
+    ) -> Result<Work, StoreError> {
+        let storage = &*self.store.storage;
+        let (temporary, file) =
+            self.make_new(|path| storage.create(path, NEW_SHARD_MODE)).map_err(io_error(shard))?;
+        let write = || {
+            self.sources(old).put(&*file, 0, blob)?;
+            finish_new(&*file, old)
+        };
+        self.keep_or_remove(shard, temporary, write())
+    }
+
+    /// Changes a clone of a shard.
+    fn write_clone(
+        &mut self,
+        shard: &Path,
+        old: Option<&Old>,
+        update: &Update,
+    ) -> Result<Work, StoreError> {
+        let storage = &*self.store.storage;
+        let (temporary, file) = self
+            .make_new(|path| storage.clone_file(shard, path, NEW_SHARD_MODE))
+            .map_err(io_error(shard))?;
+        let write = || {
+            self.sources(old).put_all(&*file, &update.writes)?;
+            file.set_length(update.length)?;
+            finish_new(&*file, old)
+        };
+        self.keep_or_remove(shard, temporary, write())
+    }
+
+    fn keep_or_remove(
+        &self,
+        shard: &Path,
+        temporary: PathBuf,
+        written: io::Result<Stat>,
+    ) -> Result<Work, StoreError> {
+        match written {
+            Ok(stat) => Ok(Work::Replace(temporary, stat)),
+            Err(error) => {
+                // What cannot be removed is removed by the next mount.
+                let _ = self.store.storage.remove_file(&temporary);
+                Err(io_error(shard)(error))
+            }
+        }
+    }
+
+    fn record(
+        &self,
+        coords: &[u64],
+        path: &Path,
+        old: Option<&Old>,
+        update: &Update,
+    ) -> Result<ShardRecord, StoreError> {
+        // A shard that changes in place exists.
+        let changing = || StoreError::Changing { shard: path.to_owned() };
+        let Old { stat, file } = old.ok_or_else(changing)?;
+        let keep = |range: &ByteRange| Ok((range.offset, bytes_of(&**file, *range)?));
+        let record = || {
+            Ok(ShardRecord {
+                key: self.key(coords),
+                ino: stat.ino,
+                old_length: stat.size,
+                old_index: CheckedRange {
+                    range: update.old_index,
+                    fingerprint: fingerprint_of(&**file, update.old_index)?,
+                },
+                length: update.length,
+                written: self.sources(old).check_all(&update.writes)?,
+                overwritten: update.overwritten.iter().map(keep).collect::<io::Result<_>>()?,
+            })
+        };
+        record().map_err(io_error(path))
+    }
+
+    /// Makes the directories of a shard that do not exist.
+    fn make_directories(&self, shard: &Path) -> io::Result<()> {
+        let below = shard.strip_prefix(&self.array.path).unwrap_or(shard);
+        let mut directory = self.array.path.clone();
+        let names: Vec<_> = below.parent().into_iter().flat_map(Path::components).collect();
+        for name in names {
+            directory.push(name);
+            match self.store.storage.create_directory(&directory) {
+                Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+                _ => (),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a new file safe, with the attributes of the one it replaces. Its own attributes.
+fn finish_new(file: &dyn StorageFile, old: Option<&Old>) -> io::Result<Stat> {
+    if let Some(old) = old {
+        file.set_owner(&old.stat)?;
+        redate(file, &old.stat)?;
+    }
+    file.sync()?;
+    file.stat()
+}

@@ -1,0 +1,191 @@
+//! Changing shards: in place under a record, by new files, by removal; all of it made safe.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Commit, Shard, Work, redate};
+use crate::format::journal::Record;
+use crate::store::recover::take_back;
+use crate::store::{StoreError, io_error};
+
+impl<'a> Commit<'a> {
+    /// Commits shards in place, under one record. Returns those that have changed.
+    pub(super) fn commit_recorded(&mut self, shards: Vec<Shard<'a>>) -> Vec<Shard<'a>> {
+        if shards.is_empty() {
+            return shards;
+        }
+        let records = shards.iter().filter_map(|shard| match &shard.work {
+            Work::Journal(_, record) => Some(record.clone()),
+            _ => None,
+        });
+        self.state.cleared = None;
+        if let Err(error) = self.journal.write(&Record { shards: records.collect() }) {
+            // A record of what did not happen: it is taken back when it is found.
+            let _ = self.journal.clear();
+            let all: Vec<usize> =
+                shards.iter().flat_map(|shard| shard.chunks.iter().copied()).collect();
+            self.fail(&all, error);
+            return Vec::new();
+        }
+        let written: Vec<_> =
+            shards.into_iter().map(|shard| (self.write_in_place(&shard), shard)).collect();
+        let (mut done, mut unknown) = (Vec::new(), false);
+        for (result, shard) in written {
+            let result = result.and_then(|()| self.sync_in_place(&shard));
+            match result {
+                Ok(()) => done.push(shard),
+                Err(InPlace::Undone(error)) => self.give_up(&shard, error),
+                Err(InPlace::Unknown(error)) => {
+                    unknown = true;
+                    self.give_up(&shard, error);
+                }
+            }
+        }
+        // A record of old bytes that came back after a power cut would put them over what others
+        // have written to the same file since.
+        let restores = |shard: &Shard<'_>| match &shard.work {
+            Work::Journal(update, _) => !update.overwritten.is_empty(),
+            _ => false,
+        };
+        let cleared = match unknown {
+            true => {
+                self.state.keep(self.journal.found());
+                Ok(())
+            }
+            false if done.iter().any(restores) => self.clear_for_good(),
+            false => self.journal.clear(),
+        };
+        if let Err(error) = cleared {
+            self.store.report(&error);
+        }
+        done
+    }
+
+    fn write_in_place(&self, shard: &Shard<'_>) -> Result<(), InPlace> {
+        let (Work::Journal(update, _), Some(old)) = (&shard.work, &shard.old) else {
+            return Ok(());
+        };
+        let write = || {
+            self.sources(Some(old)).put_all(&*old.file, &update.writes)?;
+            redate(&*old.file, &old.stat)
+        };
+        write().map_err(|error| undo(shard, error))
+    }
+
+    fn sync_in_place(&self, shard: &Shard<'_>) -> Result<(), InPlace> {
+        let Some(old) = &shard.old else { return Ok(()) };
+        old.file.sync().map_err(|error| undo(shard, error))
+    }
+
+    /// Commits shards that need no record. Returns those that have changed.
+    pub(super) fn commit_others(&mut self, shards: Vec<Shard<'a>>) -> Vec<Shard<'a>> {
+        if shards.is_empty() {
+            return shards;
+        }
+        if let Err(error) = self.clear_for_good() {
+            for shard in &shards {
+                if let Work::Replace(temporary, _) = &shard.work {
+                    let _ = self.store.storage.remove_file(temporary);
+                }
+            }
+            let all: Vec<usize> =
+                shards.iter().flat_map(|shard| shard.chunks.iter().copied()).collect();
+            self.fail(&all, error);
+            return Vec::new();
+        }
+        let mut done = Vec::new();
+        for shard in shards {
+            match self.publish(&shard) {
+                Ok(()) => done.push(shard),
+                Err(error) => self.give_up(&shard, io_error(&shard.path)(error)),
+            }
+        }
+        done
+    }
+
+    /// An old record must not come back after a power cut and be taken for that of a shard that
+    /// was changed without one since.
+    fn clear_for_good(&mut self) -> Result<(), StoreError> {
+        if self.state.stuck {
+            // Nobody touches the shards that the record names.
+            return Ok(());
+        }
+        if self.state.cleared != Some(self.journal.stat()?) {
+            self.journal.clear_durably()?;
+            self.state.cleared = Some(self.journal.stat()?);
+        }
+        Ok(())
+    }
+
+    /// Puts a shard in its place. After an error it is old or new: nobody may rely on what is seen
+    /// before it was synced.
+    fn publish(&self, shard: &Shard<'_>) -> io::Result<()> {
+        let storage = &*self.store.storage;
+        match (&shard.work, &shard.old) {
+            (Work::Replace(temporary, _), _) => {
+                storage.rename(temporary, &shard.path).inspect_err(|_| {
+                    let _ = storage.remove_file(temporary);
+                })
+            }
+            (Work::Remove, _) => match storage.remove_file(&shard.path) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                removed => removed,
+            },
+            (Work::Cut(update), Some(old)) => {
+                self.sources(Some(old)).put_all(&*old.file, &update.writes)?;
+                old.file.sync()?;
+                old.file.set_length(update.length)?;
+                redate(&*old.file, &old.stat)?;
+                old.file.sync()
+            }
+            (Work::Nothing | Work::Cut(_) | Work::Journal(..), _) => Ok(()),
+        }
+    }
+
+    /// Makes the names of new and removed shards safe, and those of shards that were changed.
+    pub(super) fn sync_directories(&mut self, shards: &[Shard<'_>]) {
+        let all: BTreeSet<_> = shards.iter().flat_map(|shard| &shard.directories).collect();
+        let mut failed: BTreeMap<&PathBuf, Arc<StoreError>> = BTreeMap::new();
+        for directory in all {
+            match self.store.storage.sync_directory(directory) {
+                // Not even a directory: nothing in it has to be safe.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
+                Err(error) => {
+                    let error = io_error(directory)(error);
+                    self.store.report(&error);
+                    failed.insert(directory, Arc::new(error));
+                }
+                Ok(()) => (),
+            }
+        }
+        for shard in shards {
+            let error = shard.directories.iter().find_map(|directory| failed.get(directory));
+            self.leave(shard, true, error.is_none());
+            for at in shard.chunks.iter().filter(|_| error.is_some()) {
+                self.outcomes[*at] = error.map_or(Ok(()), |error| Err(Arc::clone(error)));
+            }
+        }
+    }
+}
+
+/// Why a shard was not changed in place.
+enum InPlace {
+    /// It is as it was before.
+    Undone(StoreError),
+    /// Nobody knows what of it is safe; its record stays.
+    Unknown(StoreError),
+}
+
+/// Takes back what was written in place. Bytes that a failed sync has dropped are written once more
+/// by that; those that it does not write are not reached by the old index.
+fn undo(shard: &Shard<'_>, error: io::Error) -> InPlace {
+    let error = io_error(&shard.path)(error);
+    match (&shard.work, &shard.old) {
+        (Work::Journal(_, record), Some(old)) if take_back(&*old.file, record).is_err() => {
+            InPlace::Unknown(error)
+        }
+        _ => InPlace::Undone(error),
+    }
+}
