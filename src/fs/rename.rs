@@ -1,0 +1,263 @@
+//! Giving files other names, and more of them.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::live::Place;
+use super::live::{Bytes, Change, LiveFile, What};
+use super::slot::Slot;
+use super::write::Caller;
+use super::{Entry, Fs, FsError, Result, Target};
+use crate::store::storage::FileKind;
+
+impl Fs {
+    /// Gives a file or a directory another name.
+    pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), no_replace: bool) -> Result<()> {
+        let (source, target) = (self.slot(from.0, from.1)?, self.slot(to.0, to.1)?);
+        let moved = self.peek(from.0, from.1)?.ok_or(FsError::NotFound)?;
+        let there = self.peek(to.0, to.1)?;
+        self.rename_slots(&source, &moved, &target, there.as_ref(), no_replace)
+    }
+
+    fn rename_slots(
+        &self,
+        from: &Slot,
+        moved: &Entry,
+        to: &Slot,
+        there: Option<&Entry>,
+        no_replace: bool,
+    ) -> Result<()> {
+        let (Some(_), Some(to_path)) = (from.path(), to.path()) else {
+            let outside = matches!(to, Slot::Outside);
+            return Err(if outside { FsError::Invalid } else { FsError::NotPermitted });
+        };
+        if there.is_some() && no_replace {
+            return Err(FsError::Exists);
+        }
+        // Two names of one file stay two names.
+        if there.is_some_and(|there| there.attr.ino == moved.attr.ino) {
+            return Ok(());
+        }
+        let is_directory = |entry: &Entry| entry.attr.kind == FileKind::Directory;
+        match (is_directory(moved), there.map(is_directory)) {
+            (true, Some(false)) => return Err(FsError::NotDirectory),
+            (false, Some(true)) => return Err(FsError::IsDirectory),
+            _ => (),
+        }
+        match (from, to) {
+            (Slot::Source(from), Slot::Source(to)) => self.rename_in_source(from, to, moved),
+            // Others copy and remove where this is the answer.
+            _ if is_directory(moved) => Err(FsError::CrossDevice),
+            (Slot::Document(_), Slot::Document(_)) => Err(FsError::CrossDevice),
+            (Slot::Source(from), Slot::Document(to)) => {
+                let content = self.source_content(from)?;
+                self.write_document(to, &content)?;
+                self.storage.remove_file(from)?;
+                self.paths.renamed(from, to);
+                Ok(())
+            }
+            _ => {
+                let file = self.file_of(from, moved)?;
+                self.bring_here(&file)?;
+                self.name_file(to, &file)?;
+                self.unname_file(from)?;
+                self.after_change(to_path)
+            }
+        }
+    }
+
+    fn rename_in_source(&self, from: &Path, to: &Path, moved: &Entry) -> Result<()> {
+        let mut made = Vec::new();
+        if moved.attr.kind == FileKind::Directory {
+            // What waits for arrays below it goes where they are.
+            self.commit(from)?;
+            for array in self.nodes.arrays() {
+                if array.source.path.starts_with(from) {
+                    self.store.finish_commits(&array.source)?;
+                }
+            }
+            for (path, name) in self.overlay()?.names().all(from) {
+                match name.what {
+                    What::Directory => made.push(path),
+                    What::File(_) | What::Removed => return Err(FsError::CrossDevice),
+                }
+            }
+        }
+        self.storage.rename(from, to)?;
+        let mut names = self.overlay()?.names();
+        for path in made {
+            names.take(&path);
+            if let Ok(below) = path.strip_prefix(from) {
+                names.put(&to.join(below), What::Directory, None);
+            }
+        }
+        drop(names);
+        self.paths.renamed(from, to);
+        self.nodes.forget(from);
+        self.nodes.forget(to);
+        Ok(())
+    }
+
+    /// One more name for a file.
+    pub fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        let to = self.slot(parent, name)?;
+        if self.peek(parent, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let target = self.target(ino)?;
+        if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
+            self.storage.link(from, to)?;
+            let attr = self.path_attr(to)?;
+            return Ok(self.path_entry(to, attr));
+        }
+        if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
+            let content = self.source_content(from)?;
+            self.write_document(to, &content)?;
+        } else {
+            let file = self.file_of_target(target)?;
+            self.bring_here(&file)?;
+            self.name_file(&to, &file)?;
+        }
+        if let Some(path) = to.path() {
+            self.after_change(path)?;
+        }
+        self.lookup(parent, name)?.ok_or(FsError::NotFound)
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&self, parent: u64, name: &OsStr, target: &Path) -> Result<Entry> {
+        let slot = self.slot(parent, name)?;
+        if self.peek(parent, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
+        self.storage.symlink(target, &path)?;
+        let attr = self.path_attr(&path)?;
+        Ok(self.path_entry(&path, attr))
+    }
+
+    /// The file that a name stands for, as one of the mount's own.
+    fn file_of(&self, slot: &Slot, entry: &Entry) -> Result<Arc<LiveFile>> {
+        match slot {
+            Slot::Chunk(path, place) => self.chunk_file(path, place),
+            Slot::Document(path) => self.document_file(path),
+            Slot::Source(path) => {
+                if entry.attr.kind != FileKind::File {
+                    return Err(FsError::CrossDevice);
+                }
+                let content = self.source_content(path)?;
+                let caller = Caller { uid: entry.attr.uid, gid: entry.attr.gid };
+                self.paths.take(entry.attr.ino);
+                let file = self.new_file(Some(entry.attr.ino), entry.attr.mode, caller)?;
+                {
+                    let mut state = file.state();
+                    state.bytes = Bytes::Here(content);
+                    state.mtime = entry.attr.mtime;
+                }
+                Ok(file)
+            }
+            Slot::Scratch(path) => {
+                let names = self.overlay()?.names();
+                match names.get(path).map(|name| name.what.clone()) {
+                    Some(What::File(file)) => Ok(file),
+                    _ => Err(FsError::NotFound),
+                }
+            }
+            Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
+        }
+    }
+
+    fn file_of_target(&self, target: Target) -> Result<Arc<LiveFile>> {
+        match target {
+            Target::Live(file) => Ok(file),
+            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
+                let path = array.source.path.join(array.source.layout.keys.chunk_key(&coords));
+                self.chunk_file(&path, &Place { array, coords })
+            }
+            Target::Path(path) => {
+                let attr = self.path_attr(&path)?;
+                let content = self.source_content(&path)?;
+                let caller = Caller { uid: attr.uid, gid: attr.gid };
+                let file = self.new_file(None, attr.mode, caller)?;
+                file.state().bytes = Bytes::Here(content);
+                Ok(file)
+            }
+            _ => Err(FsError::NotPermitted),
+        }
+    }
+
+    /// Gives a file the name `slot`, in the place of what is there. A chunk is handed over to be
+    /// committed.
+    fn name_file(&self, slot: &Slot, file: &Arc<LiveFile>) -> Result<()> {
+        let path = slot.path().ok_or(FsError::NotPermitted)?;
+        self.keep_replaced(path, file)?;
+        match slot {
+            Slot::Chunk(_, place) => {
+                let staged = self.overlay()?.names().get(path).and_then(|name| name.stage.clone());
+                let stage = match staged {
+                    Some(stage) => stage,
+                    None => self.stage(place)?,
+                };
+                let Bytes::Here(content) = file.state().bytes.clone() else {
+                    return Err(FsError::Stale);
+                };
+                let mut names = self.overlay()?.names();
+                let number = names.next_number();
+                let replaced = names.get(path).map(|name| name.what.clone());
+                let name = names.put(path, What::File(Arc::clone(file)), Some(place.clone()));
+                let stage = name.stage.get_or_insert(stage);
+                stage.change = Some(Change { content: Some(content), number });
+                if let Some(What::File(replaced)) = replaced {
+                    names.drop_unused(&replaced);
+                }
+                Ok(())
+            }
+            Slot::Scratch(_) => {
+                let mut names = self.overlay()?.names();
+                let replaced = names.get(path).map(|name| name.what.clone());
+                names.put(path, What::File(Arc::clone(file)), None);
+                if let Some(What::File(replaced)) = replaced {
+                    names.drop_unused(&replaced);
+                }
+                Ok(())
+            }
+            Slot::Document(_) => {
+                let Bytes::Here(content) = file.state().bytes.clone() else {
+                    return Err(FsError::Stale);
+                };
+                self.write_document(path, &content)
+            }
+            Slot::Source(_) => {
+                let Bytes::Here(content) = file.state().bytes.clone() else {
+                    return Err(FsError::Stale);
+                };
+                self.write_source(path, &content)
+            }
+            Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
+        }
+    }
+
+    /// Who has a file open goes on reading what it held when another one takes its name.
+    fn keep_replaced(&self, path: &Path, by: &Arc<LiveFile>) -> Result<()> {
+        let replaced = self.overlay()?.names().get(path).map(|name| name.what.clone());
+        if let Some(What::File(replaced)) = replaced
+            && !Arc::ptr_eq(&replaced, by)
+            && replaced.state().opened > 0
+        {
+            self.bring_here(&replaced)?;
+        }
+        Ok(())
+    }
+
+    /// The name that a file had before.
+    fn unname_file(&self, slot: &Slot) -> Result<()> {
+        match slot {
+            Slot::Chunk(path, place) => self.remove_chunk(path, place),
+            Slot::Scratch(path) => self.remove_name(path),
+            Slot::Document(path) => self.remove_document(path),
+            Slot::Source(path) => Ok(self.storage.remove_file(path)?),
+            Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
+        }
+    }
+}

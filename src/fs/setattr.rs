@@ -1,0 +1,84 @@
+//! Changing attributes.
+
+use super::document::is_document;
+use super::live::Place;
+use super::write::SetAttr;
+use super::{Attr, Fs, FsError, Result, Target};
+use crate::store::Freshness;
+use crate::store::storage::SetStat;
+
+impl Fs {
+    /// Changes attributes of a file.
+    pub fn setattr(&self, ino: u64, handle: Option<u64>, set: &SetAttr) -> Result<Attr> {
+        self.overlay()?;
+        match self.target(ino)? {
+            Target::Path(path) if set.size.is_some() && self.storage.lstat(&path).is_err() => {
+                // Removed, and open.
+                let file = handle.and_then(|handle| self.source_handle(handle));
+                let file = file.ok_or(FsError::NotFound)?;
+                file.set_length(set.size.unwrap_or(0))?;
+                Ok(self.config.ownership.attr(ino, &file.stat()?))
+            }
+            Target::Live(file) => {
+                self.set_live_attr(&file, set)?;
+                self.live_attr(&file)
+            }
+            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
+                self.set_chunk_attr(Place { array, coords }, set)
+            }
+            Target::Tree(array, coords) => {
+                // A directory above chunks is as the source's is.
+                Ok(self.tree_directory(&array, &coords)?.ok_or(FsError::NotFound)?.attr)
+            }
+            Target::Path(path) if set.size.is_some() && is_document(&path) => {
+                let file = self.document_file(&path)?;
+                self.set_live_attr(&file, set)?;
+                self.live_attr(&file)
+            }
+            Target::Path(path) => {
+                self.path_attr(&path)?;
+                self.storage.set_stat(
+                    &path,
+                    &SetStat {
+                        mode: set.mode.map(|mode| mode & 0o7777),
+                        uid: set.uid,
+                        gid: set.gid,
+                        atime: set.atime,
+                        mtime: set.mtime,
+                    },
+                )?;
+                if let Some(length) = set.size {
+                    self.storage.open_writable(&path)?.set_length(length)?;
+                }
+                Ok(Attr { ino, ..self.path_attr(&path)? })
+            }
+            Target::ControlDirectory | Target::StatsFile | Target::WaitingFile => {
+                Err(FsError::NotPermitted)
+            }
+        }
+    }
+
+    /// Attributes of a chunk that nobody writes at the moment.
+    fn set_chunk_attr(&self, place: Place, set: &SetAttr) -> Result<Attr> {
+        let source = &place.array.source;
+        let path = source.path.join(source.layout.keys.chunk_key(&place.coords));
+        let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
+        let mut attr = entry.ok_or(FsError::NotFound)?.attr;
+        let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);
+        if other(set.uid, attr.uid) || other(set.gid, attr.gid) {
+            return Err(FsError::NotPermitted);
+        }
+        if set.size.is_some() {
+            let file = self.chunk_file(&path, &place)?;
+            self.set_live_attr(&file, set)?;
+            return self.live_attr(&file);
+        }
+        if let Some(mtime) = set.mtime {
+            let chunk = self.store.chunk(source, &place.coords, Freshness::Recent)?;
+            let chunk = chunk.ok_or(FsError::NotFound)?;
+            self.set_chunk_date(&place, &chunk.shard, mtime);
+            attr.mtime = mtime;
+        }
+        Ok(attr)
+    }
+}

@@ -1,0 +1,120 @@
+//! What a name in a directory of the view is for.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::control::DIRECTORY_NAME;
+use super::live::Place;
+use super::nodes::{METADATA_FILE, NodeKind};
+use super::{Fs, FsError, Result, Target};
+use crate::format::chunk_key::number;
+
+/// What a name in a directory of the view is for.
+pub(super) enum Slot {
+    /// A chunk.
+    Chunk(PathBuf, Place),
+    /// A directory above chunks.
+    Above(PathBuf, Place),
+    /// A chunk, or a directory above chunks, that the array's shape does not reach.
+    Outside,
+    /// Any other name in a directory above chunks.
+    Scratch(PathBuf),
+    /// A metadata document.
+    Document(PathBuf),
+    /// A path of the source.
+    Source(PathBuf),
+    /// In `.shardfs`, or its name.
+    Control,
+}
+
+impl Slot {
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Chunk(path, _)
+            | Self::Above(path, _)
+            | Self::Scratch(path)
+            | Self::Document(path)
+            | Self::Source(path) => Some(path),
+            Self::Outside | Self::Control => None,
+        }
+    }
+}
+
+impl Fs {
+    /// The path of a directory in the view.
+    pub(super) fn directory_path(&self, target: &Target) -> Result<PathBuf> {
+        match target {
+            Target::Path(path) => Ok(path.to_path_buf()),
+            Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
+                let source = &array.source;
+                Ok(source.path.join(source.layout.keys.key(coords)))
+            }
+            Target::ControlDirectory => Err(FsError::NotPermitted),
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
+    pub(super) fn slot(&self, parent: u64, name: &OsStr) -> Result<Slot> {
+        let target = self.target(parent)?;
+        let directory = match self.directory_path(&target) {
+            Err(FsError::NotPermitted) => return Ok(Slot::Control),
+            directory => directory?,
+        };
+        let path = directory.join(name);
+        let text = name.to_str();
+        match target {
+            Target::Tree(array, coords) => {
+                let child = text.and_then(|name| array.tree.child(&coords, name));
+                Ok(match child {
+                    Some(coords) => in_tree(path, Place { array, coords }),
+                    None if text.and_then(number).is_some() => Slot::Outside,
+                    None => Slot::Scratch(path),
+                })
+            }
+            _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
+            _ if name == METADATA_FILE => Ok(Slot::Document(path)),
+            _ => {
+                if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
+                    && let Some(text) = text
+                    && array.source.layout.keys.claims(text, array.tree.rank())
+                {
+                    let array = Arc::clone(array);
+                    return Ok(match array.tree.top(text) {
+                        Some(coords) => in_tree(path, Place { array, coords }),
+                        None => Slot::Outside,
+                    });
+                }
+                if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
+                    && array.tree.top_depth() == array.tree.rank()
+                    && resembles_chunk(name, array.source.layout.keys.prefixed)
+                    && !self.is_in_source(&path)
+                {
+                    return Ok(Slot::Scratch(path));
+                }
+                Ok(Slot::Source(path))
+            }
+        }
+    }
+
+    fn is_in_source(&self, path: &Path) -> bool {
+        self.storage.lstat(path).is_ok()
+    }
+}
+
+/// Whether a file is called like a chunk, but for what follows: temporary files and locks are.
+fn resembles_chunk(name: &OsStr, prefixed: bool) -> bool {
+    match name.as_encoded_bytes() {
+        [b'c', b'.', ..] => prefixed,
+        [first, ..] => !prefixed && first.is_ascii_digit(),
+        [] => false,
+    }
+}
+
+fn in_tree(path: PathBuf, place: Place) -> Slot {
+    if place.coords.len() == place.array.tree.rank() {
+        Slot::Chunk(path, place)
+    } else {
+        Slot::Above(path, place)
+    }
+}

@@ -1,0 +1,74 @@
+//! Files of the source that are written through.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::file::{Handle, Opened};
+use super::write::Caller;
+use super::{Entry, Fs, FsError, Result};
+use crate::store::content::Content;
+use crate::store::storage::SetStat;
+
+impl Fs {
+    pub(super) fn create_in_source(
+        &self,
+        path: &Path,
+        mode: u32,
+        caller: Caller,
+    ) -> Result<(Entry, Opened)> {
+        let file = self.storage.create(path, mode)?;
+        self.own(path, caller);
+        let attr = self.path_attr(path)?;
+        let opened = self.insert_handle(Handle::File(file), true)?;
+        Ok((self.path_entry(path, attr), opened))
+    }
+
+    /// What root makes for somebody else is theirs.
+    pub(super) fn own(&self, path: &Path, caller: Caller) {
+        let set = SetStat { uid: Some(caller.uid), gid: Some(caller.gid), ..SetStat::default() };
+        if rustix::process::geteuid().is_root()
+            && let Err(error) = self.storage.set_stat(path, &set)
+        {
+            log::debug!("{}: {error}", path.display());
+        }
+    }
+
+    /// The bytes of a file of the source.
+    pub(super) fn source_content(&self, path: &Path) -> Result<Content> {
+        self.path_attr(path)?;
+        let file = self.storage.open(path)?;
+        let size = file.stat()?.size;
+        if size > self.config.writing.dirty_limit.max(1 << 20) * 16 {
+            return Err(FsError::CrossDevice);
+        }
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(Content::Memory(Arc::new(bytes)))
+    }
+
+    /// Writes a file of the source, in the place of the one that is there.
+    pub(super) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".shardfs-new");
+        let temporary = PathBuf::from(temporary);
+        let _ = self.storage.remove_file(&temporary);
+        let write = || {
+            let file = self.storage.create(&temporary, 0o666)?;
+            let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
+            while at < content.nbytes() {
+                let read = content.read_at(&mut buffer, at)?;
+                file.write_at(&buffer[..read], at)?;
+                at += read as u64;
+            }
+            if let Ok(before) = self.storage.stat(path) {
+                file.set_owner(&before)?;
+            }
+            file.sync()?;
+            self.storage.rename(&temporary, path)?;
+            self.storage.sync_directory(path.parent().unwrap_or(Path::new("")))
+        };
+        write().inspect_err(|_| drop(self.storage.remove_file(&temporary)))?;
+        Ok(())
+    }
+}
