@@ -22,7 +22,7 @@ use fuser::{
     LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyOpen, Request,
 };
-use shardfs::format::chunk_key::{KeyEncoding, Separator};
+use shardfs::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use shardfs::fuse::KernelFlags;
 use shardfs::mount::{Access, MountSpec, mount};
 use shardfs::stats::Stats;
@@ -225,7 +225,7 @@ impl Filesystem for Floor {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     let grid = args.grid.split('x').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-    let keys = KeyEncoding { prefixed: true, separator: Separator::Slash };
+    let keys = KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
     let floor = Floor {
         flags: KernelFlags {
             immutable: args.options.as_deref() == Some("immutable"),

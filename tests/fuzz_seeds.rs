@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::TestRunner;
-use shardfs::format::document::{Shown, show};
+use shardfs::format::document::{Dialect, Shown, show};
 use shardfs::format::json;
 
 type Check = fn(&[u8]);
@@ -201,7 +201,7 @@ fn bytes_of(target: &str, worth: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
 fn changed_metadata_holds() {
     let sharded = |bytes: &[u8]| {
         let document = json::parse(bytes).ok();
-        let shown = document.and_then(|document| show(document, None).ok());
+        let shown = document.and_then(|document| show(document, None, Dialect::V3).ok());
         shown.is_some_and(|shown| !matches!(shown, Shown::AsStored))
     };
     changed(&bytes_of("metadata", sharded), checks::metadata, 30_000, text_change());

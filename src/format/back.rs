@@ -7,7 +7,8 @@
 use serde_json::{Map, Value};
 
 use super::codec::{Codec, parse_chain};
-use super::document::{Shown, show};
+use super::draft2022;
+use super::document::{Dialect, Shown, show};
 use super::metadata::MetadataError;
 
 /// Members that may change.
@@ -19,8 +20,9 @@ pub fn translate_back(
     stored: &Value,
     written: &Value,
     level: Option<usize>,
+    dialect: Dialect,
 ) -> Result<Value, MetadataError> {
-    let shown = match show(stored.clone(), level)? {
+    let shown = match show(stored.clone(), level, dialect)? {
         Shown::Array(_, shown) => shown,
         Shown::Group(shown) => shown,
         Shown::AsStored => stored.clone(),
@@ -43,7 +45,7 @@ pub fn translate_back(
         }
     }
     // What comes out must be an array again, of the same rank.
-    match (show(back.clone(), level)?, stored.get("shape"), back.get("shape")) {
+    match (show(back.clone(), level, dialect)?, stored.get("shape"), back.get("shape")) {
         (Shown::Array(..), Some(Value::Array(old)), Some(Value::Array(new)))
             if old.len() == new.len() => {}
         _ => return Err(MetadataError::Fixed("shape".to_owned())),
@@ -63,7 +65,7 @@ pub fn translate_group_back(
     let mut changed = false;
     for (path, node) in nodes.iter_mut() {
         if let Some(stored) = stored(path).filter(is_sharded) {
-            *node = translate_back(&stored, node, level)?;
+            *node = translate_back(&stored, node, level, Dialect::V3)?;
             changed = true;
         } else if is_sharded(node) {
             return Err(MetadataError::ShardedThroughView);
@@ -72,8 +74,11 @@ pub fn translate_group_back(
     Ok(changed)
 }
 
-/// Whether a document is that of a sharded array.
+/// Whether a document, of either dialect, is that of a sharded array.
 pub fn is_sharded(document: &Value) -> bool {
+    if draft2022::is_sharded(document) {
+        return true;
+    }
     let sharding =
         |codecs: &Vec<Codec>| codecs.iter().any(|codec| codec.name == "sharding_indexed");
     parse_chain(document.get("codecs")).as_ref().is_ok_and(sharding)
@@ -184,7 +189,7 @@ mod tests {
         new["attributes"] = json!({"b": 2.50});
         new["shape"] = json!([10, 8]);
         new["dimension_names"] = json!(["y", null]);
-        let back = translate_back(&stored(), &new, None).unwrap();
+        let back = translate_back(&stored(), &new, None, Dialect::V3).unwrap();
         let mut expected = stored();
         expected["attributes"] = json!({"b": 2.50});
         expected["shape"] = json!([10, 8]);
@@ -193,7 +198,7 @@ mod tests {
 
         new = written();
         new.as_object_mut().unwrap().remove("attributes");
-        let back = translate_back(&stored(), &new, None).unwrap();
+        let back = translate_back(&stored(), &new, None, Dialect::V3).unwrap();
         assert_eq!(back.get("attributes"), None);
     }
 
@@ -202,7 +207,7 @@ mod tests {
         let refused = |member: &str, value: Value| {
             let mut new = written();
             new[member] = value;
-            translate_back(&stored(), &new, None).unwrap_err().to_string()
+            translate_back(&stored(), &new, None, Dialect::V3).unwrap_err().to_string()
         };
         let expected = |member: &str| {
             format!(

@@ -1,9 +1,8 @@
 //! Chunk keys: the names of chunk files.
 //!
 //! Zarr core 3.1, "Chunk key encoding": `default` writes `c/0/1` (rank 0: `c`), `v2` writes `0.1`
-//! (rank 0: `0`); the separator of both can be `/` or `.`.
-
-use std::fmt::Write;
+//! (rank 0: `0`); the separator of both can be `/` or `.`. The draft of 2022 writes `c0/1` (rank 0:
+//! `c0`).
 
 use serde_json::Value;
 
@@ -13,10 +12,21 @@ use super::metadata::MetadataError;
 /// How the chunk keys of an array are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyEncoding {
-    /// Keys begin with `c`.
-    pub prefixed: bool,
+    /// What keys begin with.
+    pub prefix: Prefix,
     /// `/` makes a directory for each axis, `.` one flat directory.
     pub separator: Separator,
+}
+
+/// What stands before the first number of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefix {
+    /// Nothing: `0/1`.
+    None,
+    /// `c` and a separator: `c/0/1`.
+    Apart,
+    /// `c`: `c0/1`.
+    Joined,
 }
 
 /// What stands between the numbers of a key.
@@ -42,9 +52,9 @@ impl KeyEncoding {
     pub fn parse(value: Option<&Value>) -> Result<Self, MetadataError> {
         let value = value.ok_or(MetadataError::Missing("chunk_key_encoding"))?;
         let name = value.as_str().or_else(|| value.get("name")?.as_str()).unwrap_or_default();
-        let (prefixed, usual) = match name {
-            "default" => (true, Separator::Slash),
-            "v2" => (false, Separator::Dot),
+        let (prefix, usual) = match name {
+            "default" => (Prefix::Apart, Separator::Slash),
+            "v2" => (Prefix::None, Separator::Dot),
             _ => {
                 let expected = "\"default\" or \"v2\"";
                 return Err(MetadataError::invalid("chunk_key_encoding", expected));
@@ -60,26 +70,44 @@ impl KeyEncoding {
                 return Err(MetadataError::invalid("separator of chunk_key_encoding", expected));
             }
         };
-        Ok(Self { prefixed, separator })
+        Ok(Self { prefix, separator })
     }
 
     /// The key of a chunk, or of the directory that leading coordinates name; empty for the
     /// array's own directory.
     pub fn key(self, coords: &[u64]) -> String {
-        let mut key = String::from(if self.prefixed { "c" } else { "" });
-        for coord in coords {
+        let mut key = String::from(if self.prefix == Prefix::Apart { "c" } else { "" });
+        for (axis, coord) in coords.iter().enumerate() {
             if !key.is_empty() {
                 key.push(self.separator.as_char());
             }
-            // Writing to a string cannot fail.
-            let _ = write!(key, "{coord}");
+            key.push_str(&self.part(axis, *coord));
         }
         key
     }
 
     /// The key of a chunk of an array of rank `coords.len()`.
     pub fn chunk_key(self, coords: &[u64]) -> String {
-        if coords.is_empty() && !self.prefixed { "0".to_owned() } else { self.key(coords) }
+        match self.prefix {
+            Prefix::None | Prefix::Joined if coords.is_empty() => self.part(0, 0),
+            _ => self.key(coords),
+        }
+    }
+
+    /// The part of a key that stands for a coordinate along an axis.
+    pub fn part(self, axis: usize, coord: u64) -> String {
+        match (self.prefix, axis) {
+            (Prefix::Joined, 0) => format!("c{coord}"),
+            _ => coord.to_string(),
+        }
+    }
+
+    /// The coordinate along an axis that a part of a key stands for.
+    pub fn parse_part(self, axis: usize, part: &str) -> Option<u64> {
+        match (self.prefix, axis) {
+            (Prefix::Joined, 0) => number(part.strip_prefix('c')?),
+            _ => number(part),
+        }
     }
 
     /// The coordinates that a file name below the array's directory stands for, if it is a chunk
@@ -88,8 +116,10 @@ impl KeyEncoding {
         if rank == 0 {
             return (name == self.chunk_key(&[])).then(Vec::new);
         }
-        let numbers = if self.prefixed { name.strip_prefix("c.")? } else { name };
-        let coords: Coords = numbers.split('.').map(number).collect::<Option<_>>()?;
+        let parts = if self.prefix == Prefix::Apart { name.strip_prefix("c.")? } else { name };
+        let parts = parts.split('.').enumerate();
+        let coords: Coords =
+            parts.map(|(axis, part)| self.parse_part(axis, part)).collect::<Option<_>>()?;
         (coords.len() == rank).then_some(coords)
     }
 
@@ -97,8 +127,8 @@ impl KeyEncoding {
     /// source are shards or lead to them, and the view shows its own there.
     pub fn claims(self, name: &str, rank: usize) -> bool {
         match self.separator {
-            Separator::Slash if rank > 0 && self.prefixed => name == "c",
-            Separator::Slash if rank > 0 => number(name).is_some(),
+            Separator::Slash if rank > 0 && self.prefix == Prefix::Apart => name == "c",
+            Separator::Slash if rank > 0 => self.parse_part(0, name).is_some(),
             _ => self.parse_flat(name, rank).is_some(),
         }
     }

@@ -5,10 +5,29 @@
 //! its text. Consolidated metadata in a group repeats the metadata of every node below it, so
 //! the arrays in it are rewritten the same way.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
+use super::draft2022;
 use super::metadata::{MetadataError, NodeMetadata};
 use super::sharding::ShardedArray;
+
+/// Which specification a document follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// A `zarr.json` of Zarr v3.
+    V3,
+    /// An array's document in the draft of 2022 ([`super::draft2022`]).
+    Draft2022,
+}
+
+impl Dialect {
+    /// By what a document is called.
+    pub fn of(path: &Path) -> Self {
+        if draft2022::is_document(path) { Self::Draft2022 } else { Self::V3 }
+    }
+}
 
 /// What the view makes of a node.
 #[derive(Debug)]
@@ -21,9 +40,22 @@ pub enum Shown {
     Array(Box<ShardedArray>, Value),
 }
 
-/// Decides how a node is shown, given its `zarr.json` and the sharding level to show (1 is the
+/// Decides how a node is shown, given its document and the sharding level to show (1 is the
 /// outermost; None the innermost).
-pub fn show(mut document: Value, level: Option<usize>) -> Result<Shown, MetadataError> {
+pub fn show(
+    mut document: Value,
+    level: Option<usize>,
+    dialect: Dialect,
+) -> Result<Shown, MetadataError> {
+    if dialect == Dialect::Draft2022 {
+        return Ok(match draft2022::parse(&document)? {
+            Some(array) if level != Some(0) => {
+                draft2022::unshard(&mut document);
+                Shown::Array(Box::new(array), document)
+            }
+            _ => Shown::AsStored,
+        });
+    }
     Ok(match rewrite(&mut document, level)? {
         Rewritten::Nothing => Shown::AsStored,
         Rewritten::Group => Shown::Group(document),
@@ -91,7 +123,7 @@ mod tests {
         "attributes": {"minus": -0.0, "nan": NaN}, "dimension_names": [null, "x"]}"#;
 
     fn twin(text: &str) -> String {
-        match show(json::parse(text.as_bytes()).unwrap(), None).unwrap() {
+        match show(json::parse(text.as_bytes()).unwrap(), None, Dialect::V3).unwrap() {
             Shown::Group(twin) | Shown::Array(_, twin) => {
                 String::from_utf8(json::to_text(&twin)).unwrap().split_whitespace().collect()
             }

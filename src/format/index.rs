@@ -39,6 +39,8 @@ pub struct IndexCodecs {
 impl IndexCodecs {
     /// What every writer writes: little-endian, C order, with a checksum.
     pub const USUAL: Self = Self { order: None, big_endian: false, checksums: 1 };
+    /// The same without a checksum.
+    pub const BARE: Self = Self { order: None, big_endian: false, checksums: 0 };
 
     /// Reads `index_codecs` of a shard with `rank` dimensions. Where they are absent (the
     /// specification requires them, zarr-python does not), little-endian with a checksum is

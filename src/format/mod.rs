@@ -8,6 +8,7 @@ pub mod back;
 pub mod chunk_key;
 pub mod codec;
 pub mod document;
+pub mod draft2022;
 pub mod fingerprint;
 pub mod grid;
 pub mod index;

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::Coords;
-use super::chunk_key::{KeyEncoding, Separator};
+use super::chunk_key::{KeyEncoding, Prefix, Separator};
 use super::codec::IndexLocation;
 use super::index::{ByteRange, IndexCodecs, ShardIndex};
 use super::json;
@@ -24,7 +24,7 @@ pub fn files() -> Vec<(String, Vec<u8>)> {
         ("zarr.json".to_owned(), json::to_text(&group())),
         ("waves/zarr.json".to_owned(), json::to_text(&array())),
     ];
-    let keys = KeyEncoding { prefixed: true, separator: Separator::Slash };
+    let keys = KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
     let shard = CHUNK * CHUNKS_PER_SHARD;
     for place in boxed(SHAPE.map(|extent| extent.div_ceil(shard))) {
         files.push((format!("waves/{}", keys.chunk_key(&place)), shard_of(&place)));

@@ -53,6 +53,23 @@ pub struct ShardedArray {
     pub view_codecs: Vec<Codec>,
 }
 
+/// An array of shards that are not described as codecs.
+#[derive(Debug)]
+pub struct PlainShards {
+    /// How keys of shards and of chunks are made.
+    pub keys: KeyEncoding,
+    /// Extents in elements.
+    pub shape: Vec<u64>,
+    /// Chunk shape in elements.
+    pub chunk_shape: Vec<u64>,
+    /// Chunks of a shard along each axis.
+    pub chunks_per_shard: Vec<u64>,
+    /// How the index is encoded.
+    pub index_codecs: IndexCodecs,
+    /// Where the index is.
+    pub index_location: IndexLocation,
+}
+
 /// The place of an inner chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Location {
@@ -86,6 +103,39 @@ impl ShardedArray {
         let sharded = Self { keys: array.keys, shard_grid, levels, view_codecs };
         sharded.check(&array.grid)?;
         Ok(Some(sharded))
+    }
+
+    /// The layout of an array of plain shards.
+    pub fn plain(shards: PlainShards) -> Result<Self, MetadataError> {
+        let PlainShards { keys, shape, chunk_shape, chunks_per_shard, .. } = shards;
+        let rank = shape.len();
+        let lists = [("chunk_shape", &chunk_shape), ("chunks_per_shard", &chunks_per_shard)];
+        for (member, list) in lists {
+            if list.len() != rank {
+                return Err(MetadataError::Rank { member, found: list.len(), rank });
+            }
+        }
+        let edge = |(chunk, count): (&u64, &u64)| {
+            let edge = chunk.checked_mul(*count);
+            edge.map(Edges::Equal).ok_or(MetadataError::Limit { what: "elements", limit: u64::MAX })
+        };
+        let pairs = chunk_shape.iter().zip(&chunks_per_shard);
+        let grid = pairs.map(edge).collect::<Result<Vec<_>, _>>()?;
+        let axes = grid.iter().zip(&chunk_shape).zip(&shape);
+        let shard_grid = axes
+            .map(|((edges, chunk), extent)| ShardAxis::new(edges, *chunk, *extent))
+            .collect::<Result<Vec<_>, _>>()?;
+        let level = ShardingLevel {
+            axes: (0..rank).collect(),
+            unit: vec![1; rank],
+            chunk_shape,
+            index_codecs: shards.index_codecs,
+            index_location: shards.index_location,
+            after: Vec::new(),
+        };
+        let sharded = Self { keys, shard_grid, levels: vec![level], view_codecs: Vec::new() };
+        sharded.check(&grid)?;
+        Ok(sharded)
     }
 
     /// Every shard edge must be a multiple of the outermost inner chunk too, not only of the

@@ -499,7 +499,7 @@ struct Staged {
 type Scratch = (u64, OsString, Arc<LiveFile>);
 
 impl Fs {
-    fn is_removed(&self, path: &Path) -> bool {
+    pub(super) fn is_removed(&self, path: &Path) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         matches!(overlay.names().get(path), Some(Name { what: What::Removed, .. }))
     }

@@ -1,14 +1,16 @@
 //! Metadata documents that are written through the mount: translated back to what is stored.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::live::{Bytes, LiveFile, What};
-use super::nodes::{ArrayView, METADATA_FILE, NodeKind, shown};
+use super::nodes::{ArrayView, METADATA_FILE, Node, NodeKind, shown};
 use super::write::Caller;
 use super::{Fs, FsError, Result};
 use crate::format::Coords;
 use crate::format::back::{is_sharded, translate_back, translate_group_back};
+use crate::format::document::Dialect;
+use crate::format::draft2022;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::metadata::MetadataError;
@@ -18,9 +20,9 @@ use crate::store::{Freshness, StagedChunk};
 /// Chunks that are removed in one commit when an array shrinks.
 const REMOVED_AT_ONCE: usize = 1 << 16;
 
-/// Whether a path is that of a metadata document.
+/// Whether a path is called like a metadata document.
 pub(super) fn is_document(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == METADATA_FILE)
+    path.ends_with(METADATA_FILE) || draft2022::is_document(path)
 }
 
 impl Fs {
@@ -32,8 +34,7 @@ impl Fs {
             return Ok(file);
         }
         let attr = self.path_attr(path)?;
-        let directory = path.parent().unwrap_or(Path::new(""));
-        let text = match &self.nodes.node(directory)?.document {
+        let text = match &self.described_node(path)?.1.document {
             Some(document) => document.to_vec(),
             None => self.stored_document(path)?,
         };
@@ -46,6 +47,15 @@ impl Fs {
         }
         self.overlay()?.names().put(path, What::File(Arc::clone(&file)), None);
         Ok(file)
+    }
+
+    /// The directory of the node that a document describes, and the node.
+    fn described_node(&self, path: &Path) -> Result<(PathBuf, Arc<Node>)> {
+        let described = self.nodes.described_by(path)?;
+        let directory =
+            described.unwrap_or_else(|| path.parent().unwrap_or(Path::new("")).to_owned());
+        let node = self.nodes.node(&directory)?;
+        Ok((directory, node))
     }
 
     fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
@@ -77,7 +87,7 @@ impl Fs {
 
     /// Stores a document in the place of the one that is there.
     pub(super) fn write_document(&self, path: &Path, content: &Content) -> Result<()> {
-        let directory = path.parent().unwrap_or(Path::new(""));
+        let (directory, node) = self.described_node(path)?;
         let refused = |error: MetadataError| {
             let error = FsError::Refused { path: path.to_owned(), error };
             log::warn!("{error}");
@@ -85,61 +95,69 @@ impl Fs {
         };
         let text = whole(content)?;
         let new = json::parse(&text).map_err(|error| refused(error.into()))?;
-        let node = self.nodes.node(directory)?;
         match &node.kind {
             NodeKind::Sharded(array) => {
-                let stored =
-                    self.stored(directory).map_err(|e| e.map_or_else(Into::into, refused))?;
-                let back = translate_back(&stored, &new, self.config.level).map_err(refused)?;
-                self.store_document(path, &back)?;
-                self.after_shrinking(directory, array)
+                let stored = self.stored(path).map_err(|e| e.map_or_else(Into::into, refused))?;
+                let (level, dialect) = (self.config.level, Dialect::of(path));
+                let back = translate_back(&stored, &new, level, dialect).map_err(refused)?;
+                self.store_document(path, &directory, &back)?;
+                self.after_shrinking(&directory, array)
             }
             _ => {
                 let mut new = new;
-                let mut lookup = |below: &str| self.stored(&directory.join(below)).ok();
+                let mut lookup =
+                    |below: &str| self.stored(&directory.join(below).join(METADATA_FILE)).ok();
                 let changed = translate_group_back(&mut new, &mut lookup, self.config.level)
                     .map_err(refused)?;
                 if is_sharded(&new) {
                     return Err(refused(MetadataError::ShardedThroughView));
                 }
                 if changed {
-                    self.store_document(path, &new)
+                    self.store_document(path, &directory, &new)
                 } else {
                     self.write_source(path, content)?;
-                    self.nodes.forget(directory);
+                    self.nodes.forget(&directory);
                     Ok(())
                 }
             }
         }
     }
 
-    /// The document of a node, as it is stored.
+    /// A document, as it is stored.
     fn stored(
         &self,
-        directory: &Path,
+        path: &Path,
     ) -> std::result::Result<serde_json::Value, std::result::Result<MetadataError, FsError>> {
-        let text = self.stored_document(&directory.join(METADATA_FILE)).map_err(Err)?;
+        let text = self.stored_document(path).map_err(Err)?;
         json::parse(&text).map_err(|error| Ok(error.into()))
     }
 
-    fn store_document(&self, path: &Path, document: &serde_json::Value) -> Result<()> {
+    fn store_document(
+        &self,
+        path: &Path,
+        directory: &Path,
+        document: &serde_json::Value,
+    ) -> Result<()> {
         self.write_source(path, &Content::Memory(Arc::new(json::to_text(document))))?;
-        self.nodes.forget(path.parent().unwrap_or(Path::new("")));
+        self.nodes.forget(directory);
         Ok(())
     }
 
     /// Removes a document. That of a sharded array stays as long as its chunks are there: without
     /// it its shards would be taken for chunks.
     pub(super) fn remove_document(&self, path: &Path) -> Result<()> {
-        let directory = path.parent().unwrap_or(Path::new(""));
-        if let NodeKind::Sharded(_) = &self.nodes.node(directory)?.kind {
+        let (directory, node) = self.described_node(path)?;
+        // Where data and metadata are apart, the data may be gone already.
+        if let NodeKind::Sharded(_) = &node.kind
+            && self.storage.lstat(&directory).is_ok()
+        {
             let mut names = self.overlay()?.names();
             names.put(path, What::Removed, None);
             return Ok(());
         }
         self.remove_name(path)?;
         self.storage.remove_file(path)?;
-        self.nodes.forget(directory);
+        self.nodes.forget(&directory);
         Ok(())
     }
 
@@ -155,8 +173,12 @@ impl Fs {
                 // Not there if there was no chunk.
                 let _ = self.storage.remove_directory(&path.join(key));
             }
-            let document = path.join(METADATA_FILE);
-            self.storage.remove_file(&document)?;
+            // Beside its data it goes with them; elsewhere if it was removed.
+            let document = self.nodes.document_path(path)?;
+            if document.starts_with(path) || self.is_removed(&document) {
+                self.storage.remove_file(&document)?;
+                self.overlay()?.names().take(&document);
+            }
         }
         let removed = self.storage.remove_directory(path);
         if removed.is_ok() {
@@ -207,7 +229,7 @@ impl Fs {
             let outcomes = self.store.commit(&before.source, &chunks, self.config.writing.policy);
             outcomes.into_iter().try_for_each(|outcome| outcome.map_err(FsError::Commit))
         };
-        self.each_shard(before, &mut |shard| {
+        self.store.each_shard(&before.source, &mut |shard| -> Result<()> {
             for chunk in super::directory::chunks_below(before, &[], shard) {
                 if !outside(&chunk) {
                     continue;
@@ -220,16 +242,6 @@ impl Fs {
             if removed.len() >= REMOVED_AT_ONCE { flush(&mut removed) } else { Ok(()) }
         })?;
         flush(&mut removed)
-    }
-
-    /// Calls `visit` for the coordinates of each shard.
-    fn each_shard(
-        &self,
-        array: &ArrayView,
-        visit: &mut dyn FnMut(&[u64]) -> Result<()>,
-    ) -> Result<()> {
-        let shards = self.store.shards_below(&array.source, &[], usize::MAX)?;
-        shards.iter().try_for_each(|shard| visit(shard))
     }
 }
 

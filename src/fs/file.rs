@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::live::LiveFile;
-use super::{ArrayView, Attr, Fs, FsError, METADATA_FILE, Result, Target};
+use super::{ArrayView, Attr, Fs, FsError, Result, Target};
 use crate::format::Coords;
 use crate::store::storage::{FileKind, Stat, StorageFile};
 use crate::store::{Chunk, ChunkReader, Freshness};
@@ -204,8 +204,8 @@ impl Fs {
     }
 
     fn open_path(&self, path: &Path) -> Result<Handle> {
-        if path.file_name().is_some_and(|name| name == METADATA_FILE)
-            && let Some(document) = &self.nodes.node(path.parent().unwrap_or(path))?.document
+        if let Some(described) = self.nodes.described_by(path)?
+            && let Some(document) = &self.nodes.node(&described)?.document
         {
             return Ok(Handle::Text(Arc::clone(document)));
         }

@@ -196,8 +196,8 @@ impl Fs {
             return Ok(self.config.ownership.attr(inode::ROOT, &stat));
         };
         let (ownership, ino) = (&self.config.ownership, Paths::number(path));
-        if path.file_name() == Some(OsStr::new(METADATA_FILE))
-            && let node = self.nodes.node(directory)?
+        if let Some(described) = self.nodes.described_by(path)?
+            && let node = self.nodes.node(&described)?
             && let (Some(document), Some(stat)) = (&node.document, &node.stat)
         {
             return Ok(ownership.file(ino, stat, document.len() as u64));

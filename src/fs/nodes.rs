@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use std::collections::HashMap;
 
 use crate::format::back::is_sharded;
-use crate::format::document::{Shown, show};
+use crate::format::document::{Dialect, Shown, show};
+use crate::format::draft2022;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::metadata::MetadataError;
@@ -46,6 +47,9 @@ pub enum NodeKind {
     Inherited,
     /// A group or an array that is shown as it is stored.
     AsStored,
+    /// A hierarchy of the draft of 2022 ([`crate::format::draft2022`]): metadata and data of its
+    /// nodes are apart.
+    Draft2022,
     /// A sharded array.
     Sharded(Arc<ArrayView>),
     /// A node whose metadata cannot be used.
@@ -116,7 +120,7 @@ impl Nodes {
             return Ok(Arc::clone(node));
         }
         let checked = Instant::now();
-        let stat = self.storage.stat(&directory.join(METADATA_FILE));
+        let stat = self.storage.stat(&self.document_path(directory)?);
         if let Some(node) = cached
             && let Some(same) = unchanged(&node, stat.as_ref(), checked)
         {
@@ -147,8 +151,37 @@ impl Nodes {
 
     /// Reads the node at `directory` anew and tells what is wrong with it.
     pub fn check(&self, directory: &Path) -> Result<Node, NodeError> {
-        let stat = self.storage.stat(&directory.join(METADATA_FILE));
+        let stat = self.storage.stat(&self.document_path(directory)?);
         self.load(directory, stat, Instant::now()).map_err(|(_, error)| error)
+    }
+
+    /// The path of the document that describes the node at `directory`, if there is one.
+    pub fn document_path(&self, directory: &Path) -> std::io::Result<PathBuf> {
+        for (hierarchy, document) in draft2022::documents(directory) {
+            if self.is_draft(hierarchy)? {
+                return Ok(document);
+            }
+        }
+        Ok(directory.join(METADATA_FILE))
+    }
+
+    /// The directory of the node that a document describes; None if the path is that of none.
+    pub fn described_by(&self, path: &Path) -> std::io::Result<Option<PathBuf>> {
+        let directory = match path.parent() {
+            Some(directory) if path.ends_with(METADATA_FILE) => directory.to_owned(),
+            _ => {
+                let mut described = draft2022::described(path);
+                match described.find(|(hierarchy, _)| self.is_draft(hierarchy).unwrap_or(false)) {
+                    Some((_, directory)) => directory,
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok((self.document_path(&directory)? == path).then_some(directory))
+    }
+
+    fn is_draft(&self, directory: &Path) -> std::io::Result<bool> {
+        Ok(matches!(self.node(directory)?.kind, NodeKind::Draft2022))
     }
 
     /// What files in `directory` belong to: its own node or the nearest one above, and where that
@@ -192,7 +225,7 @@ impl Nodes {
         stat: std::io::Result<Stat>,
         checked: Instant,
     ) -> Result<Node, (Option<Stat>, NodeError)> {
-        let path = directory.join(METADATA_FILE);
+        let path = self.document_path(directory).map_err(|error| (None, error.into()))?;
         let stat = match stat {
             Ok(stat) => stat,
             Err(error) if is_absent(&error) && is_gone(&*self.storage, &path) => {
@@ -204,7 +237,14 @@ impl Nodes {
         let text = self.read(&path, &stat).map_err(fail)?;
         let document =
             json::parse(&text).map_err(|error| fail(NodeError::Metadata(error.into())))?;
-        let (kind, document) = match show(document, self.level).map_err(|e| fail(e.into()))? {
+        let dialect = Dialect::of(&path);
+        let is_draft = || draft2022::is_hierarchy(&document).map_err(|e| fail(e.into()));
+        if dialect == Dialect::V3 && is_draft()? {
+            let (kind, stat) = (NodeKind::Draft2022, Some(stat));
+            return Ok(Node { kind, document: None, stat, checked });
+        }
+        let shown = show(document, self.level, dialect).map_err(|e| fail(e.into()))?;
+        let (kind, document) = match shown {
             Shown::AsStored => (NodeKind::AsStored, None),
             Shown::Group(twin) => (NodeKind::AsStored, Some(twin)),
             Shown::Array(layout, twin) => {
@@ -316,31 +356,72 @@ fn is_absent(error: &std::io::Error) -> bool {
 pub fn sharded_arrays(storage: &dyn Storage) -> std::io::Result<Vec<PathBuf>> {
     let (mut found, mut directories) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(directory) = directories.pop() {
-        let document = storage.open(&directory.join(METADATA_FILE)).and_then(|file| {
-            let size = file.stat()?.size.min(MAX_METADATA_BYTES);
-            let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
-            let read = file.read_at(&mut text, 0)?;
-            text.truncate(read);
-            Ok(text)
-        });
-        let document = document.ok().and_then(|text| json::parse(&text).ok());
-        if let Some(document) = document
-            && document.get("node_type").and_then(serde_json::Value::as_str) == Some("array")
-        {
-            if is_sharded(&document) {
-                found.push(directory);
+        let document = document_at(storage, &directory.join(METADATA_FILE));
+        if let Some(document) = document {
+            if draft2022::is_hierarchy(&document).unwrap_or(false) {
+                find_in_draft(storage, &directory, &mut found)?;
+                continue;
             }
-            // Below an array there are chunks only.
-            continue;
+            if document.get("node_type").and_then(serde_json::Value::as_str) == Some("array") {
+                if is_sharded(&document) {
+                    found.push(directory);
+                }
+                // Below an array there are chunks only.
+                continue;
+            }
         }
-        storage.list(&directory, 0, &mut |item| {
-            if item.kind == Some(FileKind::Directory) {
-                directories.push(directory.join(item.name));
+        each_entry(storage, &directory, &mut |path, kind| {
+            if kind == Some(FileKind::Directory) {
+                directories.push(path);
             }
-            std::ops::ControlFlow::Continue(())
         })?;
     }
     Ok(found)
+}
+
+/// The same for a hierarchy of the draft of 2022: its arrays' documents stand together.
+fn find_in_draft(
+    storage: &dyn Storage,
+    hierarchy: &Path,
+    found: &mut Vec<PathBuf>,
+) -> std::io::Result<()> {
+    let mut directories = vec![draft2022::metadata_directory(hierarchy)];
+    while let Some(directory) = directories.pop() {
+        each_entry(storage, &directory, &mut |path, kind| {
+            if kind == Some(FileKind::Directory) {
+                directories.push(path);
+            } else if let Some(data) = draft2022::data_of(hierarchy, &path)
+                && document_at(storage, &path).is_some_and(|document| is_sharded(&document))
+            {
+                found.push(data);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn each_entry(
+    storage: &dyn Storage,
+    directory: &Path,
+    act: &mut dyn FnMut(PathBuf, Option<FileKind>),
+) -> std::io::Result<()> {
+    storage.list(directory, 0, &mut |item| {
+        act(directory.join(item.name), item.kind);
+        std::ops::ControlFlow::Continue(())
+    })
+}
+
+/// A document, if it can be read.
+fn document_at(storage: &dyn Storage, path: &Path) -> Option<serde_json::Value> {
+    let read = || {
+        let file = storage.open(path)?;
+        let size = file.stat()?.size.min(MAX_METADATA_BYTES);
+        let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
+        let read = file.read_at(&mut text, 0)?;
+        text.truncate(read);
+        std::io::Result::Ok(text)
+    };
+    json::parse(&read().ok()?).ok()
 }
 
 /// A sharded array of a source, or its directory and what is wrong with it.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::control::DIRECTORY_NAME;
 use super::live::Place;
-use super::nodes::{METADATA_FILE, NodeKind};
+use super::document::is_document;
+use super::nodes::NodeKind;
 use super::{Fs, FsError, Result, Target};
-use crate::format::chunk_key::number;
+use crate::format::chunk_key::Prefix;
 
 /// What a name in a directory of the view is for.
 pub(super) enum Slot {
@@ -65,15 +66,17 @@ impl Fs {
         let text = name.to_str();
         match target {
             Target::Tree(array, coords) => {
+                let keys = array.source.layout.keys;
+                let coord = text.and_then(|name| keys.parse_part(coords.len(), name));
                 let child = text.and_then(|name| array.tree.child(&coords, name));
                 Ok(match child {
                     Some(coords) => in_tree(path, Place { array, coords }),
-                    None if text.and_then(number).is_some() => Slot::Outside,
+                    None if coord.is_some() => Slot::Outside,
                     None => Slot::Scratch(path),
                 })
             }
             _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
-            _ if name == METADATA_FILE => Ok(Slot::Document(path)),
+            _ if is_document(&path) => Ok(Slot::Document(path)),
             _ => {
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
                     && let Some(text) = text
@@ -87,7 +90,7 @@ impl Fs {
                 }
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
                     && array.tree.top_depth() == array.tree.rank()
-                    && resembles_chunk(name, array.source.layout.keys.prefixed)
+                    && resembles_chunk(name, array.source.layout.keys.prefix)
                     && !self.is_in_source(&path)
                 {
                     return Ok(Slot::Scratch(path));
@@ -103,11 +106,11 @@ impl Fs {
 }
 
 /// Whether a file is called like a chunk, but for what follows: temporary files and locks are.
-fn resembles_chunk(name: &OsStr, prefixed: bool) -> bool {
-    match name.as_encoded_bytes() {
-        [b'c', b'.', ..] => prefixed,
-        [first, ..] => !prefixed && first.is_ascii_digit(),
-        [] => false,
+fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
+    match (prefix, name.as_encoded_bytes()) {
+        (Prefix::None, [first, ..]) | (Prefix::Joined, [b'c', first, ..]) => first.is_ascii_digit(),
+        (Prefix::Apart, [b'c', b'.', ..]) => true,
+        _ => false,
     }
 }
 

@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime};
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::storage::{FileKind, Stat};
 use super::{ShardStore, SourceArray, io_error, lock};
-use crate::format::chunk_key::{Separator, number};
+use crate::format::Coords;
+use crate::format::chunk_key::Separator;
+use crate::format::grid::{ShardAxis, unravel};
 
 /// Shards in a window.
 const WINDOW_SHARDS: usize = 1 << 18;
@@ -123,7 +125,46 @@ impl ShardStore {
         true
     }
 
-    /// Shards below the leading shard coordinates `prefix`, at most `limit` and one more.
+    /// Does something with the coordinates of each shard, as they are found; stops at an error.
+    pub fn each_shard<E: From<StoreError>>(
+        &self,
+        array: &SourceArray,
+        act: &mut dyn FnMut(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.each_shard_below(array, &mut Vec::new(), act)
+    }
+
+    fn each_shard_below<E: From<StoreError>>(
+        &self,
+        array: &SourceArray,
+        prefix: &mut Coords,
+        act: &mut dyn FnMut(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if prefix.len() == array.layout.rank() {
+            return act(prefix);
+        }
+        let shards: Coords = array.layout.shard_grid.iter().map(ShardAxis::shards).collect();
+        let mut from = 0;
+        loop {
+            let window = self.shard_window(array, prefix, from)?;
+            for number in window.from(from) {
+                if is_flat(array) {
+                    act(&unravel(*number, &shards))?;
+                } else {
+                    prefix.push(*number);
+                    self.each_shard_below(array, prefix, act)?;
+                    prefix.pop();
+                }
+            }
+            match window.numbers.last() {
+                Some(last) if !window.complete => from = last + 1,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Shards below the leading shard coordinates `prefix`, at most `limit` and one more, of an
+    /// array whose keys have a directory for each axis.
     pub fn shards_below(
         &self,
         array: &SourceArray,
@@ -176,7 +217,7 @@ fn shard_number(array: &SourceArray, prefix: &[u64], name: &str) -> Option<u64> 
         })
     } else {
         let shards = grid.get(prefix.len())?.shards();
-        number(name).filter(|coord| *coord < shards)
+        array.layout.keys.parse_part(prefix.len(), name).filter(|coord| *coord < shards)
     }
 }
 

@@ -10,14 +10,11 @@ use std::sync::Arc;
 use super::blob::bytes_of;
 use super::error::{Damage, StoreError};
 use super::journal::Journal;
-use super::listing::is_flat;
 use super::lock::ShardLock;
 use super::storage::{FileKind, Stat, StorageFile};
 use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
-use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::codec::IndexLocation;
-use crate::format::grid::{ShardAxis, unravel};
 use crate::format::index::{ByteRange, EntryError, ShardIndex, product};
 use crate::format::search::{FoundIndex, IndexSearch};
 
@@ -67,42 +64,12 @@ impl ShardStore {
         faulty: &mut dyn FnMut(FaultyShard) -> Result<(), StoreError>,
     ) -> Result<u64, StoreError> {
         let mut shards = 0;
-        self.each_shard(array, &mut Vec::new(), &mut |coords| {
+        self.each_shard(array, &mut |coords| -> Result<(), StoreError> {
             let Some(shard) = self.shard(array, coords, Freshness::Again)? else { return Ok(()) };
             shards += 1;
             self.examine(array, coords, &shard)?.map_or(Ok(()), &mut *faulty)
         })?;
         Ok(shards)
-    }
-
-    fn each_shard(
-        &self,
-        array: &SourceArray,
-        prefix: &mut Coords,
-        act: &mut dyn FnMut(&[u64]) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let (rank, flat) = (array.layout.rank(), is_flat(array));
-        if prefix.len() == rank {
-            return act(prefix);
-        }
-        let shards: Coords = array.layout.shard_grid.iter().map(ShardAxis::shards).collect();
-        let mut from = 0;
-        loop {
-            let window = self.shard_window(array, prefix, from)?;
-            for number in window.from(from) {
-                if flat {
-                    act(&unravel(*number, &shards))?;
-                } else {
-                    prefix.push(*number);
-                    self.each_shard(array, prefix, act)?;
-                    prefix.pop();
-                }
-            }
-            match window.numbers.last() {
-                Some(last) if !window.complete => from = last + 1,
-                _ => return Ok(()),
-            }
-        }
     }
 
     fn examine(

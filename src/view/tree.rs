@@ -11,7 +11,7 @@
 //! ```
 
 use crate::format::Coords;
-use crate::format::chunk_key::{KeyEncoding, Separator, number};
+use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::limits::MAX_TREE_NODES;
 use crate::format::metadata::MetadataError;
 
@@ -63,7 +63,7 @@ impl ChunkTree {
 
     /// Depth of the nodes that lie in the array's own directory.
     pub fn top_depth(&self) -> usize {
-        if self.is_flat() { self.rank() } else { usize::from(!self.keys.prefixed) }
+        if self.is_flat() { self.rank() } else { usize::from(self.keys.prefix != Prefix::Apart) }
     }
 
     /// The number of the node that the coordinates, as many as its depth, stand for.
@@ -94,20 +94,23 @@ impl ChunkTree {
             let within = coords.iter().zip(&self.grid).all(|(coord, extent)| coord < extent);
             return within.then_some(coords);
         }
-        if self.keys.prefixed { (name == "c").then(Vec::new) } else { self.child(&[], name) }
+        match self.keys.prefix {
+            Prefix::Apart => (name == "c").then(Vec::new),
+            Prefix::None | Prefix::Joined => self.child(&[], name),
+        }
     }
 
     /// The node of that name in the directory `parent`.
     pub fn child(&self, parent: &[u64], name: &str) -> Option<Coords> {
         let extent = *self.grid.get(parent.len())?;
-        let coord = number(name).filter(|coord| *coord < extent)?;
+        let coord = self.keys.parse_part(parent.len(), name).filter(|coord| *coord < extent)?;
         Some([parent, &[coord]].concat())
     }
 
     /// The name of a node in its directory.
     pub fn name(&self, coords: &[u64]) -> String {
-        match coords.last() {
-            Some(coord) if !self.is_flat() => coord.to_string(),
+        match coords.split_last() {
+            Some((coord, above)) if !self.is_flat() => self.keys.part(above.len(), *coord),
             _ => self.keys.chunk_key(coords),
         }
     }
@@ -155,7 +158,7 @@ mod tests {
 
     #[test]
     fn an_absurd_grid_is_refused() {
-        let keys = KeyEncoding { prefixed: true, separator: Separator::Slash };
+        let keys = KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
         for grid in [vec![1 << 60], vec![1 << 40, 1 << 40], vec![u64::MAX]] {
             ChunkTree::new(keys, grid).unwrap_err();
         }

@@ -1060,6 +1060,19 @@ shrunk() {
     settled
 }
 at_once "an array shrinks: chunks outside are removed" shrunk renamed
+
+shrunk_flat() {
+    fresh dot
+    edit renamed 'm["shape"] = [11, 20]'
+    (cd "$want" && rm -f c.3.* c.4.* c.*.{5..10})
+    same_files "$MP"
+    sync "$MP"
+    in_shards --mounted
+    edit renamed 'm["shape"] = [20, 44]'
+    sleep 1.1
+    settled
+}
+at_once "an array shrinks, all chunks in one directory" shrunk_flat
 at_once "an array shrinks, zarr.json written in place" shrunk in-place
 
 shrunk_keeping() {

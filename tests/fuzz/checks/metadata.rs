@@ -1,7 +1,7 @@
 //! `zarr.json`: from its bytes to the numbers of its chunks.
 
 use serde_json::Value;
-use shardfs::format::document::{Shown, show};
+use shardfs::format::document::{Dialect, Shown, show};
 use shardfs::format::index::product;
 use shardfs::format::json;
 use shardfs::format::limits::{MAX_RANK, MAX_SHARDING_LEVELS, MAX_TREE_NODES};
@@ -29,8 +29,16 @@ pub fn metadata(bytes: &[u8]) {
     survives_as_text(&document, bytes.len());
     let show = |document: &Value, level| {
         let document = document.clone();
-        within(SHOWN * bytes.len() + SLACK, || show(document, level))
+        within(SHOWN * bytes.len() + SLACK, || show(document, level, Dialect::V3))
     };
+    let draft = document.clone();
+    if let Ok(Shown::Array(array, twin)) = within(SHOWN * bytes.len() + SLACK, || {
+        shardfs::format::document::show(draft, None, Dialect::Draft2022)
+    }) {
+        assert_eq!(array.chunk_grid().len(), array.rank());
+        let again = shardfs::format::document::show(twin, None, Dialect::Draft2022);
+        assert!(matches!(again, Ok(Shown::AsStored)), "a twin is not sharded");
+    }
     match show(&document, Some(0)) {
         Ok(Shown::AsStored) | Err(_) => (),
         Ok(shown) => panic!("rewritten at level 0: {shown:?}"),
