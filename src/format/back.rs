@@ -7,8 +7,8 @@
 use serde_json::{Map, Value};
 
 use super::codec::{Codec, parse_chain};
-use super::draft2022;
 use super::document::{Dialect, Shown, show};
+use super::draft2022;
 use super::metadata::MetadataError;
 
 /// Members that may change.
@@ -101,6 +101,8 @@ fn same_member(member: &str, shown: Option<&Value>, written: Option<&Value>) -> 
         {
             empty.is_empty()
         }
+        // zarr-python of the draft of 2022 repeats the separator here, until it resizes an array.
+        ("dimension_separator", Some(_), None) => true,
         ("consolidated_metadata", _, Some(Value::Null)) => shown.is_none_or(Value::is_null),
         ("chunk_grid" | "chunk_key_encoding" | "data_type", Some(shown), Some(written)) => {
             same(&named(shown), &named(written))

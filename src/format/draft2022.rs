@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn a_sharded_array_is_read() {
-        let layout = parse(&array(&json!([7, 9]), &json!([2, 3]), &json!([2, 2]))).unwrap().unwrap();
+        let layout =
+            parse(&array(&json!([7, 9]), &json!([2, 3]), &json!([2, 2]))).unwrap().unwrap();
         assert_eq!((layout.chunk_grid(), layout.chunk_shape()), (vec![4, 3], &[2, 3][..]));
         assert_eq!(layout.keys.chunk_key(&[1, 0]), "c1/0");
         let scalar = parse(&array(&json!([]), &json!([]), &json!([1]))).unwrap().unwrap();

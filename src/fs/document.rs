@@ -1,5 +1,6 @@
 //! Metadata documents that are written through the mount: translated back to what is stored.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -168,11 +169,7 @@ impl Fs {
         {
             self.commit(path)?;
             self.store.finish_commits(&array.source)?;
-            let key = array.source.layout.keys.key(&[]);
-            if !key.is_empty() && !array.tree.is_flat() {
-                // Not there if there was no chunk.
-                let _ = self.storage.remove_directory(&path.join(key));
-            }
+            self.remove_empty_directories(array);
             // Beside its data it goes with them; elsewhere if it was removed.
             let document = self.nodes.document_path(path)?;
             if document.starts_with(path) || self.is_removed(&document) {
@@ -189,6 +186,34 @@ impl Fs {
         }
         self.nodes.forget(path);
         Ok(removed?)
+    }
+
+    /// Removes the directories of shards in which nothing is left, those that the view does not
+    /// reach any more as well.
+    fn remove_empty_directories(&self, array: &ArrayView) {
+        let (source, rank) = (&array.source, array.tree.rank());
+        if array.tree.is_flat() {
+            return;
+        }
+        let mut found = vec![(source.path.clone(), array.tree.top_depth())];
+        let mut at = 0;
+        while let Some((directory, depth)) = found.get(at).cloned() {
+            at += 1;
+            // One that is not there, or cannot be listed, is not empty either.
+            let _ = self.storage.list(&directory, 0, &mut |item| {
+                let is_own = |name| match depth {
+                    0 => source.layout.keys.claims(name, rank),
+                    depth => source.layout.keys.parse_part(depth - 1, name).is_some(),
+                };
+                if depth < rank && item.name.to_str().is_some_and(is_own) {
+                    found.push((directory.join(item.name), depth + 1));
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        for (directory, _) in found.iter().skip(1).rev() {
+            let _ = self.storage.remove_directory(directory);
+        }
     }
 
     /// Removes documents that were removed while their array was not empty.
@@ -241,7 +266,9 @@ impl Fs {
             }
             if removed.len() >= REMOVED_AT_ONCE { flush(&mut removed) } else { Ok(()) }
         })?;
-        flush(&mut removed)
+        flush(&mut removed)?;
+        self.remove_empty_directories(before);
+        Ok(())
     }
 }
 

@@ -390,7 +390,7 @@ impl Fs {
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// Its metadata cannot be used.
-    #[error(transparent)]
+    #[error("{METADATA_FILE}: {0}")]
     Node(#[from] NodeError),
     /// It has no metadata.
     #[error("it is not a Zarr v3 array or hierarchy: no {METADATA_FILE} in it or right below it")]

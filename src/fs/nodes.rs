@@ -68,20 +68,20 @@ pub struct Node {
     checked: Instant,
 }
 
-/// Why a node's metadata cannot be used.
+/// Why a node's document cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// It cannot be read.
-    #[error("{METADATA_FILE} cannot be read: {0}")]
+    #[error("it cannot be read: {0}")]
     Io(#[from] std::io::Error),
     /// It is no file.
-    #[error("{METADATA_FILE} is {0}, not a regular file")]
+    #[error("it is {0}, not a regular file")]
     NotAFile(FileKind),
     /// It is absurdly long.
-    #[error("{METADATA_FILE} has {0} bytes, the limit is {MAX_METADATA_BYTES}")]
+    #[error("it has {0} bytes, the limit is {MAX_METADATA_BYTES}")]
     TooLong(u64),
     /// It says nothing that can be used.
-    #[error("{METADATA_FILE}: {0}")]
+    #[error("{0}")]
     Metadata(#[from] MetadataError),
 }
 
@@ -130,8 +130,9 @@ impl Nodes {
             Ok(node) => Ok(self.keep(directory, node)),
             Err((_, NodeError::Io(error))) if !is_lasting(&error) => Err(error),
             Err((stat, error)) => {
-                let name = shown(directory);
-                log::warn!("{name}: {error}; it is shown as stored, without its data");
+                let document = self.document_path(directory)?;
+                let document = document.display();
+                log::warn!("{document}: {error}; the node is shown as stored, without its data");
                 let node = Node { kind: NodeKind::Bad, document: None, stat, checked };
                 Ok(self.keep(directory, node))
             }

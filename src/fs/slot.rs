@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::control::DIRECTORY_NAME;
-use super::live::Place;
 use super::document::is_document;
+use super::live::Place;
 use super::nodes::NodeKind;
 use super::{Fs, FsError, Result, Target};
 use crate::format::chunk_key::Prefix;

@@ -14,6 +14,8 @@ venvs=${SHARDFS_VENVS:-$repo/target/venvs}
 node=${SHARDFS_NODE:-$repo/target/node}
 
 python_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 zarrs==0.2.3)
+# The last release but two that had the storage transformer of the draft of 2022.  It imports its own tests.
+draft_packages=(zarr==2.16.1 numcodecs==0.12.1 numpy==1.24.4 pytest==8.4.2)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
 
 # --- Debian packages -------------------------------------------------------------------------------
@@ -37,12 +39,18 @@ fi
 # A stamp with the versions in it is written last, so an interrupted or older setup is done again.
 up_to_date() { [[ -f $1 && $(<"$1") == "$2" ]]; }
 
-if ! up_to_date "$venvs/clients/stamp" "${python_packages[*]}"; then
-    rm -rf "$venvs/clients"
-    python3 -m venv "$venvs/clients"
-    "$venvs/clients/bin/pip" install --quiet --disable-pip-version-check "${python_packages[@]}"
-    echo "${python_packages[*]}" >"$venvs/clients/stamp"
-fi
+python_environment() {
+    local name=$1
+    shift
+    if ! up_to_date "$venvs/$name/stamp" "$*"; then
+        rm -rf "${venvs:?}/$name"
+        python3 -m venv "$venvs/$name"
+        "$venvs/$name/bin/pip" install --quiet --disable-pip-version-check "$@"
+        echo "$*" >"$venvs/$name/stamp"
+    fi
+}
+python_environment clients "${python_packages[@]}"
+python_environment draft2022 "${draft_packages[@]}"
 
 if ! up_to_date "$node/stamp" "${node_packages[*]}"; then
     mkdir -p "$node"

@@ -974,7 +974,7 @@ at_once "a sharded zarr.json is refused, for there are no shards to be written t
 
 # edit HOW SNIPPET: changes the document "m" of the mounted array as writers do
 edit() {
-    python3 - "$MP/zarr.json" "$1" "$2" <<'PY'
+    python3 - "$MP/${3:-}zarr.json" "$1" "$2" <<'PY'
 import json
 import os
 import sys
@@ -1060,6 +1060,15 @@ shrunk() {
     settled
 }
 at_once "an array shrinks: chunks outside are removed" shrunk renamed
+
+shrunk_and_removed() {
+    fresh_group
+    edit renamed 'm["shape"] = [s // 3 for s in m["shape"]]' waves/
+    sync "$MP"
+    rm -r "$MP/waves"
+    [[ $(ls -A "$source") == zarr.json ]]
+}
+at_once "an array that has shrunk is removed: nothing is left of it" shrunk_and_removed
 
 shrunk_flat() {
     fresh dot
