@@ -110,7 +110,7 @@ impl<'a> Array<'a> {
 
 fn cases() -> Vec<Case> {
     let all = [power::plain(false), power::plain(true), power::other_indexes(), power::nested()];
-    all.into_iter().flatten().chain(power::others()).collect()
+    all.into_iter().flatten().chain(power::others()).chain(power::draft()).collect()
 }
 
 /// Two chunks of one shard that exist, where there are two.

@@ -600,6 +600,11 @@ fn power_cuts_with_turned_checked_and_single_chunks_leave_old_or_new_chunks() {
 }
 
 #[test]
+fn power_cuts_with_shards_of_the_draft_of_2022_leave_old_or_new_chunks() {
+    power_cuts("draft of 2022", &power::draft(), 4);
+}
+
+#[test]
 fn faults_with_plain_shards_lose_nothing_and_commits_can_be_tried_again() {
     let cases = power::plain(false).into_iter().chain(power::plain(true)).collect::<Vec<_>>();
     faults("faults, plain", &cases, 3, 40);
@@ -607,7 +612,7 @@ fn faults_with_plain_shards_lose_nothing_and_commits_can_be_tried_again() {
 
 #[test]
 fn faults_with_other_shards_lose_nothing_and_commits_can_be_tried_again() {
-    let cases = [power::other_indexes(), power::nested(), power::others()];
+    let cases = [power::other_indexes(), power::nested(), power::others(), power::draft()];
     let cases: Vec<Case> = cases.into_iter().flatten().collect();
     faults("faults, others", &cases, 2, 100);
 }

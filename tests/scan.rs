@@ -16,7 +16,7 @@ use support::{IndexKind, places};
 
 fn cases() -> Vec<Case> {
     let all = [power::plain(false), power::plain(true), power::other_indexes(), power::nested()];
-    all.into_iter().flatten().chain(power::others()).collect()
+    all.into_iter().flatten().chain(power::others()).chain(power::draft()).collect()
 }
 
 /// Whether an older index of such shards can be found.

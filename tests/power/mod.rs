@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardfs::format::draft2022;
 use shardfs::format::sharding::parse_document;
 use shardfs::store::content::Content;
 use shardfs::store::memory::MemoryStorage;
@@ -87,7 +88,10 @@ impl Case {
                 model.chunks.insert(coords, rng.bytes(length));
             }
         }
-        let layout = parse_document(&model.metadata(), None).unwrap().unwrap();
+        let layout = match keys.0 {
+            "draft2022" => draft2022::parse(&model.draft_metadata()).unwrap().unwrap(),
+            _ => parse_document(&model.metadata(), None).unwrap().unwrap(),
+        };
         Self { name, model, array: SourceArray { id: 1, path: ARRAY.into(), layout } }
     }
 
@@ -192,6 +196,16 @@ pub fn others() -> Vec<Case> {
         Case::new("checksum over it, start", &[9], vec![after(true)], separate),
         Case::new("scalar", &[], vec![scalar(false)], separate),
         Case::new("scalar, start", &[], vec![scalar(true)], separate),
+    ]
+}
+
+/// Arrays of the draft of 2022.
+pub fn draft() -> Vec<Case> {
+    let bare = |per_shard: &[u64]| vec![level(per_shard, IndexKind::NoChecksum, false)];
+    vec![
+        Case::new("draft of 2022", &[6, 4], bare(&[2, 2]), ("draft2022", "/")),
+        Case::new("draft of 2022, flat", &[12], bare(&[4]), ("draft2022", ".")),
+        Case::new("draft of 2022, scalar", &[], bare(&[]), ("draft2022", "/")),
     ]
 }
 

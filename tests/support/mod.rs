@@ -39,6 +39,7 @@ pub struct Model {
     /// Shape of the innermost chunks, along the array's axes.
     pub chunk: Coords,
     pub levels: Vec<Level>,
+    /// Name and separator of the key encoding; "draft2022" has documents of its own.
     pub keys: (&'static str, &'static str),
     pub chunks: BTreeMap<Coords, Vec<u8>>,
 }
@@ -67,6 +68,8 @@ impl Model {
         match (name, coords.is_empty()) {
             ("default", true) => "c".to_owned(),
             ("default", false) => format!("c{separator}{}", numbers.join(separator)),
+            ("draft2022", true) => "c0".to_owned(),
+            ("draft2022", false) => format!("c{}", numbers.join(separator)),
             (_, true) => "0".to_owned(),
             (_, false) => numbers.join(separator),
         }
@@ -78,6 +81,20 @@ impl Model {
         let within = |coords: &Coords| coords.iter().zip(&grid).all(|(c, n)| c < n);
         let chunks = self.chunks.iter().filter(|(coords, _)| within(coords));
         chunks.map(|(coords, bytes)| (self.key(coords), bytes.clone())).collect()
+    }
+
+    /// The document of an array of the draft of 2022, which has one level of shards with bare
+    /// indexes at their end.
+    pub fn draft_metadata(&self) -> Value {
+        let chunks_per_shard = if self.shape.is_empty() { vec![1] } else { self.per_shard() };
+        json!({
+            "shape": self.shape, "data_type": "u1", "fill_value": 0, "attributes": {},
+            "chunk_grid": {"type": "regular", "chunk_shape": self.chunk, "separator": self.keys.1},
+            "storage_transformers": [{
+                "extension": "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
+                "type": "indexed", "configuration": {"chunks_per_shard": chunks_per_shard},
+            }],
+        })
     }
 
     /// The metadata document.
