@@ -5,8 +5,10 @@
 
 pub mod after;
 pub mod back;
+pub mod bloscpack;
 pub mod chunk_key;
 pub mod codec;
+pub mod digest;
 pub mod document;
 pub mod draft2022;
 pub mod fingerprint;

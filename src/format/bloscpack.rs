@@ -1,0 +1,398 @@
+//! Bloscpack: Blosc buffers one after the other in one file, format version 3.
+//!
+//! ```text
+//! file      | header | metadata, if any | offsets, if any | chunk | digest | chunk | digest | ...
+//!
+//! header, 32 bytes, little-endian
+//!   0  "blpk"
+//!   4  u8   format version: 3
+//!   5  u8   options: 1 there are offsets, 2 there is metadata
+//!   6  u8   checksum of chunks: number of a digest
+//!   7  u8   size of an item in bytes
+//!   8  i32  bytes of a chunk before compression; -1 unknown
+//!  12  i32  bytes of the last one
+//!  16  i64  chunks; -1 unknown
+//!  24  i64  spare entries of the offsets        (the design document: i32 length of the metadata,
+//!                                               4 reserved bytes)
+//!
+//! metadata  32 bytes of its own header, the text, zeros up to the room it has, its digest
+//!   0  8 bytes  "JSON"                          (the design document: the bare text alone)
+//!   8  u8   options
+//!   9  u8   checksum: number of a digest
+//!  10  u8   codec: 0 none, 1 zlib
+//!  11  u8   its level
+//!  12  u32  length of the text
+//!  16  u32  room
+//!  20  u32  length as stored
+//!  24  8 bytes  of the user
+//!
+//! offsets   i64 for each chunk and each spare entry, from the file's first byte; -1 unknown
+//!
+//! chunk     a Blosc 1 buffer
+//!   0  u8   version     1  u8  version of the compressor     2  u8  flags     3  u8  size of an item
+//!   4  u32  bytes before compression     8  u32  block size     12  u32  bytes of the whole buffer
+//! ```
+//!
+//! Superchunk files of BLZ and bcolz have a header of 16 bytes, format version 1: "blpk", the
+//! version, 3 zeros, i64 number of chunks, which is 1.
+
+use std::io::Read;
+
+use super::digest::Digest;
+
+/// Length of a file's header.
+pub const HEADER_BYTES: usize = 32;
+/// Length of the header of a superchunk file.
+pub const SUPERCHUNK_BYTES: usize = 16;
+/// Length of the metadata's own header.
+pub const METADATA_HEADER_BYTES: usize = 32;
+/// Length of a Blosc buffer's header.
+pub const BLOSC_BYTES: usize = 16;
+/// Length of an offset.
+pub const OFFSET_BYTES: u64 = 8;
+/// Metadata may be no longer, in bytes, stored and decoded.
+pub const MAX_METADATA: u64 = 32 << 20;
+/// What a file begins with.
+const MAGIC: &[u8; 4] = b"blpk";
+/// What the metadata's own header begins with.
+const METADATA_MAGIC: &[u8; 8] = b"JSON\0\0\0\0";
+
+/// Why a file cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BloscpackError {
+    /// It is something else.
+    #[error("it does not begin with \"blpk\"")]
+    Magic,
+    /// Its header is cut off.
+    #[error("it has {0} bytes, its header alone has {HEADER_BYTES}")]
+    TooShort(u64),
+    /// It has another version.
+    #[error("format version is {0}, only {1} can be read here")]
+    Version(u8, u8),
+    /// A field has a value that it cannot have.
+    #[error("{field} is {value}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: i64,
+    },
+    /// A part does not end within the file.
+    #[error("{0} would end beyond the file")]
+    Beyond(&'static str),
+    /// The metadata is not what its header says.
+    #[error("metadata: {0}")]
+    Metadata(&'static str),
+}
+
+/// A file's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Options as stored.
+    pub options: u8,
+    /// Checksum after each chunk.
+    pub digest: Digest,
+    /// Size of an item in bytes.
+    pub typesize: u8,
+    /// Bytes of a chunk before compression; None if that is not known.
+    pub chunk_size: Option<u32>,
+    /// Bytes of the last one.
+    pub last_chunk: Option<u32>,
+    /// Number of chunks; None if that is not known.
+    pub nchunks: Option<u64>,
+    /// The last 8 bytes: spare offsets, or the design document's length of the metadata.
+    pub rest: i64,
+}
+
+impl Header {
+    /// Reads the header of a file of `size` bytes from its first bytes.
+    pub fn parse(bytes: &[u8], size: u64) -> Result<Self, BloscpackError> {
+        if !bytes.starts_with(MAGIC) {
+            return Err(BloscpackError::Magic);
+        }
+        let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
+            return Err(BloscpackError::TooShort(size));
+        };
+        if bytes[4] != 3 {
+            return Err(BloscpackError::Version(bytes[4], 3));
+        }
+        let field = |field, value| BloscpackError::Field { field, value };
+        let options = bytes[5];
+        if options > 3 {
+            return Err(field("options", options.into()));
+        }
+        let digest = Digest::from_number(bytes[6]);
+        let digest = digest.ok_or_else(|| field("checksum", bytes[6].into()))?;
+        let known = |name: &'static str, at: usize| match i64::from(int32(bytes, at)) {
+            -1 => Ok(None),
+            value @ 1.. => Ok(u32::try_from(value).ok()),
+            value => Err(field(name, value)),
+        };
+        let nchunks = match int64(bytes, 16) {
+            -1 => None,
+            value => {
+                let nchunks = u64::try_from(value).map_err(|_| field("nchunks", value))?;
+                // Each has a Blosc header at least.
+                if nchunks.checked_mul(BLOSC_BYTES as u64).is_none_or(|least| least > size) {
+                    return Err(field("nchunks", value));
+                }
+                Some(nchunks)
+            }
+        };
+        let (chunk_size, last_chunk) = match nchunks {
+            // Of no chunks nothing is known.
+            Some(0) => (None, None),
+            _ => (known("chunk-size", 8)?, known("last-chunk", 12)?),
+        };
+        if let (Some(chunk), Some(last)) = (chunk_size, last_chunk)
+            && last > chunk
+        {
+            return Err(field("last-chunk", last.into()));
+        }
+        let (typesize, rest) = (bytes[7], int64(bytes, 24));
+        Ok(Self { options, digest, typesize, chunk_size, last_chunk, nchunks, rest })
+    }
+
+    /// Whether there is a table of offsets.
+    pub fn has_offsets(&self) -> bool {
+        self.options & 1 != 0
+    }
+
+    /// Whether there is metadata.
+    pub fn has_metadata(&self) -> bool {
+        self.options & 2 != 0
+    }
+
+    /// Spare entries of the offsets, where the last bytes mean them.
+    pub fn spare_offsets(&self) -> Result<u64, BloscpackError> {
+        let field = "max-app-chunks";
+        u64::try_from(self.rest).map_err(|_| BloscpackError::Field { field, value: self.rest })
+    }
+}
+
+/// Where the metadata is, and how it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetadataPlace {
+    /// First byte of the stored text.
+    pub offset: u64,
+    /// Its length in bytes, as stored.
+    pub stored: u64,
+    /// Its length when it is decoded.
+    pub decoded: u64,
+    /// Whether it is compressed by zlib.
+    pub compressed: bool,
+    /// Checksum over the stored text.
+    pub digest: Digest,
+    /// Where the checksum is.
+    pub digest_offset: u64,
+    /// First byte after all of it.
+    pub end: u64,
+    /// Whether the header's last bytes mean its length: as in the design document.
+    pub is_bare: bool,
+}
+
+impl MetadataPlace {
+    /// Finds the metadata of a file of `size` bytes whose bytes after the header are `bytes`.
+    pub fn parse(header: &Header, bytes: &[u8], size: u64) -> Result<Self, BloscpackError> {
+        let begin = HEADER_BYTES as u64;
+        let own = bytes.first_chunk::<METADATA_HEADER_BYTES>();
+        let Some(own) = own.filter(|own| own.starts_with(METADATA_MAGIC)) else {
+            // The lower half of the last bytes is a length.
+            let stored = u64::try_from(header.rest & i64::from(u32::MAX)).unwrap_or(0);
+            let is_text = bytes.first().is_some_and(|first| b"{[\" \n".contains(first));
+            if !is_text || stored == 0 {
+                return Err(BloscpackError::Metadata("it begins neither with \"JSON\" nor as JSON"));
+            }
+            let end = begin.saturating_add(stored);
+            let place = Self {
+                offset: begin,
+                stored,
+                decoded: stored,
+                compressed: false,
+                digest: Digest::None,
+                digest_offset: end,
+                end,
+                is_bare: true,
+            };
+            return place.within(size);
+        };
+        let digest = Digest::from_number(own[9]);
+        let digest = digest.ok_or(BloscpackError::Metadata("its checksum is of no known kind"))?;
+        let length = |at| u64::from(int32(own, at).cast_unsigned());
+        let (decoded, room, stored) = (length(12), length(16), length(20));
+        let compressed = match own[10] {
+            0 => false,
+            1 => true,
+            _ => return Err(BloscpackError::Metadata("its codec is neither none nor zlib")),
+        };
+        if stored > room {
+            return Err(BloscpackError::Metadata("it is longer than the room for it"));
+        }
+        let offset = begin + METADATA_HEADER_BYTES as u64;
+        let digest_offset = offset + room;
+        let end = digest_offset + digest.nbytes() as u64;
+        let is_bare = false;
+        Self { offset, stored, decoded, compressed, digest, digest_offset, end, is_bare }
+            .within(size)
+    }
+
+    fn within(self, size: u64) -> Result<Self, BloscpackError> {
+        if self.end > size {
+            return Err(BloscpackError::Beyond("metadata"));
+        }
+        if self.stored.max(self.decoded) > MAX_METADATA {
+            return Err(BloscpackError::Metadata("it is too long"));
+        }
+        Ok(self)
+    }
+
+    /// The text, from its stored bytes and its checksum.
+    pub fn decode(&self, stored: &[u8], digest: &[u8]) -> Result<Vec<u8>, BloscpackError> {
+        if self.digest.of(stored) != digest {
+            return Err(BloscpackError::Metadata("its checksum does not match"));
+        }
+        if !self.compressed {
+            return Ok(stored.to_vec());
+        }
+        let mut text = Vec::new();
+        let decoder = flate2::read::ZlibDecoder::new(stored);
+        let read = decoder.take(self.decoded.saturating_add(1)).read_to_end(&mut text);
+        if read.is_err() || text.len() as u64 != self.decoded {
+            return Err(BloscpackError::Metadata("it cannot be decompressed"));
+        }
+        Ok(text)
+    }
+}
+
+/// The header of a Blosc buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BloscHeader {
+    /// Bytes before compression.
+    pub decoded: u32,
+    /// Bytes of the whole buffer.
+    pub nbytes: u32,
+}
+
+impl BloscHeader {
+    /// Reads the header of a buffer.
+    pub fn parse(bytes: &[u8; BLOSC_BYTES]) -> Self {
+        let word = |at| int32(bytes, at).cast_unsigned();
+        Self { decoded: word(4), nbytes: word(12) }
+    }
+
+    /// What cannot be of a chunk that holds `expected` bytes, if that is known.
+    pub fn defect(self, expected: Option<u32>) -> Option<&'static str> {
+        if (self.nbytes as usize) < BLOSC_BYTES {
+            return Some("its Blosc header gives it fewer bytes than the header has");
+        }
+        let other = expected.is_some_and(|expected| expected != self.decoded);
+        other.then_some("its Blosc header says that it holds more or fewer bytes than a chunk has")
+    }
+}
+
+/// Reads the header of a superchunk file, which holds one chunk.
+pub fn parse_superchunk(bytes: &[u8], size: u64) -> Result<(), BloscpackError> {
+    if !bytes.starts_with(MAGIC) {
+        return Err(BloscpackError::Magic);
+    }
+    let Some(bytes) = bytes.first_chunk::<SUPERCHUNK_BYTES>() else {
+        return Err(BloscpackError::TooShort(size));
+    };
+    if bytes[4] != 1 {
+        return Err(BloscpackError::Version(bytes[4], 1));
+    }
+    match int64(bytes, 8) {
+        1 => Ok(()),
+        value => Err(BloscpackError::Field { field: "number of chunks", value }),
+    }
+}
+
+// Offsets are those of fields, within arrays whose length is known.
+fn int32(bytes: &[u8], at: usize) -> i32 {
+    i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn int64(bytes: &[u8], at: usize) -> i64 {
+    i64::from(int32(bytes, at).cast_unsigned()) | i64::from(int32(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Vec<u8> {
+        let mut bytes = b"blpk\x03\x03\x02\x08".to_vec();
+        bytes.extend(1000_i32.to_le_bytes());
+        bytes.extend(600_i32.to_le_bytes());
+        bytes.extend(5_i64.to_le_bytes());
+        bytes.extend(50_i64.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_header_is_read() {
+        let read = Header::parse(&header(), 5000).unwrap();
+        assert!(read.has_offsets() && read.has_metadata());
+        assert_eq!((read.digest, read.typesize), (Digest::Crc32, 8));
+        assert_eq!((read.chunk_size, read.last_chunk), (Some(1000), Some(600)));
+        assert_eq!((read.nchunks, read.spare_offsets()), (Some(5), Ok(50)));
+    }
+
+    #[test]
+    fn each_damaged_field_is_named() {
+        let refused = |at: usize, bytes: &[u8], message: &str| {
+            let mut damaged = header();
+            damaged[at..at + bytes.len()].copy_from_slice(bytes);
+            let read = Header::parse(&damaged, 5000).and_then(|header| header.spare_offsets());
+            assert_eq!(read.unwrap_err().to_string(), message);
+        };
+        refused(0, b"x", "it does not begin with \"blpk\"");
+        refused(4, &[1], "format version is 1, only 3 can be read here");
+        refused(5, &[4], "options is 4");
+        refused(6, &[9], "checksum is 9");
+        refused(8, &(-2_i32).to_le_bytes(), "chunk-size is -2");
+        refused(8, &0_i32.to_le_bytes(), "chunk-size is 0");
+        refused(12, &1001_i32.to_le_bytes(), "last-chunk is 1001");
+        refused(16, &(1_i64 << 62).to_le_bytes(), "nchunks is 4611686018427387904");
+        refused(16, &(-2_i64).to_le_bytes(), "nchunks is -2");
+        refused(24, &(-1_i64).to_le_bytes(), "max-app-chunks is -1");
+        let short = Header::parse(&header()[..20], 20).unwrap_err();
+        assert_eq!(short.to_string(), "it has 20 bytes, its header alone has 32");
+    }
+
+    #[test]
+    fn unknown_numbers_are_none() {
+        let mut bytes = header();
+        bytes[8..24].fill(0xff);
+        let read = Header::parse(&bytes, 5000).unwrap();
+        assert_eq!((read.chunk_size, read.last_chunk, read.nchunks), (None, None, None));
+    }
+
+    #[test]
+    fn metadata_of_both_layouts_is_found() {
+        let mut own = METADATA_MAGIC.to_vec();
+        own.extend([0, 1, 0, 0]);
+        own.extend([7_u32, 70, 7].iter().flat_map(|n| n.to_le_bytes()));
+        own.extend([0; 8]);
+        let header = Header::parse(&header(), 5000).unwrap();
+        let place = MetadataPlace::parse(&header, &own, 5000).unwrap();
+        assert_eq!((place.offset, place.stored, place.digest_offset, place.end), (64, 7, 134, 138));
+        let digest = Digest::Adler32.of(b"{\"a\":1}");
+        assert_eq!(place.decode(b"{\"a\":1}", &digest).unwrap(), b"{\"a\":1}");
+        assert!(place.decode(b"{\"a\":2}", &digest).is_err());
+        let bare = MetadataPlace::parse(&header, b"{\"a\": \"a bare text of JSON\"}", 5000).unwrap();
+        assert_eq!((bare.offset, bare.stored, bare.end, bare.is_bare), (32, 50, 82, true));
+        let beyond = MetadataPlace::parse(&header, &own, 100).unwrap_err();
+        assert_eq!(beyond, BloscpackError::Beyond("metadata"));
+    }
+
+    #[test]
+    fn a_superchunk_file_holds_one_chunk() {
+        let mut bytes = b"blpk\x01\0\0\0".to_vec();
+        bytes.extend(1_i64.to_le_bytes());
+        parse_superchunk(&bytes, 100).unwrap();
+        bytes[8] = 2;
+        let error = parse_superchunk(&bytes, 100).unwrap_err();
+        assert_eq!(error.to_string(), "number of chunks is 2");
+    }
+}
