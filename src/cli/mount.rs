@@ -1,5 +1,6 @@
 //! `shardfs mount`, and `mount.shardfs` as mount(8) calls it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,6 +155,16 @@ struct Job {
     foreground: bool,
 }
 
+/// The directory to open for a source, and the file in it if the source is one.
+fn root_of(source: &Path) -> std::io::Result<(PathBuf, Option<OsString>)> {
+    match (source.parent(), source.file_name()) {
+        (Some(directory), Some(name)) if source.metadata()?.is_file() => {
+            Ok((directory.to_owned(), Some(name.to_owned())))
+        }
+        _ => Ok((source.to_owned(), None)),
+    }
+}
+
 impl Job {
     fn run(self, source: &Path, mountpoint: &Path) -> Result<(), Failure> {
         if !self.foreground && !background::is_background() {
@@ -172,10 +183,12 @@ impl Job {
         raise_file_limit();
         let stats = Arc::new(Stats::default());
         // Opened before the mount, which may hide it: a source can be mounted on itself.
-        let storage = LocalStorage::open_root(&source, Arc::clone(&stats));
+        let (root, file) = root_of(&source).map_err(|error| failed(error.into()))?;
+        let storage = LocalStorage::open_root(&root, Arc::clone(&stats));
         let storage = storage.map_err(|error| failed(error.into()))?;
         self.start_logging()?;
         let (mut options, foreground) = (self.options, self.foreground);
+        options.fs.file = file;
         let spec = MountSpec {
             name: options.name.unwrap_or_else(|| source.display().to_string()),
             mountpoint,

@@ -201,7 +201,9 @@ impl MetadataPlace {
             let stored = u64::try_from(header.rest & i64::from(u32::MAX)).unwrap_or(0);
             let is_text = bytes.first().is_some_and(|first| b"{[\" \n".contains(first));
             if !is_text || stored == 0 {
-                return Err(BloscpackError::Metadata("it begins neither with \"JSON\" nor as JSON"));
+                return Err(BloscpackError::Metadata(
+                    "it begins neither with \"JSON\" nor as JSON",
+                ));
             }
             let end = begin.saturating_add(stored);
             let place = Self {
@@ -380,7 +382,8 @@ mod tests {
         let digest = Digest::Adler32.of(b"{\"a\":1}");
         assert_eq!(place.decode(b"{\"a\":1}", &digest).unwrap(), b"{\"a\":1}");
         assert!(place.decode(b"{\"a\":2}", &digest).is_err());
-        let bare = MetadataPlace::parse(&header, b"{\"a\": \"a bare text of JSON\"}", 5000).unwrap();
+        let bare =
+            MetadataPlace::parse(&header, b"{\"a\": \"a bare text of JSON\"}", 5000).unwrap();
         assert_eq!((bare.offset, bare.stored, bare.end, bare.is_bare), (32, 50, 82, true));
         let beyond = MetadataPlace::parse(&header, &own, 100).unwrap_err();
         assert_eq!(beyond, BloscpackError::Beyond("metadata"));

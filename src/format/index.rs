@@ -129,6 +129,9 @@ pub enum EntryError {
         /// Length of the shard in bytes.
         shard: u64,
     },
+    /// What its format says of it cannot be.
+    #[error("{0}")]
+    Refused(&'static str),
     /// Exactly one word says that the chunk is empty.
     #[error("its entry (offset {offset}, nbytes {nbytes}) is half empty")]
     HalfEmpty {

@@ -23,8 +23,8 @@ use super::paths::Paths;
 use super::{Fs, FsError, METADATA_FILE, NodeKind, Result, Target};
 use crate::format::Coords;
 use crate::format::grid::{ShardAxis, unravel};
-use crate::store::LoadedShard;
 use crate::store::storage::{DirItem, FileKind};
+use crate::store::{Container, LoadedShard};
 use crate::view::inode;
 
 /// Positions after `.` and `..`. No filesystem uses the last ones.
@@ -231,10 +231,19 @@ impl Lister<'_> {
 
     fn other_names(&self, directory: &Path, array: &ArrayView) -> Result<Vec<OsString>> {
         let (keys, rank) = (array.source.layout.keys, array.tree.rank());
-        let mut names = Vec::new();
+        let extra = &self.fs.nodes.node(directory)?.extra;
+        let mut names: Vec<OsString> = extra.iter().map(|(name, _)| name.clone()).collect();
+        let container = &array.source.container;
+        if let Container::Bloscpack(_) = container {
+            // The directory of the file has nothing to do with it.
+            names.sort();
+            return Ok(names);
+        }
         self.fs.storage.list(directory, 0, &mut |item| {
             let claimed = item.name.to_str().is_some_and(|name| keys.claims(name, rank));
-            let hidden = is_hidden(item.name) || self.fs.is_removed(&directory.join(item.name));
+            let foreign = super::foreign::is_hidden(container, item.name);
+            let hidden =
+                foreign || is_hidden(item.name) || self.fs.is_removed(&directory.join(item.name));
             if !claimed && !hidden {
                 names.push(item.name.to_owned());
             }

@@ -204,10 +204,8 @@ impl Fs {
     }
 
     fn open_path(&self, path: &Path) -> Result<Handle> {
-        if let Some(described) = self.nodes.described_by(path)?
-            && let Some(document) = &self.nodes.node(&described)?.document
-        {
-            return Ok(Handle::Text(Arc::clone(document)));
+        if let Some((text, _)) = self.nodes.text_at(path)? {
+            return Ok(Handle::Text(text));
         }
         // Attributes first: they are refused where the bytes must not be shown.
         match self.path_attr(path)?.kind {

@@ -7,6 +7,7 @@ mod directory;
 mod document;
 mod error;
 mod file;
+mod foreign;
 mod identity;
 mod live;
 mod names;
@@ -22,7 +23,7 @@ mod unsaved;
 mod write;
 mod xattr;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub use self::write::{Caller, SetAttr, now};
 use crate::format::Coords;
 use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space, Stat, Storage};
-use crate::store::{Freshness, ShardStore, StoreConfig};
+use crate::store::{Container, Freshness, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
 
 /// How a source is shown.
@@ -51,6 +52,8 @@ use crate::view::inode::{self, InodeRange};
 pub struct FsConfig {
     /// What the store may use and believe.
     pub store: StoreConfig,
+    /// The file in the source's root that is mounted, and nothing else of it.
+    pub file: Option<OsString>,
     /// Level of nested sharding to show, 1 the outermost, 0 the shards themselves; None the
     /// innermost.
     pub level: Option<usize>,
@@ -106,8 +109,14 @@ impl Fs {
         stats: Arc<Stats>,
     ) -> std::result::Result<Self, SourceError> {
         let (store, writable) = (&config.store, config.writable);
-        let nodes = Nodes::new(Arc::clone(&storage), config.level, store, writable);
-        let root = nodes.check(Path::new(""))?;
+        let file = config.file.clone();
+        if file.is_some() && writable {
+            return Err(SourceError::ReadOnly);
+        }
+        let document = if file.is_some() { String::new() } else { format!("{METADATA_FILE}: ") };
+        let nodes = Nodes::new(Arc::clone(&storage), file, config.level, store, writable);
+        let root = nodes.check(Path::new(""));
+        let root = root.map_err(|error| SourceError::Node { document, error })?;
         if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
             return Err(SourceError::NoNode);
         }
@@ -196,11 +205,11 @@ impl Fs {
             return Ok(self.config.ownership.attr(inode::ROOT, &stat));
         };
         let (ownership, ino) = (&self.config.ownership, Paths::number(path));
-        if let Some(described) = self.nodes.described_by(path)?
-            && let node = self.nodes.node(&described)?
-            && let (Some(document), Some(stat)) = (&node.document, &node.stat)
-        {
-            return Ok(ownership.file(ino, stat, document.len() as u64));
+        if let Some((text, stat)) = self.nodes.text_at(path)? {
+            return Ok(ownership.file(ino, &stat, text.len() as u64));
+        }
+        if self.nodes.hides(path)? {
+            return Err(FsError::NotFound);
         }
         let stat = self.storage.lstat(path).map_err(absent_as_not_found)?;
         self.check_shown(path, directory, stat.kind)?;
@@ -279,6 +288,13 @@ impl Fs {
     /// A directory above chunks exists where the source has the directory of their shards, or
     /// where it was made or something in it.
     fn tree_directory(&self, array: &ArrayView, coords: &[u64]) -> Result<Option<Entry>> {
+        if array.source.container != Container::Shards {
+            // The source has no directories of chunks.
+            let stat = self.storage.stat(&array.source.path)?;
+            let ino = array.inodes.ino(array.tree.number(coords));
+            let attr = self.config.ownership.attr(ino, &stat);
+            return Ok(Some(Entry { attr, generation: 0, lasting: true }));
+        }
         let path = self.shard_directory(array, coords);
         let stat = match self.store.shard_directory(&path)? {
             Some(stat) => stat,
@@ -321,7 +337,7 @@ impl Fs {
     }
 
     /// Target of a symbolic link.
-    pub fn readlink(&self, ino: u64) -> Result<std::ffi::OsString> {
+    pub fn readlink(&self, ino: u64) -> Result<OsString> {
         match self.target(ino)? {
             Target::Path(path) => Ok(self.storage.read_link(&path)?),
             _ => Err(FsError::Invalid),
@@ -390,8 +406,17 @@ impl Fs {
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// Its metadata cannot be used.
-    #[error("{METADATA_FILE}: {0}")]
-    Node(#[from] NodeError),
+    #[error("{document}{error}")]
+    Node {
+        /// Its name and what stands after it, where that is not the source's own.
+        document: String,
+        /// What is wrong with it.
+        #[source]
+        error: NodeError,
+    },
+    /// Files of its format are only read.
+    #[error("a Bloscpack file can only be read: mount it without --rw")]
+    ReadOnly,
     /// It has no metadata.
     #[error("it is not a Zarr v3 array or hierarchy: no {METADATA_FILE} in it or right below it")]
     NoNode,
@@ -407,6 +432,7 @@ fn holds_nodes(storage: &dyn Storage) -> std::io::Result<bool> {
     let mut names = Vec::new();
     storage.list(Path::new(""), 0, &mut |item| {
         names.push(Path::new(item.name).join(METADATA_FILE));
+        names.push(Path::new(item.name).join(foreign::SIZES));
         if names.len() < LOOKED_AT {
             std::ops::ControlFlow::Continue(())
         } else {

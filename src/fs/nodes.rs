@@ -1,12 +1,15 @@
 //! The nodes of the hierarchy: what each directory's `zarr.json` makes of it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use std::collections::HashMap;
 
+use super::foreign::{Foreign, SIZES, bloscpack_file, is_hidden, superchunks};
 use crate::format::back::is_sharded;
+use crate::format::bloscpack::BloscpackError;
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::json;
@@ -15,7 +18,7 @@ use crate::format::metadata::MetadataError;
 use crate::format::sharding::ShardedArray;
 use crate::store::recover::recover;
 use crate::store::storage::{FileKind, Stat, Storage};
-use crate::store::{ByteCache, SourceArray, StoreConfig};
+use crate::store::{ByteCache, Container, SourceArray, StoreConfig};
 use crate::view::inode::{InodeRange, stable_hash};
 use crate::view::tree::ChunkTree;
 
@@ -63,6 +66,8 @@ pub struct Node {
     pub kind: NodeKind,
     /// The rewritten `zarr.json`, where the view shows another one than the source.
     pub document: Option<Arc<[u8]>>,
+    /// Documents that the source has not, by name.
+    pub extra: Vec<(OsString, Arc<[u8]>)>,
     /// The stored `zarr.json`.
     pub stat: Option<Stat>,
     checked: Instant,
@@ -83,11 +88,16 @@ pub enum NodeError {
     /// It says nothing that can be used.
     #[error("{0}")]
     Metadata(#[from] MetadataError),
+    /// It is no Bloscpack file that can be read.
+    #[error("{0}")]
+    Bloscpack(#[from] BloscpackError),
 }
 
 /// The nodes of a source, and the arrays among them by inode range.
 pub struct Nodes {
     storage: Arc<dyn Storage>,
+    /// The file in the source's root that is mounted, and nothing else of it.
+    file: Option<OsString>,
     level: Option<usize>,
     immutable: bool,
     /// Whether interrupted commits are completed or taken back.
@@ -98,16 +108,18 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// The nodes of `storage`, showing the sharding `level`.
+    /// The nodes of `storage`, or those of a `file` in its root; showing the sharding `level`.
     pub fn new(
         storage: Arc<dyn Storage>,
+        file: Option<OsString>,
         level: Option<usize>,
         config: &StoreConfig,
         recovers: bool,
     ) -> Self {
         let cache = Mutex::new(ByteCache::new(NODE_CACHE_BYTES));
         let StoreConfig { immutable, trusted, .. } = *config;
-        Self { storage, level, immutable, recovers, trusted, cache, arrays: RwLock::default() }
+        let arrays = RwLock::default();
+        Self { storage, file, level, immutable, recovers, trusted, cache, arrays }
     }
 
     /// The node at `directory`, as old as is believed at most. Fails where the source fails for
@@ -130,10 +142,14 @@ impl Nodes {
             Ok(node) => Ok(self.keep(directory, node)),
             Err((_, NodeError::Io(error))) if !is_lasting(&error) => Err(error),
             Err((stat, error)) => {
-                let document = self.document_path(directory)?;
+                let mut document = self.document_path(directory)?;
+                if self.storage.lstat(&document).is_err() {
+                    document = directory.join(SIZES).with_file_name("");
+                }
                 let document = document.display();
                 log::warn!("{document}: {error}; the node is shown as stored, without its data");
-                let node = Node { kind: NodeKind::Bad, document: None, stat, checked };
+                let node =
+                    Node { kind: NodeKind::Bad, document: None, extra: Vec::new(), stat, checked };
                 Ok(self.keep(directory, node))
             }
         }
@@ -158,6 +174,9 @@ impl Nodes {
 
     /// The path of the document that describes the node at `directory`, if there is one.
     pub fn document_path(&self, directory: &Path) -> std::io::Result<PathBuf> {
+        if let (Some(file), true) = (&self.file, directory.as_os_str().is_empty()) {
+            return Ok(file.into());
+        }
         for (hierarchy, document) in draft2022::documents(directory) {
             if self.is_draft(hierarchy)? {
                 return Ok(document);
@@ -179,6 +198,32 @@ impl Nodes {
             }
         };
         Ok((self.document_path(&directory)? == path).then_some(directory))
+    }
+
+    /// The text of a document that the view shows in another form than the source, or that the source
+    /// has not; with the attributes of the file it is made of.
+    pub fn text_at(&self, path: &Path) -> std::io::Result<Option<(Arc<[u8]>, Stat)>> {
+        if let Some(described) = self.described_by(path)?
+            && let node = self.node(&described)?
+            && let (Some(document), Some(stat)) = (&node.document, &node.stat)
+        {
+            return Ok(Some((Arc::clone(document), *stat)));
+        }
+        let Some((directory, name)) = path.parent().zip(path.file_name()) else { return Ok(None) };
+        let node = self.node(directory)?;
+        let extra = node.extra.iter().find(|(other, _)| other == name);
+        Ok(extra.zip(node.stat).map(|((_, text), stat)| (Arc::clone(text), stat)))
+    }
+
+    /// Whether a path of the source is not shown.
+    pub fn hides(&self, path: &Path) -> std::io::Result<bool> {
+        let Some((directory, name)) = path.parent().zip(path.file_name()) else {
+            return Ok(false);
+        };
+        Ok(match &self.node(directory)?.kind {
+            NodeKind::Sharded(array) => is_hidden(&array.source.container, name),
+            _ => false,
+        })
     }
 
     fn is_draft(&self, directory: &Path) -> std::io::Result<bool> {
@@ -227,10 +272,30 @@ impl Nodes {
         checked: Instant,
     ) -> Result<Node, (Option<Stat>, NodeError)> {
         let path = self.document_path(directory).map_err(|error| (None, error.into()))?;
+        if let (Some(file), Ok(stat)) = (&self.file, &stat)
+            && path == Path::new(file)
+        {
+            let fail = |error| (Some(*stat), error);
+            let found = bloscpack_file(&*self.storage, file, stat).map_err(fail)?;
+            return self.foreign(directory, found, *stat, checked).map_err(fail);
+        }
+        if stat.as_ref().is_err_and(is_absent)
+            && let Ok(stat) = self.storage.stat(&directory.join(SIZES))
+        {
+            let fail = |error| (Some(stat), error);
+            let found = superchunks(&*self.storage, directory).map_err(fail)?;
+            return self.foreign(directory, found, stat, checked).map_err(fail);
+        }
         let stat = match stat {
             Ok(stat) => stat,
             Err(error) if is_absent(&error) && is_gone(&*self.storage, &path) => {
-                return Ok(Node { kind: NodeKind::Inherited, document: None, stat: None, checked });
+                return Ok(Node {
+                    kind: NodeKind::Inherited,
+                    document: None,
+                    extra: Vec::new(),
+                    stat: None,
+                    checked,
+                });
             }
             Err(error) => return Err((None, error.into())),
         };
@@ -242,7 +307,7 @@ impl Nodes {
         let is_draft = || draft2022::is_hierarchy(&document).map_err(|e| fail(e.into()));
         if dialect == Dialect::V3 && is_draft()? {
             let (kind, stat) = (NodeKind::Draft2022, Some(stat));
-            return Ok(Node { kind, document: None, stat, checked });
+            return Ok(Node { kind, document: None, extra: Vec::new(), stat, checked });
         }
         let shown = show(document, self.level, dialect).map_err(|e| fail(e.into()))?;
         let (kind, document) = match shown {
@@ -250,12 +315,30 @@ impl Nodes {
             Shown::Group(twin) => (NodeKind::AsStored, Some(twin)),
             Shown::Array(layout, twin) => {
                 let hash = layout_hash(directory, &twin, &layout);
-                let view = self.register(directory, *layout, hash).map_err(|e| fail(e.into()))?;
+                let view = self.register(directory, *layout, Container::Shards, hash);
+                let view = view.map_err(|e| fail(e.into()))?;
                 (NodeKind::Sharded(view), Some(twin))
             }
         };
         let document = document.map(|document| json::to_text(&document).into());
-        Ok(Node { kind, document, stat: Some(stat), checked })
+        Ok(Node { kind, document, extra: Vec::new(), stat: Some(stat), checked })
+    }
+
+    /// A node of another format.
+    fn foreign(
+        &self,
+        directory: &Path,
+        found: Foreign,
+        stat: Stat,
+        checked: Instant,
+    ) -> Result<Node, NodeError> {
+        let Foreign { array, container, documents } = found;
+        let twin = array.metadata.unwrap_or_default();
+        let hash = layout_hash(directory, &twin, &array.layout);
+        let view = self.register(directory, array.layout, container, hash)?;
+        let extra = documents.into_iter().map(|(name, text)| (name, text.into())).collect();
+        let kind = NodeKind::Sharded(view);
+        Ok(Node { kind, document: None, extra, stat: Some(stat), checked })
     }
 
     fn read(&self, path: &Path, stat: &Stat) -> Result<Vec<u8>, NodeError> {
@@ -277,6 +360,7 @@ impl Nodes {
         &self,
         directory: &Path,
         layout: ShardedArray,
+        container: Container,
         layout_hash: u64,
     ) -> Result<Arc<ArrayView>, MetadataError> {
         let tree = ChunkTree::new(layout.keys, layout.chunk_grid())?;
@@ -289,9 +373,9 @@ impl Nodes {
                 }
                 Some(_) => (),
                 None => {
-                    let source =
-                        SourceArray { id: inodes.id(), path: directory.to_owned(), layout };
-                    if self.recovers {
+                    let (id, path) = (inodes.id(), directory.to_owned());
+                    let source = SourceArray { id, path, layout, container };
+                    if self.recovers && source.container == Container::Shards {
                         // What an interrupted mount has left comes first.
                         if let Err(error) = recover(&*self.storage, directory) {
                             log::error!("{}: {error}", shown(directory));
@@ -321,6 +405,7 @@ fn unchanged(node: &Node, stat: Result<&Stat, &std::io::Error>, checked: Instant
     let again = || Node {
         kind: node.kind.clone(),
         document: node.document.clone(),
+        extra: node.extra.clone(),
         stat: node.stat,
         checked,
     };
@@ -430,7 +515,7 @@ pub type OpenedArray = Result<Arc<ArrayView>, (PathBuf, NodeError)>;
 
 /// All sharded arrays of a source, each as far as its metadata can be used.
 pub fn open_arrays(storage: &Arc<dyn Storage>) -> std::io::Result<Vec<OpenedArray>> {
-    let nodes = Nodes::new(Arc::clone(storage), None, &StoreConfig::default(), false);
+    let nodes = Nodes::new(Arc::clone(storage), None, None, &StoreConfig::default(), false);
     let open = |directory: PathBuf| match nodes.check(&directory) {
         Ok(Node { kind: NodeKind::Sharded(array), .. }) => Some(Ok(array)),
         // Changed since it was found.

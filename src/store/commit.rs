@@ -35,7 +35,7 @@ use super::lock::{ShardLock, note_locks};
 use super::recover::{Found, recover_locked};
 use super::shard::ShardId;
 use super::storage::{Stat, StorageFile, Timestamp};
-use super::{ShardStore, SourceArray, lock};
+use super::{Container, ShardStore, SourceArray, lock};
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::journal::{Record, ShardRecord};
@@ -159,9 +159,11 @@ impl ShardStore {
         }
     }
 
-    /// Whether chunks of the array can be committed: not where shards are compressed as a whole.
+    /// Whether chunks of the array can be committed: not where shards are compressed as a whole,
+    /// nor where they are of another format.
     pub fn is_writable(array: &SourceArray) -> bool {
-        array.layout.levels.iter().all(|level| trailing_checksums(&level.after).is_some())
+        array.container == Container::Shards
+            && array.layout.levels.iter().all(|level| trailing_checksums(&level.after).is_some())
     }
 }
 

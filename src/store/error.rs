@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::storage::FileKind;
 use crate::format::after::DecodeError;
+use crate::format::bloscpack::BloscpackError;
 use crate::format::index::{EntryError, IndexError};
 use crate::format::journal::JournalError;
 use crate::format::plan::PlanError;
@@ -45,6 +46,9 @@ pub enum Damage {
     /// A commit to it was interrupted, and neither its old nor its new state can be had.
     #[error("a commit to it was interrupted, and its bytes are neither the old nor the new ones")]
     Unfinished,
+    /// It is no Bloscpack file that can be read.
+    #[error(transparent)]
+    Bloscpack(#[from] BloscpackError),
     /// It is compressed as a whole and cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::storage::{FileKind, Stat};
-use super::{ShardStore, SourceArray, io_error, lock};
+use super::{Container, ShardStore, SourceArray, io_error, lock};
 use crate::format::Coords;
 use crate::format::chunk_key::Separator;
 use crate::format::grid::{ShardAxis, unravel};
@@ -57,6 +57,9 @@ impl ShardStore {
         prefix: &[u64],
         from: u64,
     ) -> Result<Arc<Window>, StoreError> {
+        if array.container != Container::Shards {
+            return Ok(Arc::new(Window::of_all(array, prefix, from)));
+        }
         let flat = is_flat(array);
         let path =
             if flat { array.path.clone() } else { array.path.join(array.layout.keys.key(prefix)) };
@@ -196,6 +199,13 @@ impl ShardStore {
 }
 
 impl Window {
+    /// All shards that there can be: where their files are not in the order of the view.
+    fn of_all(array: &SourceArray, prefix: &[u64], from: u64) -> Self {
+        let shards = array.layout.shard_grid.get(prefix.len()).map_or(0, ShardAxis::shards);
+        let to = shards.min(from.saturating_add(WINDOW_SHARDS as u64));
+        Self { from, numbers: (from..to).collect(), complete: to == shards, directory: None }
+    }
+
     fn empty(from: u64) -> Self {
         Self { from, numbers: Vec::new(), complete: true, directory: None }
     }

@@ -8,6 +8,7 @@
 //! ```
 
 mod blob;
+pub mod bloscpack;
 mod cache;
 mod commit;
 pub mod content;
@@ -22,6 +23,7 @@ pub mod scan;
 mod shard;
 pub mod storage;
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,8 +37,13 @@ pub use self::error::{Damage, StoreError};
 pub use self::shard::{Body, LoadedShard};
 use self::shard::{InnerError, ShardId};
 use self::storage::{Stat, Storage, StorageFile};
+use crate::format::digest::Digest;
+use crate::format::index::{ByteRange, EntryError};
 use crate::format::sharding::{Location, ShardedArray};
 use crate::stats::Stats;
+
+/// Directory of superchunk files.
+pub const SUPERCHUNKS: &str = "data";
 
 /// How long what was seen of the source is believed where its freshness is not asked for.
 pub const TRUSTED: Duration = Duration::from_secs(1);
@@ -53,12 +60,33 @@ pub struct SourceArray {
     pub path: PathBuf,
     /// Where its chunks are.
     pub layout: ShardedArray,
+    /// What its shards are.
+    pub container: Container,
+}
+
+/// What the shards of an array are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Container {
+    /// Files with an index, each called by its key.
+    #[default]
+    Shards,
+    /// One shard: the Bloscpack file of that name.
+    Bloscpack(OsString),
+    /// Files of one chunk each, numbered, in the directory `data` (BLZ, bcolz).
+    Superchunks,
 }
 
 impl SourceArray {
     /// Path of a shard, from the source's root.
     pub fn shard_path(&self, shard: &[u64]) -> PathBuf {
-        self.path.join(self.layout.keys.chunk_key(shard))
+        match &self.container {
+            Container::Shards => self.path.join(self.layout.keys.chunk_key(shard)),
+            Container::Bloscpack(name) => self.path.join(name),
+            Container::Superchunks => {
+                let number = shard.first().copied().unwrap_or(0);
+                self.path.join(SUPERCHUNKS).join(format!("__{number}.blp"))
+            }
+        }
     }
 }
 
@@ -111,6 +139,8 @@ pub struct Chunk {
     pub shard: Stat,
     /// Where in the shard it is.
     pub body: Body,
+    /// The checksum that follows it.
+    pub digest: Digest,
 }
 
 /// Bytes of one chunk, ready to be read: no path, index or lock in between.
@@ -253,7 +283,8 @@ impl ShardStore {
             }
             let found = shard.inner(&array.layout.levels[level], position);
             let body = found.map_err(|error| self.inner_error(array, location, level, error))?;
-            return Ok(body.map(|body| Chunk { shard: *shard.stat(), body }));
+            let (stat, digest) = (*shard.stat(), shard.digest());
+            return Ok(body.map(|body| Chunk { shard: stat, body, digest }));
         }
         Ok(None)
     }
@@ -293,10 +324,46 @@ impl ShardStore {
                 let Some(file) = self.shard_file(array, &location.shard, &chunk.shard)? else {
                     return Ok(None);
                 };
-                ReadFrom::File { file, offset: *offset, nbytes: *nbytes }
+                match chunk.digest {
+                    Digest::None => ReadFrom::File { file, offset: *offset, nbytes: *nbytes },
+                    digest => {
+                        let range = ByteRange { offset: *offset, nbytes: *nbytes };
+                        self.verified(array, &location, &*file, range, digest)?
+                    }
+                }
             }
         };
         Ok(Some(ChunkReader { source, shard: chunk.shard }))
+    }
+
+    /// Reads a chunk that has a checksum: all of it, or nothing can be said of any part.
+    fn verified(
+        &self,
+        array: &SourceArray,
+        location: &Location,
+        file: &dyn StorageFile,
+        range: ByteRange,
+        digest: Digest,
+    ) -> Result<ReadFrom, StoreError> {
+        let shard = array.shard_path(&location.shard);
+        if range.nbytes > self.config.decode_limit {
+            let (found, limit) = (range.nbytes, self.config.decode_limit);
+            let damage = Arc::new(Damage::TooLong { found, limit });
+            return Err(StoreError::Damaged { shard, damage });
+        }
+        let stored =
+            ByteRange { offset: range.offset + range.nbytes, nbytes: digest.nbytes() as u64 };
+        let bytes = blob::bytes_of(file, range).map_err(io_error(&shard))?;
+        let stored = blob::bytes_of(file, stored).map_err(io_error(&shard))?;
+        if digest.of(&bytes) != stored {
+            let position = location.positions.concat();
+            let error = EntryError::Refused("its checksum does not match");
+            let error = StoreError::BadEntry { shard, position, error };
+            self.report(&error);
+            return Err(error);
+        }
+        let end = bytes.len();
+        Ok(ReadFrom::Memory { bytes: bytes.into(), start: 0, end })
     }
 
     /// Finds and opens a chunk while this mount commits nothing to its array, and does something

@@ -111,6 +111,7 @@ impl ShardStore {
             Damage::NotAFile(_) | Damage::NotADirectory(_) | Damage::Unreachable(_) => {
                 return none("there is no file to look into");
             }
+            Damage::Bloscpack(_) => return none("it has no index"),
             Damage::Decode(_) | Damage::TooLong { .. } => {
                 return none("the shard is compressed as a whole");
             }

@@ -1,17 +1,20 @@
 //! Loading a shard: one open, one read of its index, the index verified.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use super::bloscpack::{contents, head, superchunk};
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::journal::pending;
 use super::recover::{Found, examine, old_index, record_of};
 use super::storage::{FileKind, Stat, StorageFile};
-use super::{Freshness, ShardStore, SourceArray, io_error, lock};
+use super::{Container, Freshness, ShardStore, SourceArray, io_error, lock};
 use crate::format::after::{decode, trailing_checksums};
 use crate::format::codec::IndexLocation;
+use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, EntryError, IndexError, ShardIndex, product};
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{OldShard, overlap};
@@ -133,6 +136,17 @@ struct Ready {
     index: ShardIndex,
     /// Ranges of the body that an unfinished commit has overwritten.
     lost: Vec<ByteRange>,
+    /// Checksum that follows each chunk.
+    digest: Digest,
+    /// Chunks that cannot be given, by slot, and why.
+    refused: HashMap<u64, &'static str>,
+}
+
+impl Ready {
+    fn new(body: Body, index: ShardIndex) -> Self {
+        let (lost, refused) = (Vec::new(), HashMap::new());
+        Self { body, index, lost, digest: Digest::None, refused }
+    }
 }
 
 /// Why an inner chunk of a loaded shard cannot be found.
@@ -151,6 +165,11 @@ impl LoadedShard {
     /// Why its index cannot be used.
     pub fn damage(&self) -> Option<Arc<Damage>> {
         self.state.as_ref().err().map(Arc::clone)
+    }
+
+    /// Checksum that follows each of its chunks.
+    pub(super) fn digest(&self) -> Digest {
+        self.state.as_ref().map_or(Digest::None, |ready| ready.digest)
     }
 
     /// As the planner of commits sees it; None if it is damaged, or not in a file.
@@ -174,6 +193,12 @@ impl LoadedShard {
     ) -> Result<Option<Body>, InnerError> {
         let ready =
             self.state.as_ref().map_err(|damage| InnerError::Damaged(Arc::clone(damage)))?;
+        if !ready.refused.is_empty()
+            && let slot = ready.index.slot(level.in_shard_axes(position))
+            && let Some(why) = ready.refused.get(&slot)
+        {
+            return Err(InnerError::Entry(EntryError::Refused(why)));
+        }
         let range = ready.index.range(level.in_shard_axes(position), ready.body.nbytes());
         let range = range.map_err(InnerError::Entry)?;
         if let Some(range) = range
@@ -324,6 +349,9 @@ impl ShardStore {
             let before = file.stat().map_err(io_error(path))?;
             let pending = self.pending(array, coords);
             let state = match &pending {
+                _ if array.container != Container::Shards => {
+                    self.read_container(array, &decoding, &*file, &before)
+                }
                 None => self.read_shard(&decoding, &*file, &before),
                 Some(record) => self.read_pending(&decoding, &*file, &before, record),
             };
@@ -411,7 +439,8 @@ impl ShardStore {
         let lost =
             lost.map(|(offset, old)| ByteRange { offset: *offset, nbytes: old.len() as u64 });
         let body = Body::InFile { offset: 0, nbytes: record.old_length };
-        Ok(index.map(|index| Ready { body, index, lost: lost.collect() }).map_err(Damage::from))
+        let ready = |index| Ready { lost: lost.collect(), ..Ready::new(body, index) };
+        Ok(index.map(ready).map_err(Damage::from))
     }
 
     /// The shard inside `outer`, of `level`, that a chunk lies in.
@@ -448,6 +477,40 @@ impl ShardStore {
         self.read_ready(decoding, file, Body::InFile { offset: 0, nbytes: stat.size })
     }
 
+    /// Reads a shard of another format, and makes an index of what is in it.
+    fn read_container(
+        &self,
+        array: &SourceArray,
+        decoding: &Decoding<'_>,
+        file: &dyn StorageFile,
+        stat: &Stat,
+    ) -> std::io::Result<Result<Ready, Damage>> {
+        if stat.kind != FileKind::File {
+            return Ok(Err(Damage::NotAFile(stat.kind)));
+        }
+        let (contents, digest) = if array.container == Container::Superchunks {
+            match superchunk(file, stat.size)? {
+                Ok(contents) => (contents, Digest::None),
+                Err(error) => return Ok(Err(error.into())),
+            }
+        } else {
+            match head(file, stat.size)? {
+                Ok(head) => (contents(file, &head)?, head.header.digest),
+                Err(error) => return Ok(Err(error.into())),
+            }
+        };
+        if contents.is_unfinished {
+            log::warn!("{}: its writer has not finished it", array.shard_path(&[0]).display());
+        }
+        self.stats.indexes.loads.count();
+        let slots = product(&decoding.chunks_per_shard).unwrap_or(u64::MAX);
+        let Some(index) = contents.index(&decoding.chunks_per_shard) else {
+            return Ok(Err(IndexError::Limit { slots }.into()));
+        };
+        let body = Body::InFile { offset: 0, nbytes: stat.size };
+        Ok(Ok(Ready { digest, refused: contents.refused, ..Ready::new(body, index) }))
+    }
+
     /// Reads the index of the shard whose stored bytes are `stored`.
     fn read_ready(
         &self,
@@ -478,8 +541,7 @@ impl ShardStore {
         self.stats.indexes.load_bytes.add(size);
         let (codecs, location) = (&level.index_codecs, level.index_location);
         let index = ShardIndex::decode(bytes, codecs, location, &decoding.chunks_per_shard);
-        let lost = Vec::new();
-        Ok(index.map(|index| Ready { body, index, lost }).map_err(Damage::from))
+        Ok(index.map(|index| Ready::new(body, index)).map_err(Damage::from))
     }
 
     /// Undoes the codecs over the whole shard. Checksums over a shard in a file are not verified:

@@ -15,7 +15,9 @@ use shardfs::format::draft2022;
 use shardfs::format::sharding::parse_document;
 use shardfs::store::content::Content;
 use shardfs::store::memory::MemoryStorage;
-use shardfs::store::{Base, Freshness, ShardStore, SourceArray, StagedChunk, StoreConfig};
+use shardfs::store::{
+    Base, Container, Freshness, ShardStore, SourceArray, StagedChunk, StoreConfig,
+};
 
 use self::disk::Disk;
 use crate::support::{Coords, IndexKind, Level, Model, places};
@@ -92,7 +94,8 @@ impl Case {
             "draft2022" => draft2022::parse(&model.draft_metadata()).unwrap().unwrap(),
             _ => parse_document(&model.metadata(), None).unwrap().unwrap(),
         };
-        Self { name, model, array: SourceArray { id: 1, path: ARRAY.into(), layout } }
+        let container = Container::Shards;
+        Self { name, model, array: SourceArray { id: 1, path: ARRAY.into(), layout, container } }
     }
 
     /// The path of a shard.

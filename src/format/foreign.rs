@@ -1,0 +1,218 @@
+//! What the view makes of Bloscpack files and of BLZ and bcolz directories: an array of Blosc
+//! buffers, which is what the `blosc` codec of Zarr v3 stores.
+//!
+//! The last chunk of these formats may be shorter than the others. A reader of Zarr expects it to be
+//! as long: it can read all chunks but that one.
+
+use serde_json::{Map, Value, json};
+
+use super::bloscpack::{Header, MetadataPlace};
+use super::chunk_key::{KeyEncoding, Prefix, Separator};
+use super::codec::IndexLocation;
+use super::index::IndexCodecs;
+use super::metadata::{MetadataError, shape};
+use super::numpy::DataType;
+use super::sharding::{PlainShards, ShardedArray};
+
+const KEYS: KeyEncoding = KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
+
+/// An array of another format.
+#[derive(Debug)]
+pub struct ForeignArray {
+    /// Where its chunks are.
+    pub layout: ShardedArray,
+    /// Its metadata as of Zarr v3; None if its data type is none of Zarr's numbers.
+    pub metadata: Option<Value>,
+}
+
+/// The layout of a Bloscpack file with so many chunks, which is one shard.
+pub fn bloscpack(
+    header: &Header,
+    nchunks: u64,
+    metadata: Option<&Value>,
+) -> Result<ForeignArray, MetadataError> {
+    let layout = ShardedArray::plain(PlainShards {
+        keys: KEYS,
+        shape: vec![nchunks],
+        chunk_shape: vec![1],
+        chunks_per_shard: vec![nchunks.max(1)],
+        index_codecs: IndexCodecs::BARE,
+        index_location: IndexLocation::End,
+    })?;
+    let metadata = metadata.and_then(|metadata| bloscpack_metadata(header, nchunks, metadata));
+    Ok(ForeignArray { layout, metadata })
+}
+
+/// Where the metadata names a NumPy data type and a shape: the flat array of its numbers.
+fn bloscpack_metadata(header: &Header, nchunks: u64, metadata: &Value) -> Option<Value> {
+    let data_type = DataType::parse(metadata.get("dtype")?.as_str()?)?;
+    let whole = shape(metadata.get("shape"), "shape").ok()?;
+    let items = whole.iter().try_fold(1_u64, |product, extent| product.checked_mul(*extent))?;
+    let chunk = u64::from(header.chunk_size?);
+    let last = u64::from(header.last_chunk?);
+    let nbytes = nchunks.checked_sub(1)?.checked_mul(chunk)?.checked_add(last)?;
+    if items.checked_mul(data_type.nbytes)? != nbytes || chunk % data_type.nbytes != 0 {
+        return None;
+    }
+    let mut attributes = Map::new();
+    if whole.len() != 1 {
+        attributes.insert("shape".to_owned(), json!(whole));
+        let order = metadata.get("order").cloned().unwrap_or_else(|| json!("C"));
+        attributes.insert("order".to_owned(), order);
+    }
+    let chunk = chunk / data_type.nbytes;
+    Some(zarr_json(&[items], &[chunk], data_type, header.typesize.into(), json!(0), attributes))
+}
+
+/// The header of a Bloscpack file, as JSON.
+pub fn header_json(header: &Header, place: Option<&MetadataPlace>) -> Value {
+    let is_bare = place.is_some_and(|place| place.is_bare);
+    let mut members = json!({
+        "format_version": 3,
+        "offsets": header.has_offsets(),
+        "metadata": header.has_metadata(),
+        "checksum": header.digest.name(),
+        "typesize": header.typesize,
+        "chunk_size": header.chunk_size.map_or(-1, i64::from),
+        "last_chunk": header.last_chunk.map_or(-1, i64::from),
+        "nchunks": header.nchunks.map_or(json!(-1), |nchunks| json!(nchunks)),
+    });
+    let name = if is_bare { "meta_size" } else { "max_app_chunks" };
+    members[name] = json!(header.rest);
+    if let Some(place) = place.filter(|place| !place.is_bare) {
+        members["metadata_header"] = json!({
+            "checksum": place.digest.name(),
+            "codec": if place.compressed { "zlib" } else { "none" },
+            "meta_size": place.decoded,
+            "max_meta_size": place.digest_offset - place.offset,
+            "meta_comp_size": place.stored,
+        });
+    }
+    members
+}
+
+/// The layout of a BLZ or bcolz array: `sizes` and `storage` are its two documents, `attributes`
+/// its third.
+pub fn superchunks(
+    sizes: &Value,
+    storage: &Value,
+    attributes: Option<Value>,
+) -> Result<ForeignArray, MetadataError> {
+    let whole = shape(sizes.get("shape"), "shape")?;
+    let chunklen = storage.get("chunklen").and_then(Value::as_u64).filter(|rows| *rows > 0);
+    let expected = "a number above 0";
+    let chunklen = chunklen.ok_or_else(|| MetadataError::invalid("chunklen", expected))?;
+    let Some((_, row)) = whole.split_first() else {
+        return Err(MetadataError::invalid("shape", "a list that is not empty"));
+    };
+    let text = storage.get("dtype").and_then(Value::as_str).unwrap_or_default();
+    if !is_data_type(text) {
+        return Err(MetadataError::invalid("dtype", "the name of a NumPy data type"));
+    }
+    let chunk_shape: Vec<u64> =
+        std::iter::once(chunklen).chain(row.iter().map(|extent| (*extent).max(1))).collect();
+    let layout = ShardedArray::plain(PlainShards {
+        keys: KEYS,
+        shape: whole.clone(),
+        chunks_per_shard: vec![1; chunk_shape.len()],
+        chunk_shape: chunk_shape.clone(),
+        index_codecs: IndexCodecs::BARE,
+        index_location: IndexLocation::End,
+    })?;
+    let metadata = DataType::parse(text).map(|data_type| {
+        let fill = match storage.get("dflt") {
+            Some(number @ (Value::Number(_) | Value::Bool(_))) => number.clone(),
+            // One for each column, and the same for all of them.
+            Some(Value::Array(list)) => list.first().cloned().unwrap_or_else(|| json!(0)),
+            _ => json!(0),
+        };
+        let attributes = match attributes {
+            Some(Value::Object(members)) => members,
+            _ => Map::new(),
+        };
+        zarr_json(&whole, &chunk_shape, data_type, data_type.nbytes, fill, attributes)
+    });
+    Ok(ForeignArray { layout, metadata })
+}
+
+/// Whether a text can name a data type: a word, or a list of fields. Code is none.
+fn is_data_type(text: &str) -> bool {
+    let is_word =
+        |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "<>|=[]".contains(c));
+    !text.is_empty() && (is_word(text) || text.starts_with('[') && !text.contains("__"))
+}
+
+fn zarr_json(
+    shape: &[u64],
+    chunk_shape: &[u64],
+    data_type: DataType,
+    typesize: u64,
+    fill_value: Value,
+    attributes: Map<String, Value>,
+) -> Value {
+    json!({
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": data_type.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk_shape}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill_value,
+        "codecs": [
+            {"name": "bytes", "configuration": {"endian": data_type.endian()}},
+            // A buffer says itself how it is compressed; this is for those who write.
+            {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5,
+                "shuffle": "shuffle", "typesize": typesize.max(1), "blocksize": 0}},
+        ],
+        "attributes": attributes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_of_superchunks() {
+        let sizes = json!({"shape": [34, 20]});
+        let storage = json!({"dtype": "float64", "chunklen": 8, "dflt": 0.5});
+        let array = superchunks(&sizes, &storage, Some(json!({"a": 1}))).unwrap();
+        assert_eq!(array.layout.chunk_grid(), [5, 1]);
+        let metadata = array.metadata.unwrap();
+        assert_eq!(metadata["chunk_grid"]["configuration"]["chunk_shape"], json!([8, 20]));
+        assert_eq!(
+            (&metadata["fill_value"], &metadata["attributes"]),
+            (&json!(0.5), &json!({"a": 1}))
+        );
+    }
+
+    #[test]
+    fn defects_of_superchunks_are_named() {
+        let refused = |sizes: Value, storage: Value, message: &str| {
+            assert_eq!(superchunks(&sizes, &storage, None).unwrap_err().to_string(), message);
+        };
+        let sizes = json!({"shape": [34]});
+        refused(
+            sizes.clone(),
+            json!({"dtype": "int8", "chunklen": 0}),
+            "chunklen must be a number above 0",
+        );
+        refused(
+            sizes,
+            json!({"dtype": "__import__('os').abort()", "chunklen": 1}),
+            "dtype must be the name of a NumPy data type",
+        );
+        refused(
+            json!({"shape": []}),
+            json!({"dtype": "int8", "chunklen": 1}),
+            "shape must be a list that is not empty",
+        );
+    }
+
+    #[test]
+    fn types_that_zarr_has_no_number_for_have_no_metadata() {
+        let storage = json!({"dtype": "|S5", "chunklen": 8});
+        let array = superchunks(&json!({"shape": [34]}), &storage, None).unwrap();
+        assert_eq!((array.layout.chunk_grid(), array.metadata), (vec![5], None));
+    }
+}

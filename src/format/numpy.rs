@@ -1,0 +1,67 @@
+//! NumPy's names of data types, as other formats store them, and what Zarr v3 calls them.
+
+/// A data type of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataType {
+    /// Its name in Zarr v3.
+    pub name: &'static str,
+    /// Length of an item in bytes.
+    pub nbytes: u64,
+    /// Whether the most significant byte comes first.
+    pub big_endian: bool,
+}
+
+/// Names in Zarr v3, NumPy's letter, length of an item in bytes.
+const TYPES: [(&str, &str, u64); 14] = [
+    ("bool", "b1", 1),
+    ("int8", "i1", 1),
+    ("int16", "i2", 2),
+    ("int32", "i4", 4),
+    ("int64", "i8", 8),
+    ("uint8", "u1", 1),
+    ("uint16", "u2", 2),
+    ("uint32", "u4", 4),
+    ("uint64", "u8", 8),
+    ("float16", "f2", 2),
+    ("float32", "f4", 4),
+    ("float64", "f8", 8),
+    ("complex64", "c8", 8),
+    ("complex128", "c16", 16),
+];
+
+impl DataType {
+    /// Reads `int32`, `<i4`, `'<i4'`; None for what is no number, and for what is code: nothing is
+    /// ever evaluated.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim_matches(['\'', '"']);
+        let (big_endian, letter) = match text.split_at_checked(1)? {
+            ("<" | "|" | "=", letter) => (false, letter),
+            (">", letter) => (true, letter),
+            _ => (false, text),
+        };
+        let found = TYPES.iter().find(|(name, short, _)| *short == letter || *name == text);
+        found.map(|(name, _, nbytes)| Self { name, nbytes: *nbytes, big_endian })
+    }
+
+    /// What the codec `bytes` is told of the order of bytes.
+    pub fn endian(self) -> &'static str {
+        if self.big_endian { "big" } else { "little" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_numbers() {
+        let read = |text| DataType::parse(text).map(|it| (it.name, it.nbytes, it.big_endian));
+        assert_eq!(read("<f8"), Some(("float64", 8, false)));
+        assert_eq!(read("'>i2'"), Some(("int16", 2, true)));
+        assert_eq!(read("uint16"), Some(("uint16", 2, false)));
+        assert_eq!(read("|u1"), Some(("uint8", 1, false)));
+        for other in ["", "<", "S5", "object", "[('a', '<i4')]", "__import__('os').abort()"] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Nodes of other formats: Bloscpack files, BLZ and bcolz directories, found by what is in them.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::nodes::{METADATA_FILE, NodeError};
+use crate::format::foreign::{self, ForeignArray};
+use crate::format::json;
+use crate::format::limits::MAX_METADATA_BYTES;
+use crate::store::storage::{FileKind, Stat, Storage};
+use crate::store::{Container, SUPERCHUNKS, bloscpack};
+
+/// Where a BLZ or bcolz array says how long it is.
+pub const SIZES: &str = "meta/sizes";
+/// And how it is stored.
+const STORAGE: &str = "meta/storage";
+/// And its attributes.
+const ATTRIBUTES: &str = "__attrs__";
+
+/// A node of another format.
+pub struct Foreign {
+    /// Its chunks.
+    pub array: ForeignArray,
+    /// What its shards are.
+    pub container: Container,
+    /// Documents that the view has and the source has not.
+    pub documents: Vec<(OsString, Vec<u8>)>,
+}
+
+/// The Bloscpack file `name` in the source's root, whose attributes are given.
+pub fn bloscpack_file(
+    storage: &dyn Storage,
+    name: &OsStr,
+    stat: &Stat,
+) -> Result<Foreign, NodeError> {
+    if stat.kind != FileKind::File {
+        return Err(NodeError::NotAFile(stat.kind));
+    }
+    let file = storage.open(Path::new(name))?;
+    let head = bloscpack::head(&*file, stat.size)??;
+    let nchunks = match head.header.nchunks {
+        Some(nchunks) => nchunks,
+        None => bloscpack::contents(&*file, &head)?.ranges.len() as u64,
+    };
+    let text = head.metadata.as_ref().map(|(_, text)| text);
+    let metadata = text.and_then(|text| json::parse(text).ok());
+    let array = foreign::bloscpack(&head.header, nchunks, metadata.as_ref())?;
+    let place = head.metadata.as_ref().map(|(place, _)| place);
+    let header = foreign::header_json(&head.header, place);
+    let mut documents = vec![(OsString::from("header.json"), json::to_text(&header))];
+    if let Some(text) = text {
+        documents.push(("metadata.json".into(), text.clone()));
+    }
+    let container = Container::Bloscpack(name.to_owned());
+    Ok(Foreign { documents: with_metadata(documents, &array), array, container })
+}
+
+/// The BLZ or bcolz array in a directory.
+pub fn superchunks(storage: &dyn Storage, directory: &Path) -> Result<Foreign, NodeError> {
+    let sizes = document(storage, &directory.join(SIZES))?;
+    let how = document(storage, &directory.join(STORAGE))?;
+    let attributes = document(storage, &directory.join(ATTRIBUTES)).ok();
+    let array = foreign::superchunks(&sizes, &how, attributes)?;
+    let container = Container::Superchunks;
+    Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
+}
+
+fn with_metadata(
+    mut documents: Vec<(OsString, Vec<u8>)>,
+    array: &ForeignArray,
+) -> Vec<(OsString, Vec<u8>)> {
+    if let Some(metadata) = &array.metadata {
+        documents.push((METADATA_FILE.into(), json::to_text(metadata)));
+    }
+    documents
+}
+
+fn document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
+    let file = storage.open(path)?;
+    let stat = file.stat()?;
+    if stat.kind != FileKind::File {
+        return Err(NodeError::NotAFile(stat.kind));
+    }
+    if stat.size > MAX_METADATA_BYTES {
+        return Err(NodeError::TooLong(stat.size));
+    }
+    let mut text = vec![0; usize::try_from(stat.size).unwrap_or(0)];
+    let read = file.read_at(&mut text, 0)?;
+    text.truncate(read);
+    let parsed = json::parse(&text);
+    Ok(parsed.map_err(crate::format::metadata::MetadataError::from)?)
+}
+
+/// Whether a name of the source, in the array's directory, is not shown: the view has chunks in its
+/// place, or it has nothing to do with the array.
+pub fn is_hidden(container: &Container, name: &OsStr) -> bool {
+    match container {
+        Container::Shards => false,
+        Container::Bloscpack(_) => true,
+        Container::Superchunks => name == SUPERCHUNKS,
+    }
+}

@@ -1,0 +1,210 @@
+//! Reading Bloscpack files: what is in them, and where their chunks are.
+//!
+//! A file is a shard without an index of lengths: those are in the chunks' own headers. All of them
+//! are read when the file is loaded, one after the other where there are no offsets, and become an
+//! index like any other.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::storage::StorageFile;
+use crate::format::bloscpack::{
+    BLOSC_BYTES, BloscHeader, BloscpackError, HEADER_BYTES, Header, METADATA_HEADER_BYTES,
+    MetadataPlace, OFFSET_BYTES, SUPERCHUNK_BYTES, parse_superchunk,
+};
+use crate::format::codec::IndexLocation;
+use crate::format::index::{ByteRange, IndexCodecs, ShardIndex};
+use crate::format::limits::MAX_INDEX_BYTES;
+
+/// What a file says of itself before its chunks.
+#[derive(Debug)]
+pub struct Head {
+    /// Its header.
+    pub header: Header,
+    /// Where its metadata is, and the text.
+    pub metadata: Option<(MetadataPlace, Vec<u8>)>,
+    /// Where the offsets are, if there are any.
+    offsets: Option<u64>,
+    /// First byte after everything but chunks.
+    chunks: u64,
+    size: u64,
+}
+
+/// The chunks of a file.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// Where they are, without their checksums.
+    pub ranges: Vec<ByteRange>,
+    /// Those that cannot be given, and why.
+    pub refused: HashMap<u64, &'static str>,
+    /// Not all of them could be found: its writer has not finished.
+    pub is_unfinished: bool,
+}
+
+/// Reads everything of a file of `size` bytes but its chunks.
+pub fn head(file: &dyn StorageFile, size: u64) -> io::Result<Result<Head, BloscpackError>> {
+    let first = read(file, 0, HEADER_BYTES + METADATA_HEADER_BYTES)?;
+    let header = match Header::parse(&first, size) {
+        Ok(header) => header,
+        Err(error) => return Ok(Err(error)),
+    };
+    let (mut at, mut metadata) = (HEADER_BYTES as u64, None);
+    if header.has_metadata() {
+        let place = MetadataPlace::parse(&header, &first[HEADER_BYTES..], size);
+        let place = match place {
+            Ok(place) => place,
+            Err(error) => return Ok(Err(error)),
+        };
+        // Within limits that were checked.
+        let stored = read(file, place.offset, usize::try_from(place.stored).unwrap_or(0))?;
+        let digest = read(file, place.digest_offset, place.digest.nbytes())?;
+        match place.decode(&stored, &digest) {
+            Ok(text) => {
+                at = place.end;
+                metadata = Some((place, text));
+            }
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    let is_bare = metadata.as_ref().is_some_and(|(place, _)| place.is_bare);
+    Ok(offsets(&header, at, is_bare, size).map(|(offsets, chunks)| Head {
+        header,
+        metadata,
+        offsets,
+        chunks,
+        size,
+    }))
+}
+
+/// Where the offsets are that begin at `at`, and what follows them.
+fn offsets(
+    header: &Header,
+    at: u64,
+    is_bare: bool,
+    size: u64,
+) -> Result<(Option<u64>, u64), BloscpackError> {
+    let spare = if is_bare { 0 } else { header.spare_offsets()? };
+    if !header.has_offsets() {
+        return Ok((None, at));
+    }
+    let Some(nchunks) = header.nchunks else {
+        return Err(BloscpackError::Field { field: "nchunks of a file with offsets", value: -1 });
+    };
+    let nbytes = nchunks.checked_add(spare).and_then(|n| n.checked_mul(OFFSET_BYTES));
+    let end = nbytes.and_then(|nbytes| at.checked_add(nbytes)).filter(|end| *end <= size);
+    let end = end.ok_or(BloscpackError::Beyond("offsets"))?;
+    if nchunks.saturating_mul(OFFSET_BYTES) > MAX_INDEX_BYTES {
+        return Err(BloscpackError::Beyond("limit for indexes: offsets"));
+    }
+    Ok((Some(at), end))
+}
+
+/// Finds the chunks of a file.
+pub fn contents(file: &dyn StorageFile, head: &Head) -> io::Result<Contents> {
+    let mut found = Contents::default();
+    let most = head.header.nchunks.unwrap_or(MAX_INDEX_BYTES / OFFSET_BYTES);
+    let table = match head.offsets {
+        // Within limits that were checked.
+        Some(at) => read(file, at, usize::try_from(most * OFFSET_BYTES).unwrap_or(0))?,
+        None => Vec::new(),
+    };
+    let (offsets, _) = table.as_chunks::<8>();
+    let digest = head.header.digest.nbytes() as u64;
+    // Where the next chunk begins if it follows the one before.
+    let mut next = Some(head.chunks);
+    for slot in 0..most {
+        if head.header.nchunks.is_none() && next.is_none_or(|next| next >= head.size) {
+            break;
+        }
+        let offset = match head.offsets {
+            None => next,
+            Some(_) => {
+                let stored = usize::try_from(slot).ok().and_then(|slot| offsets.get(slot));
+                let stored = stored.map_or(-1, |bytes| i64::from_le_bytes(*bytes));
+                found.is_unfinished |= stored < 0;
+                u64::try_from(stored).ok().or(next)
+            }
+        };
+        let expected = match head.header.nchunks {
+            Some(nchunks) if slot + 1 == nchunks => head.header.last_chunk,
+            Some(_) => head.header.chunk_size,
+            None => None,
+        };
+        let (range, defect) = chunk(file, head, offset, digest, expected)?;
+        next = defect.is_none().then(|| range.offset + range.nbytes + digest);
+        if let Some(defect) = defect {
+            found.refused.insert(slot, defect);
+        }
+        found.ranges.push(range);
+    }
+    Ok(found)
+}
+
+/// The chunk at an offset, and what is wrong with it.
+fn chunk(
+    file: &dyn StorageFile,
+    head: &Head,
+    offset: Option<u64>,
+    digest: u64,
+    expected: Option<u32>,
+) -> io::Result<(ByteRange, Option<&'static str>)> {
+    let nowhere = ByteRange { offset: 0, nbytes: 0 };
+    let Some(offset) = offset else {
+        return Ok((nowhere, Some("its offset is not known, and the chunk before it is damaged")));
+    };
+    if offset < head.chunks {
+        return Ok((nowhere, Some("its offset points into the header")));
+    }
+    let bytes = read(file, offset, BLOSC_BYTES)?;
+    let Some(bytes) = bytes.first_chunk::<BLOSC_BYTES>() else {
+        return Ok((nowhere, Some("it would begin beyond the file")));
+    };
+    let blosc = BloscHeader::parse(bytes);
+    let range = ByteRange { offset, nbytes: blosc.nbytes.into() };
+    let end = offset.checked_add(range.nbytes).and_then(|end| end.checked_add(digest));
+    if end.is_none_or(|end| end > head.size) {
+        return Ok((nowhere, Some("it would end beyond the file")));
+    }
+    Ok((range, blosc.defect(expected)))
+}
+
+/// The one chunk of a superchunk file of `size` bytes.
+pub fn superchunk(
+    file: &dyn StorageFile,
+    size: u64,
+) -> io::Result<Result<Contents, BloscpackError>> {
+    let first = read(file, 0, SUPERCHUNK_BYTES + BLOSC_BYTES)?;
+    if let Err(error) = parse_superchunk(&first, size) {
+        return Ok(Err(error));
+    }
+    let Some(bytes) = first[SUPERCHUNK_BYTES..].first_chunk::<BLOSC_BYTES>() else {
+        return Ok(Err(BloscpackError::Beyond("the chunk")));
+    };
+    let blosc = BloscHeader::parse(bytes);
+    let range = ByteRange { offset: SUPERCHUNK_BYTES as u64, nbytes: blosc.nbytes.into() };
+    let mut found = Contents { ranges: vec![range], ..Contents::default() };
+    if let Some(defect) = blosc.defect(None) {
+        found.refused.insert(0, defect);
+    }
+    Ok(Ok(found))
+}
+
+impl Contents {
+    /// As an index of `slots` chunks; those that it has not are empty.
+    pub fn index(&self, slots: &[u64]) -> Option<ShardIndex> {
+        let mut index = ShardIndex::empty(&IndexCodecs::BARE, IndexLocation::End, slots).ok()?;
+        let slots = index.slots();
+        for (slot, range) in (0..slots).zip(&self.ranges) {
+            index.set(slot, Some(*range));
+        }
+        Some(index)
+    }
+}
+
+/// Up to `length` bytes; fewer at the file's end.
+fn read(file: &dyn StorageFile, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let read = file.read_at(&mut bytes, offset)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
