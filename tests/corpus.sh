@@ -35,8 +35,13 @@ alive() { cat "$1/.shardfs/stats.json" >/dev/null && ls "$1" >/dev/null; }
 check_store() {
     local store=$1 label=$2 level=$3 options=$4 manifest metadata=(--metadata)
     shift 4
-    # No zarr.json of the nodes to compare.
-    [[ $store != */draft2022/* ]] || metadata=()
+    # No zarr.json in the source to compare with; the view makes its own.
+    case $store in
+    */draft2022/*) metadata=() ;;
+    */bloscpack/* | */bcolz/* | */blz/*)
+        metadata=(--allow zarr.json --allow header.json --allow metadata.json)
+        ;;
+    esac
     # shellcheck disable=SC2086 # no option, or -o and its value
     if ! mount_view "$store" $options >"$TMP/refused.$BASHPID"; then
         fail "mount $store $options: $(cat "$TMP/refused.$BASHPID")"
@@ -102,6 +107,27 @@ check_damaged_draft() {
     verdict "malformed_other/$name: unmount" unmount_view
 }
 
+# A damaged file or directory of another format: refused with these words, or "k of n: words", the k chunks that
+# cannot be read.
+check_damaged_foreign() {
+    local name=$1 expected=$2 words=$3 chunk total=0 bad=0
+    new_mount_point
+    if ! timeout 30 "$SHARDFS" mount --log-file "$TMP/$name.log" "$corpus/data/malformed_other/$name" "$MP" \
+        </dev/null >"$MP.log" 2>&1; then
+        verdict "malformed_other/$name: refused" test "$expected" = refused
+        verdict "malformed_other/$name: the message says why" grep -q "$words" "$MP.log"
+        verdict "malformed_other/$name: nothing is left mounted" not_mounted "$MP"
+        return
+    fi
+    while read -r chunk; do
+        total=$((total + 1))
+        sha256sum "$chunk" >/dev/null 2>&1 || bad=$((bad + 1))
+    done < <(find "$MP/c" -type f)
+    verdict "malformed_other/$name: $bad of $total chunks cannot be read" test "$bad of $total" = "$expected"
+    verdict "malformed_other/$name: the log says why" grep -q "$words" "$TMP/$name.log"
+    verdict "malformed_other/$name: unmount" unmount_view
+}
+
 # --- what there is to do ---------------------------------------------------------------------------
 
 # Sparse files of 1 TiB: not every filesystem takes them.
@@ -123,7 +149,7 @@ for root in (corpus, big):
     for path in sorted(glob.glob(os.path.join(root, "manifests", "*", "*.json"))):
         with open(path) as f:
             manifest = json.load(f)
-        if manifest["kind"].startswith(("zarr3", "draft2022")) and only in manifest["case"]:
+        if manifest["kind"].startswith(("zarr3", "draft2022", "bloscpack", "bcolz")) and only in manifest["case"]:
             stores.setdefault(os.path.join(root, manifest["store"]), []).append(path)
 for store, manifests in stores.items():
     print("store", store, *manifests)
@@ -158,4 +184,20 @@ if [[ draft2022 == *$only* ]]; then
     check_damaged_draft draft_offset_past_eof 1 12 'a/c0/0, chunk at .* points outside the shard'
     check_damaged_draft draft_cps_zero 4 4 'meta/root/a.array.json: chunks_per_shard must be'
     check_damaged_draft draft_extension_unknown 4 4 'extension "https://example.org/x" must be understood'
+fi
+
+if [[ bloscpack == *$only* ]]; then
+    check_damaged_foreign bad_magic.blp refused 'it does not begin with "blpk"'
+    check_damaged_foreign version_1.blp refused 'format version is 1'
+    check_damaged_foreign checksum_9.blp refused 'checksum is 9'
+    check_damaged_foreign nchunks_2_62.blp refused 'nchunks is 4611686018427387904'
+    check_damaged_foreign max_app_negative.blp refused 'max-app-chunks is -1'
+    check_damaged_foreign header_only.blp refused 'it has 20 bytes'
+    check_damaged_foreign offset_unknown.blp '0 of 5' 'its writer has not finished it'
+    check_damaged_foreign offset_into_header.blp '1 of 5' 'points into the header'
+    check_damaged_foreign blosc_ctbytes_huge.blp '1 of 5' 'would end beyond the file'
+    check_damaged_foreign blosc_nbytes_wrong.blp '1 of 5' 'more or fewer bytes than a chunk'
+    check_damaged_foreign bcolz_two_in_one '1 of 4' 'number of chunks is 2'
+    check_damaged_foreign bcolz_chunklen_0 refused 'meta: chunklen must be a number above 0'
+    check_damaged_foreign bcolz_dtype_code refused 'meta: dtype must be'
 fi

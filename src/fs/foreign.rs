@@ -59,10 +59,13 @@ pub fn bloscpack_file(
 
 /// The BLZ or bcolz array in a directory.
 pub fn superchunks(storage: &dyn Storage, directory: &Path) -> Result<Foreign, NodeError> {
-    let sizes = document(storage, &directory.join(SIZES))?;
-    let how = document(storage, &directory.join(STORAGE))?;
-    let attributes = document(storage, &directory.join(ATTRIBUTES)).ok();
-    let array = foreign::superchunks(&sizes, &how, attributes)?;
+    let read = |name: &'static str| {
+        let document = document(storage, &directory.join(name));
+        document.map_err(|error| NodeError::Superchunks(name, Box::new(error)))
+    };
+    let (sizes, how, attributes) = (read(SIZES)?, read(STORAGE)?, read(ATTRIBUTES).ok());
+    let array = foreign::superchunks(&sizes, &how, attributes)
+        .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
     let container = Container::Superchunks;
     Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
 }

@@ -113,10 +113,9 @@ impl Fs {
         if file.is_some() && writable {
             return Err(SourceError::ReadOnly);
         }
-        let document = if file.is_some() { String::new() } else { format!("{METADATA_FILE}: ") };
         let nodes = Nodes::new(Arc::clone(&storage), file, config.level, store, writable);
         let root = nodes.check(Path::new(""));
-        let root = root.map_err(|error| SourceError::Node { document, error })?;
+        let root = root.map_err(SourceError::of_root)?;
         if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
             return Err(SourceError::NoNode);
         }
@@ -399,6 +398,16 @@ impl Fs {
         }
         let file = self.hasher.hash_one((array.source.id, shard));
         self.identities.changed_recently(file, self.fingerprint(stat))
+    }
+}
+
+impl SourceError {
+    fn of_root(error: NodeError) -> Self {
+        let document = match error {
+            NodeError::Bloscpack(_) | NodeError::Superchunks(..) => String::new(),
+            _ => format!("{METADATA_FILE}: "),
+        };
+        Self::Node { document, error }
     }
 }
 

@@ -91,6 +91,9 @@ pub enum NodeError {
     /// It is no Bloscpack file that can be read.
     #[error("{0}")]
     Bloscpack(#[from] BloscpackError),
+    /// The documents of a BLZ or bcolz array cannot be used.
+    #[error("{0}: {1}")]
+    Superchunks(&'static str, #[source] Box<NodeError>),
 }
 
 /// The nodes of a source, and the arrays among them by inode range.
@@ -142,11 +145,11 @@ impl Nodes {
             Ok(node) => Ok(self.keep(directory, node)),
             Err((_, NodeError::Io(error))) if !is_lasting(&error) => Err(error),
             Err((stat, error)) => {
-                let mut document = self.document_path(directory)?;
-                if self.storage.lstat(&document).is_err() {
-                    document = directory.join(SIZES).with_file_name("");
-                }
-                let document = document.display();
+                let document = match error {
+                    NodeError::Superchunks(..) => directory.to_owned(),
+                    _ => self.document_path(directory)?,
+                };
+                let document = shown(&document);
                 log::warn!("{document}: {error}; the node is shown as stored, without its data");
                 let node =
                     Node { kind: NodeKind::Bad, document: None, extra: Vec::new(), stat, checked };
