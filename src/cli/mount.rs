@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::exit::Failure;
 use super::logging::{self, Destination};
-use super::options::{MountOptions, policy, seconds};
+use super::options::{MountOptions, format, policy, seconds};
 use super::size;
 use crate::fs::{Fs, SourceError, shown};
 use crate::fuse::Adapter;
@@ -32,6 +32,7 @@ Options of -o:
   uid=N,gid=N         show everything as owned by this user, this group
   umask=OCTAL         permission bits to take away
   immutable           nobody changes the source while it is mounted: nothing is looked at twice
+  format=FORMAT       as --format
   level=N             which chunks of nested sharding to show: 1 the outermost, 0 the shards
                       themselves; the innermost if not given
   xattr               extended attributes user.shardfs.{shard,offset,nbytes} tell where a chunk is
@@ -52,7 +53,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = OPTIONS_HELP)]
 pub(super) struct Args {
-    /// Directory of a Zarr v3 array or group, or a folder of such
+    /// Directory of a Zarr v3 array or group, or a folder of such; a Bloscpack file; a BLZ or bcolz
+    /// directory
     source: PathBuf,
     /// Where to mount it: a directory
     mountpoint: PathBuf,
@@ -68,6 +70,9 @@ pub(super) struct Args {
     /// Longest shard that is decoded as a whole, where shards are compressed [default: 1G]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     decode_limit: Option<u64>,
+    /// What SOURCE is: zarr, draft2022, bloscpack or blz [default: auto, by what is in it]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<String>,
     /// Allow writing: chunk files can be made, changed and removed
     #[arg(long)]
     rw: bool,
@@ -93,7 +98,8 @@ pub(super) struct Args {
 #[command(name = "mount.shardfs", version, after_help = OPTIONS_HELP)]
 #[allow(clippy::struct_excessive_bools, reason = "mount(8) passes these flags")]
 pub(super) struct HelperArgs {
-    /// Directory of a Zarr v3 array or group, or a folder of such
+    /// Directory of a Zarr v3 array or group, or a folder of such; a Bloscpack file; a BLZ or bcolz
+    /// directory
     source: PathBuf,
     /// Where to mount it: a directory
     mountpoint: PathBuf,
@@ -133,6 +139,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         let message =
             "immutable and writable exclude each other: leave out \"immutable\" or \"rw\"";
         return Err(Failure::Option(message.to_owned()));
+    }
+    if let Some(name) = &args.format {
+        options.fs.format = format(name)?;
     }
     let writing = &mut options.fs.writing;
     writing.policy = args.update.map_or(Ok(writing.policy), |update| policy(&update))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::size;
 use crate::format::plan::Policy;
-use crate::fs::{FsConfig, Ownership};
+use crate::fs::{Format, FsConfig, Ownership};
 use crate::mount::Access;
 use crate::store::StoreConfig;
 
@@ -81,6 +81,7 @@ impl MountOptions {
                     Failure::Option(format!("mount option {option:?}: {error}"))
                 })?;
             }
+            ("format", Some(value)) => self.fs.format = format(value)?,
             ("fsname", Some(value)) => self.name = Some(value.to_owned()),
             ("level", Some(value)) => self.fs.level = Some(number(option, value, 10)?),
             ("threads", Some(value)) => self.threads = Some(number(option, value, 10)?),
@@ -120,6 +121,19 @@ fn number<T: TryFrom<u64>>(option: &str, value: &str, radix: u32) -> Result<T, F
     let kind = if radix == 8 { "an octal number" } else { "a number" };
     number
         .ok_or_else(|| Failure::Option(format!("mount option {option:?}: {value:?} is not {kind}")))
+}
+
+/// What a source is taken for, by name; None: by what is in it.
+pub(super) fn format(value: &str) -> Result<Option<Format>, Failure> {
+    let found = Format::NAMES.iter().find(|(name, _)| *name == value);
+    match (found, value) {
+        (Some((_, format)), _) => Ok(Some(*format)),
+        (None, "auto") => Ok(None),
+        (None, _) => {
+            let names = Format::NAMES.map(|(name, _)| name).join(", ");
+            Err(Failure::Option(format!("format {value:?} is none of auto, {names}")))
+        }
+    }
 }
 
 /// How shards are changed, by name.

@@ -19,6 +19,29 @@ const STORAGE: &str = "meta/storage";
 /// And its attributes.
 const ATTRIBUTES: &str = "__attrs__";
 
+/// What a source is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A Zarr v3 array or hierarchy.
+    Zarr,
+    /// A hierarchy of the draft of 2022.
+    Draft2022,
+    /// A Bloscpack file.
+    Bloscpack,
+    /// BLZ or bcolz arrays.
+    Blz,
+}
+
+impl Format {
+    /// What formats are called.
+    pub const NAMES: [(&str, Self); 4] = [
+        ("zarr", Self::Zarr),
+        ("draft2022", Self::Draft2022),
+        ("bloscpack", Self::Bloscpack),
+        ("blz", Self::Blz),
+    ];
+}
+
 /// A node of another format.
 pub struct Foreign {
     /// Its chunks.

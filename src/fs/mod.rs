@@ -34,6 +34,7 @@ pub use self::directory::{DirEntry, Listing};
 pub use self::error::{FsError, Result};
 use self::file::Handle;
 pub use self::file::Opened;
+pub use self::foreign::Format;
 pub use self::names::OpenHow;
 use self::nodes::{ArrayView, METADATA_FILE, Nodes};
 pub use self::nodes::{NodeError, NodeKind};
@@ -54,6 +55,8 @@ pub struct FsConfig {
     pub store: StoreConfig,
     /// The file in the source's root that is mounted, and nothing else of it.
     pub file: Option<OsString>,
+    /// What the source is taken for; by what is in it if not given.
+    pub format: Option<Format>,
     /// Level of nested sharding to show, 1 the outermost, 0 the shards themselves; None the
     /// innermost.
     pub level: Option<usize>,
@@ -108,14 +111,17 @@ impl Fs {
         config: FsConfig,
         stats: Arc<Stats>,
     ) -> std::result::Result<Self, SourceError> {
-        let (store, writable) = (&config.store, config.writable);
-        let file = config.file.clone();
-        if file.is_some() && writable {
+        if config.file.is_some() && config.writable {
             return Err(SourceError::ReadOnly);
         }
-        let nodes = Nodes::new(Arc::clone(&storage), file, config.level, store, writable);
+        let nodes = Nodes::new(Arc::clone(&storage), &config);
         let root = nodes.check(Path::new(""));
         let root = root.map_err(SourceError::of_root)?;
+        if let Some(format) = config.format
+            && !is_of(format, &root, config.file.is_some())
+        {
+            return Err(SourceError::OtherFormat);
+        }
         if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
             return Err(SourceError::NoNode);
         }
@@ -401,6 +407,16 @@ impl Fs {
     }
 }
 
+/// Whether a source's root can be of a format. A folder of arrays can be of most.
+fn is_of(format: Format, root: &nodes::Node, is_file: bool) -> bool {
+    match format {
+        Format::Bloscpack => is_file,
+        Format::Draft2022 => matches!(root.kind, NodeKind::Draft2022),
+        Format::Blz => !is_file && root.document.is_none(),
+        Format::Zarr => !is_file,
+    }
+}
+
 impl SourceError {
     fn of_root(error: NodeError) -> Self {
         let document = match error {
@@ -426,6 +442,9 @@ pub enum SourceError {
     /// Files of its format are only read.
     #[error("a Bloscpack file can only be read: mount it without --rw")]
     ReadOnly,
+    /// It is not of the format that was asked for.
+    #[error("it is not of the format that --format names")]
+    OtherFormat,
     /// It has no metadata.
     #[error("it is not a Zarr v3 array or hierarchy: no {METADATA_FILE} in it or right below it")]
     NoNode,

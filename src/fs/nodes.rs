@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use std::collections::HashMap;
 
-use super::foreign::{Foreign, SIZES, bloscpack_file, is_hidden, superchunks};
+use super::FsConfig;
+use super::foreign::{Foreign, Format, SIZES, bloscpack_file, is_hidden, superchunks};
 use crate::format::back::is_sharded;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::document::{Dialect, Shown, show};
@@ -101,6 +102,8 @@ pub struct Nodes {
     storage: Arc<dyn Storage>,
     /// The file in the source's root that is mounted, and nothing else of it.
     file: Option<OsString>,
+    /// What the source is taken for, whatever is in it.
+    format: Option<Format>,
     level: Option<usize>,
     immutable: bool,
     /// Whether interrupted commits are completed or taken back.
@@ -111,18 +114,24 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// The nodes of `storage`, or those of a `file` in its root; showing the sharding `level`.
-    pub fn new(
-        storage: Arc<dyn Storage>,
-        file: Option<OsString>,
-        level: Option<usize>,
-        config: &StoreConfig,
-        recovers: bool,
-    ) -> Self {
-        let cache = Mutex::new(ByteCache::new(NODE_CACHE_BYTES));
-        let StoreConfig { immutable, trusted, .. } = *config;
-        let arrays = RwLock::default();
-        Self { storage, file, level, immutable, recovers, trusted, cache, arrays }
+    /// The nodes of `storage`, shown like that.
+    pub fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
+        let StoreConfig { immutable, trusted, .. } = config.store;
+        Self {
+            storage,
+            file: config.file.clone(),
+            format: config.format,
+            level: config.level,
+            immutable,
+            recovers: config.writable,
+            trusted,
+            cache: Mutex::new(ByteCache::new(NODE_CACHE_BYTES)),
+            arrays: RwLock::default(),
+        }
+    }
+
+    fn may_be(&self, format: Format) -> bool {
+        self.format.is_none_or(|wanted| wanted == format)
     }
 
     /// The node at `directory`, as old as is believed at most. Fails where the source fails for
@@ -282,7 +291,8 @@ impl Nodes {
             let found = bloscpack_file(&*self.storage, file, stat).map_err(fail)?;
             return self.foreign(directory, found, *stat, checked).map_err(fail);
         }
-        if stat.as_ref().is_err_and(is_absent)
+        if self.may_be(Format::Blz)
+            && stat.as_ref().is_err_and(is_absent)
             && let Ok(stat) = self.storage.stat(&directory.join(SIZES))
         {
             let fail = |error| (Some(stat), error);
@@ -308,7 +318,7 @@ impl Nodes {
             json::parse(&text).map_err(|error| fail(NodeError::Metadata(error.into())))?;
         let dialect = Dialect::of(&path);
         let is_draft = || draft2022::is_hierarchy(&document).map_err(|e| fail(e.into()));
-        if dialect == Dialect::V3 && is_draft()? {
+        if dialect == Dialect::V3 && self.may_be(Format::Draft2022) && is_draft()? {
             let (kind, stat) = (NodeKind::Draft2022, Some(stat));
             return Ok(Node { kind, document: None, extra: Vec::new(), stat, checked });
         }
@@ -518,7 +528,7 @@ pub type OpenedArray = Result<Arc<ArrayView>, (PathBuf, NodeError)>;
 
 /// All sharded arrays of a source, each as far as its metadata can be used.
 pub fn open_arrays(storage: &Arc<dyn Storage>) -> std::io::Result<Vec<OpenedArray>> {
-    let nodes = Nodes::new(Arc::clone(storage), None, None, &StoreConfig::default(), false);
+    let nodes = Nodes::new(Arc::clone(storage), &FsConfig::default());
     let open = |directory: PathBuf| match nodes.check(&directory) {
         Ok(Node { kind: NodeKind::Sharded(array), .. }) => Some(Ok(array)),
         // Changed since it was found.

@@ -46,6 +46,10 @@ check "cache size that is no number" not_mounting 1 cache-size mount --cache-siz
 check "a missing source" not_mounting 32 "$TMP/none.zarr" mount "$TMP/none.zarr" @MP@
 check "a source that is no array" not_mounting 32 "$TMP/empty" mount "$TMP/empty" @MP@
 check "a source that is a file" not_mounting 32 "$TMP/a.zarr/zarr.json" mount "$TMP/a.zarr/zarr.json" @MP@
+check "an unknown format" not_mounting 1 'none of auto, zarr, draft2022, bloscpack, blz' mount --format hdf5 "$TMP/a.zarr" @MP@
+check "another format than the source has" not_mounting 32 "not of the format" mount -o format=draft2022 "$TMP/a.zarr" @MP@
+echo text >"$TMP/text"
+check "a file that is no Bloscpack file" not_mounting 32 'does not begin with "blpk"' mount "$TMP/text" @MP@
 check "a missing mount point" refused 32 "$TMP/nowhere" mount "$TMP/a.zarr" "$TMP/nowhere"
 echo x >"$TMP/file"
 check "a mount point that is a file" refused 32 "$TMP/file" mount "$TMP/a.zarr" "$TMP/file"

@@ -1,0 +1,311 @@
+//! Files of other formats, made byte by byte, as a mount shows them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use shardfs::format::digest::Digest;
+use shardfs::fs::{Fs, FsConfig, Listing};
+use shardfs::stats::Stats;
+use shardfs::store::StoreConfig;
+use shardfs::store::memory::MemoryStorage;
+use shardfs::store::storage::FileKind;
+use shardfs::view::inode::ROOT;
+
+/// Bytes of each file, or the errno of what fails.
+type Found = BTreeMap<String, Result<Vec<u8>, i32>>;
+
+const CHUNK: u32 = 24;
+
+/// A Blosc buffer of stored bytes.
+fn blosc(bytes: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(bytes.len()).unwrap();
+    let mut buffer = vec![2, 1, 2, 8];
+    for word in [length, length, length + 16] {
+        buffer.extend(word.to_le_bytes());
+    }
+    buffer.extend(bytes);
+    buffer
+}
+
+/// Chunks of a file: all of them whole but the last.
+fn chunks() -> Vec<Vec<u8>> {
+    let whole = (0..4_u8).map(|n| blosc(&[n + 1; CHUNK as usize]));
+    whole.chain([blosc(&[9; 16])]).collect()
+}
+
+/// How a Bloscpack file is made.
+#[derive(Clone, Copy)]
+struct Layout {
+    digest: u8,
+    offsets: bool,
+    /// None: none; Some(true): bare, as in the design document.
+    metadata: Option<bool>,
+    known: bool,
+}
+
+const TEXT: &str = r#"{"dtype": "'<i8'", "shape": [14], "order": "C", "container": "numpy"}"#;
+
+fn bloscpack(layout: Layout) -> Vec<u8> {
+    let (chunks, digest) = (chunks(), Digest::from_number(layout.digest).unwrap());
+    let (spare, bare) = (if layout.offsets { 3 } else { 0 }, layout.metadata == Some(true));
+    let options = u8::from(layout.offsets) | u8::from(layout.metadata.is_some()) << 1;
+    let mut file = b"blpk\x03".to_vec();
+    file.extend([options, layout.digest, 8]);
+    let number = |known: i64| if layout.known { known } else { -1 };
+    for number in [number(CHUNK.into()), number(16)] {
+        file.extend(i32::try_from(number).unwrap().to_le_bytes());
+    }
+    file.extend(number(5).to_le_bytes());
+    let rest = if bare { TEXT.len() as u64 } else { spare };
+    file.extend(rest.to_le_bytes());
+    match layout.metadata {
+        None => (),
+        Some(true) => file.extend(TEXT.as_bytes()),
+        Some(false) => {
+            let length = u32::try_from(TEXT.len()).unwrap();
+            file.extend(b"JSON\0\0\0\0\0\x02\0\0");
+            for word in [length, length + 10, length] {
+                file.extend(word.to_le_bytes());
+            }
+            file.extend([0; 8]);
+            file.extend(TEXT.as_bytes());
+            file.extend([0; 10]);
+            file.extend(Digest::Crc32.of(TEXT.as_bytes()));
+        }
+    }
+    let spare = if bare { 0 } else { spare };
+    let table = if layout.offsets { (5 + spare) * 8 } else { 0 };
+    let mut at = file.len() as u64 + table;
+    if layout.offsets {
+        for chunk in &chunks {
+            file.extend(at.to_le_bytes());
+            at += (chunk.len() + digest.nbytes()) as u64;
+        }
+        file.extend((0..spare).flat_map(|_| (-1_i64).to_le_bytes()));
+    }
+    for chunk in chunks {
+        file.extend(digest.of(&chunk));
+        let digest = file.split_off(file.len() - digest.nbytes());
+        file.extend(chunk);
+        file.extend(digest);
+    }
+    file
+}
+
+fn mount(storage: &Arc<MemoryStorage>, file: Option<&str>) -> Result<Fs, String> {
+    let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
+    let config = FsConfig { store, file: file.map(Into::into), ..FsConfig::default() };
+    Fs::new(storage.clone(), config, Arc::new(Stats::default())).map_err(|e| e.to_string())
+}
+
+fn walk(fs: &Fs, ino: u64, path: &str, found: &mut Found) {
+    let mut names = Vec::new();
+    fs.readdir(ino, 0, Listing::Names, &mut |entry| {
+        names.push(entry.name.to_str().unwrap().to_owned());
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    for name in names.iter().filter(|name| !name.starts_with('.')) {
+        let child = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+        match fs.lookup(ino, OsStr::new(name)) {
+            Ok(entry) => {
+                let attr = entry.unwrap_or_else(|| panic!("{child} is listed, and not there")).attr;
+                if attr.kind == FileKind::Directory {
+                    walk(fs, attr.ino, &child, found);
+                } else {
+                    let bytes = read(fs, attr.ino);
+                    assert!(
+                        bytes.as_ref().is_ok_and(|b| b.len() as u64 == attr.size) || bytes.is_err()
+                    );
+                    found.insert(child, bytes);
+                }
+            }
+            Err(error) => drop(found.insert(child, Err(error.errno()))),
+        }
+    }
+}
+
+fn read(fs: &Fs, ino: u64) -> Result<Vec<u8>, i32> {
+    let opened = fs.open(ino).map_err(|error| error.errno())?;
+    let mut bytes = vec![0; 4096];
+    let read = fs.read(ino, Some(opened.handle), 0, &mut bytes).map_err(|error| error.errno());
+    fs.release(opened.handle);
+    bytes.truncate(read?);
+    Ok(bytes)
+}
+
+fn shown(fs: &Fs) -> Found {
+    let mut found = Found::new();
+    walk(fs, ROOT, "", &mut found);
+    found
+}
+
+fn json_of(found: &mut Found, name: &str) -> Value {
+    serde_json::from_slice(&found.remove(name).unwrap().unwrap()).unwrap()
+}
+
+fn expected() -> Found {
+    (0..).zip(chunks()).map(|(n, chunk)| (format!("c/{n}"), Ok(chunk))).collect()
+}
+
+fn layouts() -> impl Iterator<Item = Layout> {
+    let metadata = [None, Some(false), Some(true)];
+    (0..9).flat_map(move |digest| {
+        [false, true].into_iter().flat_map(move |offsets| {
+            metadata.into_iter().map(move |metadata| Layout {
+                digest,
+                offsets,
+                metadata,
+                known: true,
+            })
+        })
+    })
+}
+
+#[test]
+fn a_bloscpack_file_is_shown_chunk_by_chunk_in_every_layout() {
+    for layout in layouts() {
+        let storage = Arc::new(MemoryStorage::default());
+        storage.replace("x.blp", bloscpack(layout));
+        storage.replace("beside.txt", *b"not shown");
+        let mut found = shown(&mount(&storage, Some("x.blp")).unwrap());
+        let header = json_of(&mut found, "header.json");
+        assert_eq!((&header["nchunks"], &header["typesize"]), (&json!(5), &json!(8)));
+        if layout.metadata.is_some() {
+            assert_eq!(found.remove("metadata.json"), Some(Ok(TEXT.into())));
+            let zarr = json_of(&mut found, "zarr.json");
+            assert_eq!((&zarr["shape"], &zarr["data_type"]), (&json!([14]), &json!("int64")));
+            assert_eq!(zarr["chunk_grid"]["configuration"]["chunk_shape"], json!([3]));
+        }
+        assert_eq!(found, expected());
+    }
+}
+
+#[test]
+fn chunks_of_unknown_number_are_found_one_after_the_other() {
+    let layout = Layout { digest: 1, offsets: false, metadata: None, known: false };
+    let storage = Arc::new(MemoryStorage::default());
+    storage.replace("x.blp", bloscpack(layout));
+    let mut found = shown(&mount(&storage, Some("x.blp")).unwrap());
+    assert_eq!(json_of(&mut found, "header.json")["nchunks"], json!(-1));
+    assert_eq!(found, expected());
+}
+
+#[test]
+fn a_byte_that_was_changed_is_an_error_where_there_is_a_checksum() {
+    for digest in 1..9 {
+        let storage = Arc::new(MemoryStorage::default());
+        let layout = Layout { digest, offsets: true, metadata: None, known: true };
+        storage.replace("x.blp", bloscpack(layout));
+        let fs = mount(&storage, Some("x.blp")).unwrap();
+        let first = 32 + 8 * 8;
+        storage.change("x.blp", |bytes| bytes[first + 20] ^= 1);
+        let mut found = shown(&fs);
+        found.remove("header.json");
+        assert_eq!(found.remove("c/0"), Some(Err(libc::EIO)));
+        let mut others = expected();
+        others.remove("c/0");
+        assert_eq!(found, others);
+    }
+}
+
+#[test]
+fn behind_a_damaged_chunk_none_is_found_without_offsets() {
+    for offsets in [false, true] {
+        let storage = Arc::new(MemoryStorage::default());
+        let layout = Layout { digest: 0, offsets, metadata: None, known: true };
+        storage.replace("x.blp", bloscpack(layout));
+        let first = 32 + if offsets { 8 * 8 } else { 0 };
+        // The length of the second chunk.
+        let second = first + chunks()[0].len() + 12;
+        storage.change("x.blp", |bytes| bytes[second..second + 4].fill(0xff));
+        let mut found = shown(&mount(&storage, Some("x.blp")).unwrap());
+        found.remove("header.json");
+        let bad = found.values().filter(|bytes| bytes.is_err()).count();
+        assert_eq!((found.len(), bad), (5, if offsets { 1 } else { 4 }));
+        assert_eq!(found["c/0"], Ok(chunks()[0].clone()));
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_shows_its_new_chunks() {
+    let storage = Arc::new(MemoryStorage::default());
+    let layout = Layout { digest: 2, offsets: true, metadata: Some(false), known: true };
+    storage.replace("x.blp", bloscpack(layout));
+    let fs = mount(&storage, Some("x.blp")).unwrap();
+    assert_eq!(shown(&fs).len(), 8);
+    storage.replace("x.blp", bloscpack(Layout { metadata: None, digest: 0, ..layout }));
+    let mut found = shown(&fs);
+    found.remove("header.json");
+    assert_eq!(found, expected());
+}
+
+#[test]
+fn what_is_no_bloscpack_file_is_refused_with_the_reason() {
+    let storage = Arc::new(MemoryStorage::default());
+    storage.replace("x.blp", *b"PK\x03\x04");
+    assert_eq!(mount(&storage, Some("x.blp")).err().unwrap(), "it does not begin with \"blpk\"");
+    let layout = Layout { digest: 0, offsets: true, metadata: Some(false), known: true };
+    let mut damaged = bloscpack(layout);
+    damaged[70] ^= 1;
+    storage.replace("x.blp", damaged);
+    let refused = mount(&storage, Some("x.blp")).err().unwrap();
+    assert_eq!(refused, "metadata: its checksum does not match");
+}
+
+/// The files of a bcolz array of 5 x 3 numbers, two rows a chunk.
+fn bcolz(storage: &MemoryStorage, directory: &str) {
+    let path = |name: &str| format!("{directory}{name}");
+    storage.replace(&path("meta/sizes"), br#"{"shape": [5, 3], "nbytes": 120}"#.to_vec());
+    let how = br#"{"dtype": "float64", "chunklen": 2, "dflt": 0.5, "cparams": {}}"#;
+    storage.replace(&path("meta/storage"), how.to_vec());
+    storage.replace(&path("__attrs__"), br#"{"unit": "m"}"#.to_vec());
+    for (number, rows) in [2, 2, 1].into_iter().enumerate() {
+        let mut file = b"blpk\x01\0\0\0\x01\0\0\0\0\0\0\0".to_vec();
+        file.extend(blosc(&vec![u8::try_from(number).unwrap(); rows * 24]));
+        storage.replace(&path(&format!("data/__{number}.blp")), file);
+    }
+}
+
+#[test]
+fn a_bcolz_directory_is_shown_as_chunks_under_one_numbering() {
+    for directory in ["", "table/x/"] {
+        let storage = Arc::new(MemoryStorage::default());
+        bcolz(&storage, directory);
+        storage.replace("zarr.json", br#"{"zarr_format": 3, "node_type": "group"}"#.to_vec());
+        if directory.is_empty() {
+            storage.remove("zarr.json");
+        }
+        let mut found = shown(&mount(&storage, None).unwrap());
+        let zarr = json_of(&mut found, &format!("{directory}zarr.json"));
+        assert_eq!((&zarr["shape"], &zarr["fill_value"]), (&json!([5, 3]), &json!(0.5)));
+        assert_eq!(zarr["attributes"], json!({"unit": "m"}));
+        for (number, rows) in [2, 2, 1].into_iter().enumerate() {
+            let expected = blosc(&vec![u8::try_from(number).unwrap(); rows * 24]);
+            let chunk = found.remove(&format!("{directory}c/{number}/0"));
+            assert_eq!(chunk, Some(Ok(expected)), "{directory}");
+        }
+        let names = ["__attrs__", "meta/sizes", "meta/storage"];
+        let names = names.map(|name| format!("{directory}{name}"));
+        found.remove("zarr.json");
+        assert_eq!(found.into_keys().collect::<Vec<_>>(), names);
+    }
+}
+
+#[test]
+fn a_superchunk_that_is_missing_or_damaged_takes_its_chunk_along_and_no_other() {
+    let storage = Arc::new(MemoryStorage::default());
+    bcolz(&storage, "");
+    storage.remove("data/__0.blp");
+    storage.change("data/__1.blp", |bytes| bytes[8] = 2);
+    let found = shown(&mount(&storage, None).unwrap());
+    assert_eq!(found.get("c/0/0"), None);
+    assert_eq!(found["c/1/0"], Err(libc::EIO));
+    assert!(found["c/2/0"].is_ok());
+}
