@@ -163,6 +163,8 @@ pub struct ShardStore {
     /// Shards that were looked for and not there, and when.
     absent: Mutex<LruCache<ShardId, u64>>,
     files: Mutex<LruCache<ShardId, OpenShard>>,
+    /// Chunks with checksums that were verified: the shard's array and attributes, and the range.
+    verified: Mutex<ByteCache<VerifiedKey, Arc<[u8]>>>,
     windows: Mutex<ByteCache<(u64, PathBuf), Arc<listing::Window>>>,
     /// Errors already in the log, so that a reader who tries again does not fill it.
     reported: Mutex<LruCache<String, ()>>,
@@ -172,9 +174,13 @@ pub struct ShardStore {
 
 /// An open shard and its attributes when it was opened.
 type OpenShard = (Stat, Arc<dyn StorageFile>);
+/// A shard's array and attributes, and a range of it.
+type VerifiedKey = (u64, Stat, ByteRange);
 
 /// Absent shards to remember.
 const ABSENT_SHARDS: usize = 1024;
+/// Bytes of verified chunks to keep: a chunk is read in pieces, and must not be verified for each.
+const VERIFIED_BYTES: usize = 16 << 20;
 /// Bytes of directory listings to keep.
 const WINDOW_CACHE_BYTES: usize = 8 << 20;
 /// Errors to remember as already logged.
@@ -188,6 +194,7 @@ impl ShardStore {
             shards: Mutex::new(ByteCache::new(config.cache_size)),
             absent: Mutex::new(LruCache::new(at_least_one(ABSENT_SHARDS))),
             files: Mutex::new(LruCache::new(at_least_one(config.open_files))),
+            verified: Mutex::new(ByteCache::new(VERIFIED_BYTES)),
             windows: Mutex::new(ByteCache::new(WINDOW_CACHE_BYTES)),
             reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),
             commits: commit::Commits::default(),
@@ -328,7 +335,10 @@ impl ShardStore {
                     Digest::None => ReadFrom::File { file, offset: *offset, nbytes: *nbytes },
                     digest => {
                         let range = ByteRange { offset: *offset, nbytes: *nbytes };
-                        self.verified(array, &location, &*file, range, digest)?
+                        let key = (array.id, chunk.shard, range);
+                        let bytes = self.verified(array, &location, &*file, key, digest)?;
+                        let end = bytes.len();
+                        ReadFrom::Memory { bytes, start: 0, end }
                     }
                 }
             }
@@ -342,9 +352,13 @@ impl ShardStore {
         array: &SourceArray,
         location: &Location,
         file: &dyn StorageFile,
-        range: ByteRange,
+        key: VerifiedKey,
         digest: Digest,
-    ) -> Result<ReadFrom, StoreError> {
+    ) -> Result<Arc<[u8]>, StoreError> {
+        if let Some(bytes) = lock(&self.verified).get(&key) {
+            return Ok(bytes);
+        }
+        let range = key.2;
         let shard = array.shard_path(&location.shard);
         if range.nbytes > self.config.decode_limit {
             let (found, limit) = (range.nbytes, self.config.decode_limit);
@@ -362,8 +376,9 @@ impl ShardStore {
             self.report(&error);
             return Err(error);
         }
-        let end = bytes.len();
-        Ok(ReadFrom::Memory { bytes: bytes.into(), start: 0, end })
+        let bytes: Arc<[u8]> = bytes.into();
+        lock(&self.verified).put(key, Arc::clone(&bytes), bytes.len());
+        Ok(bytes)
     }
 
     /// Finds and opens a chunk while this mount commits nothing to its array, and does something
