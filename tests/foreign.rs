@@ -99,7 +99,15 @@ fn bloscpack(layout: Layout) -> Vec<u8> {
 }
 
 fn mount(storage: &Arc<MemoryStorage>, file: Option<&str>) -> Result<Fs, String> {
-    let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
+    mount_with(storage, file, StoreConfig::default())
+}
+
+fn mount_with(
+    storage: &Arc<MemoryStorage>,
+    file: Option<&str>,
+    store: StoreConfig,
+) -> Result<Fs, String> {
+    let store = StoreConfig { trusted: Duration::ZERO, ..store };
     let config = FsConfig { store, file: file.map(Into::into), ..FsConfig::default() };
     Fs::new(storage.clone(), config, Arc::new(Stats::default())).map_err(|e| e.to_string())
 }
@@ -308,4 +316,26 @@ fn a_superchunk_that_is_missing_or_damaged_takes_its_chunk_along_and_no_other() 
     assert_eq!(found.get("c/0/0"), None);
     assert_eq!(found["c/1/0"], Err(libc::EIO));
     assert!(found["c/2/0"].is_ok());
+}
+
+#[test]
+fn a_short_last_chunk_is_filled_up_where_that_is_asked_for() {
+    let padding = || StoreConfig { pad_edge: true, ..StoreConfig::default() };
+    for digest in [0, 3] {
+        let storage = Arc::new(MemoryStorage::default());
+        let layout = Layout { digest, offsets: true, metadata: None, known: true };
+        storage.replace("x.blp", bloscpack(layout));
+        let mut found = shown(&mount_with(&storage, Some("x.blp"), padding()).unwrap());
+        found.remove("header.json");
+        let mut whole = expected();
+        let filled = [[9; 16].as_slice(), &[0; 8]].concat();
+        whole.insert("c/4".to_owned(), Ok(blosc(&filled)));
+        assert_eq!(found, whole);
+    }
+    let storage = Arc::new(MemoryStorage::default());
+    bcolz(&storage, "");
+    let found = shown(&mount_with(&storage, None, padding()).unwrap());
+    let filled = [[2; 24].as_slice(), &[0; 24]].concat();
+    assert_eq!(found["c/2/0"], Ok(blosc(&filled)));
+    assert_eq!(found["c/1/0"], Ok(blosc(&[1; 48])));
 }

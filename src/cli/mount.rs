@@ -35,6 +35,8 @@ Options of -o:
   format=FORMAT       as --format
   level=N             which chunks of nested sharding to show: 1 the outermost, 0 the shards
                       themselves; the innermost if not given
+  pad_edge            the last chunk of Bloscpack, BLZ and bcolz is as long as the others, as readers
+                      of Zarr expect it
   xattr               extended attributes user.shardfs.{shard,offset,nbytes} tell where a chunk is
   fsname=NAME         name of the source in /proc/mounts
   threads=N           threads that answer requests

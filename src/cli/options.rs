@@ -69,6 +69,7 @@ impl MountOptions {
             ("allow_root", None) => self.access = Access::Root,
             ("immutable", None) => *immutable = true,
             ("xattr", None) => self.fs.xattr = true,
+            ("pad_edge" | "pad-edge", None) => self.fs.store.pad_edge = true,
             ("ro", None) => self.fs.writable = false,
             ("rw" | "writable", None) => self.fs.writable = true,
             ("sync", None) => self.fs.writing.sync = true,

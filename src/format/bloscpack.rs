@@ -48,6 +48,8 @@ pub const SUPERCHUNK_BYTES: usize = 16;
 pub const METADATA_HEADER_BYTES: usize = 32;
 /// Length of a Blosc buffer's header.
 pub const BLOSC_BYTES: usize = 16;
+/// A Blosc buffer may hold no more, in bytes.
+const MAX_BLOSC: u32 = i32::MAX as u32 - 16;
 /// Length of an offset.
 pub const OFFSET_BYTES: u64 = 8;
 /// Metadata may be no longer, in bytes, stored and decoded.
@@ -290,6 +292,19 @@ impl BloscHeader {
         let other = expected.is_some_and(|expected| expected != self.decoded);
         other.then_some("its Blosc header says that it holds more or fewer bytes than a chunk has")
     }
+}
+
+/// A buffer of bytes as they are, for readers that expect as many as every other chunk has. None if
+/// they are more than a buffer can hold.
+pub fn blosc_buffer(bytes: &[u8], typesize: u8) -> Option<Vec<u8>> {
+    let decoded = u32::try_from(bytes.len()).ok().filter(|length| *length <= MAX_BLOSC)?;
+    // Version 2 of the format, LZ4's first, and the flag for stored bytes; one block.
+    let mut buffer = vec![2, 1, 2, typesize.max(1)];
+    for word in [decoded, decoded, decoded + 16] {
+        buffer.extend(word.to_le_bytes());
+    }
+    buffer.extend(bytes);
+    Some(buffer)
 }
 
 /// Reads the header of a superchunk file, which holds one chunk.

@@ -2,7 +2,7 @@
 //! buffers, which is what the `blosc` codec of Zarr v3 stores.
 //!
 //! The last chunk of these formats may be shorter than the others. A reader of Zarr expects it to be
-//! as long: it can read all chunks but that one.
+//! as long: it can read all chunks but that one, unless the mount fills it up.
 
 use serde_json::{Map, Value, json};
 
@@ -23,6 +23,8 @@ pub struct ForeignArray {
     pub layout: ShardedArray,
     /// Its metadata as of Zarr v3; None if its data type is none of Zarr's numbers.
     pub metadata: Option<Value>,
+    /// Bytes of a whole chunk before compression, if that is known.
+    pub chunk_bytes: Option<u64>,
 }
 
 /// The layout of a Bloscpack file with so many chunks, which is one shard.
@@ -40,7 +42,8 @@ pub fn bloscpack(
         index_location: IndexLocation::End,
     })?;
     let metadata = metadata.and_then(|metadata| bloscpack_metadata(header, nchunks, metadata));
-    Ok(ForeignArray { layout, metadata })
+    let chunk_bytes = header.chunk_size.map(u64::from);
+    Ok(ForeignArray { layout, metadata, chunk_bytes })
 }
 
 /// Where the metadata names a NumPy data type and a shape: the flat array of its numbers.
@@ -119,6 +122,10 @@ pub fn superchunks(
         index_codecs: IndexCodecs::BARE,
         index_location: IndexLocation::End,
     })?;
+    let product = |nbytes: u64| {
+        chunk_shape.iter().try_fold(nbytes, |product, extent| product.checked_mul(*extent))
+    };
+    let chunk_bytes = DataType::parse(text).and_then(|data_type| product(data_type.nbytes));
     let metadata = DataType::parse(text).map(|data_type| {
         let fill = match storage.get("dflt") {
             Some(number @ (Value::Number(_) | Value::Bool(_))) => number.clone(),
@@ -132,7 +139,7 @@ pub fn superchunks(
         };
         zarr_json(&whole, &chunk_shape, data_type, data_type.nbytes, fill, attributes)
     });
-    Ok(ForeignArray { layout, metadata })
+    Ok(ForeignArray { layout, metadata, chunk_bytes })
 }
 
 /// Whether a text can name a data type: a word, or a list of fields. Code is none.

@@ -89,7 +89,7 @@ pub fn superchunks(storage: &dyn Storage, directory: &Path) -> Result<Foreign, N
     let (sizes, how, attributes) = (read(SIZES)?, read(STORAGE)?, read(ATTRIBUTES).ok());
     let array = foreign::superchunks(&sizes, &how, attributes)
         .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
-    let container = Container::Superchunks;
+    let container = Container::Superchunks { chunk_bytes: array.chunk_bytes };
     Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
 }
 
@@ -125,6 +125,6 @@ pub fn is_hidden(container: &Container, name: &OsStr) -> bool {
     match container {
         Container::Shards => false,
         Container::Bloscpack(_) => true,
-        Container::Superchunks => name == SUPERCHUNKS,
+        Container::Superchunks { .. } => name == SUPERCHUNKS,
     }
 }

@@ -37,6 +37,8 @@ pub struct Contents {
     pub ranges: Vec<ByteRange>,
     /// Those that cannot be given, and why.
     pub refused: HashMap<u64, &'static str>,
+    /// Bytes of the last one before compression.
+    pub last_decoded: u64,
     /// Not all of them could be found: its writer has not finished.
     pub is_unfinished: bool,
 }
@@ -130,7 +132,8 @@ pub fn contents(file: &dyn StorageFile, head: &Head) -> io::Result<Contents> {
             Some(_) => head.header.chunk_size,
             None => None,
         };
-        let (range, defect) = chunk(file, head, offset, digest, expected)?;
+        let (range, decoded, defect) = chunk(file, head, offset, digest, expected)?;
+        found.last_decoded = decoded;
         next = defect.is_none().then(|| range.offset + range.nbytes + digest);
         if let Some(defect) = defect {
             found.refused.insert(slot, defect);
@@ -140,32 +143,36 @@ pub fn contents(file: &dyn StorageFile, head: &Head) -> io::Result<Contents> {
     Ok(found)
 }
 
-/// The chunk at an offset, and what is wrong with it.
+/// The chunk at an offset, its bytes before compression, and what is wrong with it.
 fn chunk(
     file: &dyn StorageFile,
     head: &Head,
     offset: Option<u64>,
     digest: u64,
     expected: Option<u32>,
-) -> io::Result<(ByteRange, Option<&'static str>)> {
+) -> io::Result<(ByteRange, u64, Option<&'static str>)> {
     let nowhere = ByteRange { offset: 0, nbytes: 0 };
     let Some(offset) = offset else {
-        return Ok((nowhere, Some("its offset is not known, and the chunk before it is damaged")));
+        return Ok((
+            nowhere,
+            0,
+            Some("its offset is not known, and the chunk before it is damaged"),
+        ));
     };
     if offset < head.chunks {
-        return Ok((nowhere, Some("its offset points into the header")));
+        return Ok((nowhere, 0, Some("its offset points into the header")));
     }
     let bytes = read(file, offset, BLOSC_BYTES)?;
     let Some(bytes) = bytes.first_chunk::<BLOSC_BYTES>() else {
-        return Ok((nowhere, Some("it would begin beyond the file")));
+        return Ok((nowhere, 0, Some("it would begin beyond the file")));
     };
     let blosc = BloscHeader::parse(bytes);
     let range = ByteRange { offset, nbytes: blosc.nbytes.into() };
     let end = offset.checked_add(range.nbytes).and_then(|end| end.checked_add(digest));
     if end.is_none_or(|end| end > head.size) {
-        return Ok((nowhere, Some("it would end beyond the file")));
+        return Ok((nowhere, 0, Some("it would end beyond the file")));
     }
-    Ok((range, blosc.defect(expected)))
+    Ok((range, blosc.decoded.into(), blosc.defect(expected)))
 }
 
 /// The one chunk of a superchunk file of `size` bytes.
@@ -182,7 +189,8 @@ pub fn superchunk(
     };
     let blosc = BloscHeader::parse(bytes);
     let range = ByteRange { offset: SUPERCHUNK_BYTES as u64, nbytes: blosc.nbytes.into() };
-    let mut found = Contents { ranges: vec![range], ..Contents::default() };
+    let last_decoded = blosc.decoded.into();
+    let mut found = Contents { ranges: vec![range], last_decoded, ..Contents::default() };
     if let Some(defect) = blosc.defect(None) {
         found.refused.insert(0, defect);
     }

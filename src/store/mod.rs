@@ -37,6 +37,8 @@ pub use self::error::{Damage, StoreError};
 pub use self::shard::{Body, LoadedShard};
 use self::shard::{InnerError, ShardId};
 use self::storage::{Stat, Storage, StorageFile};
+use crate::format::after::{AfterCodec, Compression, decode};
+use crate::format::bloscpack::blosc_buffer;
 use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, EntryError};
 use crate::format::sharding::{Location, ShardedArray};
@@ -73,7 +75,10 @@ pub enum Container {
     /// One shard: the Bloscpack file of that name.
     Bloscpack(OsString),
     /// Files of one chunk each, numbered, in the directory `data` (BLZ, bcolz).
-    Superchunks,
+    Superchunks {
+        /// Bytes of a whole chunk before compression, if that is known.
+        chunk_bytes: Option<u64>,
+    },
 }
 
 impl SourceArray {
@@ -82,7 +87,7 @@ impl SourceArray {
         match &self.container {
             Container::Shards => self.path.join(self.layout.keys.chunk_key(shard)),
             Container::Bloscpack(name) => self.path.join(name),
-            Container::Superchunks => {
+            Container::Superchunks { .. } => {
                 let number = shard.first().copied().unwrap_or(0);
                 self.path.join(SUPERCHUNKS).join(format!("__{number}.blp"))
             }
@@ -103,6 +108,8 @@ pub struct StoreConfig {
     pub open_files: usize,
     /// Longest shard to decode as a whole, in bytes, before and after.
     pub decode_limit: u64,
+    /// A last chunk that is shorter than the others, of a format where it may be, is filled up.
+    pub pad_edge: bool,
     /// The largest block or page of a filesystem below, in bytes. ext4 was seen to zero the rest of
     /// the last block of a file that is cut off before the new length was safe.
     pub block_size: u64,
@@ -116,6 +123,7 @@ impl Default for StoreConfig {
             cache_size: 64 << 20,
             open_files: 256,
             decode_limit: 1 << 30,
+            pad_edge: false,
             block_size: 64 << 10,
         }
     }
@@ -174,8 +182,8 @@ pub struct ShardStore {
 
 /// An open shard and its attributes when it was opened.
 type OpenShard = (Stat, Arc<dyn StorageFile>);
-/// A shard's array and attributes, and a range of it.
-type VerifiedKey = (u64, Stat, ByteRange);
+/// A shard's array and attributes, a range of it, and whether what is there was filled up.
+type VerifiedKey = (u64, Stat, ByteRange, bool);
 
 /// Absent shards to remember.
 const ABSENT_SHARDS: usize = 1024;
@@ -291,7 +299,11 @@ impl ShardStore {
             let found = shard.inner(&array.layout.levels[level], position);
             let body = found.map_err(|error| self.inner_error(array, location, level, error))?;
             let (stat, digest) = (*shard.stat(), shard.digest());
-            return Ok(body.map(|body| Chunk { shard: stat, body, digest }));
+            let chunk = body.map(|body| Chunk { shard: stat, body, digest });
+            return match (chunk, shard.padding(&array.layout.levels[level], position)) {
+                (Some(chunk), Some(full)) => self.padded(array, location, chunk, full).map(Some),
+                (chunk, _) => Ok(chunk),
+            };
         }
         Ok(None)
     }
@@ -335,7 +347,7 @@ impl ShardStore {
                     Digest::None => ReadFrom::File { file, offset: *offset, nbytes: *nbytes },
                     digest => {
                         let range = ByteRange { offset: *offset, nbytes: *nbytes };
-                        let key = (array.id, chunk.shard, range);
+                        let key = (array.id, chunk.shard, range, false);
                         let bytes = self.verified(array, &location, &*file, key, digest)?;
                         let end = bytes.len();
                         ReadFrom::Memory { bytes, start: 0, end }
@@ -344,6 +356,47 @@ impl ShardStore {
             }
         };
         Ok(Some(ChunkReader { source, shard: chunk.shard }))
+    }
+
+    /// A Blosc buffer that is shorter than the others, as one that holds `full` bytes.
+    fn padded(
+        &self,
+        array: &SourceArray,
+        location: &Location,
+        chunk: Chunk,
+        full: u64,
+    ) -> Result<Chunk, StoreError> {
+        let Body::InFile { offset, nbytes } = chunk.body else { return Ok(chunk) };
+        let shard = array.shard_path(&location.shard);
+        let range = ByteRange { offset, nbytes };
+        let key = (array.id, chunk.shard, range, true);
+        let known = lock(&self.verified).get(&key);
+        let bytes = match known {
+            Some(bytes) => bytes,
+            None => {
+                let file = self.shard_file(array, &location.shard, &chunk.shard)?;
+                let file = file.ok_or_else(|| StoreError::Changing { shard: shard.clone() })?;
+                let stored = match chunk.digest {
+                    Digest::None => blob::bytes_of(&*file, range).map_err(io_error(&shard))?.into(),
+                    digest => {
+                        let key = (array.id, chunk.shard, range, false);
+                        self.verified(array, location, &*file, key, digest)?
+                    }
+                };
+                let filled = filled(&stored, full, self.config.decode_limit);
+                let filled: Arc<[u8]> = filled
+                    .ok_or_else(|| StoreError::BadEntry {
+                        shard,
+                        position: location.positions.concat(),
+                        error: EntryError::Refused("it cannot be decoded to be filled up"),
+                    })?
+                    .into();
+                lock(&self.verified).put(key, Arc::clone(&filled), filled.len());
+                filled
+            }
+        };
+        let body = Body::InMemory { start: 0, end: bytes.len(), bytes };
+        Ok(Chunk { body, digest: Digest::None, ..chunk })
     }
 
     /// Reads a chunk that has a checksum: all of it, or nothing can be said of any part.
@@ -503,6 +556,14 @@ impl ChunkReader {
             ReadFrom::Memory { .. } => Ok(true),
         }
     }
+}
+
+/// A Blosc buffer, decoded, filled up with zeros, and stored without compression.
+fn filled(stored: &[u8], full: u64, limit: u64) -> Option<Vec<u8>> {
+    let codec = AfterCodec::Compressed(Compression::Blosc);
+    let mut bytes = decode(&[codec], stored.to_vec(), limit).ok()?;
+    bytes.resize(usize::try_from(full).ok().filter(|_| full <= limit)?, 0);
+    blosc_buffer(&bytes, stored.get(3).copied().unwrap_or(1))
 }
 
 /// Locks a mutex. A panic while it was held left a cache in a state that is at worst incomplete.

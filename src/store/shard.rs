@@ -140,12 +140,14 @@ struct Ready {
     digest: Digest,
     /// Chunks that cannot be given, by slot, and why.
     refused: HashMap<u64, &'static str>,
+    /// The slot of a chunk that is shorter than the others, and how many bytes they hold.
+    padding: Option<(u64, u64)>,
 }
 
 impl Ready {
     fn new(body: Body, index: ShardIndex) -> Self {
         let (lost, refused) = (Vec::new(), HashMap::new());
-        Self { body, index, lost, digest: Digest::None, refused }
+        Self { body, index, lost, digest: Digest::None, refused, padding: None }
     }
 }
 
@@ -170,6 +172,13 @@ impl LoadedShard {
     /// Checksum that follows each of its chunks.
     pub(super) fn digest(&self) -> Digest {
         self.state.as_ref().map_or(Digest::None, |ready| ready.digest)
+    }
+
+    /// How many bytes the chunk at a position must hold, if it holds fewer.
+    pub(super) fn padding(&self, level: &ShardingLevel, position: &[u64]) -> Option<u64> {
+        let ready = self.state.as_ref().ok()?;
+        let (slot, full) = ready.padding?;
+        (ready.index.slot(level.in_shard_axes(position)) == slot).then_some(full)
     }
 
     /// As the planner of commits sees it; None if it is damaged, or not in a file.
@@ -488,17 +497,24 @@ impl ShardStore {
         if stat.kind != FileKind::File {
             return Ok(Err(Damage::NotAFile(stat.kind)));
         }
-        let (contents, digest) = if array.container == Container::Superchunks {
-            match superchunk(file, stat.size)? {
-                Ok(contents) => (contents, Digest::None),
-                Err(error) => return Ok(Err(error.into())),
-            }
-        } else {
-            match head(file, stat.size)? {
-                Ok(head) => (contents(file, &head)?, head.header.digest),
-                Err(error) => return Ok(Err(error.into())),
-            }
-        };
+        let (contents, digest, full) =
+            if let Container::Superchunks { chunk_bytes } = array.container {
+                match superchunk(file, stat.size)? {
+                    Ok(contents) => (contents, Digest::None, chunk_bytes),
+                    Err(error) => return Ok(Err(error.into())),
+                }
+            } else {
+                match head(file, stat.size)? {
+                    Ok(head) => {
+                        let full = head.header.chunk_size.map(u64::from);
+                        (contents(file, &head)?, head.header.digest, full)
+                    }
+                    Err(error) => return Ok(Err(error.into())),
+                }
+            };
+        let last = (contents.ranges.len() as u64).checked_sub(1);
+        let is_short = |full: &u64| self.config.pad_edge && contents.last_decoded < *full;
+        let padding = last.zip(full.filter(is_short));
         if contents.is_unfinished {
             log::warn!("{}: its writer has not finished it", array.shard_path(&[0]).display());
         }
@@ -508,7 +524,7 @@ impl ShardStore {
             return Ok(Err(IndexError::Limit { slots }.into()));
         };
         let body = Body::InFile { offset: 0, nbytes: stat.size };
-        Ok(Ok(Ready { digest, refused: contents.refused, ..Ready::new(body, index) }))
+        Ok(Ok(Ready { digest, refused: contents.refused, padding, ..Ready::new(body, index) }))
     }
 
     /// Reads the index of the shard whose stored bytes are `stored`.

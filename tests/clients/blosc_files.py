@@ -40,6 +40,8 @@ def make(directory: str) -> None:
         append.append(f"{directory}/appended.blp", more.name)
     array = numpy.arange(1000, dtype="<f8").reshape(20, 50)
     bloscpack.pack_ndarray_to_file(array, f"{directory}/array.blp", chunk_size=1600)
+    # Its last chunk is a short one.
+    bloscpack.pack_ndarray_to_file(numpy.arange(1010, dtype="<f8"), f"{directory}/uneven.blp", chunk_size=1600)
 
 
 def pack(path: str, how: BloscpackArgs, metadata) -> None:

@@ -26,6 +26,21 @@ for file in "$TMP"/files/*.blp; do
     check "$(basename "$file") (immutable)" is_decoded "$file" -o immutable
 done
 
+is_read_as_zarr() {
+    mount_view "$TMP/files/uneven.blp" -o pad_edge
+    "${SHARDFS_VENVS:-$repo/target/venvs}/clients/bin/python" - "$MP" <<'PY'
+import sys
+
+import numpy
+import zarr
+
+array = zarr.open_array(sys.argv[1], mode="r")
+assert array.chunks == (200,) and (array[:] == numpy.arange(1010)).all()
+PY
+    unmount_view
+}
+check "zarr-python reads it, its last chunk filled up" is_read_as_zarr
+
 is_only_read() {
     new_mount_point
     fails_with "can only be read" "$SHARDFS" mount --rw "$TMP/files/array.blp" "$MP"
