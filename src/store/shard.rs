@@ -513,6 +513,10 @@ impl ShardStore {
                 }
             };
         let last = (contents.ranges.len() as u64).checked_sub(1);
+        // Of a file in which no other chunk is as long as its header says, none is made so long.
+        let is_whole = |last: &u64| *last > 0 && !contents.refused.contains_key(&(last - 1));
+        let is_file = matches!(array.container, Container::Bloscpack(_));
+        let last = last.filter(|last| !is_file || is_whole(last));
         let is_short = |full: &u64| self.config.pad_edge && contents.last_decoded < *full;
         let padding = last.zip(full.filter(is_short));
         if contents.is_unfinished {
