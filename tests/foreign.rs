@@ -309,6 +309,36 @@ fn a_bcolz_directory_is_shown_as_chunks_under_one_numbering() {
     }
 }
 
+/// As the design document has it: files of two chunks each, numbered from 1.
+#[test]
+fn superchunks_of_many_chunks_are_shown_under_one_numbering() {
+    let storage = Arc::new(MemoryStorage::default());
+    storage.replace("meta/sizes", br#"{"shape": [9]}"#.to_vec());
+    storage.replace("meta/storage", br#"{"dtype": "int64", "chunklen": 3}"#.to_vec());
+    storage.replace("meta/attributes", br#"{"unit": "m"}"#.to_vec());
+    let superchunk = |numbers: &[u8]| {
+        let mut file = b"blpk\x03\0\x01\x08".to_vec();
+        file.extend([24_i32, 24].iter().flat_map(|n| n.to_le_bytes()));
+        file.extend([numbers.len() as u64, 0].iter().flat_map(|n| n.to_le_bytes()));
+        for number in numbers {
+            let chunk = blosc(&[*number; 24]);
+            file.extend(&chunk);
+            file.extend(Digest::Adler32.of(&chunk));
+        }
+        file
+    };
+    storage.replace("data/__1__.bin", superchunk(&[0, 1]));
+    storage.replace("data/__2__.bin", superchunk(&[2]));
+    let mut found = shown(&mount(&storage, None).unwrap());
+    let zarr = json_of(&mut found, "zarr.json");
+    assert_eq!((&zarr["shape"], &zarr["attributes"]), (&json!([9]), &json!({"unit": "m"})));
+    for number in 0..3 {
+        assert_eq!(found.remove(&format!("c/{number}")), Some(Ok(blosc(&[number; 24]))));
+    }
+    let names = ["meta/attributes", "meta/sizes", "meta/storage"];
+    assert_eq!(found.into_keys().collect::<Vec<_>>(), names);
+}
+
 #[test]
 fn a_superchunk_that_is_missing_or_damaged_takes_its_chunk_along_and_no_other() {
     let storage = Arc::new(MemoryStorage::default());

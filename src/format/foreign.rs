@@ -94,12 +94,13 @@ pub fn header_json(header: &Header, place: Option<&MetadataPlace>) -> Value {
     members
 }
 
-/// The layout of a BLZ or bcolz array: `sizes` and `storage` are its two documents, `attributes`
-/// its third.
+/// The layout of a BLZ or bcolz array with so many chunks in a file: `sizes` and `storage` are its
+/// two documents, `attributes` its third.
 pub fn superchunks(
     sizes: &Value,
     storage: &Value,
     attributes: Option<Value>,
+    chunks_per_file: u64,
 ) -> Result<ForeignArray, MetadataError> {
     let whole = shape(sizes.get("shape"), "shape")?;
     let chunklen = storage.get("chunklen").and_then(Value::as_u64).filter(|rows| *rows > 0);
@@ -117,7 +118,10 @@ pub fn superchunks(
     let layout = ShardedArray::plain(PlainShards {
         keys: KEYS,
         shape: whole.clone(),
-        chunks_per_shard: vec![1; chunk_shape.len()],
+        chunks_per_shard: std::iter::once(chunks_per_file.max(1))
+            .chain(std::iter::repeat(1))
+            .take(chunk_shape.len())
+            .collect(),
         chunk_shape: chunk_shape.clone(),
         index_codecs: IndexCodecs::BARE,
         index_location: IndexLocation::End,
@@ -183,7 +187,7 @@ mod tests {
     fn an_array_of_superchunks() {
         let sizes = json!({"shape": [34, 20]});
         let storage = json!({"dtype": "float64", "chunklen": 8, "dflt": 0.5});
-        let array = superchunks(&sizes, &storage, Some(json!({"a": 1}))).unwrap();
+        let array = superchunks(&sizes, &storage, Some(json!({"a": 1})), 1).unwrap();
         assert_eq!(array.layout.chunk_grid(), [5, 1]);
         let metadata = array.metadata.unwrap();
         assert_eq!(metadata["chunk_grid"]["configuration"]["chunk_shape"], json!([8, 20]));
@@ -196,7 +200,7 @@ mod tests {
     #[test]
     fn defects_of_superchunks_are_named() {
         let refused = |sizes: Value, storage: Value, message: &str| {
-            assert_eq!(superchunks(&sizes, &storage, None).unwrap_err().to_string(), message);
+            assert_eq!(superchunks(&sizes, &storage, None, 1).unwrap_err().to_string(), message);
         };
         let sizes = json!({"shape": [34]});
         refused(
@@ -219,7 +223,7 @@ mod tests {
     #[test]
     fn types_that_zarr_has_no_number_for_have_no_metadata() {
         let storage = json!({"dtype": "|S5", "chunklen": 8});
-        let array = superchunks(&json!({"shape": [34]}), &storage, None).unwrap();
+        let array = superchunks(&json!({"shape": [34]}), &storage, None, 1).unwrap();
         assert_eq!((array.layout.chunk_grid(), array.metadata), (vec![5], None));
     }
 }

@@ -10,7 +10,7 @@ use crate::format::foreign::{self, ForeignArray};
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::store::storage::{FileKind, Stat, Storage};
-use crate::store::{Container, SUPERCHUNKS, bloscpack};
+use crate::store::{Container, SUPERCHUNKS, SuperchunkForm, bloscpack};
 
 /// Where a BLZ or bcolz array says how long it is.
 pub const SIZES: &str = "meta/sizes";
@@ -18,6 +18,8 @@ pub const SIZES: &str = "meta/sizes";
 const STORAGE: &str = "meta/storage";
 /// And its attributes.
 const ATTRIBUTES: &str = "__attrs__";
+/// The same in the design document.
+const ATTRIBUTES_TOO: &str = "meta/attributes";
 
 /// What a source is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,11 +88,29 @@ pub fn superchunks(storage: &dyn Storage, directory: &Path) -> Result<Foreign, N
         let document = document(storage, &directory.join(name));
         document.map_err(|error| NodeError::Superchunks(name, Box::new(error)))
     };
-    let (sizes, how, attributes) = (read(SIZES)?, read(STORAGE)?, read(ATTRIBUTES).ok());
-    let array = foreign::superchunks(&sizes, &how, attributes)
+    let (sizes, how) = (read(SIZES)?, read(STORAGE)?);
+    let attributes = read(ATTRIBUTES).or_else(|_| read(ATTRIBUTES_TOO)).ok();
+    let (form, chunks_per_file) = form_of(storage, directory)?;
+    let array = foreign::superchunks(&sizes, &how, attributes, chunks_per_file)
         .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
-    let container = Container::Superchunks { chunk_bytes: array.chunk_bytes };
+    let container = Container::Superchunks { form, chunk_bytes: array.chunk_bytes };
     Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
+}
+
+/// What the files of an array are, and how many chunks the first one has: as many as the others,
+/// but for the last.
+fn form_of(storage: &dyn Storage, directory: &Path) -> Result<(SuperchunkForm, u64), NodeError> {
+    let many = directory.join(SUPERCHUNKS).join(SuperchunkForm::Many.name(0));
+    let Ok(stat) = storage.stat(&many) else { return Ok((SuperchunkForm::Single, 1)) };
+    let file = storage.open(&many)?;
+    let head = bloscpack::head(&*file, stat.size)?;
+    let head = head
+        .map_err(|error| NodeError::Superchunks("the first superchunk", Box::new(error.into())))?;
+    let nchunks = match head.header.nchunks {
+        Some(nchunks) => nchunks,
+        None => bloscpack::contents(&*file, &head)?.ranges.len() as u64,
+    };
+    Ok((SuperchunkForm::Many, nchunks))
 }
 
 fn with_metadata(

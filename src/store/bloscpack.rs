@@ -8,11 +8,13 @@ use std::collections::HashMap;
 use std::io;
 
 use super::storage::StorageFile;
+use super::{Container, SuperchunkForm};
 use crate::format::bloscpack::{
     BLOSC_BYTES, BloscHeader, BloscpackError, HEADER_BYTES, Header, METADATA_HEADER_BYTES,
     MetadataPlace, OFFSET_BYTES, SUPERCHUNK_BYTES, parse_superchunk,
 };
 use crate::format::codec::IndexLocation;
+use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, IndexCodecs, ShardIndex};
 use crate::format::limits::MAX_INDEX_BYTES;
 
@@ -41,6 +43,39 @@ pub struct Contents {
     pub last_decoded: u64,
     /// Not all of them could be found: its writer has not finished.
     pub is_unfinished: bool,
+}
+
+/// The chunks of a file, whichever it is of those with Blosc buffers in them.
+#[derive(Debug)]
+pub struct Chunks {
+    /// Where they are.
+    pub contents: Contents,
+    /// Checksum that follows each.
+    pub digest: Digest,
+    /// Bytes of a whole one before compression, if that is known.
+    pub full: Option<u64>,
+}
+
+/// Finds the chunks of a file of `size` bytes that holds the shard of a container.
+pub fn chunks_of(
+    container: &Container,
+    file: &dyn StorageFile,
+    size: u64,
+) -> io::Result<Result<Chunks, BloscpackError>> {
+    let known = match container {
+        Container::Superchunks { chunk_bytes, .. } => *chunk_bytes,
+        Container::Bloscpack(_) | Container::Shards => None,
+    };
+    if let Container::Superchunks { form: SuperchunkForm::Single, .. } = container {
+        let found = superchunk(file, size)?;
+        return Ok(found.map(|contents| Chunks { contents, digest: Digest::None, full: known }));
+    }
+    let head = match head(file, size)? {
+        Ok(head) => head,
+        Err(error) => return Ok(Err(error)),
+    };
+    let full = known.or(head.header.chunk_size.map(u64::from));
+    Ok(Ok(Chunks { contents: contents(file, &head)?, digest: head.header.digest, full }))
 }
 
 /// Reads everything of a file of `size` bytes but its chunks.
@@ -176,10 +211,7 @@ fn chunk(
 }
 
 /// The one chunk of a superchunk file of `size` bytes.
-pub fn superchunk(
-    file: &dyn StorageFile,
-    size: u64,
-) -> io::Result<Result<Contents, BloscpackError>> {
+fn superchunk(file: &dyn StorageFile, size: u64) -> io::Result<Result<Contents, BloscpackError>> {
     let first = read(file, 0, SUPERCHUNK_BYTES + BLOSC_BYTES)?;
     if let Err(error) = parse_superchunk(&first, size) {
         return Ok(Err(error));

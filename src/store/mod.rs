@@ -74,11 +74,32 @@ pub enum Container {
     Shards,
     /// One shard: the Bloscpack file of that name.
     Bloscpack(OsString),
-    /// Files of one chunk each, numbered, in the directory `data` (BLZ, bcolz).
+    /// Numbered files in the directory `data` (BLZ, bcolz).
     Superchunks {
+        /// What they are called, and what is in them.
+        form: SuperchunkForm,
         /// Bytes of a whole chunk before compression, if that is known.
         chunk_bytes: Option<u64>,
     },
+}
+
+/// What the numbered files of an array are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SuperchunkForm {
+    /// `__0.blp` and so on, one chunk each: as BLZ and bcolz write them.
+    Single,
+    /// `__1__.bin` and so on, Bloscpack files of as many chunks each: as the design document has it.
+    Many,
+}
+
+impl SuperchunkForm {
+    /// Name of a file, numbered from 0.
+    pub fn name(self, number: u64) -> String {
+        match self {
+            Self::Single => format!("__{number}.blp"),
+            Self::Many => format!("__{}__.bin", number.saturating_add(1)),
+        }
+    }
 }
 
 impl SourceArray {
@@ -87,9 +108,9 @@ impl SourceArray {
         match &self.container {
             Container::Shards => self.path.join(self.layout.keys.chunk_key(shard)),
             Container::Bloscpack(name) => self.path.join(name),
-            Container::Superchunks { .. } => {
+            Container::Superchunks { form, .. } => {
                 let number = shard.first().copied().unwrap_or(0);
-                self.path.join(SUPERCHUNKS).join(format!("__{number}.blp"))
+                self.path.join(SUPERCHUNKS).join(form.name(number))
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use super::bloscpack::{contents, head, superchunk};
+use super::bloscpack::{Chunks, chunks_of};
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::journal::pending;
 use super::recover::{Found, examine, old_index, record_of};
@@ -497,21 +497,11 @@ impl ShardStore {
         if stat.kind != FileKind::File {
             return Ok(Err(Damage::NotAFile(stat.kind)));
         }
-        let (contents, digest, full) =
-            if let Container::Superchunks { chunk_bytes } = array.container {
-                match superchunk(file, stat.size)? {
-                    Ok(contents) => (contents, Digest::None, chunk_bytes),
-                    Err(error) => return Ok(Err(error.into())),
-                }
-            } else {
-                match head(file, stat.size)? {
-                    Ok(head) => {
-                        let full = head.header.chunk_size.map(u64::from);
-                        (contents(file, &head)?, head.header.digest, full)
-                    }
-                    Err(error) => return Ok(Err(error.into())),
-                }
-            };
+        let Chunks { contents, digest, full } = match chunks_of(&array.container, file, stat.size)?
+        {
+            Ok(chunks) => chunks,
+            Err(error) => return Ok(Err(error.into())),
+        };
         let last = (contents.ranges.len() as u64).checked_sub(1);
         // Of a file in which no other chunk is as long as its header says, none is made so long.
         let is_whole = |last: &u64| *last > 0 && !contents.refused.contains_key(&(last - 1));
