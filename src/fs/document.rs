@@ -4,9 +4,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::attr::Caller;
+use super::error::METADATA_FILE;
 use super::live::{Bytes, LiveFile, What};
-use super::nodes::{ArrayView, METADATA_FILE, Node, NodeKind, shown};
-use super::write::Caller;
+use super::nodes::{ArrayView, Node, NodeKind, shown};
 use super::{Fs, FsError, Result};
 use crate::format::Coords;
 use crate::format::back::{is_sharded, translate_back, translate_group_back};

@@ -4,8 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::format::bloscpack::BloscpackError;
+use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::metadata::MetadataError;
 use crate::store::StoreError;
+use crate::store::storage::FileKind;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -108,3 +111,29 @@ impl FsError {
 
 /// Result of an operation.
 pub type Result<T> = std::result::Result<T, FsError>;
+
+/// Name of the metadata document of every node.
+pub const METADATA_FILE: &str = "zarr.json";
+
+/// Why a node's document cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is no file.
+    #[error("it is {0}, not a regular file")]
+    NotAFile(FileKind),
+    /// It is absurdly long.
+    #[error("it has {0} bytes, the limit is {MAX_METADATA_BYTES}")]
+    TooLong(u64),
+    /// It says nothing that can be used.
+    #[error("{0}")]
+    Metadata(#[from] MetadataError),
+    /// It is no Bloscpack file that can be read.
+    #[error("{0}")]
+    Bloscpack(#[from] BloscpackError),
+    /// The documents of a BLZ or bcolz array cannot be used.
+    #[error("{0}: {1}")]
+    Superchunks(&'static str, #[source] Box<NodeError>),
+}

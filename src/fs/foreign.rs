@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::nodes::{METADATA_FILE, NodeError};
+use super::error::{METADATA_FILE, NodeError};
 use crate::format::foreign::{self, ForeignArray};
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;

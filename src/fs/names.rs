@@ -5,12 +5,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::attr::Caller;
 use super::directory::Listing;
 use super::document::is_document;
 use super::file::{Handle, Opened};
 use super::live::{Change, LiveFile, Place, What};
 use super::slot::Slot;
-use super::write::{Caller, check_writable, chunk_mode};
+use super::write::{check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::storage::{FileKind, SetStat};
 

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use std::collections::HashMap;
 
 use super::FsConfig;
+use super::error::{METADATA_FILE, NodeError};
 use super::foreign::{Foreign, Format, SIZES, bloscpack_file, is_hidden, superchunks};
-use crate::format::back::is_sharded;
-use crate::format::bloscpack::BloscpackError;
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::json;
@@ -22,9 +21,6 @@ use crate::store::storage::{FileKind, Stat, Storage};
 use crate::store::{ByteCache, Container, SourceArray, StoreConfig};
 use crate::view::inode::{InodeRange, stable_hash};
 use crate::view::tree::ChunkTree;
-
-/// Name of the metadata document of every node.
-pub const METADATA_FILE: &str = "zarr.json";
 
 /// Bytes of nodes to keep.
 const NODE_CACHE_BYTES: usize = 16 << 20;
@@ -72,29 +68,6 @@ pub struct Node {
     /// The stored `zarr.json`.
     pub stat: Option<Stat>,
     checked: Instant,
-}
-
-/// Why a node's document cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// It cannot be read.
-    #[error("it cannot be read: {0}")]
-    Io(#[from] std::io::Error),
-    /// It is no file.
-    #[error("it is {0}, not a regular file")]
-    NotAFile(FileKind),
-    /// It is absurdly long.
-    #[error("it has {0} bytes, the limit is {MAX_METADATA_BYTES}")]
-    TooLong(u64),
-    /// It says nothing that can be used.
-    #[error("{0}")]
-    Metadata(#[from] MetadataError),
-    /// It is no Bloscpack file that can be read.
-    #[error("{0}")]
-    Bloscpack(#[from] BloscpackError),
-    /// The documents of a BLZ or bcolz array cannot be used.
-    #[error("{0}: {1}")]
-    Superchunks(&'static str, #[source] Box<NodeError>),
 }
 
 /// The nodes of a source, and the arrays among them by inode range.
@@ -449,93 +422,6 @@ fn is_gone(storage: &dyn Storage, path: &Path) -> bool {
 
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
-}
-
-/// The directories of all sharded arrays of a source, whose own metadata can be read.
-pub fn sharded_arrays(storage: &dyn Storage) -> std::io::Result<Vec<PathBuf>> {
-    let (mut found, mut directories) = (Vec::new(), vec![PathBuf::new()]);
-    while let Some(directory) = directories.pop() {
-        let document = document_at(storage, &directory.join(METADATA_FILE));
-        if let Some(document) = document {
-            if draft2022::is_hierarchy(&document).unwrap_or(false) {
-                find_in_draft(storage, &directory, &mut found)?;
-                continue;
-            }
-            if document.get("node_type").and_then(serde_json::Value::as_str) == Some("array") {
-                if is_sharded(&document) {
-                    found.push(directory);
-                }
-                // Below an array there are chunks only.
-                continue;
-            }
-        }
-        each_entry(storage, &directory, &mut |path, kind| {
-            if kind == Some(FileKind::Directory) {
-                directories.push(path);
-            }
-        })?;
-    }
-    Ok(found)
-}
-
-/// The same for a hierarchy of the draft of 2022: its arrays' documents stand together.
-fn find_in_draft(
-    storage: &dyn Storage,
-    hierarchy: &Path,
-    found: &mut Vec<PathBuf>,
-) -> std::io::Result<()> {
-    let mut directories = vec![draft2022::metadata_directory(hierarchy)];
-    while let Some(directory) = directories.pop() {
-        each_entry(storage, &directory, &mut |path, kind| {
-            if kind == Some(FileKind::Directory) {
-                directories.push(path);
-            } else if let Some(data) = draft2022::data_of(hierarchy, &path)
-                && document_at(storage, &path).is_some_and(|document| is_sharded(&document))
-            {
-                found.push(data);
-            }
-        })?;
-    }
-    Ok(())
-}
-
-fn each_entry(
-    storage: &dyn Storage,
-    directory: &Path,
-    act: &mut dyn FnMut(PathBuf, Option<FileKind>),
-) -> std::io::Result<()> {
-    storage.list(directory, 0, &mut |item| {
-        act(directory.join(item.name), item.kind);
-        std::ops::ControlFlow::Continue(())
-    })
-}
-
-/// A document, if it can be read.
-fn document_at(storage: &dyn Storage, path: &Path) -> Option<serde_json::Value> {
-    let read = || {
-        let file = storage.open(path)?;
-        let size = file.stat()?.size.min(MAX_METADATA_BYTES);
-        let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
-        let read = file.read_at(&mut text, 0)?;
-        text.truncate(read);
-        std::io::Result::Ok(text)
-    };
-    json::parse(&read().ok()?).ok()
-}
-
-/// A sharded array of a source, or its directory and what is wrong with it.
-pub type OpenedArray = Result<Arc<ArrayView>, (PathBuf, NodeError)>;
-
-/// All sharded arrays of a source, each as far as its metadata can be used.
-pub fn open_arrays(storage: &Arc<dyn Storage>) -> std::io::Result<Vec<OpenedArray>> {
-    let nodes = Nodes::new(Arc::clone(storage), &FsConfig::default());
-    let open = |directory: PathBuf| match nodes.check(&directory) {
-        Ok(Node { kind: NodeKind::Sharded(array), .. }) => Some(Ok(array)),
-        // Changed since it was found.
-        Ok(_) => None,
-        Err(error) => Some(Err((directory, error))),
-    };
-    Ok(sharded_arrays(&**storage)?.into_iter().filter_map(open).collect())
 }
 
 /// A path of the source as messages name it.

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::attr::Caller;
 use super::live::Place;
 use super::live::{Bytes, Change, LiveFile, What};
 use super::slot::Slot;
-use super::write::Caller;
 use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::storage::FileKind;
 

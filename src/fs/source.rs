@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::attr::Caller;
 use super::file::{Handle, Opened};
-use super::write::Caller;
 use super::{Entry, Fs, FsError, Result};
 use crate::store::content::Content;
 use crate::store::storage::SetStat;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::attr::Caller;
 use super::live::{Bytes, Change, LiveFile, LiveState, Overlay, Place, Stage, What};
 use super::{Attr, Entry, Fs, FsError, Result};
 use crate::store::content::Content;
@@ -18,15 +19,6 @@ const MAX_CHUNK_BYTES: u64 = 1 << 40;
 const SPOOL_PIECE: usize = 1 << 20;
 /// Permissions of a chunk file, whatever its writer asked for: its shard's count.
 const CHUNK_MODE: u32 = 0o644;
-
-/// Who asks.
-#[derive(Debug, Clone, Copy)]
-pub struct Caller {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
 
 /// What is to be changed about a file's attributes; None stays.
 #[derive(Debug, Clone, Copy, Default)]
