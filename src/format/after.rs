@@ -6,8 +6,8 @@
 use std::io::Read;
 
 use super::codec::Codec;
+use super::error::MetadataError;
 use super::index::CHECKSUM_BYTES;
-use super::metadata::MetadataError;
 
 /// One bytes->bytes codec over a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

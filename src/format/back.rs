@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::codec::{Codec, parse_chain};
 use super::document::{Dialect, Shown, show};
 use super::draft2022;
-use super::metadata::MetadataError;
+use super::error::MetadataError;
 
 /// Members that may change.
 const CHANGEABLE: [&str; 3] = ["attributes", "shape", "dimension_names"];

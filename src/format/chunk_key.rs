@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use super::Coords;
-use super::metadata::MetadataError;
+use super::error::MetadataError;
 
 /// How the chunk keys of an array are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

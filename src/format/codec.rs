@@ -12,8 +12,8 @@
 use serde_json::{Map, Value};
 
 use super::after::AfterCodec;
+use super::error::{MetadataError, shape};
 use super::index::IndexCodecs;
-use super::metadata::{MetadataError, shape};
 
 /// Array->array codecs that leave the shape alone: chunks stay where they are, so the view keeps
 /// them in front of the inner codecs without knowing what they do.

@@ -10,7 +10,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::draft2022;
-use super::metadata::{MetadataError, NodeMetadata};
+use super::error::MetadataError;
+use super::metadata::NodeMetadata;
 use super::sharding::ShardedArray;
 
 /// Which specification a document follows.

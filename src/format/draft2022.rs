@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use super::chunk_key::{KeyEncoding, Prefix, Separator};
 use super::codec::IndexLocation;
+use super::error::{MetadataError, shape};
 use super::index::IndexCodecs;
-use super::metadata::{MetadataError, shape};
 use super::sharding::{PlainShards, ShardedArray};
 
 /// Where the data of the root node is, from the hierarchy's directory.

@@ -9,8 +9,8 @@
 use serde_json::Value;
 
 use super::Coords;
+use super::error::{MetadataError, extent, shape};
 use super::limits::MAX_GRID_RUNS;
-use super::metadata::{MetadataError, extent, shape};
 
 /// Edge lengths of an array's chunks along one axis, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,8 +17,8 @@
 use serde_json::Value;
 
 use super::codec::{IndexLocation, parse_chain, transpose_order};
+use super::error::MetadataError;
 use super::limits::MAX_INDEX_BYTES;
-use super::metadata::MetadataError;
 
 /// Length of a crc32c.
 pub const CHECKSUM_BYTES: usize = 4;

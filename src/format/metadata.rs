@@ -7,91 +7,8 @@ use serde_json::Value;
 
 use super::chunk_key::KeyEncoding;
 use super::codec::{Codec, parse_chain};
+use super::error::{MetadataError, shape};
 use super::grid::{self, Edges};
-use super::json::JsonError;
-use super::limits::MAX_RANK;
-
-/// Why metadata cannot be used. The text names the member and what it should be.
-#[derive(Debug, thiserror::Error)]
-pub enum MetadataError {
-    /// It is not JSON.
-    #[error(transparent)]
-    Json(#[from] JsonError),
-    /// The document is not an object.
-    #[error("it is not a JSON object")]
-    NotAnObject,
-    /// A member that must be there is not.
-    #[error("{0} is missing")]
-    Missing(&'static str),
-    /// A member has a value of the wrong kind.
-    #[error("{member} must be {expected}")]
-    Invalid {
-        /// The member.
-        member: &'static str,
-        /// What its value should be.
-        expected: &'static str,
-    },
-    /// Another version of Zarr.
-    #[error("zarr_format is {0}, only 3 can be read")]
-    Format(String),
-    /// A member has another number of entries than the array has dimensions.
-    #[error("{member} has {found} entries, the array has {rank} dimensions")]
-    Rank {
-        /// The member.
-        member: &'static str,
-        /// Its number of entries.
-        found: usize,
-        /// The array's number of dimensions.
-        rank: usize,
-    },
-    /// An inner chunk does not divide its shard.
-    #[error("inner chunks of {chunk} elements do not divide a shard of {shard} along an axis")]
-    NotDividing {
-        /// Length of the inner chunk.
-        chunk: u64,
-        /// Length of the shard.
-        shard: u64,
-    },
-    /// A rectilinear grid ends before the array does.
-    #[error("the chunk grid covers {covered} of {extent} elements along an axis")]
-    GridTooShort {
-        /// Sum of the chunk lengths.
-        covered: u64,
-        /// Length of the array.
-        extent: u64,
-    },
-    /// A codec before the sharding that may move chunks.
-    #[error("codec {0:?} before sharding_indexed is not known, so chunks cannot be located")]
-    UnknownBefore(String),
-    /// A codec after the sharding that cannot be undone.
-    #[error("codec {0:?} after sharding_indexed is not known, so shards cannot be decoded")]
-    UnknownAfter(String),
-    /// An extension that must be understood.
-    #[error("extension {0:?} must be understood and is not known")]
-    Extension(String),
-    /// A member that a document written through the view must leave as it is.
-    #[error(
-        "{0} cannot be changed through the view; only attributes, shape and dimension_names can"
-    )]
-    Fixed(String),
-    /// A sharded array, made through a view that shows none.
-    #[error("a sharded array cannot be made through the view: make it in the source")]
-    ShardedThroughView,
-    /// A limit of this program.
-    #[error("too many {what}, the limit is {limit}")]
-    Limit {
-        /// What there is too much of.
-        what: &'static str,
-        /// How much there may be.
-        limit: u64,
-    },
-}
-
-impl MetadataError {
-    pub(super) fn invalid(member: &'static str, expected: &'static str) -> Self {
-        Self::Invalid { member, expected }
-    }
-}
 
 /// Members that the core specification defines for arrays, and those that must be ignored.
 const ARRAY_MEMBERS: [&str; 11] = [
@@ -171,24 +88,6 @@ impl ArrayMetadata {
             shape,
         })
     }
-}
-
-/// Reads a list of extents.
-pub fn shape(value: Option<&Value>, member: &'static str) -> Result<Vec<u64>, MetadataError> {
-    let items = value.ok_or(MetadataError::Missing(member))?;
-    let invalid = || MetadataError::invalid(member, "a list of whole numbers from 0 to 2^64-1");
-    let items = items.as_array().ok_or_else(invalid)?;
-    if items.len() > MAX_RANK {
-        return Err(MetadataError::Limit { what: "dimensions", limit: MAX_RANK as u64 });
-    }
-    items.iter().map(|item| extent(item).ok_or_else(invalid)).collect()
-}
-
-/// A whole number; writers in other languages may write it as `4.0`.
-pub fn extent(value: &Value) -> Option<u64> {
-    let whole = |number: f64| number >= 0.0 && number.fract() == 0.0 && number < 9e15;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
-    value.as_u64().or_else(|| value.as_f64().filter(|number| whole(*number)).map(|n| n as u64))
 }
 
 #[cfg(test)]

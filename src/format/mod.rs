@@ -11,6 +11,7 @@ pub mod codec;
 pub mod digest;
 pub mod document;
 pub mod draft2022;
+pub mod error;
 pub mod fingerprint;
 pub mod foreign;
 pub mod grid;

@@ -9,10 +9,11 @@ use super::Coords;
 use super::after::AfterCodec;
 use super::chunk_key::KeyEncoding;
 use super::codec::{Codec, IndexLocation, parse_chain, split};
+use super::error::MetadataError;
 use super::grid::{Edges, ShardAxis};
 use super::index::{ENTRY_BYTES, IndexCodecs, product};
 use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
-use super::metadata::{ArrayMetadata, MetadataError};
+use super::metadata::ArrayMetadata;
 
 /// One level of sharding: how the shards of that level are stored.
 #[derive(Debug)]

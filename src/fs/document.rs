@@ -13,9 +13,9 @@ use crate::format::Coords;
 use crate::format::back::{is_sharded, translate_back, translate_group_back};
 use crate::format::document::Dialect;
 use crate::format::draft2022;
+use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
-use crate::format::metadata::MetadataError;
 use crate::store::content::Content;
 use crate::store::{Freshness, StagedChunk};
 

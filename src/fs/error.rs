@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::format::bloscpack::BloscpackError;
+use crate::format::error::MetadataError;
 use crate::format::limits::MAX_METADATA_BYTES;
-use crate::format::metadata::MetadataError;
 use crate::store::StoreError;
 use crate::store::storage::FileKind;
 

@@ -136,7 +136,7 @@ fn document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
     let read = file.read_at(&mut text, 0)?;
     text.truncate(read);
     let parsed = json::parse(&text);
-    Ok(parsed.map_err(crate::format::metadata::MetadataError::from)?)
+    Ok(parsed.map_err(crate::format::error::MetadataError::from)?)
 }
 
 /// Whether a name of the source, in the array's directory, is not shown: the view has chunks in its

@@ -12,8 +12,8 @@
 
 use crate::format::Coords;
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
+use crate::format::error::MetadataError;
 use crate::format::limits::MAX_TREE_NODES;
-use crate::format::metadata::MetadataError;
 
 /// The names of one array's chunks.
 #[derive(Debug)]
