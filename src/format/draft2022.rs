@@ -21,9 +21,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::chunk_key::{KeyEncoding, Prefix, Separator};
-use super::codec::IndexLocation;
 use super::error::{MetadataError, shape};
-use super::index::IndexCodecs;
+use super::index::{IndexCodecs, IndexLocation};
 use super::sharding::{PlainShards, ShardedArray};
 
 /// Where the data of the root node is, from the hierarchy's directory.

@@ -8,9 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::bloscpack::{Header, MetadataPlace};
 use super::chunk_key::{KeyEncoding, Prefix, Separator};
-use super::codec::IndexLocation;
 use super::error::{MetadataError, shape};
-use super::index::IndexCodecs;
+use super::index::{IndexCodecs, IndexLocation};
 use super::numpy::DataType;
 use super::sharding::{PlainShards, ShardedArray};
 

@@ -16,7 +16,7 @@
 
 use serde_json::Value;
 
-use super::codec::{IndexLocation, parse_chain, transpose_order};
+use super::codec::{parse_chain, transpose_order};
 use super::error::MetadataError;
 use super::limits::MAX_INDEX_BYTES;
 
@@ -26,6 +26,15 @@ pub const CHECKSUM_BYTES: usize = 4;
 pub const ENTRY_BYTES: u64 = 16;
 /// Both words of an empty chunk's entry.
 pub const EMPTY: u64 = u64::MAX;
+
+/// Where the index of a shard stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexLocation {
+    /// The shard's first bytes.
+    Start,
+    /// The shard's last bytes; what a missing `index_location` means.
+    End,
+}
 
 /// How an index is encoded: the `index_codecs` of a sharding codec.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 pub mod after;
 pub mod back;
 pub mod bloscpack;
+pub mod chain;
 pub mod chunk_key;
 pub mod codec;
 pub mod digest;

@@ -22,8 +22,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::codec::IndexLocation;
-use super::index::{ByteRange, CHECKSUM_BYTES, EntryError, IndexCodecs, IndexError, ShardIndex};
+use super::index::{
+    ByteRange, CHECKSUM_BYTES, EntryError, IndexCodecs, IndexError, IndexLocation, ShardIndex,
+};
 
 /// A file may hold this much without use, in bytes, however little is in use.
 const TOLERATED_WASTE: u64 = 64 << 10;

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use super::Coords;
 use super::chunk_key::{KeyEncoding, Prefix, Separator};
-use super::codec::IndexLocation;
-use super::index::{ByteRange, IndexCodecs, ShardIndex};
+use super::index::{ByteRange, IndexCodecs, IndexLocation, ShardIndex};
 use super::json;
 
 /// Chunks along each axis of the sample's shards, and of its shard grid.

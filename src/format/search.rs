@@ -12,7 +12,7 @@
 //! the byte that leaves it, so a search reads each byte once. One window in 2^32 has a checksum by
 //! chance; an index is found where, besides, every chunk that it names ends before it.
 
-use super::codec::IndexLocation;
+use super::index::IndexLocation;
 use super::index::{
     ByteRange, CHECKSUM_BYTES, ENTRY_BYTES, IndexCodecs, IndexError, ShardIndex, product,
 };

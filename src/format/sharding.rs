@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use super::Coords;
 use super::after::AfterCodec;
+use super::chain::split;
 use super::chunk_key::KeyEncoding;
-use super::codec::{Codec, IndexLocation, parse_chain, split};
+use super::codec::{Codec, parse_chain};
 use super::error::MetadataError;
 use super::grid::{Edges, ShardAxis};
-use super::index::{ENTRY_BYTES, IndexCodecs, product};
+use super::index::{ENTRY_BYTES, IndexCodecs, IndexLocation, product};
 use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
 

@@ -13,9 +13,8 @@ use crate::format::bloscpack::{
     BLOSC_BYTES, BloscHeader, BloscpackError, HEADER_BYTES, Header, METADATA_HEADER_BYTES,
     MetadataPlace, OFFSET_BYTES, SUPERCHUNK_BYTES, parse_superchunk,
 };
-use crate::format::codec::IndexLocation;
 use crate::format::digest::Digest;
-use crate::format::index::{ByteRange, IndexCodecs, ShardIndex};
+use crate::format::index::{ByteRange, IndexCodecs, IndexLocation, ShardIndex};
 use crate::format::limits::MAX_INDEX_BYTES;
 
 /// What a file says of itself before its chunks.

@@ -14,8 +14,7 @@ use super::lock::ShardLock;
 use super::storage::{FileKind, Stat, StorageFile};
 use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
 use crate::format::after::trailing_checksums;
-use crate::format::codec::IndexLocation;
-use crate::format::index::{ByteRange, EntryError, ShardIndex, product};
+use crate::format::index::{ByteRange, EntryError, IndexLocation, ShardIndex, product};
 use crate::format::search::{FoundIndex, IndexSearch};
 
 /// Bytes that are searched at once, indexes that are longer left aside.

@@ -6,7 +6,7 @@
 //! ```
 
 use serde_json::{Value, json};
-use shardfs::format::codec::IndexLocation;
+use shardfs::format::index::IndexLocation;
 use shardfs::format::index::{
     ByteRange, EMPTY, EntryError, IndexCodecs, IndexError, ShardIndex, product,
 };

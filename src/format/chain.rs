@@ -1,0 +1,156 @@
+//! Where in a codec chain the sharding stands.
+//!
+//! ```text
+//! array -> [array->array]* -> sharding_indexed -> [bytes->bytes]* -> shard
+//!           transpose, ...         |                crc32c, gzip, zstd, blosc
+//!                                  +-- codecs (of inner chunks), index_codecs, index_location
+//! ```
+//!
+//! `sharding_indexed` 1.0.
+
+use serde_json::Value;
+
+use super::after::AfterCodec;
+use super::codec::{Codec, parse_chain, transpose_order};
+use super::error::{MetadataError, shape};
+use super::index::{IndexCodecs, IndexLocation};
+
+/// Array->array codecs that leave the shape alone: chunks stay where they are, so the view keeps
+/// them in front of the inner codecs without knowing what they do.
+const SHAPE_PRESERVING: [&str; 9] = [
+    "bitround",
+    "cast_value",
+    "numcodecs.astype",
+    "numcodecs.bitround",
+    "numcodecs.delta",
+    "numcodecs.fixedscaleoffset",
+    "numcodecs.quantize",
+    "reinterpret",
+    "scale_offset",
+];
+
+/// A chain that shards: its three parts.
+#[derive(Debug)]
+pub struct ShardingChain {
+    /// Array->array codecs before the sharding, shape-preserving or a transpose.
+    pub before: Vec<Codec>,
+    /// Inner chunk shape, in the axes that [`Self::axes`] gives.
+    pub chunk_shape: Vec<u64>,
+    /// `axes[j]` is the axis in front of this chain that axis `j` of the shard runs along.
+    pub axes: Vec<usize>,
+    /// Codecs of the inner chunks.
+    pub codecs: Vec<Codec>,
+    /// How the index is stored.
+    pub index_codecs: IndexCodecs,
+    /// Where the index is stored.
+    pub index_location: IndexLocation,
+    /// Bytes->bytes codecs over the whole shard, in encoding order.
+    pub after: Vec<AfterCodec>,
+}
+
+/// Splits a chain at `sharding_indexed`; None if it does not shard.
+pub fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain>, MetadataError> {
+    let Some(at) = chain.iter().position(|codec| codec.name == "sharding_indexed") else {
+        return Ok(None);
+    };
+    let mut axes: Vec<usize> = (0..rank).collect();
+    for codec in &chain[..at] {
+        if codec.name == "transpose" {
+            axes = transpose_order(codec, rank)?.into_iter().map(|axis| axes[axis]).collect();
+        } else if !SHAPE_PRESERVING.contains(&codec.name.as_str()) {
+            return Err(MetadataError::UnknownBefore(codec.name.clone()));
+        }
+    }
+    let sharding = &chain[at];
+    let chunk_shape = shape(sharding.option("chunk_shape"), "chunk_shape of sharding_indexed")?;
+    if chunk_shape.len() != rank {
+        return Err(MetadataError::Rank {
+            member: "chunk_shape of sharding_indexed",
+            found: chunk_shape.len(),
+            rank,
+        });
+    }
+    let index_location = match sharding.option("index_location") {
+        None => IndexLocation::End,
+        Some(Value::String(text)) if text == "end" => IndexLocation::End,
+        Some(Value::String(text)) if text == "start" => IndexLocation::Start,
+        Some(_) => {
+            return Err(MetadataError::invalid("index_location", "\"start\" or \"end\""));
+        }
+    };
+    Ok(Some(ShardingChain {
+        before: chain[..at].to_vec(),
+        chunk_shape,
+        axes,
+        codecs: parse_chain(sharding.option("codecs"))?,
+        index_codecs: IndexCodecs::parse(sharding.option("index_codecs"), rank)?,
+        index_location,
+        after: chain[at + 1..].iter().map(AfterCodec::parse).collect::<Result<_, _>>()?,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sharded(
+        before: &Value,
+        configuration: &Value,
+    ) -> Result<Option<ShardingChain>, MetadataError> {
+        let mut chain = before.as_array().unwrap().clone();
+        chain.push(json!({"name": "sharding_indexed", "configuration": configuration}));
+        split(&parse_chain(Some(&chain.into()))?, 2)
+    }
+
+    #[test]
+    fn a_chain_without_sharding_is_not_split() {
+        let chain = parse_chain(Some(&json!(["endian", {"name": "gzip"}]))).unwrap();
+        assert!(split(&chain, 2).unwrap().is_none());
+    }
+
+    #[test]
+    fn transposes_before_sharding_compose() {
+        let before = json!([
+            {"name": "transpose", "configuration": {"order": [2, 0, 1]}},
+            {"name": "transpose", "configuration": {"order": "F"}},
+        ]);
+        let mut chain = before.as_array().unwrap().clone();
+        chain.push(json!({"name": "sharding_indexed",
+            "configuration": {"chunk_shape": [1, 1, 1], "codecs": ["bytes"]}}));
+        let chain = split(&parse_chain(Some(&chain.into())).unwrap(), 3).unwrap().unwrap();
+        assert_eq!(chain.axes, [1, 0, 2]);
+        assert_eq!(chain.index_location, IndexLocation::End);
+    }
+
+    #[test]
+    fn each_defect_is_named() {
+        let good = json!({"chunk_shape": [2, 2], "codecs": ["bytes"]});
+        sharded(&json!([]), &good).unwrap().unwrap();
+        let message = |before: Value, member: &str, value: Value| {
+            let mut bad = good.clone();
+            bad[member] = value;
+            sharded(&before, &bad).unwrap_err().to_string()
+        };
+        let none = || json!([]);
+        assert_eq!(message(none(), "codecs", json!([])), "codecs must be a non-empty list");
+        assert_eq!(
+            message(none(), "chunk_shape", json!([2])),
+            "chunk_shape of sharding_indexed has 1 entries, the array has 2 dimensions"
+        );
+        assert_eq!(
+            message(none(), "index_location", json!("middle")),
+            "index_location must be \"start\" or \"end\""
+        );
+        let twice = json!([{"name": "transpose", "configuration": {"order": [0, 0]}}]);
+        assert_eq!(
+            message(twice, "x", json!(0)),
+            "order of transpose must be a permutation of the axes"
+        );
+        assert_eq!(
+            message(json!(["reshape"]), "x", json!(0)),
+            "codec \"reshape\" before sharding_indexed is not known, so chunks cannot be located"
+        );
+    }
+}
