@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shardfs::format::digest::Digest;
-use shardfs::fs::{Fs, FsConfig, Listing};
+use shardfs::fs::{Fs, FsConfig, Listing, OpenHow};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
@@ -409,4 +409,20 @@ fn no_damage_to_a_file_does_more_than_that() {
             look(sound[..at].to_vec());
         }
     }
+}
+
+/// The view has made it: it is not in the source.
+#[test]
+fn a_document_of_the_view_alone_cannot_be_changed() {
+    let storage = Arc::new(MemoryStorage::default());
+    bcolz(&storage, "");
+    let config = FsConfig { writable: true, ..FsConfig::default() };
+    let fs = Fs::new(storage.clone(), config, Arc::new(Stats::default())).unwrap();
+    let before = storage.files();
+    let zarr = fs.lookup(ROOT, OsStr::new("zarr.json")).unwrap().unwrap().attr.ino;
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    assert_eq!(fs.open_for(zarr, how).unwrap_err().errno(), libc::EROFS);
+    assert_eq!(fs.unlink(ROOT, OsStr::new("zarr.json")).unwrap_err().errno(), libc::EROFS);
+    assert!(fs.lookup(ROOT, OsStr::new("zarr.json")).unwrap().is_some());
+    assert_eq!(before, storage.files());
 }

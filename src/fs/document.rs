@@ -17,7 +17,7 @@ use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::store::content::Content;
-use crate::store::{Freshness, StagedChunk};
+use crate::store::{Container, Freshness, StagedChunk};
 
 /// Chunks that are removed in one commit when an array shrinks.
 const REMOVED_AT_ONCE: usize = 1 << 16;
@@ -51,13 +51,19 @@ impl Fs {
         Ok(file)
     }
 
-    /// The directory of the node that a document describes, and the node.
+    /// The directory of the node that a document describes, and the node, for it to be changed.
     fn described_node(&self, path: &Path) -> Result<(PathBuf, Arc<Node>)> {
         let described = self.nodes.described_by(path)?;
         let directory =
             described.unwrap_or_else(|| path.parent().unwrap_or(Path::new("")).to_owned());
         let node = self.nodes.node(&directory)?;
-        Ok((directory, node))
+        match &node.kind {
+            // The view's own: the source has none.
+            NodeKind::Sharded(array) if array.source.container != Container::Shards => {
+                Err(FsError::ReadOnly)
+            }
+            _ => Ok((directory, node)),
+        }
     }
 
     fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {

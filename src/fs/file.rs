@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::live::LiveFile;
+use super::nodes::At;
 use super::{ArrayView, Attr, Fs, FsError, Result, Target};
 use crate::format::Coords;
 use crate::store::storage::{FileKind, Stat, StorageFile};
@@ -204,7 +205,7 @@ impl Fs {
     }
 
     fn open_path(&self, path: &Path) -> Result<Handle> {
-        if let Some((text, _)) = self.nodes.text_at(path)? {
+        if let At::Text(text, _) = self.nodes.at(path)? {
             return Ok(Handle::Text(text));
         }
         // Attributes first: they are refused where the bytes must not be shown.

@@ -40,7 +40,7 @@ pub use self::file::Opened;
 pub use self::find::{open_arrays, sharded_arrays};
 pub use self::foreign::Format;
 pub use self::names::OpenHow;
-use self::nodes::{ArrayView, Nodes};
+use self::nodes::{ArrayView, At, Nodes};
 pub use self::nodes::{NodeKind, shown};
 use self::paths::Paths;
 pub use self::staging::WriteConfig;
@@ -213,11 +213,10 @@ impl Fs {
             return Ok(self.config.ownership.attr(inode::ROOT, &stat));
         };
         let (ownership, ino) = (&self.config.ownership, Paths::number(path));
-        if let Some((text, stat)) = self.nodes.text_at(path)? {
-            return Ok(ownership.file(ino, &stat, text.len() as u64));
-        }
-        if self.nodes.hides(path)? {
-            return Err(FsError::NotFound);
+        match self.nodes.at(path)? {
+            At::Text(text, stat) => return Ok(ownership.file(ino, &stat, text.len() as u64)),
+            At::Hidden => return Err(FsError::NotFound),
+            At::Stored => (),
         }
         let stat = self.storage.lstat(path).map_err(absent_as_not_found)?;
         self.check_shown(path, directory, stat.kind)?;

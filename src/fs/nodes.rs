@@ -70,6 +70,17 @@ pub struct Node {
     checked: Instant,
 }
 
+/// What the view shows at a path.
+pub enum At {
+    /// A document in another form than the source's, or one that the source has not; with the
+    /// attributes of the file that it is made of.
+    Text(Arc<[u8]>, Stat),
+    /// Nothing, whatever the source has there.
+    Hidden,
+    /// What the source has there.
+    Stored,
+}
+
 /// The nodes of a source, and the arrays among them by inode range.
 pub struct Nodes {
     storage: Arc<dyn Storage>,
@@ -185,29 +196,25 @@ impl Nodes {
         Ok((self.document_path(&directory)? == path).then_some(directory))
     }
 
-    /// The text of a document that the view shows in another form than the source, or that the source
-    /// has not; with the attributes of the file it is made of.
-    pub fn text_at(&self, path: &Path) -> std::io::Result<Option<(Arc<[u8]>, Stat)>> {
+    /// What the view shows at a path that is neither a chunk nor above chunks.
+    pub fn at(&self, path: &Path) -> std::io::Result<At> {
         if let Some(described) = self.described_by(path)?
             && let node = self.node(&described)?
             && let (Some(document), Some(stat)) = (&node.document, &node.stat)
         {
-            return Ok(Some((Arc::clone(document), *stat)));
+            return Ok(At::Text(Arc::clone(document), *stat));
         }
-        let Some((directory, name)) = path.parent().zip(path.file_name()) else { return Ok(None) };
+        let Some((directory, name)) = path.parent().zip(path.file_name()) else {
+            return Ok(At::Stored);
+        };
         let node = self.node(directory)?;
         let extra = node.extra.iter().find(|(other, _)| other == name);
-        Ok(extra.zip(node.stat).map(|((_, text), stat)| (Arc::clone(text), stat)))
-    }
-
-    /// Whether a path of the source is not shown.
-    pub fn hides(&self, path: &Path) -> std::io::Result<bool> {
-        let Some((directory, name)) = path.parent().zip(path.file_name()) else {
-            return Ok(false);
-        };
-        Ok(match &self.node(directory)?.kind {
-            NodeKind::Sharded(array) => is_hidden(&array.source.container, name),
-            _ => false,
+        Ok(match (extra, node.stat, &node.kind) {
+            (Some((_, text)), Some(stat), _) => At::Text(Arc::clone(text), stat),
+            (_, _, NodeKind::Sharded(array)) if is_hidden(&array.source.container, name) => {
+                At::Hidden
+            }
+            _ => At::Stored,
         })
     }
 

@@ -14,7 +14,7 @@ use crate::format::bloscpack::{
     MetadataPlace, OFFSET_BYTES, SUPERCHUNK_BYTES, parse_superchunk,
 };
 use crate::format::digest::Digest;
-use crate::format::index::{ByteRange, IndexCodecs, IndexLocation, ShardIndex};
+use crate::format::index::{ByteRange, ENTRY_BYTES, IndexCodecs, IndexLocation, ShardIndex};
 use crate::format::limits::MAX_INDEX_BYTES;
 
 /// What a file says of itself before its chunks.
@@ -138,7 +138,9 @@ fn offsets(
 /// Finds the chunks of a file.
 pub fn contents(file: &dyn StorageFile, head: &Head) -> io::Result<Contents> {
     let mut found = Contents::default();
-    let most = head.header.nchunks.unwrap_or(MAX_INDEX_BYTES / OFFSET_BYTES);
+    // No array has more, whatever a file says that was changed since.
+    let limit = MAX_INDEX_BYTES / ENTRY_BYTES;
+    let most = head.header.nchunks.unwrap_or(limit).min(limit);
     let table = match head.offsets {
         // Within limits that were checked.
         Some(at) => read(file, at, usize::try_from(most * OFFSET_BYTES).unwrap_or(0))?,
@@ -150,6 +152,8 @@ pub fn contents(file: &dyn StorageFile, head: &Head) -> io::Result<Contents> {
     let mut next = Some(head.chunks);
     for slot in 0..most {
         if head.header.nchunks.is_none() && next.is_none_or(|next| next >= head.size) {
+            // Behind a damaged one nobody knows how many there are.
+            found.is_unfinished |= next.is_none();
             break;
         }
         let offset = match head.offsets {

@@ -29,6 +29,12 @@ impl<'a> Commit<'a> {
             self.fail(&all, error);
             return Vec::new();
         }
+        // A record of old bytes that came back after a power cut would put them over what others
+        // have written to the same file since, also if this commit did not get far.
+        let restores = shards.iter().any(|shard| match &shard.work {
+            Work::Journal(update, _) => !update.overwritten.is_empty(),
+            _ => false,
+        });
         let written: Vec<_> =
             shards.into_iter().map(|shard| (self.write_in_place(&shard), shard)).collect();
         let (mut done, mut unknown) = (Vec::new(), false);
@@ -43,18 +49,12 @@ impl<'a> Commit<'a> {
                 }
             }
         }
-        // A record of old bytes that came back after a power cut would put them over what others
-        // have written to the same file since.
-        let restores = |shard: &Shard<'_>| match &shard.work {
-            Work::Journal(update, _) => !update.overwritten.is_empty(),
-            _ => false,
-        };
         let cleared = match unknown {
             true => {
                 self.state.keep(self.journal.found());
                 Ok(())
             }
-            false if done.iter().any(restores) => self.clear_for_good(),
+            false if restores => self.clear_for_good(),
             false => self.journal.clear(),
         };
         if let Err(error) = cleared {
