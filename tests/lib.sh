@@ -43,6 +43,7 @@ check() {
     local name=$1 out rc
     shift
     out=$(mktemp "$TMP/check.XXXXXX")
+    echo "$name" >"$out.name"
     set +e
     (
         trap 'echo "line $LINENO: ${BASH_COMMAND%%[[:cntrl:]]*} (exit $?)" >&2' ERR
@@ -57,7 +58,7 @@ check() {
         fail "$name"
         tail -n 25 "$out" | indent
     fi
-    rm -f "$out"
+    rm -f "$out" "$out.name"
 }
 
 # expect_exit CODE COMMAND...: COMMAND ends with exactly this code.  Its output goes to stdout.
@@ -168,15 +169,53 @@ with open(sys.argv[1], "rb") as f:
 PY
 }
 
-# deadline SECONDS: when they are over all mounts are aborted.  Sets $deadline, to be killed before that.
+# descendants PID: processes that it has started, theirs, and so on.
+descendants() {
+    local pid
+    for pid in $(cat "/proc/$1/task"/*/children 2>/dev/null); do
+        echo "$pid"
+        descendants "$pid"
+    done
+}
+
+# what_hangs: the checks that have not ended, the processes that belong to them or serve their mounts, and where
+# in the kernel those wait.
+what_hangs() {
+    local file pid stack
+    for file in "$TMP"/check.*.name; do
+        [[ ! -f $file ]] || {
+            echo "in: $(<"$file")"
+            indent <"${file%.name}"
+        }
+    done
+    for pid in $(descendants "$main_pid") $(daemons); do
+        [[ $pid != "$BASHPID" && -r /proc/$pid/cmdline ]] || continue
+        tr '\0' ' ' <"/proc/$pid/cmdline" | cut -c 1-200
+        for stack in "/proc/$pid"/task/*/stack; do
+            sed -n 's/^\[<0>\] \([^+]*\).*/\1/p' "$stack" 2>/dev/null | head -n 6 | paste -s -d ' '
+        done | sort | uniq -c | indent
+    done
+}
+
+# deadline SECONDS: when they are over all mounts are aborted, then everything is killed.  Sets $deadline, to be
+# killed before that.
 deadline() {
     (
         trap 'kill $!; exit' TERM
         sleep "$1" &
         wait $!
+        trap - TERM
         echo "FAIL not done after $1 s: the mounts are aborted"
         echo fail >>"$TMP/results"
-        abort_mounts
+        what_hangs || true
+        abort_mounts || true
+        sleep 10
+        # Whoever waits for something else, a lock for example, ends only now.
+        for pid in $(descendants "$main_pid"); do
+            # shellcheck disable=SC2046 # numbers
+            [[ $pid == "$BASHPID" ]] || kill -KILL "$pid" 2>/dev/null || true
+        done
+        kill -TERM "$main_pid"
     ) &
     # shellcheck disable=SC2034 # for the caller
     deadline=$!

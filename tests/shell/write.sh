@@ -545,29 +545,40 @@ def generation(stat):
     return stat.st_dev, stat.st_ino, stat.st_mtime_ns
 
 
-def write(path, data):
-    name = path + ".__lock"
+def locked(name):
     while True:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        lock(fd, fcntl.F_WRLCK)
-        again = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        a, b = os.fstat(fd), os.fstat(again)
-        os.close(again)
-        if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino):
-            break
+        try:
+            lock(fd, fcntl.F_WRLCK)
+            again = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            a, b = os.fstat(fd), os.fstat(again)
+            os.close(again)
+            if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
         os.close(fd)
-    assert a.st_size == 0
-    assert os.writev(fd, [data]) == len(data)
-    os.fsync(fd)
-    written = generation(os.fstat(fd))
-    os.rename(name, path)
-    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(directory)
-    os.close(directory)
-    assert generation(os.fstat(fd)) == written
-    lock(fd, fcntl.F_UNLCK)
-    os.close(fd)
-    return written
+
+
+def write(path, data):
+    name = path + ".__lock"
+    fd = locked(name)
+    # Closed whatever happens: the others wait for this lock.
+    try:
+        assert os.fstat(fd).st_size == 0
+        assert os.writev(fd, [data]) == len(data)
+        os.fsync(fd)
+        written = generation(os.fstat(fd))
+        os.rename(name, path)
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(directory)
+        os.close(directory)
+        assert generation(os.fstat(fd)) == written, (generation(os.fstat(fd)), written)
+        lock(fd, fcntl.F_UNLCK)
+        return written
+    finally:
+        os.close(fd)
 
 
 def read(path):
