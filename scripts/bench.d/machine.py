@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from variants import Tools
+from variants import BenchError, Tools
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -65,3 +65,15 @@ def stolen_seconds() -> float:
     """CPU time that the host gave to others while this machine wanted it."""
     with open("/proc/stat") as stat:
         return int(stat.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def placement(cpus: str) -> tuple[list[str], list[str]]:
+    """The command prefixes that put client and daemon on their CPUs."""
+    usable = sorted(os.sched_getaffinity(0))
+    if cpus == "any":
+        return [], []
+    if cpus == "two" and len(usable) < 2:
+        raise BenchError("--cpus two: this machine has one CPU")
+    client, rest = usable[-1], usable[:-1]
+    daemon = str(client) if cpus == "one" else ",".join(map(str, rest))
+    return ["taskset", "-c", str(client)], ["taskset", "-c", daemon]

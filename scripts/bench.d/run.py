@@ -196,18 +196,6 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def placement(cpus: str) -> tuple[list[str], list[str]]:
-    """The command prefixes that put client and daemon on their CPUs."""
-    usable = sorted(os.sched_getaffinity(0))
-    if cpus == "any":
-        return [], []
-    if cpus == "two" and len(usable) < 2:
-        raise BenchError("--cpus two: this machine has one CPU")
-    client, rest = usable[-1], usable[:-1]
-    daemon = str(client) if cpus == "one" else ",".join(map(str, rest))
-    return ["taskset", "-c", str(client)], ["taskset", "-c", daemon]
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, required=True)
@@ -224,7 +212,7 @@ def parse() -> argparse.Namespace:
     args = parser.parse_args()
     args.variants = [name for name in NAMES if name in args.variants]
     args.tools = Tools(args.shardfs, args.floor, args.ratarmount)
-    args.client_prefix, args.daemon_prefix = placement(args.cpus)
+    args.client_prefix, args.daemon_prefix = machine.placement(args.cpus)
     return args
 
 

@@ -45,7 +45,8 @@ class Setting:
 
     @contextmanager
     def mount(self, source: Path):
-        command = [self.args.shardfs, "mount", "-f", "--rw", str(source), str(self.mountpoint)]
+        command = [*self.args.daemon_prefix, self.args.shardfs, "mount", "-f", "--rw", str(source),
+                   str(self.mountpoint)]
         unmount = [self.args.shardfs, "umount", str(self.mountpoint)]
         with mounted("shardfs-rw", command, unmount, self.mountpoint, self.args.run_dir):
             yield self.mountpoint
@@ -257,12 +258,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cpus", choices=["one", "two", "any"], required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--add", action="store_true", help="to what stands in the file already")
     parser.add_argument("--shardfs", required=True)
     args = parser.parse_args()
+    client, args.daemon_prefix = machine.placement(args.cpus)
     (args.run_dir / "mount").mkdir(exist_ok=True)
     setting = Setting(args)
     if args.add:
@@ -270,7 +273,10 @@ def main() -> None:
     else:
         tools = Tools(args.shardfs, "", "")
         report = {"machine": machine.facts(), "versions": machine.versions(tools, ["shardfs"]),
-                  "rounds": args.rounds, "cpus": "any", "cold": False, "skipped": {}, "sets": {}}
+                  "rounds": args.rounds, "cpus": args.cpus, "cold": False, "skipped": {}, "sets": {}}
+    if client:
+        # This process is the client, and whoever it starts.
+        os.sched_setaffinity(0, {int(client[-1])})
     report["versions"] |= {"zarr-python": zarr.__version__,
                            "tensorstore": version("tensorstore")}
     report["write"] = {"quick": args.quick, "shard_chunks": setting.side**3}

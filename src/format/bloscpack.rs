@@ -155,6 +155,19 @@ impl Header {
         Ok(Self { options, digest, typesize, chunk_size, last_chunk, nchunks, rest })
     }
 
+    /// The header as it is stored.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(MAGIC);
+        bytes[4..8].copy_from_slice(&[3, self.options, self.digest.number(), self.typesize]);
+        // All ones: unknown.
+        bytes[8..12].copy_from_slice(&self.chunk_size.unwrap_or(u32::MAX).to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.last_chunk.unwrap_or(u32::MAX).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.nchunks.unwrap_or(u64::MAX).to_le_bytes());
+        bytes[24..].copy_from_slice(&self.rest.to_le_bytes());
+        bytes
+    }
+
     /// Whether there is a table of offsets.
     pub fn has_offsets(&self) -> bool {
         self.options & 1 != 0
@@ -353,6 +366,7 @@ mod tests {
         assert_eq!((read.digest, read.typesize), (Digest::Crc32, 8));
         assert_eq!((read.chunk_size, read.last_chunk), (Some(1000), Some(600)));
         assert_eq!((read.nchunks, read.spare_offsets()), (Some(5), Ok(50)));
+        assert_eq!(read.encode().as_slice(), header());
     }
 
     #[test]
@@ -383,6 +397,7 @@ mod tests {
         bytes[8..24].fill(0xff);
         let read = Header::parse(&bytes, 5000).unwrap();
         assert_eq!((read.chunk_size, read.last_chunk, read.nchunks), (None, None, None));
+        assert_eq!(read.encode().as_slice(), bytes);
     }
 
     #[test]

@@ -48,6 +48,21 @@ impl Digest {
         Self::ALL.get(usize::from(number)).copied()
     }
 
+    /// Its number.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Adler32 => 1,
+            Self::Crc32 => 2,
+            Self::Md5 => 3,
+            Self::Sha1 => 4,
+            Self::Sha224 => 5,
+            Self::Sha256 => 6,
+            Self::Sha384 => 7,
+            Self::Sha512 => 8,
+        }
+    }
+
     /// What it is called.
     pub fn name(self) -> &'static str {
         match self {
@@ -120,6 +135,7 @@ mod tests {
         for number in 0..9 {
             let digest = Digest::from_number(number).unwrap();
             assert_eq!(digest.of(b"abc").len(), digest.nbytes(), "{}", digest.name());
+            assert_eq!(digest.number(), number);
         }
         assert_eq!(Digest::from_number(9), None);
     }

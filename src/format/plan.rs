@@ -18,6 +18,8 @@
 //! truncation, far enough from the old index ([`Facts::block`]). In place, and with an index at the start, bytes in use are overwritten: the record
 //! holds them.
 
+pub mod bloscpack;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;

@@ -99,7 +99,12 @@ remove_saved() {
 trap remove_saved EXIT
 
 contents() { (cd "$1" && find . -type f ! -name zarr.json -print0 | sort -z | xargs -0 -r sha256sum); }
-same_files() { diff <(contents "$want") <(contents "$1"); }
+# Not through pipes: nobody waits for the processes behind those, and the mount is busy while they end.
+same_files() {
+    contents "$want" >"$work/contents-wanted"
+    contents "$1" >"$work/contents-found"
+    diff "$work/contents-wanted" "$work/contents-found"
+}
 
 # in_shards [--mounted]: what the shards of the source hold, and that they break no rule
 in_shards() {

@@ -1,0 +1,255 @@
+//! Planning a commit to a Bloscpack file ([`crate::format::bloscpack`]).
+//!
+//! ```text
+//! before    | header | metadata | offsets | a | b | c |
+//!
+//! in place  | header | metadata | offsets | a | B | c |       B where b was, if it has the same length, or
+//!                                                             less than is reserved there
+//! append    | HEADER | metadata | OFFSETS | a | b | C | d |   into the spare offsets; the chunk at the end
+//!                                                             may have any length
+//! rewrite   | HEADER | metadata | OFFSETS | a | B | c | d |   a new file, renamed into place
+//! ```
+//!
+//! The program that gave the format its name reads chunks one after the other, without looking at
+//! their offsets: where they follow each other without gaps, they go on doing so. There is nothing
+//! like a second index: whatever stays in its place is changed under a record of the old bytes.
+
+use std::collections::BTreeMap;
+
+use super::{Blob, Facts, OldShard, Plan, PlanError, Policy, Source, Update, Write, end, overlap};
+use crate::format::bloscpack::{HEADER_BYTES, Header, OFFSET_BYTES};
+use crate::format::index::{ByteRange, EntryError};
+use crate::format::limits::MAX_INDEX_BYTES;
+
+/// A file that exists.
+#[derive(Debug, Clone)]
+pub struct OldFile<'a> {
+    /// Its header.
+    pub header: &'a Header,
+    /// Where the offsets are, if there are any.
+    pub offsets: Option<u64>,
+    /// First byte after everything but chunks.
+    pub body: u64,
+    /// The chunks by their numbers; those that cannot be given are missing. Without checksums.
+    pub chunks: BTreeMap<u64, ByteRange>,
+    /// How many there are, those included that cannot be given.
+    pub nchunks: u64,
+    /// Bytes of the last one before compression.
+    pub last_decoded: Option<u32>,
+    /// Length in bytes.
+    pub size: u64,
+}
+
+/// A chunk to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewChunk {
+    /// Bytes before compression.
+    pub decoded: u32,
+    /// The buffer, and the checksum after it.
+    pub stored: Blob,
+}
+
+/// Which of some new chunks, given by their number and their bytes before compression, have no place
+/// in a file, and why: all chunks but the last are as long as its header says, and none is missing
+/// before the last.
+pub fn refused(old: &OldFile<'_>, new: &BTreeMap<u64, u32>) -> BTreeMap<u64, &'static str> {
+    let (mut nchunks, mut last) = (old.nchunks, old.last_decoded);
+    let mut full = old.header.chunk_size;
+    let mut refused = BTreeMap::new();
+    for (&slot, &decoded) in new {
+        let is_short = full.is_some_and(|full| decoded < full);
+        let why = if full.is_some_and(|full| decoded > full) {
+            Some("it holds more bytes than a chunk of this file may, before compression")
+        } else if slot > nchunks {
+            Some("chunks before it are missing: chunks are appended one after the other")
+        } else if slot == nchunks && nchunks > 0 && full.is_some() && last != full {
+            Some("the last chunk is shorter than the others: it has to be filled up first")
+        } else if slot + 1 < old.nchunks && is_short {
+            Some("it holds fewer bytes than the other chunks of this file, before compression")
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            refused.insert(slot, why);
+        } else if slot + 1 >= nchunks {
+            // Of an empty file the first chunk says how long they are.
+            full = full.or((nchunks == 0).then_some(decoded));
+            (nchunks, last) = (slot + 1, Some(decoded));
+        }
+    }
+    refused
+}
+
+/// Plans the commit of chunks of which none is refused.
+pub fn plan(
+    old: &OldFile<'_>,
+    changes: &BTreeMap<u64, NewChunk>,
+    policy: Policy,
+    facts: Facts,
+) -> Result<Plan, PlanError> {
+    let missing = |slot: &u64| !old.chunks.contains_key(slot) && !changes.contains_key(slot);
+    if let Some(slot) = (0..old.nchunks).find(missing) {
+        let error = EntryError::Refused("it cannot be given, so the file cannot be changed");
+        return Err(PlanError::Entry { slot, error });
+    }
+    let clones = policy == Policy::Auto && facts.can_clone;
+    let stays = policy != Policy::Rewrite && (clones || !facts.linked);
+    let update = if stays { update(old, changes)? } else { None };
+    Ok(match update {
+        Some(update) if clones => Plan::Clone(update),
+        Some(update) if policy != Policy::Auto || !is_mostly_new(old, &update) => {
+            Plan::Journal(update)
+        }
+        _ => Plan::Rewrite(rewrite(old, changes)?),
+    })
+}
+
+/// Whether a record of all old bytes costs more than a new file.
+fn is_mostly_new(old: &OldFile<'_>, update: &Update) -> bool {
+    let overwritten = update.overwritten.iter().fold(0_u64, |n, old| n.saturating_add(old.nbytes));
+    overwritten.saturating_mul(2) > old.size
+}
+
+impl OldFile<'_> {
+    /// A chunk with the checksum after it.
+    fn stored(&self, chunk: ByteRange) -> ByteRange {
+        let nbytes = chunk.nbytes.saturating_add(self.header.digest.nbytes() as u64);
+        ByteRange { offset: chunk.offset, nbytes }
+    }
+
+    /// The chunks as they are stored, by their place.
+    fn by_place(&self) -> Vec<(ByteRange, u64)> {
+        let stored = self.chunks.iter().map(|(slot, range)| (self.stored(*range), *slot));
+        let mut stored: Vec<_> = stored.collect();
+        stored.sort_unstable_by_key(|(range, slot)| (range.offset, *slot));
+        stored
+    }
+
+    /// The header once `changes` are made.
+    fn header_with(&self, changes: &BTreeMap<u64, NewChunk>) -> Header {
+        let mut header = self.header.clone();
+        let nchunks = self.nchunks_with(changes);
+        let last = nchunks.checked_sub(1).and_then(|last| changes.get(&last));
+        if let (0, Some(first)) = (self.nchunks, changes.get(&0)) {
+            header.chunk_size = Some(first.decoded);
+        }
+        if let Some(last) = last
+            && (self.nchunks == 0 || header.last_chunk.is_some())
+        {
+            header.last_chunk = Some(last.decoded);
+        }
+        if header.nchunks.is_some() {
+            header.nchunks = Some(nchunks);
+        }
+        // Spare offsets are used up; their number is one that was read from the same field.
+        header.rest -= i64::try_from(nchunks - self.nchunks).unwrap_or(0);
+        header
+    }
+
+    fn nchunks_with(&self, changes: &BTreeMap<u64, NewChunk>) -> u64 {
+        let last = changes.last_key_value().map_or(0, |(slot, _)| slot.saturating_add(1));
+        self.nchunks.max(last)
+    }
+}
+
+/// The changes within the file; None if they do not fit.
+fn update(
+    old: &OldFile<'_>,
+    changes: &BTreeMap<u64, NewChunk>,
+) -> Result<Option<Update>, PlanError> {
+    if old.body > MAX_INDEX_BYTES {
+        // Too much for whoever would have to read all of it to take a commit back.
+        return Ok(None);
+    }
+    let places = old.by_place();
+    let is_gapless = places.windows(2).all(|pair| {
+        let [(before, _), (after, _)] = pair else { return true };
+        before.offset.checked_add(before.nbytes) == Some(after.offset)
+    });
+    let mut writes: BTreeMap<u64, Blob> = BTreeMap::new();
+    let mut tail = old.body;
+    for (at, (range, slot)) in places.iter().enumerate() {
+        let Some(new) = changes.get(slot) else {
+            tail = tail.max(end(range.offset, range.nbytes)?);
+            continue;
+        };
+        if range.offset < tail {
+            // It has bytes in common with another chunk.
+            return Ok(None);
+        }
+        let room = match places.get(at + 1) {
+            Some((next, _)) => next.offset.saturating_sub(range.offset),
+            // What is behind the last one is taken for chunks where nobody knows how many there are.
+            None if old.header.nchunks.is_none() => range.nbytes,
+            None => u64::MAX,
+        };
+        let nbytes = new.stored.nbytes;
+        let is_last = at + 1 == places.len() && old.header.nchunks.is_some();
+        let fits = if is_gapless && !is_last { nbytes == range.nbytes } else { nbytes <= room };
+        if !fits || range.nbytes > room {
+            return Ok(None);
+        }
+        tail = end(range.offset, nbytes)?;
+        writes.insert(range.offset, new.stored.clone());
+    }
+    let mut offsets = Vec::new();
+    for (_, new) in changes.range(old.nchunks..) {
+        offsets.extend(tail.to_le_bytes());
+        writes.insert(tail, new.stored.clone());
+        tail = end(tail, new.stored.nbytes)?;
+    }
+    if !offsets.is_empty() {
+        let Some(at) = old.offsets else { return Ok(None) };
+        writes.insert(end(at, old.nchunks.saturating_mul(OFFSET_BYTES))?, Blob::bytes(offsets));
+    }
+    let header = old.header_with(changes);
+    if header != *old.header {
+        writes.insert(0, Blob::bytes(header.encode().to_vec()));
+    }
+    let before = ByteRange { offset: 0, nbytes: old.body };
+    let in_use = || std::iter::once(before).chain(places.iter().map(|(range, _)| *range));
+    let ranges = writes.iter().map(|(at, blob)| ByteRange { offset: *at, nbytes: blob.nbytes });
+    let overwritten = ranges.flat_map(|new| in_use().filter_map(move |old| overlap(new, old)));
+    Ok(Some(Update {
+        overwritten: overwritten.collect(),
+        writes: writes.into_iter().map(|(offset, blob)| Write { offset, blob }).collect(),
+        old_index: before,
+        length: old.size.max(tail),
+    }))
+}
+
+/// The file made anew: its chunks in the order of their numbers, without gaps.
+fn rewrite(old: &OldFile<'_>, changes: &BTreeMap<u64, NewChunk>) -> Result<Blob, PlanError> {
+    let kept = |range: ByteRange| Blob::of(range.nbytes, Source::Kept(range.offset));
+    let between = |from: u64, to: u64| ByteRange { offset: from, nbytes: to.saturating_sub(from) };
+    let nchunks = old.nchunks_with(changes);
+    let (mut body, mut offsets) = (Blob::default(), Vec::new());
+    for slot in 0..nchunks {
+        offsets.extend(end(old.body, body.nbytes)?.to_le_bytes());
+        match (changes.get(&slot), old.chunks.get(&slot)) {
+            (Some(new), _) => body.append(new.stored.clone())?,
+            (None, Some(range)) => body.append(kept(old.stored(*range)))?,
+            // All are there, or are given.
+            (None, None) => (),
+        }
+    }
+    let mut file = Blob::bytes(old.header_with(changes).encode().to_vec());
+    match old.offsets {
+        None => file.append(kept(between(HEADER_BYTES as u64, old.body)))?,
+        Some(at) => {
+            let spare = end(at, offsets.len() as u64)?;
+            file.append(kept(between(HEADER_BYTES as u64, at)))?;
+            file.append(Blob::bytes(offsets))?;
+            file.append(kept(between(spare, old.body)))?;
+        }
+    }
+    file.append(body)?;
+    Ok(file)
+}
+
+/// The chunks of a loaded file, by their numbers.
+pub fn chunks_of(old: &OldShard<'_>) -> Result<BTreeMap<u64, ByteRange>, PlanError> {
+    let chunks = old.index.chunks(old.length);
+    let chunks = chunks.map_err(|(slot, error)| PlanError::Entry { slot, error })?;
+    Ok(chunks.into_iter().collect())
+}
