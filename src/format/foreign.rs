@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use super::bloscpack::{Header, MetadataPlace};
 use super::chunk_key::{KeyEncoding, Prefix, Separator};
 use super::error::{MetadataError, shape};
-use super::index::{IndexCodecs, IndexLocation};
+use super::index::{ENTRY_BYTES, IndexCodecs, IndexLocation};
+use super::limits::MAX_INDEX_BYTES;
 use super::numpy::DataType;
 use super::sharding::{PlainShards, ShardedArray};
 
@@ -26,17 +27,21 @@ pub struct ForeignArray {
     pub chunk_bytes: Option<u64>,
 }
 
-/// The layout of a Bloscpack file with so many chunks, which is one shard.
+/// The layout of a Bloscpack file with so many chunks, which is one shard. `spare` more may be
+/// appended.
 pub fn bloscpack(
     header: &Header,
     nchunks: u64,
+    spare: u64,
     metadata: Option<&Value>,
 ) -> Result<ForeignArray, MetadataError> {
+    let slots = nchunks.saturating_add(spare.min(MAX_INDEX_BYTES / ENTRY_BYTES));
+    let slots = slots.min(MAX_INDEX_BYTES / ENTRY_BYTES).max(nchunks);
     let layout = ShardedArray::plain(PlainShards {
         keys: KEYS,
-        shape: vec![nchunks],
+        shape: vec![slots],
         chunk_shape: vec![1],
-        chunks_per_shard: vec![nchunks.max(1)],
+        chunks_per_shard: vec![slots.max(1)],
         index_codecs: IndexCodecs::BARE,
         index_location: IndexLocation::End,
     })?;

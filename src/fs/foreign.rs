@@ -9,8 +9,11 @@ use super::error::{METADATA_FILE, NodeError};
 use crate::format::foreign::{self, ForeignArray};
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::store::bloscpack::{self, View};
+use crate::store::journal::pending;
+use crate::store::recover::record_of;
 use crate::store::storage::{FileKind, Stat, Storage};
-use crate::store::{Container, SUPERCHUNKS, SuperchunkForm, bloscpack};
+use crate::store::{Container, SUPERCHUNKS, SuperchunkForm};
 
 /// Where a BLZ or bcolz array says how long it is.
 pub const SIZES: &str = "meta/sizes";
@@ -54,25 +57,37 @@ pub struct Foreign {
     pub documents: Vec<(OsString, Vec<u8>)>,
 }
 
-/// The Bloscpack file `name` in the source's root, whose attributes are given.
+/// The Bloscpack file `name` in the source's root, whose attributes are given. Where it is written
+/// to, its spare offsets are room for more chunks.
 pub fn bloscpack_file(
     storage: &dyn Storage,
     name: &OsStr,
     stat: &Stat,
+    writable: bool,
 ) -> Result<Foreign, NodeError> {
     if stat.kind != FileKind::File {
         return Err(NodeError::NotAFile(stat.kind));
     }
     let file = storage.open(Path::new(name))?;
-    let head = bloscpack::head(&*file, stat.size)??;
+    let pending = pending(storage, Path::new("")).unwrap_or_default();
+    let pending = pending.as_ref().and_then(|record| record_of(record, Path::new(name)));
+    // Where neither is to be had, the chunks tell.
+    let view = View::durable(&*file, stat.size, pending)?;
+    let view = view.unwrap_or_else(|| View::now(&*file, stat.size));
+    let head = bloscpack::head(&view)??;
     let nchunks = match head.header.nchunks {
         Some(nchunks) => nchunks,
-        None => bloscpack::contents(&*file, &head)?.ranges.len() as u64,
+        None => bloscpack::contents(&view, &head)?.ranges.len() as u64,
     };
     let text = head.metadata.as_ref().map(|(_, text)| text);
     let metadata = text.and_then(|text| json::parse(text).ok());
-    let array = foreign::bloscpack(&head.header, nchunks, metadata.as_ref())?;
     let place = head.metadata.as_ref().map(|(place, _)| place);
+    let is_bare = place.is_some_and(|place| place.is_bare);
+    let spare = match head.offsets {
+        Some(_) if writable && !is_bare => head.header.spare_offsets()?,
+        _ => 0,
+    };
+    let array = foreign::bloscpack(&head.header, nchunks, spare, metadata.as_ref())?;
     let header = foreign::header_json(&head.header, place);
     let mut documents = vec![(OsString::from("header.json"), json::to_text(&header))];
     if let Some(text) = text {
@@ -103,12 +118,13 @@ fn form_of(storage: &dyn Storage, directory: &Path) -> Result<(SuperchunkForm, u
     let many = directory.join(SUPERCHUNKS).join(SuperchunkForm::Many.name(0));
     let Ok(stat) = storage.stat(&many) else { return Ok((SuperchunkForm::Single, 1)) };
     let file = storage.open(&many)?;
-    let head = bloscpack::head(&*file, stat.size)?;
+    let view = View::now(&*file, stat.size);
+    let head = bloscpack::head(&view)?;
     let head = head
         .map_err(|error| NodeError::Superchunks("the first superchunk", Box::new(error.into())))?;
     let nchunks = match head.header.nchunks {
         Some(nchunks) => nchunks,
-        None => bloscpack::contents(&*file, &head)?.ranges.len() as u64,
+        None => bloscpack::contents(&view, &head)?.ranges.len() as u64,
     };
     Ok((SuperchunkForm::Many, nchunks))
 }

@@ -114,8 +114,8 @@ impl Fs {
         config: FsConfig,
         stats: Arc<Stats>,
     ) -> std::result::Result<Self, SourceError> {
-        if config.file.is_some() && config.writable {
-            return Err(SourceError::ReadOnly);
+        if config.store.pad_edge && config.writable {
+            return Err(SourceError::Padded);
         }
         let nodes = Nodes::new(Arc::clone(&storage), &config);
         let root = nodes.check(Path::new(""));
@@ -203,6 +203,17 @@ impl Fs {
             Ok(attr) => Ok(Some(self.path_entry(&path, attr))),
             Err(FsError::NotFound) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Fails unless what the view shows at a path is made of what the source has there.
+    fn check_stored(&self, path: &Path) -> Result<()> {
+        match self.nodes.at(path)? {
+            At::Text(..) if self.config.file.is_some() || !document::is_document(path) => {
+                Err(FsError::ReadOnly)
+            }
+            At::Stored | At::Text(..) => Ok(()),
+            At::Hidden => Err(FsError::NotFound),
         }
     }
 
@@ -441,9 +452,9 @@ pub enum SourceError {
         #[source]
         error: NodeError,
     },
-    /// Files of its format are only read.
-    #[error("a Bloscpack file can only be read: mount it without --rw")]
-    ReadOnly,
+    /// Chunks that are shown longer than they are cannot be written.
+    #[error("-o pad_edge is for reading only: leave it out, or --rw")]
+    Padded,
     /// It is not of the format that was asked for.
     #[error("it is not of the format that --format names")]
     OtherFormat,

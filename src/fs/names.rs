@@ -14,6 +14,7 @@ use super::slot::Slot;
 use super::write::{check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::storage::{FileKind, SetStat};
+use crate::store::{Container, Freshness, ShardStore};
 
 impl Fs {
     /// What a name stands for, without telling the kernel of it.
@@ -100,7 +101,7 @@ impl Fs {
             }
             Target::Path(path) if how.write && is_document(&path) => self.document_file(&path)?,
             Target::Path(path) if how.write => {
-                self.path_attr(&path)?;
+                self.check_stored(&path)?;
                 let file = self.storage.open_writable(&path)?;
                 if how.truncate {
                     file.set_length(0)?;
@@ -169,6 +170,10 @@ impl Fs {
     /// Stages the removal of a chunk.
     pub(super) fn remove_chunk(&self, path: &Path, place: &Place) -> Result<()> {
         check_writable(place)?;
+        if !ShardStore::has_holes(&place.array.source) {
+            self.check_removable(place)?;
+            return self.remove_name(path);
+        }
         let before = self.overlay()?.names().get(path).cloned();
         let stage = match before.as_ref().and_then(|name| name.stage.clone()) {
             Some(stage) => stage,
@@ -203,6 +208,16 @@ impl Fs {
         }
         drop(names);
         self.after_change(path)
+    }
+
+    /// Fails for a chunk that is in its shard, of a format in which none can be missing.
+    pub(super) fn check_removable(&self, place: &Place) -> Result<()> {
+        let source = &place.array.source;
+        let is_stored = || self.store.chunk(source, &place.coords, Freshness::Now);
+        if !ShardStore::has_holes(source) && is_stored()?.is_some() {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(())
     }
 
     /// With `-o sync` every change is a commit.
@@ -260,9 +275,11 @@ impl Fs {
             Slot::Above(path, place) => {
                 self.overlay()?.names().take(path);
                 self.commit(path)?;
-                let shards = self.shard_directory(&place.array, &place.coords);
-                // It stays where others have something in it, or more of its shards are left.
-                let _ = self.storage.remove_directory(&shards);
+                if place.array.source.container == Container::Shards {
+                    let shards = self.shard_directory(&place.array, &place.coords);
+                    // It stays where others have something in it, or more of its shards are left.
+                    let _ = self.storage.remove_directory(&shards);
+                }
                 Ok(())
             }
             Slot::Source(path) => self.remove_source_directory(path),

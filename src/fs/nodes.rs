@@ -90,7 +90,7 @@ pub struct Nodes {
     format: Option<Format>,
     level: Option<usize>,
     immutable: bool,
-    /// Whether interrupted commits are completed or taken back.
+    /// Whether it is written to: then interrupted commits are completed or taken back.
     recovers: bool,
     trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
@@ -268,7 +268,7 @@ impl Nodes {
             && path == Path::new(file)
         {
             let fail = |error| (Some(*stat), error);
-            let found = bloscpack_file(&*self.storage, file, stat).map_err(fail)?;
+            let found = bloscpack_file(&*self.storage, file, stat, self.recovers).map_err(fail)?;
             return self.foreign(directory, found, *stat, checked).map_err(fail);
         }
         if self.may_be(Format::Blz)
@@ -326,8 +326,8 @@ impl Nodes {
         checked: Instant,
     ) -> Result<Node, NodeError> {
         let Foreign { array, container, documents } = found;
-        let twin = array.metadata.unwrap_or_default();
-        let hash = layout_hash(directory, &twin, &array.layout);
+        // What numbers mean depends on nothing else: metadata comes and goes with the length.
+        let hash = layout_hash(directory, &serde_json::Value::Null, &array.layout);
         let view = self.register(directory, array.layout, container, hash)?;
         let extra = documents.into_iter().map(|(name, text)| (name, text.into())).collect();
         let kind = NodeKind::Sharded(view);
@@ -368,7 +368,7 @@ impl Nodes {
                 None => {
                     let (id, path) = (inodes.id(), directory.to_owned());
                     let source = SourceArray { id, path, layout, container };
-                    if self.recovers && source.container == Container::Shards {
+                    if self.recovers {
                         // What an interrupted mount has left comes first.
                         if let Err(error) = recover(&*self.storage, directory) {
                             log::error!("{}: {error}", shown(directory));

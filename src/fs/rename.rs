@@ -58,6 +58,9 @@ impl Fs {
                 Ok(())
             }
             _ => {
+                if let Slot::Chunk(_, place) = from {
+                    self.check_removable(place)?;
+                }
                 let file = self.file_of(from, moved)?;
                 self.bring_here(&file)?;
                 self.name_file(to, &file)?;

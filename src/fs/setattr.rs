@@ -35,8 +35,12 @@ impl Fs {
                 self.set_live_attr(&file, set)?;
                 self.live_attr(&file)
             }
+            // Its directory in the source is none of the array's.
+            Target::Path(path) if path.as_os_str().is_empty() && self.config.file.is_some() => {
+                Ok(Attr { ino, ..self.path_attr(&path)? })
+            }
             Target::Path(path) => {
-                self.path_attr(&path)?;
+                self.check_stored(&path)?;
                 self.storage.set_stat(
                     &path,
                     &SetStat {

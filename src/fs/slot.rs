@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::control::DIRECTORY_NAME;
 use super::document::is_document;
+use super::foreign::is_hidden;
 use super::live::Place;
 use super::nodes::NodeKind;
 use super::{Fs, FsError, Result, Target};
@@ -76,6 +77,7 @@ impl Fs {
                 })
             }
             _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
+            _ if self.is_hidden(&directory, name)? => Ok(Slot::Control),
             _ if is_document(&path) => Ok(Slot::Document(path)),
             _ => {
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
@@ -98,6 +100,14 @@ impl Fs {
                 Ok(Slot::Source(path))
             }
         }
+    }
+
+    /// Whether the view has no place for a name, whatever the source has there.
+    fn is_hidden(&self, directory: &Path, name: &OsStr) -> Result<bool> {
+        let NodeKind::Sharded(array) = &self.nodes.node(directory)?.kind else { return Ok(false) };
+        let keys = array.source.layout.keys;
+        let is_key = name.to_str().is_some_and(|name| keys.claims(name, array.tree.rank()));
+        Ok(!is_key && is_hidden(&array.source.container, name))
     }
 
     fn is_in_source(&self, path: &Path) -> bool {

@@ -13,7 +13,7 @@ use super::nodes::ArrayView;
 use super::{Fs, FsError, Result};
 use crate::format::plan::Policy;
 use crate::store::storage::{Stat, Timestamp};
-use crate::store::{Outcome, StagedChunk, StoreError};
+use crate::store::{Outcome, ShardStore, StagedChunk, StoreError};
 
 /// Chunks and shards whose dates are remembered.
 const REMEMBERED_DATES: NonZeroUsize = NonZeroUsize::new(1 << 18).unwrap();
@@ -114,6 +114,10 @@ impl Fs {
         let shards = self.shards_before(array, &chunks);
         let outcomes = self.store.commit(&array.source, &chunks, self.config.writing.policy);
         self.redate(array, shards);
+        if !ShardStore::has_holes(&array.source) {
+            // Their metadata tells how many chunks there are.
+            self.nodes.forget(&array.source.path);
+        }
         let (mut first, mut again) = (Ok(()), Vec::new());
         for (one, outcome) in waiting.iter().zip(&outcomes) {
             if self.settle(one, outcome)? {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::live::LiveFile;
 use super::{Fs, FsError, Result, Target};
+use crate::store::ShardStore;
 use crate::store::storage::StorageFile;
 
 impl Fs {
@@ -34,10 +35,28 @@ impl Fs {
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
         let Ok(Written::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
         self.publish(&file)?;
+        self.check_chunks(&file)?;
         if self.config.writing.sync {
             self.commit_file(&file)?;
         }
         self.take_error(&file)
+    }
+
+    /// Its writer hears at once of a chunk that will never be committed like this.
+    fn check_chunks(&self, file: &LiveFile) -> Result<()> {
+        let names = file.state().names.clone();
+        for name in names {
+            let waiting = {
+                let names = self.overlay()?.names();
+                let name =
+                    names.get(&name).and_then(|name| name.place.clone().zip(name.stage.clone()));
+                name.and_then(|(place, stage)| Some((place, stage.change?.content?)))
+            };
+            if let Some((place, content)) = waiting {
+                ShardStore::check_chunk(&place.array.source, &place.coords, &content)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns once what was written to a file is safe.

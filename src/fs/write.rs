@@ -249,6 +249,8 @@ impl Fs {
             let (paths, bytes) = {
                 let mut state = file.state();
                 state.dirty = false;
+                // Of what was written before, which nobody will try to commit again.
+                state.error = None;
                 (state.names.clone(), state.bytes.clone())
             };
             let Bytes::Here(content) = bytes else { return Ok(()) };

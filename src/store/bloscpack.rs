@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 
+use super::recover::{Found, examine};
 use super::storage::StorageFile;
 use super::{Container, SuperchunkForm};
 use crate::format::bloscpack::{
@@ -15,7 +16,74 @@ use crate::format::bloscpack::{
 };
 use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, ENTRY_BYTES, IndexCodecs, IndexLocation, ShardIndex};
+use crate::format::journal::ShardRecord;
 use crate::format::limits::MAX_INDEX_BYTES;
+use crate::format::plan::overlap;
+
+/// A file as it is, or as it was before a commit that was not finished.
+pub struct View<'a> {
+    file: &'a dyn StorageFile,
+    size: u64,
+    /// The bytes that the commit has overwritten, by offset.
+    old: &'a [(u64, Vec<u8>)],
+}
+
+impl<'a> View<'a> {
+    /// A file of `size` bytes as it is.
+    pub fn now(file: &'a dyn StorageFile, size: u64) -> Self {
+        Self { file, size, old: &[] }
+    }
+
+    /// A file that a commit was about to change: as it is if everything was written, else as it was.
+    /// None if neither can be had.
+    pub fn durable(
+        file: &'a dyn StorageFile,
+        size: u64,
+        pending: Option<&'a ShardRecord>,
+    ) -> io::Result<Option<Self>> {
+        let Some(record) = pending else { return Ok(Some(Self::now(file, size))) };
+        Ok(match examine(file, record)? {
+            Found::Finished | Found::Replaced | Found::Foreign => Some(Self::now(file, size)),
+            Found::Unfinished => {
+                Some(Self { file, size: record.old_length, old: &record.overwritten })
+            }
+            Found::Lost => None,
+        })
+    }
+
+    /// Its length in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The ranges of which the file holds other bytes than this.
+    pub fn lost(&self) -> Vec<ByteRange> {
+        let range = |(offset, old): &(u64, Vec<u8>)| ByteRange {
+            offset: *offset,
+            nbytes: old.len() as u64,
+        };
+        self.old.iter().map(range).collect()
+    }
+
+    /// Up to `length` bytes; fewer at the file's end.
+    fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        let read = self.file.read_at(&mut bytes, offset)?;
+        let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(length);
+        bytes.truncate(read.min(rest));
+        let here = ByteRange { offset, nbytes: bytes.len() as u64 };
+        for (at, old) in self.old {
+            let range = ByteRange { offset: *at, nbytes: old.len() as u64 };
+            let Some(both) = overlap(here, range) else { continue };
+            // Within both, which are in memory.
+            let part = |start: u64| usize::try_from(both.offset - start).unwrap_or(0);
+            let (to, from) = (part(offset), part(*at));
+            let length = usize::try_from(both.nbytes).unwrap_or(0);
+            bytes[to..to + length].copy_from_slice(&old[from..from + length]);
+        }
+        Ok(bytes)
+    }
+}
 
 /// What a file says of itself before its chunks.
 #[derive(Debug)]
@@ -25,10 +93,9 @@ pub struct Head {
     /// Where its metadata is, and the text.
     pub metadata: Option<(MetadataPlace, Vec<u8>)>,
     /// Where the offsets are, if there are any.
-    offsets: Option<u64>,
+    pub offsets: Option<u64>,
     /// First byte after everything but chunks.
-    chunks: u64,
-    size: u64,
+    pub body: u64,
 }
 
 /// The chunks of a file.
@@ -55,21 +122,20 @@ pub struct Chunks {
     pub full: Option<u64>,
 }
 
-/// Finds the chunks of a file of `size` bytes that holds the shard of a container.
+/// Finds the chunks of a file that holds the shard of a container.
 pub fn chunks_of(
     container: &Container,
-    file: &dyn StorageFile,
-    size: u64,
+    file: &View<'_>,
 ) -> io::Result<Result<Chunks, BloscpackError>> {
     let known = match container {
         Container::Superchunks { chunk_bytes, .. } => *chunk_bytes,
         Container::Bloscpack(_) | Container::Shards => None,
     };
     if let Container::Superchunks { form: SuperchunkForm::Single, .. } = container {
-        let found = superchunk(file, size)?;
+        let found = superchunk(file)?;
         return Ok(found.map(|contents| Chunks { contents, digest: Digest::None, full: known }));
     }
-    let head = match head(file, size)? {
+    let head = match head(file)? {
         Ok(head) => head,
         Err(error) => return Ok(Err(error)),
     };
@@ -77,9 +143,10 @@ pub fn chunks_of(
     Ok(Ok(Chunks { contents: contents(file, &head)?, digest: head.header.digest, full }))
 }
 
-/// Reads everything of a file of `size` bytes but its chunks.
-pub fn head(file: &dyn StorageFile, size: u64) -> io::Result<Result<Head, BloscpackError>> {
-    let first = read(file, 0, HEADER_BYTES + METADATA_HEADER_BYTES)?;
+/// Reads everything of a file but its chunks.
+pub fn head(file: &View<'_>) -> io::Result<Result<Head, BloscpackError>> {
+    let size = file.size;
+    let first = file.read(0, HEADER_BYTES + METADATA_HEADER_BYTES)?;
     let header = match Header::parse(&first, size) {
         Ok(header) => header,
         Err(error) => return Ok(Err(error)),
@@ -92,8 +159,8 @@ pub fn head(file: &dyn StorageFile, size: u64) -> io::Result<Result<Head, Bloscp
             Err(error) => return Ok(Err(error)),
         };
         // Within limits that were checked.
-        let stored = read(file, place.offset, usize::try_from(place.stored).unwrap_or(0))?;
-        let digest = read(file, place.digest_offset, place.digest.nbytes())?;
+        let stored = file.read(place.offset, usize::try_from(place.stored).unwrap_or(0))?;
+        let digest = file.read(place.digest_offset, place.digest.nbytes())?;
         match place.decode(&stored, &digest) {
             Ok(text) => {
                 at = place.end;
@@ -103,13 +170,8 @@ pub fn head(file: &dyn StorageFile, size: u64) -> io::Result<Result<Head, Bloscp
         }
     }
     let is_bare = metadata.as_ref().is_some_and(|(place, _)| place.is_bare);
-    Ok(offsets(&header, at, is_bare, size).map(|(offsets, chunks)| Head {
-        header,
-        metadata,
-        offsets,
-        chunks,
-        size,
-    }))
+    let found = offsets(&header, at, is_bare, size);
+    Ok(found.map(|(offsets, body)| Head { header, metadata, offsets, body }))
 }
 
 /// Where the offsets are that begin at `at`, and what follows them.
@@ -136,22 +198,22 @@ fn offsets(
 }
 
 /// Finds the chunks of a file.
-pub fn contents(file: &dyn StorageFile, head: &Head) -> io::Result<Contents> {
+pub fn contents(file: &View<'_>, head: &Head) -> io::Result<Contents> {
     let mut found = Contents::default();
     // No array has more, whatever a file says that was changed since.
     let limit = MAX_INDEX_BYTES / ENTRY_BYTES;
     let most = head.header.nchunks.unwrap_or(limit).min(limit);
     let table = match head.offsets {
         // Within limits that were checked.
-        Some(at) => read(file, at, usize::try_from(most * OFFSET_BYTES).unwrap_or(0))?,
+        Some(at) => file.read(at, usize::try_from(most * OFFSET_BYTES).unwrap_or(0))?,
         None => Vec::new(),
     };
     let (offsets, _) = table.as_chunks::<8>();
     let digest = head.header.digest.nbytes() as u64;
     // Where the next chunk begins if it follows the one before.
-    let mut next = Some(head.chunks);
+    let mut next = Some(head.body);
     for slot in 0..most {
-        if head.header.nchunks.is_none() && next.is_none_or(|next| next >= head.size) {
+        if head.header.nchunks.is_none() && next.is_none_or(|next| next >= file.size) {
             // Behind a damaged one nobody knows how many there are.
             found.is_unfinished |= next.is_none();
             break;
@@ -183,7 +245,7 @@ pub fn contents(file: &dyn StorageFile, head: &Head) -> io::Result<Contents> {
 
 /// The chunk at an offset, its bytes before compression, and what is wrong with it.
 fn chunk(
-    file: &dyn StorageFile,
+    file: &View<'_>,
     head: &Head,
     offset: Option<u64>,
     digest: u64,
@@ -197,26 +259,26 @@ fn chunk(
             Some("its offset is not known, and the chunk before it is damaged"),
         ));
     };
-    if offset < head.chunks {
+    if offset < head.body {
         return Ok((nowhere, 0, Some("its offset points into the header")));
     }
-    let bytes = read(file, offset, BLOSC_BYTES)?;
+    let bytes = file.read(offset, BLOSC_BYTES)?;
     let Some(bytes) = bytes.first_chunk::<BLOSC_BYTES>() else {
         return Ok((nowhere, 0, Some("it would begin beyond the file")));
     };
     let blosc = BloscHeader::parse(bytes);
     let range = ByteRange { offset, nbytes: blosc.nbytes.into() };
     let end = offset.checked_add(range.nbytes).and_then(|end| end.checked_add(digest));
-    if end.is_none_or(|end| end > head.size) {
+    if end.is_none_or(|end| end > file.size) {
         return Ok((nowhere, 0, Some("it would end beyond the file")));
     }
     Ok((range, blosc.decoded.into(), blosc.defect(expected)))
 }
 
-/// The one chunk of a superchunk file of `size` bytes.
-fn superchunk(file: &dyn StorageFile, size: u64) -> io::Result<Result<Contents, BloscpackError>> {
-    let first = read(file, 0, SUPERCHUNK_BYTES + BLOSC_BYTES)?;
-    if let Err(error) = parse_superchunk(&first, size) {
+/// The one chunk of a superchunk file.
+fn superchunk(file: &View<'_>) -> io::Result<Result<Contents, BloscpackError>> {
+    let first = file.read(0, SUPERCHUNK_BYTES + BLOSC_BYTES)?;
+    if let Err(error) = parse_superchunk(&first, file.size) {
         return Ok(Err(error));
     }
     let Some(bytes) = first[SUPERCHUNK_BYTES..].first_chunk::<BLOSC_BYTES>() else {
@@ -242,12 +304,4 @@ impl Contents {
         }
         Some(index)
     }
-}
-
-/// Up to `length` bytes; fewer at the file's end.
-fn read(file: &dyn StorageFile, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; length];
-    let read = file.read_at(&mut bytes, offset)?;
-    bytes.truncate(read);
-    Ok(bytes)
 }

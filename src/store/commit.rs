@@ -15,11 +15,13 @@
 //! safe, and a record that could not be taken back is dealt with first.
 
 mod base;
+mod bloscpack;
 mod prepare;
 mod publish;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -160,10 +162,22 @@ impl ShardStore {
     }
 
     /// Whether chunks of the array can be committed: not where shards are compressed as a whole,
-    /// nor where they are of another format.
+    /// nor in every other format.
     pub fn is_writable(array: &SourceArray) -> bool {
+        let has_checksums_only = || {
+            let mut levels = array.layout.levels.iter();
+            levels.all(|level| trailing_checksums(&level.after).is_some())
+        };
+        match array.container {
+            Container::Shards => has_checksums_only(),
+            Container::Bloscpack(_) => true,
+            Container::Superchunks { .. } => false,
+        }
+    }
+
+    /// Whether the array's format has room for chunks that are not there.
+    pub fn has_holes(array: &SourceArray) -> bool {
         array.container == Container::Shards
-            && array.layout.levels.iter().all(|level| trailing_checksums(&level.after).is_some())
     }
 }
 
@@ -291,7 +305,7 @@ impl<'a> Commit<'a> {
     }
 
     fn key(&self, shard: &[u64]) -> Vec<u8> {
-        self.array.layout.keys.chunk_key(shard).into_bytes()
+        self.array.shard_name(shard).into_os_string().into_vec()
     }
 
     /// A shard could not be committed.

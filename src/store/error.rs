@@ -134,6 +134,16 @@ pub enum StoreError {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
     },
+    /// What is to be written cannot be a chunk of the array.
+    #[error("shard {}, chunk at {position:?}: it is not written: {why}", .shard.display())]
+    Refused {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+        /// Position of the chunk in the shard.
+        position: Vec<u64>,
+        /// Why not.
+        why: &'static str,
+    },
     /// A change to the shard cannot be planned.
     #[error("shard {}: {error}", .shard.display())]
     Plan {
@@ -201,6 +211,7 @@ impl StoreError {
             | Self::Plan { .. }
             | Self::Changing { .. } => libc::EIO,
             Self::Stale { .. } => libc::ESTALE,
+            Self::Refused { .. } => libc::EINVAL,
             Self::Compressed { .. } => libc::EROFS,
             Self::Io { error, .. } => match error.raw_os_error() {
                 None | Some(libc::ENOENT | libc::ENOTDIR) => libc::EIO,

@@ -105,12 +105,17 @@ impl SuperchunkForm {
 impl SourceArray {
     /// Path of a shard, from the source's root.
     pub fn shard_path(&self, shard: &[u64]) -> PathBuf {
+        self.path.join(self.shard_name(shard))
+    }
+
+    /// Path of a shard, from the array's directory.
+    pub(super) fn shard_name(&self, shard: &[u64]) -> PathBuf {
         match &self.container {
-            Container::Shards => self.path.join(self.layout.keys.chunk_key(shard)),
-            Container::Bloscpack(name) => self.path.join(name),
+            Container::Shards => self.layout.keys.chunk_key(shard).into(),
+            Container::Bloscpack(name) => name.into(),
             Container::Superchunks { form, .. } => {
                 let number = shard.first().copied().unwrap_or(0);
-                self.path.join(SUPERCHUNKS).join(form.name(number))
+                Path::new(SUPERCHUNKS).join(form.name(number))
             }
         }
     }

@@ -208,6 +208,6 @@ fn sweep(storage: &dyn Storage, array: &Path) -> Result<(), StoreError> {
 }
 
 /// The part of a pending record that is about the shard with this key.
-pub fn record_of<'a>(record: &'a Record, key: &str) -> Option<&'a ShardRecord> {
-    record.shards.iter().find(|shard| shard.key == key.as_bytes())
+pub fn record_of<'a>(record: &'a Record, name: &Path) -> Option<&'a ShardRecord> {
+    record.shards.iter().find(|shard| shard.key == name.as_os_str().as_bytes())
 }

@@ -1,12 +1,12 @@
 //! Loading a shard: one open, one read of its index, the index verified.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use super::bloscpack::{Chunks, chunks_of};
+use super::bloscpack::{Chunks, View, chunks_of};
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::journal::pending;
 use super::recover::{Found, examine, old_index, record_of};
@@ -16,7 +16,7 @@ use crate::format::after::{decode, trailing_checksums};
 use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, EntryError, IndexError, IndexLocation, ShardIndex, product};
 use crate::format::journal::ShardRecord;
-use crate::format::plan::{OldShard, overlap};
+use crate::format::plan::{OldShard, PlanError, overlap};
 use crate::format::sharding::{Location, ShardingLevel};
 
 /// A shard that keeps changing while its index is read is given up after so many attempts.
@@ -186,6 +186,16 @@ impl LoadedShard {
             return None;
         };
         Some(OldShard { index, start: *offset, length: *nbytes })
+    }
+
+    /// The chunks of a file that is a list of them, by their numbers, and the numbers of those that
+    /// cannot be given.
+    pub(super) fn numbered(&self) -> Result<(BTreeMap<u64, ByteRange>, BTreeSet<u64>), PlanError> {
+        let Ok(Ready { body, index, refused, .. }) = &self.state else { return Ok(<_>::default()) };
+        let chunks = index.chunks(body.nbytes());
+        let chunks = chunks.map_err(|(slot, error)| PlanError::Entry { slot, error })?;
+        let refused: BTreeSet<u64> = refused.keys().copied().collect();
+        Ok((chunks.into_iter().filter(|(slot, _)| !refused.contains(slot)).collect(), refused))
     }
 
     /// Whether its index cannot be used.
@@ -358,7 +368,7 @@ impl ShardStore {
             let pending = self.pending(array, coords);
             let state = match &pending {
                 _ if array.container != Container::Shards => {
-                    self.read_container(array, &decoding, &*file, &before)
+                    self.read_container(array, &decoding, &*file, &before, pending.as_ref())
                 }
                 None => self.read_shard(&decoding, &*file, &before),
                 Some(record) => self.read_pending(&decoding, &*file, &before, record),
@@ -414,7 +424,7 @@ impl ShardStore {
     /// What an unfinished commit was about to do to a shard.
     fn pending(&self, array: &SourceArray, coords: &[u64]) -> Option<ShardRecord> {
         match pending(&*self.storage, &array.path) {
-            Ok(record) => record_of(&record?, &array.layout.keys.chunk_key(coords)).cloned(),
+            Ok(record) => record_of(&record?, &array.shard_name(coords)).cloned(),
             Err(error) => {
                 self.report(&error);
                 None
@@ -492,12 +502,15 @@ impl ShardStore {
         decoding: &Decoding<'_>,
         file: &dyn StorageFile,
         stat: &Stat,
+        pending: Option<&ShardRecord>,
     ) -> std::io::Result<Result<Ready, Damage>> {
         if stat.kind != FileKind::File {
             return Ok(Err(Damage::NotAFile(stat.kind)));
         }
-        let Chunks { contents, digest, full } = match chunks_of(&array.container, file, stat.size)?
-        {
+        let Some(view) = View::durable(file, stat.size, pending)? else {
+            return Ok(Err(Damage::Unfinished));
+        };
+        let Chunks { contents, digest, full } = match chunks_of(&array.container, &view)? {
             Ok(chunks) => chunks,
             Err(error) => return Ok(Err(error.into())),
         };
@@ -516,8 +529,9 @@ impl ShardStore {
         let Some(index) = contents.index(&decoding.chunks_per_shard) else {
             return Ok(Err(IndexError::Limit { slots }.into()));
         };
-        let body = Body::InFile { offset: 0, nbytes: stat.size };
-        Ok(Ok(Ready { digest, refused: contents.refused, padding, ..Ready::new(body, index) }))
+        let body = Body::InFile { offset: 0, nbytes: view.size() };
+        let (lost, refused) = (view.lost(), contents.refused);
+        Ok(Ok(Ready { lost, digest, refused, padding, ..Ready::new(body, index) }))
     }
 
     /// Reads the index of the shard whose stored bytes are `stored`.

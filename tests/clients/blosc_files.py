@@ -3,12 +3,17 @@
 
     blosc_files.py make DIRECTORY          one file for each way to store something
     blosc_files.py check FILE MOUNT        the chunks of the mounted file, put together, are what bloscpack unpacks
+    blosc_files.py write FILE MOUNT        replaces chunks, and appends some where the file has room; each time
+                                           bloscpack unpacks what was written
+    blosc_files.py refused FILE MOUNT      what is no chunk of the file is not written to it
 """
 
 import collections
 import collections.abc
+import errno
 import json
 import os
+import random
 import sys
 import tempfile
 
@@ -73,5 +78,146 @@ def check(path: str, mount: str) -> None:
         assert (values.reshape(zarr["attributes"]["shape"]) == bloscpack.unpack_ndarray_from_file(path)).all()
 
 
+def unpacked(path: str) -> bytes:
+    with tempfile.TemporaryDirectory() as directory:
+        bloscpack.unpack_file_from_file(path, f"{directory}/out")
+        with open(f"{directory}/out", "rb") as f:
+            return f.read()
+
+
+def put(path: str, data: bytes, renamed: bool = False, durable: bool = False) -> None:
+    written = f"{path}.partial" if renamed else path
+    with open(written, "wb") as f:
+        f.write(data)
+        if durable:
+            f.flush()
+            os.fsync(f.fileno())
+    if renamed:
+        os.rename(written, path)
+
+
+def sync(mount: str) -> None:
+    fd = os.open(mount, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write(path: str, mount: str) -> None:
+    numbers = random.Random(path)
+    with open(f"{mount}/header.json") as f:
+        header = json.load(f)
+    full, typesize = header["chunk_size"], header["typesize"]
+    parts = [b""] * header["nchunks"]
+    for chunk in os.listdir(f"{mount}/c"):
+        with open(f"{mount}/c/{chunk}", "rb") as f:
+            parts[int(chunk)] = blosc.decompress(f.read())
+
+    def store(number: int, data: bytes, **how) -> None:
+        put(f"{mount}/c/{number}", blosc.compress(data, typesize=typesize), **how)
+        parts[number:number + 1] = [data]
+
+    def committed() -> None:
+        sync(mount)
+        assert unpacked(path) == b"".join(parts)
+        for number, data in enumerate(parts):
+            with open(f"{mount}/c/{number}", "rb") as f:
+                assert blosc.decompress(f.read()) == data, number
+
+    last = len(parts) - 1
+    # Longer than before, shorter, as long as before.
+    store(1, numbers.randbytes(full))
+    committed()
+    store(1, bytes(full), renamed=True)
+    committed()
+    store(2, parts[2][::-1])
+    store(0, numbers.randbytes(full))
+    committed()
+    store(0, numbers.randbytes(full))
+    committed()
+    # The end of the file moves; the last chunk may be a short one.
+    for length in full, full // 2 // typesize * typesize, full:
+        store(last, numbers.randbytes(length))
+        committed()
+    store(last, bytes(full))
+    committed()
+    spare = header.get("max_app_chunks", 0) if header["offsets"] else 0
+    for added in (1, 2, 3)[:3 if spare >= 6 else 0]:
+        for _ in range(added):
+            store(len(parts), numbers.randbytes(full), renamed=added == 2)
+        committed()
+    if spare >= 7:
+        # The last but one must not be a short one.
+        store(len(parts), numbers.randbytes(full // 3))
+        committed()
+    with open(f"{mount}/header.json") as f:
+        now = json.load(f)
+    appended = len(parts) - header["nchunks"]
+    assert now["nchunks"] == len(parts) and now["last_chunk"] == len(parts[-1]), now
+    if spare:
+        assert now["max_app_chunks"] == spare - appended, now
+    assert sorted(os.listdir(f"{mount}/c"), key=int) == [str(number) for number in range(len(parts))]
+    for number in range(len(parts)):
+        store(number, numbers.randbytes(len(parts[number])), durable=number % 5 == 0)
+    committed()
+
+
+def refused(path: str, mount: str) -> None:
+    with open(f"{mount}/header.json") as f:
+        header = json.load(f)
+    full, count = header["chunk_size"], header["nchunks"]
+    before = unpacked(path)
+    beside = sorted(os.listdir(os.path.dirname(path)))
+
+    def fails(error: int, what, *args, **kwargs) -> None:
+        try:
+            what(*args, **kwargs)
+        except OSError as e:
+            assert e.errno == error, e
+        else:
+            raise AssertionError(f"expected errno {error}")
+
+    buffer = blosc.compress(bytes(full), typesize=1)
+    with open(f"{mount}/c/1", "rb") as f:
+        good = f.read()
+    # At close; and the file is as it was.
+    fails(errno.EINVAL, put, f"{mount}/c/1", b"no Blosc buffer at all")
+    fails(errno.EINVAL, put, f"{mount}/c/1", buffer + b"more")
+    fails(errno.EINVAL, sync, mount)
+    assert unpacked(path) == before
+    put(f"{mount}/c/1", good)
+    sync(mount)
+    # Only the last one may be short, none may be long, none may be missing.
+    fails(errno.EINVAL, put, f"{mount}/c/1", blosc.compress(bytes(full - 1), typesize=1), durable=True)
+    fails(errno.EINVAL, put, f"{mount}/c/1", blosc.compress(bytes(full + 1), typesize=1), durable=True)
+    put(f"{mount}/c/1", good, durable=True)
+    gap = f"{mount}/c/{count + 1}"
+    fails(errno.EINVAL, put, gap, buffer, durable=True)
+    assert unpacked(path) == before
+    os.unlink(gap)
+    sync(mount)
+    fails(errno.EINVAL, put, f"{mount}/c/{count + header['max_app_chunks']}", buffer)
+    for name in "c/0", f"c/{count - 1}":
+        fails(errno.EPERM, os.unlink, f"{mount}/{name}")
+        fails(errno.EPERM, os.rename, f"{mount}/{name}", f"{mount}/c/other")
+    # What is beside the file is none of the mount's business.
+    for name in "new", "header.json", "zarr.json", os.path.basename(path):
+        fails(errno.EEXIST if os.path.exists(f"{mount}/{name}") else errno.EPERM, os.mkdir, f"{mount}/{name}")
+    fails(errno.EPERM, put, f"{mount}/new", b"")
+    fails(errno.EPERM, os.rename, f"{mount}/c/0", f"{mount}/new")
+    fails(errno.EPERM, os.unlink, f"{mount}/header.json")
+    fails(errno.EROFS, os.chmod, f"{mount}/header.json", 0o600)
+    fails(errno.EROFS, os.open, f"{mount}/header.json", os.O_WRONLY)
+    mode = os.stat(os.path.dirname(path)).st_mode
+    os.chmod(mount, 0o711)
+    assert os.stat(os.path.dirname(path)).st_mode == mode
+    sync(mount)
+    assert unpacked(path) == before
+    # Beside the journal, as long as the mount lasts.
+    left = [name for name in sorted(os.listdir(os.path.dirname(path))) if name not in (".shardfs", *beside)]
+    assert not left, left
+
+
 if __name__ == "__main__":
-    {"make": make, "check": check}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "check": check, "write": write, "refused": refused}[sys.argv[1]](*sys.argv[2:])

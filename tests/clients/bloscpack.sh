@@ -41,9 +41,42 @@ PY
 }
 check "zarr-python reads it, its last chunk filled up" is_read_as_zarr
 
-is_only_read() {
+is_written() {
+    local file=$TMP/written/$1/file.blp
+    mkdir -p "${file%/*}"
+    cp "$TMP/files/$1" "$file"
+    mount_view "$file" --rw "${@:2}"
+    "$python" "$here/blosc_files.py" write "$file" "$MP"
+    unmount_view
+    # Nothing is left beside it, and everybody reads the same.
+    [[ $(ls -A "${file%/*}") == file.blp ]]
+    mount_view "$file"
+    "$python" "$here/blosc_files.py" check "$file" "$MP"
+    unmount_view
+}
+for file in "$TMP"/files/*.blp; do
+    check "$(basename "$file"): bloscpack unpacks what was written through the mount" is_written "$(basename "$file")"
+done
+for policy in append in-place rewrite; do
+    for file in crc32 None uneven adler32; do
+        check "$file.blp: the same with --update=$policy" is_written $file.blp --update=$policy
+    done
+done
+check "appended.blp: the same with -o sync" is_written appended.blp -o sync
+
+is_refused() {
+    mkdir "$TMP/refused"
+    cp "$TMP/files/crc32.blp" "$TMP/refused/file.blp"
+    mount_view "$TMP/refused/file.blp" --rw
+    "$python" "$here/blosc_files.py" refused "$TMP/refused/file.blp" "$MP"
+    unmount_view
+    cmp "$TMP/files/crc32.blp" "$TMP/refused/file.blp"
+}
+check "what is no chunk of the file is not written to it" is_refused
+
+is_not_padded() {
     new_mount_point
-    fails_with "can only be read" "$SHARDFS" mount --rw "$TMP/files/array.blp" "$MP"
+    fails_with "pad_edge is for reading only" "$SHARDFS" mount --rw -o pad_edge "$TMP/files/uneven.blp" "$MP"
     not_mounted "$MP"
 }
-check "it is only read" is_only_read
+check "chunks that are shown longer than they are cannot be written" is_not_padded

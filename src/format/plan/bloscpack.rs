@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Blob, Facts, OldShard, Plan, PlanError, Policy, Source, Update, Write, end, overlap};
+use super::{Blob, Facts, Plan, PlanError, Policy, Source, Update, Write, end, overlap};
 use crate::format::bloscpack::{HEADER_BYTES, Header, OFFSET_BYTES};
 use crate::format::index::{ByteRange, EntryError};
 use crate::format::limits::MAX_INDEX_BYTES;
@@ -245,11 +245,4 @@ fn rewrite(old: &OldFile<'_>, changes: &BTreeMap<u64, NewChunk>) -> Result<Blob,
     }
     file.append(body)?;
     Ok(file)
-}
-
-/// The chunks of a loaded file, by their numbers.
-pub fn chunks_of(old: &OldShard<'_>) -> Result<BTreeMap<u64, ByteRange>, PlanError> {
-    let chunks = old.index.chunks(old.length);
-    let chunks = chunks.map_err(|(slot, error)| PlanError::Entry { slot, error })?;
-    Ok(chunks.into_iter().collect())
 }

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::base::{Line, Print};
+use super::bloscpack::BloscpackFile;
 use super::{Commit, Old, Shard, StagedChunk, Work, redate};
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, ShardRecord};
+use crate::format::plan::bloscpack::NewChunk;
 use crate::format::plan::{self, Blob, Changes, Facts, Plan, Policy, ShardLayout, Source, Update};
 use crate::format::sharding::Location;
 use crate::store::blob::{bytes_of, fingerprint_of, fingerprint_of_content};
@@ -22,10 +24,18 @@ use crate::store::journal::WORK_DIRECTORY;
 use crate::store::lock::ShardLock;
 use crate::store::shard::{LoadedShard, ShardId};
 use crate::store::storage::{Stat, StorageFile};
-use crate::store::{Freshness, StoreError, io_error};
+use crate::store::{Container, Freshness, StoreError, io_error};
 
 /// A new shard's permissions, less the process's umask.
 const NEW_SHARD_MODE: u32 = 0o666;
+
+/// What a plan is made for.
+enum Target<'a> {
+    /// A shard with an index, or none yet.
+    Shard { extents: Vec<u64>, loaded: Option<&'a LoadedShard>, changes: Changes },
+    /// A Bloscpack file.
+    Bloscpack { file: BloscpackFile, changes: BTreeMap<u64, NewChunk> },
+}
 
 impl<'a> Commit<'a> {
     /// Everything that can go wrong before anything is changed. None if nothing is left to do.
@@ -82,13 +92,31 @@ impl<'a> Commit<'a> {
             self.fail(&[*at], stale);
             false
         });
+        let file = match (&self.array.container, &loaded, &old) {
+            (Container::Shards, ..) => None,
+            (_, Some(loaded), Some(old)) => Some(self.bloscpack_file(&path, loaded, old)?),
+            // The mount point is gone.
+            _ => return Err(StoreError::Changing { shard: path }),
+        };
+        if let Some(file) = &file {
+            self.refuse(&path, file, &mut members)?;
+        }
         if members.is_empty() {
             return Ok(None);
         }
         let chunks = members.iter().map(|(at, _)| *at).collect();
         let members: Vec<_> = members.iter().map(|(at, location)| (*at, location)).collect();
-        let changes = self.changes(0, loaded.as_ref(), &members)?;
-        let work = self.plan(&coords, loaded.as_deref(), old.as_ref(), &changes, budget)?;
+        let target = match file {
+            Some(file) => {
+                Target::Bloscpack { changes: self.buffers(&path, &file, &members)?, file }
+            }
+            None => Target::Shard {
+                extents: self.array.layout.chunks_per_shard(0, &coords),
+                changes: self.changes(0, loaded.as_ref(), &members)?,
+                loaded: loaded.as_deref(),
+            },
+        };
+        let work = self.plan(&coords, old.as_ref(), &target, budget)?;
         if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
             // A change in place relies on the file being on disk as it is seen.
             old.file.sync().map_err(io_error(&path))?;
@@ -219,21 +247,40 @@ impl<'a> Commit<'a> {
         })
     }
 
-    fn no_plan(&self, shard: &[u64], error: plan::PlanError) -> StoreError {
+    pub(super) fn no_plan(&self, shard: &[u64], error: plan::PlanError) -> StoreError {
         StoreError::Plan { shard: self.array.shard_path(shard), error }
+    }
+
+    /// What is changed, and how, as its format has it.
+    fn planned(
+        &self,
+        coords: &[u64],
+        target: &Target<'_>,
+        policy: Policy,
+        facts: Facts,
+    ) -> Result<Plan, StoreError> {
+        let plan = match target {
+            Target::Bloscpack { file, changes } => {
+                plan::bloscpack::plan(&file.as_planned(), changes, policy, facts)
+            }
+            Target::Shard { extents, loaded, changes } => {
+                let layout = self.layout(0, extents, coords)?;
+                let old = loaded.and_then(LoadedShard::as_planned);
+                plan::plan(&layout, old, changes, policy, facts)
+            }
+        };
+        plan.map_err(|error| self.no_plan(coords, error))
     }
 
     /// Plans the changes to a shard, and prepares what can be prepared without touching it.
     fn plan(
         &mut self,
         coords: &[u64],
-        loaded: Option<&LoadedShard>,
         old: Option<&Old>,
-        changes: &Changes,
+        target: &Target<'_>,
         budget: &mut u64,
     ) -> Result<Work, StoreError> {
         let path = self.array.shard_path(coords);
-        let extents = self.array.layout.chunks_per_shard(0, coords);
         let mut policy = if self.state.stuck { Policy::Rewrite } else { self.policy };
         let mut facts = Facts {
             can_clone: !self.store.commits.no_clones.load(Ordering::Relaxed),
@@ -242,10 +289,7 @@ impl<'a> Commit<'a> {
         };
         // At most once each: clones turn out to be impossible, the record would be too long.
         loop {
-            let layout = self.layout(0, &extents, coords)?;
-            let planned = loaded.and_then(LoadedShard::as_planned);
-            let plan = plan::plan(&layout, planned, changes, policy, facts);
-            let work = match plan.map_err(|error| self.no_plan(coords, error))? {
+            let work = match self.planned(coords, target, policy, facts)? {
                 Plan::Remove => Work::Remove,
                 Plan::Cut(update) => Work::Cut(update),
                 Plan::Rewrite(blob) => self.write_new(&path, old, &blob)?,
