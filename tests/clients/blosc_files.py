@@ -5,6 +5,7 @@
     blosc_files.py check FILE MOUNT        the chunks of the mounted file, put together, are what bloscpack unpacks
     blosc_files.py write FILE MOUNT        replaces chunks, and appends some where the file has room; each time
                                            bloscpack unpacks what was written
+    blosc_files.py others FILE MOUNT       bloscpack changes the file too: what does not concern the same chunks counts
     blosc_files.py refused FILE MOUNT      what is no chunk of the file is not written to it
 """
 
@@ -16,6 +17,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 
 # bloscpack 0.16 is of 2018.
 for name in ("MutableMapping", "Mapping", "Sequence"):
@@ -49,9 +51,9 @@ def make(directory: str) -> None:
     bloscpack.pack_ndarray_to_file(numpy.arange(1010, dtype="<f8"), f"{directory}/uneven.blp", chunk_size=1600)
 
 
-def pack(path: str, how: BloscpackArgs, metadata) -> None:
+def pack(path: str, how: BloscpackArgs, metadata, data: bytes = DATA) -> None:
     with tempfile.NamedTemporaryFile() as source:
-        source.write(DATA)
+        source.write(data)
         source.flush()
         bloscpack.pack_file_to_file(source.name, path, chunk_size=10000, metadata=metadata, bloscpack_args=how,
                                     blosc_args=BloscArgs(typesize=4), metadata_args=MetadataArgs())
@@ -163,6 +165,36 @@ def write(path: str, mount: str) -> None:
     committed()
 
 
+def others(path: str, mount: str) -> None:
+    with open(f"{mount}/header.json") as f:
+        full = json.load(f)["chunk_size"]
+    before = unpacked(path)
+    new = bytes(reversed(before[full:2 * full]))
+    put(f"{mount}/c/1", blosc.compress(new, typesize=4))
+    with tempfile.NamedTemporaryFile() as more:
+        more.write(DATA[:full + 1])
+        more.flush()
+        append.append(path, more.name)
+    sync(mount)
+    after = before[:full] + new + before[2 * full:] + DATA[:full + 1]
+    assert unpacked(path) == after
+    # The same chunk: what is in the file counts.
+    put(f"{mount}/c/2", blosc.compress(new, typesize=4))
+    pack(f"{path}.new", BloscpackArgs(), None, bytes(full) + bytes(reversed(DATA[full:])))
+    os.replace(f"{path}.new", path)
+    written = unpacked(path)
+    try:
+        sync(mount)
+    except OSError as e:
+        assert e.errno == errno.ESTALE, e
+    else:
+        raise AssertionError("a chunk that others have changed was written over")
+    assert unpacked(path) == written
+    time.sleep(1.1)
+    put(f"{mount}/c/2", blosc.compress(new, typesize=4), durable=True)
+    assert unpacked(path) == written[:2 * full] + new + written[3 * full:]
+
+
 def refused(path: str, mount: str) -> None:
     with open(f"{mount}/header.json") as f:
         header = json.load(f)
@@ -220,4 +252,4 @@ def refused(path: str, mount: str) -> None:
 
 
 if __name__ == "__main__":
-    {"make": make, "check": check, "write": write, "refused": refused}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "check": check, "write": write, "others": others, "refused": refused}[sys.argv[1]](*sys.argv[2:])

@@ -64,6 +64,19 @@ for policy in append in-place rewrite; do
 done
 check "appended.blp: the same with -o sync" is_written appended.blp -o sync
 
+is_changed_by_others() {
+    mkdir "$TMP/others"
+    cp "$TMP/files/crc32.blp" "$TMP/others/file.blp"
+    mount_view "$TMP/others/file.blp" --rw --commit-interval 1000 --log-file "$TMP/others/log"
+    "$python" "$here/blosc_files.py" others "$TMP/others/file.blp" "$MP"
+    local saved
+    saved=$(sed -n 's|.*what was written is in \(.*\)/c/2$|\1|p' "$TMP/others/log")
+    [[ -f $saved/c/2 ]]
+    rm -r "$saved"
+    unmount_view
+}
+check "bloscpack appends while it is mounted, and replaces a chunk: ESTALE for that one" is_changed_by_others
+
 is_refused() {
     mkdir "$TMP/refused"
     cp "$TMP/files/crc32.blp" "$TMP/refused/file.blp"

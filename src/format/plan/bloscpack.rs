@@ -157,8 +157,10 @@ fn update(
     old: &OldFile<'_>,
     changes: &BTreeMap<u64, NewChunk>,
 ) -> Result<Option<Update>, PlanError> {
-    if old.body > MAX_INDEX_BYTES {
-        // Too much for whoever would have to read all of it to take a commit back.
+    // One that cannot be given has no place; and too much before the chunks is too much for whoever
+    // would have to read all of it to take a commit back.
+    let has_place = |(slot, _): (&u64, &NewChunk)| old.chunks.contains_key(slot);
+    if !changes.range(..old.nchunks).all(has_place) || old.body > MAX_INDEX_BYTES {
         return Ok(None);
     }
     let places = old.by_place();
@@ -245,4 +247,145 @@ fn rewrite(old: &OldFile<'_>, changes: &BTreeMap<u64, NewChunk>) -> Result<Blob,
     }
     file.append(body)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::digest::Digest;
+
+    /// Three chunks of 20 bytes with checksums of 4, and so many bytes reserved after each.
+    fn old(header: &Header, reserved: u64) -> OldFile<'_> {
+        let range = |slot| (slot, ByteRange { offset: 72 + slot * (24 + reserved), nbytes: 20 });
+        OldFile {
+            header,
+            offsets: Some(32),
+            body: 72,
+            chunks: (0..3).map(range).collect(),
+            nchunks: 3,
+            last_decoded: Some(100),
+            size: 72 + 3 * (24 + reserved),
+        }
+    }
+
+    const HEADER: Header = Header {
+        options: 1,
+        digest: Digest::Adler32,
+        typesize: 1,
+        chunk_size: Some(100),
+        last_chunk: Some(100),
+        nchunks: Some(3),
+        rest: 2,
+    };
+
+    fn changes(new: &[(u64, u64)]) -> BTreeMap<u64, NewChunk> {
+        let chunk = |(slot, nbytes): &(u64, u64)| {
+            let stored = Blob::of(nbytes + 4, Source::Staged(0));
+            (*slot, NewChunk { decoded: 100, stored })
+        };
+        new.iter().map(chunk).collect()
+    }
+
+    /// Where a plan writes within the file, and how long that is then; None for a new file.
+    fn written(reserved: u64, new: &[(u64, u64)]) -> Option<(Vec<(u64, u64)>, u64)> {
+        let header = HEADER;
+        let old = old(&header, reserved);
+        match plan(&old, &changes(new), Policy::InPlace, Facts::default()).unwrap() {
+            Plan::Journal(update) => {
+                let place = |write: &Write| (write.offset, write.blob.nbytes);
+                Some((update.writes.iter().map(place).collect(), update.length))
+            }
+            Plan::Rewrite(_) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_chunk_of_the_same_length_goes_over_the_old_one() {
+        assert_eq!(written(0, &[(1, 20)]), Some((vec![(96, 24)], 144)));
+    }
+
+    #[test]
+    fn readers_in_order_never_meet_a_gap() {
+        assert_eq!(written(0, &[(1, 19)]), None);
+        assert_eq!(written(0, &[(1, 21)]), None);
+    }
+
+    #[test]
+    fn what_is_reserved_is_used() {
+        assert_eq!(written(8, &[(1, 28)]), Some((vec![(104, 32)], 168)));
+        assert_eq!(written(8, &[(1, 3)]), Some((vec![(104, 7)], 168)));
+        assert_eq!(written(8, &[(1, 29)]), None);
+    }
+
+    #[test]
+    fn the_last_chunk_may_have_any_length() {
+        assert_eq!(written(0, &[(2, 50)]), Some((vec![(120, 54)], 174)));
+        assert_eq!(written(0, &[(2, 16)]), Some((vec![(120, 20)], 144)));
+    }
+
+    #[test]
+    fn chunks_are_appended_with_their_offsets_and_a_header_that_counts_them() {
+        let places = vec![(0, 32), (56, 16), (144, 24), (168, 34)];
+        assert_eq!(written(0, &[(3, 20), (4, 30)]), Some((places, 202)));
+        let header = HEADER;
+        let after = old(&header, 0).header_with(&changes(&[(3, 20), (4, 30)]));
+        assert_eq!((after.nchunks, after.rest), (Some(5), 0));
+    }
+
+    #[test]
+    fn what_is_overwritten_is_recorded_and_nothing_else() {
+        let header = HEADER;
+        let old = old(&header, 0);
+        let Plan::Journal(update) =
+            plan(&old, &changes(&[(2, 50), (3, 9)]), Policy::Append, Facts::default()).unwrap()
+        else {
+            panic!()
+        };
+        let ranges: Vec<_> = update.overwritten.iter().map(|r| (r.offset, r.nbytes)).collect();
+        assert_eq!(ranges, [(0, 32), (56, 8), (120, 24)]);
+    }
+
+    #[test]
+    fn a_file_whose_number_of_chunks_is_not_known_ends_with_its_last_chunk() {
+        let header = Header { nchunks: None, options: 0, rest: 0, ..HEADER };
+        let old = OldFile { offsets: None, ..old(&header, 0) };
+        let new = changes(&[(2, 16)]);
+        let plan = plan(&old, &new, Policy::InPlace, Facts::default()).unwrap();
+        assert!(matches!(plan, Plan::Rewrite(blob) if blob.nbytes == 72 + 24 + 24 + 20));
+    }
+
+    #[test]
+    fn chunks_that_have_bytes_in_common_are_taken_apart_in_a_new_file() {
+        let header = HEADER;
+        let mut old = old(&header, 0);
+        old.chunks.insert(2, ByteRange { offset: 100, nbytes: 20 });
+        let plan = plan(&old, &changes(&[(2, 20)]), Policy::InPlace, Facts::default()).unwrap();
+        assert!(matches!(plan, Plan::Rewrite(_)));
+    }
+
+    #[test]
+    fn a_chunk_that_cannot_be_given_stops_the_commit_unless_it_is_replaced() {
+        let header = HEADER;
+        let mut old = old(&header, 0);
+        old.chunks.remove(&1);
+        let plan = |new: &[(u64, u64)]| plan(&old, &changes(new), Policy::Auto, Facts::default());
+        assert!(matches!(plan(&[(0, 20)]), Err(PlanError::Entry { slot: 1, .. })));
+        assert!(matches!(plan(&[(1, 20)]), Ok(Plan::Rewrite(_))));
+    }
+
+    #[test]
+    fn chunks_without_a_place_are_refused() {
+        let header = HEADER;
+        let old = old(&header, 0);
+        let refused = |new: &[(u64, u32)]| -> Vec<u64> {
+            refused(&old, &new.iter().copied().collect()).into_keys().collect()
+        };
+        assert!(refused(&[(0, 100), (2, 50)]).is_empty());
+        assert!(refused(&[(3, 100), (4, 1)]).is_empty());
+        assert_eq!(refused(&[(0, 99), (1, 101)]), [0, 1], "of another length than the others");
+        assert_eq!(refused(&[(4, 100)]), [4], "one before it is missing");
+        assert_eq!(refused(&[(2, 50), (3, 100)]), [3], "the last one is not full");
+        assert_eq!(refused(&[(3, 50), (4, 100)]), [4], "neither is this");
+    }
 }
