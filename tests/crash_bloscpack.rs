@@ -229,7 +229,7 @@ impl Scenario {
     }
 
     fn disk(&self) -> Disk {
-        Disk::new(Path::new(ARRAY), [(path(), 1, self.form.file(&self.initial))].into_iter())
+        Disk::new(Path::new(ARRAY), [(path(), 1, self.form.file(&self.initial))])
     }
 
     fn array(&self) -> SourceArray {
@@ -371,33 +371,36 @@ fn each_way(mut act: impl FnMut(&Scenario, Policy, bool, u64) -> Result<u64, Str
     tried
 }
 
-/// Plays a scenario; the history of the disk, the values before and after each commit, and how long
-/// the history was when each commit returned.
-fn play(
-    scenario: &Scenario,
-    policy: Policy,
-    clones: bool,
-) -> Result<(Vec<Change>, Vec<Chunks>, Vec<usize>), String> {
+/// A scenario that was played.
+struct Played {
+    history: Vec<Change>,
+    /// The chunks before, and after each commit.
+    values: Vec<Chunks>,
+    /// How much of the history there was when each commit returned.
+    returned: Vec<usize>,
+}
+
+fn play(scenario: &Scenario, policy: Policy, clones: bool) -> Result<Played, String> {
     let storage = scenario.disk().now().storage(clones);
     let (live, array) = (store(&storage), scenario.array());
-    let (mut history, mut values, mut returned) =
-        (Vec::new(), vec![scenario.initial.clone()], vec![]);
+    let values = vec![scenario.initial.clone()];
+    let mut played = Played { history: Vec::new(), values, returned: Vec::new() };
     for change in &scenario.commits {
         let chunks = stage(&live, &array, &changes(change));
         for outcome in live.commit(&array, &chunks, policy) {
             outcome.map_err(|error| error.to_string())?;
         }
-        history.extend(storage.take_history());
-        returned.push(history.len());
-        values.push(applied(values.last().unwrap(), change));
+        played.history.extend(storage.take_history());
+        played.returned.push(played.history.len());
+        played.values.push(applied(played.values.last().unwrap(), change));
     }
-    Ok((history, values, returned))
+    Ok(played)
 }
 
 #[test]
 fn a_power_cut_at_any_moment_leaves_each_chunk_old_or_new_and_durable_ones_as_they_are() {
     let tried = each_way(|scenario, policy, clones, seed| {
-        let (history, values, returned) = play(scenario, policy, clones)?;
+        let Played { history, values, returned } = play(scenario, policy, clones)?;
         let mut trial = Trial::new(scenario, clones, seed);
         trial.cut(&scenario.disk(), &history, (12, 6), &|moment| {
             let done = returned.iter().filter(|at| **at <= moment).count();
