@@ -23,7 +23,7 @@ use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::storage::FileKind;
 use shardfs::view::inode::ROOT;
-use support::{Model, models, places};
+use support::{IndexKind, Level, Model, models, places};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
@@ -379,5 +379,57 @@ proptest! {
             prop_assert_eq!(shown(&run.mount.fs), run.expected.shown(), "after {:?}", op);
         }
         run.remount();
+    }
+}
+
+/// The kernel looks a file up and opens it in two requests; between them it may get another name's
+/// content, or be committed, or both.
+#[test]
+fn a_file_that_is_renamed_over_between_lookup_and_open_is_opened_all_the_same() {
+    let level = Level {
+        per_shard: vec![4],
+        order: vec![0],
+        index: IndexKind::Usual,
+        at_start: false,
+        after: vec![],
+    };
+    let model = Model {
+        shape: vec![8],
+        chunk: vec![1],
+        levels: vec![level],
+        keys: ("default", "/"),
+        chunks: BTreeMap::from([(vec![1], b"neighbour".to_vec())]),
+    };
+    let mount = Mount::new(&model, Policy::Auto, false);
+    let write = |name: &str, content: &[u8]| {
+        let (ino, handle) = mount.open(name, true);
+        mount.fs.write(ino, handle, 0, content).unwrap();
+        mount.fs.flush(ino, handle).unwrap();
+        mount.fs.release(handle);
+    };
+    let directory = mount.parent("c/0").0;
+    let lock = OsStr::new("0.__lock");
+    let publish = |content: &[u8]| {
+        write("c/0.__lock", content);
+        mount.fs.rename((directory, lock), (directory, OsStr::new("0")), false).unwrap();
+    };
+    for committed in [false, true] {
+        publish(b"first");
+        if committed {
+            mount.fs.fsyncdir(ROOT).unwrap();
+        }
+        let found = mount.fs.lookup(directory, OsStr::new("0")).unwrap().unwrap().attr.ino;
+        publish(b"second");
+        if committed {
+            mount.fs.fsyncdir(ROOT).unwrap();
+        }
+        let opened = mount.fs.open_for(found, OpenHow::default()).unwrap();
+        let mut content = [0; 10];
+        let read = mount.fs.read(found, Some(opened.handle), 0, &mut content).unwrap();
+        assert!([&b"first"[..], b"second"].contains(&&content[..read]), "{:?}", &content[..read]);
+        mount.fs.release(opened.handle);
+        // Once the kernel has forgotten it, so has the mount.
+        mount.fs.forget(found, 100);
+        assert!(mount.fs.open_for(found, OpenHow::default()).is_err());
     }
 }

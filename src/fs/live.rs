@@ -313,7 +313,8 @@ impl Names {
     }
 
     /// Drops what nobody needs any more: a file without names that nobody has open, and one whose
-    /// bytes are in the shard, unless the kernel knows it by a number that is not the chunk's.
+    /// bytes are in the shard, unless the kernel knows it by a number that is not the chunk's: it
+    /// may be about to open it.
     pub(super) fn drop_unused(&mut self, file: &Arc<LiveFile>) {
         let state = file.state();
         if state.opened > 0 || state.dirty {
@@ -333,10 +334,15 @@ impl Names {
                 array.inodes.ino(array.tree.number(coords)) == file.ino
             })
         };
-        let settled = stored
-            && !names.iter().any(waits)
-            && (known.lookups == 0 || names.iter().all(is_its_number));
-        if names.is_empty() || settled {
+        let is_unused = match names.is_empty() {
+            true => known.lookups == 0 || !inode::is_live(file.ino),
+            false => {
+                stored
+                    && !names.iter().any(waits)
+                    && (known.lookups == 0 || names.iter().all(is_its_number))
+            }
+        };
+        if is_unused {
             for path in &names {
                 self.take(path);
             }

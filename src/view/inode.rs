@@ -87,6 +87,11 @@ pub fn of_live(number: u64) -> u64 {
     FIRST_LIVE + number % (FIRST_PATH - FIRST_LIVE)
 }
 
+/// Whether an inode number is one of those.
+pub fn is_live(ino: u64) -> bool {
+    (FIRST_LIVE..FIRST_PATH).contains(&ino)
+}
+
 /// A hash that stays what it is from mount to mount and from version to version: FNV-1a over the
 /// parts and their lengths, its bits mixed at the end as SplitMix64 does.
 pub fn stable_hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {

@@ -632,6 +632,7 @@ locked() {
 import os
 import sys
 import threading
+import traceback
 
 sys.path.insert(0, sys.argv[1])
 import tensorstore
@@ -646,8 +647,8 @@ def work(n):
             tensorstore.write(path, bytes([n]) * 3000)
             data = tensorstore.read(path)[1]
             assert len(data) == 3000 and len(set(data)) == 1, (len(data), set(data))
-    except Exception as e:
-        errors.append(repr(e))
+    except Exception:
+        errors.append(traceback.format_exc())
 
 
 threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
@@ -655,7 +656,7 @@ for t in threads:
     t.start()
 for t in threads:
     t.join()
-assert not errors, errors
+assert not errors, "".join(errors)
 tensorstore.write(path, b"last")
 PY
     both python3 "$work/locked.py" "$TMP" "${present[0]}"
@@ -813,7 +814,7 @@ for t in threads:
     t.start()
 for t in threads:
     t.join()
-assert not errors, errors
+assert not errors, "".join(errors)
 PY
     python3 "$work/parallel.py" "$want"
     python3 "$work/parallel.py" "$MP"
