@@ -365,14 +365,16 @@ with_rsync() {
     mkdir "$tree"
     cp -r "$TMP/made/$plane.files/c" "$tree"
     (cd "$tree" && cp "$data/medium" "${present[0]}" && cp "$data/small" "${absent[0]}" && rm -r c/3 c/0/1*)
-    local options=(-a --delete)
+    local options=(-a --delete) compared=(-aniO --delete)
     [[ $1 == plain ]] || options+=("--$1")
+    # It leaves files alone that are as long as its own, their times too.
+    [[ $1 != append-verify ]] || compared+=(--size-only)
     both rsync "${options[@]}" "$tree/c/" c/
     # Nothing is left to send, at once and after the commit; times of directories are the source's.
-    [[ -z $(rsync -aniO --delete "$tree/c/" "$MP/c/") ]]
+    [[ -z $(rsync "${compared[@]}" "$tree/c/" "$MP/c/") ]]
     sync "$MP"
     sleep 1.1
-    [[ -z $(rsync -aniO --delete "$tree/c/" "$MP/c/") ]]
+    [[ -z $(rsync "${compared[@]}" "$tree/c/" "$MP/c/") ]]
     cp "$data/page" "$tree/${present[1]}"
     both rsync "${options[@]}" -c "$tree/c/" c/
     settled
