@@ -368,7 +368,7 @@ with_rsync() {
     local options=(-a --delete) compared=(-aniO --delete)
     [[ $1 == plain ]] || options+=("--$1")
     # It leaves files alone that are as long as its own, their times too.
-    [[ $1 != append-verify ]] || compared+=(--size-only)
+    [[ $1 != append-verify ]] || compared+=(--size-only --no-times)
     both rsync "${options[@]}" "$tree/c/" c/
     # Nothing is left to send, at once and after the commit; times of directories are the source's.
     [[ -z $(rsync "${compared[@]}" "$tree/c/" "$MP/c/") ]]
