@@ -320,6 +320,14 @@ pub fn blosc_buffer(bytes: &[u8], typesize: u8) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
+/// The header of a superchunk file.
+pub fn superchunk_header() -> [u8; SUPERCHUNK_BYTES] {
+    let mut bytes = [0; SUPERCHUNK_BYTES];
+    bytes[..4].copy_from_slice(MAGIC);
+    (bytes[4], bytes[8]) = (1, 1);
+    bytes
+}
+
 /// Reads the header of a superchunk file, which holds one chunk.
 pub fn parse_superchunk(bytes: &[u8], size: u64) -> Result<(), BloscpackError> {
     if !bytes.starts_with(MAGIC) {
@@ -423,6 +431,7 @@ mod tests {
     fn a_superchunk_file_holds_one_chunk() {
         let mut bytes = b"blpk\x01\0\0\0".to_vec();
         bytes.extend(1_i64.to_le_bytes());
+        assert_eq!(superchunk_header().as_slice(), bytes);
         parse_superchunk(&bytes, 100).unwrap();
         bytes[8] = 2;
         let error = parse_superchunk(&bytes, 100).unwrap_err();

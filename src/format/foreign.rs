@@ -25,6 +25,8 @@ pub struct ForeignArray {
     pub metadata: Option<Value>,
     /// Bytes of a whole chunk before compression, if that is known.
     pub chunk_bytes: Option<u64>,
+    /// Bytes of the last one.
+    pub last_bytes: Option<u64>,
 }
 
 /// The layout of a Bloscpack file with so many chunks, which is one shard. `spare` more may be
@@ -46,8 +48,9 @@ pub fn bloscpack(
         index_location: IndexLocation::End,
     })?;
     let metadata = metadata.and_then(|metadata| bloscpack_metadata(header, nchunks, metadata));
-    let chunk_bytes = header.chunk_size.map(u64::from);
-    Ok(ForeignArray { layout, metadata, chunk_bytes })
+    let [chunk_bytes, last_bytes] =
+        [header.chunk_size, header.last_chunk].map(|nbytes| nbytes.map(u64::from));
+    Ok(ForeignArray { layout, metadata, chunk_bytes, last_bytes })
 }
 
 /// Where the metadata names a NumPy data type and a shape: the flat array of its numbers.
@@ -134,6 +137,11 @@ pub fn superchunks(
         chunk_shape.iter().try_fold(nbytes, |product, extent| product.checked_mul(*extent))
     };
     let chunk_bytes = DataType::parse(text).and_then(|data_type| product(data_type.nbytes));
+    let last_rows = match whole[0] % chunklen {
+        0 => chunklen,
+        rows => rows,
+    };
+    let last_bytes = chunk_bytes.map(|nbytes| nbytes / chunklen * last_rows);
     let metadata = DataType::parse(text).map(|data_type| {
         let fill = match storage.get("dflt") {
             Some(number @ (Value::Number(_) | Value::Bool(_))) => number.clone(),
@@ -147,7 +155,7 @@ pub fn superchunks(
         };
         zarr_json(&whole, &chunk_shape, data_type, data_type.nbytes, fill, attributes)
     });
-    Ok(ForeignArray { layout, metadata, chunk_bytes })
+    Ok(ForeignArray { layout, metadata, chunk_bytes, last_bytes })
 }
 
 /// Whether a text can name a data type: a word, or a list of fields. Code is none.
@@ -193,6 +201,7 @@ mod tests {
         let storage = json!({"dtype": "float64", "chunklen": 8, "dflt": 0.5});
         let array = superchunks(&sizes, &storage, Some(json!({"a": 1})), 1).unwrap();
         assert_eq!(array.layout.chunk_grid(), [5, 1]);
+        assert_eq!((array.chunk_bytes, array.last_bytes), (Some(8 * 160), Some(8 * 40)));
         let metadata = array.metadata.unwrap();
         assert_eq!(metadata["chunk_grid"]["configuration"]["chunk_shape"], json!([8, 20]));
         assert_eq!(

@@ -108,7 +108,8 @@ pub fn superchunks(storage: &dyn Storage, directory: &Path) -> Result<Foreign, N
     let (form, chunks_per_file) = form_of(storage, directory)?;
     let array = foreign::superchunks(&sizes, &how, attributes, chunks_per_file)
         .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
-    let container = Container::Superchunks { form, chunk_bytes: array.chunk_bytes };
+    let ForeignArray { chunk_bytes, last_bytes, .. } = array;
+    let container = Container::Superchunks { form, chunk_bytes, last_bytes };
     Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
 }
 

@@ -326,8 +326,14 @@ impl Nodes {
         checked: Instant,
     ) -> Result<Node, NodeError> {
         let Foreign { array, container, documents } = found;
-        // What numbers mean depends on nothing else: metadata comes and goes with the length.
-        let hash = layout_hash(directory, &serde_json::Value::Null, &array.layout);
+        // Metadata of a Bloscpack file comes and goes with its length, and numbers mean the same.
+        let twin = match container {
+            Container::Shards | Container::Bloscpack(_) => serde_json::Value::Null,
+            Container::Superchunks { chunk_bytes, last_bytes, .. } => {
+                serde_json::json!({"shape": [chunk_bytes, last_bytes]})
+            }
+        };
+        let hash = layout_hash(directory, &twin, &array.layout);
         let view = self.register(directory, array.layout, container, hash)?;
         let extra = documents.into_iter().map(|(name, text)| (name, text.into())).collect();
         let kind = NodeKind::Sharded(view);

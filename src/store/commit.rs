@@ -37,7 +37,7 @@ use super::lock::{ShardLock, note_locks};
 use super::recover::{Found, recover_locked};
 use super::shard::ShardId;
 use super::storage::{Stat, StorageFile, Timestamp};
-use super::{Container, ShardStore, SourceArray, lock};
+use super::{Container, ShardStore, SourceArray, SuperchunkForm, lock};
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::journal::{Record, ShardRecord};
@@ -171,7 +171,7 @@ impl ShardStore {
         match array.container {
             Container::Shards => has_checksums_only(),
             Container::Bloscpack(_) => true,
-            Container::Superchunks { .. } => false,
+            Container::Superchunks { form, .. } => form == SuperchunkForm::Single,
         }
     }
 

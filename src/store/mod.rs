@@ -80,6 +80,8 @@ pub enum Container {
         form: SuperchunkForm,
         /// Bytes of a whole chunk before compression, if that is known.
         chunk_bytes: Option<u64>,
+        /// Bytes of the last one.
+        last_bytes: Option<u64>,
     },
 }
 

@@ -6,6 +6,8 @@
     blosc_files.py write FILE MOUNT        replaces chunks, and appends some where the file has room; each time
                                            bloscpack unpacks what was written
     blosc_files.py others FILE MOUNT       bloscpack changes the file too: what does not concern the same chunks counts
+    blosc_files.py directory PATH          a directory as BLZ and bcolz write it
+    blosc_files.py superchunks PATH MOUNT  replaces chunks of a mounted one, and takes back what has no place
     blosc_files.py refused FILE MOUNT      what is no chunk of the file is not written to it
 """
 
@@ -165,6 +167,91 @@ def write(path: str, mount: str) -> None:
     committed()
 
 
+def fails(error: int, what, *args, **kwargs) -> None:
+    try:
+        what(*args, **kwargs)
+    except OSError as e:
+        assert e.errno == error, e
+    else:
+        raise AssertionError(f"expected errno {error}")
+
+
+SUPERCHUNK = b"blpk\x01\0\0\0" + (1).to_bytes(8, "little")
+
+
+def directory(path: str) -> None:
+    rows = numpy.arange(34 * 20, dtype="<f8").reshape(34, 20)
+    os.makedirs(f"{path}/data")
+    os.makedirs(f"{path}/meta")
+    for number in range(5):
+        with open(f"{path}/data/__{number}.blp", "wb") as f:
+            f.write(SUPERCHUNK + blosc.compress(rows[8 * number:8 * number + 8].tobytes(), typesize=8))
+    documents = {"meta/sizes": {"shape": [34, 20], "nbytes": 5440, "cbytes": 1000}, "__attrs__": {},
+                 "meta/storage": {"dtype": "float64", "chunklen": 8, "expectedlen": 34, "dflt": 0.0,
+                                  "bparams": {"clevel": 5, "shuffle": True}}}
+    for name, document in documents.items():
+        with open(f"{path}/{name}", "w") as f:
+            json.dump(document, f)
+
+
+def superchunks(path: str, mount: str) -> None:
+    numbers = random.Random(1)
+    lengths = [1280] * 4 + [320]
+
+    def stored() -> list[bytes]:
+        parts = []
+        for number in range(5):
+            with open(f"{path}/data/__{number}.blp", "rb") as f:
+                assert f.read(16) == SUPERCHUNK
+                parts.append(blosc.decompress(f.read()))
+        return parts
+
+    expected = stored()
+    for _ in range(3):
+        for number in numbers.sample(range(5), 3):
+            data = numbers.choice([numbers.randbytes, bytes])(lengths[number])
+            put(f"{mount}/c/{number}/0", blosc.compress(data, typesize=8), renamed=number % 2 == 0)
+            expected[number] = data
+        sync(mount)
+        assert stored() == expected
+        for number in range(5):
+            with open(f"{mount}/c/{number}/0", "rb") as f:
+                assert blosc.decompress(f.read()) == expected[number]
+    # Of another length, or none at all.
+    with open(f"{mount}/c/4/0", "rb") as f:
+        good = f.read()
+    for number, length in (0, 320), (0, 1281), (4, 1280), (4, 319):
+        with open(f"{mount}/c/{number}/0", "rb") as f:
+            before = f.read()
+        bad = blosc.compress(bytes(length), typesize=1)
+        fails(errno.EINVAL, put, f"{mount}/c/{number}/0", bad, durable=True)
+        put(f"{mount}/c/{number}/0", before, durable=True)
+    fails(errno.EINVAL, put, f"{mount}/c/4/0", b"no buffer")
+    put(f"{mount}/c/4/0", good, durable=True)
+    fails(errno.EPERM, os.unlink, f"{mount}/c/4/0")
+    fails(errno.EINVAL, os.mkdir, f"{mount}/c/5")
+    fails(errno.EPERM, os.mkdir, f"{mount}/data")
+    fails(errno.EPERM, put, f"{mount}/data", b"")
+    assert stored() == expected
+    # A chunk whose file is missing is made.
+    os.unlink(f"{path}/data/__1.blp")
+    time.sleep(1.1)
+    fails(errno.ENOENT, os.stat, f"{mount}/c/1/0")
+    os.makedirs(f"{mount}/c/1", exist_ok=True)
+    put(f"{mount}/c/1/0", blosc.compress(expected[1], typesize=8), durable=True)
+    assert stored() == expected
+    # What the documents of the source say is what counts.
+    with open(f"{mount}/meta/sizes") as f:
+        sizes = json.load(f)
+    sizes["shape"] = [40, 20]
+    put(f"{mount}/meta/sizes", json.dumps(sizes).encode())
+    time.sleep(1.1)
+    lengths[4] = 1280
+    expected[4] = numbers.randbytes(1280)
+    put(f"{mount}/c/4/0", blosc.compress(expected[4], typesize=8), durable=True)
+    assert stored() == expected
+
+
 def others(path: str, mount: str) -> None:
     with open(f"{mount}/header.json") as f:
         full = json.load(f)["chunk_size"]
@@ -201,14 +288,6 @@ def refused(path: str, mount: str) -> None:
     full, count = header["chunk_size"], header["nchunks"]
     before = unpacked(path)
     beside = sorted(os.listdir(os.path.dirname(path)))
-
-    def fails(error: int, what, *args, **kwargs) -> None:
-        try:
-            what(*args, **kwargs)
-        except OSError as e:
-            assert e.errno == error, e
-        else:
-            raise AssertionError(f"expected errno {error}")
 
     buffer = blosc.compress(bytes(full), typesize=1)
     with open(f"{mount}/c/1", "rb") as f:
@@ -252,4 +331,5 @@ def refused(path: str, mount: str) -> None:
 
 
 if __name__ == "__main__":
-    {"make": make, "check": check, "write": write, "others": others, "refused": refused}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "check": check, "write": write, "directory": directory, "superchunks": superchunks,
+     "others": others, "refused": refused}[sys.argv[1]](*sys.argv[2:])

@@ -87,6 +87,18 @@ is_refused() {
 }
 check "what is no chunk of the file is not written to it" is_refused
 
+superchunks_are_written() {
+    rm -rf "$TMP/blz"
+    "$python" "$here/blosc_files.py" directory "$TMP/blz"
+    mount_view "$TMP/blz" --rw "$@"
+    "$python" "$here/blosc_files.py" superchunks "$TMP/blz" "$MP"
+    unmount_view
+    [[ $(ls -A "$TMP/blz") == $'__attrs__\ndata\nmeta' ]]
+    [[ $(ls -A "$TMP/blz/data") == $'__0.blp\n__1.blp\n__2.blp\n__3.blp\n__4.blp' ]]
+}
+check "BLZ: chunks are replaced through the mount" superchunks_are_written
+check "BLZ: the same with -o sync" superchunks_are_written -o sync
+
 is_not_padded() {
     new_mount_point
     fails_with "pad_edge is for reading only" "$SHARDFS" mount --rw -o pad_edge "$TMP/files/uneven.blp" "$MP"

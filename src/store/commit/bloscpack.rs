@@ -1,11 +1,11 @@
-//! What a commit to a Bloscpack file does besides: it looks into the chunks, which are Blosc buffers,
-//! and adds their checksums.
+//! What a commit to Bloscpack files, and to superchunk files, does besides: it looks into the chunks,
+//! which are Blosc buffers, and adds what stands around them there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{Commit, Old};
-use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
+use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader, SUPERCHUNK_BYTES, superchunk_header};
 use crate::format::index::ByteRange;
 use crate::format::plan::bloscpack::{NewChunk, OldFile, refused};
 use crate::format::plan::{Blob, Piece, Source};
@@ -14,7 +14,7 @@ use crate::store::blob::bytes_of;
 use crate::store::bloscpack::{Head, View, head};
 use crate::store::content::Content;
 use crate::store::shard::LoadedShard;
-use crate::store::{Damage, ShardStore, SourceArray, StoreError, io_error};
+use crate::store::{Container, Damage, ShardStore, SourceArray, StoreError, io_error};
 
 /// A Bloscpack file as it is.
 pub(super) struct BloscpackFile {
@@ -66,64 +66,109 @@ impl Commit<'_> {
         Ok(BloscpackFile { head, chunks, nchunks, last_decoded, size })
     }
 
-    /// Leaves chunks out that have no place in the file.
-    pub(super) fn refuse(
+    /// The changes to a file. Chunks that have no place in it are left out.
+    pub(super) fn bloscpack_changes(
         &mut self,
         path: &Path,
         file: &BloscpackFile,
         members: &mut Vec<(usize, Location)>,
-    ) -> Result<(), StoreError> {
-        let mut why: HashMap<usize, &'static str> = HashMap::new();
-        let mut decoded = BTreeMap::new();
-        for (at, location) in &*members {
-            match self.decoded(*at, path)? {
-                Ok(nbytes) => drop(decoded.insert(number(location), nbytes)),
-                Err(defect) => drop(why.insert(*at, defect)),
-            }
-        }
-        let refused = refused(&file.as_planned(), &decoded);
-        members.retain(|(at, location)| {
-            let Some(why) = why.get(at).or_else(|| refused.get(&number(location))) else {
-                return true;
-            };
-            let position = location.positions.concat();
-            self.fail(&[*at], StoreError::Refused { shard: path.to_owned(), position, why });
-            false
-        });
-        Ok(())
-    }
-
-    /// Bytes of a staged chunk before compression, or what is wrong with it.
-    fn decoded(&self, at: usize, path: &Path) -> Result<Result<u32, &'static str>, StoreError> {
-        match &self.chunks[at].content {
-            None => Ok(Err("chunks of this format cannot be removed")),
-            Some(content) => decoded(content).map_err(io_error(path)),
-        }
-    }
-
-    /// The changes to a file.
-    pub(super) fn buffers(
-        &self,
-        path: &Path,
-        file: &BloscpackFile,
-        members: &[(usize, &Location)],
     ) -> Result<BTreeMap<u64, NewChunk>, StoreError> {
+        let decoded = self.only_buffers(path, members)?;
+        let numbered = members.iter().zip(decoded).map(|((_, at), decoded)| (number(at), decoded));
+        let refused = refused(&file.as_planned(), &numbered.clone().collect());
+        let decoded: BTreeMap<u64, u32> = numbered.collect();
+        self.leave_out(path, members, |location, _| refused.get(&number(location)).copied());
         let digest = file.head.header.digest;
         let mut changes = BTreeMap::new();
-        for (at, location) in members {
-            // Those without a proper header were left out.
+        for (at, location) in &*members {
             let Some(content) = &self.chunks[*at].content else { continue };
-            let Ok(decoded) = self.decoded(*at, path)? else { continue };
+            let Some(&decoded) = decoded.get(&number(location)) else { continue };
             let mut stored = Blob::of(content.nbytes(), Source::Staged(*at));
             if digest.nbytes() > 0 {
                 let checksum = digest.of(&bytes(content).map_err(io_error(path))?);
-                stored.nbytes += checksum.len() as u64;
                 let (nbytes, from) = (checksum.len() as u64, Source::Bytes(checksum.into()));
+                stored.nbytes += nbytes;
                 stored.pieces.push(Piece { nbytes, from });
             }
             changes.insert(number(location), NewChunk { decoded, stored });
         }
         Ok(changes)
+    }
+
+    /// The new file of a chunk that has one of its own. Chunks that hold more or fewer bytes than
+    /// the array has there are left out.
+    pub(super) fn superchunk(
+        &mut self,
+        path: &Path,
+        old: Option<&Old>,
+        members: &mut Vec<(usize, Location)>,
+    ) -> Result<Blob, StoreError> {
+        let decoded = self.only_buffers(path, members)?;
+        let mut expected = members.first().and_then(|(_, location)| self.decoded_bytes(location));
+        if let (None, Some(old)) = (expected, old) {
+            let range = ByteRange { offset: SUPERCHUNK_BYTES as u64, nbytes: BLOSC_BYTES as u64 };
+            let header = bytes_of(&*old.file, range).map_err(io_error(path))?;
+            expected = blosc_header(&header).map(|blosc| blosc.decoded.into());
+        }
+        self.leave_out(path, members, |_, at| {
+            let other = decoded.get(at).map(|nbytes| u64::from(*nbytes)) != expected;
+            other.then_some(
+                "it holds more or fewer bytes than the array has there, before compression",
+            )
+        });
+        let mut file = Blob::of(SUPERCHUNK_BYTES as u64, Source::Bytes(superchunk_header().into()));
+        // Of a chunk that is given twice, the last counts.
+        if let Some((at, _)) = members.last()
+            && let Some(content) = &self.chunks[*at].content
+        {
+            let piece = Piece { nbytes: content.nbytes(), from: Source::Staged(*at) };
+            file.nbytes += piece.nbytes;
+            file.pieces.push(piece);
+        }
+        Ok(file)
+    }
+
+    /// Bytes of a chunk before compression, as the array's shape has it.
+    fn decoded_bytes(&self, location: &Location) -> Option<u64> {
+        let Container::Superchunks { chunk_bytes, last_bytes, .. } = self.array.container else {
+            return None;
+        };
+        let number = location.shard.first()?;
+        let nchunks = self.array.layout.shard_grid.first()?.shards();
+        if number + 1 == nchunks { last_bytes } else { chunk_bytes }
+    }
+
+    /// Leaves out what is no Blosc buffer. The others' bytes before compression.
+    fn only_buffers(
+        &mut self,
+        path: &Path,
+        members: &mut Vec<(usize, Location)>,
+    ) -> Result<Vec<u32>, StoreError> {
+        let mut all = Vec::new();
+        for (at, _) in &*members {
+            all.push(match &self.chunks[*at].content {
+                None => Err("chunks of this format cannot be removed"),
+                Some(content) => decoded(content).map_err(io_error(path))?,
+            });
+        }
+        self.leave_out(path, members, |_, at| all.get(at).and_then(|decoded| decoded.err()));
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// Leaves those members out for which there is a reason; it is given their place in the list.
+    fn leave_out(
+        &mut self,
+        path: &Path,
+        members: &mut Vec<(usize, Location)>,
+        why: impl Fn(&Location, usize) -> Option<&'static str>,
+    ) {
+        let mut place = 0..;
+        members.retain(|(at, location)| {
+            let Some(why) = why(location, place.next().unwrap_or(usize::MAX)) else { return true };
+            let position = location.positions.concat();
+            self.fail(&[*at], StoreError::Refused { shard: path.to_owned(), position, why });
+            false
+        });
     }
 }
 

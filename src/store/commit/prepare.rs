@@ -35,6 +35,8 @@ enum Target<'a> {
     Shard { extents: Vec<u64>, loaded: Option<&'a LoadedShard>, changes: Changes },
     /// A Bloscpack file.
     Bloscpack { file: BloscpackFile, changes: BTreeMap<u64, NewChunk> },
+    /// A file of one chunk, which is made anew.
+    Superchunk(Blob),
 }
 
 impl<'a> Commit<'a> {
@@ -92,30 +94,11 @@ impl<'a> Commit<'a> {
             self.fail(&[*at], stale);
             false
         });
-        let file = match (&self.array.container, &loaded, &old) {
-            (Container::Shards, ..) => None,
-            (_, Some(loaded), Some(old)) => Some(self.bloscpack_file(&path, loaded, old)?),
-            // The mount point is gone.
-            _ => return Err(StoreError::Changing { shard: path }),
-        };
-        if let Some(file) = &file {
-            self.refuse(&path, file, &mut members)?;
-        }
+        let target = self.target(&path, &coords, loaded.as_ref(), old.as_ref(), &mut members)?;
         if members.is_empty() {
             return Ok(None);
         }
         let chunks = members.iter().map(|(at, _)| *at).collect();
-        let members: Vec<_> = members.iter().map(|(at, location)| (*at, location)).collect();
-        let target = match file {
-            Some(file) => {
-                Target::Bloscpack { changes: self.buffers(&path, &file, &members)?, file }
-            }
-            None => Target::Shard {
-                extents: self.array.layout.chunks_per_shard(0, &coords),
-                changes: self.changes(0, loaded.as_ref(), &members)?,
-                loaded: loaded.as_deref(),
-            },
-        };
         let work = self.plan(&coords, old.as_ref(), &target, budget)?;
         if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
             // A change in place relies on the file being on disk as it is seen.
@@ -251,6 +234,36 @@ impl<'a> Commit<'a> {
         StoreError::Plan { shard: self.array.shard_path(shard), error }
     }
 
+    /// What the members change, as the format of the shard has it. Those that have no place in it
+    /// are left out.
+    fn target<'b>(
+        &mut self,
+        path: &Path,
+        coords: &[u64],
+        loaded: Option<&'b Arc<LoadedShard>>,
+        old: Option<&Old>,
+        members: &mut Vec<(usize, Location)>,
+    ) -> Result<Target<'b>, StoreError> {
+        match (&self.array.container, loaded, old) {
+            (Container::Shards, ..) => {
+                let members: Vec<_> = members.iter().map(|(at, place)| (*at, place)).collect();
+                let extents = self.array.layout.chunks_per_shard(0, coords);
+                let changes = self.changes(0, loaded, &members)?;
+                Ok(Target::Shard { extents, loaded: loaded.map(|loaded| &**loaded), changes })
+            }
+            (Container::Bloscpack(_), Some(loaded), Some(old)) => {
+                let file = self.bloscpack_file(path, loaded, old)?;
+                let changes = self.bloscpack_changes(path, &file, members)?;
+                Ok(Target::Bloscpack { file, changes })
+            }
+            // What is mounted is gone.
+            (Container::Bloscpack(_), ..) => Err(StoreError::Changing { shard: path.to_owned() }),
+            (Container::Superchunks { .. }, ..) => {
+                Ok(Target::Superchunk(self.superchunk(path, old, members)?))
+            }
+        }
+    }
+
     /// What is changed, and how, as its format has it.
     fn planned(
         &self,
@@ -263,6 +276,7 @@ impl<'a> Commit<'a> {
             Target::Bloscpack { file, changes } => {
                 plan::bloscpack::plan(&file.as_planned(), changes, policy, facts)
             }
+            Target::Superchunk(file) => Ok(Plan::Rewrite(file.clone())),
             Target::Shard { extents, loaded, changes } => {
                 let layout = self.layout(0, extents, coords)?;
                 let old = loaded.and_then(LoadedShard::as_planned);
