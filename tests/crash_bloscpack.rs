@@ -17,7 +17,7 @@ use shardfs::format::foreign;
 use shardfs::format::plan::Policy;
 use shardfs::store::memory::{Change, Fault, MemoryStorage};
 use shardfs::store::recover::{Found, recover};
-use shardfs::store::{Container, SourceArray};
+use shardfs::store::{Container, SourceArray, SuperchunkForm};
 
 const NAME: &str = "file.blp";
 /// Bytes of a chunk before compression.
@@ -462,4 +462,77 @@ fn an_operation_that_fails_leaves_the_file_old_or_new() {
     });
     println!("{tried} states of Bloscpack files after a failed operation, all as they must be");
     assert!(tried > 5_000, "{tried} states are too few to tell anything");
+}
+
+/// A directory of files with one chunk each, as BLZ and bcolz write it.
+fn superchunk(chunk: &[u8]) -> Vec<u8> {
+    [&b"blpk\x01\0\0\0\x01\0\0\0\0\0\0\0"[..], chunk].concat()
+}
+
+#[test]
+fn files_of_one_chunk_are_old_or_new_and_durable_ones_as_they_are() {
+    let mut tried = 0;
+    for (seed, clones) in [(1, false), (2, true)] {
+        let mut rng = Rng(seed);
+        let sizes = serde_json::json!({"shape": [3 * FULL]});
+        let how = serde_json::json!({"dtype": "int8", "chunklen": FULL});
+        let found = foreign::superchunks(&sizes, &how, None, 1).unwrap();
+        let container = Container::Superchunks {
+            form: SuperchunkForm::Single,
+            chunk_bytes: found.chunk_bytes,
+            last_bytes: found.last_bytes,
+        };
+        let array = SourceArray { id: 1, path: ARRAY.into(), layout: found.layout, container };
+        let path = |slot: usize| Path::new(ARRAY).join(format!("data/__{slot}.blp"));
+        // The third one is missing at first.
+        let before: Vec<_> =
+            (0..2).map(|_| Some(buffer(&mut rng, 30, FULL))).chain([None]).collect();
+        let after: Vec<_> = (0..3).map(|slot| buffer(&mut rng, 20 + 10 * slot, FULL)).collect();
+        let files = (0..2)
+            .map(|slot| (path(slot), slot as u64 + 1, superchunk(before[slot].as_ref().unwrap())));
+        let mut disk = Disk::new(Path::new(ARRAY), files);
+        let storage = disk.now().storage(clones);
+        let live = store(&storage);
+        let change = |slot: usize| (vec![slot as u64], Some(after[slot].clone()));
+        let mut returned = Vec::new();
+        let mut history = Vec::new();
+        for slots in [&[0][..], &[1, 2]] {
+            let chunks = stage(&live, &array, &slots.iter().map(|slot| change(*slot)).collect());
+            for outcome in live.commit(&array, &chunks, Policy::Auto) {
+                outcome.unwrap();
+            }
+            history.extend(storage.take_history());
+            returned.push((history.len(), slots));
+        }
+        for moment in 0..=history.len() {
+            if let Some(change) = moment.checked_sub(1).map(|at| &history[at]) {
+                disk.apply(change);
+            }
+            for state in disk.states(&mut rng, 20, 10) {
+                tried += 1;
+                let storage = state.storage(clones);
+                recover(&*storage, Path::new(ARRAY)).unwrap();
+                let files = storage.files();
+                let reader = store(&storage);
+                for slot in 0..3 {
+                    let durable =
+                        returned.iter().any(|(at, slots)| *at <= moment && slots.contains(&slot));
+                    let file =
+                        files.iter().find(|(at, ..)| *at == path(slot)).map(|file| file.2.clone());
+                    let new = Some(superchunk(&after[slot]));
+                    let old = before[slot].as_ref().map(|chunk| superchunk(chunk));
+                    assert!(
+                        file == new || file == old && !durable,
+                        "{slot} after {moment}: {file:?}"
+                    );
+                    let chunk = file.map(|file| file[16..].to_vec());
+                    assert_eq!(read(&reader, &array, &[slot as u64]).unwrap(), chunk);
+                }
+                let is_known = |at: &PathBuf| (0..3).any(|slot| *at == path(slot)) || is_lock(at);
+                assert!(files.iter().all(|(at, ..)| is_known(at)), "something is left over");
+            }
+        }
+    }
+    println!("{tried} states of superchunk files after a power cut, all as they must be");
+    assert!(tried > 100, "{tried} states are too few to tell anything");
 }
