@@ -172,6 +172,7 @@ PY
 # descendants PID: processes that it has started, theirs, and so on.
 descendants() {
     local pid
+    # shellcheck disable=SC2013 # words are what is wanted
     for pid in $(cat "/proc/$1/task"/*/children 2>/dev/null); do
         echo "$pid"
         descendants "$pid"

@@ -166,8 +166,8 @@ struct Job {
     foreground: bool,
 }
 
-/// The directory to open for a source, and the file in it if the source is one.
-fn root_of(source: &Path) -> std::io::Result<(PathBuf, Option<OsString>)> {
+/// The directory to open for a source, whose path is absolute, and the file in it if it is one.
+pub(super) fn root_of(source: &Path) -> std::io::Result<(PathBuf, Option<OsString>)> {
     match (source.parent(), source.file_name()) {
         (Some(directory), Some(name)) if source.metadata()?.is_file() => {
             Ok((directory.to_owned(), Some(name.to_owned())))

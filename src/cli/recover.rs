@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::exit::Failure;
-use crate::fs::{open_arrays, sharded_arrays, shown};
+use super::mount::root_of;
+use crate::fs::{open_arrays, shown, written_arrays};
 use crate::store::local::LocalStorage;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
@@ -21,7 +22,7 @@ use crate::store::{ShardStore, SourceArray, StoreConfig};
 /// a copy of it is put at the shard's end, and nothing else of the shard is touched.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directory of a Zarr v3 array or group, or a folder of such
+    /// What was mounted: a directory or a file; or a folder of such
     source: PathBuf,
     /// Look at every shard, and for older indexes in those that cannot be read
     #[arg(long)]
@@ -33,9 +34,20 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let system = |error: std::io::Error| failure(args, &error);
-    let storage = LocalStorage::open_root(&args.source, Arc::default()).map_err(system)?;
+    let (root, file) =
+        args.source.canonicalize().and_then(|path| root_of(&path)).map_err(system)?;
+    let storage = LocalStorage::open_root(&root, Arc::default()).map_err(system)?;
     let storage: Arc<dyn Storage> = Arc::new(storage);
-    let interrupted = finish_commits(args, &*storage);
+    let arrays = match &file {
+        // Its journal is beside it.
+        Some(_) => vec![PathBuf::new()],
+        None => written_arrays(&*storage).map_err(system)?,
+    };
+    let interrupted = finish_commits(&arrays, &*storage);
+    if file.is_some() && args.scan {
+        let text = format!("{}: --scan looks at shards with an index", args.source.display());
+        return interrupted.and(Err(Failure::System(text)));
+    }
     // What was found of commits is said, and shards are looked at, whatever came of the others.
     let scanned = if args.scan { scan(args, &storage) } else { Ok(()) };
     interrupted.and(scanned)
@@ -45,17 +57,17 @@ fn failure(args: &Args, error: &std::io::Error) -> Failure {
     Failure::System(format!("{}: {error}", args.source.display()))
 }
 
-fn finish_commits(args: &Args, storage: &dyn Storage) -> Result<(), Failure> {
+fn finish_commits(arrays: &[PathBuf], storage: &dyn Storage) -> Result<(), Failure> {
     let (mut lost, mut any) = (0, false);
-    for array in sharded_arrays(storage).map_err(|error| failure(args, &error))? {
-        let found = recover(storage, &array);
+    for array in arrays {
+        let found = recover(storage, array);
         let found = found.map_err(|error| Failure::System(error.to_string()))?;
         any |= !found.is_empty();
         for (shard, found) in found {
             lost += usize::from(found == Found::Lost);
             println!("{}: {}", shard.display(), outcome(found));
         }
-        log::debug!("{}", shown(&array));
+        log::debug!("{}", shown(array));
     }
     if !any {
         println!("nothing to recover");

@@ -10,10 +10,20 @@ use crate::format::back::is_sharded;
 use crate::format::draft2022;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::store::journal::WORK_DIRECTORY;
 use crate::store::storage::{FileKind, Storage};
 
 /// The directories of all sharded arrays of a source, whose own metadata can be read.
 pub fn sharded_arrays(storage: &dyn Storage) -> std::io::Result<Vec<PathBuf>> {
+    find(storage, false)
+}
+
+/// Those, and others in which a mount has a journal, or has left one: with arrays of other formats.
+pub fn written_arrays(storage: &dyn Storage) -> std::io::Result<Vec<PathBuf>> {
+    find(storage, true)
+}
+
+fn find(storage: &dyn Storage, with_journals: bool) -> std::io::Result<Vec<PathBuf>> {
     let (mut found, mut directories) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(directory) = directories.pop() {
         let document = document_at(storage, &directory.join(METADATA_FILE));
@@ -31,7 +41,10 @@ pub fn sharded_arrays(storage: &dyn Storage) -> std::io::Result<Vec<PathBuf>> {
             }
         }
         each_entry(storage, &directory, &mut |path, kind| {
-            if kind == Some(FileKind::Directory) {
+            let is_directory = kind == Some(FileKind::Directory);
+            if is_directory && path.ends_with(WORK_DIRECTORY) {
+                found.extend(with_journals.then(|| directory.clone()));
+            } else if is_directory {
                 directories.push(path);
             }
         })?;

@@ -37,7 +37,7 @@ pub use self::error::NodeError;
 pub use self::error::{FsError, Result};
 use self::file::Handle;
 pub use self::file::Opened;
-pub use self::find::{open_arrays, sharded_arrays};
+pub use self::find::{open_arrays, sharded_arrays, written_arrays};
 pub use self::foreign::Format;
 pub use self::names::OpenHow;
 use self::nodes::{ArrayView, At, Nodes};

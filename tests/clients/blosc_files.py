@@ -8,6 +8,8 @@
     blosc_files.py others FILE MOUNT       bloscpack changes the file too: what does not concern the same chunks counts
     blosc_files.py directory PATH          a directory as BLZ and bcolz write it
     blosc_files.py superchunks PATH MOUNT  replaces chunks of a mounted one, and takes back what has no place
+    blosc_files.py storm MOUNT LOG SEED    writes chunks until the mount ends; those that are durable stand in the log
+    blosc_files.py after FILE LOG          every chunk is of one write, and none is older than its last durable one
     blosc_files.py refused FILE MOUNT      what is no chunk of the file is not written to it
 """
 
@@ -252,6 +254,40 @@ def superchunks(path: str, mount: str) -> None:
     assert stored() == expected
 
 
+def storm(mount: str, log: str, seed: str) -> None:
+    numbers = random.Random(seed)
+    with open(f"{mount}/header.json") as f:
+        header = json.load(f)
+    count, full = header["nchunks"], header["chunk_size"]
+    # Later than what earlier storms have left.
+    version = time.monotonic_ns() // 1000
+    with open(log, "a", buffering=1) as durable:
+        while True:
+            version += 1
+            number = numbers.randrange(count)
+            # Most are as long as the one that they replace, which is written over.
+            level = 0 if numbers.random() < 0.9 else 5
+            data = blosc.compress(version.to_bytes(8, "little") * (full // 8), typesize=8, clevel=level)
+            try:
+                put(f"{mount}/c/{number}", data, durable=True)
+            except OSError:
+                return
+            durable.write(f"{number} {version}\n")
+
+
+def after(path: str, log: str) -> None:
+    durable: dict[int, int] = {}
+    with open(log) as f:
+        for line in f.read().splitlines():
+            number, version = map(int, line.split())
+            durable[number] = version
+    values = numpy.frombuffer(unpacked(path), dtype="<u8")
+    full = len(values) // 12
+    for number, version in durable.items():
+        chunk = values[number * full:(number + 1) * full]
+        assert len(set(chunk)) == 1 and chunk[0] >= version, (number, version, set(chunk))
+
+
 def others(path: str, mount: str) -> None:
     with open(f"{mount}/header.json") as f:
         full = json.load(f)["chunk_size"]
@@ -332,4 +368,4 @@ def refused(path: str, mount: str) -> None:
 
 if __name__ == "__main__":
     {"make": make, "check": check, "write": write, "directory": directory, "superchunks": superchunks,
-     "others": others, "refused": refused}[sys.argv[1]](*sys.argv[2:])
+     "storm": storm, "after": after, "others": others, "refused": refused}[sys.argv[1]](*sys.argv[2:])

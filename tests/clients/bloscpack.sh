@@ -77,6 +77,39 @@ is_changed_by_others() {
 }
 check "bloscpack appends while it is mounted, and replaces a chunk: ESTALE for that one" is_changed_by_others
 
+longer_than() { (($(wc -l <"$2") > $1)); }
+
+# The daemon is killed in the middle of it: what was durable is there, and nothing is half a chunk.
+survives() {
+    mkdir "$TMP/killed"
+    local file=$TMP/killed/file.blp round daemon storm lines
+    cp "$TMP/files/crc32.blp" "$file"
+    : >"$TMP/killed/log"
+    for round in {1..12}; do
+        mount_view "$file" --rw --update="$([[ $((round % 3)) == 0 ]] && echo auto || echo in-place)"
+        "$python" "$here/blosc_files.py" storm "$MP" "$TMP/killed/log" "$round" &
+        storm=$!
+        lines=$(wc -l <"$TMP/killed/log")
+        within 30 longer_than "$lines" "$TMP/killed/log"
+        sleep "0.$((RANDOM % 5))"
+        daemon=$(daemon_of "$MP")
+        kill -s KILL "$daemon"
+        wait "$storm"
+        within 10 no_daemon_of "$MP"
+        timeout 30 "$SHARDFS" umount "$MP" || true
+        # By recovery, or by the next mount.
+        if ((round % 2)); then
+            "$SHARDFS" recover "$file"
+        else
+            mount_view "$file" --rw
+            unmount_view
+        fi
+        "$python" "$here/blosc_files.py" after "$file" "$TMP/killed/log"
+    done
+    [[ $(wc -l <"$TMP/killed/log") -gt 100 && $(ls -A "$TMP/killed") == $'file.blp\nlog' ]]
+}
+check "kill -9 in the middle of writing: no durable chunk is lost, none is half written" survives
+
 is_refused() {
     mkdir "$TMP/refused"
     cp "$TMP/files/crc32.blp" "$TMP/refused/file.blp"
