@@ -13,6 +13,7 @@ use super::index::{ENTRY_BYTES, IndexCodecs, IndexLocation};
 use super::limits::MAX_INDEX_BYTES;
 use super::numpy::DataType;
 use super::sharding::{PlainShards, ShardedArray};
+use super::superchunks::Extent;
 
 const KEYS: KeyEncoding = KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
 
@@ -23,10 +24,15 @@ pub struct ForeignArray {
     pub layout: ShardedArray,
     /// Its metadata as of Zarr v3; None if its data type is none of Zarr's numbers.
     pub metadata: Option<Value>,
-    /// Bytes of a whole chunk before compression, if that is known.
-    pub chunk_bytes: Option<u64>,
-    /// Bytes of the last one.
-    pub last_bytes: Option<u64>,
+}
+
+/// An array of superchunk files.
+#[derive(Debug)]
+pub struct SuperchunkArray {
+    /// The array.
+    pub array: ForeignArray,
+    /// How long it is.
+    pub extent: Extent,
 }
 
 /// The layout of a Bloscpack file with so many chunks, which is one shard. `spare` more may be
@@ -48,9 +54,7 @@ pub fn bloscpack(
         index_location: IndexLocation::End,
     })?;
     let metadata = metadata.and_then(|metadata| bloscpack_metadata(header, nchunks, metadata));
-    let [chunk_bytes, last_bytes] =
-        [header.chunk_size, header.last_chunk].map(|nbytes| nbytes.map(u64::from));
-    Ok(ForeignArray { layout, metadata, chunk_bytes, last_bytes })
+    Ok(ForeignArray { layout, metadata })
 }
 
 /// Where the metadata names a NumPy data type and a shape: the flat array of its numbers.
@@ -102,13 +106,14 @@ pub fn header_json(header: &Header, place: Option<&MetadataPlace>) -> Value {
 }
 
 /// The layout of a BLZ or bcolz array with so many chunks in a file: `sizes` and `storage` are its
-/// two documents, `attributes` its third.
+/// two documents, `attributes` its third. Where it may grow there is room for `room` chunks.
 pub fn superchunks(
     sizes: &Value,
     storage: &Value,
     attributes: Option<Value>,
     chunks_per_file: u64,
-) -> Result<ForeignArray, MetadataError> {
+    room: u64,
+) -> Result<SuperchunkArray, MetadataError> {
     let whole = shape(sizes.get("shape"), "shape")?;
     let chunklen = storage.get("chunklen").and_then(Value::as_u64).filter(|rows| *rows > 0);
     let expected = "a number above 0";
@@ -124,7 +129,9 @@ pub fn superchunks(
         std::iter::once(chunklen).chain(row.iter().map(|extent| (*extent).max(1))).collect();
     let layout = ShardedArray::plain(PlainShards {
         keys: KEYS,
-        shape: whole.clone(),
+        shape: std::iter::once(whole[0].max(chunklen.saturating_mul(room)))
+            .chain(row.iter().copied())
+            .collect(),
         chunks_per_shard: std::iter::once(chunks_per_file.max(1))
             .chain(std::iter::repeat(1))
             .take(chunk_shape.len())
@@ -133,15 +140,11 @@ pub fn superchunks(
         index_codecs: IndexCodecs::BARE,
         index_location: IndexLocation::End,
     })?;
-    let product = |nbytes: u64| {
-        chunk_shape.iter().try_fold(nbytes, |product, extent| product.checked_mul(*extent))
-    };
-    let chunk_bytes = DataType::parse(text).and_then(|data_type| product(data_type.nbytes));
-    let last_rows = match whole[0] % chunklen {
-        0 => chunklen,
-        rows => rows,
-    };
-    let last_bytes = chunk_bytes.map(|nbytes| nbytes / chunklen * last_rows);
+    let row_bytes = DataType::parse(text).and_then(|data_type| {
+        row.iter().try_fold(data_type.nbytes, |product, extent| product.checked_mul(*extent))
+    });
+    let row_bytes = row_bytes.filter(|nbytes| *nbytes > 0);
+    let extent = Extent { chunklen, row_bytes, rows: whole[0] };
     let metadata = DataType::parse(text).map(|data_type| {
         let fill = match storage.get("dflt") {
             Some(number @ (Value::Number(_) | Value::Bool(_))) => number.clone(),
@@ -155,7 +158,7 @@ pub fn superchunks(
         };
         zarr_json(&whole, &chunk_shape, data_type, data_type.nbytes, fill, attributes)
     });
-    Ok(ForeignArray { layout, metadata, chunk_bytes, last_bytes })
+    Ok(SuperchunkArray { array: ForeignArray { layout, metadata }, extent })
 }
 
 /// Whether a text can name a data type: a word, or a list of fields. Code is none.
@@ -199,9 +202,10 @@ mod tests {
     fn an_array_of_superchunks() {
         let sizes = json!({"shape": [34, 20]});
         let storage = json!({"dtype": "float64", "chunklen": 8, "dflt": 0.5});
-        let array = superchunks(&sizes, &storage, Some(json!({"a": 1})), 1).unwrap();
+        let SuperchunkArray { array, extent } =
+            superchunks(&sizes, &storage, Some(json!({"a": 1})), 1, 0).unwrap();
         assert_eq!(array.layout.chunk_grid(), [5, 1]);
-        assert_eq!((array.chunk_bytes, array.last_bytes), (Some(8 * 160), Some(8 * 40)));
+        assert_eq!(extent, Extent { chunklen: 8, row_bytes: Some(160), rows: 34 });
         let metadata = array.metadata.unwrap();
         assert_eq!(metadata["chunk_grid"]["configuration"]["chunk_shape"], json!([8, 20]));
         assert_eq!(
@@ -213,7 +217,7 @@ mod tests {
     #[test]
     fn defects_of_superchunks_are_named() {
         let refused = |sizes: Value, storage: Value, message: &str| {
-            assert_eq!(superchunks(&sizes, &storage, None, 1).unwrap_err().to_string(), message);
+            assert_eq!(superchunks(&sizes, &storage, None, 1, 0).unwrap_err().to_string(), message);
         };
         let sizes = json!({"shape": [34]});
         refused(
@@ -236,7 +240,8 @@ mod tests {
     #[test]
     fn types_that_zarr_has_no_number_for_have_no_metadata() {
         let storage = json!({"dtype": "|S5", "chunklen": 8});
-        let array = superchunks(&json!({"shape": [34]}), &storage, None, 1).unwrap();
-        assert_eq!((array.layout.chunk_grid(), array.metadata), (vec![5], None));
+        let found = superchunks(&json!({"shape": [34]}), &storage, None, 1, 7).unwrap();
+        assert_eq!((found.array.layout.chunk_grid(), found.array.metadata), (vec![7], None));
+        assert_eq!((found.extent.nchunks(), found.extent.row_bytes), (5, None));
     }
 }

@@ -26,6 +26,7 @@ pub mod plan;
 pub mod sample;
 pub mod search;
 pub mod sharding;
+pub mod superchunks;
 
 /// Coordinates of a chunk or a shard, one number for each array axis, in array order.
 pub type Coords = Vec<u64>;

@@ -6,23 +6,24 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::error::{METADATA_FILE, NodeError};
-use crate::format::foreign::{self, ForeignArray};
+use crate::format::foreign::{self, ForeignArray, SuperchunkArray};
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::store::bloscpack::{self, View};
 use crate::store::journal::pending;
 use crate::store::recover::record_of;
 use crate::store::storage::{FileKind, Stat, Storage};
-use crate::store::{Container, SUPERCHUNKS, SuperchunkForm};
+use crate::store::{Container, SIZES, SUPERCHUNKS, SuperchunkForm};
 
-/// Where a BLZ or bcolz array says how long it is.
-pub const SIZES: &str = "meta/sizes";
-/// And how it is stored.
+/// Where a BLZ or bcolz array says how it is stored.
 const STORAGE: &str = "meta/storage";
 /// And its attributes.
 const ATTRIBUTES: &str = "__attrs__";
 /// The same in the design document.
 const ATTRIBUTES_TOO: &str = "meta/attributes";
+
+/// Arrays that are written to grow no longer than that, in chunks.
+const MOST_SUPERCHUNKS: u64 = 1 << 24;
 
 /// What a source is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +99,13 @@ pub fn bloscpack_file(
 }
 
 /// The BLZ or bcolz array in a directory.
-pub fn superchunks(storage: &dyn Storage, directory: &Path) -> Result<Foreign, NodeError> {
+///
+/// Where it is written to, it has room to grow; what there is of it `meta/sizes` tells.
+pub fn superchunks(
+    storage: &dyn Storage,
+    directory: &Path,
+    writable: bool,
+) -> Result<Foreign, NodeError> {
     let read = |name: &'static str| {
         let document = document(storage, &directory.join(name));
         document.map_err(|error| NodeError::Superchunks(name, Box::new(error)))
@@ -106,10 +113,12 @@ pub fn superchunks(storage: &dyn Storage, directory: &Path) -> Result<Foreign, N
     let (sizes, how) = (read(SIZES)?, read(STORAGE)?);
     let attributes = read(ATTRIBUTES).or_else(|_| read(ATTRIBUTES_TOO)).ok();
     let (form, chunks_per_file) = form_of(storage, directory)?;
-    let array = foreign::superchunks(&sizes, &how, attributes, chunks_per_file)
-        .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
-    let ForeignArray { chunk_bytes, last_bytes, .. } = array;
-    let container = Container::Superchunks { form, chunk_bytes, last_bytes };
+    let grows = writable && form == SuperchunkForm::Single;
+    let room = if grows { MOST_SUPERCHUNKS } else { 0 };
+    let SuperchunkArray { array, extent } =
+        foreign::superchunks(&sizes, &how, attributes, chunks_per_file, room)
+            .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
+    let container = Container::Superchunks { form, extent, grows };
     Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
 }
 

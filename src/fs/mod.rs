@@ -48,7 +48,7 @@ pub use self::write::{SetAttr, now};
 use crate::format::Coords;
 use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space, Stat, Storage};
-use crate::store::{Container, Freshness, ShardStore, StoreConfig};
+use crate::store::{Container, Freshness, SIZES, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
 
 /// How a source is shown.
@@ -473,7 +473,7 @@ fn holds_nodes(storage: &dyn Storage) -> std::io::Result<bool> {
     let mut names = Vec::new();
     storage.list(Path::new(""), 0, &mut |item| {
         names.push(Path::new(item.name).join(METADATA_FILE));
-        names.push(Path::new(item.name).join(foreign::SIZES));
+        names.push(Path::new(item.name).join(SIZES));
         if names.len() < LOOKED_AT {
             std::ops::ControlFlow::Continue(())
         } else {

@@ -172,7 +172,9 @@ impl Fs {
         check_writable(place)?;
         if !ShardStore::has_holes(&place.array.source) {
             self.check_removable(place)?;
-            return self.remove_name(path);
+            if !self.is_stored(place)? {
+                return self.remove_name(path);
+            }
         }
         let before = self.overlay()?.names().get(path).cloned();
         let stage = match before.as_ref().and_then(|name| name.stage.clone()) {
@@ -210,14 +212,40 @@ impl Fs {
         self.after_change(path)
     }
 
-    /// Fails for a chunk that is in its shard, of a format in which none can be missing.
+    /// Fails for a chunk that is in its shard, of a format in which none can be missing before the
+    /// last, or none at all.
     pub(super) fn check_removable(&self, place: &Place) -> Result<()> {
         let source = &place.array.source;
-        let is_stored = || self.store.chunk(source, &place.coords, Freshness::Now);
-        if !ShardStore::has_holes(source) && is_stored()?.is_some() {
-            return Err(FsError::NotPermitted);
+        if ShardStore::has_holes(source) || !self.is_stored(place)? {
+            return Ok(());
         }
-        Ok(())
+        let mut next = place.clone();
+        if let Some(number) = next.coords.first_mut() {
+            *number += 1;
+        }
+        match ShardStore::can_shrink(source) && !self.is_there(&next)? {
+            true => Ok(()),
+            false => Err(FsError::NotPermitted),
+        }
+    }
+
+    /// Whether a chunk is in its shard.
+    fn is_stored(&self, place: &Place) -> Result<bool> {
+        let Place { array, coords } = place;
+        let is_inside = array.source.layout.chunk_grid().iter().zip(coords).all(|(n, at)| at < n);
+        Ok(is_inside && self.store.chunk(&array.source, coords, Freshness::Now)?.is_some())
+    }
+
+    /// Whether the view has a chunk.
+    fn is_there(&self, place: &Place) -> Result<bool> {
+        let source = &place.array.source;
+        let path = source.path.join(source.layout.keys.chunk_key(&place.coords));
+        let staged = self.overlay()?.names().get(&path).map(|name| name.what.clone());
+        match staged {
+            Some(What::File(_)) => Ok(true),
+            Some(What::Removed | What::Directory) => Ok(false),
+            None => self.is_stored(place),
+        }
     }
 
     /// With `-o sync` every change is a commit.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::FsConfig;
 use super::error::{METADATA_FILE, NodeError};
-use super::foreign::{Foreign, Format, SIZES, bloscpack_file, is_hidden, superchunks};
+use super::foreign::{Foreign, Format, bloscpack_file, is_hidden, superchunks};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
@@ -18,7 +18,7 @@ use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::sharding::ShardedArray;
 use crate::store::recover::recover;
 use crate::store::storage::{FileKind, Stat, Storage};
-use crate::store::{ByteCache, Container, SourceArray, StoreConfig};
+use crate::store::{ByteCache, Container, SIZES, SourceArray, StoreConfig};
 use crate::view::inode::{InodeRange, stable_hash};
 use crate::view::tree::ChunkTree;
 
@@ -276,7 +276,7 @@ impl Nodes {
             && let Ok(stat) = self.storage.stat(&directory.join(SIZES))
         {
             let fail = |error| (Some(stat), error);
-            let found = superchunks(&*self.storage, directory).map_err(fail)?;
+            let found = superchunks(&*self.storage, directory, self.recovers).map_err(fail)?;
             return self.foreign(directory, found, stat, checked).map_err(fail);
         }
         let stat = match stat {
@@ -326,14 +326,14 @@ impl Nodes {
         checked: Instant,
     ) -> Result<Node, NodeError> {
         let Foreign { array, container, documents } = found;
-        // Metadata of a Bloscpack file comes and goes with its length, and numbers mean the same.
-        let twin = match container {
-            Container::Shards | Container::Bloscpack(_) => serde_json::Value::Null,
-            Container::Superchunks { chunk_bytes, last_bytes, .. } => {
-                serde_json::json!({"shape": [chunk_bytes, last_bytes]})
+        // Metadata comes and goes with the length, or follows it, and numbers mean the same.
+        let kind = match &container {
+            Container::Superchunks { extent, .. } => {
+                serde_json::json!({"codecs": extent.row_bytes})
             }
+            Container::Shards | Container::Bloscpack(_) => serde_json::Value::Null,
         };
-        let hash = layout_hash(directory, &twin, &array.layout);
+        let hash = layout_hash(directory, &kind, &array.layout);
         let view = self.register(directory, array.layout, container, hash)?;
         let extra = documents.into_iter().map(|(name, text)| (name, text.into())).collect();
         let kind = NodeKind::Sharded(view);

@@ -128,7 +128,9 @@ pub fn chunks_of(
     file: &View<'_>,
 ) -> io::Result<Result<Chunks, BloscpackError>> {
     let known = match container {
-        Container::Superchunks { chunk_bytes, .. } => *chunk_bytes,
+        Container::Superchunks { extent, .. } => {
+            extent.row_bytes.and_then(|row| row.checked_mul(extent.chunklen))
+        }
         Container::Bloscpack(_) | Container::Shards => None,
     };
     if let Container::Superchunks { form: SuperchunkForm::Single, .. } = container {

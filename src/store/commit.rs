@@ -18,6 +18,7 @@ mod base;
 mod bloscpack;
 mod prepare;
 mod publish;
+mod superchunks;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -175,9 +176,14 @@ impl ShardStore {
         }
     }
 
-    /// Whether the array's format has room for chunks that are not there.
+    /// Whether the array's format has a word for chunks that are not there.
     pub fn has_holes(array: &SourceArray) -> bool {
         array.container == Container::Shards
+    }
+
+    /// Whether the last chunk of an array can be removed.
+    pub fn can_shrink(array: &SourceArray) -> bool {
+        matches!(array.container, Container::Shards | Container::Superchunks { .. })
     }
 }
 
@@ -267,6 +273,26 @@ impl<'a> Commit<'a> {
         }
         let id = |coords: &Coords| ShardId::of_shard(self.array, coords);
         let ids: Vec<ShardId> = by_shard.keys().map(id).collect();
+        match self.array.container {
+            Container::Superchunks { extent, .. } => self.commit_superchunks(by_shard, extent),
+            Container::Shards | Container::Bloscpack(_) => self.commit_shards(by_shard),
+        }
+        for id in ids {
+            self.store.commits.set_busy(id, false);
+        }
+        let count = &self.store.stats.commits;
+        count.commits.count();
+        for (chunk, content) in self.outcomes.iter().zip(&self.contents) {
+            match chunk {
+                Ok(()) => count.chunks.count(),
+                Err(_) => count.failed.count(),
+            }
+            count.chunk_bytes.add(if chunk.is_ok() { content.nbytes() } else { 0 });
+        }
+        self.outcomes
+    }
+
+    fn commit_shards(&mut self, by_shard: BTreeMap<Coords, Vec<(usize, Location)>>) {
         let mut budget = MAX_OVERWRITTEN;
         let mut shards = Vec::new();
         for (coords, members) in by_shard {
@@ -281,19 +307,6 @@ impl<'a> Commit<'a> {
         let mut done = self.commit_recorded(recorded);
         done.extend(self.commit_others(others));
         self.sync_directories(&done);
-        for id in ids {
-            self.store.commits.set_busy(id, false);
-        }
-        let count = &self.store.stats.commits;
-        count.commits.count();
-        for (chunk, content) in self.outcomes.iter().zip(&self.contents) {
-            match chunk {
-                Ok(()) => count.chunks.count(),
-                Err(_) => count.failed.count(),
-            }
-            count.chunk_bytes.add(if chunk.is_ok() { content.nbytes() } else { 0 });
-        }
-        self.outcomes
     }
 
     fn fail(&mut self, chunks: &[usize], error: StoreError) {

@@ -58,7 +58,8 @@ impl ShardStore {
         from: u64,
     ) -> Result<Arc<Window>, StoreError> {
         if array.container != Container::Shards {
-            return Ok(Arc::new(Window::of_all(array, prefix, from)));
+            let most = if prefix.is_empty() { self.shards_now(array)? } else { None };
+            return Ok(Arc::new(Window::of_all(array, prefix, from, most)));
         }
         let flat = is_flat(array);
         let path =
@@ -200,8 +201,9 @@ impl ShardStore {
 
 impl Window {
     /// All shards that there can be: where their files are not in the order of the view.
-    fn of_all(array: &SourceArray, prefix: &[u64], from: u64) -> Self {
+    fn of_all(array: &SourceArray, prefix: &[u64], from: u64, most: Option<u64>) -> Self {
         let shards = array.layout.shard_grid.get(prefix.len()).map_or(0, ShardAxis::shards);
+        let shards = most.map_or(shards, |most| shards.min(most));
         let to = shards.min(from.saturating_add(WINDOW_SHARDS as u64));
         Self { from, numbers: (from..to).collect(), complete: to == shards, directory: None }
     }

@@ -23,6 +23,7 @@ pub mod recover;
 pub mod scan;
 mod shard;
 pub mod storage;
+mod superchunks;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -42,10 +43,13 @@ use self::shard::{InnerError, ShardId};
 use self::storage::{Stat, Storage, StorageFile};
 use crate::format::digest::Digest;
 use crate::format::sharding::{Location, ShardedArray};
+use crate::format::superchunks::Extent;
 use crate::stats::Stats;
 
 /// Directory of superchunk files.
 pub const SUPERCHUNKS: &str = "data";
+/// Where a BLZ or bcolz array says how long it is.
+pub const SIZES: &str = "meta/sizes";
 
 /// How long what was seen of the source is believed where its freshness is not asked for.
 pub const TRUSTED: Duration = Duration::from_secs(1);
@@ -78,10 +82,10 @@ pub enum Container {
     Superchunks {
         /// What they are called, and what is in them.
         form: SuperchunkForm,
-        /// Bytes of a whole chunk before compression, if that is known.
-        chunk_bytes: Option<u64>,
-        /// Bytes of the last one.
-        last_bytes: Option<u64>,
+        /// How long the array was when its documents were read.
+        extent: Extent,
+        /// It has room to grow: `meta/sizes` tells how long it is now.
+        grows: bool,
     },
 }
 

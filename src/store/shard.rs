@@ -358,6 +358,11 @@ impl ShardStore {
             chunks_per_shard: array.layout.chunks_per_shard(0, coords),
             limit: self.config.decode_limit,
         };
+        if let Some(shards) = self.shards_now(array)?
+            && coords.first().is_some_and(|number| *number >= shards)
+        {
+            return Ok(None);
+        }
         for _ in 0..LOAD_ATTEMPTS {
             let asked = now();
             let file = match self.storage.open(path) {

@@ -197,61 +197,118 @@ def directory(path: str) -> None:
 
 
 def superchunks(path: str, mount: str) -> None:
+    """34 rows of 160 bytes, 8 rows in a chunk."""
     numbers = random.Random(1)
-    lengths = [1280] * 4 + [320]
+    expected: list[bytes] = []
 
     def stored() -> list[bytes]:
+        """What a reader that knows nothing of the mount finds."""
+        with open(f"{path}/meta/sizes") as f:
+            sizes = json.load(f)
+        rows = sizes["shape"][0]
+        assert sizes["shape"] == [rows, 20] and sizes["nbytes"] == rows * 160, sizes
         parts = []
-        for number in range(5):
+        for number in range((rows + 7) // 8):
             with open(f"{path}/data/__{number}.blp", "rb") as f:
                 assert f.read(16) == SUPERCHUNK
                 parts.append(blosc.decompress(f.read()))
+            assert len(parts[-1]) == 160 * min(8, rows - 8 * number), number
         return parts
 
-    expected = stored()
-    for _ in range(3):
-        for number in numbers.sample(range(5), 3):
-            data = numbers.choice([numbers.randbytes, bytes])(lengths[number])
-            put(f"{mount}/c/{number}/0", blosc.compress(data, typesize=8), renamed=number % 2 == 0)
-            expected[number] = data
+    def committed() -> None:
         sync(mount)
         assert stored() == expected
-        for number in range(5):
+        chunks = sorted(int(name) for name in os.listdir(f"{mount}/c"))
+        assert [number for number in chunks if os.listdir(f"{mount}/c/{number}")] == list(range(len(expected)))
+        for number, data in enumerate(expected):
             with open(f"{mount}/c/{number}/0", "rb") as f:
-                assert blosc.decompress(f.read()) == expected[number]
-    # Of another length, or none at all.
-    with open(f"{mount}/c/4/0", "rb") as f:
-        good = f.read()
-    for number, length in (0, 320), (0, 1281), (4, 1280), (4, 319):
+                assert blosc.decompress(f.read()) == data
+
+    def store(number: int, rows: int, **how) -> None:
+        data = numbers.choice([numbers.randbytes, bytes])(160 * rows)
+        os.makedirs(f"{mount}/c/{number}", exist_ok=True)
+        put(f"{mount}/c/{number}/0", blosc.compress(data, typesize=8), **how)
+        expected[number:number + 1] = [data]
+
+    expected = stored()
+    committed()
+    for _ in range(3):
+        for number in numbers.sample(range(5), 3):
+            store(number, 8 if number < 4 else 2, renamed=number % 2 == 0)
+        committed()
+    # What has no place is told, and what was there stays.
+    for number, nbytes in (0, 320), (0, 1440), (4, 1440), (4, 319):
         with open(f"{mount}/c/{number}/0", "rb") as f:
             before = f.read()
-        bad = blosc.compress(bytes(length), typesize=1)
-        fails(errno.EINVAL, put, f"{mount}/c/{number}/0", bad, durable=True)
+        fails(errno.EINVAL, put, f"{mount}/c/{number}/0", blosc.compress(bytes(nbytes), typesize=1), durable=True)
         put(f"{mount}/c/{number}/0", before, durable=True)
+    with open(f"{mount}/c/4/0", "rb") as f:
+        before = f.read()
     fails(errno.EINVAL, put, f"{mount}/c/4/0", b"no buffer")
-    put(f"{mount}/c/4/0", good, durable=True)
-    fails(errno.EPERM, os.unlink, f"{mount}/c/4/0")
-    fails(errno.EINVAL, os.mkdir, f"{mount}/c/5")
-    fails(errno.EPERM, os.mkdir, f"{mount}/data")
-    fails(errno.EPERM, put, f"{mount}/data", b"")
-    assert stored() == expected
+    put(f"{mount}/c/4/0", before)
+    committed()
+    for name in "data", "data/__9.blp":
+        fails(errno.EPERM if name == "data" else errno.ENOENT, os.mkdir, f"{mount}/{name}")
+    # Longer: the last chunk is filled up first.
+    os.mkdir(f"{mount}/c/5")
+    fails(errno.EINVAL, put, f"{mount}/c/5/0", blosc.compress(bytes(1280), typesize=8), durable=True)
+    os.unlink(f"{mount}/c/5/0")
+    store(4, 5)
+    committed()
+    store(4, 8)
+    store(5, 8, renamed=True)
+    committed()
+    for number in 6, 7, 8:
+        store(number, 8 if number < 8 else 3)
+    committed()
+    # Shorter, from the end.
+    fails(errno.EPERM, os.unlink, f"{mount}/c/3/0")
+    fails(errno.EPERM, os.rename, f"{mount}/c/3/0", f"{mount}/c/3/other")
+    os.unlink(f"{mount}/c/8/0")
+    os.rmdir(f"{mount}/c/8")
+    expected.pop()
+    committed()
+    store(7, 1)
+    committed()
+    for number in 7, 6:
+        os.unlink(f"{mount}/c/{number}/0")
+        expected.pop()
+    store(5, 4)
+    committed()
+    # Removed and made again at once.
+    os.unlink(f"{mount}/c/5/0")
+    store(5, 8)
+    store(6, 2)
+    committed()
+    for number in 6, 5:
+        os.unlink(f"{mount}/c/{number}/0")
+        os.rmdir(f"{mount}/c/{number}")
+        expected.pop()
+    committed()
     # A chunk whose file is missing is made.
     os.unlink(f"{path}/data/__1.blp")
     time.sleep(1.1)
     fails(errno.ENOENT, os.stat, f"{mount}/c/1/0")
-    os.makedirs(f"{mount}/c/1", exist_ok=True)
-    put(f"{mount}/c/1/0", blosc.compress(expected[1], typesize=8), durable=True)
-    assert stored() == expected
-    # What the documents of the source say is what counts.
+    store(1, 8)
+    committed()
+    # What is in data beyond the array is none of it.
+    with open(f"{path}/data/__5.blp", "wb") as f:
+        f.write(SUPERCHUNK + blosc.compress(bytes(1280), typesize=8))
+    time.sleep(1.1)
+    committed()
+    fails(errno.ENOENT, os.stat, f"{mount}/c/5/0")
+    store(5, 8)
+    committed()
+    # The documents are written through.
     with open(f"{mount}/meta/sizes") as f:
         sizes = json.load(f)
-    sizes["shape"] = [40, 20]
-    put(f"{mount}/meta/sizes", json.dumps(sizes).encode())
-    time.sleep(1.1)
-    lengths[4] = 1280
-    expected[4] = numbers.randbytes(1280)
-    put(f"{mount}/c/4/0", blosc.compress(expected[4], typesize=8), durable=True)
-    assert stored() == expected
+    os.unlink(f"{mount}/c/5/0")
+    expected.pop()
+    committed()
+    assert sizes["shape"] == [48, 20]
+    put(f"{mount}/__attrs__", b'{"unit": "nm"}')
+    with open(f"{path}/__attrs__") as f:
+        assert json.load(f) == {"unit": "nm"}
 
 
 def storm(mount: str, log: str, seed: str) -> None:

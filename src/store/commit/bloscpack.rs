@@ -1,11 +1,11 @@
-//! What a commit to Bloscpack files, and to superchunk files, does besides: it looks into the chunks,
-//! which are Blosc buffers, and adds what stands around them there.
+//! What a commit to a Bloscpack file does besides: it looks into the chunks, which are Blosc buffers,
+//! and adds their checksums.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{Commit, Old};
-use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader, SUPERCHUNK_BYTES, superchunk_header};
+use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
 use crate::format::index::ByteRange;
 use crate::format::plan::bloscpack::{NewChunk, OldFile, refused};
 use crate::format::plan::{Blob, Piece, Source};
@@ -14,7 +14,7 @@ use crate::store::blob::bytes_of;
 use crate::store::bloscpack::{Head, View, head};
 use crate::store::content::Content;
 use crate::store::shard::LoadedShard;
-use crate::store::{Container, Damage, ShardStore, SourceArray, StoreError, io_error};
+use crate::store::{Damage, ShardStore, SourceArray, StoreError, io_error};
 
 /// A Bloscpack file as it is.
 pub(super) struct BloscpackFile {
@@ -95,49 +95,6 @@ impl Commit<'_> {
         Ok(changes)
     }
 
-    /// The new file of a chunk that has one of its own. Chunks that hold more or fewer bytes than
-    /// the array has there are left out.
-    pub(super) fn superchunk(
-        &mut self,
-        path: &Path,
-        old: Option<&Old>,
-        members: &mut Vec<(usize, Location)>,
-    ) -> Result<Blob, StoreError> {
-        let decoded = self.only_buffers(path, members)?;
-        let mut expected = members.first().and_then(|(_, location)| self.decoded_bytes(location));
-        if let (None, Some(old)) = (expected, old) {
-            let range = ByteRange { offset: SUPERCHUNK_BYTES as u64, nbytes: BLOSC_BYTES as u64 };
-            let header = bytes_of(&*old.file, range).map_err(io_error(path))?;
-            expected = blosc_header(&header).map(|blosc| blosc.decoded.into());
-        }
-        self.leave_out(path, members, |_, at| {
-            let other = decoded.get(at).map(|nbytes| u64::from(*nbytes)) != expected;
-            other.then_some(
-                "it holds more or fewer bytes than the array has there, before compression",
-            )
-        });
-        let mut file = Blob::of(SUPERCHUNK_BYTES as u64, Source::Bytes(superchunk_header().into()));
-        // Of a chunk that is given twice, the last counts.
-        if let Some((at, _)) = members.last()
-            && let Some(content) = &self.chunks[*at].content
-        {
-            let piece = Piece { nbytes: content.nbytes(), from: Source::Staged(*at) };
-            file.nbytes += piece.nbytes;
-            file.pieces.push(piece);
-        }
-        Ok(file)
-    }
-
-    /// Bytes of a chunk before compression, as the array's shape has it.
-    fn decoded_bytes(&self, location: &Location) -> Option<u64> {
-        let Container::Superchunks { chunk_bytes, last_bytes, .. } = self.array.container else {
-            return None;
-        };
-        let number = location.shard.first()?;
-        let nchunks = self.array.layout.shard_grid.first()?.shards();
-        if number + 1 == nchunks { last_bytes } else { chunk_bytes }
-    }
-
     /// Leaves out what is no Blosc buffer. The others' bytes before compression.
     fn only_buffers(
         &mut self,
@@ -200,7 +157,7 @@ fn number(location: &Location) -> u64 {
 }
 
 /// Bytes of a Blosc buffer before compression, or why it is none.
-fn decoded(content: &Content) -> std::io::Result<Result<u32, &'static str>> {
+pub(super) fn decoded(content: &Content) -> std::io::Result<Result<u32, &'static str>> {
     let mut start = [0; BLOSC_BYTES];
     let read = content.read_at(&mut start, 0)?;
     let blosc =

@@ -35,8 +35,8 @@ enum Target<'a> {
     Shard { extents: Vec<u64>, loaded: Option<&'a LoadedShard>, changes: Changes },
     /// A Bloscpack file.
     Bloscpack { file: BloscpackFile, changes: BTreeMap<u64, NewChunk> },
-    /// A file of one chunk, which is made anew.
-    Superchunk(Blob),
+    /// A file of one chunk, which is made anew, or removed.
+    Superchunk(Option<Blob>),
 }
 
 impl<'a> Commit<'a> {
@@ -258,9 +258,7 @@ impl<'a> Commit<'a> {
             }
             // What is mounted is gone.
             (Container::Bloscpack(_), ..) => Err(StoreError::Changing { shard: path.to_owned() }),
-            (Container::Superchunks { .. }, ..) => {
-                Ok(Target::Superchunk(self.superchunk(path, old, members)?))
-            }
+            (Container::Superchunks { .. }, ..) => Ok(Target::Superchunk(self.superchunk(members))),
         }
     }
 
@@ -276,7 +274,7 @@ impl<'a> Commit<'a> {
             Target::Bloscpack { file, changes } => {
                 plan::bloscpack::plan(&file.as_planned(), changes, policy, facts)
             }
-            Target::Superchunk(file) => Ok(Plan::Rewrite(file.clone())),
+            Target::Superchunk(file) => Ok(file.clone().map_or(Plan::Remove, Plan::Rewrite)),
             Target::Shard { extents, loaded, changes } => {
                 let layout = self.layout(0, extents, coords)?;
                 let old = loaded.and_then(LoadedShard::as_planned);
@@ -351,7 +349,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Writes a shard anew under another name.
-    fn write_new(
+    pub(super) fn write_new(
         &mut self,
         shard: &Path,
         old: Option<&Old>,
