@@ -17,7 +17,7 @@ use shardfs::format::foreign;
 use shardfs::format::plan::Policy;
 use shardfs::store::memory::{Change, Fault, MemoryStorage};
 use shardfs::store::recover::{Found, recover};
-use shardfs::store::{Container, SourceArray, SuperchunkForm};
+use shardfs::store::{Container, SUPERCHUNKS, SourceArray, SuperchunkForm};
 
 const NAME: &str = "file.blp";
 /// Bytes of a chunk before compression.
@@ -488,7 +488,7 @@ fn superchunk_array(rows: u32) -> SourceArray {
     let how = serde_json::json!({"dtype": "int8", "chunklen": FULL});
     let found = foreign::superchunks(&sizes, &how, None, 1, 10).unwrap();
     let (form, extent) = (SuperchunkForm::Single, found.extent);
-    let container = Container::Superchunks { form, extent, grows: true };
+    let container = Container::Superchunks { files: SUPERCHUNKS, form, extent, grows: true };
     SourceArray { id: 1, path: ARRAY.into(), layout: found.array.layout, container }
 }
 

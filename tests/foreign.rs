@@ -339,6 +339,40 @@ fn superchunks_of_many_chunks_are_shown_under_one_numbering() {
     assert_eq!(found.into_keys().collect::<Vec<_>>(), names);
 }
 
+/// As the design document has records: a directory for each field, and one set of documents.
+#[test]
+fn columns_below_data_are_arrays_of_their_own() {
+    let storage = Arc::new(MemoryStorage::default());
+    storage.replace("t/meta/sizes", r#"{"shape": [9], "nbytes": 108, "cbytes": 60}"#);
+    storage.replace(
+        "t/meta/storage",
+        r#"{"dtype": "[('a', '<i4'), ('b', '<f8')]", "chunklen": 4, "dflt": [1, 2]}"#,
+    );
+    let superchunk =
+        |bytes: &[u8]| [&b"blpk\x01\0\0\0\x01\0\0\0\0\0\0\0"[..], &blosc(bytes)].concat();
+    for number in 0..3_u8 {
+        let rows = if number < 2 { 4 } else { 1 };
+        let (a, b) = (vec![number; 4 * rows], vec![number; 8 * rows]);
+        storage.replace(&format!("t/data/a/__{number}.blp"), superchunk(&a));
+        storage.replace(&format!("t/data/b/__{number}.blp"), superchunk(&b));
+    }
+    storage.replace("t/data/b/notes", "text");
+    storage.replace("t/data/other/file", "text");
+    let mut found = shown(&mount(&storage, None).unwrap());
+    for (column, data_type, nbytes) in [("a", "int32", 4), ("b", "float64", 8)] {
+        let zarr = json_of(&mut found, &format!("t/data/{column}/zarr.json"));
+        assert_eq!((&zarr["shape"], &zarr["data_type"]), (&json!([9]), &json!(data_type)));
+        assert_eq!(zarr["fill_value"], json!(if column == "a" { 1 } else { 2 }));
+        for number in 0..3_u8 {
+            let rows = if number < 2 { 4 } else { 1 };
+            let chunk = blosc(&vec![number; nbytes * rows]);
+            assert_eq!(found.remove(&format!("t/data/{column}/c/{number}")), Some(Ok(chunk)));
+        }
+    }
+    let names = ["t/data/b/notes", "t/data/other/file", "t/meta/sizes", "t/meta/storage"];
+    assert_eq!(found.into_keys().collect::<Vec<_>>(), names);
+}
+
 #[test]
 fn a_superchunk_that_is_missing_or_damaged_takes_its_chunk_along_and_no_other() {
     let storage = Arc::new(MemoryStorage::default());

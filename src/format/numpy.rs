@@ -49,9 +49,57 @@ impl DataType {
     }
 }
 
+/// The fields of a data type of records, `[('x', '<i4'), ('y', '<f8')]`, each with its name and its
+/// data type; None for everything else. Nothing is ever evaluated.
+pub fn fields(text: &str) -> Option<Vec<(&str, &str)>> {
+    let mut rest = text.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
+    let mut fields = Vec::new();
+    while !rest.is_empty() {
+        let (name, after) = quoted(rest.strip_prefix('(')?)?;
+        let (data_type, after) = quoted(after.trim_start().strip_prefix(',')?)?;
+        fields.push((name, data_type));
+        rest = after.trim_start().strip_prefix(')')?.trim_start();
+        rest = match rest.strip_prefix(',') {
+            Some(more) => more.trim_start(),
+            None if rest.is_empty() => rest,
+            None => return None,
+        };
+    }
+    (!fields.is_empty()).then_some(fields)
+}
+
+/// A text in quotes, without anything that would have to be unescaped, and what follows it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim_start();
+    let quote = text.chars().next().filter(|quote| "'\"".contains(*quote))?;
+    let (inside, after) = text[1..].split_once(quote)?;
+    (!inside.contains('\\')).then_some((inside, after))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_records() {
+        let two = Some(vec![("x", "<i4"), ("y z", "float64")]);
+        assert_eq!(fields("[('x', '<i4'), (\"y z\",'float64')]"), two);
+        assert_eq!(fields(" [('x', '<i4'), ('y z', 'float64'),] "), two);
+        let refused = [
+            "float64",
+            "[]",
+            "[('x')]",
+            "[('x', [('y', 'i4')])]",
+            "[('x', 'i4') ('y', 'i4')]",
+            "[(f(), 'i4')]",
+            "[('x', 'i4'",
+            "[('\\x', 'i4')]",
+            "[('x', '<i4', (2,))]",
+        ];
+        for text in refused {
+            assert_eq!(fields(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn names_of_numbers() {

@@ -9,6 +9,7 @@ use super::error::{METADATA_FILE, NodeError};
 use crate::format::foreign::{self, ForeignArray, SuperchunkArray};
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::format::numpy;
 use crate::store::bloscpack::{self, View};
 use crate::store::journal::pending;
 use crate::store::recover::record_of;
@@ -98,6 +99,14 @@ pub fn bloscpack_file(
     Ok(Foreign { documents: with_metadata(documents, &array), array, container })
 }
 
+/// What a directory with BLZ's documents is.
+pub enum Superchunks {
+    /// An array.
+    Array(Foreign),
+    /// Columns, each an array in a directory of its own below `data`.
+    Table,
+}
+
 /// The BLZ or bcolz array in a directory.
 ///
 /// Where it is written to, it has room to grow; what there is of it `meta/sizes` tells.
@@ -105,27 +114,91 @@ pub fn superchunks(
     storage: &dyn Storage,
     directory: &Path,
     writable: bool,
-) -> Result<Foreign, NodeError> {
-    let read = |name: &'static str| {
-        let document = document(storage, &directory.join(name));
-        document.map_err(|error| NodeError::Superchunks(name, Box::new(error)))
+) -> Result<Superchunks, NodeError> {
+    let documents = Documents::read(storage, directory)?;
+    let is_column = |name: &str| {
+        let found = storage.stat(&directory.join(SUPERCHUNKS).join(name));
+        found.is_ok_and(|stat| stat.kind == FileKind::Directory)
     };
-    let (sizes, how) = (read(SIZES)?, read(STORAGE)?);
-    let attributes = read(ATTRIBUTES).or_else(|_| read(ATTRIBUTES_TOO)).ok();
-    let (form, chunks_per_file) = form_of(storage, directory)?;
+    if documents.fields().iter().any(|(name, _)| is_column(name)) {
+        return Ok(Superchunks::Table);
+    }
+    let (form, chunks_per_file) = form_of(storage, &directory.join(SUPERCHUNKS))?;
     let grows = writable && form == SuperchunkForm::Single;
     let room = if grows { MOST_SUPERCHUNKS } else { 0 };
-    let SuperchunkArray { array, extent } =
-        foreign::superchunks(&sizes, &how, attributes, chunks_per_file, room)
-            .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
-    let container = Container::Superchunks { form, extent, grows };
-    Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
+    documents.array(SUPERCHUNKS, form, chunks_per_file, room).map(Superchunks::Array)
 }
 
-/// What the files of an array are, and how many chunks the first one has: as many as the others,
+/// The column in a directory below the `data` of a table, in the design document's form; None if it is
+/// none. Columns are of one length, which is why none of them grows.
+pub fn column(
+    storage: &dyn Storage,
+    directory: &Path,
+) -> Option<(Stat, Result<Foreign, NodeError>)> {
+    let name = directory.file_name()?.to_str()?;
+    let table = directory.parent().filter(|data| data.ends_with(SUPERCHUNKS))?.parent()?;
+    let stat = storage.stat(&table.join(SIZES)).ok()?;
+    let mut documents = match Documents::read(storage, table) {
+        Ok(documents) => documents,
+        Err(error) => return Some((stat, Err(error))),
+    };
+    let fields = documents.fields();
+    let number = fields.iter().position(|(field, _)| *field == name)?;
+    let data_type = fields.get(number)?.1.to_owned();
+    *documents.storage.get_mut("dtype")? = data_type.into();
+    if let Some(Value::Array(each)) = documents.storage.get("dflt") {
+        let own = each.get(number).cloned().unwrap_or_default();
+        *documents.storage.get_mut("dflt")? = own;
+    }
+    let found = form_of(storage, directory)
+        .and_then(|(form, chunks_per_file)| documents.array("", form, chunks_per_file, 0));
+    Some((stat, found))
+}
+
+/// The documents of a BLZ or bcolz array.
+struct Documents {
+    sizes: Value,
+    storage: Value,
+    attributes: Option<Value>,
+}
+
+impl Documents {
+    fn read(storage: &dyn Storage, directory: &Path) -> Result<Self, NodeError> {
+        let read = |name: &'static str| {
+            let document = document(storage, &directory.join(name));
+            document.map_err(|error| NodeError::Superchunks(name, Box::new(error)))
+        };
+        let (sizes, storage) = (read(SIZES)?, read(STORAGE)?);
+        let attributes = read(ATTRIBUTES).or_else(|_| read(ATTRIBUTES_TOO)).ok();
+        Ok(Self { sizes, storage, attributes })
+    }
+
+    /// The fields of records: their names and data types.
+    fn fields(&self) -> Vec<(&str, &str)> {
+        let data_type = self.storage.get("dtype").and_then(Value::as_str);
+        data_type.and_then(numpy::fields).unwrap_or_default()
+    }
+
+    fn array(
+        self,
+        files: &'static str,
+        form: SuperchunkForm,
+        chunks_per_file: u64,
+        room: u64,
+    ) -> Result<Foreign, NodeError> {
+        let Self { sizes, storage, attributes } = self;
+        let SuperchunkArray { array, extent } =
+            foreign::superchunks(&sizes, &storage, attributes, chunks_per_file, room)
+                .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
+        let container = Container::Superchunks { files, form, extent, grows: room > 0 };
+        Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
+    }
+}
+
+/// What the files in a directory are, and how many chunks the first one has: as many as the others,
 /// but for the last.
-fn form_of(storage: &dyn Storage, directory: &Path) -> Result<(SuperchunkForm, u64), NodeError> {
-    let many = directory.join(SUPERCHUNKS).join(SuperchunkForm::Many.name(0));
+fn form_of(storage: &dyn Storage, files: &Path) -> Result<(SuperchunkForm, u64), NodeError> {
+    let many = files.join(SuperchunkForm::Many.name(0));
     let Ok(stat) = storage.stat(&many) else { return Ok((SuperchunkForm::Single, 1)) };
     let file = storage.open(&many)?;
     let view = View::now(&*file, stat.size);
@@ -171,6 +244,8 @@ pub fn is_hidden(container: &Container, name: &OsStr) -> bool {
     match container {
         Container::Shards => false,
         Container::Bloscpack(_) => true,
-        Container::Superchunks { .. } => name == SUPERCHUNKS,
+        // The files of a column are in its own directory.
+        Container::Superchunks { files: "", .. } => name.as_encoded_bytes().starts_with(b"__"),
+        Container::Superchunks { files, .. } => name == *files,
     }
 }

@@ -9,7 +9,9 @@ use std::collections::HashMap;
 
 use super::FsConfig;
 use super::error::{METADATA_FILE, NodeError};
-use super::foreign::{Foreign, Format, bloscpack_file, is_hidden, superchunks};
+use super::foreign::{
+    Foreign, Format, Superchunks, bloscpack_file, column, is_hidden, superchunks,
+};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
@@ -276,8 +278,22 @@ impl Nodes {
             && let Ok(stat) = self.storage.stat(&directory.join(SIZES))
         {
             let fail = |error| (Some(stat), error);
-            let found = superchunks(&*self.storage, directory, self.recovers).map_err(fail)?;
-            return self.foreign(directory, found, stat, checked).map_err(fail);
+            return match superchunks(&*self.storage, directory, self.recovers).map_err(fail)? {
+                Superchunks::Array(found) => {
+                    self.foreign(directory, found, stat, checked).map_err(fail)
+                }
+                Superchunks::Table => {
+                    let (kind, stat) = (NodeKind::AsStored, Some(stat));
+                    Ok(Node { kind, document: None, extra: Vec::new(), stat, checked })
+                }
+            };
+        }
+        if self.may_be(Format::Blz)
+            && stat.as_ref().is_err_and(is_absent)
+            && let Some((stat, found)) = column(&*self.storage, directory)
+        {
+            let fail = |error| (Some(stat), error);
+            return self.foreign(directory, found.map_err(fail)?, stat, checked).map_err(fail);
         }
         let stat = match stat {
             Ok(stat) => stat,

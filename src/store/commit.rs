@@ -38,7 +38,7 @@ use super::lock::{ShardLock, note_locks};
 use super::recover::{Found, recover_locked};
 use super::shard::ShardId;
 use super::storage::{Stat, StorageFile, Timestamp};
-use super::{Container, ShardStore, SourceArray, SuperchunkForm, lock};
+use super::{Container, ShardStore, SourceArray, lock};
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::journal::{Record, ShardRecord};
@@ -172,7 +172,7 @@ impl ShardStore {
         match array.container {
             Container::Shards => has_checksums_only(),
             Container::Bloscpack(_) => true,
-            Container::Superchunks { form, .. } => form == SuperchunkForm::Single,
+            Container::Superchunks { grows, .. } => grows,
         }
     }
 

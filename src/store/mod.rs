@@ -78,8 +78,10 @@ pub enum Container {
     Shards,
     /// One shard: the Bloscpack file of that name.
     Bloscpack(OsString),
-    /// Numbered files in the directory `data` (BLZ, bcolz).
+    /// Numbered files (BLZ, bcolz).
     Superchunks {
+        /// The directory that they are in, from the array's own.
+        files: &'static str,
         /// What they are called, and what is in them.
         form: SuperchunkForm,
         /// How long the array was when its documents were read.
@@ -119,9 +121,9 @@ impl SourceArray {
         match &self.container {
             Container::Shards => self.layout.keys.chunk_key(shard).into(),
             Container::Bloscpack(name) => name.into(),
-            Container::Superchunks { form, .. } => {
+            Container::Superchunks { files, form, .. } => {
                 let number = shard.first().copied().unwrap_or(0);
-                Path::new(SUPERCHUNKS).join(form.name(number))
+                Path::new(files).join(form.name(number))
             }
         }
     }
