@@ -99,34 +99,27 @@ pub fn bloscpack_file(
     Ok(Foreign { documents: with_metadata(documents, &array), array, container })
 }
 
-/// What a directory with BLZ's documents is.
-pub enum Superchunks {
-    /// An array.
-    Array(Foreign),
-    /// Columns, each an array in a directory of its own below `data`.
-    Table,
-}
-
-/// The BLZ or bcolz array in a directory.
+/// The BLZ or bcolz array in a directory; None if it holds columns, each an array in a directory of
+/// its own below `data`.
 ///
 /// Where it is written to, it has room to grow; what there is of it `meta/sizes` tells.
 pub fn superchunks(
     storage: &dyn Storage,
     directory: &Path,
     writable: bool,
-) -> Result<Superchunks, NodeError> {
+) -> Result<Option<Foreign>, NodeError> {
     let documents = Documents::read(storage, directory)?;
     let is_column = |name: &str| {
         let found = storage.stat(&directory.join(SUPERCHUNKS).join(name));
         found.is_ok_and(|stat| stat.kind == FileKind::Directory)
     };
     if documents.fields().iter().any(|(name, _)| is_column(name)) {
-        return Ok(Superchunks::Table);
+        return Ok(None);
     }
     let (form, chunks_per_file) = form_of(storage, &directory.join(SUPERCHUNKS))?;
     let grows = writable && form == SuperchunkForm::Single;
     let room = if grows { MOST_SUPERCHUNKS } else { 0 };
-    documents.array(SUPERCHUNKS, form, chunks_per_file, room).map(Superchunks::Array)
+    documents.array(SUPERCHUNKS, form, chunks_per_file, room).map(Some)
 }
 
 /// The column in a directory below the `data` of a table, in the design document's form; None if it is

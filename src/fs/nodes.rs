@@ -9,9 +9,7 @@ use std::collections::HashMap;
 
 use super::FsConfig;
 use super::error::{METADATA_FILE, NodeError};
-use super::foreign::{
-    Foreign, Format, Superchunks, bloscpack_file, column, is_hidden, superchunks,
-};
+use super::foreign::{Foreign, Format, bloscpack_file, column, is_hidden, superchunks};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
@@ -72,6 +70,13 @@ pub struct Node {
     checked: Instant,
 }
 
+impl Node {
+    /// One that has no documents but the source's.
+    fn plain(kind: NodeKind, stat: Option<Stat>, checked: Instant) -> Self {
+        Self { kind, document: None, extra: Vec::new(), stat, checked }
+    }
+}
+
 /// What the view shows at a path.
 pub enum At {
     /// A document in another form than the source's, or one that the source has not; with the
@@ -93,7 +98,7 @@ pub struct Nodes {
     level: Option<usize>,
     immutable: bool,
     /// Whether it is written to: then interrupted commits are completed or taken back.
-    recovers: bool,
+    writable: bool,
     trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
     arrays: RwLock<HashMap<InodeRange, Arc<ArrayView>>>,
@@ -109,7 +114,7 @@ impl Nodes {
             format: config.format,
             level: config.level,
             immutable,
-            recovers: config.writable,
+            writable: config.writable,
             trusted,
             cache: Mutex::new(ByteCache::new(NODE_CACHE_BYTES)),
             arrays: RwLock::default(),
@@ -146,9 +151,7 @@ impl Nodes {
                 };
                 let document = shown(&document);
                 log::warn!("{document}: {error}; the node is shown as stored, without its data");
-                let node =
-                    Node { kind: NodeKind::Bad, document: None, extra: Vec::new(), stat, checked };
-                Ok(self.keep(directory, node))
+                Ok(self.keep(directory, Node::plain(NodeKind::Bad, stat, checked)))
             }
         }
     }
@@ -266,45 +269,13 @@ impl Nodes {
         checked: Instant,
     ) -> Result<Node, (Option<Stat>, NodeError)> {
         let path = self.document_path(directory).map_err(|error| (None, error.into()))?;
-        if let (Some(file), Ok(stat)) = (&self.file, &stat)
-            && path == Path::new(file)
-        {
-            let fail = |error| (Some(*stat), error);
-            let found = bloscpack_file(&*self.storage, file, stat, self.recovers).map_err(fail)?;
-            return self.foreign(directory, found, *stat, checked).map_err(fail);
-        }
-        if self.may_be(Format::Blz)
-            && stat.as_ref().is_err_and(is_absent)
-            && let Ok(stat) = self.storage.stat(&directory.join(SIZES))
-        {
-            let fail = |error| (Some(stat), error);
-            return match superchunks(&*self.storage, directory, self.recovers).map_err(fail)? {
-                Superchunks::Array(found) => {
-                    self.foreign(directory, found, stat, checked).map_err(fail)
-                }
-                Superchunks::Table => {
-                    let (kind, stat) = (NodeKind::AsStored, Some(stat));
-                    Ok(Node { kind, document: None, extra: Vec::new(), stat, checked })
-                }
-            };
-        }
-        if self.may_be(Format::Blz)
-            && stat.as_ref().is_err_and(is_absent)
-            && let Some((stat, found)) = column(&*self.storage, directory)
-        {
-            let fail = |error| (Some(stat), error);
-            return self.foreign(directory, found.map_err(fail)?, stat, checked).map_err(fail);
+        if let Some(node) = self.load_foreign(directory, &path, &stat, checked) {
+            return node;
         }
         let stat = match stat {
             Ok(stat) => stat,
             Err(error) if is_absent(&error) && is_gone(&*self.storage, &path) => {
-                return Ok(Node {
-                    kind: NodeKind::Inherited,
-                    document: None,
-                    extra: Vec::new(),
-                    stat: None,
-                    checked,
-                });
+                return Ok(Node::plain(NodeKind::Inherited, None, checked));
             }
             Err(error) => return Err((None, error.into())),
         };
@@ -315,8 +286,7 @@ impl Nodes {
         let dialect = Dialect::of(&path);
         let is_draft = || draft2022::is_hierarchy(&document).map_err(|e| fail(e.into()));
         if dialect == Dialect::V3 && self.may_be(Format::Draft2022) && is_draft()? {
-            let (kind, stat) = (NodeKind::Draft2022, Some(stat));
-            return Ok(Node { kind, document: None, extra: Vec::new(), stat, checked });
+            return Ok(Node::plain(NodeKind::Draft2022, Some(stat), checked));
         }
         let shown = show(document, self.level, dialect).map_err(|e| fail(e.into()))?;
         let (kind, document) = match shown {
@@ -331,6 +301,39 @@ impl Nodes {
         };
         let document = document.map(|document| json::to_text(&document).into());
         Ok(Node { kind, document, extra: Vec::new(), stat: Some(stat), checked })
+    }
+
+    /// The node of another format that is at a directory, if there is one. `document` is the path of
+    /// its document, and `stat` what the source says of that.
+    fn load_foreign(
+        &self,
+        directory: &Path,
+        document: &Path,
+        stat: &std::io::Result<Stat>,
+        checked: Instant,
+    ) -> Option<Result<Node, (Option<Stat>, NodeError)>> {
+        let storage = &*self.storage;
+        let (stat, found) = match (&self.file, stat) {
+            (Some(file), Ok(stat)) if document == Path::new(file) => {
+                (*stat, bloscpack_file(storage, file, stat, self.writable).map(Some))
+            }
+            (_, Err(error)) if is_absent(error) && self.may_be(Format::Blz) => {
+                match storage.stat(&directory.join(SIZES)) {
+                    Ok(stat) => (stat, superchunks(storage, directory, self.writable)),
+                    Err(_) => {
+                        let (stat, found) = column(storage, directory)?;
+                        (stat, found.map(Some))
+                    }
+                }
+            }
+            _ => return None,
+        };
+        let node = match found {
+            Ok(Some(found)) => self.foreign(directory, found, stat, checked),
+            Ok(None) => Ok(Node::plain(NodeKind::AsStored, Some(stat), checked)),
+            Err(error) => Err(error),
+        };
+        Some(node.map_err(|error| (Some(stat), error)))
     }
 
     /// A node of another format.
@@ -390,7 +393,7 @@ impl Nodes {
                 None => {
                     let (id, path) = (inodes.id(), directory.to_owned());
                     let source = SourceArray { id, path, layout, container };
-                    if self.recovers {
+                    if self.writable {
                         // What an interrupted mount has left comes first.
                         if let Err(error) = recover(&*self.storage, directory) {
                             log::error!("{}: {error}", shown(directory));

@@ -31,7 +31,7 @@ pub struct OldFile<'a> {
     /// First byte after everything but chunks.
     pub body: u64,
     /// The chunks by their numbers; those that cannot be given are missing. Without checksums.
-    pub chunks: BTreeMap<u64, ByteRange>,
+    pub chunks: &'a BTreeMap<u64, ByteRange>,
     /// How many there are, those included that cannot be given.
     pub nchunks: u64,
     /// Bytes of the last one before compression.
@@ -254,14 +254,22 @@ mod tests {
     use super::*;
     use crate::format::digest::Digest;
 
-    /// Three chunks of 20 bytes with checksums of 4, and so many bytes reserved after each.
-    fn old(header: &Header, reserved: u64) -> OldFile<'_> {
+    /// Three chunks of 20 bytes, with checksums of 4 and so many bytes reserved after each.
+    fn three(reserved: u64) -> BTreeMap<u64, ByteRange> {
         let range = |slot| (slot, ByteRange { offset: 72 + slot * (24 + reserved), nbytes: 20 });
+        (0..3).map(range).collect()
+    }
+
+    fn old<'a>(
+        header: &'a Header,
+        chunks: &'a BTreeMap<u64, ByteRange>,
+        reserved: u64,
+    ) -> OldFile<'a> {
         OldFile {
             header,
             offsets: Some(32),
             body: 72,
-            chunks: (0..3).map(range).collect(),
+            chunks,
             nchunks: 3,
             last_decoded: Some(100),
             size: 72 + 3 * (24 + reserved),
@@ -288,8 +296,8 @@ mod tests {
 
     /// Where a plan writes within the file, and how long that is then; None for a new file.
     fn written(reserved: u64, new: &[(u64, u64)]) -> Option<(Vec<(u64, u64)>, u64)> {
-        let header = HEADER;
-        let old = old(&header, reserved);
+        let (header, chunks) = (HEADER, three(reserved));
+        let old = old(&header, &chunks, reserved);
         match plan(&old, &changes(new), Policy::InPlace, Facts::default()).unwrap() {
             Plan::Journal(update) => {
                 let place = |write: &Write| (write.offset, write.blob.nbytes);
@@ -328,15 +336,15 @@ mod tests {
     fn chunks_are_appended_with_their_offsets_and_a_header_that_counts_them() {
         let places = vec![(0, 32), (56, 16), (144, 24), (168, 34)];
         assert_eq!(written(0, &[(3, 20), (4, 30)]), Some((places, 202)));
-        let header = HEADER;
-        let after = old(&header, 0).header_with(&changes(&[(3, 20), (4, 30)]));
+        let (header, chunks) = (HEADER, three(0));
+        let after = old(&header, &chunks, 0).header_with(&changes(&[(3, 20), (4, 30)]));
         assert_eq!((after.nchunks, after.rest), (Some(5), 0));
     }
 
     #[test]
     fn what_is_overwritten_is_recorded_and_nothing_else() {
-        let header = HEADER;
-        let old = old(&header, 0);
+        let (header, chunks) = (HEADER, three(0));
+        let old = old(&header, &chunks, 0);
         let Plan::Journal(update) =
             plan(&old, &changes(&[(2, 50), (3, 9)]), Policy::Append, Facts::default()).unwrap()
         else {
@@ -349,7 +357,8 @@ mod tests {
     #[test]
     fn a_file_whose_number_of_chunks_is_not_known_ends_with_its_last_chunk() {
         let header = Header { nchunks: None, options: 0, rest: 0, ..HEADER };
-        let old = OldFile { offsets: None, ..old(&header, 0) };
+        let chunks = three(0);
+        let old = OldFile { offsets: None, ..old(&header, &chunks, 0) };
         let new = changes(&[(2, 16)]);
         let plan = plan(&old, &new, Policy::InPlace, Facts::default()).unwrap();
         assert!(matches!(plan, Plan::Rewrite(blob) if blob.nbytes == 72 + 24 + 24 + 20));
@@ -357,18 +366,18 @@ mod tests {
 
     #[test]
     fn chunks_that_have_bytes_in_common_are_taken_apart_in_a_new_file() {
-        let header = HEADER;
-        let mut old = old(&header, 0);
-        old.chunks.insert(2, ByteRange { offset: 100, nbytes: 20 });
+        let (header, mut chunks) = (HEADER, three(0));
+        chunks.insert(2, ByteRange { offset: 100, nbytes: 20 });
+        let old = old(&header, &chunks, 0);
         let plan = plan(&old, &changes(&[(2, 20)]), Policy::InPlace, Facts::default()).unwrap();
         assert!(matches!(plan, Plan::Rewrite(_)));
     }
 
     #[test]
     fn a_chunk_that_cannot_be_given_stops_the_commit_unless_it_is_replaced() {
-        let header = HEADER;
-        let mut old = old(&header, 0);
-        old.chunks.remove(&1);
+        let (header, mut chunks) = (HEADER, three(0));
+        chunks.remove(&1);
+        let old = old(&header, &chunks, 0);
         let plan = |new: &[(u64, u64)]| plan(&old, &changes(new), Policy::Auto, Facts::default());
         assert!(matches!(plan(&[(0, 20)]), Err(PlanError::Entry { slot: 1, .. })));
         assert!(matches!(plan(&[(1, 20)]), Ok(Plan::Rewrite(_))));
@@ -376,8 +385,8 @@ mod tests {
 
     #[test]
     fn chunks_without_a_place_are_refused() {
-        let header = HEADER;
-        let old = old(&header, 0);
+        let (header, chunks) = (HEADER, three(0));
+        let old = old(&header, &chunks, 0);
         let refused = |new: &[(u64, u32)]| -> Vec<u64> {
             refused(&old, &new.iter().copied().collect()).into_keys().collect()
         };

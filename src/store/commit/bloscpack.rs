@@ -31,7 +31,7 @@ impl BloscpackFile {
             header: &self.head.header,
             offsets: self.head.offsets,
             body: self.head.body,
-            chunks: self.chunks.clone(),
+            chunks: &self.chunks,
             nchunks: self.nchunks,
             last_decoded: self.last_decoded,
             size: self.size,
