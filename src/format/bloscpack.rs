@@ -49,7 +49,7 @@ pub const METADATA_HEADER_BYTES: usize = 32;
 /// Length of a Blosc buffer's header.
 pub const BLOSC_BYTES: usize = 16;
 /// A Blosc buffer may hold no more, in bytes.
-const MAX_BLOSC: u32 = i32::MAX as u32 - 16;
+pub const MAX_BLOSC: u32 = i32::MAX as u32 - 16;
 /// Length of an offset.
 pub const OFFSET_BYTES: u64 = 8;
 /// Metadata may be no longer, in bytes, stored and decoded.

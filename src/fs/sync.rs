@@ -46,12 +46,11 @@ impl Fs {
     fn check_chunks(&self, file: &LiveFile) -> Result<()> {
         let names = file.state().names.clone();
         for name in names {
-            let waiting = {
-                let names = self.overlay()?.names();
-                let name =
-                    names.get(&name).and_then(|name| name.place.clone().zip(name.stage.clone()));
-                name.and_then(|(place, stage)| Some((place, stage.change?.content?)))
-            };
+            let waiting = self.overlay()?.names().get(&name).and_then(|name| {
+                let place = name.place.as_ref();
+                let place = place.filter(|place| !ShardStore::has_holes(&place.array.source))?;
+                Some((place.clone(), name.stage.as_ref()?.change.as_ref()?.content.clone()?))
+            });
             if let Some((place, content)) = waiting {
                 ShardStore::check_chunk(&place.array.source, &place.coords, &content)?;
             }

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use super::{Blob, Facts, Plan, PlanError, Policy, Source, Update, Write, end, overlap};
-use crate::format::bloscpack::{HEADER_BYTES, Header, OFFSET_BYTES};
+use crate::format::bloscpack::{HEADER_BYTES, Header, MAX_BLOSC, OFFSET_BYTES};
 use crate::format::index::{ByteRange, EntryError};
 use crate::format::limits::MAX_INDEX_BYTES;
 
@@ -58,7 +58,10 @@ pub fn refused(old: &OldFile<'_>, new: &BTreeMap<u64, u32>) -> BTreeMap<u64, &'s
     let mut refused = BTreeMap::new();
     for (&slot, &decoded) in new {
         let is_short = full.is_some_and(|full| decoded < full);
-        let why = if full.is_some_and(|full| decoded > full) {
+        // The header has no number for what is neither.
+        let why = if !(1..=MAX_BLOSC).contains(&decoded) {
+            Some("it holds no bytes, or more than any Blosc buffer may, before compression")
+        } else if full.is_some_and(|full| decoded > full) {
             Some("it holds more bytes than a chunk of this file may, before compression")
         } else if slot > nchunks {
             Some("chunks before it are missing: chunks are appended one after the other")
@@ -396,5 +399,12 @@ mod tests {
         assert_eq!(refused(&[(4, 100)]), [4], "one before it is missing");
         assert_eq!(refused(&[(2, 50), (3, 100)]), [3], "the last one is not full");
         assert_eq!(refused(&[(3, 50), (4, 100)]), [4], "neither is this");
+        assert_eq!(refused(&[(2, 0)]), [2], "a header that says 0 cannot be read");
+        let header = Header { chunk_size: None, last_chunk: None, nchunks: Some(0), ..HEADER };
+        let empty = OldFile { header: &header, nchunks: 0, last_decoded: None, ..old.clone() };
+        for impossible in [0, 1 << 31, u32::MAX] {
+            let refused = super::refused(&empty, &BTreeMap::from([(0, impossible)]));
+            assert_eq!(refused.len(), 1, "{impossible}");
+        }
     }
 }
