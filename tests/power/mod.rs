@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
+pub mod blosc;
 pub mod disk;
 pub mod parse;
 
