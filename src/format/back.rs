@@ -134,7 +134,7 @@ fn named(value: &Value) -> Value {
 }
 
 /// Whether two values are the same, numbers by their value.
-fn same(a: &Value, b: &Value) -> bool {
+pub(super) fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {
             a == b

@@ -39,7 +39,7 @@ pub enum Separator {
 }
 
 impl Separator {
-    fn as_char(self) -> char {
+    pub(super) fn as_char(self) -> char {
         match self {
             Self::Slash => '/',
             Self::Dot => '.',

@@ -40,6 +40,11 @@ pub fn to_text(value: &Value) -> Vec<u8> {
     text.into_bytes()
 }
 
+/// The word that a string of a parsed document stands in for, or the string itself.
+pub fn bare_word(text: &str) -> &str {
+    text.strip_prefix("\0shardfs ").unwrap_or(text)
+}
+
 /// The document with the first of each pair replaced by the second wherever it begins outside of
 /// strings, or None if there is none.
 fn replaced(bytes: &[u8], pairs: &[(&str, &str)]) -> Option<Vec<u8>> {

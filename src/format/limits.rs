@@ -23,3 +23,9 @@ pub const MAX_LISTED_SLOTS: u64 = 1 << 61;
 
 /// Runs of equal edge lengths along one axis of a rectilinear chunk grid.
 pub const MAX_GRID_RUNS: usize = 1 << 20;
+
+/// Length of one item of an array, in bytes: a text or bytes of a fixed length.
+pub const MAX_ITEM_BYTES: usize = 1 << 20;
+
+/// Length of a decoded chunk.
+pub const MAX_DECODED_BYTES: usize = 1 << 30;

@@ -107,6 +107,24 @@ impl ShardedArray {
         Ok(Some(sharded))
     }
 
+    /// The layout of an array that is not sharded: each file is one chunk, encoded by `chain`.
+    pub fn unsharded(document: &Value, chain: Vec<Codec>) -> Result<Self, MetadataError> {
+        let array = ArrayMetadata::parse(document)?;
+        let equal = |edges: &Edges| match edges {
+            Edges::Equal(edge) => Ok(*edge),
+            Edges::Runs(_) => Err(MetadataError::invalid("chunk_grid", "regular")),
+        };
+        let shards = PlainShards {
+            keys: array.keys,
+            chunk_shape: array.grid.iter().map(equal).collect::<Result<_, _>>()?,
+            chunks_per_shard: vec![1; array.shape.len()],
+            shape: array.shape,
+            index_codecs: IndexCodecs::BARE,
+            index_location: IndexLocation::End,
+        };
+        Ok(Self { view_codecs: chain, ..Self::plain(shards)? })
+    }
+
     /// The layout of an array of plain shards.
     pub fn plain(shards: PlainShards) -> Result<Self, MetadataError> {
         let PlainShards { keys, shape, chunk_shape, chunks_per_shard, .. } = shards;

@@ -1,0 +1,285 @@
+//! Fill values: one item from its JSON form. Zarr core 3.1, "Fill value".
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use half::{bf16, f16};
+use serde_json::Value;
+
+use super::{DataType, Float, Kind};
+use crate::format::json::bare_word;
+
+/// NumPy's "not a time".
+const NAT: i64 = i64::MIN;
+
+impl DataType {
+    /// One item, little-endian; None if `value` is no value of the type.
+    pub(super) fn item(&self, value: &Value) -> Option<Vec<u8>> {
+        match self.kind {
+            Kind::Bool => match value {
+                Value::Bool(truth) => Some(vec![u8::from(*truth)]),
+                _ => whole(value, 0, 1, 1),
+            },
+            Kind::Int(bits) => {
+                let most = i128::from(i64::MAX >> (64 - bits));
+                let mut item = whole(value, -most - 1, most, self.nbytes)?;
+                if bits < 8 {
+                    // In memory the bits above the type's own are zeros.
+                    item[0] &= (1 << bits) - 1;
+                }
+                Some(item)
+            }
+            Kind::Uint(bits) => whole(value, 0, i128::from(u64::MAX >> (64 - bits)), self.nbytes),
+            Kind::Float(format) => float(value, format),
+            Kind::Complex(format) => match value.as_array()?.as_slice() {
+                [real, imaginary] => {
+                    Some([float(real, format)?, float(imaginary, format)?].concat())
+                }
+                _ => None,
+            },
+            Kind::Raw => raw(value, self.nbytes).filter(|item| item.len() == self.nbytes),
+            Kind::Bytes => padded(raw(value, self.nbytes)?, self.nbytes),
+            Kind::Time(..) => match value {
+                Value::String(text) if text == "NaT" => Some(NAT.to_le_bytes().to_vec()),
+                _ => whole(value, i64::MIN.into(), i64::MAX.into(), 8),
+            },
+            Kind::Utf32 => {
+                let text = value.as_str()?;
+                if text.len() > self.nbytes {
+                    return None;
+                }
+                let points = text.chars().flat_map(|point| u32::from(point).to_le_bytes());
+                padded(points.collect(), self.nbytes)
+            }
+        }
+    }
+}
+
+/// A whole number in a range as `nbytes` bytes; some writers write it as `4.0`.
+fn whole(value: &Value, least: i128, most: i128, nbytes: usize) -> Option<Vec<u8>> {
+    let number = value.as_number()?;
+    let exact = number.as_i128().or_else(|| {
+        // 2^53: every whole number below is exact.
+        let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15)?;
+        #[allow(clippy::cast_possible_truncation, reason = "a small whole number")]
+        Some(float as i128)
+    })?;
+    (least..=most).contains(&exact).then(|| exact.to_le_bytes()[..nbytes].to_vec())
+}
+
+/// A floating-point number: a number, a word, or the digits of its bit pattern, most significant
+/// first.
+fn float(value: &Value, format: Float) -> Option<Vec<u8>> {
+    let number = match value {
+        Value::Number(number) => number.as_f64()?,
+        Value::String(text) => match bare_word(text) {
+            "NaN" => f64::NAN,
+            "Infinity" => f64::INFINITY,
+            "-Infinity" => f64::NEG_INFINITY,
+            text => return pattern(text, format),
+        },
+        _ => return None,
+    };
+    Some(match format {
+        Float::Binary64 => number.to_le_bytes().to_vec(),
+        Float::Binary32 => narrow(number).to_le_bytes().to_vec(),
+        Float::Binary16 => f16::from_f32(odd(number)).to_le_bytes().to_vec(),
+        Float::Bfloat16 => bf16::from_f32(odd(number)).to_le_bytes().to_vec(),
+        // What zero is does not need an encoder; the rest is written as a pattern.
+        Float::Small(_, true) if number.to_bits() == 0 => vec![0],
+        Float::Small(..) => return None,
+    })
+}
+
+fn pattern(text: &str, format: Float) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix("0x")?;
+    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if digits.len() != 2 * format.nbytes() || !plain {
+        return None;
+    }
+    let bits = u64::from_str_radix(digits, 16).ok()?;
+    match format {
+        Float::Small(width, _) if bits >> width != 0 => None,
+        _ => Some(bits.to_le_bytes()[..format.nbytes()].to_vec()),
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "rounding is what it is for")]
+fn narrow(number: f64) -> f32 {
+    number as f32
+}
+
+/// Rounded to odd, so that rounding it once more to a narrower format gives what rounding the
+/// number itself would.
+fn odd(number: f64) -> f32 {
+    let near = narrow(number);
+    let bits = near.to_bits();
+    if number.is_nan() || f64::from(near) == number || bits & 1 == 1 {
+        return near;
+    }
+    // Neighbours in bits are neighbours in magnitude; an even pattern of zero has only one.
+    f32::from_bits(if f64::from(near).abs() < number.abs() { bits + 1 } else { bits - 1 })
+}
+
+/// Bytes as a list of their values or in base64, no more than `most` of them.
+fn raw(value: &Value, most: usize) -> Option<Vec<u8>> {
+    match value {
+        Value::Array(items) if items.len() <= most => {
+            let byte = |item: &Value| item.as_u64().and_then(|byte| u8::try_from(byte).ok());
+            items.iter().map(byte).collect()
+        }
+        Value::String(text) if text.len() / 4 <= most => STANDARD.decode(text).ok(),
+        _ => None,
+    }
+}
+
+fn padded(mut item: Vec<u8>, nbytes: usize) -> Option<Vec<u8>> {
+    (item.len() <= nbytes).then(|| {
+        item.resize(nbytes, 0);
+        item
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::json;
+
+    fn of(data_type: &Value) -> DataType {
+        DataType::parse(data_type).unwrap()
+    }
+
+    fn fill(name: &str, value: &Value) -> Vec<u8> {
+        of(&json!(name)).fill_value(Some(value)).unwrap()
+    }
+
+    #[test]
+    fn nothing_and_null_are_zeros() {
+        let float = of(&json!("complex64"));
+        assert_eq!(float.fill_value(None).unwrap(), [0; 8]);
+        assert_eq!(float.fill_value(Some(&Value::Null)).unwrap(), [0; 8]);
+    }
+
+    #[test]
+    fn whole_numbers_are_exact() {
+        let most = json::parse(b"18446744073709551615").unwrap();
+        assert_eq!(fill("uint64", &most), [255; 8]);
+        assert_eq!(fill("int64", &json!(i64::MIN)), i64::MIN.to_le_bytes());
+        assert_eq!(fill("uint16", &json!(0x1234)), [0x34, 0x12]);
+        assert_eq!(fill("int16", &json!(-2.0)), [0xfe, 0xff]);
+        assert_eq!(fill("int4", &json!(-1)), [0x0f]);
+        assert_eq!(fill("int2", &json!(-2)), [2]);
+        assert_eq!(fill("uint4", &json!(15)), [15]);
+        assert_eq!(fill("bool", &json!(true)), [1]);
+        assert_eq!(fill("bool", &json!(0)), [0]);
+    }
+
+    #[test]
+    fn floats_are_numbers_words_and_patterns() {
+        assert_eq!(fill("float32", &json!(0.1)), 0.1_f32.to_le_bytes());
+        assert_eq!(fill("float64", &json!(-0.0)), (-0.0_f64).to_le_bytes());
+        assert_eq!(fill("float32", &json!("NaN")), [0, 0, 0xc0, 0x7f]);
+        assert_eq!(fill("float32", &json::parse(b"NaN").unwrap()), [0, 0, 0xc0, 0x7f]);
+        assert_eq!(fill("float16", &json!("NaN")), [0, 0x7e]);
+        assert_eq!(fill("bfloat16", &json!("NaN")), [0xc0, 0x7f]);
+        assert_eq!(fill("float16", &json!("-Infinity")), [0, 0xfc]);
+        assert_eq!(fill("bfloat16", &json!("Infinity")), [0x80, 0x7f]);
+        assert_eq!(fill("float32", &json!("0x7fc00001")), [1, 0, 0xc0, 0x7f]);
+        assert_eq!(fill("float64", &json!("0x8000000000000000")), (-0.0_f64).to_le_bytes());
+        assert_eq!(fill("bfloat16", &json!("0x3F80")), [0x80, 0x3f]);
+        assert_eq!(fill("float8_e4m3", &json!("0x7c")), [0x7c]);
+        assert_eq!(fill("float8_e4m3", &json!(0.0)), [0]);
+        assert_eq!(fill("float4_e2m1fn", &json!("0x0f")), [0x0f]);
+        let complex = fill("complex64", &json!([1.0, "0x7fc00000"]));
+        assert_eq!(complex, [0, 0, 0x80, 0x3f, 0, 0, 0xc0, 0x7f]);
+    }
+
+    #[test]
+    fn narrow_floats_are_rounded_once() {
+        // Just above the middle of 1 and the next number: what a float32 in between loses.
+        let above = 1.0 + 2_f64.powi(-11) + 2_f64.powi(-50);
+        assert_eq!(fill("float16", &json!(above)), 0x3c01_u16.to_le_bytes());
+        assert_eq!(fill("float16", &json!(1.0 + 2_f64.powi(-11))), 0x3c00_u16.to_le_bytes());
+        let above = 1.0 + 2_f64.powi(-8) + 2_f64.powi(-50);
+        assert_eq!(fill("bfloat16", &json!(above)), 0x3f81_u16.to_le_bytes());
+        assert_eq!(fill("float16", &json!(1e300)), 0x7c00_u16.to_le_bytes());
+        assert_eq!(fill("bfloat16", &json!(-1e300)), 0xff80_u16.to_le_bytes());
+        assert_eq!(fill("float16", &json!(1e-300)), [0, 0]);
+        assert_eq!(fill("float16", &json!(65519.99)), 0x7bff_u16.to_le_bytes());
+    }
+
+    #[test]
+    fn bytes_texts_and_times() {
+        let with = |name: &str, length: u32| {
+            of(&json!({"name": name, "configuration": {"length_bytes": length}}))
+        };
+        assert_eq!(fill("r24", &json!([1, 2, 255])), [1, 2, 255]);
+        assert_eq!(fill("r24", &json!("AQL/")), [1, 2, 255]);
+        let bytes = with("null_terminated_bytes", 4);
+        assert_eq!(bytes.fill_value(Some(&json!("YWI="))).unwrap(), b"ab\0\0");
+        let text = with("fixed_length_utf32", 8);
+        assert_eq!(text.fill_value(Some(&json!("é"))).unwrap(), [0xe9, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(text.fill_value(Some(&json!("abc"))).is_err());
+        let time = of(
+            &json!({"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}),
+        );
+        assert_eq!(time.fill_value(Some(&json!("NaT"))).unwrap(), NAT.to_le_bytes());
+        assert_eq!(time.fill_value(Some(&json!(-1))).unwrap(), [255; 8]);
+    }
+
+    #[test]
+    fn what_is_no_value_of_the_type_is_refused() {
+        let refused = [
+            ("bool", json!(2)),
+            ("bool", json!("true")),
+            ("uint8", json!(256)),
+            ("uint8", json!(-1)),
+            ("int8", json!(128)),
+            ("int4", json!(8)),
+            ("uint2", json!(4)),
+            ("int32", json!(1.5)),
+            ("int32", json!("1")),
+            ("float32", json!("nan")),
+            ("float32", json!("0x7fc0")),
+            ("float32", json!("0x+fc00000")),
+            ("float32", json!([1])),
+            ("float8_e5m2", json!(1.0)),
+            ("float8_e5m2", json!(-0.0)),
+            ("float8_e8m0fnu", json!(0.0)),
+            ("float4_e2m1fn", json!("0x10")),
+            ("complex64", json!(1.0)),
+            ("complex64", json!([1.0])),
+            ("r16", json!([1])),
+            ("r16", json!([1, 2, 3])),
+            ("r16", json!([1, 256])),
+            ("r16", json!("A")),
+        ];
+        for (name, value) in refused {
+            let error = of(&json!(name)).fill_value(Some(&value)).unwrap_err().to_string();
+            assert_eq!(error, format!("fill_value {value} is no {name}"));
+        }
+        let long = of(&json!("r16")).fill_value(Some(&json!("A".repeat(5000)))).unwrap_err();
+        assert!(long.to_string().len() < 80);
+        assert!(of(&json!("float64")).fill_value(Some(&json::parse(b"1e999").unwrap())).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn rounding_to_odd_keeps_what_is_exact(bits: u16) {
+            let half = f16::from_bits(bits);
+            prop_assume!(!half.is_nan());
+            prop_assert_eq!(f16::from_f32(odd(half.to_f64())), half);
+            // The middle of two neighbours goes to the even one, anything beside it to its side.
+            let next = f16::from_bits(bits.wrapping_add(1));
+            prop_assume!(half.is_finite() && next.is_finite() && bits != 0x7fff);
+            let middle = (half.to_f64() + next.to_f64()) / 2.0;
+            prop_assume!(middle != 0.0);
+            let even = if bits & 1 == 0 { half } else { next };
+            prop_assert_eq!(f16::from_f32(odd(middle)), even);
+            let beyond = f64::from_bits(middle.to_bits() + 1);
+            prop_assert_eq!(f16::from_f32(odd(beyond)), next);
+        }
+    }
+}

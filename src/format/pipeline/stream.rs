@@ -1,0 +1,181 @@
+//! Compressors of streams: gzip, zlib, zstd, LZ4.
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+
+use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use zstd::zstd_safe::{self, CCtx, CParameter, DCtx};
+
+use super::error::{DecodeError, EncodeError};
+
+thread_local! {
+    // Making a context costs more than decompressing a small chunk.
+    static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    static COMPRESSOR: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
+}
+
+/// What zstd says if the frames hold more than there is room for.
+const NO_ROOM: &str = "Destination buffer is too small";
+
+/// Decompresses zstd frames that hold exactly as much as `out`.
+pub fn unzstd(frames: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+    let limit = out.len() as u64;
+    let result = DECOMPRESSOR.with_borrow_mut(|context| {
+        let context = match context {
+            Some(context) => context,
+            None => context.insert(DCtx::try_create()?),
+        };
+        Some(context.decompress(out, frames))
+    });
+    match result {
+        Some(Ok(found)) => DecodeError::check_length(found, out.len()),
+        Some(Err(code)) => Err(match zstd_safe::get_error_name(code) {
+            NO_ROOM => match zstd_safe::get_frame_content_size(frames) {
+                Ok(Some(found)) if found > limit => DecodeError::Length { found, expected: limit },
+                _ => DecodeError::TooLong { limit },
+            },
+            reason => DecodeError::stream("zstd", reason),
+        }),
+        None => Err(DecodeError::stream("zstd", "no memory for a context")),
+    }
+}
+
+/// Decompresses zstd frames that hold at most `limit` bytes.
+pub fn unzstd_at_most(frames: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+    let decoder = zstd::stream::read::Decoder::with_buffer(frames);
+    at_most(decoder.map_err(|error| DecodeError::stream("zstd", error))?, "zstd", limit)
+}
+
+/// Compresses into one frame that tells its length.
+pub fn zstd(bytes: &[u8], level: i32, checksum: bool) -> Result<Vec<u8>, EncodeError> {
+    let result = COMPRESSOR.with_borrow_mut(|context| {
+        let context = match context {
+            Some(context) => context,
+            None => context.insert(CCtx::try_create()?),
+        };
+        let mut frame = Vec::with_capacity(zstd_safe::compress_bound(bytes.len()));
+        let compressed = context
+            .set_parameter(CParameter::CompressionLevel(level))
+            .and_then(|_| context.set_parameter(CParameter::ChecksumFlag(checksum)))
+            .and_then(|_| context.compress2(&mut frame, bytes));
+        Some(compressed.map(|_| frame))
+    });
+    match result {
+        Some(Ok(frame)) => Ok(frame),
+        Some(Err(code)) => Err(EncodeError::stream("zstd", zstd_safe::get_error_name(code))),
+        None => Err(EncodeError::stream("zstd", "no memory for a context")),
+    }
+}
+
+/// Decompresses gzip members that hold exactly as much as `out`.
+pub fn ungzip(members: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+    exactly(MultiGzDecoder::new(members), "gzip", out).map(|_| ())
+}
+
+/// Decompresses gzip members that hold at most `limit` bytes.
+pub fn ungzip_at_most(members: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+    at_most(MultiGzDecoder::new(members), "gzip", limit)
+}
+
+/// Compresses into one member.
+pub fn gzip(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
+    let level = flate2::Compression::new(level);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 2), level);
+    let finished = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    finished.map_err(|error| EncodeError::stream("gzip", error))
+}
+
+/// Decompresses a zlib stream that holds exactly as much as `out`.
+pub fn unzlib(stream: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+    let decoder = exactly(ZlibDecoder::new(stream), "zlib", out)?;
+    nothing_follows(&decoder)
+}
+
+/// Decompresses a zlib stream that holds at most `limit` bytes.
+pub fn unzlib_at_most(stream: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+    let mut decoder = ZlibDecoder::new(stream);
+    let decoded = at_most(&mut decoder, "zlib", limit)?;
+    nothing_follows(&decoder).map(|()| decoded)
+}
+
+fn nothing_follows(decoder: &ZlibDecoder<&[u8]>) -> Result<(), DecodeError> {
+    match decoder.get_ref().len() {
+        0 => Ok(()),
+        more => Err(DecodeError::stream("zlib", format!("{more} bytes follow its end"))),
+    }
+}
+
+/// Compresses into a zlib stream.
+pub fn zlib(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
+    let level = flate2::Compression::new(level);
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::with_capacity(bytes.len() / 2), level);
+    let finished = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    finished.map_err(|error| EncodeError::stream("zlib", error))
+}
+
+/// The length that an LZ4 block holds, in front of it, and the block.
+fn lz4_parts(bytes: &[u8]) -> Result<(usize, &[u8]), DecodeError> {
+    let Some((length, block)) = bytes.split_first_chunk::<4>() else {
+        return Err(DecodeError::TooShort { codec: "lz4", found: bytes.len() });
+    };
+    let length = usize::try_from(u32::from_le_bytes(*length));
+    Ok((length.unwrap_or(usize::MAX), block))
+}
+
+/// Decompresses an LZ4 block, its length in front, that holds exactly as much as `out`.
+pub fn unlz4(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+    let (length, block) = lz4_parts(bytes)?;
+    DecodeError::check_length(length, out.len())?;
+    match lz4_flex::block::decompress_into(block, out) {
+        Ok(found) => DecodeError::check_length(found, out.len()),
+        Err(lz4_flex::block::DecompressError::OutputTooSmall { .. }) => {
+            Err(DecodeError::TooLong { limit: out.len() as u64 })
+        }
+        Err(error) => Err(DecodeError::stream("lz4", error)),
+    }
+}
+
+/// Decompresses an LZ4 block, its length in front, that holds at most `limit` bytes.
+pub fn unlz4_at_most(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+    let (length, _) = lz4_parts(bytes)?;
+    if length as u64 > limit {
+        return Err(DecodeError::TooLong { limit });
+    }
+    let mut out = vec![0; length];
+    unlz4(bytes, &mut out).map(|()| out)
+}
+
+/// Compresses into an LZ4 block with its length in front.
+pub fn lz4(bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
+    if i32::try_from(bytes.len()).is_err() {
+        return Err(EncodeError::stream("lz4", format!("{} bytes are too many", bytes.len())));
+    }
+    Ok(lz4_flex::block::compress_prepend_size(bytes))
+}
+
+/// Fills `out` and expects the end of the stream, checksums and all, right behind it.
+fn exactly<R: Read>(mut decoder: R, codec: &'static str, out: &mut [u8]) -> Result<R, DecodeError> {
+    let bad = |error| DecodeError::stream(codec, error);
+    let mut filled = 0;
+    while filled < out.len() {
+        match decoder.read(&mut out[filled..]).map_err(bad)? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    DecodeError::check_length(filled, out.len())?;
+    match decoder.read(&mut [0]).map_err(bad)? {
+        0 => Ok(decoder),
+        _ => Err(DecodeError::TooLong { limit: out.len() as u64 }),
+    }
+}
+
+fn at_most(decoder: impl Read, codec: &'static str, limit: u64) -> Result<Vec<u8>, DecodeError> {
+    let mut decoded = Vec::new();
+    let read = decoder.take(limit.saturating_add(1)).read_to_end(&mut decoded);
+    read.map_err(|error| DecodeError::stream(codec, error))?;
+    if decoded.len() as u64 > limit {
+        return Err(DecodeError::TooLong { limit });
+    }
+    Ok(decoded)
+}

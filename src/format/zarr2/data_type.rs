@@ -1,0 +1,157 @@
+//! Data types by NumPy's names, and fill values as Zarr v2 spells them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use half::f16;
+use serde_json::{Number, Value, json};
+
+use super::NoForm;
+use crate::format::back::same;
+use crate::format::data_type::DataType;
+
+/// A data type that Zarr v2 has a name for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataType2 {
+    name: String,
+    items: Items,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Items {
+    /// All of one size.
+    Fixed(DataType),
+    /// Texts of any length.
+    Texts,
+    /// Bytes of any length.
+    Bytes,
+}
+
+impl DataType2 {
+    /// Reads the `data_type` of an array.
+    pub fn parse(value: Option<&Value>) -> Result<Self, NoForm> {
+        let name = value.and_then(|value| value.as_str().or_else(|| value.get("name")?.as_str()));
+        let name = name.unwrap_or_default();
+        let none = || NoForm::DataType(name.to_owned());
+        let items = match (name, value) {
+            ("string", _) => Items::Texts,
+            ("variable_length_bytes" | "bytes", _) => Items::Bytes,
+            (_, Some(value)) => Items::Fixed(DataType::parse(value).map_err(|_| none())?),
+            (_, None) => return Err(none()),
+        };
+        let data_type = Self { name: name.to_owned(), items };
+        // NumPy calls many a number bytes without a meaning, if it does not know it.
+        let raw = name == "raw_bytes" || name.starts_with('r');
+        if data_type.letter() == 'V' && !raw { Err(none()) } else { Ok(data_type) }
+    }
+
+    /// Its name in Zarr v3.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The `dtype` in Zarr v2.
+    pub fn descr(&self, big_endian: bool) -> String {
+        match &self.items {
+            Items::Fixed(data_type) => data_type.descr(big_endian),
+            Items::Texts | Items::Bytes => "|O".to_owned(),
+        }
+    }
+
+    /// The letter of NumPy's name.
+    fn letter(&self) -> char {
+        self.descr(false).chars().nth(1).unwrap_or('V')
+    }
+
+    /// The filter that makes bytes of items of any length.
+    pub fn object_codec(&self) -> Option<&'static str> {
+        match self.items {
+            Items::Fixed(_) => None,
+            Items::Texts => Some("vlen-utf8"),
+            Items::Bytes => Some("vlen-bytes"),
+        }
+    }
+
+    /// A fill value as Zarr v2 spells it; numbers keep their text.
+    pub fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoForm> {
+        let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Value::Null) };
+        let fill = match &self.items {
+            Items::Texts => value.is_string().then(|| value.clone()),
+            // zarr-python 2 would fill with the text, whatever it stands for.
+            Items::Bytes => is_empty(value).then(|| "".into()),
+            Items::Fixed(data_type) => {
+                let item = data_type.fill_value(Some(value)).ok();
+                item.and_then(|item| self.spelled(value, &item))
+            }
+        };
+        fill.ok_or_else(|| NoForm::FillValue {
+            value: value.to_string().chars().take(40).collect(),
+            data_type: self.name.clone(),
+        })
+    }
+
+    /// The fill value that stands for `item` and is `value` in Zarr v3.
+    fn spelled(&self, value: &Value, item: &[u8]) -> Option<Value> {
+        Some(match self.letter() {
+            'b' => json!(item.first() != Some(&0)),
+            'u' => json!(u64::from_le_bytes(extended(item, 0)?)),
+            'i' => {
+                let negative = item.last().is_some_and(|byte| *byte >= 0x80);
+                json!(i64::from_le_bytes(extended(item, if negative { 0xff } else { 0 })?))
+            }
+            'M' | 'm' => json!(i64::from_le_bytes(extended(item, 0)?)),
+            'f' => float(value, item)?,
+            'c' => {
+                let (re, im) = item.split_at_checked(item.len() / 2)?;
+                json!([float(value.get(0)?, re)?, float(value.get(1)?, im)?])
+            }
+            'U' => value.clone(),
+            'S' => {
+                let end = item.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                STANDARD.encode(&item[..end]).into()
+            }
+            _ => STANDARD.encode(item).into(),
+        })
+    }
+
+    /// Whether two fill values in the spelling of Zarr v2 stand for the same item: zarr-python 2
+    /// writes `0.1` of 32 bits as `0.10000000149011612`.
+    pub fn same_fill(&self, a: &Value, b: &Value) -> bool {
+        match &self.items {
+            Items::Fixed(data_type) if !a.is_null() && !b.is_null() => {
+                let item = |value| data_type.fill_value(Some(value)).ok();
+                item(a).is_some_and(|a| Some(a) == item(b))
+            }
+            _ => same(a, b),
+        }
+    }
+}
+
+/// Whether no bytes at all are meant, as Base64 or as a list of numbers.
+fn is_empty(value: &Value) -> bool {
+    value.as_str().is_some_and(str::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// A whole number's bytes with those that it lacks.
+fn extended(item: &[u8], missing: u8) -> Option<[u8; 8]> {
+    let mut bytes = [missing; 8];
+    bytes.get_mut(..item.len())?.copy_from_slice(item);
+    Some(bytes)
+}
+
+/// A floating-point number: its text, or a word for what is no number. Only the digits of a bit
+/// pattern have neither.
+fn float(value: &Value, item: &[u8]) -> Option<Value> {
+    if value.is_number() {
+        return Some(value.clone());
+    }
+    let number = match *item {
+        [a, b] => f16::from_le_bytes([a, b]).to_f64(),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
+        _ => f64::from_le_bytes(item.try_into().ok()?),
+    };
+    Some(match Number::from_f64(number) {
+        Some(number) => Value::Number(number),
+        None if number.is_nan() => "NaN".into(),
+        None => if number > 0.0 { "Infinity" } else { "-Infinity" }.into(),
+    })
+}
