@@ -152,7 +152,7 @@ impl Filesystem for Floor {
         if self.flags.immutable {
             reply.error(Errno::ENOSYS);
         } else {
-            reply.opened(FileHandle(0), self.flags.opened(true, false));
+            reply.opened(FileHandle(0), self.flags.opened(shardfs::fs::Pages::Kept, false));
         }
     }
 
@@ -231,7 +231,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             immutable: args.options.as_deref() == Some("immutable"),
             writable: false,
         },
-        tree: ChunkTree::new(keys, grid)?,
+        tree: ChunkTree::new(keys, "", grid)?,
         content: (0..args.chunk_bytes).map(|n| (n % 251) as u8).collect(),
         copy_from: args.copy_from.map(File::open).transpose()?,
         created: SystemTime::now(),

@@ -14,7 +14,9 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::fs::{Attr, Caller, DirEntry, Entry, Fs, FsError, Listing, OpenHow, SetAttr, now};
+use crate::fs::{
+    Attr, Caller, DirEntry, Entry, Fs, FsError, Listing, OpenHow, Pages, SetAttr, Views, now,
+};
 use crate::store::TRUSTED;
 use crate::store::storage::{FileKind, Timestamp};
 
@@ -33,8 +35,10 @@ thread_local! {
 
 /// A filesystem that fuser can serve.
 pub struct Adapter {
-    fs: Arc<Fs>,
+    views: Arc<Views>,
     flags: KernelFlags,
+    /// Extended attributes are answered.
+    xattr: bool,
 }
 
 /// What the kernel is told about a mount as a whole. Benchmarks that compare with a mount use the
@@ -74,19 +78,26 @@ impl KernelFlags {
     }
 
     /// Flags of an open file. Who writes is told of errors when it is closed.
-    pub fn opened(self, cached: bool, write: bool) -> FopenFlags {
-        let cached =
-            if cached { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_DIRECT_IO };
-        if write { cached } else { cached | FopenFlags::FOPEN_NOFLUSH }
+    pub fn opened(self, pages: Pages, write: bool) -> FopenFlags {
+        let flags = match pages {
+            Pages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
+            Pages::Dropped => FopenFlags::empty(),
+            Pages::Bypassed => FopenFlags::FOPEN_DIRECT_IO,
+        };
+        if write { flags } else { flags | FopenFlags::FOPEN_NOFLUSH }
     }
 }
 
 impl Adapter {
-    /// Serves `fs`.
-    pub fn new(fs: Arc<Fs>) -> Self {
-        let config = fs.config();
-        let flags = KernelFlags { immutable: config.store.immutable, writable: config.writable };
-        Self { fs, flags }
+    /// Serves `views`.
+    pub fn new(views: Arc<Views>) -> Self {
+        let configs = || views.all().iter().map(|fs| fs.config());
+        let flags = KernelFlags {
+            immutable: configs().any(|config| config.store.immutable),
+            writable: configs().any(|config| config.writable),
+        };
+        let xattr = configs().any(|config| config.xattr);
+        Self { views, flags, xattr }
     }
 
     fn lasting(&self, lasting: bool) -> Duration {
@@ -95,7 +106,7 @@ impl Adapter {
 
     fn errno(&self, error: &FsError) -> Errno {
         if !matches!(error, FsError::NotFound | FsError::NoAttribute) {
-            self.fs.stats().operations.errors.count();
+            self.views.stats().operations.errors.count();
             log::debug!("{error}");
         }
         Errno::from_i32(error.errno())
@@ -118,13 +129,41 @@ impl Adapter {
         }
     }
 
-    fn read_into(&self, ino: u64, handle: Option<u64>, offset: u64, size: u32, reply: ReplyData) {
+    /// Does something in the view that an inode is of, by its number there.
+    fn on<T>(
+        &self,
+        ino: INodeNo,
+        act: impl FnOnce(&Fs, u64) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let place = self.views.at(ino.0)?;
+        act(place.fs, place.ino)
+    }
+
+    /// The same where it leads to a node.
+    fn entry_on(
+        &self,
+        ino: INodeNo,
+        act: impl FnOnce(&Fs, u64) -> Result<Entry, FsError>,
+    ) -> Result<Entry, FsError> {
+        let place = self.views.at(ino.0)?;
+        Ok(place.entry(act(place.fs, place.ino)?))
+    }
+
+    fn read_into(
+        &self,
+        ino: INodeNo,
+        handle: Option<u64>,
+        offset: u64,
+        size: u32,
+        reply: ReplyData,
+    ) {
         BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            match self.fs.read(ino, handle, offset, &mut buffer[..size]) {
+            let read = self.on(ino, |fs, ino| fs.read(ino, handle, offset, &mut buffer[..size]));
+            match read {
                 Ok(read) => reply.data(&buffer[..read]),
                 Err(error) => reply.error(self.errno(&error)),
             }
@@ -139,7 +178,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.fs.lookup(parent.0, name) {
+        match self.views.lookup(parent.0, name) {
             Ok(Some(entry)) => {
                 let lasting = self.lasting(entry.lasting);
                 reply.entry(&lasting, &file_attr(&entry.attr), Generation(entry.generation));
@@ -151,7 +190,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
-        self.fs.forget(ino.0, lookups);
+        self.views.forget(ino.0, lookups);
     }
 
     fn getattr(
@@ -161,14 +200,14 @@ impl Filesystem for Adapter {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        match self.fs.getattr(ino.0, self.handle(handle)) {
+        match self.views.getattr(ino.0, self.handle(handle)) {
             Ok((attr, lasting)) => reply.attr(&self.lasting(lasting), &file_attr(&attr)),
             Err(error) => reply.error(self.errno(&error)),
         }
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.fs.readlink(ino.0) {
+        match self.on(ino, Fs::readlink) {
             Ok(target) => reply.data(target.as_encoded_bytes()),
             Err(error) => reply.error(self.errno(&error)),
         }
@@ -180,9 +219,9 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         let how = open_how(flags.0);
-        match self.fs.open_for(ino.0, how) {
+        match self.on(ino, |fs, ino| fs.open_for(ino, how)) {
             Ok(opened) => {
-                let flags = self.flags.opened(opened.cached, how.write);
+                let flags = self.flags.opened(opened.pages, how.write);
                 reply.opened(FileHandle(opened.handle), flags);
             }
             Err(error) => reply.error(self.errno(&error)),
@@ -200,7 +239,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.read_into(ino.0, self.handle(Some(handle)), offset, size, reply);
+        self.read_into(ino, self.handle(Some(handle)), offset, size, reply);
     }
 
     fn flush(
@@ -214,21 +253,24 @@ impl Filesystem for Adapter {
         if !self.flags.writable {
             return reply.error(Errno::ENOSYS);
         }
-        self.reply_empty(self.fs.flush(ino.0, handle.0), reply);
+        self.reply_empty(self.on(ino, |fs, ino| fs.flush(ino, handle.0)), reply);
     }
 
     fn release(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.release(handle.0);
-        reply.ok();
+        let released = self.on(ino, |fs, _ino| {
+            fs.release(handle.0);
+            Ok(())
+        });
+        self.reply_empty(released, reply);
     }
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -247,7 +289,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listed = self.fs.readdir(ino.0, offset, Listing::Names, &mut |entry| {
+        let listed = self.views.readdir(ino.0, offset, Listing::Names, &mut |entry| {
             full(reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), entry.name))
         });
         match listed {
@@ -264,7 +306,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = self.fs.readdir(ino.0, offset, Listing::Entries, &mut |item| {
+        let listed = self.views.readdir(ino.0, offset, Listing::Entries, &mut |item| {
             let (attr, generation, lasting) = match &item.entry {
                 Some(Entry { attr, generation, lasting }) => {
                     (file_attr(attr), *generation, self.lasting(*lasting))
@@ -281,7 +323,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        match self.fs.space() {
+        match self.views.space() {
             Ok(space) => reply.statfs(
                 space.blocks,
                 space.free,
@@ -304,20 +346,20 @@ impl Filesystem for Adapter {
         size: u32,
         reply: ReplyXattr,
     ) {
-        if !self.fs.config().xattr {
+        if !self.xattr {
             return reply.error(Errno::ENOSYS);
         }
-        match self.fs.getxattr(ino.0, name) {
+        match self.on(ino, |fs, ino| fs.getxattr(ino, name)) {
             Ok(value) => reply_xattr(&value, size, reply),
             Err(error) => reply.error(self.errno(&error)),
         }
     }
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        if !self.fs.config().xattr {
+        if !self.xattr {
             return reply.error(Errno::ENOSYS);
         }
-        match self.fs.listxattr(ino.0) {
+        match self.on(ino, Fs::listxattr) {
             Ok(names) => reply_xattr(&names, size, reply),
             Err(error) => reply.error(self.errno(&error)),
         }
@@ -370,7 +412,11 @@ impl Filesystem for Adapter {
     ) {
         let (atime, mtime) = (atime.map(timestamp), mtime.map(timestamp));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
-        match self.fs.setattr(ino.0, self.handle(handle), &set) {
+        let place = self.views.at(ino.0);
+        let done = place.and_then(|place| {
+            Ok(place.attr(place.fs.setattr(place.ino, self.handle(handle), &set)?))
+        });
+        match done {
             Ok(attr) => reply.attr(&self.lasting(true), &file_attr(&attr)),
             Err(error) => reply.error(self.errno(&error)),
         }
@@ -390,10 +436,10 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EPERM);
         }
         let how = OpenHow { write: true, exclusive: true, truncate: false };
-        let made = self.fs.create(parent.0, name, mode & !umask, how, caller(request));
-        let made = made.map(|(entry, opened)| {
-            self.fs.release(opened.handle);
-            entry
+        let made = self.entry_on(parent, |fs, parent| {
+            let (entry, opened) = fs.create(parent, name, mode & !umask, how, caller(request))?;
+            fs.release(opened.handle);
+            Ok(entry)
         });
         self.reply_entry(made, reply);
     }
@@ -407,15 +453,17 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.reply_entry(self.fs.mkdir(parent.0, name, mode & !umask, caller(request)), reply);
+        let made = self
+            .entry_on(parent, |fs, parent| fs.mkdir(parent, name, mode & !umask, caller(request)));
+        self.reply_entry(made, reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.reply_empty(self.fs.unlink(parent.0, name), reply);
+        self.reply_empty(self.on(parent, |fs, parent| fs.unlink(parent, name)), reply);
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.reply_empty(self.fs.rmdir(parent.0, name), reply);
+        self.reply_empty(self.on(parent, |fs, parent| fs.rmdir(parent, name)), reply);
     }
 
     fn symlink(
@@ -426,7 +474,8 @@ impl Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        self.reply_entry(self.fs.symlink(parent.0, name, target), reply);
+        let made = self.entry_on(parent, |fs, parent| fs.symlink(parent, name, target));
+        self.reply_entry(made, reply);
     }
 
     fn rename(
@@ -443,8 +492,12 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         }
         let no_replace = flags.contains(RenameFlags::RENAME_NOREPLACE);
-        let renamed = self.fs.rename((parent.0, name), (new_parent.0, new_name), no_replace);
-        self.reply_empty(renamed, reply);
+        let rename = || {
+            let (from, to) = (self.views.at(parent.0)?, self.views.at(new_parent.0)?);
+            from.check_same(&to)?;
+            from.fs.rename((from.ino, name), (to.ino, new_name), no_replace)
+        };
+        self.reply_empty(rename(), reply);
     }
 
     fn link(
@@ -455,7 +508,12 @@ impl Filesystem for Adapter {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.reply_entry(self.fs.link(ino.0, parent.0, name), reply);
+        let link = || {
+            let (file, parent) = (self.views.at(ino.0)?, self.views.at(parent.0)?);
+            file.check_same(&parent)?;
+            Ok(parent.entry(parent.fs.link(file.ino, parent.ino, name)?))
+        };
+        self.reply_entry(link(), reply);
     }
 
     fn create(
@@ -469,10 +527,15 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let how = open_how(flags);
-        match self.fs.create(parent.0, name, mode & !umask, how, caller(request)) {
+        let created = self.views.at(parent.0).and_then(|place| {
+            let created = place.fs.create(place.ino, name, mode & !umask, how, caller(request));
+            created.map(|(entry, opened)| (place.entry(entry), opened))
+        });
+        match created {
             Ok((entry, opened)) => {
-                let (lasting, generation) = (self.lasting(true), Generation(entry.generation));
-                let flags = self.flags.opened(opened.cached, how.write);
+                let lasting = self.lasting(entry.lasting);
+                let generation = Generation(entry.generation);
+                let flags = self.flags.opened(opened.pages, how.write);
                 let handle = FileHandle(opened.handle);
                 reply.created(&lasting, &file_attr(&entry.attr), generation, handle, flags);
             }
@@ -492,7 +555,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.fs.write(ino.0, handle.0, offset, data) {
+        match self.on(ino, |fs, ino| fs.write(ino, handle.0, offset, data)) {
             // Requests are shorter than that.
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(error) => reply.error(self.errno(&error)),
@@ -511,7 +574,7 @@ impl Filesystem for Adapter {
             // Nothing waits to be written. The kernel asks no more and tells the caller so.
             return reply.error(Errno::ENOSYS);
         }
-        self.reply_empty(self.fs.fsync(ino.0, handle.0), reply);
+        self.reply_empty(self.on(ino, |fs, ino| fs.fsync(ino, handle.0)), reply);
     }
 
     fn fsyncdir(
@@ -525,7 +588,7 @@ impl Filesystem for Adapter {
         if !self.flags.writable {
             return reply.error(Errno::ENOSYS);
         }
-        self.reply_empty(self.fs.fsyncdir(ino.0), reply);
+        self.reply_empty(self.views.fsyncdir(ino.0), reply);
     }
 
     fn fallocate(

@@ -65,6 +65,18 @@ counters! {
 }
 
 counters! {
+    /// Chunks that were decoded to show their items.
+    Decoded {
+        /// Chunks decoded.
+        chunks,
+        /// Bytes of them after decoding.
+        bytes,
+        /// Chunks that were still kept when they were wanted.
+        hits,
+    }
+}
+
+counters! {
     /// What was asked of the source.
     Source {
         /// Files opened.
@@ -127,6 +139,8 @@ pub struct Stats {
     pub source: Source,
     /// Shard indexes.
     pub indexes: Indexes,
+    /// Decoded chunks.
+    pub decoded: Decoded,
     /// Commits.
     pub commits: Commits,
 }
@@ -138,6 +152,7 @@ impl Stats {
             "operations": self.operations.to_json(),
             "source": self.source.to_json(),
             "indexes": self.indexes.to_json(),
+            "decoded": self.decoded.to_json(),
             "commits": self.commits.to_json(),
         })
     }

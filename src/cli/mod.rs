@@ -9,6 +9,7 @@ mod recover;
 mod size;
 mod sync;
 mod umount;
+mod views;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -37,7 +38,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Mount(mount::Args),
+    Mount(Box<mount::Args>),
     #[command(alias = "unmount")]
     Umount(umount::Args),
     Sync(sync::Args),
@@ -53,7 +54,7 @@ pub fn run() -> ExitCode {
         parse::<mount::HelperArgs>(name, arguments).and_then(mount::run_helper)
     } else {
         parse::<Cli>(name, arguments).and_then(|cli| match cli.command {
-            Command::Mount(args) => mount::run(args),
+            Command::Mount(args) => mount::run(*args),
             Command::Umount(args) => umount::run(&args),
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),

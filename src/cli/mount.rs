@@ -11,12 +11,14 @@ use super::exit::Failure;
 use super::logging::{self, Destination};
 use super::options::{MountOptions, format, policy, seconds};
 use super::size;
-use crate::fs::{Fs, SourceError, shown};
+use super::views::ViewArgs;
+use crate::fs::{Fs, SourceError, View, Views, shown};
 use crate::fuse::Adapter;
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
+use crate::store::storage::Storage;
 
 const OPTIONS_HELP: &str = "\
 Options of -o:
@@ -33,6 +35,11 @@ Options of -o:
   umask=OCTAL         permission bits to take away
   immutable           nobody changes the source while it is mounted: nothing is looked at twice
   format=FORMAT       as --format
+  view=VIEW           as --view; several, separated by a colon: view=zarr2:npy
+  endian=ORDER        as --endian
+  edge=HOW            as --edge
+  missing=HOW         as --missing
+  keep_fill           as --keep-fill
   level=N             which chunks of nested sharding to show: 1 the outermost, 0 the shards
                       themselves; the innermost if not given
   pad_edge            the last chunk of Bloscpack, BLZ and bcolz is as long as the others, as readers
@@ -41,6 +48,7 @@ Options of -o:
   fsname=NAME         name of the source in /proc/mounts
   threads=N           threads that answer requests
   cache_size=BYTES    as --cache-size
+  decoded_size=BYTES  as --decoded-size
   decode_limit=BYTES  as --decode-limit
 
 Exit codes: 0 mounted and answering; 1 wrong usage; 2 system error; 32 mount failure.
@@ -49,6 +57,7 @@ Examples:
   shardfs mount volume.zarr /mnt/volume
   shardfs mount -o immutable,allow_other /data/hierarchy.zarr /mnt/h
   shardfs mount --rw volume.zarr /mnt/volume       chunk files can be written
+  shardfs mount --view zarr2,flat volume.zarr /mnt/volume   for readers of Zarr v2 and of plain files
   shardfs mount -f -v volume.zarr /mnt/volume      stay in front and tell more";
 
 /// Mount a sharded array or a hierarchy of arrays; every inner chunk becomes a file
@@ -72,6 +81,8 @@ pub(super) struct Args {
     /// Longest shard that is decoded as a whole, where shards are compressed [default: 1G]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     decode_limit: Option<u64>,
+    #[command(flatten)]
+    views: ViewArgs,
     /// What SOURCE is: zarr, draft2022, bloscpack or blz [default: auto, by what is in it]
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
@@ -130,6 +141,7 @@ pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
     let mut options = MountOptions::parse(&args.options)?;
     // Writing must be asked for in a way that mount(8) does not add by itself.
     options.fs.writable = asks_for_writing(&args.options);
+    options.check_views()?;
     let job = Job { options, log_file: None, verbose: args.verbose, foreground: false };
     if args.fake { Ok(()) } else { job.run(&args.source, &args.mountpoint) }
 }
@@ -145,6 +157,8 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     if let Some(name) = &args.format {
         options.fs.format = format(name)?;
     }
+    args.views.apply(&mut options)?;
+    options.check_views()?;
     let writing = &mut options.fs.writing;
     writing.policy = args.update.map_or(Ok(writing.policy), |update| policy(&update))?;
     writing.dirty_limit = args.dirty_limit.unwrap_or(writing.dirty_limit);
@@ -201,21 +215,20 @@ impl Job {
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;
         let spec = MountSpec {
-            name: options.name.unwrap_or_else(|| source.display().to_string()),
+            name: options.name.clone().unwrap_or_else(|| source.display().to_string()),
             mountpoint,
             access: options.access,
             threads: options.threads.unwrap_or_else(usual_threads).max(1),
             writable: options.fs.writable,
         };
         options.fs.writing.unsaved = unsaved_directory();
-        let fs = Fs::new(Arc::new(storage), options.fs, Arc::clone(&stats)).map_err(failed)?;
-        let fs = Arc::new(fs);
-        let mounted = mount::mount(Adapter::new(Arc::clone(&fs)), &spec)?;
-        let committing = spec.writable.then(|| {
-            let fs = Arc::clone(&fs);
-            std::thread::spawn(move || fs.commit_at_intervals())
-        });
-        let finish = finisher(Arc::clone(&fs));
+        let views = views(&Arc::new(storage), &options, &stats).map_err(failed)?;
+        let views = Arc::new(Views::new(views));
+        let mounted = mount::mount(Adapter::new(Arc::clone(&views)), &spec)?;
+        let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();
+        let committing: Vec<_> =
+            writable.map(|fs| std::thread::spawn(move || fs.commit_at_intervals())).collect();
+        let finish = finisher(views);
         mounted.serve(stats, Arc::clone(&finish), || {
             log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
             if !foreground && let Err(error) = background::report_ready() {
@@ -223,8 +236,8 @@ impl Job {
             }
         })?;
         finish();
-        // It has ended, or ends now.
-        committing.map(std::thread::JoinHandle::join);
+        // They have ended, or end now.
+        committing.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         Ok(())
     }
@@ -259,15 +272,38 @@ fn unsaved_directory() -> PathBuf {
     state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved").join(name)
 }
 
+/// The views that the options ask for.
+fn views(
+    storage: &Arc<LocalStorage>,
+    options: &MountOptions,
+    stats: &Arc<Stats>,
+) -> Result<Vec<Arc<Fs>>, SourceError> {
+    let several = options.views.len() > 1;
+    let view = |view: &View| {
+        let mut config = options.fs.clone();
+        config.view.view = *view;
+        config.view.is_one_of_several = several;
+        // A file of a whole array can only be read.
+        config.writable &= *view != View::Flat;
+        if several {
+            config.writing.unsaved.push(view.name());
+        }
+        Fs::new(Arc::clone(storage) as Arc<dyn Storage>, config, Arc::clone(stats)).map(Arc::new)
+    };
+    options.views.iter().map(view).collect()
+}
+
 /// Commits for the last time, once, whoever comes first.
-fn finisher(fs: Arc<Fs>) -> Arc<dyn Fn() + Send + Sync> {
+fn finisher(views: Arc<Views>) -> Arc<dyn Fn() + Send + Sync> {
     let once = std::sync::Once::new();
     Arc::new(move || {
         once.call_once(|| {
-            let unsaved = fs.end_commits();
-            if unsaved > 0 {
-                let place = fs.config().writing.unsaved.display().to_string();
-                log::error!("{unsaved} files could not be committed, they are in {place}");
+            for fs in views.all() {
+                let unsaved = fs.end_commits();
+                if unsaved > 0 {
+                    let place = fs.config().writing.unsaved.display().to_string();
+                    log::error!("{unsaved} files could not be committed, they are in {place}");
+                }
             }
         });
     })

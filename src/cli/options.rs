@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::size;
 use crate::format::plan::Policy;
-use crate::fs::{Format, FsConfig, Ownership};
+use crate::fs::{Format, FsConfig, Ownership, View};
 use crate::mount::Access;
 use crate::store::StoreConfig;
 
@@ -41,6 +41,8 @@ pub(super) struct MountOptions {
     pub name: Option<String>,
     /// Threads that answer requests.
     pub threads: Option<usize>,
+    /// What is shown: one view, or several, in a directory each.
+    pub views: Vec<View>,
     /// How the source is shown.
     pub fs: FsConfig,
 }
@@ -48,7 +50,7 @@ pub(super) struct MountOptions {
 impl MountOptions {
     /// Reads the options of one or more `-o`; a later one overrides an earlier one.
     pub(super) fn parse<'a>(lists: impl IntoIterator<Item = &'a String>) -> Result<Self, Failure> {
-        let mut options = Self::default();
+        let mut options = Self { views: vec![View::default()], ..Self::default() };
         for list in lists {
             for option in split(list) {
                 options.set(&option)?;
@@ -62,7 +64,8 @@ impl MountOptions {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let StoreConfig { immutable, cache_size, decode_limit, .. } = &mut self.fs.store;
+        let StoreConfig { immutable, cache_size, decoded_size, decode_limit, .. } =
+            &mut self.fs.store;
         let Ownership { uid, gid, umask } = &mut self.fs.ownership;
         match (name, value) {
             ("allow_other", None) => self.access = Access::Everybody,
@@ -82,6 +85,8 @@ impl MountOptions {
                     Failure::Option(format!("mount option {option:?}: {error}"))
                 })?;
             }
+            ("view" | "endian" | "edge" | "missing", Some(value)) => self.set_view(name, value)?,
+            ("keep_fill" | "keep-fill", None) => self.fs.view.keep_fill = true,
             ("format", Some(value)) => self.fs.format = format(value)?,
             ("fsname", Some(value)) => self.name = Some(value.to_owned()),
             ("level", Some(value)) => self.fs.level = Some(number(option, value, 10)?),
@@ -91,6 +96,9 @@ impl MountOptions {
             ("umask", Some(value)) => *umask = Some(number(option, value, 8)?),
             ("cache_size", Some(value)) => {
                 *cache_size = usize::try_from(bytes(option, value)?).unwrap_or(usize::MAX);
+            }
+            ("decoded_size", Some(value)) => {
+                *decoded_size = usize::try_from(bytes(option, value)?).unwrap_or(usize::MAX);
             }
             ("decode_limit", Some(value)) => *decode_limit = bytes(option, value)?,
             ("comment", Some(_)) => (),

@@ -6,7 +6,7 @@
 //!     2^62 + n   after the n-th other name     (the directory of a sharded array)
 //!     2^62 + 2^60 + n   after file n of the mount alone
 //!     any other  the source's own position     (directories that are passed through)
-//!     DOT, DOT_DOT
+//!     DOT, DOT_DOT, DOCUMENTS + n
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,11 +17,13 @@ use std::sync::Arc;
 
 use super::attr::{Attr, Entry};
 use super::control::{DIRECTORY_NAME, STATS_NAME, WAITING_NAME};
-use super::live::{LiveFile, Name, Place, What};
+use super::form::Form;
+use super::live::{LiveFile, Name, Place, Shown, What};
 use super::nodes::ArrayView;
 use super::paths::Paths;
 use super::{Fs, FsError, METADATA_FILE, NodeKind, Result, Target};
 use crate::format::Coords;
+use crate::format::flat::{FlatFile, FlatForm};
 use crate::format::grid::{ShardAxis, unravel};
 use crate::store::storage::{DirItem, FileKind};
 use crate::store::{Container, LoadedShard};
@@ -30,6 +32,9 @@ use crate::view::inode;
 /// Positions after `.` and `..`. No filesystem uses the last ones.
 const DOT: u64 = i64::MAX as u64 - 9;
 const DOT_DOT: u64 = i64::MAX as u64 - 8;
+/// Positions after documents that the source has not, in directories that are passed through. The
+/// last of all is ext4's for the end.
+const DOCUMENTS: Range<u64> = i64::MAX as u64 - 7..i64::MAX as u64 - 3;
 /// Positions after other names begin here.
 const OTHER: u64 = 1 << 62;
 /// Positions after files that are in the mount alone begin here.
@@ -70,9 +75,9 @@ pub struct DirEntry<'a> {
 type Sink<'a> = dyn FnMut(&DirEntry<'_>) -> ControlFlow<()> + 'a;
 
 /// One listing that is going on.
-struct Lister<'a> {
-    fs: &'a Fs,
-    listing: Listing,
+pub(super) struct Lister<'a> {
+    pub(super) fs: &'a Fs,
+    pub(super) listing: Listing,
     sink: &'a mut Sink<'a>,
     /// Names that the reader has taken.
     taken: u64,
@@ -107,7 +112,9 @@ impl Lister<'_> {
             return Ok(ControlFlow::Break(()));
         };
         match target {
-            Target::StatsFile | Target::WaitingFile | Target::Live(_) => Err(FsError::NotDirectory),
+            Target::StatsFile | Target::WaitingFile | Target::Flat(..) | Target::Live(_) => {
+                Err(FsError::NotDirectory)
+            }
             Target::ControlDirectory => Ok(self.control(position)),
             Target::Tree(array, coords) => self.children(array, coords, position),
             Target::Path(path) => match &self.fs.nodes.node(path)?.kind {
@@ -152,9 +159,28 @@ impl Lister<'_> {
         if let Some(above) = directory.parent() {
             self.fs.check_shown(directory, above, FileKind::Directory)?;
         }
+        let node = self.fs.nodes.node(directory)?;
+        if let NodeKind::Unshown = node.kind {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let documents = match position {
+            0 => 0,
+            // After the first ones.
+            after if DOCUMENTS.contains(&after) => {
+                usize::try_from(position - DOCUMENTS.start + 1).unwrap_or(usize::MAX)
+            }
+            _ => usize::MAX,
+        };
+        for ((name, _), next) in node.extra.iter().zip(DOCUMENTS).skip(documents) {
+            if self.path_item(&directory.join(name), None, next).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        let position = if DOCUMENTS.contains(&position) { 0 } else { position };
         let mut flow = ControlFlow::Continue(());
         self.fs.storage.list(directory, position, &mut |item: DirItem<'_>| {
-            if is_hidden(item.name) || self.fs.is_removed(&directory.join(item.name)) {
+            let hidden = is_hidden(item.name) || node.replaces(item.name);
+            if hidden || self.fs.is_removed(&directory.join(item.name)) {
                 return ControlFlow::Continue(());
             }
             flow = self.path_item(&directory.join(item.name), item.kind, item.next);
@@ -165,6 +191,9 @@ impl Lister<'_> {
 
     fn path_item(&mut self, path: &Path, kind: Option<FileKind>, next: u64) -> ControlFlow<()> {
         let fs = self.fs;
+        if kind == Some(FileKind::Directory) && fs.is_unshown(path).unwrap_or(false) {
+            return ControlFlow::Continue(());
+        }
         let name = path.file_name().unwrap_or_default();
         if let (Listing::Names, Some(kind)) = (self.listing, kind) {
             let ino = Paths::number(path);
@@ -217,6 +246,9 @@ impl Lister<'_> {
                 return Ok(ControlFlow::Break(()));
             }
         }
+        if let Form::Flat(form) = &array.form {
+            return Ok(self.flat_files(array, form, chunks_from));
+        }
         if array.tree.is_flat() {
             return self.flat(array, chunks_from);
         }
@@ -230,9 +262,8 @@ impl Lister<'_> {
     }
 
     fn other_names(&self, directory: &Path, array: &ArrayView) -> Result<Vec<OsString>> {
-        let (keys, rank) = (array.source.layout.keys, array.tree.rank());
-        let extra = &self.fs.nodes.node(directory)?.extra;
-        let mut names: Vec<OsString> = extra.iter().map(|(name, _)| name.clone()).collect();
+        let node = self.fs.nodes.node(directory)?;
+        let mut names: Vec<OsString> = node.extra.iter().map(|(name, _)| name.clone()).collect();
         let container = &array.source.container;
         if let Container::Bloscpack(_) = container {
             // The directory of the file has nothing to do with it.
@@ -240,11 +271,9 @@ impl Lister<'_> {
             return Ok(names);
         }
         self.fs.storage.list(directory, 0, &mut |item| {
-            let claimed = item.name.to_str().is_some_and(|name| keys.claims(name, rank));
-            let foreign = super::foreign::is_hidden(container, item.name);
-            let hidden =
-                foreign || is_hidden(item.name) || self.fs.is_removed(&directory.join(item.name));
-            if !claimed && !hidden {
+            let claimed = item.name.to_str().is_some_and(|name| array.tree.claims(name));
+            let hidden = is_hidden(item.name) || array.hides(item.name) || node.replaces(item.name);
+            if !claimed && !hidden && !self.fs.is_removed(&directory.join(item.name)) {
                 names.push(item.name.to_owned());
             }
             ControlFlow::Continue(())
@@ -256,6 +285,9 @@ impl Lister<'_> {
     /// Whether any chunk exists, as far as it takes few indexes to find out.
     fn has_chunks(&self, array: &ArrayView) -> bool {
         let few = self.fs.few_shards(array, &[]);
+        if self.fs.shows_all(array) {
+            return !array.tree.grid().contains(&0);
+        }
         self.fs.is_made(array, &[])
             || few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
     }
@@ -286,6 +318,9 @@ impl Lister<'_> {
             return Ok(ControlFlow::Break(()));
         }
         let mut from = if from > OTHER { 0 } else { from };
+        if self.fs.shows_all(array) {
+            return Ok(self.all_children(array, coords, from));
+        }
         let staged_shards: BTreeSet<u64> =
             staged.coords.keys().map(|coord| grid.locate(*coord).0).collect();
         while from < extent {
@@ -338,14 +373,44 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    fn directory(&mut self, array: &ArrayView, coords: &[u64], next: u64) -> ControlFlow<()> {
+    pub(super) fn directory(
+        &mut self,
+        array: &ArrayView,
+        coords: &[u64],
+        next: u64,
+    ) -> ControlFlow<()> {
         let entry = match self.listing {
             Listing::Names => None,
             Listing::Entries => self.fs.tree_directory(array, coords).unwrap_or(None),
         };
+        self.node(array, coords, FileKind::Directory, next, entry)
+    }
+
+    /// A chunk or a directory above chunks.
+    pub(super) fn node(
+        &mut self,
+        array: &ArrayView,
+        coords: &[u64],
+        kind: FileKind,
+        next: u64,
+        entry: Option<Entry>,
+    ) -> ControlFlow<()> {
         let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
-        let (name, kind) = (OsStr::new(&name), FileKind::Directory);
-        self.add(&DirEntry { name, ino, kind, next, entry })
+        self.add(&DirEntry { name: OsStr::new(&name), ino, kind, next, entry })
+    }
+
+    /// The files of a whole array.
+    fn flat_files(&mut self, array: &ArrayView, form: &FlatForm, from: u64) -> ControlFlow<()> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        for (file, next) in FlatFile::ALL.into_iter().zip(1..).skip(from) {
+            let entry = match self.listing {
+                Listing::Names => None,
+                Listing::Entries => self.fs.flat_entry(array, form, file).ok(),
+            };
+            let (name, ino) = (OsStr::new(file.name()), array.inodes.ino(file as u64));
+            self.add(&DirEntry { name, ino, kind: FileKind::File, next, entry })?;
+        }
+        ControlFlow::Continue(())
     }
 
     /// The chunks of one shard along the last axis, below the directory at `coords`.
@@ -376,7 +441,10 @@ impl Lister<'_> {
     }
 
     /// All chunks of an array whose chunks lie in one directory, shard by shard.
-    fn flat(&mut self, array: &ArrayView, from: u64) -> Result<ControlFlow<()>> {
+    fn flat(&mut self, array: &Arc<ArrayView>, from: u64) -> Result<ControlFlow<()>> {
+        if self.fs.shows_all(array) {
+            return Ok(self.all_flat(array, from));
+        }
         let layout = &array.source.layout;
         let Some(slots) = layout.longest_shard() else {
             return Ok(ControlFlow::Continue(()));
@@ -443,6 +511,15 @@ impl Lister<'_> {
 
     /// A file that is ahead of its shard, or in the mount alone.
     fn live(&mut self, name: &OsStr, file: &LiveFile, next: u64) -> ControlFlow<()> {
+        let shown = file.state().shown.clone();
+        let is_nothing = match &shown {
+            Shown::Nothing => true,
+            Shown::Stored(place) => !self.fs.is_stored(place).unwrap_or(true),
+            Shown::Written | Shown::Instead(_) => false,
+        };
+        if is_nothing {
+            return ControlFlow::Continue(());
+        }
         let entry = match self.listing {
             Listing::Names => None,
             Listing::Entries => self.fs.live_entry(file).ok(),
@@ -489,9 +566,7 @@ impl Lister<'_> {
             }
             _ => None,
         };
-        let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
-        let (name, kind) = (OsStr::new(&name), FileKind::File);
-        self.add(&DirEntry { name, ino, kind, next, entry })
+        self.node(array, coords, FileKind::File, next, entry)
     }
 }
 
@@ -516,7 +591,7 @@ impl Fs {
     /// Whether a directory was made, or something below it.
     pub(super) fn is_made(&self, array: &ArrayView, coords: &[u64]) -> bool {
         let Some(overlay) = &self.overlay else { return false };
-        let path = array.source.path.join(array.source.layout.keys.key(coords));
+        let path = array.path(coords);
         let names = overlay.names();
         if names.is_empty() {
             return false;
@@ -564,7 +639,7 @@ impl Fs {
     fn staged_below(&self, array: &ArrayView, coords: &[u64]) -> Staged {
         let mut staged = Staged::default();
         let Some(overlay) = &self.overlay else { return staged };
-        let path = array.source.path.join(array.source.layout.keys.key(coords));
+        let path = array.path(coords);
         let names = overlay.names();
         for (name, entry) in names.below(&path) {
             let child = name.to_str().and_then(|name| array.tree.child(coords, name));
@@ -622,8 +697,7 @@ impl Fs {
                 };
                 !matches!(found, Ok(None))
             };
-            let key = |chunk: &[u64]| array.source.layout.keys.chunk_key(chunk);
-            let removed = |chunk: &[u64]| self.is_removed(&array.source.path.join(key(chunk)));
+            let removed = |chunk: &[u64]| self.is_removed(&array.path(chunk));
             loaded.is_damaged()
                 || chunks_below(array, coords, shard)
                     .any(|chunk| exists(&chunk) && !removed(&chunk))

@@ -5,29 +5,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::attr::Caller;
+use super::document2::zarr2_name;
 use super::error::METADATA_FILE;
+use super::form::View;
 use super::live::{Bytes, LiveFile, What};
-use super::nodes::{ArrayView, Node, NodeKind, shown};
+use super::nodes::{ArrayView, At, Node, NodeKind, shown};
 use super::{Fs, FsError, Result};
 use crate::format::Coords;
 use crate::format::back::{is_sharded, translate_back, translate_group_back};
+use crate::format::chunk_key::Prefix;
 use crate::format::document::Dialect;
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::store::content::Content;
-use crate::store::{Container, Freshness, StagedChunk};
+use crate::store::{Freshness, StagedChunk};
 
 /// Chunks that are removed in one commit when an array shrinks.
 const REMOVED_AT_ONCE: usize = 1 << 16;
 
-/// Whether a path is called like a metadata document.
-pub(super) fn is_document(path: &Path) -> bool {
-    path.ends_with(METADATA_FILE) || draft2022::is_document(path)
-}
-
 impl Fs {
+    /// Whether a path is called like a metadata document of the view.
+    pub(super) fn is_document(&self, path: &Path) -> bool {
+        match self.view() {
+            View::Zarr3 => path.ends_with(METADATA_FILE) || draft2022::is_document(path),
+            View::Zarr2 => zarr2_name(path).is_some(),
+            // Theirs are for reading only.
+            View::Npy | View::Raw | View::Flat => false,
+        }
+    }
+
     /// A document, for it to be changed.
     pub(super) fn document_file(&self, path: &Path) -> Result<Arc<LiveFile>> {
         if let Some(What::File(file)) =
@@ -36,9 +44,10 @@ impl Fs {
             return Ok(file);
         }
         let attr = self.path_attr(path)?;
-        let text = match &self.described_node(path)?.1.document {
-            Some(document) => document.to_vec(),
-            None => self.stored_document(path)?,
+        self.described_node(path)?;
+        let text = match self.nodes.at(path)? {
+            At::Text(text, _) => text.to_vec(),
+            _ => self.stored_document(path)?,
         };
         let file =
             self.new_file(Some(attr.ino), attr.mode, Caller { uid: attr.uid, gid: attr.gid })?;
@@ -59,14 +68,14 @@ impl Fs {
         let node = self.nodes.node(&directory)?;
         match &node.kind {
             // The view's own: the source has none.
-            NodeKind::Sharded(array) if array.source.container != Container::Shards => {
+            NodeKind::Sharded(array) if !array.source.container.has_keys() => {
                 Err(FsError::ReadOnly)
             }
             _ => Ok((directory, node)),
         }
     }
 
-    fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
+    pub(super) fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
         let file = self.storage.open(path)?;
         let size = file.stat()?.size;
         if size > MAX_METADATA_BYTES {
@@ -95,6 +104,9 @@ impl Fs {
 
     /// Stores a document in the place of the one that is there.
     pub(super) fn write_document(&self, path: &Path, content: &Content) -> Result<()> {
+        if self.view() == View::Zarr2 {
+            return self.write_zarr2(path, content);
+        }
         let (directory, node) = self.described_node(path)?;
         let refused = |error: MetadataError| {
             let error = FsError::Refused { path: path.to_owned(), error };
@@ -132,7 +144,7 @@ impl Fs {
     }
 
     /// A document, as it is stored.
-    fn stored(
+    pub(super) fn stored(
         &self,
         path: &Path,
     ) -> std::result::Result<serde_json::Value, std::result::Result<MetadataError, FsError>> {
@@ -140,7 +152,7 @@ impl Fs {
         json::parse(&text).map_err(|error| Ok(error.into()))
     }
 
-    fn store_document(
+    pub(super) fn store_document(
         &self,
         path: &Path,
         directory: &Path,
@@ -154,6 +166,9 @@ impl Fs {
     /// Removes a document. That of a sharded array stays as long as its chunks are there: without
     /// it its shards would be taken for chunks.
     pub(super) fn remove_document(&self, path: &Path) -> Result<()> {
+        if self.view() == View::Zarr2 {
+            return self.remove_zarr2(path);
+        }
         let (directory, node) = self.described_node(path)?;
         // Where data and metadata are apart, the data may be gone already.
         if let NodeKind::Sharded(_) = &node.kind
@@ -184,6 +199,7 @@ impl Fs {
                 self.overlay()?.names().take(&document);
             }
         }
+        self.remove_translated_group(path)?;
         let removed = self.storage.remove_directory(path);
         if removed.is_ok() {
             // Nor does the mount know anything of what was below it.
@@ -202,7 +218,9 @@ impl Fs {
         if array.tree.is_flat() {
             return;
         }
-        let mut found = vec![(source.path.clone(), array.tree.top_depth())];
+        // Where no chunk's key has a prefix, leading coordinates are in the array's own directory.
+        let top_depth = usize::from(source.layout.keys.prefix != Prefix::Apart);
+        let mut found = vec![(source.path.clone(), top_depth)];
         let mut at = 0;
         while let Some((directory, depth)) = found.get(at).cloned() {
             at += 1;
@@ -229,7 +247,7 @@ impl Fs {
         let removed: Vec<_> = overlay
             .names()
             .all(Path::new(""))
-            .filter(|(path, name)| matches!(name.what, What::Removed) && is_document(path))
+            .filter(|(path, name)| matches!(name.what, What::Removed) && self.is_document(path))
             .map(|(path, _)| path)
             .collect();
         for path in removed {
@@ -242,7 +260,7 @@ impl Fs {
     }
 
     /// Removes the chunks that the array's shape does not reach any more.
-    fn after_shrinking(&self, directory: &Path, before: &Arc<ArrayView>) -> Result<()> {
+    pub(super) fn after_shrinking(&self, directory: &Path, before: &Arc<ArrayView>) -> Result<()> {
         let node = self.nodes.node(directory)?;
         let NodeKind::Sharded(now) = &node.kind else { return Ok(()) };
         let shrunk = now.tree.grid().iter().zip(before.tree.grid()).any(|(now, was)| now < was);
@@ -279,7 +297,7 @@ impl Fs {
     }
 }
 
-fn whole(content: &Content) -> Result<Vec<u8>> {
+pub(super) fn whole(content: &Content) -> Result<Vec<u8>> {
     if content.nbytes() > MAX_METADATA_BYTES {
         return Err(FsError::TooLarge);
     }

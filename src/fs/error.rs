@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::decoded::Unwritable;
+use super::form::Unshown;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::error::MetadataError;
 use crate::format::limits::MAX_METADATA_BYTES;
@@ -58,6 +60,15 @@ pub enum FsError {
         #[source]
         error: MetadataError,
     },
+    /// A file of a decoded chunk that cannot be encoded.
+    #[error("{}: it is not written: {error}", .path.display())]
+    Unwritable {
+        /// Path of the file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: Unwritable,
+    },
     /// A chunk could not be committed.
     #[error(transparent)]
     Commit(#[from] Arc<StoreError>),
@@ -92,7 +103,7 @@ impl FsError {
             Self::Stale => libc::ESTALE,
             Self::IsDirectory => libc::EISDIR,
             Self::NotDirectory => libc::ENOTDIR,
-            Self::Invalid | Self::Refused { .. } => libc::EINVAL,
+            Self::Invalid | Self::Refused { .. } | Self::Unwritable { .. } => libc::EINVAL,
             Self::ReadOnly => libc::EROFS,
             Self::Exists => libc::EEXIST,
             Self::NotEmpty => libc::ENOTEMPTY,
@@ -115,6 +126,12 @@ pub type Result<T> = std::result::Result<T, FsError>;
 /// Name of the metadata document of every node.
 pub const METADATA_FILE: &str = "zarr.json";
 
+impl From<Unshown> for NodeError {
+    fn from(error: Unshown) -> Self {
+        Self::Unshown(Box::new(error))
+    }
+}
+
 /// Why a node's document cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -133,6 +150,9 @@ pub enum NodeError {
     /// It is no Bloscpack file that can be read.
     #[error("{0}")]
     Bloscpack(#[from] BloscpackError),
+    /// The view cannot show it.
+    #[error(transparent)]
+    Unshown(Box<Unshown>),
     /// The documents of a BLZ or bcolz array cannot be used.
     #[error("{0}: {1}")]
     Superchunks(&'static str, #[source] Box<NodeError>),

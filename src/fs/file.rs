@@ -5,10 +5,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::decoded::{DecodedFile, Pages};
+use super::form::Form;
 use super::live::LiveFile;
 use super::nodes::At;
 use super::{ArrayView, Attr, Fs, FsError, Result, Target};
 use crate::format::Coords;
+use crate::format::flat::FlatFile;
 use crate::store::storage::{FileKind, Stat, StorageFile};
 use crate::store::{Chunk, ChunkReader, Freshness};
 
@@ -21,6 +24,10 @@ pub(super) enum Handle {
     File(Arc<dyn StorageFile>),
     /// A file that is ahead of its shard.
     Live(Arc<LiveFile>),
+    /// A decoded chunk.
+    Decoded(Box<DecodedFile>),
+    /// A whole array.
+    Flat(Arc<ArrayView>, FlatFile),
     /// A rewritten `zarr.json`, or the counters as they were when the file was opened.
     Text(Arc<[u8]>),
 }
@@ -43,27 +50,37 @@ pub(super) struct OpenChunk {
 pub struct Opened {
     /// Names the open file.
     pub handle: u64,
-    /// Whether what the kernel remembers of the file may be used: its pages and its size.
-    pub cached: bool,
+    /// What becomes of what the kernel remembers of the file: its pages and its size.
+    pub pages: Pages,
 }
 
 impl Fs {
     /// Opens a file for reading.
     pub fn open(&self, ino: u64) -> Result<Opened> {
         self.stats.operations.open.count();
-        let (handle, cached) = match self.target(ino)? {
+        let (handle, pages) = match self.target(ino)? {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
-            Target::StatsFile => (Handle::Text(self.control.stats_text().into()), false),
-            Target::WaitingFile => (Handle::Text(self.waiting_text().into_bytes().into()), false),
+            Target::StatsFile => (Handle::Text(self.control.stats_text().into()), Pages::Bypassed),
+            Target::WaitingFile => {
+                (Handle::Text(self.waiting_text().into_bytes().into()), Pages::Bypassed)
+            }
             Target::Live(file) => {
                 self.opened(&file);
-                (Handle::Live(file), true)
+                (Handle::Live(file), Pages::Kept)
             }
+            // It tells by no date that one of its shards has changed.
+            Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Dropped),
             Target::Path(path) => {
                 let attr = self.path_attr(&path)?;
                 let content = self.fingerprint(&(attr.size, attr.mtime, attr.ctime));
                 let changed = self.identities.changed_recently(ino, content);
-                (self.open_path(&path)?, !changed)
+                (self.open_path(&path)?, Pages::kept_if(!changed))
+            }
+            Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
+                return Err(FsError::IsDirectory);
+            }
+            Target::Tree(array, coords) if array.decoded_form().is_some() => {
+                self.open_decoded(&array, &coords)?
             }
             Target::Tree(array, coords) => {
                 let reader = self.chunk_reader(&array, &coords, Freshness::Now)?;
@@ -73,15 +90,15 @@ impl Fs {
                 let line = || self.store.line_of(&array.source, &shard, reader.shard());
                 let line = self.overlay.is_some().then(line);
                 let chunk = OpenChunk { array, coords, reader, line, served, moved_to };
-                (Handle::Chunk(Box::new(chunk)), !changed)
+                (Handle::Chunk(Box::new(chunk)), Pages::kept_if(!changed))
             }
         };
-        self.insert_handle(handle, cached)
+        self.insert_handle(handle, pages)
     }
 
-    pub(super) fn insert_handle(&self, handle: Handle, cached: bool) -> Result<Opened> {
+    pub(super) fn insert_handle(&self, handle: Handle, pages: Pages) -> Result<Opened> {
         let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
-        Ok(Opened { handle: handle as u64, cached })
+        Ok(Opened { handle: handle as u64, pages })
     }
 
     /// The file of the source behind a handle.
@@ -146,6 +163,8 @@ impl Fs {
             Handle::Chunk(chunk) => self.read_chunk(chunk, offset, buffer),
             Handle::File(file) => Ok(file.read_at(buffer, offset)?),
             Handle::Live(file) => self.read_live(file, offset, buffer),
+            Handle::Decoded(file) => Ok(file.read(offset, buffer)),
+            Handle::Flat(array, file) => self.read_whole(array, *file, offset, buffer),
             Handle::Text(text) => Ok(read_text(text, offset, buffer)),
         }
     }
@@ -158,7 +177,10 @@ impl Fs {
             Target::Path(path) => self.read_handle(&self.open_path(&path)?, offset, buffer),
             Target::WaitingFile => Ok(read_text(self.waiting_text().as_bytes(), offset, buffer)),
             Target::Live(file) => self.read_live(&file, offset, buffer),
-            Target::Tree(array, coords) if self.config.store.immutable => {
+            Target::Flat(array, file) => self.read_whole(&array, file, offset, buffer),
+            Target::Tree(array, coords)
+                if self.config.store.immutable && array.decoded_form().is_none() =>
+            {
                 let reader = self.chunk_reader(&array, &coords, Freshness::Recent)?;
                 reader.read(buffer, offset).map_err(|error| torn(&array, &coords, error))
             }
@@ -174,6 +196,9 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
+        if let Some(form) = array.decoded_form() {
+            return Ok(self.open_decoded_file(array, form, coords)?.read(offset, buffer));
+        }
         let mut freshness = Freshness::Recent;
         for attempt in 1..=OPEN_ATTEMPTS {
             let read = self.attempt(attempt, array, coords, freshness, |reader| {
@@ -202,6 +227,32 @@ impl Fs {
             return act(self.chunk_reader(array, coords, freshness)?);
         }
         self.store.quiet_reader(&array.source, coords, act)?.ok_or(FsError::NotFound)?
+    }
+
+    fn open_decoded(&self, array: &Arc<ArrayView>, coords: &[u64]) -> Result<(Handle, Pages)> {
+        let form = array.decoded_form().ok_or(FsError::Stale)?;
+        self.ahead.opened(array, coords);
+        let file = self.decoded_file(array, form, coords, Freshness::Now)?;
+        let file = file.ok_or(FsError::NotFound)?;
+        let chunk = self.store.chunk(&array.source, coords, Freshness::Recent)?;
+        let shard = array.source.layout.locate(coords).shard;
+        let changed =
+            chunk.is_some_and(|chunk| self.shard_changed_recently(array, &shard, &chunk.shard));
+        // A chunk that does not exist may at any time; its length is always the same.
+        let is_settled = !self.shows_all(array) && self.overlay.is_none();
+        let pages = if changed || !is_settled { Pages::Dropped } else { Pages::Kept };
+        Ok((Handle::Decoded(Box::new(file)), pages))
+    }
+
+    fn read_whole(
+        &self,
+        array: &Arc<ArrayView>,
+        file: FlatFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let Form::Flat(form) = &array.form else { return Err(FsError::Stale) };
+        self.read_flat(array, form, file, offset, buffer)
     }
 
     fn open_path(&self, path: &Path) -> Result<Handle> {
@@ -307,7 +358,7 @@ impl Fs {
                 Some(self.chunk_entry(&chunk.array, &chunk.coords, shard, nbytes).attr)
             }
             Handle::Live(file) => self.live_attr(file).ok(),
-            Handle::File(_) | Handle::Text(_) => None,
+            Handle::File(_) | Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(..) => None,
         }
     }
 }
@@ -325,7 +376,7 @@ fn torn(array: &ArrayView, coords: &[u64], error: std::io::Error) -> FsError {
     if error.kind() != std::io::ErrorKind::UnexpectedEof {
         return error.into();
     }
-    let key = array.source.layout.keys.chunk_key(coords);
+    let key = array.tree.path(coords);
     let error = FsError::Torn { array: array.source.path.clone(), key };
     log::error!("{error}");
     error

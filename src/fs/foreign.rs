@@ -235,7 +235,7 @@ fn document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
 /// place, or it has nothing to do with the array.
 pub fn is_hidden(container: &Container, name: &OsStr) -> bool {
     match container {
-        Container::Shards => false,
+        Container::Shards | Container::Chunks => false,
         Container::Bloscpack(_) => true,
         // The files of a column are in its own directory.
         Container::Superchunks { files: "", .. } => name.as_encoded_bytes().starts_with(b"__"),

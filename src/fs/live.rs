@@ -31,6 +31,8 @@ pub(super) struct Place {
 pub(super) struct LiveFile {
     /// Its inode number, which it keeps under all its names.
     pub ino: u64,
+    /// Held by who hands its bytes over: what was written last must come last.
+    turn: Mutex<()>,
     state: Mutex<LiveState>,
     /// Bytes in memory, of this file and of all.
     counted: AtomicU64,
@@ -41,6 +43,8 @@ pub(super) struct LiveFile {
 #[derive(Debug)]
 pub(super) struct LiveState {
     pub bytes: Bytes,
+    /// What others see of it.
+    pub shown: Shown,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -62,6 +66,21 @@ pub(super) enum Bytes {
     Stored(Place),
     /// Here.
     Here(Content),
+}
+
+/// What others see of a file than who writes it. Of a file that is a chunk as it is written they see
+/// the same; files of decoded chunks are made of chunks.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Shown {
+    /// Its bytes.
+    #[default]
+    Written,
+    /// Other bytes that make the same chunk.
+    Instead(Content),
+    /// The chunk as it is stored: what was closed last was refused.
+    Stored(Place),
+    /// Nothing: what was closed last holds fill values alone.
+    Nothing,
 }
 
 /// A name in the view.
@@ -127,6 +146,10 @@ struct Known {
 }
 
 impl LiveFile {
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn state(&self) -> LiveGuard<'_> {
         LiveGuard { file: self, state: self.state.lock().unwrap_or_else(PoisonError::into_inner) }
     }
@@ -135,6 +158,18 @@ impl LiveFile {
 impl Drop for LiveFile {
     fn drop(&mut self) {
         self.memory.fetch_sub(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+impl LiveState {
+    /// The bytes that others see. Of a file of fill values that somebody still has open these are
+    /// what was written.
+    pub(super) fn shown(&self) -> Bytes {
+        match &self.shown {
+            Shown::Written | Shown::Nothing => self.bytes.clone(),
+            Shown::Instead(content) => Bytes::Here(content.clone()),
+            Shown::Stored(place) => Bytes::Stored(place.clone()),
+        }
     }
 }
 
@@ -196,7 +231,13 @@ impl Overlay {
             },
         };
         let (counted, memory) = (AtomicU64::new(0), Arc::clone(&self.memory));
-        let file = Arc::new(LiveFile { ino, state: Mutex::new(state), counted, memory });
+        let file = Arc::new(LiveFile {
+            ino,
+            turn: Mutex::default(),
+            state: Mutex::new(state),
+            counted,
+            memory,
+        });
         names.inodes.insert(ino, Known { file: Arc::clone(&file), lookups });
         file
     }

@@ -1,14 +1,19 @@
 //! The operations of the filesystem, in our own types: what the kernel asks, answered from the
 //! view and the store. Nothing here knows how the questions arrive.
 
+mod ahead;
 pub mod attr;
 mod control;
+mod decoded;
 mod directory;
 mod document;
+mod document2;
 mod error;
 mod file;
 mod find;
 mod foreign;
+pub mod form;
+mod grid_listing;
 mod identity;
 mod live;
 mod names;
@@ -21,16 +26,18 @@ mod source;
 mod staging;
 mod sync;
 mod unsaved;
+mod views;
 mod write;
 mod xattr;
 
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 pub use self::attr::{Attr, Caller, Entry, Ownership};
 pub use self::control::WAITING_PATH;
+pub use self::decoded::Pages;
 pub use self::directory::{DirEntry, Listing};
 use self::error::METADATA_FILE;
 pub use self::error::NodeError;
@@ -39,16 +46,20 @@ use self::file::Handle;
 pub use self::file::Opened;
 pub use self::find::{open_arrays, sharded_arrays, written_arrays};
 pub use self::foreign::Format;
+use self::form::Form;
+pub use self::form::{View, ViewConfig};
 pub use self::names::OpenHow;
 use self::nodes::{ArrayView, At, Nodes};
 pub use self::nodes::{NodeKind, shown};
 use self::paths::Paths;
 pub use self::staging::WriteConfig;
+pub use self::views::{Place as ViewPlace, Views};
 pub use self::write::{SetAttr, now};
 use crate::format::Coords;
+use crate::format::flat::FlatFile;
 use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space, Stat, Storage};
-use crate::store::{Container, Freshness, SIZES, ShardStore, StoreConfig};
+use crate::store::{Freshness, SIZES, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
 
 /// How a source is shown.
@@ -63,6 +74,8 @@ pub struct FsConfig {
     /// Level of nested sharding to show, 1 the outermost, 0 the shards themselves; None the
     /// innermost.
     pub level: Option<usize>,
+    /// What is shown in the place of shards.
+    pub view: ViewConfig,
     /// Who owns what is shown.
     pub ownership: Ownership,
     /// Whether extended attributes tell where chunks live.
@@ -77,7 +90,7 @@ pub struct FsConfig {
 pub struct Fs {
     config: FsConfig,
     storage: Arc<dyn Storage>,
-    store: ShardStore,
+    store: Arc<ShardStore>,
     nodes: Nodes,
     paths: Paths,
     handles: sharded_slab::Slab<Handle>,
@@ -86,6 +99,9 @@ pub struct Fs {
     /// What is ahead of the source, where it can be written to.
     overlay: Option<live::Overlay>,
     commits: staging::Commits,
+    ahead: ahead::Ahead,
+    /// Other views of the same mount.
+    others: OnceLock<Vec<Weak<Fs>>>,
     stats: Arc<Stats>,
     /// For fingerprints of files, which do not outlive the mount.
     hasher: RandomState,
@@ -103,6 +119,8 @@ enum Target {
     Path(Arc<Path>),
     /// A chunk, or a directory above chunks: as many coordinates as its depth.
     Tree(Arc<ArrayView>, Coords),
+    /// A file of a whole array.
+    Flat(Arc<ArrayView>, FlatFile),
     /// A file that is ahead of its shard.
     Live(Arc<live::LiveFile>),
 }
@@ -118,8 +136,13 @@ impl Fs {
             return Err(SourceError::Padded);
         }
         let nodes = Nodes::new(Arc::clone(&storage), &config);
-        let root = nodes.check(Path::new(""));
-        let root = root.map_err(SourceError::of_root)?;
+        let root = match nodes.check(Path::new("")) {
+            // The other views show it; this one is empty.
+            Err(NodeError::Unshown(_)) if config.view.is_one_of_several => {
+                nodes.node(Path::new(""))?
+            }
+            root => Arc::new(root.map_err(SourceError::of_root)?),
+        };
         if let Some(format) = config.format
             && !is_of(format, &root, config.file.is_some())
         {
@@ -128,8 +151,11 @@ impl Fs {
         if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
             return Err(SourceError::NoNode);
         }
+        let store = ShardStore::new(Arc::clone(&storage), config.store.clone(), Arc::clone(&stats));
+        let store = Arc::new(store);
         Ok(Self {
-            store: ShardStore::new(Arc::clone(&storage), config.store.clone(), Arc::clone(&stats)),
+            ahead: ahead::Ahead::new(Arc::clone(&store)),
+            store,
             nodes,
             paths: Paths::default(),
             handles: sharded_slab::Slab::new(),
@@ -137,6 +163,7 @@ impl Fs {
             identities: identity::Identities::new(config.store.trusted),
             overlay: config.writable.then(live::Overlay::default),
             commits: staging::Commits::default(),
+            others: OnceLock::new(),
             stats,
             hasher: RandomState::new(),
             storage,
@@ -162,7 +189,9 @@ impl Fs {
         }
         match self.target(parent)? {
             Target::ControlDirectory => Ok(self.control.lookup(name)),
-            Target::StatsFile | Target::WaitingFile | Target::Live(_) => Err(FsError::NotDirectory),
+            Target::StatsFile | Target::WaitingFile | Target::Flat(..) | Target::Live(_) => {
+                Err(FsError::NotDirectory)
+            }
             Target::Path(directory) => self.lookup_path(&directory, name),
             Target::Tree(array, coords) => {
                 match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
@@ -178,7 +207,9 @@ impl Fs {
         // nobody has made, must not appear because a commit has made that of its shards.
         if self.overlay.is_some() && coords.len() < array.tree.rank() {
             let place = live::Place { array: Arc::clone(array), coords };
-            let there = self.is_made(array, &place.coords) || self.holds_chunks(&place);
+            let there = self.is_made(array, &place.coords)
+                || self.shows_all(array)
+                || self.holds_chunks(&place);
             return if there { self.tree_directory(array, &place.coords) } else { Ok(None) };
         }
         self.tree_entry(array, &coords, Freshness::Now)
@@ -190,8 +221,16 @@ impl Fs {
             return Ok(is_root.then(|| self.control.directory()));
         }
         let node = self.nodes.node(directory)?;
+        if let NodeKind::Unshown = node.kind {
+            return Ok(None);
+        }
         if let (NodeKind::Sharded(array), Some(name)) = (&node.kind, name.to_str())
-            && array.source.layout.keys.claims(name, array.tree.rank())
+            && let Some((form, file)) = self.flat_file(array, name)
+        {
+            return self.flat_entry(array, form, file).map(Some);
+        }
+        if let (NodeKind::Sharded(array), Some(name)) = (&node.kind, name.to_str())
+            && array.tree.claims(name)
         {
             return match array.tree.top(name) {
                 None => Ok(None),
@@ -209,7 +248,7 @@ impl Fs {
     /// Fails unless what the view shows at a path is made of what the source has there.
     fn check_stored(&self, path: &Path) -> Result<()> {
         match self.nodes.at(path)? {
-            At::Text(..) if self.config.file.is_some() || !document::is_document(path) => {
+            At::Text(..) if self.config.file.is_some() || !self.is_document(path) => {
                 Err(FsError::ReadOnly)
             }
             At::Stored | At::Text(..) => Ok(()),
@@ -231,6 +270,9 @@ impl Fs {
         }
         let stat = self.storage.lstat(path).map_err(absent_as_not_found)?;
         self.check_shown(path, directory, stat.kind)?;
+        if stat.kind == FileKind::Directory && self.is_unshown(path)? {
+            return Err(FsError::NotFound);
+        }
         Ok(ownership.attr(ino, &stat))
     }
 
@@ -242,8 +284,7 @@ impl Fs {
         let below = path.strip_prefix(above).ok().and_then(|below| below.iter().next()?.to_str());
         match &node.kind {
             NodeKind::Sharded(array) => {
-                let (keys, rank) = (array.source.layout.keys, array.tree.rank());
-                let claimed = below.is_some_and(|name| keys.claims(name, rank));
+                let claimed = below.is_some_and(|name| array.tree.claims(name));
                 if claimed { Err(FsError::Stale) } else { Ok(()) }
             }
             NodeKind::Bad if kind != FileKind::Directory && below != Some(METADATA_FILE) => {
@@ -279,22 +320,26 @@ impl Fs {
         if coords.len() < array.tree.rank() {
             return self.tree_directory(array, coords);
         }
-        let chunk = self.store.chunk(&array.source, coords, freshness)?;
-        Ok(chunk.map(|chunk| {
-            let shard = array.source.layout.locate(coords).shard;
-            self.shard_changed_recently(array, &shard, &chunk.shard);
-            self.chunk_entry(array, coords, &chunk.shard, chunk.nbytes())
-        }))
+        let Some(chunk) = self.store.chunk(&array.source, coords, freshness)? else {
+            let filler = self.filler(array)?;
+            return Ok(filler.map(|stat| self.chunk_entry(array, coords, &stat, 0)));
+        };
+        let shard = array.source.layout.locate(coords).shard;
+        self.shard_changed_recently(array, &shard, &chunk.shard);
+        Ok(Some(self.chunk_entry(array, coords, &chunk.shard, chunk.nbytes())))
     }
 
     fn chunk_entry(&self, array: &ArrayView, coords: &[u64], shard: &Stat, nbytes: u64) -> Entry {
         let ino = array.inodes.ino(array.tree.number(coords));
+        let nbytes = array.file_nbytes(coords, nbytes);
         let mut attr = self.config.ownership.file(ino, shard, nbytes);
         if self.overlay.is_some() {
             attr.mtime = self.chunk_date(array, coords, shard);
             attr.ctime = attr.mtime;
         }
-        Entry { attr, generation: self.generation(self.fingerprint(shard)), lasting: true }
+        // The chunk may vanish when what is written to it is closed.
+        let lasting = self.overlay.is_none() || array.decoded_form().is_none();
+        Entry { attr, generation: self.generation(self.fingerprint(shard)), lasting }
     }
 
     /// A new generation cuts off who has the file open, so that nobody reads a new file as if it
@@ -306,7 +351,7 @@ impl Fs {
     /// A directory above chunks exists where the source has the directory of their shards, or
     /// where it was made or something in it.
     fn tree_directory(&self, array: &ArrayView, coords: &[u64]) -> Result<Option<Entry>> {
-        if array.source.container != Container::Shards {
+        if !array.source.container.has_keys() {
             // The source has no directories of chunks.
             let stat = self.storage.stat(&array.source.path)?;
             let ino = array.inodes.ino(array.tree.number(coords));
@@ -316,7 +361,9 @@ impl Fs {
         let path = self.shard_directory(array, coords);
         let stat = match self.store.shard_directory(&path)? {
             Some(stat) => stat,
-            None if self.is_made(array, coords) => self.storage.stat(&array.source.path)?,
+            None if self.is_made(array, coords) || self.shows_all(array) => {
+                self.storage.stat(&array.source.path)?
+            }
             None => return Ok(None),
         };
         let ino = array.inodes.ino(array.tree.number(coords));
@@ -343,13 +390,21 @@ impl Fs {
             Target::StatsFile => Ok((self.control.stats_file().attr, false)),
             Target::WaitingFile => Ok((self.control.waiting_file().attr, false)),
             Target::Path(path) => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
+            Target::Flat(array, file) => {
+                let Form::Flat(form) = &array.form else { return Err(FsError::Stale) };
+                Ok((self.flat_entry(&array, form, file)?.attr, true))
+            }
             Target::Live(file) => {
-                let document = file.state().names.iter().any(|name| document::is_document(name));
-                Ok((self.live_attr(&file)?, !document))
+                let is_nothing = matches!(file.state().shown, live::Shown::Nothing);
+                if is_nothing && handle.is_none() {
+                    return Err(FsError::NotFound);
+                }
+                Ok((self.live_attr(&file)?, !self.is_refusable(&file)))
             }
             Target::Tree(array, coords) => {
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
-                Ok((entry.ok_or(FsError::NotFound)?.attr, true))
+                let Entry { attr, lasting, .. } = entry.ok_or(FsError::NotFound)?;
+                Ok((attr, lasting))
             }
         }
     }
@@ -387,6 +442,10 @@ impl Fs {
         }
         if let Some((range, number)) = InodeRange::split(ino) {
             let array = self.nodes.array(range)?.ok_or(FsError::Stale)?;
+            if let Form::Flat(_) = array.form {
+                let file = FlatFile::ALL.into_iter().find(|file| *file as u64 == number);
+                return file.map(|file| Target::Flat(array, file)).ok_or(FsError::Stale);
+            }
             let coords = array.tree.coords(number).ok_or(FsError::Stale)?;
             return Ok(Target::Tree(array, coords));
         }
@@ -433,7 +492,9 @@ fn is_of(format: Format, root: &nodes::Node, is_file: bool) -> bool {
 impl SourceError {
     fn of_root(error: NodeError) -> Self {
         let document = match error {
-            NodeError::Bloscpack(_) | NodeError::Superchunks(..) => String::new(),
+            NodeError::Bloscpack(_) | NodeError::Superchunks(..) | NodeError::Unshown(_) => {
+                String::new()
+            }
             _ => format!("{METADATA_FILE}: "),
         };
         Self::Node { document, error }

@@ -6,15 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::attr::Caller;
+use super::decoded::Pages;
 use super::directory::Listing;
-use super::document::is_document;
 use super::file::{Handle, Opened};
-use super::live::{Change, LiveFile, Place, What};
+use super::live::{Change, LiveFile, Place, Shown, What};
 use super::slot::Slot;
 use super::write::{check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::storage::{FileKind, SetStat};
-use crate::store::{Container, Freshness, ShardStore};
+use crate::store::{Freshness, ShardStore};
 
 impl Fs {
     /// What a name stands for, without telling the kernel of it.
@@ -36,10 +36,19 @@ impl Fs {
         let target = self.target(parent)?;
         let Ok(directory) = self.directory_path(&target) else { return Ok(None) };
         let what = overlay.names().get(&directory.join(name)).map(|name| name.what.clone());
+        let shown = match &what {
+            Some(What::File(file)) => file.state().shown.clone(),
+            _ => Shown::Written,
+        };
         Ok(match what {
             None => None,
             Some(What::Removed) => Some(None),
-            Some(What::File(file)) => Some(Some(self.live_entry(&file)?)),
+            Some(What::File(file)) => match shown {
+                Shown::Written | Shown::Instead(_) => Some(Some(self.live_entry(&file)?)),
+                Shown::Nothing => Some(None),
+                // As if nobody had written to it.
+                Shown::Stored(_) => None,
+            },
             // As any directory above chunks.
             Some(What::Directory) => None,
         })
@@ -96,17 +105,19 @@ impl Fs {
         let file = match self.target(ino)? {
             Target::Live(file) => file,
             Target::Tree(array, coords) if how.write && coords.len() == array.tree.rank() => {
-                let path = array.source.path.join(array.source.layout.keys.chunk_key(&coords));
+                let path = array.path(&coords);
                 self.chunk_file(&path, &Place { array, coords })?
             }
-            Target::Path(path) if how.write && is_document(&path) => self.document_file(&path)?,
+            Target::Path(path) if how.write && self.is_document(&path) => {
+                self.document_file(&path)?
+            }
             Target::Path(path) if how.write => {
                 self.check_stored(&path)?;
                 let file = self.storage.open_writable(&path)?;
                 if how.truncate {
                     file.set_length(0)?;
                 }
-                return self.insert_handle(Handle::File(file), true);
+                return self.insert_handle(Handle::File(file), Pages::Kept);
             }
             Target::StatsFile | Target::WaitingFile | Target::ControlDirectory if how.write => {
                 return Err(FsError::NotPermitted);
@@ -123,8 +134,8 @@ impl Fs {
     fn open_live(&self, file: &Arc<LiveFile>) -> Result<Opened> {
         self.opened(file);
         // What is written to a document may be refused: the kernel must not keep it.
-        let cached = !file.state().names.iter().any(|name| is_document(name));
-        let opened = self.insert_handle(Handle::Live(Arc::clone(file)), cached);
+        let pages = Pages::kept_if(!self.is_refusable(file));
+        let opened = self.insert_handle(Handle::Live(Arc::clone(file)), pages);
         if opened.is_err() {
             self.closed(file);
         }
@@ -230,7 +241,7 @@ impl Fs {
     }
 
     /// Whether a chunk is in its shard.
-    fn is_stored(&self, place: &Place) -> Result<bool> {
+    pub(super) fn is_stored(&self, place: &Place) -> Result<bool> {
         let Place { array, coords } = place;
         let is_inside = array.source.layout.chunk_grid().iter().zip(coords).all(|(n, at)| at < n);
         Ok(is_inside && self.store.chunk(&array.source, coords, Freshness::Now)?.is_some())
@@ -238,8 +249,7 @@ impl Fs {
 
     /// Whether the view has a chunk.
     fn is_there(&self, place: &Place) -> Result<bool> {
-        let source = &place.array.source;
-        let path = source.path.join(source.layout.keys.chunk_key(&place.coords));
+        let path = place.array.path(&place.coords);
         let staged = self.overlay()?.names().get(&path).map(|name| name.what.clone());
         match staged {
             Some(What::File(_)) => Ok(true),
@@ -303,7 +313,7 @@ impl Fs {
             Slot::Above(path, place) => {
                 self.overlay()?.names().take(path);
                 self.commit(path)?;
-                if place.array.source.container == Container::Shards {
+                if place.array.source.container.has_keys() {
                     let shards = self.shard_directory(&place.array, &place.coords);
                     // It stays where others have something in it, or more of its shards are left.
                     let _ = self.storage.remove_directory(&shards);

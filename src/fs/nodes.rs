@@ -1,25 +1,29 @@
 //! The nodes of the hierarchy: what each directory's `zarr.json` makes of it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use std::collections::HashMap;
 
+use serde_json::Value;
+
 use super::FsConfig;
 use super::error::{METADATA_FILE, NodeError};
 use super::foreign::{Foreign, Format, bloscpack_file, column, is_hidden, superchunks};
+use super::form::{Form, ShownArray, Unshown, View, ViewConfig};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::format::metadata::NodeMetadata;
 use crate::format::sharding::ShardedArray;
 use crate::store::recover::recover;
 use crate::store::storage::{FileKind, Stat, Storage};
 use crate::store::{ByteCache, Container, SIZES, SourceArray, StoreConfig};
-use crate::view::inode::{InodeRange, stable_hash};
+use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW, stable_hash};
 use crate::view::tree::ChunkTree;
 
 /// Bytes of nodes to keep.
@@ -36,8 +40,30 @@ pub struct ArrayView {
     pub tree: ChunkTree,
     /// Their inode numbers.
     pub inodes: InodeRange,
+    /// What is in their files.
+    pub form: Form,
     /// Changes with everything that the meaning of a node number depends on.
     layout_hash: u64,
+}
+
+impl ArrayView {
+    /// The path of a chunk, or of a directory above chunks, in the view.
+    pub fn path(&self, coords: &[u64]) -> PathBuf {
+        self.source.path.join(self.tree.path(coords))
+    }
+
+    /// Whether the view has no place for what the source has under a name in the array's directory:
+    /// shards, and what has nothing to do with the array.
+    pub fn hides(&self, name: &OsStr) -> bool {
+        let (SourceArray { layout, container, .. }, rank) = (&self.source, self.tree.rank());
+        let is = |claims: &dyn Fn(&str) -> bool| name.to_str().is_some_and(claims);
+        if is(&|name| self.tree.claims(name)) {
+            return false;
+        }
+        // A file of the whole array stands for them all.
+        let is_shard = container.has_keys() && is(&|name| layout.keys.claims(name, rank));
+        is_shard || is_hidden(container, name)
+    }
 }
 
 /// What a directory is.
@@ -54,6 +80,8 @@ pub enum NodeKind {
     Sharded(Arc<ArrayView>),
     /// A node whose metadata cannot be used.
     Bad,
+    /// An array that the view does not show at all.
+    Unshown,
 }
 
 /// A directory of the hierarchy.
@@ -65,6 +93,8 @@ pub struct Node {
     pub document: Option<Arc<[u8]>>,
     /// Documents that the source has not, by name.
     pub extra: Vec<(OsString, Arc<[u8]>)>,
+    /// Its `zarr.json` is not shown: the view has others in its place.
+    pub is_translated: bool,
     /// The stored `zarr.json`.
     pub stat: Option<Stat>,
     checked: Instant,
@@ -73,7 +103,15 @@ pub struct Node {
 impl Node {
     /// One that has no documents but the source's.
     fn plain(kind: NodeKind, stat: Option<Stat>, checked: Instant) -> Self {
-        Self { kind, document: None, extra: Vec::new(), stat, checked }
+        Self { kind, document: None, extra: Vec::new(), is_translated: false, stat, checked }
+    }
+}
+
+impl Node {
+    /// Whether the view has another document in the place of one of the source.
+    pub fn replaces(&self, name: &OsStr) -> bool {
+        let has_other = self.extra.iter().any(|(other, _)| other == name);
+        has_other || self.is_translated && name == METADATA_FILE
     }
 }
 
@@ -96,6 +134,7 @@ pub struct Nodes {
     /// What the source is taken for, whatever is in it.
     format: Option<Format>,
     level: Option<usize>,
+    view: ViewConfig,
     immutable: bool,
     /// Whether it is written to: then interrupted commits are completed or taken back.
     writable: bool,
@@ -113,6 +152,7 @@ impl Nodes {
             file: config.file.clone(),
             format: config.format,
             level: config.level,
+            view: config.view,
             immutable,
             writable: config.writable,
             trusted,
@@ -144,6 +184,15 @@ impl Nodes {
         match self.load(directory, stat, checked) {
             Ok(node) => Ok(self.keep(directory, node)),
             Err((_, NodeError::Io(error))) if !is_lasting(&error) => Err(error),
+            Err((stat, NodeError::Unshown(error))) => {
+                let is_decoded = self.view.view.is_decoded();
+                let (kind, what) = match is_decoded {
+                    true => (NodeKind::Unshown, "not shown"),
+                    false => (NodeKind::AsStored, "shown as it is stored"),
+                };
+                log::warn!("{}: {error}; the array is {what}", shown(directory));
+                Ok(self.keep(directory, Node::plain(kind, stat, checked)))
+            }
             Err((stat, error)) => {
                 let document = match error {
                     NodeError::Superchunks(..) => directory.to_owned(),
@@ -170,7 +219,13 @@ impl Nodes {
     /// Reads the node at `directory` anew and tells what is wrong with it.
     pub fn check(&self, directory: &Path) -> Result<Node, NodeError> {
         let stat = self.storage.stat(&self.document_path(directory)?);
-        self.load(directory, stat, Instant::now()).map_err(|(_, error)| error)
+        let checked = Instant::now();
+        match self.load(directory, stat, checked) {
+            Err((stat, NodeError::Unshown(_))) if !self.view.view.is_decoded() => {
+                Ok(Node::plain(NodeKind::AsStored, stat, checked))
+            }
+            loaded => loaded.map_err(|(_, error)| error),
+        }
     }
 
     /// The path of the document that describes the node at `directory`, if there is one.
@@ -213,12 +268,13 @@ impl Nodes {
             return Ok(At::Stored);
         };
         let node = self.node(directory)?;
+        if node.is_translated && name == METADATA_FILE {
+            return Ok(At::Hidden);
+        }
         let extra = node.extra.iter().find(|(other, _)| other == name);
         Ok(match (extra, node.stat, &node.kind) {
             (Some((_, text)), Some(stat), _) => At::Text(Arc::clone(text), stat),
-            (_, _, NodeKind::Sharded(array)) if is_hidden(&array.source.container, name) => {
-                At::Hidden
-            }
+            (_, _, NodeKind::Sharded(array)) if array.hides(name) => At::Hidden,
             _ => At::Stored,
         })
     }
@@ -288,19 +344,73 @@ impl Nodes {
         if dialect == Dialect::V3 && self.may_be(Format::Draft2022) && is_draft()? {
             return Ok(Node::plain(NodeKind::Draft2022, Some(stat), checked));
         }
+        if self.view.view != View::Zarr3 {
+            let node = self.load_translated(directory, document, dialect, stat, checked);
+            return node.map_err(fail);
+        }
         let shown = show(document, self.level, dialect).map_err(|e| fail(e.into()))?;
         let (kind, document) = match shown {
             Shown::AsStored => (NodeKind::AsStored, None),
             Shown::Group(twin) => (NodeKind::AsStored, Some(twin)),
             Shown::Array(layout, twin) => {
                 let hash = layout_hash(directory, &twin, &layout);
-                let view = self.register(directory, *layout, Container::Shards, hash);
+                let as_is = self.view.array(&twin, layout.keys).map_err(|e| fail(e.into()))?;
+                let view = self.register(directory, *layout, Container::Shards, as_is, hash);
                 let view = view.map_err(|e| fail(e.into()))?;
                 (NodeKind::Sharded(view), Some(twin))
             }
         };
         let document = document.map(|document| json::to_text(&document).into());
-        Ok(Node { kind, document, extra: Vec::new(), stat: Some(stat), checked })
+        let (extra, is_translated) = (Vec::new(), false);
+        Ok(Node { kind, document, extra, is_translated, stat: Some(stat), checked })
+    }
+
+    /// A node in a view that has other documents than the source.
+    fn load_translated(
+        &self,
+        directory: &Path,
+        document: Value,
+        dialect: Dialect,
+        stat: Stat,
+        checked: Instant,
+    ) -> Result<Node, NodeError> {
+        let (layout, container, twin) = match show(document.clone(), self.level, dialect)? {
+            Shown::Array(layout, twin) => (*layout, Container::Shards, twin),
+            Shown::Group(twin) => return Ok(self.translated_group(&twin, stat, checked)),
+            Shown::AsStored => match NodeMetadata::parse(&document)? {
+                NodeMetadata::Group => return Ok(self.translated_group(&document, stat, checked)),
+                NodeMetadata::Array(chain) => {
+                    let layout = ShardedArray::unsharded(&document, chain);
+                    let layout = layout.map_err(Unshown::Metadata)?;
+                    (layout, Container::Chunks, document)
+                }
+            },
+        };
+        self.translated(directory, &twin, layout, container, stat, checked)
+    }
+
+    fn translated(
+        &self,
+        directory: &Path,
+        twin: &Value,
+        layout: ShardedArray,
+        container: Container,
+        stat: Stat,
+        checked: Instant,
+    ) -> Result<Node, NodeError> {
+        let mut shown = self.view.array(twin, layout.keys)?;
+        let extra = std::mem::take(&mut shown.documents);
+        let extra = extra.into_iter().map(|(name, text)| (name, text.into())).collect();
+        let hash = layout_hash(directory, twin, &layout);
+        let kind = NodeKind::Sharded(self.register(directory, layout, container, shown, hash)?);
+        Ok(Node { kind, document: None, extra, is_translated: true, stat: Some(stat), checked })
+    }
+
+    fn translated_group(&self, group: &Value, stat: Stat, checked: Instant) -> Node {
+        let extra = self.view.group(group).into_iter();
+        let extra = extra.map(|(name, text)| (name, text.into())).collect();
+        let (document, stat) = (None, Some(stat));
+        Node { kind: NodeKind::AsStored, document, extra, is_translated: true, stat, checked }
     }
 
     /// The node of another format that is at a directory, if there is one. `document` is the path of
@@ -350,13 +460,23 @@ impl Nodes {
             Container::Superchunks { extent, .. } => {
                 serde_json::json!({"codecs": extent.row_bytes})
             }
-            Container::Shards | Container::Bloscpack(_) => serde_json::Value::Null,
+            _ => Value::Null,
         };
         let hash = layout_hash(directory, &kind, &array.layout);
-        let view = self.register(directory, array.layout, container, hash)?;
+        let (mut shown, is_translated) = match (&array.metadata, self.view.view) {
+            (_, View::Zarr3) => (ShownArray::as_stored(array.layout.keys), false),
+            (Some(twin), _) => (self.view.array(twin, array.layout.keys)?, true),
+            (None, _) => return Err(Unshown::NoMetadata.into()),
+        };
+        let mut documents = documents;
+        if is_translated {
+            documents.retain(|(name, _)| name != METADATA_FILE);
+            documents.append(&mut shown.documents);
+        }
+        let view = self.register(directory, array.layout, container, shown, hash)?;
         let extra = documents.into_iter().map(|(name, text)| (name, text.into())).collect();
         let kind = NodeKind::Sharded(view);
-        Ok(Node { kind, document: None, extra, stat: Some(stat), checked })
+        Ok(Node { kind, document: None, extra, is_translated, stat: Some(stat), checked })
     }
 
     fn read(&self, path: &Path, stat: &Stat) -> Result<Vec<u8>, NodeError> {
@@ -379,9 +499,14 @@ impl Nodes {
         directory: &Path,
         layout: ShardedArray,
         container: Container,
+        how: ShownArray,
         layout_hash: u64,
     ) -> Result<Arc<ArrayView>, MetadataError> {
-        let tree = ChunkTree::new(layout.keys, layout.chunk_grid())?;
+        let tree = ChunkTree::new(how.keys, how.suffix, layout.chunk_grid())?;
+        if self.view.is_one_of_several && tree.nodes() > MAX_NODES_IN_VIEW {
+            let what = "chunks for a mount of several views";
+            return Err(MetadataError::Limit { what, limit: MAX_NODES_IN_VIEW });
+        }
         let mut arrays = self.arrays.write().unwrap_or_else(PoisonError::into_inner);
         for attempt in 0..RANGE_ATTEMPTS {
             let inodes = InodeRange::new(tree.nodes(), layout_hash, attempt);
@@ -399,7 +524,8 @@ impl Nodes {
                             log::error!("{}: {error}", shown(directory));
                         }
                     }
-                    let view = Arc::new(ArrayView { source, tree, inodes, layout_hash });
+                    let form = how.form;
+                    let view = Arc::new(ArrayView { source, tree, inodes, form, layout_hash });
                     arrays.insert(inodes, Arc::clone(&view));
                     return Ok(view);
                 }
@@ -424,6 +550,7 @@ fn unchanged(node: &Node, stat: Result<&Stat, &std::io::Error>, checked: Instant
         kind: node.kind.clone(),
         document: node.document.clone(),
         extra: node.extra.clone(),
+        is_translated: node.is_translated,
         stat: node.stat,
         checked,
     };
@@ -432,7 +559,7 @@ fn unchanged(node: &Node, stat: Result<&Stat, &std::io::Error>, checked: Instant
 
 /// Hashes what the meaning of inode numbers depends on: the path, the shape, both grids, the keys
 /// and the codecs around the chunks. Attributes and the like do not count.
-fn layout_hash(directory: &Path, twin: &serde_json::Value, layout: &ShardedArray) -> u64 {
+fn layout_hash(directory: &Path, twin: &Value, layout: &ShardedArray) -> u64 {
     use std::os::unix::ffi::OsStrExt;
     let member = |name: &str| twin.get(name).map(ToString::to_string).unwrap_or_default();
     let members = ["shape", "chunk_grid", "chunk_key_encoding", "codecs"].map(member);

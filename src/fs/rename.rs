@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::attr::Caller;
+use super::decoded::Encoded;
 use super::live::Place;
 use super::live::{Bytes, Change, LiveFile, What};
 use super::slot::Slot;
@@ -175,7 +176,7 @@ impl Fs {
         match target {
             Target::Live(file) => Ok(file),
             Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
-                let path = array.source.path.join(array.source.layout.keys.chunk_key(&coords));
+                let path = array.path(&coords);
                 self.chunk_file(&path, &Place { array, coords })
             }
             Target::Path(path) => {
@@ -202,15 +203,18 @@ impl Fs {
                     Some(stage) => stage,
                     None => self.stage(place)?,
                 };
+                let _turn = file.turn();
                 let Bytes::Here(content) = file.state().bytes.clone() else {
                     return Err(FsError::Stale);
                 };
+                let Encoded { chunk: content, shown } = self.encoded(place, &content)?;
                 let mut names = self.overlay()?.names();
+                file.state().shown = shown;
                 let number = names.next_number();
                 let replaced = names.get(path).map(|name| name.what.clone());
                 let name = names.put(path, What::File(Arc::clone(file)), Some(place.clone()));
                 let stage = name.stage.get_or_insert(stage);
-                stage.change = Some(Change { content: Some(content), number });
+                stage.change = Some(Change { content, number });
                 if let Some(What::File(replaced)) = replaced {
                     names.drop_unused(&replaced);
                 }

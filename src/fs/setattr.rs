@@ -1,6 +1,5 @@
 //! Changing attributes.
 
-use super::document::is_document;
 use super::live::Place;
 use super::write::SetAttr;
 use super::{Attr, Fs, FsError, Result, Target};
@@ -30,7 +29,7 @@ impl Fs {
                 // A directory above chunks is as the source's is.
                 Ok(self.tree_directory(&array, &coords)?.ok_or(FsError::NotFound)?.attr)
             }
-            Target::Path(path) if set.size.is_some() && is_document(&path) => {
+            Target::Path(path) if set.size.is_some() && self.is_document(&path) => {
                 let file = self.document_file(&path)?;
                 self.set_live_attr(&file, set)?;
                 self.live_attr(&file)
@@ -56,16 +55,17 @@ impl Fs {
                 }
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }
-            Target::ControlDirectory | Target::StatsFile | Target::WaitingFile => {
-                Err(FsError::NotPermitted)
-            }
+            Target::ControlDirectory
+            | Target::StatsFile
+            | Target::WaitingFile
+            | Target::Flat(..) => Err(FsError::NotPermitted),
         }
     }
 
     /// Attributes of a chunk that nobody writes at the moment.
     fn set_chunk_attr(&self, place: Place, set: &SetAttr) -> Result<Attr> {
         let source = &place.array.source;
-        let path = source.path.join(source.layout.keys.chunk_key(&place.coords));
+        let path = place.array.path(&place.coords);
         let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
         let mut attr = entry.ok_or(FsError::NotFound)?.attr;
         let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);

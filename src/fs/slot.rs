@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::control::DIRECTORY_NAME;
-use super::document::is_document;
-use super::foreign::is_hidden;
 use super::live::Place;
 use super::nodes::NodeKind;
 use super::{Fs, FsError, Result, Target};
@@ -49,8 +47,7 @@ impl Fs {
         match target {
             Target::Path(path) => Ok(path.to_path_buf()),
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
-                let source = &array.source;
-                Ok(source.path.join(source.layout.keys.key(coords)))
+                Ok(array.path(coords))
             }
             Target::ControlDirectory => Err(FsError::NotPermitted),
             _ => Err(FsError::NotDirectory),
@@ -67,8 +64,7 @@ impl Fs {
         let text = name.to_str();
         match target {
             Target::Tree(array, coords) => {
-                let keys = array.source.layout.keys;
-                let coord = text.and_then(|name| keys.parse_part(coords.len(), name));
+                let coord = text.and_then(|name| array.tree.coordinate(coords.len(), name));
                 let child = text.and_then(|name| array.tree.child(&coords, name));
                 Ok(match child {
                     Some(coords) => in_tree(path, Place { array, coords }),
@@ -78,11 +74,11 @@ impl Fs {
             }
             _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
             _ if self.is_hidden(&directory, name)? => Ok(Slot::Control),
-            _ if is_document(&path) => Ok(Slot::Document(path)),
+            _ if self.is_document(&path) => Ok(Slot::Document(path)),
             _ => {
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
                     && let Some(text) = text
-                    && array.source.layout.keys.claims(text, array.tree.rank())
+                    && array.tree.claims(text)
                 {
                     let array = Arc::clone(array);
                     return Ok(match array.tree.top(text) {
@@ -92,7 +88,7 @@ impl Fs {
                 }
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
                     && array.tree.top_depth() == array.tree.rank()
-                    && resembles_chunk(name, array.source.layout.keys.prefix)
+                    && resembles_chunk(name, array.tree.prefix())
                     && !self.is_in_source(&path)
                 {
                     return Ok(Slot::Scratch(path));
@@ -105,9 +101,7 @@ impl Fs {
     /// Whether the view has no place for a name, whatever the source has there.
     fn is_hidden(&self, directory: &Path, name: &OsStr) -> Result<bool> {
         let NodeKind::Sharded(array) = &self.nodes.node(directory)?.kind else { return Ok(false) };
-        let keys = array.source.layout.keys;
-        let is_key = name.to_str().is_some_and(|name| keys.claims(name, array.tree.rank()));
-        Ok(!is_key && is_hidden(&array.source.container, name))
+        Ok(array.hides(name))
     }
 
     fn is_in_source(&self, path: &Path) -> bool {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::attr::Caller;
+use super::decoded::Pages;
 use super::file::{Handle, Opened};
 use super::{Entry, Fs, FsError, Result};
 use crate::store::content::Content;
@@ -19,7 +20,7 @@ impl Fs {
         let file = self.storage.create(path, mode)?;
         self.own(path, caller);
         let attr = self.path_attr(path)?;
-        let opened = self.insert_handle(Handle::File(file), true)?;
+        let opened = self.insert_handle(Handle::File(file), Pages::Kept)?;
         Ok((self.path_entry(path, attr), opened))
     }
 

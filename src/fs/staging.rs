@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 
-use super::live::{Bytes, LiveFile, Name, Place, What};
+use super::live::{Bytes, LiveFile, Name, Place, Shown, What};
 use super::nodes::ArrayView;
 use super::{Fs, FsError, Result};
 use crate::format::plan::Policy;
@@ -237,7 +237,7 @@ impl Fs {
         match dates.shards.get(&path) {
             Some((stat, others)) if stat.same_content(shard) => {
                 let others = *others;
-                let path = source.path.join(source.layout.keys.chunk_key(coords));
+                let path = array.path(coords);
                 dates.chunks.get(&path).copied().unwrap_or(others)
             }
             // Never changed here, or by others since.
@@ -254,7 +254,7 @@ impl Fs {
         if !dates.shards.get(&path).is_some_and(|(stat, _)| stat.same_content(shard)) {
             dates.shards.put(path, (*shard, before));
         }
-        dates.chunks.put(source.path.join(source.layout.keys.chunk_key(&place.coords)), date);
+        dates.chunks.put(place.array.path(&place.coords), date);
     }
 
     /// Commits at intervals what waits, until [`Fs::end_commits`].
@@ -337,7 +337,8 @@ impl super::live::Names {
     /// What a file holds is in the shard now.
     fn settled(&mut self, file: &Arc<LiveFile>, place: Option<Place>) {
         if let Some(place) = place {
-            file.state().bytes = Bytes::Stored(place);
+            let mut state = file.state();
+            (state.bytes, state.shown) = (Bytes::Stored(place), Shown::Written);
         }
         self.drop_unused(file);
     }

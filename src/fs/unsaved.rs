@@ -9,8 +9,13 @@ use super::live::{Bytes, Name, What};
 use crate::store::content::Content;
 
 impl Fs {
-    /// What waits to be committed, a line each, and why if it could not be.
+    /// What waits to be committed, in all views of the mount.
     pub(super) fn waiting_text(&self) -> String {
+        self.others().fold(self.own_waiting_text(), |text, other| text + &other.own_waiting_text())
+    }
+
+    /// What waits to be committed, a line each, and why if it could not be.
+    fn own_waiting_text(&self) -> String {
         use std::fmt::Write;
         let mut text = String::new();
         let Some(overlay) = &self.overlay else { return text };

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::attr::Caller;
-use super::live::{Bytes, Change, LiveFile, LiveState, Overlay, Place, Stage, What};
+use super::decoded::Encoded;
+use super::live::{Bytes, Change, LiveFile, LiveState, Name, Overlay, Place, Shown, Stage, What};
 use super::{Attr, Entry, Fs, FsError, Result};
 use crate::store::content::Content;
 use crate::store::storage::{FileKind, Stat, Timestamp};
@@ -59,6 +60,7 @@ impl Fs {
     ) -> Result<Arc<LiveFile>> {
         let state = LiveState {
             bytes: Bytes::Here(Content::Memory(Arc::default())),
+            shown: Shown::Written,
             mode: mode & 0o7777,
             uid: caller.uid,
             gid: caller.gid,
@@ -83,6 +85,7 @@ impl Fs {
         let attr = entry.ok_or(FsError::NotFound)?.attr;
         let state = LiveState {
             bytes: Bytes::Stored(place.clone()),
+            shown: Shown::Written,
             mode: attr.mode,
             uid: attr.uid,
             gid: attr.gid,
@@ -106,6 +109,10 @@ impl Fs {
     /// What a chunk is before it is changed. Only a sound shard is written to.
     pub(super) fn stage(&self, place: &Place) -> Result<Stage> {
         check_writable(place)?;
+        // What was written to it in another view of this mount comes before.
+        for other in self.others() {
+            other.commit(&place.array.source.path)?;
+        }
         let base = self.store.base(&place.array.source, &place.coords)?;
         Ok(Stage { base, change: None })
     }
@@ -141,6 +148,14 @@ impl Fs {
     pub(super) fn bring_here(&self, file: &LiveFile) -> Result<()> {
         loop {
             let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(()) };
+            if let Some(form) = place.array.decoded_form() {
+                let bytes = self.open_decoded_file(&place.array, form, &place.coords)?.to_vec();
+                let mut state = file.state();
+                if let Bytes::Stored(_) = state.bytes {
+                    state.bytes = Bytes::Here(Content::Memory(Arc::new(bytes)));
+                }
+                return Ok(());
+            }
             let reader = self.chunk_reader(&place.array, &place.coords, Freshness::Now)?;
             if reader.nbytes() > MAX_CHUNK_BYTES {
                 return Err(FsError::TooLarge);
@@ -202,7 +217,7 @@ impl Fs {
         if length == 0 {
             let mut state = file.state();
             state.bytes = Bytes::Here(Content::Memory(Arc::default()));
-            (state.dirty, state.mtime) = (true, now());
+            (state.dirty, state.mtime, state.shown) = (true, now(), Shown::Written);
             return Ok(());
         }
         self.change(file, |content, spool| {
@@ -232,7 +247,7 @@ impl Fs {
             let mut state = file.state();
             let Bytes::Here(content) = &mut state.bytes else { continue };
             change(content, spool)?;
-            (state.dirty, state.mtime) = (true, now());
+            (state.dirty, state.mtime, state.shown) = (true, now(), Shown::Written);
             return Ok(());
         }
     }
@@ -243,32 +258,68 @@ impl Fs {
             return Ok(());
         }
         self.stage_names(file)?;
+        let turn = file.turn();
+        let (paths, bytes) = {
+            let mut state = file.state();
+            state.dirty = false;
+            // Of what was written before, which nobody will try to commit again.
+            state.error = None;
+            (state.names.clone(), state.bytes.clone())
+        };
+        let Bytes::Here(content) = bytes else { return Ok(()) };
         let mut document = None;
-        {
-            let mut names = self.overlay()?.names();
-            let (paths, bytes) = {
-                let mut state = file.state();
-                state.dirty = false;
-                // Of what was written before, which nobody will try to commit again.
-                state.error = None;
-                (state.names.clone(), state.bytes.clone())
-            };
-            let Bytes::Here(content) = bytes else { return Ok(()) };
-            for path in &paths {
-                let number = names.next_number();
-                let Some(name) = names.get_mut(path) else { continue };
-                if let Some(stage) = &mut name.stage {
-                    stage.change = Some(Change { content: Some(content.clone()), number });
-                } else if super::document::is_document(path) {
-                    document = Some((path.clone(), content.clone()));
-                }
+        for path in &paths {
+            if self.is_document(path) {
+                document = Some(path.clone());
+            } else {
+                let changed = self.change_chunk(path, file, &content);
+                changed.inspect_err(|_| file.state().dirty = true)?;
             }
         }
-        if let Some((path, content)) = document {
+        drop(turn);
+        if let Some(path) = document {
             self.publish_document(&path, file, &content)?;
         }
         self.relieve_memory();
         Ok(())
+    }
+
+    /// What was written is to be committed as the chunk of that name, if it is one.
+    fn change_chunk(&self, path: &Path, file: &LiveFile, content: &Content) -> Result<()> {
+        let place = match self.overlay()?.names().get(path) {
+            Some(Name { place: Some(place), stage: Some(_), .. }) => place.clone(),
+            _ => return Ok(()),
+        };
+        let encoded = self.encoded(&place, content);
+        let Encoded { chunk: content, shown } = encoded.inspect_err(|_| {
+            file.state().shown = Shown::Stored(place.clone());
+        })?;
+        let mut names = self.overlay()?.names();
+        file.state().shown = shown;
+        let number = names.next_number();
+        if let Some(stage) = names.get_mut(path).and_then(|name| name.stage.as_mut()) {
+            stage.change = Some(Change { content, number });
+        }
+        Ok(())
+    }
+
+    /// Drops what was written to a chunk file that cannot become a chunk: it is what it was before.
+    fn revert(&self, file: &Arc<LiveFile>) {
+        let names = file.state().names.clone();
+        for path in names {
+            // What was closed before that is no part of it.
+            let _ = self.commit(&path);
+            let Ok(overlay) = self.overlay() else { return };
+            let mut names = overlay.names();
+            let Some(name) = names.get_mut(&path) else { continue };
+            let Some(place) = name.place.clone() else { continue };
+            if place.array.decoded_form().is_none() {
+                continue;
+            }
+            name.stage = None;
+            let mut state = file.state();
+            (state.bytes, state.shown, state.dirty) = (Bytes::Stored(place), Shown::Written, false);
+        }
     }
 
     /// Writers wait here when too much waits to be committed.
@@ -293,15 +344,17 @@ impl Fs {
         let (bytes, mode, uid, gid, mtime, links) = {
             let state = file.state();
             let links = u32::try_from(state.names.len()).unwrap_or(u32::MAX);
-            (state.bytes.clone(), state.mode, state.uid, state.gid, state.mtime, links)
+            (state.shown(), state.mode, state.uid, state.gid, state.mtime, links)
         };
         let size = match bytes {
             Bytes::Here(content) => content.nbytes(),
-            Bytes::Stored(place) => {
-                let chunk =
-                    self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
-                chunk.ok_or(FsError::NotFound)?.nbytes()
-            }
+            Bytes::Stored(Place { array, coords }) => match array.decoded_form() {
+                Some(form) => form.nbytes(&coords),
+                None => {
+                    let chunk = self.store.chunk(&array.source, &coords, Freshness::Recent)?;
+                    chunk.ok_or(FsError::NotFound)?.nbytes()
+                }
+            },
         };
         let stat = Stat {
             dev: 0,
@@ -318,12 +371,16 @@ impl Fs {
         Ok(Attr { links, ..self.config.ownership.attr(file.ino, &stat) })
     }
 
+    /// Whether what is written to a file may turn out to be refused.
+    pub(super) fn is_refusable(&self, file: &LiveFile) -> bool {
+        self.view().is_decoded() || file.state().names.iter().any(|name| self.is_document(name))
+    }
+
     /// The entry of such a file, which the kernel is about to be told.
     pub(super) fn live_entry(&self, file: &LiveFile) -> Result<Entry> {
         let attr = self.live_attr(file)?;
         self.overlay()?.names().told(file.ino);
-        // A document may turn out to be refused.
-        let lasting = !file.state().names.iter().any(|name| super::document::is_document(name));
+        let lasting = !self.is_refusable(file);
         Ok(Entry { attr, generation: 0, lasting })
     }
 
@@ -334,7 +391,7 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
-        let bytes = file.state().bytes.clone();
+        let bytes = file.state().shown();
         match bytes {
             Bytes::Here(content) => Ok(content.read_at(buffer, offset)?),
             Bytes::Stored(place) => self.read_stored(&place.array, &place.coords, offset, buffer),
@@ -347,16 +404,19 @@ impl Fs {
             self.truncate_live(file, length)?;
             // Not by an open file: nobody will close it.
             if file.state().opened == 0 {
-                self.publish(file)?;
+                self.publish(file).inspect_err(|_| self.revert(file))?;
             }
         }
         if let (Bytes::Stored(place), Some(mtime)) = (file.state().bytes.clone(), set.mtime) {
             let chunk = self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
-            let chunk = chunk.ok_or(FsError::NotFound)?;
-            self.set_chunk_date(&place, &chunk.shard, mtime);
+            match chunk {
+                Some(chunk) => self.set_chunk_date(&place, &chunk.shard, mtime),
+                None if place.array.decoded_form().is_some() => (),
+                None => return Err(FsError::NotFound),
+            }
         }
         let mut state = file.state();
-        let is_chunk = state.names.iter().any(|name| !super::document::is_document(name))
+        let is_chunk = state.names.iter().any(|name| !self.is_document(name))
             && matches!(state.bytes, Bytes::Stored(_));
         if let Some(mode) = set.mode.filter(|_| !is_chunk) {
             state.mode = mode & 0o7777;
@@ -388,12 +448,15 @@ impl Fs {
             state.opened -= 1;
             state.opened == 0
         };
+        if last && file.state().dirty {
+            self.revert(file);
+        }
         let Some(overlay) = &self.overlay else { return };
         let mut names = overlay.names();
         if last {
             // Documents are in the source now, or were refused.
             let documents = file.state().names.clone();
-            for name in documents.iter().filter(|name| super::document::is_document(name)) {
+            for name in documents.iter().filter(|name| self.is_document(name)) {
                 file.state().dirty = false;
                 names.take(name);
                 // The kernel may have kept what was refused.
@@ -406,7 +469,13 @@ impl Fs {
 
 /// Chunks of shards that are compressed as a whole are only read.
 pub(super) fn check_writable(place: &Place) -> Result<()> {
-    if ShardStore::is_writable(&place.array.source) { Ok(()) } else { Err(FsError::ReadOnly) }
+    let source = &place.array.source;
+    // Other formats have chunks of different lengths, which are shown as if they were equal.
+    let is_made_equal = place.array.decoded_form().is_some() && !source.container.has_keys();
+    match ShardStore::is_writable(source) && !is_made_equal {
+        true => Ok(()),
+        false => Err(FsError::ReadOnly),
+    }
 }
 
 /// Puts a content into a file that nobody else has; its bytes are copied where somebody does.

@@ -122,6 +122,15 @@ pub struct Chunks {
     pub full: Option<u64>,
 }
 
+impl Chunks {
+    /// A file of `nbytes` bytes that is one chunk.
+    fn single(nbytes: u64) -> Self {
+        let ranges = vec![ByteRange { offset: 0, nbytes }];
+        let contents = Contents { ranges, ..Contents::default() };
+        Self { contents, digest: Digest::None, full: None }
+    }
+}
+
 /// Finds the chunks of a file that holds the shard of a container.
 pub fn chunks_of(
     container: &Container,
@@ -131,6 +140,7 @@ pub fn chunks_of(
         Container::Superchunks { extent, .. } => {
             extent.row_bytes.and_then(|row| row.checked_mul(extent.chunklen))
         }
+        Container::Chunks => return Ok(Ok(Chunks::single(file.size))),
         Container::Bloscpack(_) | Container::Shards => None,
     };
     if let Container::Superchunks { form: SuperchunkForm::Single, .. } = container {

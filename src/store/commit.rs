@@ -171,19 +171,19 @@ impl ShardStore {
         };
         match array.container {
             Container::Shards => has_checksums_only(),
-            Container::Bloscpack(_) => true,
+            Container::Chunks | Container::Bloscpack(_) => true,
             Container::Superchunks { grows, .. } => grows,
         }
     }
 
     /// Whether the array's format has a word for chunks that are not there.
     pub fn has_holes(array: &SourceArray) -> bool {
-        array.container == Container::Shards
+        array.container.has_keys()
     }
 
     /// Whether the last chunk of an array can be removed.
     pub fn can_shrink(array: &SourceArray) -> bool {
-        matches!(array.container, Container::Shards | Container::Superchunks { .. })
+        !matches!(array.container, Container::Bloscpack(_))
     }
 }
 
@@ -275,7 +275,9 @@ impl<'a> Commit<'a> {
         let ids: Vec<ShardId> = by_shard.keys().map(id).collect();
         match self.array.container {
             Container::Superchunks { extent, .. } => self.commit_superchunks(by_shard, extent),
-            Container::Shards | Container::Bloscpack(_) => self.commit_shards(by_shard),
+            Container::Shards | Container::Chunks | Container::Bloscpack(_) => {
+                self.commit_shards(by_shard);
+            }
         }
         for id in ids {
             self.store.commits.set_busy(id, false);

@@ -9,6 +9,7 @@ use crate::format::after::DecodeError;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::index::{EntryError, IndexError};
 use crate::format::journal::JournalError;
+use crate::format::pipeline;
 use crate::format::plan::PlanError;
 
 /// What the system says of a path that cannot be reached within the source, as long as nobody
@@ -95,6 +96,17 @@ pub enum StoreError {
         /// What is wrong.
         #[source]
         error: EntryError,
+    },
+    /// Its bytes are not what the array's codecs write.
+    #[error("shard {}, chunk at {position:?}: it cannot be decoded: {error}", .shard.display())]
+    Undecodable {
+        /// Path of the shard, from the source's root.
+        shard: PathBuf,
+        /// Position of the chunk in the shard.
+        position: Vec<u64>,
+        /// What is wrong.
+        #[source]
+        error: pipeline::DecodeError,
     },
     /// Others change the shard faster than it can be read, or changed it in the middle of a read.
     #[error("shard {}: it was changed while it was being read", .shard.display())]
@@ -205,6 +217,7 @@ impl StoreError {
             Self::Damaged { .. }
             | Self::InnerDamaged { .. }
             | Self::BadEntry { .. }
+            | Self::Undecodable { .. }
             | Self::NotWritten { .. }
             | Self::Journal { .. }
             | Self::Poisoned { .. }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::storage::{FileKind, Stat};
-use super::{Container, ShardStore, SourceArray, io_error, lock};
+use super::{ShardStore, SourceArray, io_error, lock};
 use crate::format::Coords;
 use crate::format::chunk_key::Separator;
 use crate::format::grid::{ShardAxis, unravel};
@@ -57,7 +57,7 @@ impl ShardStore {
         prefix: &[u64],
         from: u64,
     ) -> Result<Arc<Window>, StoreError> {
-        if array.container != Container::Shards {
+        if !array.container.has_keys() {
             let most = if prefix.is_empty() { self.shards_now(array)? } else { None };
             return Ok(Arc::new(Window::of_all(array, prefix, from, most)));
         }

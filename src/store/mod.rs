@@ -12,6 +12,7 @@ pub mod bloscpack;
 mod cache;
 mod commit;
 pub mod content;
+pub mod decoded;
 mod error;
 pub mod journal;
 pub mod listing;
@@ -76,6 +77,8 @@ pub enum Container {
     /// Files with an index, each called by its key.
     #[default]
     Shards,
+    /// Files without an index, each one chunk and called by its key: an unsharded array.
+    Chunks,
     /// One shard: the Bloscpack file of that name.
     Bloscpack(OsString),
     /// Numbered files (BLZ, bcolz).
@@ -89,6 +92,14 @@ pub enum Container {
         /// It has room to grow: `meta/sizes` tells how long it is now.
         grows: bool,
     },
+}
+
+impl Container {
+    /// Whether the source has a file for each shard, called by its key, and directories for keys with
+    /// slashes in them; what is not there is empty.
+    pub fn has_keys(&self) -> bool {
+        matches!(self, Self::Shards | Self::Chunks)
+    }
 }
 
 /// What the numbered files of an array are.
@@ -119,7 +130,7 @@ impl SourceArray {
     /// Path of a shard, from the array's directory.
     pub(super) fn shard_name(&self, shard: &[u64]) -> PathBuf {
         match &self.container {
-            Container::Shards => self.layout.keys.chunk_key(shard).into(),
+            Container::Shards | Container::Chunks => self.layout.keys.chunk_key(shard).into(),
             Container::Bloscpack(name) => name.into(),
             Container::Superchunks { files, form, .. } => {
                 let number = shard.first().copied().unwrap_or(0);
@@ -138,6 +149,8 @@ pub struct StoreConfig {
     pub trusted: Duration,
     /// Bytes of indexes and decoded shards to keep.
     pub cache_size: usize,
+    /// Bytes of decoded chunks to keep.
+    pub decoded_size: usize,
     /// Shard files to keep open.
     pub open_files: usize,
     /// Longest shard to decode as a whole, in bytes, before and after.
@@ -155,6 +168,7 @@ impl Default for StoreConfig {
             immutable: false,
             trusted: TRUSTED,
             cache_size: 64 << 20,
+            decoded_size: 128 << 20,
             open_files: 256,
             decode_limit: 1 << 30,
             pad_edge: false,
@@ -200,6 +214,7 @@ pub struct ShardStore {
     /// Errors already in the log, so that a reader who tries again does not fill it.
     reported: Mutex<LruCache<String, ()>>,
     loading: [Mutex<()>; LOADING_STRIPES],
+    decoded: decoded::DecodedChunks,
     commits: commit::Commits,
 }
 
@@ -226,6 +241,7 @@ impl ShardStore {
             verified: Mutex::new(ByteCache::new(VERIFIED_BYTES)),
             windows: Mutex::new(ByteCache::new(WINDOW_CACHE_BYTES)),
             reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),
+            decoded: decoded::DecodedChunks::new(config.decoded_size),
             commits: commit::Commits::default(),
             loading: [const { Mutex::new(()) }; LOADING_STRIPES],
             storage,

@@ -1,12 +1,13 @@
 //! Inode numbers: the same in every mount of a source, and computed rather than remembered.
 //!
 //! ```text
-//!  63  62  60 59                                                        0
-//! | 1 | class | hash of the array's path and layout | number in its tree |   chunks, directories
-//! | 0 |       hash of the path, or a number below 2^40                   |   everything else
+//!  63  62  60 59  57 56                                                      0
+//! | 1 | class | view | hash of the array's path and layout | number in its tree |   chunks, directories
+//! | 0 | view |         hash of the path, or a number below 2^40                 |   everything else
 //!
 //! class:           0   1   2   3   4   5   6   7
-//! bits of number: 20  26  32  38  44  50  56  60      the rest of the 60 bits is hash
+//! bits of number: 20  26  32  38  44  50  56  60      the rest of the 57 bits is hash
+//! view:           three bits, 0 where a mount shows one view only: there the largest class has them
 //! ```
 //!
 //! An array takes the smallest class that its tree fits into, so hashes rarely collide; where they
@@ -30,7 +31,29 @@ const FIRST_PATH: u64 = 1 << 40;
 
 const TREE_BIT: u64 = 1 << 63;
 const CLASS_SHIFT: u32 = 60;
+/// Of the number of the view in a number of a tree.
+const TREE_VIEW_SHIFT: u32 = 57;
+/// Of the number of the view in any other number.
+const PATH_VIEW_SHIFT: u32 = 60;
 const NUMBER_BITS: [u32; 8] = [20, 26, 32, 38, 44, 50, 56, 60];
+
+/// Views that a mount can show at once: they are numbered from 1.
+pub const MAX_VIEWS: usize = 7;
+
+/// The largest tree of an array in a mount of several views.
+pub const MAX_NODES_IN_VIEW: u64 = 1 << TREE_VIEW_SHIFT;
+
+/// The number that a mount of several views has for an inode of view `view`.
+pub fn in_view(view: u64, ino: u64) -> u64 {
+    ino | view << if ino & TREE_BIT == 0 { PATH_VIEW_SHIFT } else { TREE_VIEW_SHIFT }
+}
+
+/// The view that an inode of a mount of several views belongs to, and its number in that view. 0: it
+/// belongs to none.
+pub fn split_view(ino: u64) -> (u64, u64) {
+    let shift = if ino & TREE_BIT == 0 { PATH_VIEW_SHIFT } else { TREE_VIEW_SHIFT };
+    (ino >> shift & low_bits(3), ino & !(low_bits(3) << shift))
+}
 
 /// The inode numbers of one array's tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,7 +68,7 @@ impl InodeRange {
         let fits = |bits: &u32| nodes <= 1 << bits;
         let class = NUMBER_BITS.iter().position(fits).unwrap_or(NUMBER_BITS.len() - 1);
         let bits = NUMBER_BITS[class];
-        let place = hash.wrapping_add(attempt) & low_bits(CLASS_SHIFT - bits);
+        let place = hash.wrapping_add(attempt) & low_bits(TREE_VIEW_SHIFT.saturating_sub(bits));
         Self { base: TREE_BIT | (class as u64) << CLASS_SHIFT | place << bits }
     }
 
@@ -77,7 +100,8 @@ pub fn of_path(path: &Path, attempt: u64) -> u64 {
     if path.as_os_str().is_empty() {
         return ROOT;
     }
-    let hash = stable_hash([path.as_os_str().as_bytes()]).wrapping_add(attempt) & !TREE_BIT;
+    let hash = stable_hash([path.as_os_str().as_bytes()]).wrapping_add(attempt);
+    let hash = hash & low_bits(PATH_VIEW_SHIFT);
     if hash < FIRST_PATH { hash | FIRST_PATH } else { hash }
 }
 
@@ -123,6 +147,16 @@ mod tests {
             let range = InodeRange::new(nodes, hash, attempt);
             let number = place % nodes;
             prop_assert_eq!(InodeRange::split(range.ino(number)), Some((range, number)));
+        }
+
+        #[test]
+        fn a_view_and_its_inode_number_are_found_again(
+            nodes in 1_u64..=MAX_NODES_IN_VIEW, hash: u64, view in 0_u64..=MAX_VIEWS as u64, path: String,
+        ) {
+            let of_tree = InodeRange::new(nodes, hash, 0).ino(nodes - 1);
+            for ino in [of_tree, of_path(Path::new(&path), 0), of_live(hash), ROOT, STATS_FILE] {
+                prop_assert_eq!(split_view(in_view(view, ino)), (view, ino));
+            }
         }
     }
 

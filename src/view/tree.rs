@@ -7,6 +7,8 @@
 //!                 depth rank     the chunk files
 //! separator ".", and rank 0:     chunk files only, in the array's own directory
 //!
+//! Names of chunk files may end in a suffix: `c/0/1.npy`.
+//!
 //! node number =  nodes of all lesser depths  +  place among its depth in C order
 //! ```
 
@@ -19,6 +21,8 @@ use crate::format::limits::MAX_TREE_NODES;
 #[derive(Debug)]
 pub struct ChunkTree {
     keys: KeyEncoding,
+    /// What names of chunk files end in.
+    suffix: &'static str,
     /// Chunks along each axis.
     grid: Vec<u64>,
     /// Number of the first node of each depth.
@@ -27,8 +31,12 @@ pub struct ChunkTree {
 }
 
 impl ChunkTree {
-    /// The tree of an array whose chunk grid is `grid`.
-    pub fn new(keys: KeyEncoding, grid: Vec<u64>) -> Result<Self, MetadataError> {
+    /// The tree of an array whose chunk grid is `grid`; names of its chunk files end in `suffix`.
+    pub fn new(
+        keys: KeyEncoding,
+        suffix: &'static str,
+        grid: Vec<u64>,
+    ) -> Result<Self, MetadataError> {
         let limit = || MetadataError::Limit { what: "chunks", limit: MAX_TREE_NODES };
         let mut bases = Vec::with_capacity(grid.len() + 1);
         let (mut nodes, mut of_depth) = (0_u64, 1_u64);
@@ -38,7 +46,11 @@ impl ChunkTree {
             of_depth =
                 of_depth.checked_mul(grid.get(depth).copied().unwrap_or(0)).ok_or_else(limit)?;
         }
-        if nodes <= MAX_TREE_NODES { Ok(Self { keys, grid, bases, nodes }) } else { Err(limit()) }
+        if nodes <= MAX_TREE_NODES {
+            Ok(Self { keys, suffix, grid, bases, nodes })
+        } else {
+            Err(limit())
+        }
     }
 
     /// How many nodes there are; numbers are smaller.
@@ -90,7 +102,7 @@ impl ChunkTree {
     /// The node of that name in the array's own directory.
     pub fn top(&self, name: &str) -> Option<Coords> {
         if self.is_flat() {
-            let coords = self.keys.parse_flat(name, self.rank())?;
+            let coords = self.keys.parse_flat(name.strip_suffix(self.suffix)?, self.rank())?;
             let within = coords.iter().zip(&self.grid).all(|(coord, extent)| coord < extent);
             return within.then_some(coords);
         }
@@ -103,16 +115,54 @@ impl ChunkTree {
     /// The node of that name in the directory `parent`.
     pub fn child(&self, parent: &[u64], name: &str) -> Option<Coords> {
         let extent = *self.grid.get(parent.len())?;
-        let coord = self.keys.parse_part(parent.len(), name).filter(|coord| *coord < extent)?;
+        let coord = self.coordinate(parent.len(), name).filter(|coord| *coord < extent)?;
         Some([parent, &[coord]].concat())
+    }
+
+    /// The coordinate along an axis that a name in a directory above chunks stands for, whether or
+    /// not the grid reaches it.
+    pub fn coordinate(&self, axis: usize, name: &str) -> Option<u64> {
+        let is_chunk = axis + 1 == self.rank();
+        let part = if is_chunk { name.strip_suffix(self.suffix)? } else { name };
+        self.keys.parse_part(axis, part)
     }
 
     /// The name of a node in its directory.
     pub fn name(&self, coords: &[u64]) -> String {
-        match coords.split_last() {
+        let name = match coords.split_last() {
             Some((coord, above)) if !self.is_flat() => self.keys.part(above.len(), *coord),
             _ => self.keys.chunk_key(coords),
+        };
+        if coords.len() == self.rank() { name + self.suffix } else { name }
+    }
+
+    /// The path of a node from the array's own directory; empty if it is that.
+    pub fn path(&self, coords: &[u64]) -> String {
+        if coords.len() == self.rank() {
+            self.keys.chunk_key(coords) + self.suffix
+        } else {
+            self.keys.key(coords)
         }
+    }
+
+    /// Whether a name in the array's own directory is that of a chunk or leads to chunks, within the
+    /// grid or not.
+    pub fn claims(&self, name: &str) -> bool {
+        match self.is_flat() {
+            true => name.strip_suffix(self.suffix).is_some_and(|key| self.claims_key(key)),
+            // In rank 1 without a prefix the chunks lie in the array's own directory.
+            false if self.top_depth() == self.rank() => self.coordinate(0, name).is_some(),
+            false => self.claims_key(name),
+        }
+    }
+
+    fn claims_key(&self, name: &str) -> bool {
+        self.keys.claims(name, self.rank())
+    }
+
+    /// What stands before the first number of a name.
+    pub fn prefix(&self) -> Prefix {
+        self.keys.prefix
     }
 }
 
@@ -125,7 +175,7 @@ mod tests {
 
     fn tree(name: &str, separator: &str, grid: &[u64]) -> ChunkTree {
         let keys = json!({"name": name, "configuration": {"separator": separator}});
-        ChunkTree::new(KeyEncoding::parse(Some(&keys)).unwrap(), grid.to_vec()).unwrap()
+        ChunkTree::new(KeyEncoding::parse(Some(&keys)).unwrap(), "", grid.to_vec()).unwrap()
     }
 
     #[test]
@@ -149,6 +199,28 @@ mod tests {
     }
 
     #[test]
+    fn names_of_chunk_files_can_have_a_suffix() {
+        let with_suffix = |prefix, separator, grid: &[u64]| {
+            let keys = KeyEncoding { prefix, separator };
+            ChunkTree::new(keys, ".npy", grid.to_vec()).unwrap()
+        };
+        let slash = with_suffix(Prefix::Apart, Separator::Slash, &[3, 4]);
+        assert_eq!((slash.child(&[2], "3.npy"), slash.child(&[2], "3")), (Some(vec![2, 3]), None));
+        assert_eq!((slash.child(&[], "2"), slash.child(&[], "2.npy")), (Some(vec![2]), None));
+        assert_eq!((slash.name(&[2]), slash.name(&[2, 3])), ("2".into(), "3.npy".into()));
+        assert_eq!((slash.path(&[2]), slash.path(&[2, 3])), ("c/2".into(), "c/2/3.npy".into()));
+        assert!(slash.claims("c") && !slash.claims("c.npy"));
+        let flat = with_suffix(Prefix::None, Separator::Dot, &[3, 4]);
+        assert_eq!((flat.top("2.3.npy"), flat.top("2.3")), (Some(vec![2, 3]), None));
+        assert!(flat.claims("9.9.npy") && !flat.claims("9.9"));
+        let single = with_suffix(Prefix::None, Separator::Slash, &[3]);
+        assert_eq!((single.top("2.npy"), single.path(&[2])), (Some(vec![2]), "2.npy".into()));
+        assert!(single.claims("7.npy") && !single.claims("7"));
+        let rank_0 = with_suffix(Prefix::Apart, Separator::Slash, &[]);
+        assert_eq!((rank_0.top("c.npy"), rank_0.path(&[])), (Some(vec![]), "c.npy".into()));
+    }
+
+    #[test]
     fn a_grid_without_chunks_has_directories_only() {
         let empty = tree("default", "/", &[2, 0, 5]);
         assert_eq!(empty.nodes(), 3);
@@ -160,9 +232,9 @@ mod tests {
     fn an_absurd_grid_is_refused() {
         let keys = KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
         for grid in [vec![1 << 60], vec![1 << 40, 1 << 40], vec![u64::MAX]] {
-            ChunkTree::new(keys, grid).unwrap_err();
+            ChunkTree::new(keys, "", grid).unwrap_err();
         }
-        ChunkTree::new(keys, vec![1 << 32, 1 << 26]).unwrap();
+        ChunkTree::new(keys, "", vec![1 << 32, 1 << 26]).unwrap();
     }
 
     proptest! {

@@ -36,7 +36,7 @@ enum Target<'a> {
     /// A Bloscpack file.
     Bloscpack { file: BloscpackFile, changes: BTreeMap<u64, NewChunk> },
     /// A file of one chunk, which is made anew, or removed.
-    Superchunk(Option<Blob>),
+    Single(Option<Blob>),
 }
 
 impl<'a> Commit<'a> {
@@ -258,8 +258,16 @@ impl<'a> Commit<'a> {
             }
             // What is mounted is gone.
             (Container::Bloscpack(_), ..) => Err(StoreError::Changing { shard: path.to_owned() }),
-            (Container::Superchunks { .. }, ..) => Ok(Target::Superchunk(self.superchunk(members))),
+            (Container::Superchunks { .. }, ..) => Ok(Target::Single(self.superchunk(members))),
+            (Container::Chunks, ..) => Ok(Target::Single(self.single(members))),
         }
+    }
+
+    /// The new file of a chunk that is a file; None if it is to be removed.
+    fn single(&self, members: &[(usize, Location)]) -> Option<Blob> {
+        let (at, _) = members.last()?;
+        let content = self.chunks[*at].content.as_ref()?;
+        Some(Blob::of(content.nbytes(), Source::Staged(*at)))
     }
 
     /// What is changed, and how, as its format has it.
@@ -274,7 +282,7 @@ impl<'a> Commit<'a> {
             Target::Bloscpack { file, changes } => {
                 plan::bloscpack::plan(&file.as_planned(), changes, policy, facts)
             }
-            Target::Superchunk(file) => Ok(file.clone().map_or(Plan::Remove, Plan::Rewrite)),
+            Target::Single(file) => Ok(file.clone().map_or(Plan::Remove, Plan::Rewrite)),
             Target::Shard { extents, loaded, changes } => {
                 let layout = self.layout(0, extents, coords)?;
                 let old = loaded.and_then(LoadedShard::as_planned);

@@ -133,7 +133,7 @@ fn layout(array: &ShardedArray) {
             place(array, &chunk);
         }
     }
-    if let Ok(tree) = ChunkTree::new(array.keys, grid) {
+    if let Ok(tree) = ChunkTree::new(array.keys, "", grid) {
         numbers(&tree);
     }
 }

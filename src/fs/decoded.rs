@@ -1,0 +1,303 @@
+//! Files of decoded chunks, and of whole arrays.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::attr::Entry;
+use super::form::Form;
+use super::live::{Place, Shown};
+use super::nodes::ArrayView;
+use super::{Fs, FsError, Result};
+use crate::format::decoded::{DecodedForm, WrittenError};
+use crate::format::flat::{ChunkRow, FlatFile, FlatForm};
+use crate::format::npy;
+use crate::format::pipeline::EncodeError;
+use crate::store::Freshness;
+use crate::store::content::Content;
+use crate::store::decoded::{Asked, DecodedChunk};
+use crate::store::storage::Stat;
+
+/// The file of a decoded chunk, as it was when it was opened.
+pub(super) struct DecodedFile {
+    header: Vec<u8>,
+    items: Items,
+}
+
+enum Items {
+    /// Those of the whole chunk.
+    Whole(Arc<DecodedChunk>),
+    /// Others.
+    Made(Vec<u8>),
+}
+
+impl DecodedFile {
+    fn items(&self) -> &[u8] {
+        match &self.items {
+            Items::Whole(chunk) => (**chunk).as_ref(),
+            Items::Made(items) => items,
+        }
+    }
+
+    /// Reads from `offset` into `buffer`; how many bytes.
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        let Ok(offset) = usize::try_from(offset) else { return 0 };
+        let mut done = 0;
+        let mut start = 0;
+        for part in [&self.header, self.items()] {
+            let from = (offset + done).saturating_sub(start);
+            if let Some(rest) = part.get(from..) {
+                let length = rest.len().min(buffer.len() - done);
+                buffer[done..done + length].copy_from_slice(&rest[..length]);
+                done += length;
+            }
+            start += part.len();
+        }
+        done
+    }
+
+    /// All of it.
+    pub(super) fn to_vec(&self) -> Vec<u8> {
+        [&self.header, self.items()].concat()
+    }
+}
+
+impl Fs {
+    /// The file of a decoded chunk.
+    pub(super) fn decoded_file(
+        &self,
+        array: &ArrayView,
+        form: &DecodedForm,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<DecodedFile>> {
+        let chunk = self.store.decoded(&array.source, form.pipeline(), coords, freshness)?;
+        let items = match chunk {
+            Some(chunk) => match form.items(coords, (*chunk).as_ref()) {
+                None => Items::Whole(chunk),
+                Some(items) => Items::Made(items),
+            },
+            None if self.config.view.fill => self.filled(form, coords),
+            None => return Ok(None),
+        };
+        Ok(Some(DecodedFile { header: form.header(coords), items }))
+    }
+
+    /// The same; one made of the fill value where the chunk does not exist, but somebody has its file
+    /// open.
+    pub(super) fn open_decoded_file(
+        &self,
+        array: &ArrayView,
+        form: &DecodedForm,
+        coords: &[u64],
+    ) -> Result<DecodedFile> {
+        let file = self.decoded_file(array, form, coords, Freshness::Recent)?;
+        let header = || form.header(coords);
+        Ok(file
+            .unwrap_or_else(|| DecodedFile { header: header(), items: self.filled(form, coords) }))
+    }
+
+    fn filled(&self, form: &DecodedForm, coords: &[u64]) -> Items {
+        let chunk = form.filled();
+        Items::Made(form.items(coords, &chunk).unwrap_or(chunk))
+    }
+
+    /// Attributes from which those of a chunk that does not exist are made, in a view that shows it
+    /// all the same; None in every other.
+    pub(super) fn filler(&self, array: &ArrayView) -> Result<Option<Stat>> {
+        match (&array.form, self.config.view.fill) {
+            (Form::Decoded(_), true) => Ok(Some(self.storage.stat(&array.source.path)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether every chunk of the grid is shown.
+    pub(super) fn shows_all(&self, array: &ArrayView) -> bool {
+        matches!(array.form, Form::Decoded(_)) && self.config.view.fill
+    }
+
+    /// The entry of the file of a whole array.
+    pub(super) fn flat_entry(
+        &self,
+        array: &ArrayView,
+        form: &FlatForm,
+        file: FlatFile,
+    ) -> Result<Entry> {
+        // Its metadata says how long it is; shards are too many to be asked for their dates.
+        let stat = match self.nodes.node(&array.source.path)?.stat {
+            Some(stat) => stat,
+            None => self.storage.stat(&array.source.path)?,
+        };
+        let ino = array.inodes.ino(file as u64);
+        let attr = self.config.ownership.file(ino, &stat, form.nbytes(file));
+        Ok(Entry { attr, generation: 0, lasting: true })
+    }
+
+    /// Reads from the file of a whole array.
+    pub(super) fn read_flat(
+        &self,
+        array: &Arc<ArrayView>,
+        form: &FlatForm,
+        file: FlatFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        form.read(file, offset, buffer, &mut |place, range| {
+            self.chunk_row(array, form, place, range)
+        })
+    }
+
+    /// Decoded chunks along the last axis. Those that are not kept are decoded by several threads, this
+    /// one among them.
+    fn chunk_row(
+        &self,
+        array: &Arc<ArrayView>,
+        form: &FlatForm,
+        place: &[u64],
+        range: Range<u64>,
+    ) -> Result<ChunkRow<Arc<DecodedChunk>>> {
+        let (source, pipeline) = (&array.source, form.pipeline());
+        let coords = |last: u64| {
+            let mut coords = [place, &[last]].concat();
+            coords.truncate(array.tree.rank());
+            coords
+        };
+        let mut row: ChunkRow<Arc<DecodedChunk>> = Vec::new();
+        let mut missing = Vec::new();
+        for last in range {
+            let coords = coords(last);
+            let found = self.store.decoded_if_kept(source, pipeline, &coords)?;
+            if let Asked::Busy = found {
+                missing.push((row.len(), coords));
+            }
+            row.push(found.chunk());
+        }
+        self.ahead.read_row(array, form, place, missing.is_empty(), self.config.store.decoded_size);
+        for (_, coords) in missing.iter().skip(1) {
+            self.ahead.announce(array, coords.clone());
+        }
+        let mut busy = Vec::new();
+        for (at, coords) in missing {
+            match self.store.decoded_unless_busy(source, pipeline, &coords)? {
+                Asked::Busy => busy.push((at, coords)),
+                found => row[at] = found.chunk(),
+            }
+        }
+        for (at, coords) in busy {
+            row[at] = self.store.decoded(source, pipeline, &coords, Freshness::Recent)?;
+        }
+        Ok(row)
+    }
+
+    /// What is to be committed for the content of a chunk file.
+    pub(super) fn encoded(&self, place: &Place, content: &Content) -> Result<Encoded> {
+        let Some(form) = place.array.decoded_form() else {
+            return Ok(Encoded { chunk: Some(content.clone()), shown: Shown::Written });
+        };
+        let refused = |error: Unwritable| {
+            let path = place.array.path(&place.coords);
+            let error = FsError::Unwritable { path, error };
+            log::warn!("{error}");
+            error
+        };
+        let (found, expected) = (content.nbytes(), form.nbytes(&place.coords));
+        if found > expected.saturating_add(npy::MAX_HEADER_BYTES as u64) {
+            return Err(refused(WrittenError::Length { found, expected }.into()));
+        }
+        // No longer than a chunk and a header, which have limits.
+        let mut file = vec![0; usize::try_from(found).unwrap_or(0)];
+        content.read_at(&mut file, 0)?;
+        let chunk = form.chunk(&place.coords, &file);
+        let chunk = chunk.map_err(|error| refused(error.into()))?;
+        let fill = form.pipeline().fill();
+        let is_fill = chunk.chunks_exact(fill.len().max(1)).all(|item| item == fill);
+        if is_fill && !self.config.view.keep_fill && !self.config.view.fill {
+            return Ok(Encoded { chunk: None, shown: Shown::Nothing });
+        }
+        let coords = &place.coords;
+        let items = form.items(coords, &chunk);
+        let again = [&*form.header(coords), items.as_ref().unwrap_or(&chunk)].concat();
+        let shown = match again == file {
+            true => Shown::Written,
+            false => Shown::Instead(Content::Memory(Arc::new(again))),
+        };
+        if is_fill && !self.config.view.keep_fill {
+            return Ok(Encoded { chunk: None, shown });
+        }
+        let encoded = form.pipeline().encode(&chunk);
+        let encoded = encoded.map_err(|error| refused(error.into()))?;
+        Ok(Encoded { chunk: Some(Content::Memory(Arc::new(encoded))), shown })
+    }
+
+    /// Whether a directory of the source is not shown: the view cannot decode the array in it.
+    pub(super) fn is_unshown(&self, path: &Path) -> Result<bool> {
+        if !self.config.view.view.is_decoded() {
+            return Ok(false);
+        }
+        let unshown = matches!(self.nodes.node(path)?.kind, super::NodeKind::Unshown);
+        Ok(unshown)
+    }
+
+    /// The file of a whole array that has a name, in an array's directory.
+    pub(super) fn flat_file<'a>(
+        &self,
+        array: &'a ArrayView,
+        name: &str,
+    ) -> Option<(&'a FlatForm, FlatFile)> {
+        let Form::Flat(form) = &array.form else { return None };
+        let file = FlatFile::ALL.into_iter().find(|file| file.name() == name)?;
+        Some((form, file))
+    }
+}
+
+impl ArrayView {
+    /// How its chunk files are made of decoded chunks, in a view that decodes.
+    pub(super) fn decoded_form(&self) -> Option<&DecodedForm> {
+        match &self.form {
+            Form::Decoded(form) => Some(form),
+            Form::Encoded | Form::Flat(_) => None,
+        }
+    }
+
+    /// Length of a chunk's file in bytes, where the encoded chunk has `nbytes`.
+    pub(super) fn file_nbytes(&self, coords: &[u64], nbytes: u64) -> u64 {
+        self.decoded_form().map_or(nbytes, |form| form.nbytes(coords))
+    }
+}
+
+/// What becomes of what was written to a chunk file.
+pub(super) struct Encoded {
+    /// The encoded chunk; None if it is to be empty.
+    pub chunk: Option<Content>,
+    /// What others see from now on.
+    pub shown: Shown,
+}
+
+/// Why what was written to a chunk file cannot become a chunk.
+#[derive(Debug, thiserror::Error)]
+pub enum Unwritable {
+    /// It is no file of such a chunk.
+    #[error(transparent)]
+    File(#[from] WrittenError),
+    /// The codecs cannot encode it.
+    #[error(transparent)]
+    Codecs(#[from] EncodeError),
+}
+
+/// What the kernel does with the pages of a file that it remembers when the file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// They hold.
+    Kept,
+    /// It forgets them, and reads anew.
+    Dropped,
+    /// It reads around them, and around the length that it remembers.
+    Bypassed,
+}
+
+impl Pages {
+    /// Kept if what the kernel remembers holds; read around if not.
+    pub(super) fn kept_if(holds: bool) -> Self {
+        if holds { Self::Kept } else { Self::Bypassed }
+    }
+}

@@ -1,0 +1,90 @@
+//! Documents of Zarr v2 that are written through the mount: translated to the `zarr.json` that is
+//! stored.
+
+use std::path::Path;
+
+use super::document::whole;
+use super::error::METADATA_FILE;
+use super::live::What;
+use super::nodes::NodeKind;
+use super::{Fs, FsError, Result};
+use crate::format::document::{Dialect, Shown, show};
+use crate::format::error::MetadataError;
+use crate::format::json;
+use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP};
+use crate::store::content::Content;
+
+/// The name of a document of Zarr v2; None if a path is called otherwise.
+pub(super) fn zarr2_name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str().filter(|name| zarr2::is_document(name))
+}
+
+impl Fs {
+    /// Stores what a document says in the `zarr.json` of its node. What belongs to no node of Zarr v3 is
+    /// a file of the source like any other.
+    pub(super) fn write_zarr2(&self, path: &Path, content: &Content) -> Result<()> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        if !self.nodes.node(directory)?.is_translated {
+            self.write_source(path, content)?;
+            self.nodes.forget(directory);
+            return Ok(());
+        }
+        let text = whole(content)?;
+        let written = json::parse(&text).map_err(|error| refused(path, error.into()))?;
+        self.translate_zarr2(path, Some(&written))
+    }
+
+    /// Removes a document. What says that a node is there stays as long as its directory does: without
+    /// it shards would be taken for chunks.
+    pub(super) fn remove_zarr2(&self, path: &Path) -> Result<()> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        if !self.nodes.node(directory)?.is_translated {
+            self.remove_name(path)?;
+            return Ok(self.storage.remove_file(path)?);
+        }
+        if zarr2_name(path) == Some(ZATTRS) && !self.is_removed(&directory.join(ZARRAY)) {
+            self.remove_name(path)?;
+            return self.translate_zarr2(path, None);
+        }
+        self.overlay()?.names().put(path, What::Removed, None);
+        Ok(())
+    }
+
+    fn translate_zarr2(&self, path: &Path, written: Option<&serde_json::Value>) -> Result<()> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let node = self.nodes.node(directory)?;
+        let name = zarr2_name(path).unwrap_or_default();
+        let document = directory.join(METADATA_FILE);
+        let stored = self.stored(&document);
+        let stored = stored.map_err(|e| e.map_or_else(Into::into, |error| refused(path, error)))?;
+        let shown = show(stored.clone(), self.config.level, Dialect::V3);
+        let twin = match shown.map_err(|error| refused(path, error))? {
+            Shown::Array(_, twin) | Shown::Group(twin) => twin,
+            Shown::AsStored => stored.clone(),
+        };
+        let back = zarr2::back(&stored, &twin, name, written);
+        let back = back.map_err(|error| refused(path, error))?;
+        if back == stored {
+            return Ok(());
+        }
+        self.store_document(&document, directory, &back)?;
+        match &node.kind {
+            NodeKind::Sharded(array) => self.after_shrinking(directory, array),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the `zarr.json` of a group whose `.zgroup` was removed, when its directory is.
+    pub(super) fn remove_translated_group(&self, directory: &Path) -> Result<()> {
+        if self.nodes.node(directory)?.is_translated && self.is_removed(&directory.join(ZGROUP)) {
+            self.storage.remove_file(&directory.join(METADATA_FILE))?;
+        }
+        Ok(())
+    }
+}
+
+fn refused(path: &Path, error: MetadataError) -> FsError {
+    let error = FsError::Refused { path: path.to_owned(), error };
+    log::warn!("{error}");
+    error
+}

@@ -1,0 +1,51 @@
+//! Listing directories in a view that shows every chunk of the grid, whether it exists or not.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::directory::{Lister, Listing};
+use super::nodes::ArrayView;
+use crate::format::grid::unravel;
+use crate::store::Freshness;
+use crate::store::storage::FileKind;
+
+impl Lister<'_> {
+    /// The names below the directory at `coords`, from a coordinate on.
+    pub(super) fn all_children(
+        &mut self,
+        array: &Arc<ArrayView>,
+        coords: &[u64],
+        from: u64,
+    ) -> ControlFlow<()> {
+        let axis = coords.len();
+        for coord in from..array.tree.grid().get(axis).copied().unwrap_or(0) {
+            let child = [coords, &[coord]].concat();
+            if axis + 1 == array.tree.rank() {
+                self.grid_chunk(array, &child, coord + 1)?;
+            } else {
+                self.directory(array, &child, coord + 1)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// All chunks of an array whose chunks lie in one directory, in C order.
+    pub(super) fn all_flat(&mut self, array: &Arc<ArrayView>, from: u64) -> ControlFlow<()> {
+        let grid = array.tree.grid();
+        for number in from..grid.iter().product() {
+            self.grid_chunk(array, &unravel(number, grid), number + 1)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn grid_chunk(&mut self, array: &ArrayView, coords: &[u64], next: u64) -> ControlFlow<()> {
+        let entry = match self.listing {
+            Listing::Names => None,
+            // A lookup will tell what is wrong.
+            Listing::Entries => {
+                self.fs.tree_entry(array, coords, Freshness::Recent).unwrap_or(None)
+            }
+        };
+        self.node(array, coords, FileKind::File, next, entry)
+    }
+}

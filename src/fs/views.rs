@@ -1,0 +1,217 @@
+//! What one mount shows of a source: one view, or several, each in a directory of its own.
+//!
+//! ```text
+//! one view        its root is the mount's, its inode numbers too
+//! several         the mount's root   1
+//!                 view n = 1, 2, ..  its own numbers with n in three bits of them (view::inode)
+//! ```
+//!
+//! Views of one mount are mounts of their own in all that counts: what is written in one is seen in the
+//! others once it is committed, and their commits exclude each other like those of two mounts.
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Weak};
+
+use super::directory::{DirEntry, Listing};
+use super::form::View;
+use super::{Attr, Entry, Fs, FsError, Result};
+use crate::stats::Stats;
+use crate::store::storage::{FileKind, Space};
+use crate::view::inode::{self, in_view, split_view};
+
+/// The views of a mount.
+pub struct Views {
+    views: Vec<Arc<Fs>>,
+}
+
+/// A view, and a number in it.
+pub struct Place<'a> {
+    /// The view.
+    pub fs: &'a Fs,
+    /// Inode number in the view.
+    pub ino: u64,
+    /// The view's number; 0 if it is the only one.
+    view: u64,
+}
+
+impl Place<'_> {
+    /// The number that the mount has for one of the view.
+    pub fn outer(&self, ino: u64) -> u64 {
+        in_view(self.view, ino)
+    }
+
+    /// Attributes of the view as the mount shows them.
+    pub fn attr(&self, attr: Attr) -> Attr {
+        Attr { ino: self.outer(attr.ino), ..attr }
+    }
+
+    /// An entry of the view as the mount shows it.
+    pub fn entry(&self, entry: Entry) -> Entry {
+        Entry { attr: self.attr(entry.attr), ..entry }
+    }
+
+    /// Fails unless another place is in the same view.
+    pub fn check_same(&self, other: &Self) -> Result<()> {
+        if self.view == other.view { Ok(()) } else { Err(FsError::CrossDevice) }
+    }
+}
+
+impl Views {
+    /// A mount of these views, at least one and at most [`inode::MAX_VIEWS`].
+    pub fn new(views: Vec<Arc<Fs>>) -> Self {
+        for fs in &views {
+            let others = views.iter().filter(|other| !Arc::ptr_eq(fs, other));
+            // Told once: a mount's views are made before it.
+            let _ = fs.others.set(others.map(Arc::downgrade).collect());
+        }
+        Self { views }
+    }
+
+    /// Every view.
+    pub fn all(&self) -> &[Arc<Fs>] {
+        &self.views
+    }
+
+    /// The counters, which all views share.
+    pub fn stats(&self) -> &Stats {
+        self.views[0].stats()
+    }
+
+    fn is_root(&self, ino: u64) -> bool {
+        self.views.len() > 1 && ino == inode::ROOT
+    }
+
+    /// Where an inode number leads. In the root of several views nothing can be made or changed.
+    pub fn at(&self, ino: u64) -> Result<Place<'_>> {
+        if let [fs] = self.views.as_slice() {
+            return Ok(Place { fs, ino, view: 0 });
+        }
+        if self.is_root(ino) {
+            return Err(FsError::NotPermitted);
+        }
+        let (view, ino) = split_view(ino);
+        let at = usize::try_from(view).ok().and_then(|view| view.checked_sub(1));
+        let fs = at.and_then(|at| self.views.get(at)).ok_or(FsError::Stale)?;
+        Ok(Place { fs, ino, view })
+    }
+
+    fn root_of(&self, at: usize) -> Place<'_> {
+        Place { fs: &self.views[at], ino: inode::ROOT, view: at as u64 + 1 }
+    }
+
+    /// The view of that name.
+    fn named(&self, name: &OsStr) -> Option<Place<'_>> {
+        let is_named = |fs: &Arc<Fs>| name == fs.view().name();
+        self.views.iter().position(is_named).map(|at| self.root_of(at))
+    }
+
+    /// The node called `name` in a directory; None if there is none.
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
+        if !self.is_root(parent) {
+            let place = self.at(parent)?;
+            return Ok(place.fs.lookup(place.ino, name)?.map(|entry| place.entry(entry)));
+        }
+        if let Some(place) = self.named(name) {
+            let (attr, _) = place.fs.getattr(inode::ROOT, None)?;
+            let attr = place.attr(attr);
+            return Ok(Some(Entry { attr, generation: 0, lasting: true }));
+        }
+        // The first view's control files are those of the mount.
+        let first = self.root_of(0);
+        match name == super::control::DIRECTORY_NAME {
+            true => Ok(first.fs.lookup(inode::ROOT, name)?.map(|entry| first.entry(entry))),
+            false => Ok(None),
+        }
+    }
+
+    /// Attributes of an inode, or of an open file.
+    pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<(Attr, bool)> {
+        if self.is_root(ino) {
+            return self.views[0].getattr(inode::ROOT, None);
+        }
+        let place = self.at(ino)?;
+        let (attr, lasting) = place.fs.getattr(place.ino, handle)?;
+        Ok((place.attr(attr), lasting))
+    }
+
+    /// Lists a directory from `position` on until `sink` breaks.
+    pub fn readdir(
+        &self,
+        ino: u64,
+        position: u64,
+        listing: Listing,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if self.is_root(ino) {
+            return self.list_views(position, listing, sink);
+        }
+        let place = self.at(ino)?;
+        place.fs.readdir(place.ino, position, listing, &mut |item| {
+            let entry = item.entry.map(|entry| place.entry(entry));
+            sink(&DirEntry { ino: place.outer(item.ino), entry, ..*item })
+        })
+    }
+
+    fn list_views(
+        &self,
+        position: u64,
+        listing: Listing,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let kind = FileKind::Directory;
+        let dots = [".", ".."].map(|name| (name, inode::ROOT, None));
+        let views = (0..self.views.len()).map(|at| {
+            let place = self.root_of(at);
+            (place.fs.view().name(), place.outer(inode::ROOT), Some(place))
+        });
+        for ((name, ino, place), next) in dots.into_iter().chain(views).zip(1_u64..) {
+            if next <= position {
+                continue;
+            }
+            let entry = match (place, listing) {
+                (Some(_), Listing::Entries) => self.lookup(inode::ROOT, OsStr::new(name))?,
+                _ => None,
+            };
+            let name = OsStr::new(name);
+            if sink(&DirEntry { name, ino, kind, next, entry }).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel has forgotten an inode number.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        if let Ok(place) = self.at(ino) {
+            place.fs.forget(place.ino, lookups);
+        }
+    }
+
+    /// Space of the source's filesystem.
+    pub fn space(&self) -> Result<Space> {
+        self.views[0].space()
+    }
+
+    /// Returns once everything below a directory is safe.
+    pub fn fsyncdir(&self, ino: u64) -> Result<()> {
+        if self.is_root(ino) {
+            let synced = self.views.iter().map(|fs| fs.fsyncdir(inode::ROOT));
+            return synced.fold(Ok(()), Result::and);
+        }
+        let place = self.at(ino)?;
+        place.fs.fsyncdir(place.ino)
+    }
+}
+
+impl Fs {
+    /// What it shows.
+    pub fn view(&self) -> View {
+        self.config.view.view
+    }
+
+    /// The other views of its mount.
+    pub(super) fn others(&self) -> impl Iterator<Item = Arc<Self>> {
+        self.others.get().into_iter().flatten().filter_map(Weak::upgrade)
+    }
+}

@@ -1,0 +1,278 @@
+//! Decoded chunks: read, decoded and kept within a budget.
+//!
+//! One thread decodes a chunk; others that want it wait for that one. What is kept of a chunk is of
+//! the shard as it was then: one that has changed since is decoded anew.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use super::error::Damage;
+use super::storage::Stat;
+use super::{
+    ByteCache, Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error, lock,
+};
+use crate::format::pipeline::{DecodeError, Pipeline};
+
+/// Stripes of the lock that keeps two threads from decoding one chunk.
+const STRIPES: usize = 256;
+/// A chunk that keeps changing while it is read is given up after so many attempts.
+const ATTEMPTS: usize = 4;
+/// Bytes of buffers without content that are kept for the next chunks: fresh memory costs as much as
+/// fast codecs do.
+const SPARE_BYTES: usize = 16 << 20;
+
+/// A thread keeps its buffer of encoded bytes unless it is longer.
+const ENCODED_KEPT: usize = 8 << 20;
+
+thread_local! {
+    /// Chunks are read into it, to be decoded from there.
+    static ENCODED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A decoded chunk: C order, little-endian.
+#[derive(Debug)]
+pub struct DecodedChunk {
+    bytes: Vec<u8>,
+    spare: Arc<Spare>,
+}
+
+impl AsRef<[u8]> for DecodedChunk {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for DecodedChunk {
+    fn drop(&mut self) {
+        self.spare.give(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// Buffers to be used again.
+#[derive(Debug, Default)]
+struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    /// A buffer of `nbytes` bytes with anything in it.
+    fn take(&self, nbytes: usize) -> Vec<u8> {
+        let mut buffers = lock(&self.0);
+        let fitting = buffers.iter().position(|buffer| buffer.len() == nbytes);
+        match fitting.map(|at| buffers.swap_remove(at)) {
+            Some(buffer) => buffer,
+            None => {
+                drop(buffers);
+                vec![0; nbytes]
+            }
+        }
+    }
+
+    fn give(&self, buffer: Vec<u8>) {
+        let mut buffers = lock(&self.0);
+        let kept: usize = buffers.iter().map(Vec::len).sum();
+        if kept + buffer.len() <= SPARE_BYTES {
+            buffers.push(buffer);
+        }
+    }
+}
+
+/// An array, and the number of a chunk in its grid.
+type Key = (u64, u64);
+
+/// The decoded chunks of a store.
+#[derive(Debug)]
+pub(super) struct DecodedChunks {
+    kept: Mutex<ByteCache<Key, (Stat, Arc<DecodedChunk>)>>,
+    decoding: Vec<Mutex<()>>,
+    spare: Arc<Spare>,
+}
+
+impl DecodedChunks {
+    pub(super) fn new(budget: usize) -> Self {
+        Self {
+            kept: Mutex::new(ByteCache::new(budget)),
+            decoding: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            spare: Arc::default(),
+        }
+    }
+
+    fn get(&self, key: Key, shard: &Stat) -> Option<Arc<DecodedChunk>> {
+        let (stat, chunk) = lock(&self.kept).get(&key)?;
+        stat.unchanged(shard).then_some(chunk)
+    }
+
+    fn stripe(&self, key: Key) -> &Mutex<()> {
+        // A remainder of a usize is a usize.
+        let at = usize::try_from((key.0 ^ key.1) % STRIPES as u64).unwrap_or(0);
+        &self.decoding[at]
+    }
+}
+
+/// A chunk that was asked for.
+#[derive(Debug)]
+pub enum Asked {
+    /// The index says that it is empty.
+    Empty,
+    /// Here it is.
+    Here(Arc<DecodedChunk>),
+    /// Another thread is at it.
+    Busy,
+}
+
+impl Asked {
+    /// The chunk, if it is here.
+    pub fn chunk(self) -> Option<Arc<DecodedChunk>> {
+        match self {
+            Self::Here(chunk) => Some(chunk),
+            Self::Empty | Self::Busy => None,
+        }
+    }
+}
+
+impl ShardStore {
+    /// The decoded chunk at `coords`, which must lie in the chunk grid; None if it is empty.
+    pub fn decoded(
+        &self,
+        array: &SourceArray,
+        pipeline: &Pipeline,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<Arc<DecodedChunk>>, StoreError> {
+        let found = self.decode(array, pipeline, coords, freshness, |it| Some(lock(it)))?;
+        Ok(found.chunk())
+    }
+
+    /// The same, unless another thread is at it.
+    pub fn decoded_unless_busy(
+        &self,
+        array: &SourceArray,
+        pipeline: &Pipeline,
+        coords: &[u64],
+    ) -> Result<Asked, StoreError> {
+        self.decode(array, pipeline, coords, Freshness::Recent, try_lock)
+    }
+
+    /// The same if it is kept; busy if it would have to be decoded.
+    pub fn decoded_if_kept(
+        &self,
+        array: &SourceArray,
+        pipeline: &Pipeline,
+        coords: &[u64],
+    ) -> Result<Asked, StoreError> {
+        self.decode(array, pipeline, coords, Freshness::Recent, |_| None)
+    }
+
+    fn decode<'a>(
+        &'a self,
+        array: &SourceArray,
+        pipeline: &Pipeline,
+        coords: &[u64],
+        freshness: Freshness,
+        turn: impl FnOnce(&'a Mutex<()>) -> Option<MutexGuard<'a, ()>>,
+    ) -> Result<Asked, StoreError> {
+        let Some(chunk) = self.chunk(array, coords, freshness)? else { return Ok(Asked::Empty) };
+        let key = (array.id, number(array, coords));
+        if let Some(known) = self.decoded.get(key, &chunk.shard) {
+            self.stats.decoded.hits.count();
+            return Ok(Asked::Here(known));
+        }
+        let Some(_turn) = turn(self.decoded.stripe(key)) else { return Ok(Asked::Busy) };
+        if let Some(known) = self.decoded.get(key, &chunk.shard) {
+            self.stats.decoded.hits.count();
+            return Ok(Asked::Here(known));
+        }
+        let mut bytes = self.decoded.spare.take(pipeline.nbytes());
+        let shard = ENCODED.with_borrow_mut(|encoded| {
+            let shard = self.read_encoded(array, coords, chunk, encoded)?;
+            if shard.is_some() {
+                let decoded = pipeline.decode(encoded, &mut bytes);
+                decoded.map_err(|error| self.undecodable(array, coords, error))?;
+            }
+            if encoded.capacity() > ENCODED_KEPT {
+                *encoded = Vec::new();
+            }
+            Ok(shard)
+        })?;
+        let Some(shard) = shard else { return Ok(Asked::Empty) };
+        self.stats.decoded.chunks.count();
+        self.stats.decoded.bytes.add(bytes.len() as u64);
+        let nbytes = bytes.len();
+        let chunk = Arc::new(DecodedChunk { bytes, spare: Arc::clone(&self.decoded.spare) });
+        lock(&self.decoded.kept).put(key, (shard, Arc::clone(&chunk)), nbytes);
+        Ok(Asked::Here(chunk))
+    }
+
+    /// Reads all bytes of a chunk; its shard as it was meanwhile, None if it is empty by now.
+    fn read_encoded(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        found: Chunk,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Option<Stat>, StoreError> {
+        let shard = || array.shard_path(&array.layout.locate(coords).shard);
+        let mut found = Some(found);
+        for _ in 0..ATTEMPTS {
+            let Some(chunk) = found else { return Ok(None) };
+            if let Some(reader) = self.reader(array, coords, &chunk)?
+                && self.read_all(&reader, &shard, bytes)?
+            {
+                return Ok(Some(*reader.shard()));
+            }
+            found = self.chunk(array, coords, Freshness::Again)?;
+        }
+        let read = self.quiet_reader(array, coords, |reader| {
+            match self.read_all(&reader, &shard, bytes)? {
+                true => Ok(*reader.shard()),
+                false => Err(StoreError::Changing { shard: shard() }),
+            }
+        });
+        read?.transpose()
+    }
+
+    /// Reads the bytes of an open chunk; false if its shard changed meanwhile.
+    fn read_all(
+        &self,
+        reader: &ChunkReader,
+        shard: &dyn Fn() -> PathBuf,
+        bytes: &mut Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        let (found, limit) = (reader.nbytes(), self.config.decode_limit);
+        if found > limit {
+            let damage = Arc::new(Damage::TooLong { found, limit });
+            let error = StoreError::Damaged { shard: shard(), damage };
+            self.report(&error);
+            return Err(error);
+        }
+        bytes.resize(usize::try_from(found).unwrap_or(0), 0);
+        let read = reader.read(bytes, 0);
+        if !self.config.immutable && !reader.unchanged().map_err(io_error(&shard()))? {
+            return Ok(false);
+        }
+        read.map_err(io_error(&shard()))?;
+        Ok(true)
+    }
+
+    fn undecodable(&self, array: &SourceArray, coords: &[u64], error: DecodeError) -> StoreError {
+        let location = array.layout.locate(coords);
+        let shard = array.shard_path(&location.shard);
+        let error = StoreError::Undecodable { shard, position: location.positions.concat(), error };
+        self.report(&error);
+        error
+    }
+}
+
+fn try_lock(stripe: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
+    match stripe.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// The number of a chunk in C order over the grid.
+fn number(array: &SourceArray, coords: &[u64]) -> u64 {
+    // Inode numbers are computed from it: the grid has a limit.
+    let axes = coords.iter().zip(&array.layout.shard_grid);
+    axes.fold(0, |number, (coord, axis)| number * axis.chunks() + coord)
+}
