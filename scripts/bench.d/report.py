@@ -159,6 +159,36 @@ def print_write(write: dict) -> None:
             show(write[name])
 
 
+def print_decode(decode: dict) -> None:
+    for name in ("zstd", "blosc-lz4"):
+        result = decode[name]
+        if "failed" in result:
+            print(f"\ndecoding, {name}: FAILED: {result['failed']}")
+            continue
+        print(f"\ndecoding{' (quick)' if decode['quick'] else ''}, {name}: {result['bytes'] >> 20} MiB "
+              f"in chunks of {result['chunk_bytes'] >> 10} KiB; libraries: {decode['threads']} threads")
+        times = {how: median(values) for how, values in result["seconds"].items()}
+        libraries = ["tensorstore", "zarrs"]
+        print(f"  {'':18s}{'seconds':>9s}{'GB/s':>8s}" + "".join(f"{'/ ' + n:>15s}" for n in libraries))
+        for how, seconds in times.items():
+            cells = f"  {how:18s}{seconds:9.3f}{result['bytes'] / seconds / 1e9:8.2f}"
+            if how not in libraries:
+                goal = 0.8 if how.startswith("flat") else 0.9
+                for library in libraries:
+                    speed = times[library] / seconds
+                    cells += f"{speed:8.2f} {'met' if speed >= goal else 'NOT met':>6s}"
+                cells += f"  goal >= {goal}"
+            print(cells)
+    huge = decode["huge"]
+    if "failed" in huge:
+        print(f"\none file of 2.4 TB: FAILED: {huge['failed']}")
+        return
+    peak = huge["memory_kib"]["peak_rss"] / 1024
+    mark = "met" if peak <= 256 else "NOT met"
+    print(f"\none file of {huge['bytes'] / 1e12:.1f} TB, 4 KiB at {huge['offsets']} places: "
+          f"{huge['seconds']:.1f} s, daemon's peak RSS {peak:.0f} MiB  goal <= 256: {mark}")
+
+
 def main() -> None:
     with open(sys.argv[1]) as file:
         report = json.load(file)
@@ -167,6 +197,8 @@ def main() -> None:
         print_set(name, result)
     if "write" in report:
         print_write(report["write"])
+    if "decode" in report:
+        print_decode(report["decode"])
 
 
 if __name__ == "__main__":

@@ -338,7 +338,10 @@ impl super::live::Names {
     fn settled(&mut self, file: &Arc<LiveFile>, place: Option<Place>) {
         if let Some(place) = place {
             let mut state = file.state();
-            (state.bytes, state.shown) = (Bytes::Stored(place), Shown::Written);
+            // A chunk of fill values is gone, though somebody may still have its file open.
+            let is_gone = matches!(state.shown, Shown::Nothing);
+            state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
+            state.bytes = Bytes::Stored(place);
         }
         self.drop_unused(file);
     }
