@@ -19,7 +19,7 @@ use crate::store::ShardStore;
 /// Chunks that wait to be decoded at most; more are left to their readers.
 const WAITING: usize = 1024;
 /// Chunk files that are decoded ahead of a reader who takes one after the other.
-const FILES_AHEAD: u64 = 4;
+const FILES_AHEAD: usize = 8;
 /// Rows of chunks that were announced are remembered, so that none is announced for each row of items.
 const ANNOUNCED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4096).unwrap();
 /// For so long: they may have been dropped again since.
@@ -34,6 +34,8 @@ struct Job {
 /// Decodes ahead of readers.
 pub(super) struct Ahead {
     store: Arc<ShardStore>,
+    /// Bytes of decoded chunks that are kept.
+    budget: usize,
     queue: OnceLock<SyncSender<Job>>,
     /// The chunk, or row of chunks, that was wanted last, by array.
     last: Mutex<HashMap<u64, u64>>,
@@ -41,9 +43,10 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    pub(super) fn new(store: Arc<ShardStore>) -> Self {
+    /// Decodes with `store`, which keeps `budget` bytes.
+    pub(super) fn new(store: Arc<ShardStore>, budget: usize) -> Self {
         let announced = Mutex::new(LruCache::new(ANNOUNCED));
-        Self { store, queue: OnceLock::new(), last: Mutex::default(), announced }
+        Self { store, budget, queue: OnceLock::new(), last: Mutex::default(), announced }
     }
 
     /// A chunk will be wanted.
@@ -62,14 +65,16 @@ impl Ahead {
 
     /// The file of a chunk was opened: whoever takes one after the other will open the next ones.
     pub(super) fn opened(&self, array: &Arc<ArrayView>, coords: &[u64]) {
+        let nbytes = pipeline(array).map_or(usize::MAX, Pipeline::nbytes);
+        // What is decoded ahead must not be dropped before it is read.
+        let ahead = (self.budget / 2 / nbytes.max(1)).min(FILES_AHEAD);
         let grid = array.tree.grid();
         let number = ravel(coords, grid);
         if !self.is_sequential(array, number) {
             return;
         }
         let all: u64 = grid.iter().product();
-        let next = (number + 1..all).take(usize::try_from(FILES_AHEAD).unwrap_or(0));
-        for number in next {
+        for number in (number + 1..all).take(ahead) {
             if self.is_new(array, number) {
                 self.announce(array, unravel(number, grid));
             }
@@ -84,7 +89,6 @@ impl Ahead {
         form: &FlatForm,
         place: &[u64],
         was_kept: bool,
-        budget: usize,
     ) {
         let (above, last) = form.grid().split_at(form.grid().len().saturating_sub(1));
         let number = ravel(place, above);
@@ -94,7 +98,7 @@ impl Ahead {
         let row = last.iter().product::<u64>();
         let rows_of_plane: u64 = above.iter().skip(1).product();
         let chunk = form.pipeline().nbytes() as u64;
-        let fits = |rows: u64| row.saturating_mul(rows).saturating_mul(chunk) <= budget as u64;
+        let fits = |rows: u64| row.saturating_mul(rows).saturating_mul(chunk) <= self.budget as u64;
         let ahead = if was_kept { rows_of_plane } else { 1 };
         let next = number.saturating_add(ahead);
         let exists = next < above.iter().product();

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::attr::Entry;
+use super::file::Handle;
 use super::form::Form;
 use super::live::{Place, Shown};
 use super::nodes::ArrayView;
@@ -56,13 +57,56 @@ impl DecodedFile {
         done
     }
 
+    /// What a read at `offset` gives, where it is all in the chunk as it was decoded: it need not be
+    /// copied.
+    fn shared(&self, offset: u64, length: usize) -> Option<SharedItems> {
+        let Items::Whole(chunk) = &self.items else { return None };
+        let start = usize::try_from(offset).ok()?.checked_sub(self.header.len())?;
+        let all = (**chunk).as_ref().len();
+        let range = start.min(all)..start.saturating_add(length).min(all);
+        Some(SharedItems { chunk: Arc::clone(chunk), range })
+    }
+
     /// All of it.
     pub(super) fn to_vec(&self) -> Vec<u8> {
         [&self.header, self.items()].concat()
     }
 }
 
+/// Items of a decoded chunk that others hold as well.
+pub struct SharedItems {
+    chunk: Arc<DecodedChunk>,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for SharedItems {
+    fn as_ref(&self) -> &[u8] {
+        &(*self.chunk).as_ref()[self.range.clone()]
+    }
+}
+
 impl Fs {
+    /// What a read of an open file gives, where that is in memory already; None where it must be read
+    /// into a buffer.
+    pub fn read_shared(
+        &self,
+        ino: u64,
+        handle: u64,
+        offset: u64,
+        length: usize,
+    ) -> Option<SharedItems> {
+        let handle = self.handles.get(usize::try_from(handle).ok()?)?;
+        let Handle::Decoded(file) = &*handle else { return None };
+        // Somebody has begun to write to it.
+        if self.live(ino).is_some() {
+            return None;
+        }
+        let shared = file.shared(offset, length)?;
+        self.stats.operations.read.count();
+        self.stats.operations.read_bytes.add(shared.range.len() as u64);
+        Some(shared)
+    }
+
     /// The file of a decoded chunk.
     pub(super) fn decoded_file(
         &self,
@@ -172,7 +216,7 @@ impl Fs {
             }
             row.push(found.chunk());
         }
-        self.ahead.read_row(array, form, place, missing.is_empty(), self.config.store.decoded_size);
+        self.ahead.read_row(array, form, place, missing.is_empty());
         for (_, coords) in missing.iter().skip(1) {
             self.ahead.announce(array, coords.clone());
         }

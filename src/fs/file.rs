@@ -147,7 +147,7 @@ impl Fs {
         let read = match handle.and_then(|handle| self.handles.get(handle)) {
             Some(handle) => match (&*handle, self.live(ino)) {
                 // Opened before somebody began to write to it, or before it became a chunk.
-                (Handle::Chunk(_) | Handle::File(_), Some(file)) => {
+                (Handle::Chunk(_) | Handle::Decoded(_) | Handle::File(_), Some(file)) => {
                     self.read_live(&file, offset, buffer)?
                 }
                 _ => self.read_handle(&handle, offset, buffer)?,

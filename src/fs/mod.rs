@@ -154,7 +154,7 @@ impl Fs {
         let store = ShardStore::new(Arc::clone(&storage), config.store.clone(), Arc::clone(&stats));
         let store = Arc::new(store);
         Ok(Self {
-            ahead: ahead::Ahead::new(Arc::clone(&store)),
+            ahead: ahead::Ahead::new(Arc::clone(&store), config.store.decoded_size),
             store,
             nodes,
             paths: Paths::default(),
