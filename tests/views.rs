@@ -1,0 +1,365 @@
+//! The same source in several views: what they show of each other's chunks, and what is written to them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use shardfs::format::sample;
+use shardfs::fs::{Caller, Fs, FsConfig, FsError, Listing, OpenHow, View, ViewConfig, Views};
+use shardfs::stats::Stats;
+use shardfs::store::StoreConfig;
+use shardfs::store::memory::MemoryStorage;
+use shardfs::store::storage::{FileKind, Storage};
+use shardfs::view::inode::ROOT;
+
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const SHAPE: [usize; 3] = [64, 112, 120];
+const CHUNK: usize = 16;
+/// Bytes of a decoded chunk.
+const NBYTES: usize = CHUNK * CHUNK * CHUNK * 2;
+/// An item that no chunk of the sample holds.
+const OTHER: [u8; 2] = [0x34, 0x12];
+
+/// A mount of several views of the sample, which writes a group with the array `waves`.
+struct Mount {
+    storage: Arc<MemoryStorage>,
+    views: Views,
+}
+
+fn sample_files() -> Vec<(String, Vec<u8>)> {
+    sample::files()
+}
+
+impl Mount {
+    fn new(files: Vec<(String, Vec<u8>)>, view: ViewConfig) -> Self {
+        let storage = Arc::new(MemoryStorage::default());
+        files.into_iter().for_each(|(path, content)| storage.replace(&path, content));
+        let views = View::NAMES.map(|(_, name)| {
+            let view = ViewConfig { view: name, is_one_of_several: true, ..view };
+            // Nothing is believed: each request looks.
+            let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
+            let writable = name != View::Flat;
+            let config = FsConfig { view, writable, store, ..FsConfig::default() };
+            let storage = Arc::clone(&storage) as Arc<dyn Storage>;
+            Arc::new(Fs::new(storage, config, Arc::new(Stats::default())).unwrap())
+        });
+        Self { storage, views: Views::new(views.to_vec()) }
+    }
+
+    fn sample() -> Self {
+        Self::new(sample_files(), ViewConfig::default())
+    }
+
+    /// The inode number that a path leads to, its kind and its length.
+    fn find(&self, path: &str) -> Result<(u64, FileKind, u64), i32> {
+        let mut found = (ROOT, FileKind::Directory, 0);
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let entry = self.views.lookup(found.0, OsStr::new(name)).map_err(|e| e.errno())?;
+            let attr = entry.ok_or(libc::ENOENT)?.attr;
+            found = (attr.ino, attr.kind, attr.size);
+        }
+        Ok(found)
+    }
+
+    fn on<T>(&self, ino: u64, act: impl FnOnce(&Fs, u64) -> Result<T, FsError>) -> Result<T, i32> {
+        let place = self.views.at(ino).map_err(|error| error.errno())?;
+        act(place.fs, place.ino).map_err(|error| error.errno())
+    }
+
+    fn read(&self, path: &str) -> Result<Vec<u8>, i32> {
+        let (ino, _, size) = self.find(path)?;
+        let opened = self.on(ino, |fs, ino| fs.open_for(ino, OpenHow::default()))?;
+        let mut content = Vec::new();
+        let mut buffer = vec![0; 50_000];
+        loop {
+            let at = content.len() as u64;
+            let read =
+                self.on(ino, |fs, ino| fs.read(ino, Some(opened.handle), at, &mut buffer))?;
+            content.extend_from_slice(&buffer[..read]);
+            if read < buffer.len() {
+                break;
+            }
+        }
+        self.on(ino, |fs, _| {
+            fs.release(opened.handle);
+            Ok(())
+        })?;
+        assert_eq!(content.len() as u64, size, "{path}");
+        Ok(content)
+    }
+
+    /// Writes a file as cp does; the error is that of its close.
+    fn write(&self, path: &str, content: &[u8]) -> Result<(), i32> {
+        let (directory, name) = path.rsplit_once('/').unwrap();
+        let (parent, ..) = self.find(directory)?;
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let place = self.views.at(parent).map_err(|error| error.errno())?;
+        let created = place.fs.create(place.ino, OsStr::new(name), 0o644, how, CALLER);
+        let (entry, opened) = created.map_err(|error| error.errno())?;
+        let ino = place.outer(entry.attr.ino);
+        self.on(ino, |fs, ino| fs.write(ino, opened.handle, 0, content))?;
+        let closed = self.on(ino, |fs, ino| fs.flush(ino, opened.handle));
+        self.on(ino, |fs, _| {
+            fs.release(opened.handle);
+            Ok(())
+        })?;
+        closed
+    }
+
+    fn sync(&self) -> Result<(), i32> {
+        self.views.fsyncdir(ROOT).map_err(|error| error.errno())
+    }
+
+    fn list(&self, path: &str) -> BTreeSet<String> {
+        let (ino, ..) = self.find(path).unwrap();
+        let mut names = BTreeSet::new();
+        let mut sink = |entry: &shardfs::fs::DirEntry<'_>| {
+            names.insert(entry.name.to_str().unwrap().to_owned());
+            ControlFlow::Continue(())
+        };
+        self.views.readdir(ino, 0, Listing::Entries, &mut sink).unwrap();
+        names.into_iter().filter(|name| !name.starts_with('.') || name.starts_with(".z")).collect()
+    }
+
+    /// Every file below a path, by its path from there.
+    fn files(&self, path: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut directories = vec![String::new()];
+        while let Some(directory) = directories.pop() {
+            for name in self.list(&format!("{path}/{directory}")) {
+                let below = format!("{directory}{name}");
+                match self.find(&format!("{path}/{below}")).unwrap().1 {
+                    FileKind::Directory => directories.push(below + "/"),
+                    _ => drop(found.insert(below)),
+                }
+            }
+        }
+        found
+    }
+}
+
+fn gunzip(bytes: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::new();
+    GzDecoder::new(bytes).read_to_end(&mut decoded).unwrap();
+    decoded
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::new(5));
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// The decoded chunks of the sample, by key, out of the view of encoded ones.
+fn chunks(mount: &Mount) -> BTreeMap<String, Vec<u8>> {
+    let keys = mount.files("zarr3/waves").into_iter().filter(|name| name.starts_with("c/"));
+    keys.map(|key| (key.clone(), gunzip(&mount.read(&format!("zarr3/waves/{key}")).unwrap())))
+        .collect()
+}
+
+/// The whole array made of its chunks.
+fn whole(chunks: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
+    let mut array = Vec::new();
+    let [depth, height, width] = SHAPE;
+    for (z, y, x) in (0..depth)
+        .flat_map(|z| (0..height).map(move |y| (z, y)))
+        .flat_map(|(z, y)| (0..width).map(move |x| (z, y, x)))
+    {
+        let key = format!("c/{}/{}/{}", z / CHUNK, y / CHUNK, x / CHUNK);
+        let at = ((z % CHUNK * CHUNK + y % CHUNK) * CHUNK + x % CHUNK) * 2;
+        array.extend_from_slice(chunks.get(&key).map_or(&[0, 0], |chunk| &chunk[at..at + 2]));
+    }
+    array
+}
+
+#[test]
+fn all_views_show_the_same_chunks() {
+    let mount = Mount::sample();
+    let chunks = chunks(&mount);
+    assert!(chunks.len() > 100);
+    let with = |suffix: &str| -> BTreeSet<String> {
+        let names = chunks.keys().map(|key| format!("{key}{suffix}"));
+        names.chain(["array.json".to_owned()]).collect()
+    };
+    assert_eq!(mount.files("raw/waves"), with(".raw"));
+    assert_eq!(mount.files("npy/waves"), with(".npy"));
+    for (key, chunk) in &chunks {
+        assert_eq!(&mount.read(&format!("raw/waves/{key}.raw")).unwrap(), chunk);
+        let npy = mount.read(&format!("npy/waves/{key}.npy")).unwrap();
+        assert!(npy.starts_with(b"\x93NUMPY\x01\x00") && npy.ends_with(chunk));
+        let of_v2 = format!("zarr2/waves/{}", &key[2..]);
+        assert_eq!(gunzip(&mount.read(&of_v2).unwrap()), *chunk);
+    }
+    let array = whole(&chunks);
+    assert_eq!(mount.read("flat/waves/array.raw").unwrap(), array);
+    assert!(mount.read("flat/waves/array.npy").unwrap().ends_with(&array));
+    let names = ["array.json", "array.mhd", "array.nhdr", "array.npy", "array.raw"];
+    assert_eq!(mount.list("flat/waves"), names.map(str::to_owned).into());
+    assert_eq!(mount.list(""), View::NAMES.map(|(name, _)| name.to_owned()).into());
+    assert!(
+        mount.list("zarr2").contains(".zgroup") && mount.list("zarr2/waves").contains(".zarray")
+    );
+}
+
+#[test]
+fn inode_numbers_of_views_are_all_different() {
+    let mount = Mount::sample();
+    let mut seen = BTreeSet::new();
+    for (name, _) in View::NAMES {
+        let files = mount.files(name).into_iter().map(|file| format!("{name}/{file}"));
+        for path in files.chain([name.to_owned(), format!("{name}/waves")]) {
+            assert!(seen.insert(mount.find(&path).unwrap().0), "{path}");
+        }
+    }
+}
+
+#[test]
+fn edges_are_clipped_and_missing_chunks_filled() {
+    let view = ViewConfig { clip: true, fill: true, ..ViewConfig::default() };
+    let mount = Mount::new(sample_files(), view);
+    let all = SHAPE.map(|extent| extent.div_ceil(CHUNK)).iter().product::<usize>();
+    assert_eq!(mount.files("raw/waves").len(), all + 1);
+    // The last of 120 elements along the last axis are 8; the sample leaves 0/0/6 out.
+    assert_eq!(mount.read("raw/waves/c/0/0/7.raw").unwrap().len(), NBYTES / 2);
+    assert_eq!(mount.read("raw/waves/c/0/0/6.raw").unwrap(), vec![0; NBYTES]);
+    assert_eq!(mount.read("zarr3/waves/c/0/0/6"), Err(libc::ENOENT));
+}
+
+/// Writes an encoded chunk of the sample, whatever it is, through the view that decodes nothing.
+fn put_encoded(mount: &Mount, key: &str, encoded: &[u8]) {
+    mount.write(&format!("zarr3/waves/{key}"), encoded).unwrap();
+    mount.sync().unwrap();
+}
+
+#[test]
+fn a_chunk_that_cannot_be_decoded_is_an_error_and_no_other_is() {
+    let mount = Mount::sample();
+    let chunk = gunzip(&mount.read("zarr3/waves/c/0/0/0").unwrap());
+    let mut torn = gzip(&chunk);
+    torn.truncate(torn.len() / 2);
+    let mut flipped = gzip(&chunk);
+    let at = flipped.len() - 6;
+    flipped[at] ^= 1;
+    let bomb = gzip(&vec![0; 64 << 20]);
+    for bad in [torn, flipped, bomb, gzip(&chunk[1..]), gzip(&[&chunk[..], &[0]].concat()), vec![]]
+    {
+        put_encoded(&mount, "c/0/0/0", &bad);
+        for path in ["raw/waves/c/0/0/0.raw", "npy/waves/c/0/0/0.npy", "flat/waves/array.raw"] {
+            assert_eq!(mount.read(path), Err(libc::EIO), "{path}");
+        }
+        // It is there all the same, and the others are as they were.
+        assert_eq!(mount.find("raw/waves/c/0/0/0.raw").unwrap().2, NBYTES as u64);
+        assert_eq!(mount.read("zarr2/waves/0/0/0").unwrap(), bad);
+        mount.read("raw/waves/c/0/0/1.raw").unwrap();
+    }
+    put_encoded(&mount, "c/0/0/0", &gzip(&chunk));
+    assert_eq!(mount.read("raw/waves/c/0/0/0.raw").unwrap(), chunk);
+}
+
+#[test]
+fn an_array_whose_codecs_are_not_known_is_shown_where_nothing_is_decoded() {
+    let mut files = sample_files();
+    for (path, content) in &mut files {
+        if path == "waves/zarr.json" {
+            *content =
+                String::from_utf8(content.clone()).unwrap().replace("gzip", "mystery").into();
+        }
+    }
+    let mount = Mount::new(files, ViewConfig::default());
+    for view in ["npy", "raw", "flat"] {
+        assert_eq!(mount.list(view), ["group.json".to_owned()].into());
+        assert_eq!(mount.find(&format!("{view}/waves")), Err(libc::ENOENT));
+    }
+    mount.read("zarr3/waves/c/0/0/0").unwrap();
+    // As it is stored: its shards.
+    assert!(mount.list("zarr2/waves").contains("zarr.json"));
+    assert_eq!(mount.read("zarr2/waves/c/0/0/0").unwrap(), sample_shard());
+}
+
+fn sample_shard() -> Vec<u8> {
+    let found = sample_files().into_iter().find(|(path, _)| path == "waves/c/0/0/0");
+    found.unwrap().1
+}
+
+#[test]
+fn what_is_written_to_a_decoded_chunk_is_seen_in_all_views() {
+    let mount = Mount::sample();
+    let (raw, npy) = (OTHER.repeat(NBYTES / 2), [0x35, 0x12].repeat(NBYTES / 2));
+    let header = mount.read("npy/waves/c/0/0/0.npy").unwrap()[..128].to_vec();
+    mount.write("raw/waves/c/0/0/0.raw", &raw).unwrap();
+    mount.write("npy/waves/c/0/0/1.npy", &[&header, &npy[..]].concat()).unwrap();
+    mount.sync().unwrap();
+    assert_eq!(gunzip(&mount.read("zarr3/waves/c/0/0/0").unwrap()), raw);
+    assert_eq!(gunzip(&mount.read("zarr2/waves/0/0/1").unwrap()), npy);
+    assert_eq!(&mount.read("flat/waves/array.raw").unwrap()[..2], OTHER);
+    // One chunk, written in one view after the other.
+    mount.write("npy/waves/c/0/0/0.npy", &[&header, &npy[..]].concat()).unwrap();
+    mount.write("zarr2/waves/0/0/0", &gzip(&raw)).unwrap();
+    mount.write("raw/waves/c/0/0/0.raw", &npy).unwrap();
+    mount.sync().unwrap();
+    assert_eq!(gunzip(&mount.read("zarr3/waves/c/0/0/0").unwrap()), npy);
+    // Fill values are no chunk.
+    mount.write("raw/waves/c/0/0/0.raw", &vec![0; NBYTES]).unwrap();
+    assert_eq!(mount.find("raw/waves/c/0/0/0.raw"), Err(libc::ENOENT));
+    mount.sync().unwrap();
+    assert_eq!(mount.find("raw/waves/c/0/0/0.raw"), Err(libc::ENOENT));
+    assert_eq!(mount.find("zarr3/waves/c/0/0/0"), Err(libc::ENOENT));
+}
+
+#[test]
+fn fill_values_are_kept_where_that_is_asked_for() {
+    let mount = Mount::new(sample_files(), ViewConfig { keep_fill: true, ..<_>::default() });
+    mount.write("raw/waves/c/0/0/0.raw", &vec![0; NBYTES]).unwrap();
+    mount.sync().unwrap();
+    assert_eq!(gunzip(&mount.read("zarr3/waves/c/0/0/0").unwrap()), vec![0; NBYTES]);
+}
+
+#[test]
+fn what_is_no_chunk_is_refused_when_it_is_closed_and_changes_nothing() {
+    let mount = Mount::sample();
+    let before = mount.storage.files();
+    let (raw, npy) = ("raw/waves/c/0/0/0.raw", "npy/waves/c/0/0/0.npy");
+    let (old_raw, old_npy) = (mount.read(raw).unwrap(), mount.read(npy).unwrap());
+    let mut other_type = old_npy.clone();
+    let at = other_type.windows(3).position(|three| three == b"<u2").unwrap();
+    other_type[at + 1] = b'i';
+    for length in [0, 1, NBYTES - 1, NBYTES + 1, 2 * NBYTES] {
+        assert_eq!(mount.write(raw, &OTHER.repeat(NBYTES)[..length]), Err(libc::EINVAL));
+        assert_eq!(mount.read(raw).unwrap(), old_raw);
+    }
+    for bad in [&other_type, &old_npy[..old_npy.len() - 1], &old_npy[1..], &old_raw] {
+        assert_eq!(mount.write(npy, bad), Err(libc::EINVAL));
+        assert_eq!(mount.read(npy).unwrap(), old_npy);
+    }
+    // One that was not there is not there after that either.
+    assert_eq!(mount.write("raw/waves/c/0/0/6.raw", &[1]), Err(libc::EINVAL));
+    assert_eq!(mount.find("raw/waves/c/0/0/6.raw"), Err(libc::ENOENT));
+    assert!(!mount.list("raw/waves/c/0/0").contains("6.raw"));
+    mount.sync().unwrap();
+    let shards = |files: Vec<(_, _, Vec<u8>)>| -> Vec<Vec<u8>> {
+        files.into_iter().map(|(.., content)| content).collect()
+    };
+    let now = mount.storage.files().into_iter();
+    let now = now.filter(|(path, ..)| !path.to_str().unwrap().contains(".shardfs")).collect();
+    assert_eq!(shards(now), shards(before));
+}
+
+#[test]
+fn a_shard_that_others_have_changed_is_decoded_anew() {
+    let mount = Mount::sample();
+    let old = mount.read("raw/waves/c/0/0/0.raw").unwrap();
+    let other = sample_files().into_iter().find(|(path, _)| path == "waves/c/0/1/0").unwrap().1;
+    mount.storage.replace("waves/c/0/0/0", other);
+    let new = mount.read("raw/waves/c/0/0/0.raw").unwrap();
+    assert_ne!(new, old);
+    assert_eq!(new, gunzip(&mount.read("zarr3/waves/c/0/0/0").unwrap()));
+    assert_eq!(mount.read("flat/waves/array.raw").unwrap(), whole(&chunks(&mount)));
+}
