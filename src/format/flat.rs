@@ -201,12 +201,13 @@ impl FlatForm {
     }
 
     /// Reads from a file at `offset`; how many bytes, fewer than fit only at its end. `chunks` gives
-    /// decoded chunks as they are needed, those of a row of chunks at once.
+    /// decoded chunks as they are needed, those of a row of chunks at once, but no more than `most`.
     pub fn read<C: Deref<Target: AsRef<[u8]>>, E>(
         &self,
         file: FlatFile,
         offset: u64,
         buffer: &mut [u8],
+        most: u64,
         chunks: &mut Chunks<'_, C, E>,
     ) -> Result<usize, E> {
         let header = self.header(file);
@@ -218,7 +219,12 @@ impl FlatForm {
         let (before, items) = buffer.split_at_mut(of_header.len().min(length));
         before.copy_from_slice(&of_header[..before.len()]);
         if !items.is_empty() {
-            self.read_items(offset.saturating_sub(header.len() as u64), items, chunks)?;
+            self.read_items(
+                offset.saturating_sub(header.len() as u64),
+                items,
+                most.max(1),
+                chunks,
+            )?;
         }
         Ok(length)
     }
@@ -228,16 +234,17 @@ impl FlatForm {
         &self,
         offset: u64,
         buffer: &mut [u8],
+        most: u64,
         chunks: &mut Chunks<'_, C, E>,
     ) -> Result<(), E> {
         let word = self.pipeline.data_type().word();
         if !self.big_endian || word == 1 {
-            return self.read_rows(offset, buffer, chunks);
+            return self.read_rows(offset, buffer, most, chunks);
         }
         // Whole words are turned around.
         let skipped = usize::try_from(offset % word as u64).unwrap_or(0);
         let mut words = vec![0; (skipped + buffer.len()).next_multiple_of(word)];
-        self.read_rows(offset - skipped as u64, &mut words, chunks)?;
+        self.read_rows(offset - skipped as u64, &mut words, most, chunks)?;
         turn_around(&mut words, word);
         buffer.copy_from_slice(&words[skipped..skipped + buffer.len()]);
         Ok(())
@@ -247,6 +254,7 @@ impl FlatForm {
         &self,
         offset: u64,
         buffer: &mut [u8],
+        most: u64,
         chunks: &mut Chunks<'_, C, E>,
     ) -> Result<(), E> {
         let item = self.pipeline.data_type().nbytes() as u64;
@@ -260,19 +268,19 @@ impl FlatForm {
         let (mut at, mut rest) = (offset, buffer);
         while !rest.is_empty() {
             let (row, within) = (at / row_bytes, at % row_bytes);
-            let length = (row_bytes - within).min(rest.len() as u64);
-            let coords = unravel(row, above);
-            let (place, start) = place_in_chunks(&coords, chunk_shape);
             let first = within / edge;
-            // More rows follow: all their chunks are asked for at once.
-            let past = match end - at > row_bytes {
-                true => row_bytes.div_ceil(edge),
-                false => (within + length).div_ceil(edge),
-            };
-            let from = if end - at > row_bytes { 0 } else { first };
-            if !held.covers(&place, &(first..(within + length).div_ceil(edge))) {
-                let row = chunks(&place, from..past)?;
-                held = Held { place, range: from..past, row };
+            let group = first - first % most;
+            let group = group..group.saturating_add(most).min(row_bytes.div_ceil(edge));
+            let group_end = group.end.saturating_mul(edge).min(row_bytes);
+            let length = (group_end - within).min(rest.len() as u64);
+            let (place, start) = place_in_chunks(&unravel(row, above), chunk_shape);
+            let needed = first..(within + length).div_ceil(edge);
+            if !held.covers(&place, &needed) {
+                // More rows follow: all chunks of the group are asked for at once.
+                let range = if end - at > row_bytes { group } else { needed };
+                held.row.clear();
+                let row = chunks(&place, range.clone())?;
+                held = Held { place, range, row };
             }
             // It is in memory.
             let (now, later) = rest.split_at_mut(usize::try_from(length).unwrap_or(0));
@@ -401,14 +409,14 @@ mod tests {
         (0..count).flat_map(item).collect()
     }
 
-    fn read(form: &FlatForm, file: FlatFile, offset: u64, length: usize) -> Vec<u8> {
+    fn read(form: &FlatForm, file: FlatFile, most: u64, offset: u64, length: usize) -> Vec<u8> {
         let mut buffer = vec![0xee; length];
         let rank_0 = form.shape.is_empty();
         let mut chunks = |place: &[u64], range: Range<u64>| {
             let coords = |last| if rank_0 { vec![] } else { [place, &[last]].concat() };
             Ok::<_, Infallible>(range.map(|last| chunk_of(form, &coords(last))).collect())
         };
-        let read = form.read(file, offset, &mut buffer, &mut chunks).unwrap();
+        let read = form.read(file, offset, &mut buffer, most, &mut chunks).unwrap();
         buffer.truncate(read);
         buffer
     }
@@ -417,20 +425,20 @@ mod tests {
         #[test]
         fn every_part_of_the_file_is_that_of_the_array(
             axes in prop::collection::vec((1_u64..7, 1_u64..5), 0..4),
-            big_endian: bool, at in 0.0..1.1_f64, length in 0_usize..400,
+            big_endian: bool, at in 0.0..1.1_f64, most in 1_u64..5, length in 0_usize..400,
         ) {
             let (shape, chunk): (Vec<u64>, Vec<u64>) = axes.into_iter().unzip();
             let form = form(&shape, &chunk, "uint16", big_endian);
             let all = whole(&form);
             prop_assert_eq!(form.nbytes(FlatFile::Raw), all.len() as u64);
-            prop_assert_eq!(read(&form, FlatFile::Raw, 0, all.len() + 1), &all[..]);
+            prop_assert_eq!(read(&form, FlatFile::Raw, most, 0, all.len() + 1), &all[..]);
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
             let from = (at * all.len() as f64) as usize;
             let expected = all.get(from..).unwrap_or_default();
-            let part = read(&form, FlatFile::Raw, from as u64, length);
+            let part = read(&form, FlatFile::Raw, most, from as u64, length);
             prop_assert_eq!(&part, &expected[..expected.len().min(length)]);
             let npy = [form.header(FlatFile::Npy), &all].concat();
-            prop_assert_eq!(read(&form, FlatFile::Npy, from as u64, length + 200),
+            prop_assert_eq!(read(&form, FlatFile::Npy, most, from as u64, length + 200),
                 &npy[from..(from + length + 200).min(npy.len())]);
         }
     }

@@ -186,7 +186,9 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
-        form.read(file, offset, buffer, &mut |place, range| {
+        let budget = self.config.store.decoded_size / 2;
+        let most = (budget / form.pipeline().nbytes().max(1)) as u64;
+        form.read(file, offset, buffer, most, &mut |place, range| {
             self.chunk_row(array, form, place, range)
         })
     }
