@@ -12,7 +12,7 @@ use std::sync::Arc;
 use power::{Case, Changes, Chunks, Rng, apply, parse, read, stage, staged, store};
 use shardfs::format::plan::Policy;
 use shardfs::store::memory::{Fault, MemoryStorage};
-use shardfs::store::{Base, Outcome, ShardStore, StagedChunk};
+use shardfs::store::{Base, Freshness, Outcome, ShardStore, StagedChunk};
 use support::{Coords, Model, places};
 
 const POLICIES: [Policy; 4] = [Policy::Auto, Policy::Append, Policy::InPlace, Policy::Rewrite];
@@ -279,8 +279,10 @@ fn commits_of_ones_own_in_between_make_no_chunk_stale() {
             let shard = vec![0; case.model.shape.len()];
             let members = case.members(&shard);
             // All staged first, then committed twice: each, and each again over the first base.
-            let bases: Vec<Base> =
-                members.iter().map(|coords| store.base(&case.array, coords).unwrap()).collect();
+            let bases: Vec<Base> = members
+                .iter()
+                .map(|coords| store.base(&case.array, coords, Freshness::Now).unwrap())
+                .collect();
             for length in [5, 30] {
                 for (coords, base) in members.iter().zip(&bases) {
                     let change = (coords.clone(), Some(rng.bytes(length)));
@@ -332,7 +334,7 @@ fn a_damaged_shard_is_not_written() {
                 let shard = vec![0; case.model.shape.len()];
                 let (path, coords) = (case.path(&shard), case.members(&shard).swap_remove(0));
                 let store = array.store();
-                let base = store.base(&case.array, &coords).unwrap();
+                let base = store.base(&case.array, &coords, Freshness::Now).unwrap();
                 array.storage.change(path.to_str().unwrap(), |bytes| {
                     if cut {
                         bytes.truncate(2);
@@ -353,7 +355,10 @@ fn a_damaged_shard_is_not_written() {
                     let outcomes = store.commit(&case.array, &chunks, policy);
                     assert_eq!(errno(&outcomes[0]), libc::EIO, "{}: {outcomes:?}", case.name);
                 }
-                assert_eq!(store.base(&case.array, &coords).unwrap_err().errno(), libc::EIO);
+                assert_eq!(
+                    store.base(&case.array, &coords, Freshness::Now).unwrap_err().errno(),
+                    libc::EIO
+                );
                 assert_eq!(array.shards(), before, "{}", case.name);
             }
         }

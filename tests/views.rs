@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,8 +41,12 @@ fn sample_files() -> Vec<(String, Vec<u8>)> {
 
 impl Mount {
     fn new(files: Vec<(String, Vec<u8>)>, view: ViewConfig) -> Self {
-        let storage = Arc::new(MemoryStorage::default());
-        files.into_iter().for_each(|(path, content)| storage.replace(&path, content));
+        let above = |path: &str| Path::new(path).ancestors().skip(1).map(PathBuf::from).collect();
+        let directories = files.iter().flat_map(|(path, _)| -> Vec<PathBuf> { above(path) });
+        let directories = directories.collect();
+        let files =
+            files.into_iter().zip(1..).map(|((path, content), ino)| (path.into(), ino, content));
+        let storage = Arc::new(MemoryStorage::with_files(files, directories));
         let views = View::NAMES.map(|(_, name)| {
             let view = ViewConfig { view: name, is_one_of_several: true, ..view };
             // Nothing is believed: each request looks.
@@ -312,6 +317,73 @@ fn what_is_written_to_a_decoded_chunk_is_seen_in_all_views() {
     mount.sync().unwrap();
     assert_eq!(mount.find("raw/waves/c/0/0/0.raw"), Err(libc::ENOENT));
     assert_eq!(mount.find("zarr3/waves/c/0/0/0"), Err(libc::ENOENT));
+}
+
+#[test]
+fn a_new_chunk_that_is_written_in_one_view_after_the_other_is_the_last_one() {
+    let (one, other) = (OTHER.repeat(NBYTES / 2), [0x35, 0x12].repeat(NBYTES / 2));
+    let mount = Mount::sample();
+    mount.write("raw/waves/c/0/0/6.raw", &one).unwrap();
+    mount.write("zarr2/waves/0/0/6", &gzip(&other)).unwrap();
+    mount.sync().unwrap();
+    assert_eq!(mount.read("raw/waves/c/0/0/6.raw").unwrap(), other);
+    // Looked up in the one just before it is made in the other.
+    assert_eq!(mount.find("raw/waves/c/0/1/5.raw"), Err(libc::ENOENT));
+    mount.write("zarr2/waves/0/1/5", &gzip(&other)).unwrap();
+    mount.write("raw/waves/c/0/1/5.raw", &one).unwrap();
+    mount.sync().unwrap();
+    assert_eq!(gunzip(&mount.read("zarr3/waves/c/0/1/5").unwrap()), one);
+}
+
+#[test]
+fn a_whole_array_is_read_only_in_a_writable_mount() {
+    let mount = Mount::sample();
+    let before = mount.storage.files();
+    let (parent, ..) = mount.find("flat/waves").unwrap();
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let name = OsStr::new("array.raw");
+    let refused = |done: Result<(), i32>| assert_eq!(done, Err(libc::EROFS));
+    refused(mount.write("flat/waves/array.raw", &[1]));
+    refused(mount.write("flat/waves/new", &[1]));
+    refused(mount.on(parent, |fs, it| fs.unlink(it, name)));
+    refused(mount.on(parent, |fs, it| fs.mkdir(it, OsStr::new("d"), 0o755, CALLER).map(drop)));
+    refused(mount.on(parent, |fs, it| fs.rename((it, name), (it, OsStr::new("b")), false)));
+    let (ino, ..) = mount.find("flat/waves/array.raw").unwrap();
+    refused(mount.on(ino, |fs, ino| fs.open_for(ino, how).map(drop)));
+    let (npy, ..) = mount.find("npy/waves").unwrap();
+    refused(mount.on(npy, |fs, it| fs.unlink(it, OsStr::new("array.json"))));
+    assert_eq!(mount.storage.files(), before);
+}
+
+/// As `rm -r` does it.
+fn remove_tree(mount: &Mount, path: &str) {
+    let (parent, ..) = mount.find(path).unwrap();
+    for name in mount.list(path) {
+        let below = format!("{path}/{name}");
+        match mount.find(&below).unwrap().1 {
+            FileKind::Directory => {
+                remove_tree(mount, &below);
+                mount.on(parent, |fs, parent| fs.rmdir(parent, OsStr::new(&name))).unwrap();
+            }
+            _ => {
+                let removed = mount.on(parent, |fs, it| fs.unlink(it, OsStr::new(&name)));
+                assert_eq!(removed, Ok(()), "{below}");
+            }
+        }
+    }
+}
+
+#[test]
+fn arrays_and_groups_are_removed_in_the_view_of_zarr_2() {
+    let mount = Mount::sample();
+    remove_tree(&mount, "zarr2/waves");
+    let (root, ..) = mount.find("zarr2").unwrap();
+    mount.on(root, |fs, root| fs.rmdir(root, OsStr::new("waves"))).unwrap();
+    for view in ["zarr2", "zarr3", "npy"] {
+        assert_eq!(mount.find(&format!("{view}/waves")), Err(libc::ENOENT));
+    }
+    let left: Vec<_> = mount.storage.files().into_iter().map(|(path, ..)| path).collect();
+    assert_eq!(left, [PathBuf::from("zarr.json")]);
 }
 
 #[test]

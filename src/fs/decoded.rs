@@ -242,9 +242,7 @@ impl Fs {
         };
         let refused = |error: Unwritable| {
             let path = place.array.path(&place.coords);
-            let error = FsError::Unwritable { path, error };
-            log::warn!("{error}");
-            error
+            FsError::Unwritable { path, error }
         };
         let (found, expected) = (content.nbytes(), form.nbytes(&place.coords));
         if found > expected.saturating_add(npy::MAX_HEADER_BYTES as u64) {

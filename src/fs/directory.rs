@@ -172,7 +172,8 @@ impl Lister<'_> {
             _ => usize::MAX,
         };
         for ((name, _), next) in node.extra.iter().zip(DOCUMENTS).skip(documents) {
-            if self.path_item(&directory.join(name), None, next).is_break() {
+            let path = directory.join(name);
+            if !self.fs.is_removed(&path) && self.path_item(&path, None, next).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -263,7 +264,9 @@ impl Lister<'_> {
 
     fn other_names(&self, directory: &Path, array: &ArrayView) -> Result<Vec<OsString>> {
         let node = self.fs.nodes.node(directory)?;
-        let mut names: Vec<OsString> = node.extra.iter().map(|(name, _)| name.clone()).collect();
+        let extra = node.extra.iter().map(|(name, _)| name.clone());
+        let is_there = |name: &OsString| !self.fs.is_removed(&directory.join(name));
+        let mut names: Vec<OsString> = extra.filter(is_there).collect();
         let container = &array.source.container;
         if let Container::Bloscpack(_) = container {
             // The directory of the file has nothing to do with it.

@@ -251,6 +251,11 @@ impl Fs {
             .map(|(path, _)| path)
             .collect();
         for path in removed {
+            if self.view() == View::Zarr2 {
+                log::warn!("{}: it stays, for its directory was not removed", path.display());
+                overlay.names().take(&path);
+                continue;
+            }
             log::warn!("{}: removed, its array's shards are not", path.display());
             if let Err(error) = self.storage.remove_file(&path) {
                 log::error!("{}: {error}", path.display());
@@ -285,7 +290,7 @@ impl Fs {
                     continue;
                 }
                 if self.store.chunk(&before.source, &chunk, Freshness::Recent)?.is_some() {
-                    let base = self.store.base(&before.source, &chunk)?;
+                    let base = self.store.base(&before.source, &chunk, Freshness::Now)?;
                     removed.push(StagedChunk { coords: chunk, content: None, base });
                 }
             }

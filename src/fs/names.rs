@@ -63,6 +63,7 @@ impl Fs {
         how: OpenHow,
         caller: Caller,
     ) -> Result<(Entry, Opened)> {
+        self.overlay()?;
         let slot = self.slot(parent, name)?;
         if let Some(entry) = self.lookup(parent, name)? {
             if how.exclusive {
@@ -144,6 +145,7 @@ impl Fs {
 
     /// Removes a file.
     pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
+        self.overlay()?;
         let slot = self.slot(parent, name)?;
         let entry = self.peek(parent, name)?.ok_or(FsError::NotFound)?;
         self.unlink_slot(&slot, entry.attr.kind)
@@ -162,7 +164,10 @@ impl Fs {
                 Ok(())
             }
             Slot::Document(path) => self.remove_document(path),
-            Slot::Source(path) => Ok(self.storage.remove_file(path)?),
+            Slot::Source(path) => {
+                self.check_stored(path)?;
+                Ok(self.storage.remove_file(path)?)
+            }
         }
     }
 
@@ -265,6 +270,7 @@ impl Fs {
 
     /// Makes a directory.
     pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: Caller) -> Result<Entry> {
+        self.overlay()?;
         let slot = self.slot(parent, name)?;
         if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
@@ -291,6 +297,7 @@ impl Fs {
 
     /// Removes a directory in which nothing is.
     pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
+        self.overlay()?;
         let slot = self.slot(parent, name)?;
         // The kernel knows the directory: its number leads somewhere.
         let entry = self.peek(parent, name)?.ok_or(FsError::NotFound)?;

@@ -190,7 +190,8 @@ impl Nodes {
                     true => (NodeKind::Unshown, "not shown"),
                     false => (NodeKind::AsStored, "shown as it is stored"),
                 };
-                log::warn!("{}: {error}; the array is {what}", shown(directory));
+                let view = self.view.view.name();
+                log::warn!("{}: {error}; the array is {what} in the view {view}", shown(directory));
                 Ok(self.keep(directory, Node::plain(kind, stat, checked)))
             }
             Err((stat, error)) => {

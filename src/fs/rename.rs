@@ -15,6 +15,7 @@ use crate::store::storage::FileKind;
 impl Fs {
     /// Gives a file or a directory another name.
     pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), no_replace: bool) -> Result<()> {
+        self.overlay()?;
         let (source, target) = (self.slot(from.0, from.1)?, self.slot(to.0, to.1)?);
         let moved = self.peek(from.0, from.1)?.ok_or(FsError::NotFound)?;
         let there = self.peek(to.0, to.1)?;
@@ -105,6 +106,7 @@ impl Fs {
 
     /// One more name for a file.
     pub fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        self.overlay()?;
         let to = self.slot(parent, name)?;
         if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
@@ -131,6 +133,7 @@ impl Fs {
 
     /// Makes a symbolic link.
     pub fn symlink(&self, parent: u64, name: &OsStr, target: &Path) -> Result<Entry> {
+        self.overlay()?;
         let slot = self.slot(parent, name)?;
         if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
@@ -207,7 +210,9 @@ impl Fs {
                 let Bytes::Here(content) = file.state().bytes.clone() else {
                     return Err(FsError::Stale);
                 };
-                let Encoded { chunk: content, shown } = self.encoded(place, &content)?;
+                let encoded = self.encoded(place, &content);
+                let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
+                let Encoded { chunk: content, shown } = encoded?;
                 let mut names = self.overlay()?.names();
                 file.state().shown = shown;
                 let number = names.next_number();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::control::DIRECTORY_NAME;
+use super::error::METADATA_FILE;
 use super::live::Place;
 use super::nodes::NodeKind;
 use super::{Fs, FsError, Result, Target};
@@ -100,7 +101,11 @@ impl Fs {
 
     /// Whether the view has no place for a name, whatever the source has there.
     fn is_hidden(&self, directory: &Path, name: &OsStr) -> Result<bool> {
-        let NodeKind::Sharded(array) = &self.nodes.node(directory)?.kind else { return Ok(false) };
+        let node = self.nodes.node(directory)?;
+        if node.is_translated && name == METADATA_FILE {
+            return Ok(true);
+        }
+        let NodeKind::Sharded(array) = &node.kind else { return Ok(false) };
         Ok(array.hides(name))
     }
 

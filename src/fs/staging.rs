@@ -13,7 +13,7 @@ use super::nodes::ArrayView;
 use super::{Fs, FsError, Result};
 use crate::format::plan::Policy;
 use crate::store::storage::{Stat, Timestamp};
-use crate::store::{Outcome, ShardStore, StagedChunk, StoreError};
+use crate::store::{Freshness, Outcome, ShardStore, StagedChunk, StoreError};
 
 /// Chunks and shards whose dates are remembered.
 const REMEMBERED_DATES: NonZeroUsize = NonZeroUsize::new(1 << 18).unwrap();
@@ -129,7 +129,7 @@ impl Fs {
         }
         // Written again in the meantime: over what was just committed.
         for one in again {
-            if let Ok(base) = self.store.base(&array.source, &one.chunk.coords)
+            if let Ok(base) = self.store.base(&array.source, &one.chunk.coords, Freshness::Now)
                 && let Some(name) = self.overlay()?.names().get_mut(&one.path)
                 && let Some(stage) = &mut name.stage
             {

@@ -109,11 +109,13 @@ impl Fs {
     /// What a chunk is before it is changed. Only a sound shard is written to.
     pub(super) fn stage(&self, place: &Place) -> Result<Stage> {
         check_writable(place)?;
-        // What was written to it in another view of this mount comes before.
+        let mut freshness = Freshness::Now;
         for other in self.others() {
+            // What was written to it in another view of this mount comes before.
             other.commit(&place.array.source.path)?;
+            freshness = Freshness::Again;
         }
-        let base = self.store.base(&place.array.source, &place.coords)?;
+        let base = self.store.base(&place.array.source, &place.coords, freshness)?;
         Ok(Stage { base, change: None })
     }
 
@@ -290,7 +292,16 @@ impl Fs {
             Some(Name { place: Some(place), stage: Some(_), .. }) => place.clone(),
             _ => return Ok(()),
         };
-        let encoded = self.encoded(&place, content);
+        // What was refused before, and has not changed since, was told of.
+        let is_told = matches!(file.state().shown, Shown::Stored(_));
+        let encoded = self.encoded(&place, content).inspect_err(|error| {
+            // A shell closes a file once before it writes to it.
+            let level = match is_told || content.nbytes() == 0 {
+                true => log::Level::Debug,
+                false => log::Level::Warn,
+            };
+            log::log!(level, "{error}");
+        });
         let Encoded { chunk: content, shown } = encoded.inspect_err(|_| {
             file.state().shown = Shown::Stored(place.clone());
         })?;
@@ -318,6 +329,9 @@ impl Fs {
             }
             name.stage = None;
             let mut state = file.state();
+            if matches!(&state.bytes, Bytes::Here(content) if content.nbytes() == 0) {
+                log::warn!("{}: it is not written: it has no bytes", path.display());
+            }
             (state.bytes, state.shown, state.dirty) = (Bytes::Stored(place), Shown::Written, false);
         }
     }

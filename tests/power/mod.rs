@@ -250,7 +250,7 @@ pub fn staged(coords: &[u64], content: Option<Vec<u8>>, base: Base) -> StagedChu
 /// Stages changes over what is there now.
 pub fn stage(store: &ShardStore, array: &SourceArray, changes: &Changes) -> Vec<StagedChunk> {
     let one = |(coords, content): &(Coords, Option<Vec<u8>>)| {
-        staged(coords, content.clone(), store.base(array, coords).unwrap())
+        staged(coords, content.clone(), store.base(array, coords, Freshness::Now).unwrap())
     };
     changes.iter().map(one).collect()
 }

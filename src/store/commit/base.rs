@@ -121,15 +121,26 @@ fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
 }
 
 impl ShardStore {
-    /// The chunk at `coords` as it is now, for it to be staged over.
-    pub fn base(&self, array: &SourceArray, coords: &[u64]) -> Result<Base, StoreError> {
-        let base = self.settled_base(array, coords).map_err(StoreError::of_writer);
+    /// The chunk at `coords` as it is now, for it to be staged over; as it was when its shard was looked
+    /// at a moment ago, unless `freshness` asks for more.
+    pub fn base(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Base, StoreError> {
+        let base = self.settled_base(array, coords, freshness).map_err(StoreError::of_writer);
         base.inspect_err(|error| self.report(error))
     }
 
-    fn settled_base(&self, array: &SourceArray, coords: &[u64]) -> Result<Base, StoreError> {
+    fn settled_base(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Base, StoreError> {
         const ATTEMPTS: usize = 4;
-        let mut base = self.base_now(array, coords, Freshness::Now);
+        let mut base = self.base_now(array, coords, freshness);
         if !base.as_ref().is_err_and(is_being_changed) {
             return base;
         }
