@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::control::DIRECTORY_NAME;
 use super::live::Place;
-use super::nodes::NodeKind;
+use super::nodes::{At, NodeKind};
 use super::{Fs, FsError, Result, Target};
 use crate::format::chunk_key::Prefix;
 
@@ -73,7 +73,7 @@ impl Fs {
                 })
             }
             _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
-            _ if self.is_hidden(&directory, name)? => Ok(Slot::Control),
+            _ if self.is_hidden(&path)? => Ok(Slot::Control),
             _ if self.is_document(&path) => Ok(Slot::Document(path)),
             _ => {
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
@@ -99,9 +99,8 @@ impl Fs {
     }
 
     /// Whether the view has no place for a name, whatever the source has there.
-    fn is_hidden(&self, directory: &Path, name: &OsStr) -> Result<bool> {
-        let NodeKind::Sharded(array) = &self.nodes.node(directory)?.kind else { return Ok(false) };
-        Ok(array.hides(name))
+    fn is_hidden(&self, path: &Path) -> Result<bool> {
+        Ok(matches!(self.nodes.at(path)?, At::Hidden))
     }
 
     fn is_in_source(&self, path: &Path) -> bool {
