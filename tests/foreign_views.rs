@@ -586,3 +586,28 @@ fn a_bloscpack_file_of_nobody_knows_what_has_no_such_view() {
         assert_eq!(all(&storage, view, Some("x.blp")), Found::new());
     }
 }
+
+#[test]
+fn an_array_that_becomes_another_is_shown_as_that() {
+    let storage = Arc::new(MemoryStorage::default());
+    bcolz(&storage, "");
+    let fs = [FLAT, CLIPPED].map(|view| mount(&storage, view, None));
+    assert_eq!(shown(&fs[0])["array.raw"].as_ref().unwrap().len(), 120);
+    assert_eq!(shown(&fs[1])["c/2/0.raw"].as_ref().unwrap().len(), 24);
+    // As many chunks as before.
+    storage.replace("meta/sizes", br#"{"shape": [6, 3], "nbytes": 144}"#.to_vec());
+    let superchunk = [&b"blpk\x01\0\0\0\x01\0\0\0\0\0\0\0"[..], &blosc(&[3; 48])].concat();
+    storage.replace("data/__2.blp", superchunk);
+    assert_eq!(shown(&fs[0])["array.raw"].as_ref().unwrap()[96..], [3; 48]);
+    assert_eq!(shown(&fs[1])["c/2/0.raw"], Ok(vec![3; 48]));
+    let storage = draft();
+    let fs = mount(&storage, NPY, None);
+    let descr = || npy(shown(&fs)["data/root/plain/c0/0.npy"].as_ref().unwrap()).1;
+    assert_eq!(descr(), "<i2");
+    let mut plain = document();
+    plain.as_object_mut().unwrap().remove("storage_transformers");
+    plain["data_type"] = json!(">u2");
+    plain["fill_value"] = json!(0);
+    storage.replace("meta/root/plain.array.json", plain.to_string());
+    assert_eq!(descr(), "<u2");
+}

@@ -431,9 +431,21 @@ impl Nodes {
         let mut shown = self.view.array(twin, layout.keys, Lengths::Equal)?;
         let extra = std::mem::take(&mut shown.documents);
         let extra = extra.into_iter().map(|(name, text)| (name, text.into())).collect();
-        let hash = layout_hash(directory, twin, &layout);
+        let hash = self.form_hash(twin, layout_hash(directory, twin, &layout));
         let kind = NodeKind::Sharded(self.register(directory, layout, container, shown, hash)?);
         Ok(Node { kind, document: None, extra, is_translated: true, stat: Some(stat), checked })
+    }
+
+    /// The hash of a layout with what decoded chunks depend on as well: they are others once that has
+    /// changed, and so are the files.
+    fn form_hash(&self, twin: &Value, layout_hash: u64) -> u64 {
+        if !self.view.view.is_decoded() {
+            return layout_hash;
+        }
+        let members = ["shape", "data_type", "fill_value", "codecs"];
+        let members = members.map(|name| twin.get(name).map(ToString::to_string));
+        let parts = members.iter().flatten().map(String::as_bytes);
+        stable_hash(parts.chain([layout_hash.to_le_bytes().as_slice()]))
     }
 
     fn translated_group(&self, group: &Value, stat: Stat, checked: Instant) -> Node {
@@ -498,6 +510,7 @@ impl Nodes {
             (Some(twin), _) => (self.view.array(twin, array.layout.keys, Lengths::ShortEnd)?, true),
             (None, _) => return Err(Unshown::NoMetadata.into()),
         };
+        let hash = array.metadata.as_ref().map_or(hash, |twin| self.form_hash(twin, hash));
         let mut documents = documents;
         if is_translated {
             documents.retain(|(name, _)| name != METADATA_FILE);
