@@ -15,6 +15,8 @@
 //! That is a shard of `sharding_indexed` whose index codecs are `bytes` alone; what differs is
 //! where the metadata is, what it says, and how keys begin.
 
+mod twin;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +26,8 @@ use super::chunk_key::{KeyEncoding, Prefix, Separator};
 use super::error::{MetadataError, shape};
 use super::index::{IndexCodecs, IndexLocation};
 use super::sharding::{PlainShards, ShardedArray};
+
+pub use self::twin::{NoTwin, to_zarr3};
 
 /// Where the data of the root node is, from the hierarchy's directory.
 const DATA: &str = "data/root";
@@ -114,18 +118,9 @@ pub fn parse(document: &Value) -> Result<Option<ShardedArray>, MetadataError> {
     }
     let chunks_per_shard = chunks_per_shard(document)?;
     let shape_of_array = shape(document.get("shape"), "shape")?;
-    let grid = document.get("chunk_grid").ok_or(MetadataError::Missing("chunk_grid"))?;
-    if grid.get("type").and_then(Value::as_str) != Some("regular") {
-        return Err(MetadataError::invalid("chunk_grid", "regular"));
-    }
-    let chunk_shape = shape(grid.get("chunk_shape"), "chunk_shape")?;
-    let separator = match grid.get("separator").and_then(Value::as_str) {
-        Some("/") | None => Separator::Slash,
-        Some(".") => Separator::Dot,
-        Some(_) => return Err(MetadataError::invalid("separator", "\"/\" or \".\"")),
-    };
+    let chunk_shape = shape(grid(document)?.get("chunk_shape"), "chunk_shape")?;
     let shards = PlainShards {
-        keys: KeyEncoding { prefix: Prefix::Joined, separator },
+        keys: keys(document)?,
         shape: shape_of_array,
         chunk_shape,
         chunks_per_shard,
@@ -133,6 +128,24 @@ pub fn parse(document: &Value) -> Result<Option<ShardedArray>, MetadataError> {
         index_location: IndexLocation::End,
     };
     ShardedArray::plain(shards).map(Some)
+}
+
+/// How the keys of an array's chunks, and of its shards, are made.
+pub fn keys(document: &Value) -> Result<KeyEncoding, MetadataError> {
+    let separator = match grid(document)?.get("separator").and_then(Value::as_str) {
+        Some("/") | None => Separator::Slash,
+        Some(".") => Separator::Dot,
+        Some(_) => return Err(MetadataError::invalid("separator", "\"/\" or \".\"")),
+    };
+    Ok(KeyEncoding { prefix: Prefix::Joined, separator })
+}
+
+fn grid(document: &Value) -> Result<&Value, MetadataError> {
+    let grid = document.get("chunk_grid").ok_or(MetadataError::Missing("chunk_grid"))?;
+    match grid.get("type").and_then(Value::as_str) {
+        Some("regular") => Ok(grid),
+        _ => Err(MetadataError::invalid("chunk_grid", "regular")),
+    }
 }
 
 fn chunks_per_shard(document: &Value) -> Result<Vec<u64>, MetadataError> {

@@ -40,6 +40,16 @@ pub struct Pipeline {
     chunk_shape: Vec<u64>,
     item: Item,
     chain: Chain,
+    short_end: Option<ShortEnd>,
+}
+
+/// A last chunk along the first axis that may be stored without what lies outside of the array.
+#[derive(Debug, Clone, Copy)]
+struct ShortEnd {
+    /// Its first coordinate.
+    coord: u64,
+    /// Length in bytes of what lies in the array.
+    nbytes: usize,
 }
 
 /// What codecs need to know of an item.
@@ -99,7 +109,26 @@ impl Pipeline {
         let shape = chunk_shape.iter().map(length).collect::<Result<Vec<_>, _>>();
         let shape = shape.map_err(|_| PipelineError::TooLarge)?;
         let chain = Chain::parse(&parse_chain(document.get("codecs"))?, &shape, &item, 0)?;
-        Ok(Self { data_type, chunk_shape, item, chain })
+        Ok(Self { data_type, chunk_shape, item, chain, short_end: None })
+    }
+
+    /// The same for an array of `shape` in a format whose last chunk may be shorter than the others:
+    /// what lies outside of the array along the first axis need not be stored. Nothing is different
+    /// where chunks are not rows in C order.
+    pub fn with_short_end(mut self, shape: &[u64]) -> Self {
+        self.short_end = self.find_short_end(shape);
+        self
+    }
+
+    fn find_short_end(&self, shape: &[u64]) -> Option<ShortEnd> {
+        let ((edge, others), extent) = (self.chunk_shape.split_first()?, shape.first()?);
+        let rows = extent.checked_rem(*edge).filter(|rows| *rows > 0)?;
+        let is_plain =
+            self.chain.transpose.is_none() && matches!(self.chain.array, ArrayCodec::Bytes { .. });
+        // Less than a whole chunk, whose length has a limit.
+        let items = others.iter().try_fold(rows, |items, edge| items.checked_mul(*edge))?;
+        let nbytes = usize::try_from(items).ok()?.checked_mul(self.item.nbytes)?;
+        is_plain.then_some(ShortEnd { coord: extent / edge, nbytes })
     }
 
     /// The array's data type.
@@ -130,6 +159,29 @@ impl Pipeline {
             return Err(DecodeError::Room { found, expected });
         }
         self.chain.decode(encoded, chunk, &self.item)
+    }
+
+    /// Decodes the chunk at `coords` like [`Self::decode`]. The last one may be shorter, if the format
+    /// allows it: what it lacks is fill value.
+    pub fn decode_at(
+        &self,
+        coords: &[u64],
+        encoded: &[u8],
+        chunk: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        let short = self.short_end.filter(|end| coords.first() == Some(&end.coord));
+        match (self.decode(encoded, chunk), short) {
+            (Err(DecodeError::Length { found, .. }), Some(ShortEnd { nbytes, .. }))
+                if found == nbytes as u64 && nbytes <= chunk.len() =>
+            {
+                let (stored, missing) = chunk.split_at_mut(nbytes);
+                self.chain.decode_array(encoded, stored, &self.item)?;
+                let items = missing.chunks_exact_mut(self.item.nbytes.max(1));
+                items.for_each(|item| item.copy_from_slice(&self.item.fill));
+                Ok(())
+            }
+            (decoded, _) => decoded,
+        }
     }
 
     /// Encodes a chunk of [`Self::nbytes`]: C order along the array's axes, little-endian.

@@ -180,11 +180,14 @@ impl Lister<'_> {
         let position = if DOCUMENTS.contains(&position) { 0 } else { position };
         let mut flow = ControlFlow::Continue(());
         self.fs.storage.list(directory, position, &mut |item: DirItem<'_>| {
-            let hidden = is_hidden(item.name) || node.replaces(item.name);
-            if hidden || self.fs.is_removed(&directory.join(item.name)) {
+            let path = directory.join(item.name);
+            let hidden = is_hidden(item.name)
+                || node.replaces(item.name)
+                || self.fs.nodes.is_replaced_apart(&path).unwrap_or(false);
+            if hidden || self.fs.is_removed(&path) {
                 return ControlFlow::Continue(());
             }
-            flow = self.path_item(&directory.join(item.name), item.kind, item.next);
+            flow = self.path_item(&path, item.kind, item.next);
             flow
         })?;
         Ok(flow)

@@ -71,7 +71,10 @@ impl Fs {
             NodeKind::Sharded(array) if !array.source.container.has_keys() => {
                 Err(FsError::ReadOnly)
             }
-            _ => Ok((directory, node)),
+            _ => {
+                self.check_zarr3(&directory, &node)?;
+                Ok((directory, node))
+            }
         }
     }
 

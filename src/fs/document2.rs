@@ -5,8 +5,9 @@ use std::path::Path;
 
 use super::document::whole;
 use super::error::METADATA_FILE;
+use super::form::View;
 use super::live::What;
-use super::nodes::NodeKind;
+use super::nodes::{Node, NodeKind};
 use super::{Fs, FsError, Result};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
@@ -20,15 +21,31 @@ pub(super) fn zarr2_name(path: &Path) -> Option<&str> {
 }
 
 impl Fs {
+    /// Fails where the documents of Zarr v2 are made of anything else than a `zarr.json`: there is no
+    /// way back to that.
+    pub(super) fn check_zarr3(&self, directory: &Path, node: &Node) -> Result<()> {
+        if self.view() != View::Zarr2 || !node.is_translated {
+            return Ok(());
+        }
+        let is_other =
+            matches!(&node.kind, NodeKind::Sharded(array) if !array.source.container.has_keys());
+        match is_other || !self.nodes.document_path(directory)?.ends_with(METADATA_FILE) {
+            true => Err(FsError::ReadOnly),
+            false => Ok(()),
+        }
+    }
+
     /// Stores what a document says in the `zarr.json` of its node. What belongs to no node of Zarr v3 is
     /// a file of the source like any other.
     pub(super) fn write_zarr2(&self, path: &Path, content: &Content) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
-        if !self.nodes.node(directory)?.is_translated {
+        let node = self.nodes.node(directory)?;
+        if !node.is_translated {
             self.write_source(path, content)?;
             self.nodes.forget(directory);
             return Ok(());
         }
+        self.check_zarr3(directory, &node)?;
         let text = whole(content)?;
         let written = json::parse(&text).map_err(|error| refused(path, error.into()))?;
         self.translate_zarr2(path, Some(&written))
@@ -38,10 +55,12 @@ impl Fs {
     /// it shards would be taken for chunks.
     pub(super) fn remove_zarr2(&self, path: &Path) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
-        if !self.nodes.node(directory)?.is_translated {
+        let node = self.nodes.node(directory)?;
+        if !node.is_translated {
             self.remove_name(path)?;
             return Ok(self.storage.remove_file(path)?);
         }
+        self.check_zarr3(directory, &node)?;
         if zarr2_name(path) == Some(ZATTRS) && !self.is_removed(&directory.join(ZARRAY)) {
             self.remove_name(path)?;
             return self.translate_zarr2(path, None);

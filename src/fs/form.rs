@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::decoded::{Appearance, DecodedForm};
+use crate::format::draft2022::NoTwin;
 use crate::format::error::{MetadataError, shape};
 use crate::format::flat::FlatForm;
 use crate::format::json;
@@ -87,6 +88,15 @@ pub enum Form {
     Flat(FlatForm),
 }
 
+/// How long the chunks of an array are, decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lengths {
+    /// All of them are equally long.
+    Equal,
+    /// The last one has no more than what lies in the array.
+    ShortEnd,
+}
+
 /// How a view shows an array.
 pub struct ShownArray {
     /// How keys of its chunks are made.
@@ -112,6 +122,9 @@ pub enum Unshown {
     /// It has no form in Zarr v2.
     #[error("{0}")]
     Zarr2(#[from] NoForm),
+    /// It has no form in today's Zarr v3.
+    #[error("{0}")]
+    Draft2022(#[from] NoTwin),
     /// It cannot be decoded.
     #[error("{0}")]
     Decoded(#[from] PipelineError),
@@ -125,7 +138,19 @@ pub enum Unshown {
 
 impl ViewConfig {
     /// How an array is shown whose unsharded twin's metadata is `twin`, with chunk keys like `keys`.
-    pub fn array(&self, twin: &Value, keys: KeyEncoding) -> Result<ShownArray, Unshown> {
+    pub fn array(
+        &self,
+        twin: &Value,
+        keys: KeyEncoding,
+        lengths: Lengths,
+    ) -> Result<ShownArray, Unshown> {
+        let pipeline = || {
+            let pipeline = Pipeline::parse(twin)?;
+            Ok::<_, Unshown>(match lengths {
+                Lengths::Equal => pipeline,
+                Lengths::ShortEnd => pipeline.with_short_end(&extents(twin)?),
+            })
+        };
         let mut shown = ShownArray::as_stored(keys);
         match self.view {
             View::Zarr3 => return Ok(shown),
@@ -144,11 +169,11 @@ impl ViewConfig {
                 let npy = self.view == View::Npy;
                 let appearance = Appearance { npy, big_endian: self.big_endian, clip: self.clip };
                 shown.suffix = if npy { ".npy" } else { ".raw" };
-                let form = DecodedForm::new(Pipeline::parse(twin)?, extents(twin)?, appearance);
+                let form = DecodedForm::new(pipeline()?, extents(twin)?, appearance);
                 shown.form = Form::Decoded(form);
             }
             View::Flat => {
-                let form = FlatForm::new(Pipeline::parse(twin)?, extents(twin)?, self.big_endian)?;
+                let form = FlatForm::new(pipeline()?, extents(twin)?, self.big_endian)?;
                 shown.documents.extend(form.headers());
                 (shown.keys, shown.suffix) = NO_CHUNK_FILES;
                 shown.form = Form::Flat(form);

@@ -151,7 +151,8 @@ impl Fs {
         if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
             return Err(SourceError::NoNode);
         }
-        let store = ShardStore::new(Arc::clone(&storage), config.store.clone(), Arc::clone(&stats));
+        let store = StoreConfig { pad_edge: pads_edge(&config), ..config.store.clone() };
+        let store = ShardStore::new(Arc::clone(&storage), store, Arc::clone(&stats));
         let store = Arc::new(store);
         Ok(Self {
             ahead: ahead::Ahead::new(Arc::clone(&store), config.store.decoded_size),
@@ -476,6 +477,16 @@ impl Fs {
         }
         let file = self.hasher.hash_one((array.source.id, shard));
         self.identities.changed_recently(file, self.fingerprint(stat))
+    }
+}
+
+/// Whether a last chunk that is shorter than the others is filled up while it is encoded. Readers of
+/// Zarr v2 have no other view of it; chunks that are decoded are filled up afterwards.
+fn pads_edge(config: &FsConfig) -> bool {
+    match config.view.view {
+        View::Zarr3 => config.store.pad_edge,
+        View::Zarr2 => !config.writable,
+        View::Npy | View::Raw | View::Flat => false,
     }
 }
 

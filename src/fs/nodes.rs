@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::FsConfig;
 use super::error::{METADATA_FILE, NodeError};
 use super::foreign::{Foreign, Format, bloscpack_file, column, is_hidden, superchunks};
-use super::form::{Form, ShownArray, Unshown, View, ViewConfig};
+use super::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
@@ -161,6 +161,17 @@ impl Nodes {
         }
     }
 
+    /// Whether an array that the view cannot show is not there at all. What is beside a file that is
+    /// mounted must not take its place.
+    fn hides_unshown(&self) -> bool {
+        self.view.view.is_decoded() || self.file.is_some()
+    }
+
+    /// Whether arrays of other formats have room for more chunks. Decoded, they are only read.
+    fn grows(&self) -> bool {
+        self.writable && !self.view.view.is_decoded()
+    }
+
     fn may_be(&self, format: Format) -> bool {
         self.format.is_none_or(|wanted| wanted == format)
     }
@@ -185,8 +196,7 @@ impl Nodes {
             Ok(node) => Ok(self.keep(directory, node)),
             Err((_, NodeError::Io(error))) if !is_lasting(&error) => Err(error),
             Err((stat, NodeError::Unshown(error))) => {
-                let is_decoded = self.view.view.is_decoded();
-                let (kind, what) = match is_decoded {
+                let (kind, what) = match self.hides_unshown() {
                     true => (NodeKind::Unshown, "not shown"),
                     false => (NodeKind::AsStored, "shown as it is stored"),
                 };
@@ -222,7 +232,7 @@ impl Nodes {
         let stat = self.storage.stat(&self.document_path(directory)?);
         let checked = Instant::now();
         match self.load(directory, stat, checked) {
-            Err((stat, NodeError::Unshown(_))) if !self.view.view.is_decoded() => {
+            Err((stat, NodeError::Unshown(_))) if !self.hides_unshown() => {
                 Ok(Node::plain(NodeKind::AsStored, stat, checked))
             }
             loaded => loaded.map_err(|(_, error)| error),
@@ -259,11 +269,14 @@ impl Nodes {
 
     /// What the view shows at a path that is neither a chunk nor above chunks.
     pub fn at(&self, path: &Path) -> std::io::Result<At> {
-        if let Some(described) = self.described_by(path)?
-            && let node = self.node(&described)?
-            && let (Some(document), Some(stat)) = (&node.document, &node.stat)
-        {
-            return Ok(At::Text(Arc::clone(document), *stat));
+        if let Some(described) = self.described_by(path)? {
+            let node = self.node(&described)?;
+            if let (Some(document), Some(stat)) = (&node.document, &node.stat) {
+                return Ok(At::Text(Arc::clone(document), *stat));
+            }
+            if node.is_translated || matches!(node.kind, NodeKind::Unshown) {
+                return Ok(At::Hidden);
+            }
         }
         let Some((directory, name)) = path.parent().zip(path.file_name()) else {
             return Ok(At::Stored);
@@ -278,6 +291,12 @@ impl Nodes {
             (_, _, NodeKind::Sharded(array)) if array.hides(name) => At::Hidden,
             _ => At::Stored,
         })
+    }
+
+    /// Whether a path is that of a document, apart from its array, which the view has others for.
+    pub fn is_replaced_apart(&self, path: &Path) -> std::io::Result<bool> {
+        let may_be = self.view.view != View::Zarr3 && draft2022::is_document(path);
+        Ok(may_be && matches!(self.at(path)?, At::Hidden))
     }
 
     fn is_draft(&self, directory: &Path) -> std::io::Result<bool> {
@@ -355,7 +374,7 @@ impl Nodes {
             Shown::Group(twin) => (NodeKind::AsStored, Some(twin)),
             Shown::Array(layout, twin) => {
                 let hash = layout_hash(directory, &twin, &layout);
-                let as_is = self.view.array(&twin, layout.keys).map_err(|e| fail(e.into()))?;
+                let as_is = ShownArray::as_stored(layout.keys);
                 let view = self.register(directory, *layout, Container::Shards, as_is, hash);
                 let view = view.map_err(|e| fail(e.into()))?;
                 (NodeKind::Sharded(view), Some(twin))
@@ -375,7 +394,17 @@ impl Nodes {
         stat: Stat,
         checked: Instant,
     ) -> Result<Node, NodeError> {
-        let (layout, container, twin) = match show(document.clone(), self.level, dialect)? {
+        let (document, keys) = match dialect {
+            Dialect::V3 => (document, None),
+            Dialect::Draft2022 => {
+                // What is wrong with a sharded array is so in every view.
+                draft2022::parse(&document)?;
+                let twin = draft2022::to_zarr3(&document).map_err(Unshown::from)?;
+                (twin, Some(draft2022::keys(&document)?))
+            }
+        };
+        let shown = show(document.clone(), self.level, Dialect::V3)?;
+        let (mut layout, container, twin) = match shown {
             Shown::Array(layout, twin) => (*layout, Container::Shards, twin),
             Shown::Group(twin) => return Ok(self.translated_group(&twin, stat, checked)),
             Shown::AsStored => match NodeMetadata::parse(&document)? {
@@ -387,6 +416,7 @@ impl Nodes {
                 }
             },
         };
+        layout.keys = keys.unwrap_or(layout.keys);
         self.translated(directory, &twin, layout, container, stat, checked)
     }
 
@@ -399,12 +429,24 @@ impl Nodes {
         stat: Stat,
         checked: Instant,
     ) -> Result<Node, NodeError> {
-        let mut shown = self.view.array(twin, layout.keys)?;
+        let mut shown = self.view.array(twin, layout.keys, Lengths::Equal)?;
         let extra = std::mem::take(&mut shown.documents);
         let extra = extra.into_iter().map(|(name, text)| (name, text.into())).collect();
-        let hash = layout_hash(directory, twin, &layout);
+        let hash = self.form_hash(twin, layout_hash(directory, twin, &layout));
         let kind = NodeKind::Sharded(self.register(directory, layout, container, shown, hash)?);
         Ok(Node { kind, document: None, extra, is_translated: true, stat: Some(stat), checked })
+    }
+
+    /// The hash of a layout with what decoded chunks depend on as well: they are others once that has
+    /// changed, and so are the files.
+    fn form_hash(&self, twin: &Value, layout_hash: u64) -> u64 {
+        if !self.view.view.is_decoded() {
+            return layout_hash;
+        }
+        let members = ["shape", "data_type", "fill_value", "codecs"];
+        let members = members.map(|name| twin.get(name).map(ToString::to_string));
+        let parts = members.iter().flatten().map(String::as_bytes);
+        stable_hash(parts.chain([layout_hash.to_le_bytes().as_slice()]))
     }
 
     fn translated_group(&self, group: &Value, stat: Stat, checked: Instant) -> Node {
@@ -426,11 +468,11 @@ impl Nodes {
         let storage = &*self.storage;
         let (stat, found) = match (&self.file, stat) {
             (Some(file), Ok(stat)) if document == Path::new(file) => {
-                (*stat, bloscpack_file(storage, file, stat, self.writable).map(Some))
+                (*stat, bloscpack_file(storage, file, stat, self.grows()).map(Some))
             }
             (_, Err(error)) if is_absent(error) && self.may_be(Format::Blz) => {
                 match storage.stat(&directory.join(SIZES)) {
-                    Ok(stat) => (stat, superchunks(storage, directory, self.writable)),
+                    Ok(stat) => (stat, superchunks(storage, directory, self.grows())),
                     Err(_) => {
                         let (stat, found) = column(storage, directory)?;
                         (stat, found.map(Some))
@@ -466,9 +508,10 @@ impl Nodes {
         let hash = layout_hash(directory, &kind, &array.layout);
         let (mut shown, is_translated) = match (&array.metadata, self.view.view) {
             (_, View::Zarr3) => (ShownArray::as_stored(array.layout.keys), false),
-            (Some(twin), _) => (self.view.array(twin, array.layout.keys)?, true),
+            (Some(twin), _) => (self.view.array(twin, array.layout.keys, Lengths::ShortEnd)?, true),
             (None, _) => return Err(Unshown::NoMetadata.into()),
         };
+        let hash = array.metadata.as_ref().map_or(hash, |twin| self.form_hash(twin, hash));
         let mut documents = documents;
         if is_translated {
             documents.retain(|(name, _)| name != METADATA_FILE);

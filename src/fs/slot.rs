@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::control::DIRECTORY_NAME;
-use super::error::METADATA_FILE;
 use super::live::Place;
-use super::nodes::NodeKind;
+use super::nodes::{At, NodeKind};
 use super::{Fs, FsError, Result, Target};
 use crate::format::chunk_key::Prefix;
 
@@ -74,7 +73,7 @@ impl Fs {
                 })
             }
             _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
-            _ if self.is_hidden(&directory, name)? => Ok(Slot::Control),
+            _ if self.is_hidden(&path)? => Ok(Slot::Control),
             _ if self.is_document(&path) => Ok(Slot::Document(path)),
             _ => {
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
@@ -100,13 +99,8 @@ impl Fs {
     }
 
     /// Whether the view has no place for a name, whatever the source has there.
-    fn is_hidden(&self, directory: &Path, name: &OsStr) -> Result<bool> {
-        let node = self.nodes.node(directory)?;
-        if node.is_translated && name == METADATA_FILE {
-            return Ok(true);
-        }
-        let NodeKind::Sharded(array) = &node.kind else { return Ok(false) };
-        Ok(array.hides(name))
+    fn is_hidden(&self, path: &Path) -> Result<bool> {
+        Ok(matches!(self.nodes.at(path)?, At::Hidden))
     }
 
     fn is_in_source(&self, path: &Path) -> bool {

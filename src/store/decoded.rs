@@ -185,7 +185,7 @@ impl ShardStore {
         let shard = ENCODED.with_borrow_mut(|encoded| {
             let shard = self.read_encoded(array, coords, chunk, encoded)?;
             if shard.is_some() {
-                let decoded = pipeline.decode(encoded, &mut bytes);
+                let decoded = pipeline.decode_at(coords, encoded, &mut bytes);
                 decoded.map_err(|error| self.undecodable(array, coords, error))?;
             }
             if encoded.capacity() > ENCODED_KEPT {

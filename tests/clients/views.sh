@@ -232,6 +232,28 @@ if corpus=$(corpus_dir); then
     families npy --edge clip
     families raw --missing fill
     families npy --endian big --edge clip --missing fill
+
+    # Arrays of other formats.  All their fill values are 0.
+    : >"$TMP/foreign"
+    for manifest in "$corpus"/manifests/{draft2022,bloscpack,blz,bcolz}/*.json; do
+        store=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["store"])' "$manifest")
+        mounted "$store" "$corpus/$store" --view zarr2,npy,flat || continue
+        printf '%s\t%s\n' "$manifest" "$MP" >>"$TMP/foreign"
+    done
+    judge "" reader foreign "$TMP/foreign"
+    while IFS=$'\t' read -r manifest MP; do
+        unmount_view || fail "unmount $manifest"
+    done <"$TMP/foreign"
+    is_refused_alone() {
+        local view
+        for view in zarr2 npy raw flat; do
+            new_mount_point
+            fails_with "its data type is not known" \
+                "$SHARDFS" mount --view "$view" "$corpus/data/bloscpack/md5_nomax.blp" "$MP"
+            not_mounted "$MP"
+        done
+    }
+    check "a Bloscpack file without a data type is refused, with a message" is_refused_alone
 else
     skip "no corpus: set SHARDFS_CORPUS"
 fi

@@ -7,9 +7,12 @@
     zarr2_read.py netcdf VIEW          the view zarr2 of netcdf.zarr, read by the netCDF-C of the package netCDF4
     zarr2_read.py ncdump VIEW          the same, read by the program ncdump
     zarr2_read.py images VIEW          every array.mhd and array.nhdr of a view flat
+    zarr2_read.py foreign VIEWS        arrays of other formats, lines "manifest<TAB>mount point" of the views zarr2, npy
+                                       and flat: zarr 2 and NumPy read what the library of the format did
 
 Each prints a line "ok ...", "FAIL ..." or "skipped: ..." for one result.
 """
+import hashlib
 import json
 import os
 import re
@@ -155,6 +158,53 @@ def arrays(jobs):
         jobs = [json.loads(line) for line in f]
     for job in jobs:
         attempt(f"zarr 2 reads {job['id']}", read_group if "group" in job else read_array, job)
+
+
+# --- other formats -----------------------------------------------------------------------------------------
+
+
+def chunk_files(top, array):
+    """The array put together of its files .npy."""
+    values, count = np.zeros_like(array), 0
+    for base, _, files in os.walk(top):
+        for file in (f for f in files if f.endswith(".npy")):
+            key = os.path.relpath(os.path.join(base, file[:-len(".npy")]), top)
+            grid = tuple(map(int, re.findall("[0-9]+", key)))[:values.ndim]
+            chunk = np.load(os.path.join(base, file))
+            box = tuple(slice(i * n, (i + 1) * n) for i, n in zip(grid, chunk.shape))
+            part = values[box if box else ...]
+            values[box if box else ...] = chunk[tuple(slice(0, n) for n in part.shape)]
+            count += 1
+    assert count, "no files"
+    return values
+
+
+def read_foreign(manifest, mount):
+    import zarr
+
+    draft = manifest["family"] == "draft2022"
+    inside = os.path.join("data/root", manifest["node"]) if draft else manifest["node"]
+    tops = {form: os.path.normpath(os.path.join(mount, form, inside)) for form in ("zarr2", "npy", "flat")}
+    if manifest["family"] == "bloscpack" and "dtype" not in (manifest["metadata"] or {}):
+        found = [form for form, top in tops.items() if os.listdir(top)]
+        assert not found, f"shown, but its data type is not known: {found}"
+        raise Skipped("its data type is not known")
+    array = zarr.open_array(tops["zarr2"], mode="r")[...]
+    flat = np.load(os.path.join(tops["flat"], "array.npy"))
+    got = {"zarr2": array, "flat": flat, "npy": chunk_files(tops["npy"], flat)}
+    for form, values in got.items():
+        digest = hashlib.sha256(little_endian(values)).hexdigest()
+        assert digest == manifest["crosscheck"]["assembled_sha256"], f"{form}: other values ({values.dtype.str})"
+    return f"{array.dtype.str} {list(array.shape)}"
+
+
+def foreign(views):
+    with open(views) as f:
+        views = [line.rstrip("\n").split("\t") for line in f]
+    for path, mount in views:
+        with open(path) as f:
+            manifest = json.load(f)
+        attempt(f"zarr 2 and NumPy read {manifest['case']}", read_foreign, manifest, mount)
 
 
 # --- zarr 2 writes -----------------------------------------------------------------------------------------
@@ -349,8 +399,8 @@ def images(view):
 
 def main():
     command, path = sys.argv[1:]
-    {"arrays": arrays, "write": write, "xarray": read_dataset, "netcdf": netcdf, "ncdump": ncdump, "images": images}[
-        command](path)
+    {"arrays": arrays, "write": write, "xarray": read_dataset, "netcdf": netcdf, "ncdump": ncdump, "images": images,
+     "foreign": foreign}[command](path)
 
 
 if __name__ == "__main__":

@@ -469,3 +469,32 @@ proptest! {
         let _ = decoded(&Pipeline::parse(&document).unwrap(), &bytes);
     }
 }
+
+#[test]
+fn a_last_chunk_may_be_short_where_the_format_allows_it() {
+    let mut document = document(&[2, 3], "uint16", &json!(["bytes", "blosc"]));
+    document["fill_value"] = json!(7);
+    let parse = |document: &Value| Pipeline::parse(document).unwrap();
+    let whole = parse(&document);
+    let short = parse(&document).with_short_end(&[5, 3]);
+    let row = Pipeline::parse(&self::document(&[1, 3], "uint16", &json!(["bytes", "blosc"])));
+    let row = row.unwrap().encode(&SIX[..6]).unwrap();
+    let at = |pipeline: &Pipeline, coords: &[u64], encoded: &[u8]| {
+        let mut chunk = vec![0xa5; pipeline.nbytes()];
+        pipeline.decode_at(coords, encoded, &mut chunk).map(|()| chunk).map_err(|e| e.to_string())
+    };
+    let filled = [&SIX[..6], &[7, 0, 7, 0, 7, 0]].concat();
+    assert_eq!(at(&short, &[2, 0], &row), Ok(filled));
+    let all = whole.encode(&SIX).unwrap();
+    assert_eq!(at(&short, &[2, 0], &all), Ok(SIX.to_vec()));
+    let refused = Err("it decodes to 6 bytes, 12 are expected".to_owned());
+    assert_eq!(at(&short, &[1, 0], &row), refused);
+    assert_eq!(at(&whole, &[2, 0], &row), refused);
+    assert_eq!(at(&parse(&document).with_short_end(&[4, 3]), &[2, 0], &row), refused);
+    // Another length than that of the rows which are left.
+    let longer = Pipeline::parse(&self::document(&[1, 4], "uint16", &json!(["bytes", "blosc"])));
+    let longer = longer.unwrap().encode(&SIX[..8]).unwrap();
+    assert!(at(&short, &[2, 0], &longer).is_err());
+    document["codecs"] = json!([codec("transpose", json!({"order": [1, 0]})), "bytes", "blosc"]);
+    assert_eq!(at(&parse(&document).with_short_end(&[5, 3]), &[2, 0], &row), refused);
+}

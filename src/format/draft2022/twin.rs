@@ -1,0 +1,376 @@
+//! The metadata of an array as of today's Zarr v3.
+//!
+//! ```text
+//! data_type            "<i4", ">i2", "bool"; others with a type   data_type; endian of the codec bytes
+//! chunk_memory_layout  "F"                                        the codec transpose
+//! compressor           a URI and numcodecs' configuration         a codec after bytes
+//! storage_transformers chunks_per_shard                           the codec sharding_indexed
+//! ```
+//!
+//! Members: as zarr-python 2.13 to 2.18 writes and reads them, `zarr/meta.py`. Keys of chunks have no
+//! name in Zarr v3: the metadata says `default`, which has the same separator.
+
+use serde_json::{Map, Value, json};
+
+use super::{TRANSFORMERS, chunks_per_shard, grid, is_sharded, keys};
+use crate::format::error::{MetadataError, shape};
+use crate::format::numpy;
+
+/// What URIs of codecs begin with; a name and a version follow.
+const CODECS: &str = "https://purl.org/zarr/spec/codec/";
+/// The attribute in which zarr-python keeps what it did to items before they were compressed.
+const FILTERS: &str = "filters";
+
+/// Why an array's document has no form in Zarr v3.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTwin {
+    /// It cannot be used at all.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// It has no such items.
+    #[error("data type {0} has no form in Zarr v3")]
+    DataType(String),
+    /// It has no such codec.
+    #[error("compressor {0} has no form in Zarr v3")]
+    Compressor(String),
+    /// Items were changed by others than codecs.
+    #[error("filters have no form in Zarr v3")]
+    Filters,
+}
+
+/// The metadata of an array whose document is given; a sharded one has the codec `sharding_indexed`.
+pub fn to_zarr3(document: &Value) -> Result<Value, NoTwin> {
+    check_extensions(document)?;
+    let attributes = match document.get("attributes") {
+        Some(Value::Object(attributes)) => attributes.clone(),
+        _ => Map::new(),
+    };
+    let has_filters = |filters: &Value| filters.as_array().is_none_or(|list| !list.is_empty());
+    if attributes.get(FILTERS).filter(|filters| !filters.is_null()).is_some_and(has_filters) {
+        return Err(NoTwin::Filters);
+    }
+    let whole = shape(document.get("shape"), "shape")?;
+    let mut chunk_shape = shape(grid(document)?.get("chunk_shape"), "chunk_shape")?;
+    let items = Items::parse(document.get("data_type").unwrap_or(&Value::Null))?;
+    let mut codecs = Vec::new();
+    if is_transposed(document)? && whole.len() > 1 {
+        let order: Vec<usize> = (0..whole.len()).rev().collect();
+        codecs.push(json!({"name": "transpose", "configuration": {"order": order}}));
+    }
+    codecs.push(items.codec());
+    if let Some(compressor) = document.get("compressor").filter(|it| !it.is_null()) {
+        codecs.push(compressor_codec(compressor, &items)?);
+    }
+    if is_sharded(document) {
+        let inner = chunk_shape.clone();
+        for (edge, count) in chunk_shape.iter_mut().zip(chunks_per_shard(document)?) {
+            let limit = MetadataError::Limit { what: "elements", limit: u64::MAX };
+            *edge = edge.checked_mul(count).ok_or(limit)?;
+        }
+        codecs = vec![json!({"name": "sharding_indexed", "configuration": {
+            "chunk_shape": inner,
+            "codecs": codecs,
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "index_location": "end",
+        }})];
+    }
+    let separator = keys(document)?.separator.as_char().to_string();
+    Ok(json!({
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": whole,
+        "data_type": items.data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk_shape}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": separator}},
+        "fill_value": document.get("fill_value"),
+        "codecs": codecs,
+        "attributes": attributes,
+    }))
+}
+
+/// Fails if there is an extension that changes what the document means. The sharding transformer is
+/// no extension of that kind.
+fn check_extensions(document: &Value) -> Result<(), MetadataError> {
+    if document.get(TRANSFORMERS).is_some_and(|list| !list.is_array() && !list.is_null()) {
+        return Err(MetadataError::invalid(TRANSFORMERS, "a list"));
+    }
+    let extensions = document.get("extensions").and_then(Value::as_array);
+    for extension in extensions.into_iter().flatten() {
+        if extension.get("must_understand") != Some(&Value::Bool(false)) {
+            let name = extension.get("extension").and_then(Value::as_str).unwrap_or_default();
+            return Err(MetadataError::Extension(name.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the first axis varies fastest in a chunk.
+fn is_transposed(document: &Value) -> Result<bool, MetadataError> {
+    match document.get("chunk_memory_layout") {
+        None => Ok(false),
+        Some(Value::String(order)) if order == "C" => Ok(false),
+        Some(Value::String(order)) if order == "F" => Ok(true),
+        Some(_) => Err(MetadataError::invalid("chunk_memory_layout", "\"C\" or \"F\"")),
+    }
+}
+
+/// What an array's items are.
+struct Items {
+    /// As Zarr v3 names them.
+    data_type: Value,
+    nbytes: u64,
+    /// None: there is no order of bytes.
+    endian: Option<&'static str>,
+}
+
+impl Items {
+    /// Reads a data type: NumPy's name of it, or an object with that and a URI.
+    fn parse(value: &Value) -> Result<Self, NoTwin> {
+        let text = value.as_str().or_else(|| value.get("type")?.as_str()).unwrap_or_default();
+        let number = numpy::DataType::parse(text).map(|number| Self {
+            data_type: number.name.into(),
+            nbytes: number.nbytes,
+            endian: (number.nbytes > 1).then(|| number.endian()),
+        });
+        let none = || NoTwin::DataType(value.to_string().chars().take(80).collect());
+        number.or_else(|| Self::configured(text)).ok_or_else(none)
+    }
+
+    /// Times and texts of one length: `<M8[25s]`, `<U5`, `|S5`.
+    fn configured(text: &str) -> Option<Self> {
+        let endian = if text.starts_with('>') { "big" } else { "little" };
+        let text = text.trim_start_matches(['<', '>', '|']);
+        let named = |name: &str, configuration: Value| json!({"name": name, "configuration": configuration});
+        let length = |digits: &str| digits.parse().ok().filter(|length: &u64| *length > 0);
+        if let Some(length) = text.strip_prefix('S').and_then(length) {
+            let data_type = named("null_terminated_bytes", json!({"length_bytes": length}));
+            return Some(Self { data_type, nbytes: length, endian: None });
+        }
+        if let Some(length) = text.strip_prefix('U').and_then(length) {
+            let nbytes = length.checked_mul(4)?;
+            let data_type = named("fixed_length_utf32", json!({"length_bytes": nbytes}));
+            return Some(Self { data_type, nbytes, endian: Some(endian) });
+        }
+        let (name, unit) = match text.split_at_checked(2)? {
+            ("M8", unit) => ("numpy.datetime64", unit),
+            ("m8", unit) => ("numpy.timedelta64", unit),
+            _ => return None,
+        };
+        let unit = match unit {
+            "" => "generic",
+            unit => unit.strip_prefix('[')?.strip_suffix(']')?,
+        };
+        let letters = unit.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        let scale: u64 = match &unit[..unit.len() - letters.len()] {
+            "" => 1,
+            digits => digits.parse().ok()?,
+        };
+        let data_type = named(name, json!({"unit": letters, "scale_factor": scale}));
+        Some(Self { data_type, nbytes: 8, endian: Some(endian) })
+    }
+
+    /// The array->bytes codec.
+    fn codec(&self) -> Value {
+        match self.endian {
+            Some(endian) => json!({"name": "bytes", "configuration": {"endian": endian}}),
+            None => json!({"name": "bytes"}),
+        }
+    }
+}
+
+/// The codec that a compressor is. Its configuration is that of numcodecs.
+fn compressor_codec(compressor: &Value, items: &Items) -> Result<Value, NoTwin> {
+    let uri = compressor.get("codec").and_then(Value::as_str).unwrap_or_default();
+    let none = || NoTwin::Compressor(compressor.to_string().chars().take(80).collect());
+    let (name, _version) =
+        uri.strip_prefix(CODECS).and_then(|rest| rest.split_once('/')).ok_or_else(none)?;
+    let mut configuration = match compressor.get("configuration") {
+        Some(Value::Object(configuration)) => configuration.clone(),
+        _ => Map::new(),
+    };
+    let name = match name {
+        "gzip" => "gzip".to_owned(),
+        "zstd" => {
+            configuration.entry("checksum").or_insert(false.into());
+            "zstd".to_owned()
+        }
+        "blosc" => {
+            let shuffle = configuration.get("shuffle").map_or(Some(1), Value::as_i64);
+            let shuffle = match shuffle {
+                Some(0) => "noshuffle",
+                // numcodecs chooses by the length of items.
+                Some(-1) if items.nbytes == 1 => "bitshuffle",
+                Some(1 | -1) => "shuffle",
+                Some(2) => "bitshuffle",
+                _ => return Err(none()),
+            };
+            configuration.insert("shuffle".to_owned(), shuffle.into());
+            configuration.insert("typesize".to_owned(), items.nbytes.into());
+            "blosc".to_owned()
+        }
+        "zlib" | "bz2" | "lz4" | "lzma" => format!("numcodecs.{name}"),
+        _ => return Err(none()),
+    };
+    Ok(json!({"name": name, "configuration": configuration}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::document::{Dialect, Shown, show};
+    use crate::format::draft2022::{parse, unshard};
+    use crate::format::pipeline::Pipeline;
+
+    fn array() -> Value {
+        json!({"shape": [7, 9], "data_type": ">i2", "fill_value": -3, "attributes": {"a": 1},
+            "chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "separator": "."},
+            "chunk_memory_layout": "C", "extensions": [],
+            "storage_transformers": [{
+                "extension": "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
+                "type": "indexed", "configuration": {"chunks_per_shard": [2, 4]}}]})
+    }
+
+    fn with(member: &str, value: Value) -> Value {
+        let mut document = array();
+        unshard(&mut document);
+        document[member] = value;
+        document
+    }
+
+    fn codecs(document: &Value) -> Value {
+        to_zarr3(document).unwrap()["codecs"].take()
+    }
+
+    #[test]
+    fn a_sharded_array_is_laid_out_the_same() {
+        let twin = to_zarr3(&array()).unwrap();
+        let Shown::Array(layout, twin) = show(twin, None, Dialect::V3).unwrap() else {
+            panic!("not sharded")
+        };
+        let own = parse(&array()).unwrap().unwrap();
+        assert_eq!(format!("{:?}", layout.levels), format!("{:?}", own.levels));
+        assert_eq!(format!("{:?}", layout.shard_grid), format!("{:?}", own.shard_grid));
+        let expected = json!({
+            "zarr_format": 3, "node_type": "array", "shape": [7, 9], "data_type": "int16",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "fill_value": -3, "attributes": {"a": 1},
+            "codecs": [{"name": "bytes", "configuration": {"endian": "big"}}]});
+        assert_eq!(twin, expected);
+        let mut unsharded = array();
+        unshard(&mut unsharded);
+        assert_eq!(to_zarr3(&unsharded).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_array_without_dimensions() {
+        let mut document = array();
+        document["shape"] = json!([]);
+        document["chunk_grid"]["chunk_shape"] = json!([]);
+        document["chunk_memory_layout"] = json!("F");
+        document[TRANSFORMERS][0]["configuration"]["chunks_per_shard"] = json!([1]);
+        let twin = to_zarr3(&document).unwrap();
+        let shown = show(twin, None, Dialect::V3).unwrap();
+        assert!(matches!(shown, Shown::Array(layout, _) if layout.rank() == 0));
+    }
+
+    #[test]
+    fn data_types() {
+        let read = |data_type: Value| {
+            let twin = to_zarr3(&with("data_type", data_type)).unwrap();
+            (twin["data_type"].clone(), twin["codecs"][0]["configuration"]["endian"].clone())
+        };
+        assert_eq!(read(json!("u1")), (json!("uint8"), Value::Null));
+        assert_eq!(read(json!("bool")), (json!("bool"), Value::Null));
+        assert_eq!(read(json!("<f8")), (json!("float64"), json!("little")));
+        // They are extensions in the draft.
+        let extended =
+            |text| read(json!({"extension": "https://...", "type": text, "fallback": null}));
+        assert_eq!(extended(">c16"), (json!("complex128"), json!("big")));
+        let time = |name: &str, unit: &str, scale: u64| json!({"name": name, "configuration": {"unit": unit, "scale_factor": scale}});
+        assert_eq!(extended("<M8[ns]").0, time("numpy.datetime64", "ns", 1));
+        assert_eq!(extended("<M8[25s]").0, time("numpy.datetime64", "s", 25));
+        assert_eq!(extended("<m8"), (time("numpy.timedelta64", "generic", 1), json!("little")));
+        let length = |name: &str, length: u64| json!({"name": name, "configuration": {"length_bytes": length}});
+        assert_eq!(extended("|S5"), (length("null_terminated_bytes", 5), Value::Null));
+        assert_eq!(extended(">U5"), (length("fixed_length_utf32", 20), json!("big")));
+    }
+
+    #[test]
+    fn compressors() {
+        let of = |name: &str, configuration: Value| {
+            let codec = format!("https://purl.org/zarr/spec/codec/{name}/1.0");
+            let document =
+                with("compressor", json!({"codec": codec, "configuration": configuration}));
+            to_zarr3(&document).map(|mut twin| twin["codecs"][1].take()).map_err(|e| e.to_string())
+        };
+        let codec = |name: &str, configuration: Value| {
+            Ok(json!({"name": name, "configuration": configuration}))
+        };
+        let level = json!({"level": 5});
+        assert_eq!(of("gzip", level.clone()), codec("gzip", level.clone()));
+        assert_eq!(of("zlib", level.clone()), codec("numcodecs.zlib", level.clone()));
+        assert_eq!(
+            of("zstd", level.clone()),
+            codec("zstd", json!({"level": 5, "checksum": false}))
+        );
+        assert_eq!(of("bz2", level.clone()), codec("numcodecs.bz2", level));
+        let blosc = |shuffle: Value| json!({"cname": "lz4", "clevel": 5, "shuffle": shuffle, "blocksize": 0});
+        for (stored, shown) in
+            [(0, "noshuffle"), (1, "shuffle"), (2, "bitshuffle"), (-1, "shuffle")]
+        {
+            let mut expected = blosc(json!(shown));
+            expected["typesize"] = json!(2);
+            assert_eq!(of("blosc", blosc(json!(stored))), codec("blosc", expected));
+        }
+        let refused = of("snappy", json!({})).unwrap_err();
+        assert!(refused.starts_with("compressor {") && refused.ends_with("no form in Zarr v3"));
+        assert!(of("blosc", blosc(json!(3))).is_err());
+        assert_eq!(codecs(&with("compressor", Value::Null)).as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
+    fn the_order_of_axes() {
+        let transposed = codecs(&with("chunk_memory_layout", json!("F")));
+        assert_eq!(transposed[0]["configuration"]["order"], json!([1, 0]));
+        assert_eq!(transposed[1]["name"], "bytes");
+    }
+
+    #[test]
+    fn what_has_no_form_is_refused_with_the_reason() {
+        let refused =
+            |member: &str, value: Value| to_zarr3(&with(member, value)).unwrap_err().to_string();
+        let none = |data_type: &str| format!("data type {data_type} has no form in Zarr v3");
+        assert_eq!(refused("data_type", json!("|O")), none("\"|O\""));
+        assert_eq!(refused("data_type", json!([["a", "<i4"]])), none("[[\"a\",\"<i4\"]]"));
+        assert_eq!(refused("data_type", Value::Null), none("null"));
+        assert_eq!(refused("data_type", json!("<M8[\u{e9}")), none("\"<M8[\u{e9}\""));
+        let filters = json!({"filters": [{"id": "delta", "dtype": "<i2"}]});
+        assert_eq!(refused("attributes", filters), "filters have no form in Zarr v3");
+        assert!(to_zarr3(&with("attributes", json!({"filters": []}))).is_ok());
+        assert_eq!(
+            refused("chunk_memory_layout", json!("A")),
+            "chunk_memory_layout must be \"C\" or \"F\""
+        );
+        assert_eq!(
+            refused("extensions", json!([{"extension": "x", "must_understand": true}])),
+            "extension \"x\" must be understood and is not known"
+        );
+        assert_eq!(refused("chunk_grid", json!({})), "chunk_grid must be regular");
+    }
+
+    #[test]
+    fn fill_values_are_those_of_the_data_type() {
+        for (data_type, fill, nbytes) in
+            [("<f4", json!("NaN"), 4), ("bool", json!(true), 1), ("<c8", json!([0.5, "NaN"]), 8)]
+        {
+            let mut document = with("data_type", json!(data_type));
+            document["fill_value"] = fill;
+            let pipeline = Pipeline::parse(&to_zarr3(&document).unwrap()).unwrap();
+            assert_eq!(pipeline.fill().len(), nbytes);
+            assert!(pipeline.fill().iter().any(|byte| *byte != 0), "{data_type}");
+        }
+        let none = Pipeline::parse(&to_zarr3(&with("fill_value", Value::Null)).unwrap()).unwrap();
+        assert_eq!(none.fill(), [0, 0]);
+    }
+}
