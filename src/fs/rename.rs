@@ -250,16 +250,23 @@ impl Fs {
         }
     }
 
-    /// Who has a file open goes on reading what it held when another one takes its name.
+    /// Who has a file open, or knows it by another name, goes on reading what it held when another one
+    /// takes its name.
     fn keep_replaced(&self, path: &Path, by: &Arc<LiveFile>) -> Result<()> {
         let replaced = self.overlay()?.names().get(path).map(|name| name.what.clone());
         if let Some(What::File(replaced)) = replaced
             && !Arc::ptr_eq(&replaced, by)
-            && replaced.state().opened > 0
+            && self.is_needed_without(&replaced, path)
         {
             self.bring_here(&replaced)?;
         }
         Ok(())
+    }
+
+    /// Whether somebody reads a file once it has lost a name: it is open, or has other names.
+    fn is_needed_without(&self, file: &LiveFile, path: &Path) -> bool {
+        let state = file.state();
+        state.opened > 0 || state.names.iter().any(|name| name != path)
     }
 
     /// The name that a file had before.
