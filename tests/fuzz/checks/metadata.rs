@@ -2,10 +2,13 @@
 
 use serde_json::Value;
 use shardfs::format::document::{Dialect, Shown, show};
+use shardfs::format::flat::{FlatFile, FlatForm};
 use shardfs::format::index::product;
 use shardfs::format::json;
-use shardfs::format::limits::{MAX_RANK, MAX_SHARDING_LEVELS, MAX_TREE_NODES};
+use shardfs::format::limits::{MAX_DECODED_BYTES, MAX_RANK, MAX_SHARDING_LEVELS, MAX_TREE_NODES};
+use shardfs::format::pipeline::Pipeline;
 use shardfs::format::sharding::ShardedArray;
+use shardfs::format::zarr2::{self, ZARRAY};
 use shardfs::view::inode::InodeRange;
 use shardfs::view::tree::ChunkTree;
 
@@ -49,6 +52,7 @@ pub fn metadata(bytes: &[u8]) {
             same_but_for(&["chunk_grid", "codecs"], &document, twin);
             survives_as_text(twin, bytes.len());
             layout(array);
+            views(twin);
             twin_of_a_twin(array, show(twin, None));
         }
         Ok(Shown::Group(twin)) => {
@@ -57,7 +61,8 @@ pub fn metadata(bytes: &[u8]) {
             let again = show(twin, None);
             assert!(matches!(again, Ok(Shown::AsStored)), "{again:?}");
         }
-        Ok(Shown::AsStored) | Err(_) => (),
+        Ok(Shown::AsStored) => views(&document),
+        Err(_) => (),
     }
     if let Ok(Shown::Array(outermost, twin)) = show(&document, Some(1)) {
         layout(&outermost);
@@ -65,6 +70,25 @@ pub fn metadata(bytes: &[u8]) {
         if let Ok(Shown::Array(array, expected)) = innermost {
             in_two_steps(&array, &expected, show(&twin, None));
         }
+    }
+}
+
+/// What other views make of an unsharded array keeps to its limits; what Zarr v2 says of it leads back.
+fn views(document: &Value) {
+    if let Ok(pipeline) = Pipeline::parse(document) {
+        assert_eq!(pipeline.fill().len(), pipeline.data_type().nbytes());
+        assert!(pipeline.nbytes() <= MAX_DECODED_BYTES);
+        let shape = document["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64);
+        if let Ok(flat) = FlatForm::new(pipeline, shape.collect(), true) {
+            assert!(flat.nbytes(FlatFile::Npy) <= i64::MAX as u64);
+            flat.headers();
+        }
+    }
+    zarr2::group(document);
+    if let Ok(documents) = zarr2::array(document) {
+        let back = zarr2::back(document, document, ZARRAY, Some(&documents.zarray));
+        let again = zarr2::array(&back.expect("it was shown")).expect("it is what it was");
+        assert_eq!(again.zarray, documents.zarray);
     }
 }
 
