@@ -45,6 +45,8 @@ pub(super) struct LiveState {
     pub bytes: Bytes,
     /// What others see of it.
     pub shown: Shown,
+    /// How often it was written to.
+    pub writes: u64,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -162,6 +164,12 @@ impl Drop for LiveFile {
 }
 
 impl LiveState {
+    /// Somebody has written to it.
+    pub(super) fn written(&mut self) {
+        (self.dirty, self.mtime, self.shown) = (true, super::now(), Shown::Written);
+        self.writes += 1;
+    }
+
     /// The bytes that others see. Of a file of fill values that somebody still has open these are
     /// what was written.
     pub(super) fn shown(&self) -> Bytes {

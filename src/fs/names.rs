@@ -165,7 +165,11 @@ impl Fs {
             }
             Slot::Document(path) => self.remove_document(path),
             Slot::Source(path) => {
-                self.check_stored(path)?;
+                match self.check_stored(path) {
+                    // The view's own.
+                    Err(FsError::ReadOnly) => return Err(FsError::NotPermitted),
+                    stored => stored?,
+                }
                 Ok(self.storage.remove_file(path)?)
             }
         }

@@ -61,6 +61,7 @@ impl Fs {
         let state = LiveState {
             bytes: Bytes::Here(Content::Memory(Arc::default())),
             shown: Shown::Written,
+            writes: 0,
             mode: mode & 0o7777,
             uid: caller.uid,
             gid: caller.gid,
@@ -86,6 +87,7 @@ impl Fs {
         let state = LiveState {
             bytes: Bytes::Stored(place.clone()),
             shown: Shown::Written,
+            writes: 0,
             mode: attr.mode,
             uid: attr.uid,
             gid: attr.gid,
@@ -219,7 +221,7 @@ impl Fs {
         if length == 0 {
             let mut state = file.state();
             state.bytes = Bytes::Here(Content::Memory(Arc::default()));
-            (state.dirty, state.mtime, state.shown) = (true, now(), Shown::Written);
+            state.written();
             return Ok(());
         }
         self.change(file, |content, spool| {
@@ -249,7 +251,7 @@ impl Fs {
             let mut state = file.state();
             let Bytes::Here(content) = &mut state.bytes else { continue };
             change(content, spool)?;
-            (state.dirty, state.mtime, state.shown) = (true, now(), Shown::Written);
+            state.written();
             return Ok(());
         }
     }
@@ -261,36 +263,51 @@ impl Fs {
         }
         self.stage_names(file)?;
         let turn = file.turn();
-        let (paths, bytes) = {
+        let (paths, bytes, writes) = {
+            let state = file.state();
+            (state.names.clone(), state.bytes.clone(), state.writes)
+        };
+        let Bytes::Here(content) = bytes else {
+            file.state().dirty = false;
+            return Ok(());
+        };
+        let mut changes = Vec::new();
+        for path in &paths {
+            changes.extend(self.encoded_as(path, file, &content)?.map(|encoded| (path, encoded)));
+        }
+        {
+            // At once: a commit of what was written before must not take this for committed.
+            let mut names = self.overlay()?.names();
             let mut state = file.state();
-            state.dirty = false;
+            for (path, Encoded { chunk, shown }) in changes {
+                let number = names.next_number();
+                if let Some(stage) = names.get_mut(path).and_then(|name| name.stage.as_mut()) {
+                    stage.change = Some(Change { content: chunk, number });
+                }
+                state.shown = shown;
+            }
             // Of what was written before, which nobody will try to commit again.
             state.error = None;
-            (state.names.clone(), state.bytes.clone())
-        };
-        let Bytes::Here(content) = bytes else { return Ok(()) };
-        let mut document = None;
-        for path in &paths {
-            if self.is_document(path) {
-                document = Some(path.clone());
-            } else {
-                let changed = self.change_chunk(path, file, &content);
-                changed.inspect_err(|_| file.state().dirty = true)?;
-            }
+            state.dirty = state.writes != writes;
         }
         drop(turn);
-        if let Some(path) = document {
-            self.publish_document(&path, file, &content)?;
+        if let Some(path) = paths.iter().find(|path| self.is_document(path)) {
+            self.publish_document(path, file, &content)?;
         }
         self.relieve_memory();
         Ok(())
     }
 
-    /// What was written is to be committed as the chunk of that name, if it is one.
-    fn change_chunk(&self, path: &Path, file: &LiveFile, content: &Content) -> Result<()> {
+    /// What becomes of the content of a file as the chunk of that name; None if it is none.
+    fn encoded_as(
+        &self,
+        path: &Path,
+        file: &LiveFile,
+        content: &Content,
+    ) -> Result<Option<Encoded>> {
         let place = match self.overlay()?.names().get(path) {
             Some(Name { place: Some(place), stage: Some(_), .. }) => place.clone(),
-            _ => return Ok(()),
+            _ => return Ok(None),
         };
         // What was refused before, and has not changed since, was told of.
         let is_told = matches!(file.state().shown, Shown::Stored(_));
@@ -302,16 +319,7 @@ impl Fs {
             };
             log::log!(level, "{error}");
         });
-        let Encoded { chunk: content, shown } = encoded.inspect_err(|_| {
-            file.state().shown = Shown::Stored(place.clone());
-        })?;
-        let mut names = self.overlay()?.names();
-        file.state().shown = shown;
-        let number = names.next_number();
-        if let Some(stage) = names.get_mut(path).and_then(|name| name.stage.as_mut()) {
-            stage.change = Some(Change { content, number });
-        }
-        Ok(())
+        encoded.map(Some).inspect_err(|_| file.state().shown = Shown::Stored(place))
     }
 
     /// Drops what was written to a chunk file that cannot become a chunk: it is what it was before.
