@@ -8,6 +8,7 @@
 //! - [`view`]: names and numbers of what the mount shows, without I/O;
 //! - [`fs`]: the operations of the filesystem in our own types;
 //! - [`fuse`]: the translation to and from the kernel's protocol;
+//! - [`tools`]: what other commands do with a source: look into its shards, check, copy them;
 //! - [`mount`]: mounting, the background process, signals, unmounting;
 //! - [`cli`]: one file per subcommand.
 //!
@@ -21,4 +22,5 @@ pub mod fuse;
 pub mod mount;
 pub mod stats;
 pub mod store;
+pub mod tools;
 pub mod view;

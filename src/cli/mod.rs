@@ -5,6 +5,7 @@ mod exit;
 mod logging;
 mod mount;
 mod options;
+mod progress;
 mod recover;
 mod size;
 mod sync;
@@ -51,9 +52,13 @@ pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
     let done = if is_mount_helper(&name, arguments.peek()) {
-        parse::<mount::HelperArgs>(name, arguments).and_then(mount::run_helper)
+        parse::<mount::HelperArgs>(name, arguments)
+            .map_err(Failure::Usage)
+            .and_then(mount::run_helper)
     } else {
-        parse::<Cli>(name, arguments).and_then(|cli| match cli.command {
+        let is_of_mount = arguments.peek().is_some_and(|command| is_of_mount(command));
+        let usage = if is_of_mount { Failure::Usage } else { Failure::ToolUsage };
+        parse::<Cli>(name, arguments).map_err(usage).and_then(|cli| match cli.command {
             Command::Mount(args) => mount::run(*args),
             Command::Umount(args) => umount::run(&args),
             Command::Sync(args) => sync::run(&args),
@@ -75,9 +80,14 @@ fn is_mount_helper(name: &OsStr, first: Option<&OsString>) -> bool {
         || first.is_some_and(|first| first.as_encoded_bytes().contains(&b'/'))
 }
 
+/// Whether a command has the exit codes of mount(8).
+fn is_of_mount(command: &OsStr) -> bool {
+    ["mount", "umount", "unmount", "sync"].iter().any(|name| command == *name)
+}
+
 fn parse<T: Parser>(
     name: OsString,
     arguments: impl Iterator<Item = OsString>,
-) -> Result<T, Failure> {
-    T::try_parse_from(std::iter::once(name).chain(arguments)).map_err(Failure::Usage)
+) -> Result<T, clap::Error> {
+    T::try_parse_from(std::iter::once(name).chain(arguments))
 }

@@ -13,6 +13,7 @@ mod cache;
 mod commit;
 pub mod content;
 pub mod decoded;
+pub mod entries;
 mod error;
 pub mod journal;
 pub mod listing;
