@@ -1,18 +1,23 @@
 //! The command line: one file for each subcommand, options turned into configuration.
 
+mod copy;
 mod create;
 mod exit;
 mod logging;
 mod mount;
 mod options;
+mod pack;
 mod progress;
 mod recover;
+mod repack;
 mod size;
 mod sync;
 mod umount;
+mod unpack;
 mod views;
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -45,6 +50,9 @@ enum Command {
     Sync(sync::Args),
     Recover(recover::Args),
     Create(create::Args),
+    Pack(pack::Args),
+    Repack(repack::Args),
+    Unpack(unpack::Args),
 }
 
 /// Runs the command line of this process.
@@ -64,12 +72,20 @@ pub fn run() -> ExitCode {
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
+            Command::Pack(args) => pack::run(&args),
+            Command::Repack(args) => repack::run(&args),
+            Command::Unpack(args) => unpack::run(&args),
         })
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Prints a line. Where it cannot be printed there is nobody to read it.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Whether mount(8) calls: by one of the helper's names, or through mount.fuse, which puts the

@@ -18,6 +18,7 @@ pub(super) enum Unit {
     /// Bytes.
     Bytes,
     /// Chunks, shards and the like.
+    #[allow(dead_code)]
     Things(&'static str),
 }
 
@@ -33,14 +34,14 @@ impl Progress {
         Self { bar }
     }
 
+    /// Whether anybody sees it.
+    pub(super) fn is_shown() -> bool {
+        std::io::IsTerminal::is_terminal(&std::io::stderr())
+    }
+
     /// So much more is done.
     pub(super) fn add(&self, done: u64) {
         self.bar.inc(done);
-    }
-
-    /// Prints a line to stdout without disturbing the bar.
-    pub(super) fn line(&self, text: &str) {
-        self.bar.suspend(|| println!("{text}"));
     }
 }
 

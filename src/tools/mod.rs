@@ -8,5 +8,11 @@
 //! places   -> batches, worked on by threads, handed over in order   (parallel)
 //! ```
 
+pub mod copy;
+pub mod destination;
+pub mod digest;
 pub mod parallel;
+pub mod repack;
+pub mod shard_file;
 pub mod source;
+pub mod transfer;

@@ -65,6 +65,8 @@ pub struct Array {
     pub format: Format,
     /// Its document, from the source's root, and what is in it, where it has one.
     pub document: Option<(PathBuf, Value)>,
+    /// Its metadata as of Zarr v3; None of one that is not sharded, or has no such form.
+    pub sharded: Option<Value>,
     /// Metadata of the equivalent unsharded array as of Zarr v3; None if it has no such form.
     pub twin: Option<Value>,
 }
@@ -279,8 +281,9 @@ impl Walk<'_> {
     fn zarr3(&self, directory: &Path, path: PathBuf, document: Value) -> Result<Array, NodeError> {
         let (layout, container, twin) = shards(&document, self.config.level)?;
         let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
+        let sharded = is_sharded(&document).then(|| document.clone());
         let document = Some((path, document));
-        Ok(Array { source, format: Format::Zarr, document, twin: Some(twin) })
+        Ok(Array { source, format: Format::Zarr, document, sharded, twin: Some(twin) })
     }
 
     fn each_entry(
@@ -328,8 +331,8 @@ fn draft(
     let is_sharded = is_sharded(&document);
     let layout = draft2022::parse(&document)?;
     // Its data type or compressor may have no name in Zarr v3.
-    let twin = draft2022::to_zarr3(&document).ok();
-    let twin = twin.map(|twin| shards(&twin, level)).transpose()?;
+    let sharded = draft2022::to_zarr3(&document).ok();
+    let twin = sharded.as_ref().map(|sharded| shards(sharded, level)).transpose()?;
     let (container, layout, twin) = match (twin, layout) {
         (Some((layout, container, twin)), _) => (container, layout, Some(twin)),
         (None, Some(layout)) if is_sharded => (Container::Shards, layout, None),
@@ -337,12 +340,13 @@ fn draft(
     };
     let layout = ShardedArray { keys, ..layout };
     let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
-    Ok(Array { source, format: Format::Draft2022, document: Some((path, document)), twin })
+    let (format, document) = (Format::Draft2022, Some((path, document)));
+    Ok(Array { source, format, document, sharded: sharded.filter(|_| is_sharded), twin })
 }
 
 fn foreign(directory: &Path, found: Foreign, format: Format) -> Array {
     let Foreign { array, container, .. } = found;
     let path = directory.to_owned();
     let source = SourceArray { id: 0, path, layout: array.layout, container };
-    Array { source, format, document: None, twin: array.metadata }
+    Array { source, format, document: None, sharded: None, twin: array.metadata }
 }
