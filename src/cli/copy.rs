@@ -207,10 +207,14 @@ pub(super) fn location(text: &str) -> Result<IndexLocation, String> {
     }
 }
 
-/// Reads a shard shape: numbers with commas between them, -1 the whole extent.
+/// Reads a shard shape: numbers with commas between them, -1 the whole extent; nothing for an array
+/// without dimensions.
 pub(super) fn shape(text: &str) -> Result<Shard, String> {
     let number =
         |part: &str| part.trim().parse().ok().filter(|extent| *extent == -1 || *extent > 0);
+    if text.is_empty() {
+        return Ok(Shard(Vec::new()));
+    }
     let shape: Option<Vec<i64>> = text.split(',').map(number).collect();
     let expected = "write a number of elements for each dimension, with commas between them; -1 \
                     stands for the whole extent";

@@ -20,6 +20,7 @@ Examples:
 ///
 /// Chunks are copied as they are encoded, so the shard shape must be a multiple of the chunk shape.
 /// Of a hierarchy all arrays with as many dimensions as the shard shape are packed, the others copied.
+/// The chunks may be in shards already, nested or compressed ones too: new ones are made of them.
 /// DEST gets its metadata last, once all chunks are safe and were read back; until then nobody takes
 /// it for an array. If it is interrupted, the same command goes on.
 ///
@@ -27,7 +28,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// An array or a hierarchy of chunk files: Zarr v3 or v2
+    /// An array or a hierarchy: Zarr v3 or v2, or whatever else can be mounted
     source: PathBuf,
     /// Directory to make
     dest: PathBuf,
@@ -49,8 +50,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let packing = Packing { order: args.order, dedup: args.dedup };
-    let shards =
-        Shards { shape: Some(args.shard.0.clone()), index_location: Some(args.index), packing };
+    let shards = Shards {
+        shape: Some(args.shard.0.clone()),
+        index_location: Some(args.index),
+        packing,
+        anew: true,
+    };
     let job = Job {
         command: "pack",
         source: &args.source,

@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let packing = Packing { order: args.order, dedup: args.dedup };
     let Some(dest) = &args.dest else { return in_place(args, packing) };
     let shape = args.shard.as_ref().map(|shard| shard.0.clone());
-    let shards = Shards { shape, index_location: args.index, packing };
+    let shards = Shards { shape, index_location: args.index, packing, anew: false };
     let job = Job {
         command: "repack",
         source: &args.source,

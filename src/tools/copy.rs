@@ -50,6 +50,8 @@ pub struct Shards {
     pub index_location: Option<IndexLocation>,
     /// Order and sharing of chunks.
     pub packing: Packing,
+    /// Whatever shards there are, nested ones too, only their chunks count.
+    pub anew: bool,
 }
 
 /// Why a source is not copied.
@@ -352,7 +354,8 @@ fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyErr
         shard_shape: shards.shape.as_deref().map(|shape| whole_shape(shape, array)),
         index_location: shards.index_location,
     };
-    let document = match (&array.sharded, &array.twin, &how.shard_shape) {
+    let old = array.sharded.as_ref().filter(|_| !shards.anew);
+    let document = match (old, &array.twin, &how.shard_shape) {
         (Some(sharded), ..) => reshard(sharded, &how),
         (None, Some(twin), Some(_)) => shard(twin, &how),
         (None, None, _) => return Err(CopyError::NoForm(path())),
