@@ -13,7 +13,6 @@
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,16 +26,14 @@ use crate::format::after::trailing_checksums;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES, IndexLocation, product};
 use crate::format::order::Positions;
 use crate::format::sharding::ShardedArray;
-use crate::store::journal::{Journal, WORK_DIRECTORY};
-use crate::store::lock::lock_file;
-use crate::store::storage::{FileKind, Stat, Storage, StorageFile};
+use crate::store::journal::Journal;
+use crate::store::new_shards::NewShards;
+use crate::store::storage::{Stat, StorageFile};
 use crate::store::{
     Body, Chunk, Container, Freshness, LoadedShard, ShardStore, SourceArray, StoreConfig,
     StoreError,
 };
 
-/// Directory of new shards, in the work directory.
-const NEW_SHARDS: &str = "repack";
 /// A shard that others keep changing is given up after so many attempts.
 const ATTEMPTS: usize = 4;
 
@@ -112,7 +109,7 @@ pub fn repack(
         return Err(RepackError::Compressed);
     }
     let array = &array.source;
-    let place = NewShards::lock(source, array)?;
+    let place = NewShards::lock(&*source.storage, array)?;
     let mut all = Repacked::default();
     let find = |give: &mut Give<'_, Coords>| {
         source.store.each_shard(array, &mut |shard| Ok::<(), RepackError>(give(shard.to_vec())?))
@@ -133,87 +130,6 @@ pub fn repack(
     place.remove()?;
     Journal::lock(&*source.storage, &array.path)?.remove()?;
     Ok(all)
-}
-
-/// The directory of new shards, locked.
-struct NewShards<'a> {
-    storage: &'a dyn Storage,
-    directory: PathBuf,
-    /// The same layout, there.
-    array: SourceArray,
-    _lock: Arc<dyn StorageFile>,
-}
-
-impl<'a> NewShards<'a> {
-    /// Waits until nobody else repacks the array, and clears what was left.
-    fn lock(source: &'a Source, array: &SourceArray) -> Result<Self, RepackError> {
-        let storage = &*source.storage;
-        let work = array.path.join(WORK_DIRECTORY);
-        let directory = work.join(NEW_SHARDS);
-        let make = || {
-            for path in [&work, &directory] {
-                match storage.create_directory(path) {
-                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(error);
-                    }
-                    _ => (),
-                }
-            }
-            Ok(())
-        };
-        let lock = lock_file(storage, &directory.join("lock"), &make)?;
-        let (id, path, layout) = (array.id, directory.clone(), array.layout.clone());
-        let array = SourceArray { id, path, layout, container: Container::Shards };
-        let place = Self { storage, directory, array, _lock: lock };
-        place.clear(&place.directory).map_err(|error| place.failed(error))?;
-        Ok(place)
-    }
-
-    fn failed(&self, error: io::Error) -> RepackError {
-        RepackError::Write { path: self.directory.clone(), error }
-    }
-
-    /// Removes everything but the lock.
-    fn clear(&self, directory: &Path) -> io::Result<()> {
-        let mut found = Vec::new();
-        self.storage.list(directory, 0, &mut |item| {
-            found.push((directory.join(item.name), item.kind));
-            ControlFlow::Continue(())
-        })?;
-        for (path, kind) in found {
-            let kind = kind.map_or_else(|| Ok(self.storage.lstat(&path)?.kind), io::Result::Ok)?;
-            match kind {
-                FileKind::Directory => {
-                    self.clear(&path)?;
-                    self.storage.remove_directory(&path)?;
-                }
-                _ if path == self.directory.join("lock") => (),
-                _ => self.storage.remove_file(&path)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn remove(self) -> Result<(), RepackError> {
-        let remove = || {
-            self.clear(&self.directory)?;
-            self.storage.remove_file(&self.directory.join("lock"))?;
-            self.storage.remove_directory(&self.directory)
-        };
-        remove().map_err(|error| self.failed(error))
-    }
-
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
-        above.retain(|above| above.starts_with(&self.directory) && *above != self.directory);
-        for directory in above.into_iter().rev() {
-            match self.storage.create_directory(directory) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => (),
-            }
-        }
-        self.storage.create(path, 0o600)
-    }
 }
 
 /// One shard.
@@ -268,7 +184,7 @@ impl Shard<'_> {
         let Some(new) = self.write(&old, &census, &path)? else { return Ok(Attempt::Changed) };
         let after = new.as_ref().map_or(0, |new| new.length);
         if self.how.packing.dedup && damaged.is_empty() && after >= stat.size {
-            self.place.storage.remove_file(&path).map_err(|error| self.failed(&path, error))?;
+            self.place.forget(&path).map_err(|error| self.failed(&path, error))?;
             return Ok(Attempt::Done(as_it_is));
         }
         if let Some(new) = &new {
@@ -298,12 +214,7 @@ impl Shard<'_> {
         census: &Census,
         path: &Path,
     ) -> Result<Option<Option<NewShard>>, RepackError> {
-        match self.place.storage.remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(self.failed(path, error));
-            }
-            _ => (),
-        }
+        self.place.forget(path).map_err(|error| self.failed(path, error))?;
         let find: &mut Find<'_, RepackError> = &mut |coords| {
             let Some(chunk) = old.find(coords)? else { return Ok(None) };
             let shared = range_of(&chunk).filter(|range| census.shared.contains(range));
