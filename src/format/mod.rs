@@ -8,6 +8,7 @@ pub mod back;
 pub mod bloscpack;
 pub mod chain;
 pub mod chunk_key;
+pub mod chunk_layout;
 pub mod codec;
 pub mod data_type;
 pub mod decoded;
