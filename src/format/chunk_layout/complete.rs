@@ -7,6 +7,8 @@ use super::DEFAULT_ELEMENTS;
 
 /// No divisor is looked for further away. Beyond, the whole length is taken.
 const DIVISOR_DISTANCE: u64 = 1_000_000;
+/// Ends of an interval that differ by more than this factor are far from each other.
+const FAR: f64 = 4.0;
 /// No length is longer, whatever is asked for.
 const MAX_SIZE: f64 = (1_u64 << 62) as f64;
 
@@ -52,12 +54,17 @@ pub(super) fn complete(
 }
 
 /// The factor between `step` and `above` for a chunk of `target` elements: the upper end of the last
-/// interval if that hits the target, else the lower one.
+/// interval if that hits the target, else the lower one. An interval is halved in its logarithm until
+/// its ends are within [`FAR`] of each other.
 fn search(step: f64, mut above: f64, target: u64, total: &dyn Fn(f64) -> u64) -> f64 {
     let mut below = step;
     let mut total_above = total(above);
     while below + step < above {
-        let middle = below + (above - below) / 2.0;
+        let middle = if above / below > FAR {
+            below.sqrt() * above.sqrt()
+        } else {
+            below + (above - below) / 2.0
+        };
         if middle <= below || middle >= above {
             // There is no number in between.
             break;
