@@ -25,6 +25,7 @@ pub mod journal;
 pub mod json;
 pub mod limits;
 pub mod metadata;
+pub mod new_array;
 pub mod npy;
 pub mod numpy;
 pub mod pipeline;
