@@ -8,6 +8,7 @@
 //! - [`view`]: names and numbers of what the mount shows, without I/O;
 //! - [`fs`]: the operations of the filesystem in our own types;
 //! - [`fuse`]: the translation to and from the kernel's protocol;
+//! - [`manage`]: making, resizing and deleting arrays of a source, without a mount;
 //! - [`mount`]: mounting, the background process, signals, unmounting;
 //! - [`cli`]: one file per subcommand.
 //!
@@ -18,6 +19,7 @@ pub mod cli;
 pub mod format;
 pub mod fs;
 pub mod fuse;
+pub mod manage;
 pub mod mount;
 pub mod stats;
 pub mod store;

@@ -1,11 +1,14 @@
 //! The command line: one file for each subcommand, options turned into configuration.
 
 mod create;
+mod delete;
 mod exit;
+mod list;
 mod logging;
 mod mount;
 mod options;
 mod recover;
+mod resize;
 mod size;
 mod sync;
 mod umount;
@@ -43,7 +46,9 @@ enum Command {
     Umount(umount::Args),
     Sync(sync::Args),
     Recover(recover::Args),
-    Create(create::Args),
+    Create(Box<create::Args>),
+    Resize(resize::Args),
+    Delete(delete::Args),
 }
 
 /// Runs the command line of this process.
@@ -59,6 +64,8 @@ pub fn run() -> ExitCode {
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
+            Command::Resize(args) => resize::run(&args),
+            Command::Delete(args) => delete::run(&args),
         })
     };
     match done {

@@ -39,7 +39,7 @@ pub use self::attr::{Attr, Caller, Entry, Ownership};
 pub use self::control::WAITING_PATH;
 pub use self::decoded::Pages;
 pub use self::directory::{DirEntry, Listing};
-use self::error::METADATA_FILE;
+pub use self::error::METADATA_FILE;
 pub use self::error::NodeError;
 pub use self::error::{FsError, Result};
 use self::file::Handle;
