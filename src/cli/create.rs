@@ -60,10 +60,6 @@ pub(super) struct Args {
     /// Data type: uint8, int16, float32, complex64, bool, r24, ... or a JSON object with a name
     #[arg(long, value_name = "TYPE", required_unless_present = "sample")]
     dtype: Option<String>,
-    #[command(flatten)]
-    layout: LayoutArgs,
-    #[command(flatten)]
-    rest: RestArgs,
     /// Replace an array that is there; it is deleted. Nothing but an array or an empty directory is
     #[arg(long)]
     force: bool,
@@ -73,6 +69,10 @@ pub(super) struct Args {
     /// Print it as one JSON document
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    layout: LayoutArgs,
+    #[command(flatten)]
+    rest: RestArgs,
 }
 
 /// How chunks are laid out.

@@ -34,6 +34,7 @@ pub(super) fn bytes(nbytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let large = UNITS.iter().enumerate().rev().find(|(at, _)| nbytes >> (10 * (at + 1)) > 0);
     match large {
+        None if nbytes == 1 => "1 byte".to_owned(),
         None => format!("{nbytes} bytes"),
         Some((at, unit)) => {
             let (whole, rest) = (nbytes >> (10 * (at + 1)), (nbytes >> (10 * at)) % 1024);
@@ -58,7 +59,7 @@ mod tests {
 
     #[test]
     fn sizes_are_written() {
-        assert_eq!(bytes(1023), "1023 bytes");
+        assert_eq!([bytes(1), bytes(1023)], ["1 byte", "1023 bytes"]);
         assert_eq!(bytes(1536), "1536 bytes (1.5 KiB)");
         assert_eq!(bytes(u64::MAX), "18446744073709551615 bytes (15.9 EiB)");
         assert_eq!(shape(&[2, 3]), "2 x 3");
