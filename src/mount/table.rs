@@ -62,9 +62,9 @@ impl Mount {
 }
 
 fn find(table: &[u8], mountpoint: &Path) -> Option<String> {
-    let mounts = table.split(|byte| *byte == b'\n').filter_map(Mount::parse);
+    let mut mounts = table.split(|byte| *byte == b'\n').filter_map(Mount::parse);
     // The last one on a mount point hides the others.
-    let mount = mounts.filter(|mount| mount.place == mountpoint).last()?;
+    let mount = mounts.rfind(|mount| mount.place == mountpoint)?;
     let is_ours = mount.kind == FILESYSTEM_TYPE.as_bytes();
     is_ours.then(|| mount.source.to_string_lossy().into_owned())
 }

@@ -124,10 +124,10 @@ fn extent() -> impl Strategy<Value = u64> {
     prop_oneof![3 => 0_u64..60, 2 => 0_u64..100_000, 1 => any::<u64>()]
 }
 
-fn wishes(
-    of: Of,
-    rank: usize,
-) -> impl Strategy<Value = (Of, Vec<i64>, Vec<i64>, Option<Vec<f64>>, Option<u64>)> {
+/// Wishes for one shape: hard and soft lengths, aspect, elements.
+type Wishes = (Of, Vec<i64>, Vec<i64>, Option<Vec<f64>>, Option<u64>);
+
+fn wishes(of: Of, rank: usize) -> impl Strategy<Value = Wishes> {
     let lengths = || prop::collection::vec(length(), rank);
     let ratio = prop_oneof![8 => 0.01_f64..20.0, 1 => any::<f64>(), 1 => Just(f64::MIN_POSITIVE), 1 => Just(f64::MAX)];
     let aspect = prop::option::of(prop::collection::vec(ratio, rank));
@@ -135,8 +135,7 @@ fn wishes(
     (Just(of), lengths(), lengths(), aspect, elements)
 }
 
-fn cases()
--> impl Strategy<Value = (Vec<u64>, Vec<(Of, Vec<i64>, Vec<i64>, Option<Vec<f64>>, Option<u64>)>)> {
+fn cases() -> impl Strategy<Value = (Vec<u64>, Vec<Wishes>)> {
     (1_usize..5).prop_flat_map(|rank| {
         let both = (wishes(Of::Read, rank), wishes(Of::Write, rank));
         (prop::collection::vec(extent(), rank), both.prop_map(|(read, write)| vec![read, write]))
