@@ -12,6 +12,7 @@ use self::report::Report;
 use super::delete::check_unused;
 use super::exit::Failure;
 use super::list::List;
+use super::resize::log_stale;
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::chunk_layout::{ChunkShapes, Firmness, LayoutError, Of, Wanted, choose};
 use crate::format::data_type::DataType;
@@ -19,7 +20,7 @@ use crate::format::index::IndexLocation;
 use crate::format::json::parse;
 use crate::format::new_array::{NewArray, codec_from_text};
 use crate::format::sample;
-use crate::manage::{Destination, create};
+use crate::manage::{Destination, consolidated_above, create};
 
 const AFTER_HELP: &str = "\
 Shapes are chosen by TensorStore's rule, so both make the same array of the same wishes. What is not given is
@@ -166,6 +167,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     if !args.dry_run {
         create(destination, &document).map_err(system)?;
+        consolidated_above(directory).iter().for_each(|group| log_stale(group));
     }
     let report = Report { directory, array: &array, sizes: &sizes, document: &document };
     let text = match (args.json, args.dry_run) {

@@ -62,10 +62,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Says that metadata elsewhere is not what it repeats any more.
 pub(super) fn log_stale(group: &std::path::Path) {
-    eprintln!(
-        "shardfs: the consolidated metadata of {} is of before: consolidate it again",
-        group.display()
-    );
+    let group = group.display();
+    eprintln!("shardfs: the consolidated metadata of {group} is of before; consolidate it again");
 }
 
 fn words(args: &Args, done: &Resized) -> Vec<u8> {

@@ -68,7 +68,7 @@ pub enum NewArrayError {
         known: &'static str,
     },
     /// A part of a codec's short form cannot be what it is.
-    #[error("codec {text:?}: {part:?} is no {what}; {form}")]
+    #[error("codec {text:?}: {part:?} is no {what}; its form is {form}")]
     CodecPart {
         /// What was written.
         text: String,
@@ -249,6 +249,8 @@ fn is_permutation(order: &[usize], rank: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::format::chunk_key::Separator;
 
@@ -384,5 +386,21 @@ mod tests {
             &array(&long, &long),
             "inner chunks of [1099511627776, 1099511627776] elements are longer than 2^63-1 bytes",
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_shape_is_made_or_refused(
+            axes in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>()), 0..4),
+            small in any::<bool>(),
+        ) {
+            let cut = |number: u64| if small { number % 9 } else { number };
+            let of = |pick: fn(&(u64, u64, u64)) -> u64| axes.iter().map(pick).map(cut).collect();
+            let (shape, read, write) = (of(|axis| axis.0), of(|axis| axis.1), of(|axis| axis.2));
+            let array = NewArray { shape, ..array(&read, &write) };
+            if let Ok((_, sizes)) = array.document() {
+                prop_assert!(sizes.shards <= sizes.chunks);
+            }
+        }
     }
 }

@@ -210,7 +210,7 @@ mod tests {
         std::fs::create_dir_all(array.join("c/0")).unwrap();
         std::fs::write(array.join("c/0/0"), "12345").unwrap();
         let found = Deletion::find(&array, false).unwrap();
-        assert_eq!((found.kind, found.files, found.nbytes), (Some(Kind::Array), 2, 46));
+        assert_eq!((found.kind, found.files, found.nbytes), (Some(Kind::Array), 2, 45));
         found.run().unwrap();
         assert_eq!(top.path().read_dir().unwrap().count(), 0);
         let error = Deletion::find(&array, false).unwrap_err();

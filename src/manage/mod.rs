@@ -184,18 +184,12 @@ fn is_of_other_format(directory: &Path) -> bool {
     [".zarray", ".zgroup", "attributes.json"].iter().any(|name| directory.join(name).exists())
 }
 
-/// The group above a node whose consolidated metadata repeats that of the node: it has to be
-/// consolidated again once the node has changed.
+/// The nearest group above a node that has consolidated metadata: that has to be made again once the node
+/// is there, has changed or is gone.
 pub fn consolidated_above(directory: &Path) -> Option<PathBuf> {
-    let directory =
-        directory.canonicalize().ok().or_else(|| Some(Place::of(directory).ok()?.path()))?;
-    directory
-        .ancestors()
-        .skip(1)
-        .map_while(|group| Some((group, document_in(group).ok()??)))
-        .find_map(|(group, document)| {
-            let below = directory.strip_prefix(group).ok()?.to_str()?;
-            document.get("consolidated_metadata")?.get("metadata")?.get(below)?;
-            Some(group.to_owned())
-        })
+    let directory = Place::of(directory).ok()?.path();
+    let groups = directory.ancestors().skip(1);
+    let mut groups = groups.map_while(|group| Some((group, document_in(group).ok()??)));
+    let found = groups.find(|(_, document)| document.get("consolidated_metadata").is_some());
+    found.map(|(group, _)| group.to_owned())
 }

@@ -165,3 +165,71 @@ impl ShardStore {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::sharding::ShardedArray;
+    use crate::store::local::LocalStorage;
+    use crate::store::{Container, StoreConfig};
+
+    /// An array without shards in a new directory, 2 by 2 elements in each of its chunks.
+    fn array(shape: &[u64], keys: (&str, &str)) -> (tempfile::TempDir, ShardStore, SourceArray) {
+        let directory = tempfile::tempdir().unwrap();
+        let document = json!({"zarr_format": 3, "node_type": "array", "shape": shape,
+            "data_type": "uint8", "fill_value": 0, "codecs": ["bytes"],
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
+            "chunk_key_encoding": {"name": keys.0, "configuration": {"separator": keys.1}}});
+        let layout = ShardedArray::unsharded(&document, Vec::new()).unwrap();
+        let storage = LocalStorage::open_root(directory.path(), Arc::default()).unwrap();
+        let store = ShardStore::new(Arc::new(storage), StoreConfig::default(), Arc::default());
+        let (path, container) = (PathBuf::new(), Container::Chunks);
+        (directory, store, SourceArray { id: 0, path, layout, container })
+    }
+
+    const KEYS: [(&str, &str); 4] = [("default", "/"), ("default", "."), ("v2", "/"), ("v2", ".")];
+
+    #[test]
+    fn what_lies_outside_goes_in_each_key_encoding() {
+        for keys in KEYS {
+            let (directory, store, array) = array(&[8, 6], keys);
+            let path = |chunk: &[u64]| directory.path().join(array.layout.keys.chunk_key(chunk));
+            let chunks = [[0, 0], [1, 2], [3, 0], [3, 2], [2, 1]];
+            for chunk in &chunks {
+                std::fs::create_dir_all(path(chunk).parent().unwrap()).unwrap();
+                std::fs::write(path(chunk), "1234").unwrap();
+            }
+            std::fs::write(directory.path().join("notes"), "mine").unwrap();
+            let expected = Outside { shards: 4, chunks: 4, nbytes: 16 };
+            assert_eq!(store.find_outside(&array, &[2, 2]).unwrap(), expected, "{keys:?}");
+            let removed = store.remove_outside(&array, &[2, 2], Policy::Auto).unwrap();
+            assert_eq!(removed, expected, "{keys:?}");
+            store.finish_commits(&array).unwrap();
+            for chunk in &chunks {
+                assert_eq!(path(chunk).exists(), *chunk == [0, 0], "{keys:?} {chunk:?}");
+            }
+            // The chunk's directory or file, and the notes.
+            assert_eq!(directory.path().read_dir().unwrap().count(), 2, "{keys:?}");
+        }
+    }
+
+    #[test]
+    fn shards_beyond_the_grid_are_reached() {
+        for keys in KEYS {
+            let (directory, store, array) = array(&[2, 2], keys);
+            let reach = || store.reach(&array);
+            assert_eq!(reach(), [0, 0], "{keys:?}");
+            for chunk in [[0, 7], [4, 1]] {
+                let path = directory.path().join(array.layout.keys.chunk_key(&chunk));
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, "1234").unwrap();
+            }
+            std::fs::write(directory.path().join("notes.9"), "mine").unwrap();
+            assert_eq!(reach(), [5, 8], "{keys:?}");
+        }
+    }
+}

@@ -303,8 +303,10 @@ json.dump(group, open("hierarchy/zarr.json", "w"))
 PY
     "$SHARDFS" resize hierarchy/a --shape 5 2>said
     grep -q "consolidated metadata of .*/hierarchy is of before" said
+    "$SHARDFS" create hierarchy/b --shape 5 --dtype uint8 2>said
+    grep -q "consolidated metadata of .*/hierarchy is of before" said
 }
-check "resize: says that consolidated metadata above is of before" consolidated
+check "resize, create: they say that consolidated metadata above is of before" consolidated
 
 # --- delete --------------------------------------------------------------------------------------------
 

@@ -179,8 +179,14 @@ mod tests {
             let expected = "is none of zstd, gzip, blosc, crc32c, each alone";
             assert!(message(text).contains(expected), "{}", message(text));
         }
-        assert_eq!(message("zstd:23"), "codec \"zstd:23\": \"23\" is no level of it; zstd:LEVEL");
-        assert_eq!(message("crc32c:1"), "codec \"crc32c:1\": \"1\" is no part of it; crc32c");
+        assert_eq!(
+            message("zstd:23"),
+            "codec \"zstd:23\": \"23\" is no level of it; its form is zstd:LEVEL"
+        );
+        assert_eq!(
+            message("crc32c:1"),
+            "codec \"crc32c:1\": \"1\" is no part of it; its form is crc32c"
+        );
         assert!(message("blosc:snappy").contains("no compressor of it (blosclz, lz4"));
         assert!(message("blosc:lz4:5:no").contains("no shuffle (noshuffle"));
     }
