@@ -8,7 +8,8 @@
 //! - [`view`]: names and numbers of what the mount shows, without I/O;
 //! - [`fs`]: the operations of the filesystem in our own types;
 //! - [`fuse`]: the translation to and from the kernel's protocol;
-//! - [`manage`]: making, resizing and deleting arrays of a source, without a mount;
+//! - [`tools`]: what other commands do with a source: make and delete arrays, look into shards, check,
+//!   copy them;
 //! - [`mount`]: mounting, the background process, signals, unmounting;
 //! - [`cli`]: one file per subcommand.
 //!
@@ -19,8 +20,8 @@ pub mod cli;
 pub mod format;
 pub mod fs;
 pub mod fuse;
-pub mod manage;
 pub mod mount;
 pub mod stats;
 pub mod store;
+pub mod tools;
 pub mod view;

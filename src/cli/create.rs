@@ -20,7 +20,7 @@ use crate::format::index::IndexLocation;
 use crate::format::json::parse;
 use crate::format::new_array::{NewArray, codec_from_text};
 use crate::format::sample;
-use crate::manage::{Destination, consolidated_above, create};
+use crate::tools::array::{Destination, consolidated_above, create};
 
 const AFTER_HELP: &str = "\
 Shapes are chosen by TensorStore's rule, so both make the same array of the same wishes. What is not given is

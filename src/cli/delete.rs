@@ -10,8 +10,8 @@ use super::exit::Failure;
 use super::list::bytes;
 use super::resize::log_stale;
 use crate::format::json::to_text;
-use crate::manage::{Deletion, Kind, consolidated_above};
 use crate::mount::{Use, uses_of};
+use crate::tools::array::{Deletion, Kind, consolidated_above};
 
 const AFTER_HELP: &str = "\
 What is deleted is renamed first, to a hidden name beside it: nobody sees a part of it. If the command is

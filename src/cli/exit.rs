@@ -1,19 +1,51 @@
-//! Exit codes, those of mount(8), and the one sentence that goes with each.
+//! Exit codes and the one sentence that goes with each.
+//!
+//! ```text
+//!                       done   found something wrong   wrong command line   cannot   mount failed
+//! mount, umount, sync   0                              1                    2        32
+//! all others            0      1                       2                    2
+//! ```
+//!
+//! The first line is that of mount(8).
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::fs::SourceError;
 use crate::mount::MountError;
+use crate::tools::copy::CopyError;
+use crate::tools::destination::DestinationError;
+use crate::tools::source::OpenError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The command line was wrong, or asked for help.
+    /// The command line was wrong, or asked for help: as mount(8) tells it.
     #[error(transparent)]
     Usage(clap::Error),
+    /// The same of other commands.
+    #[error(transparent)]
+    ToolUsage(clap::Error),
+    /// Something wrong was found; nothing more is to be said of it if the text is empty.
+    #[error("{0}")]
+    Found(String),
     /// An option of `-o` was wrong.
     #[error("{0}")]
     Option(String),
+    /// A command cannot do what it was asked for.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A destination cannot be written.
+    #[error(transparent)]
+    Destination(#[from] DestinationError),
+    /// A source cannot be copied.
+    #[error("{}: {error}", .path.display())]
+    Copy {
+        /// The source.
+        path: PathBuf,
+        /// Why.
+        error: CopyError,
+    },
     /// The system does not allow it.
     #[error("{0}")]
     System(String),
@@ -37,24 +69,31 @@ impl Failure {
     /// Prints what is wrong and gives the exit code.
     pub(super) fn report(&self) -> ExitCode {
         match self {
-            Self::Usage(error) => {
+            Self::Usage(error) | Self::ToolUsage(error) => {
                 // Where it cannot be printed there is nobody to read it.
                 let _ = error.print();
             }
             Self::Background(_) => (),
+            Self::Found(text) if text.is_empty() => (),
             _ => eprintln!("shardfs: {self}"),
         }
         self.code().into()
     }
 
     fn code(&self) -> u8 {
+        const FOUND: u8 = 1;
         const USAGE: u8 = 1;
         const SYSTEM: u8 = 2;
         const MOUNT: u8 = 32;
         match self {
-            Self::Usage(error) if !error.use_stderr() => 0,
+            Self::Usage(error) | Self::ToolUsage(error) if !error.use_stderr() => 0,
             Self::Usage(_) | Self::Option(_) => USAGE,
-            Self::System(_) => SYSTEM,
+            Self::ToolUsage(_)
+            | Self::System(_)
+            | Self::Open(_)
+            | Self::Destination(_)
+            | Self::Copy { .. } => SYSTEM,
+            Self::Found(_) => FOUND,
             Self::Source { .. } => MOUNT,
             Self::Mount(error) => match error {
                 MountError::Device(_)

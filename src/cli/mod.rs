@@ -1,5 +1,6 @@
 //! The command line: one file for each subcommand, options turned into configuration.
 
+mod copy;
 mod create;
 mod delete;
 mod exit;
@@ -7,14 +8,19 @@ mod list;
 mod logging;
 mod mount;
 mod options;
+mod pack;
+mod progress;
 mod recover;
+mod repack;
 mod resize;
 mod size;
 mod sync;
 mod umount;
+mod unpack;
 mod views;
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -49,6 +55,9 @@ enum Command {
     Create(Box<create::Args>),
     Resize(resize::Args),
     Delete(delete::Args),
+    Pack(pack::Args),
+    Repack(repack::Args),
+    Unpack(unpack::Args),
 }
 
 /// Runs the command line of this process.
@@ -56,9 +65,13 @@ pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
     let done = if is_mount_helper(&name, arguments.peek()) {
-        parse::<mount::HelperArgs>(name, arguments).and_then(mount::run_helper)
+        parse::<mount::HelperArgs>(name, arguments)
+            .map_err(Failure::Usage)
+            .and_then(mount::run_helper)
     } else {
-        parse::<Cli>(name, arguments).and_then(|cli| match cli.command {
+        let is_of_mount = arguments.peek().is_some_and(|command| is_of_mount(command));
+        let usage = if is_of_mount { Failure::Usage } else { Failure::ToolUsage };
+        parse::<Cli>(name, arguments).map_err(usage).and_then(|cli| match cli.command {
             Command::Mount(args) => mount::run(*args),
             Command::Umount(args) => umount::run(&args),
             Command::Sync(args) => sync::run(&args),
@@ -66,12 +79,20 @@ pub fn run() -> ExitCode {
             Command::Create(args) => create::run(&args),
             Command::Resize(args) => resize::run(&args),
             Command::Delete(args) => delete::run(&args),
+            Command::Pack(args) => pack::run(&args),
+            Command::Repack(args) => repack::run(&args),
+            Command::Unpack(args) => unpack::run(&args),
         })
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Prints a line. Where it cannot be printed there is nobody to read it.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Whether mount(8) calls: by one of the helper's names, or through mount.fuse, which puts the
@@ -82,9 +103,14 @@ fn is_mount_helper(name: &OsStr, first: Option<&OsString>) -> bool {
         || first.is_some_and(|first| first.as_encoded_bytes().contains(&b'/'))
 }
 
+/// Whether a command has the exit codes of mount(8).
+fn is_of_mount(command: &OsStr) -> bool {
+    ["mount", "umount", "unmount", "sync"].iter().any(|name| command == *name)
+}
+
 fn parse<T: Parser>(
     name: OsString,
     arguments: impl Iterator<Item = OsString>,
-) -> Result<T, Failure> {
-    T::try_parse_from(std::iter::once(name).chain(arguments)).map_err(Failure::Usage)
+) -> Result<T, clap::Error> {
+    T::try_parse_from(std::iter::once(name).chain(arguments))
 }

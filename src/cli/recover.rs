@@ -1,16 +1,13 @@
 //! `shardfs recover`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use super::exit::Failure;
-use super::mount::root_of;
-use crate::fs::{open_arrays, shown, written_arrays};
-use crate::store::local::LocalStorage;
+use crate::fs::shown;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
-use crate::store::storage::Storage;
-use crate::store::{ShardStore, SourceArray, StoreConfig};
+use crate::store::{Container, ShardStore, SourceArray};
+use crate::tools::source::{Array, Node, OpenConfig, Source};
 
 /// Complete or take back what an interrupted mount has left, and repair shards
 ///
@@ -20,6 +17,9 @@ use crate::store::{ShardStore, SourceArray, StoreConfig};
 /// With --scan every shard is looked at as well: those that cannot be read are named. A shard that
 /// other software was writing to when it was stopped may still hold its older index; with --write
 /// a copy of it is put at the shard's end, and nothing else of the shard is touched.
+///
+/// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, 2 it could
+/// not be done.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// What was mounted: a directory or a file; or a folder of such
@@ -33,34 +33,23 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let system = |error: std::io::Error| failure(args, &error);
-    let (root, file) =
-        args.source.canonicalize().and_then(|path| root_of(&path)).map_err(system)?;
-    let storage = LocalStorage::open_root(&root, Arc::default()).map_err(system)?;
-    let storage: Arc<dyn Storage> = Arc::new(storage);
-    let arrays = match &file {
-        // Its journal is beside it.
-        Some(_) => vec![PathBuf::new()],
-        None => written_arrays(&*storage).map_err(system)?,
-    };
-    let interrupted = finish_commits(&arrays, &*storage);
-    if file.is_some() && args.scan {
+    let source = Source::open(&args.source, OpenConfig::default())?;
+    let interrupted = finish_commits(&source);
+    let has_index = |array: &&Array| array.source.container == Container::Shards;
+    if args.scan && source.nodes.len() == 1 && source.arrays().any(|array| !has_index(&array)) {
         let text = format!("{}: --scan looks at shards with an index", args.source.display());
         return interrupted.and(Err(Failure::System(text)));
     }
     // What was found of commits is said, and shards are looked at, whatever came of the others.
-    let scanned = if args.scan { scan(args, &storage) } else { Ok(()) };
+    let scanned = if args.scan { scan(args, &source) } else { Ok(()) };
     interrupted.and(scanned)
 }
 
-fn failure(args: &Args, error: &std::io::Error) -> Failure {
-    Failure::System(format!("{}: {error}", args.source.display()))
-}
-
-fn finish_commits(arrays: &[PathBuf], storage: &dyn Storage) -> Result<(), Failure> {
+fn finish_commits(source: &Source) -> Result<(), Failure> {
     let (mut lost, mut any) = (0, false);
-    for array in arrays {
-        let found = recover(storage, array);
+    for node in &source.nodes {
+        let array = node.directory();
+        let found = recover(&*source.storage, array);
         let found = found.map_err(|error| Failure::System(error.to_string()))?;
         any |= !found.is_empty();
         for (shard, found) in found {
@@ -74,7 +63,7 @@ fn finish_commits(arrays: &[PathBuf], storage: &dyn Storage) -> Result<(), Failu
     }
     match lost {
         0 => Ok(()),
-        lost => Err(Failure::System(format!("{lost} shards cannot be recovered"))),
+        lost => Err(Failure::Found(format!("{lost} shards cannot be recovered"))),
     }
 }
 
@@ -97,24 +86,26 @@ struct Counts {
     hopeless: u64,
 }
 
-fn scan(args: &Args, storage: &Arc<dyn Storage>) -> Result<(), Failure> {
-    let store = ShardStore::new(Arc::clone(storage), StoreConfig::default(), Arc::default());
+fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
     let mut counts = Counts::default();
-    for array in open_arrays(storage).map_err(|error| failure(args, &error))? {
-        match array {
-            Ok(array) => scan_array(args, &store, &array.source, &mut counts)?,
-            Err((directory, error)) => {
-                counts.hopeless += 1;
-                println!("{}: {error}", shown(&directory));
+    for node in &source.nodes {
+        match node {
+            Node::Array(array) if array.source.container == Container::Shards => {
+                scan_array(args, &source.store, &array.source, &mut counts)?;
             }
+            Node::Bad(directory, error) => {
+                counts.hopeless += 1;
+                println!("{}: {error}", shown(directory));
+            }
+            Node::Array(_) | Node::Group(_) | Node::Journal(_) => (),
         }
     }
     let Counts { shards, repaired, repairable, hopeless } = counts;
     println!("{shards} shards looked at, {repaired} repaired");
     match (repairable, hopeless) {
         (0, 0) => Ok(()),
-        (0, hopeless) => Err(Failure::System(format!("{hopeless} cannot be repaired"))),
-        (repairable, hopeless) => Err(Failure::System(format!(
+        (0, hopeless) => Err(Failure::Found(format!("{hopeless} cannot be repaired"))),
+        (repairable, hopeless) => Err(Failure::Found(format!(
             "{repairable} can be repaired by --write, {hopeless} cannot be repaired"
         ))),
     }

@@ -9,7 +9,7 @@ use super::create::system;
 use super::exit::Failure;
 use super::list::{List, bytes, shape};
 use crate::format::json::to_text;
-use crate::manage::{Resize, Resized, consolidated_above};
+use crate::tools::array::{Resize, Resized, consolidated_above};
 
 const AFTER_HELP: &str = "\
 Where every extent grows or stays, only the metadata changes: what is new reads as the fill value. Where one

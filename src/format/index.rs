@@ -36,6 +36,18 @@ pub enum IndexLocation {
     End,
 }
 
+impl IndexLocation {
+    /// Where an index of `index` bytes stands in a shard of `shard` bytes, if that is long enough.
+    pub fn place(self, index: u64, shard: u64) -> Option<ByteRange> {
+        let from_end = shard.checked_sub(index)?;
+        let offset = match self {
+            Self::Start => 0,
+            Self::End => from_end,
+        };
+        Some(ByteRange { offset, nbytes: index })
+    }
+}
+
 /// How an index is encoded: the `index_codecs` of a sharding codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexCodecs {
@@ -249,6 +261,11 @@ impl ShardIndex {
     /// Where in the shard it is stored.
     pub fn location(&self) -> IndexLocation {
         self.location
+    }
+
+    /// Where it stands in a shard of `shard` bytes, if that is long enough.
+    pub fn place(&self, shard: u64) -> Option<ByteRange> {
+        self.location.place(self.stored_size, shard)
     }
 
     /// The number of the slot at `position`, given in the shard's own axes, counted in C order.

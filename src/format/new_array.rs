@@ -13,10 +13,10 @@ use super::chunk_key::{KeyEncoding, Prefix};
 use super::chunk_layout::ChunkShapes;
 use super::codec::parse_chain;
 use super::data_type::{DataType, DataTypeError};
-use super::document::{Dialect, Shown, show};
 use super::error::MetadataError;
 use super::index::{IndexCodecs, IndexLocation, product};
 use super::pipeline::{Pipeline, PipelineError};
+use super::reshard::{Resharding, shard};
 use super::sharding::ShardedArray;
 
 /// What a new array is to be.
@@ -135,15 +135,15 @@ impl NewArray {
         let data_type = DataType::parse(&self.data_type)?;
         let fill_value = self.fill_value.clone().unwrap_or_else(|| data_type.default_fill());
         data_type.fill_value(Some(&fill_value))?;
-        let mut document = json!({
+        let mut twin = json!({
             "zarr_format": 3,
             "node_type": "array",
             "shape": self.shape,
             "data_type": self.data_type,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": self.chunks.write}},
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": self.chunks.read}},
             "chunk_key_encoding": key_encoding(self.keys),
             "fill_value": fill_value,
-            "codecs": self.chain(&data_type)?,
+            "codecs": self.inner_codecs(&data_type)?,
             "attributes": self.attributes,
         });
         if let Some(names) = &self.dimension_names {
@@ -151,14 +151,34 @@ impl NewArray {
             if found != rank {
                 return Err(NewArrayError::Names { found, rank });
             }
-            document["dimension_names"] = json!(names);
+            twin["dimension_names"] = json!(names);
         }
-        self.check(&document)?;
+        match Pipeline::parse(&twin) {
+            // Others may know the codec, and have room for the chunk.
+            Ok(_) | Err(PipelineError::UnknownCodec(_) | PipelineError::TooLarge) => (),
+            Err(error) => return Err(error.into()),
+        }
         let sizes = self.sizes(&data_type)?;
-        Ok((document, sizes))
+        Ok((self.sharded(twin)?, sizes))
     }
 
-    fn chain(&self, data_type: &DataType) -> Result<Vec<Value>, NewArrayError> {
+    /// The document of an array of shards of the chunks that the unsharded array with the metadata
+    /// `twin` has; that array's own if shards and chunks are the same.
+    fn sharded(&self, twin: Value) -> Result<Value, NewArrayError> {
+        if self.is_sharded() {
+            let shard_shape = Some(self.chunks.write.clone());
+            let how = Resharding { shard_shape, index_location: self.index_location };
+            return Ok(shard(&twin, &how)?);
+        }
+        if self.index_location.is_some() {
+            return Err(NewArrayError::NoIndex);
+        }
+        let chain = parse_chain(twin.get("codecs"))?;
+        ShardedArray::unsharded(&twin, chain)?;
+        Ok(twin)
+    }
+
+    fn inner_codecs(&self, data_type: &DataType) -> Result<Vec<Value>, NewArrayError> {
         let rank = self.shape.len();
         let order = match &self.order {
             None => None,
@@ -168,41 +188,7 @@ impl NewArray {
             // C order is what there is without a transpose.
             Some(order) => Some(order.as_slice()).filter(|order| !order.is_sorted()),
         };
-        let inner = inner_chain(&self.codecs, order, data_type)?;
-        if !self.is_sharded() {
-            return match self.index_location {
-                Some(_) => Err(NewArrayError::NoIndex),
-                None => Ok(inner),
-            };
-        }
-        let location = match self.index_location {
-            Some(IndexLocation::Start) => "start",
-            Some(IndexLocation::End) | None => "end",
-        };
-        let little = json!({"name": "bytes", "configuration": {"endian": "little"}});
-        Ok(vec![json!({"name": "sharding_indexed", "configuration": {
-            "chunk_shape": self.chunks.read,
-            "codecs": inner,
-            "index_codecs": [little, {"name": "crc32c"}],
-            "index_location": location,
-        }})])
-    }
-
-    /// Reads the document as any array's.
-    fn check(&self, document: &Value) -> Result<(), NewArrayError> {
-        let chain = parse_chain(document.get("codecs"))?;
-        if ShardedArray::parse(document, &chain, None)?.is_none() {
-            ShardedArray::unsharded(document, chain)?;
-        }
-        let twin = match show(document.clone(), None, Dialect::V3)? {
-            Shown::Array(_, twin) | Shown::Group(twin) => twin,
-            Shown::AsStored => document.clone(),
-        };
-        match Pipeline::parse(&twin) {
-            // Others may know the codec, and have room for the chunk.
-            Ok(_) | Err(PipelineError::UnknownCodec(_) | PipelineError::TooLarge) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        inner_chain(&self.codecs, order, data_type)
     }
 
     fn sizes(&self, item: &DataType) -> Result<Sizes, NewArrayError> {

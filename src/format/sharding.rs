@@ -17,7 +17,7 @@ use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
 
 /// One level of sharding: how the shards of that level are stored.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ShardingLevel {
     /// `axes[j]` is the array axis that axis `j` of the shard runs along: a transpose before the
     /// sharding permutes the axes of index and chunks.
@@ -35,6 +35,11 @@ pub struct ShardingLevel {
 }
 
 impl ShardingLevel {
+    /// Chunks of the view along each array axis of one inner chunk of this level.
+    pub fn unit(&self) -> &[u64] {
+        &self.unit
+    }
+
     /// Numbers along the array's axes, in the order of the shard's own axes.
     pub fn in_shard_axes<'a>(&'a self, array_axes: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
         self.axes.iter().map(|axis| array_axes[*axis])
@@ -42,7 +47,7 @@ impl ShardingLevel {
 }
 
 /// How the chunks of a sharded array are laid out.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ShardedArray {
     /// How keys of shards and of chunks are made.
     pub keys: KeyEncoding,
@@ -232,12 +237,17 @@ impl ShardedArray {
     /// Chunks of `level` (counted from 0) in the shard of that level that lies in `shard`, along
     /// the shard's own axes.
     pub fn chunks_per_shard(&self, level: usize, shard: &[u64]) -> Coords {
+        self.levels[level].in_shard_axes(&self.positions(level, shard)).collect()
+    }
+
+    /// The same along the array's axes.
+    pub fn positions(&self, level: usize, shard: &[u64]) -> Coords {
         let units = &self.levels[level].unit;
         let along = |axis: usize| match level {
             0 => self.shard_grid[axis].span(shard[axis]).1 / units[axis],
             _ => self.levels[level - 1].unit[axis] / units[axis],
         };
-        self.levels[level].axes.iter().map(|axis| along(*axis)).collect()
+        (0..self.rank()).map(along).collect()
     }
 }
 

@@ -158,7 +158,7 @@ struct Documents {
 impl Documents {
     fn read(storage: &dyn Storage, directory: &Path) -> Result<Self, NodeError> {
         let read = |name: &'static str| {
-            let document = document(storage, &directory.join(name));
+            let document = read_document(storage, &directory.join(name));
             document.map_err(|error| NodeError::Superchunks(name, Box::new(error)))
         };
         let (sizes, storage) = (read(SIZES)?, read(STORAGE)?);
@@ -215,7 +215,8 @@ fn with_metadata(
     documents
 }
 
-fn document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
+/// Reads a document of a source.
+pub fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
     let file = storage.open(path)?;
     let stat = file.stat()?;
     if stat.kind != FileKind::File {

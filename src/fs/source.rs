@@ -8,7 +8,7 @@ use super::decoded::Pages;
 use super::file::{Handle, Opened};
 use super::{Entry, Fs, FsError, Result};
 use crate::store::content::Content;
-use crate::store::replace::replace_file;
+use crate::store::put::put_file;
 use crate::store::storage::SetStat;
 
 impl Fs {
@@ -51,6 +51,6 @@ impl Fs {
 
     /// Writes a file of the source, in the place of the one that is there.
     pub(super) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
-        Ok(replace_file(&*self.storage, path, content)?)
+        Ok(put_file(&*self.storage, path, content)?)
     }
 }

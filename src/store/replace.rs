@@ -1,33 +1,47 @@
-//! Files that are replaced as a whole: metadata, for the most part.
+//! Putting a shard that was made beside the array into the place of the one that is there.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::content::Content;
-use super::storage::Storage;
+use super::error::StoreError;
+use super::io_error;
+use super::journal::Journal;
+use super::lock::ShardLock;
+use super::shard::ShardId;
+use super::storage::Stat;
+use super::{ShardStore, SourceArray};
 
-/// Writes a file in the place of the one that is there, if there is one, and returns once it is safe.
-/// At any moment there is the old file or the new one, whole; the new one has the owner and the
-/// permissions of the old one.
-pub fn replace_file(storage: &dyn Storage, path: &Path, content: &Content) -> io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".shardfs-new");
-    let temporary = PathBuf::from(temporary);
-    let _ = storage.remove_file(&temporary);
-    let write = || {
-        let file = storage.create(&temporary, 0o666)?;
-        let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
-        while at < content.nbytes() {
-            let read = content.read_at(&mut buffer, at)?;
-            file.write_at(&buffer[..read], at)?;
-            at += read as u64;
+impl ShardStore {
+    /// Renames the file at `new`, which is complete and safe, to a shard, or removes the shard where
+    /// there is none; returns once that is safe. False, and nothing is changed, if the shard is no
+    /// longer the one that `expected` describes. Commits of mounts and other software's locks are
+    /// waited for.
+    pub fn replace_shard(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        expected: &Stat,
+        new: Option<&Path>,
+    ) -> Result<bool, StoreError> {
+        let path = array.shard_path(coords);
+        let journal = Journal::lock(&*self.storage, &array.path)?;
+        if journal.found().is_some() {
+            return Err(StoreError::Poisoned { shard: path });
         }
-        if let Ok(before) = storage.stat(path) {
-            file.set_owner(&before)?;
+        {
+            let gone = || Err(std::io::ErrorKind::NotFound.into());
+            let _lock = ShardLock::take(&*self.storage, &path, &gone)?;
+            if !self.storage.is_unchanged(&path, expected) {
+                return Ok(false);
+            }
+            let replace = || match new {
+                Some(new) => self.storage.rename(new, &path),
+                None => self.storage.remove_file(&path),
+            };
+            replace().map_err(io_error(&path))?;
+            self.forget(ShardId::of_shard(array, coords));
         }
-        file.sync()?;
-        storage.rename(&temporary, path)?;
-        storage.sync_directory(path.parent().unwrap_or(Path::new("")))
-    };
-    write().inspect_err(|_| drop(storage.remove_file(&temporary)))
+        let parent = path.parent().unwrap_or(Path::new(""));
+        self.storage.sync_directory(parent).map_err(io_error(parent))?;
+        Ok(true)
+    }
 }

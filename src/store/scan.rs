@@ -206,12 +206,11 @@ fn holds_inner_shards(
         return Ok(false);
     };
     for chunk in &found.chunks {
-        let Some(from_end) = chunk.nbytes.checked_sub(after + size) else { return Ok(false) };
-        let at = match level.index_location {
-            IndexLocation::Start => 0,
-            IndexLocation::End => from_end,
+        let held = chunk.nbytes.checked_sub(after);
+        let Some(place) = held.and_then(|nbytes| level.index_location.place(size, nbytes)) else {
+            return Ok(false);
         };
-        let range = ByteRange { offset: chunk.offset + at, nbytes: size };
+        let range = ByteRange { offset: chunk.offset + place.offset, nbytes: size };
         let index = bytes_of(file, range)?;
         let codecs = &level.index_codecs;
         if ShardIndex::decode(index, codecs, level.index_location, &extents).is_err() {

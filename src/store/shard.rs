@@ -14,7 +14,7 @@ use super::storage::{FileKind, Stat, StorageFile};
 use super::{Container, Freshness, ShardStore, SourceArray, io_error, lock};
 use crate::format::after::{decode, trailing_checksums};
 use crate::format::digest::Digest;
-use crate::format::index::{ByteRange, EntryError, IndexError, IndexLocation, ShardIndex, product};
+use crate::format::index::{ByteRange, EntryError, IndexError, ShardIndex, product};
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{OldShard, PlanError, overlap};
 use crate::format::sharding::{Location, ShardingLevel};
@@ -166,6 +166,24 @@ impl LoadedShard {
     /// Why its index cannot be used.
     pub fn damage(&self) -> Option<Arc<Damage>> {
         self.state.as_ref().err().map(Arc::clone)
+    }
+
+    /// Where its bytes are: in a file, or decoded in memory. None of a damaged one.
+    pub fn body(&self) -> Option<&Body> {
+        self.state.as_ref().ok().map(|ready| &ready.body)
+    }
+
+    /// Where in the file its index stands. None where there is none in one piece: of a damaged shard,
+    /// one that is decoded as a whole, and formats without an index.
+    pub fn index_range(&self, array: &SourceArray) -> Option<ByteRange> {
+        let Ok(Ready { body: Body::InFile { offset, nbytes }, index, .. }) = &self.state else {
+            return None;
+        };
+        if array.container != Container::Shards {
+            return None;
+        }
+        let place = index.place(*nbytes)?;
+        Some(ByteRange { offset: offset + place.offset, nbytes: place.nbytes })
     }
 
     /// Checksum that follows each of its chunks.
@@ -555,14 +573,10 @@ impl ShardStore {
         let Some(size) = level.index_codecs.stored_size(slots) else {
             return Ok(Err(IndexError::Limit { slots }.into()));
         };
-        let Some(from_end) = body.nbytes().checked_sub(size) else {
+        let Some(place) = level.index_location.place(size, body.nbytes()) else {
             return Ok(Err(Damage::TooShort { found: body.nbytes(), index: size }));
         };
-        let at = match level.index_location {
-            IndexLocation::Start => 0,
-            IndexLocation::End => from_end,
-        };
-        let Some(bytes) = body.part(at, size).read(file)? else {
+        let Some(bytes) = body.part(place.offset, size).read(file)? else {
             return Ok(Err(Damage::TooShort { found: body.nbytes(), index: size }));
         };
         self.stats.indexes.loads.count();

@@ -120,6 +120,9 @@ bad_wishes() {
     refused "have no fixed size" create new --shape 3 --dtype string
     refused "the limit is 16777216" create new --shape 100000000 --dtype uint8 --chunk 1 --shard 100000000
     refused "there is no such directory; make it first" create no/new --shape 3 --dtype uint8
+    refused "--dtype" create new --shape 3
+    refused "is no number that can stand here" create new --shape 3,x --dtype uint8
+    refused "--shape" resize layout
     [[ ! -e new && ! -e no ]]
     nothing_hidden
 }

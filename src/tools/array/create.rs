@@ -7,12 +7,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::delete::{Deletion, Kind};
-use super::{ManageError, Place, document_in, io_error};
+use super::{ArrayError, Place, document_in, io_error};
 use crate::format::json;
 use crate::fs::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
-use crate::store::replace::replace_file;
+use crate::store::put::put_file;
 
 /// Where an array is to be made.
 #[derive(Debug)]
@@ -25,16 +25,16 @@ pub struct Destination {
 impl Destination {
     /// Looks at `directory`, which must not exist; with `force` it may be an array or an empty
     /// directory.
-    pub fn find(directory: &Path, force: bool) -> Result<Self, ManageError> {
+    pub fn find(directory: &Path, force: bool) -> Result<Self, ArrayError> {
         let place = Place::of(directory)?;
         let path = place.path();
         let Ok(found) = path.symlink_metadata() else {
             return Ok(Self { place, replaces: None });
         };
         if !force {
-            return Err(ManageError::Exists(directory.to_owned()));
+            return Err(ArrayError::Exists(directory.to_owned()));
         }
-        let not_replaced = || ManageError::NotReplaced(directory.to_owned());
+        let not_replaced = || ArrayError::NotReplaced(directory.to_owned());
         if !found.is_dir() {
             return Err(not_replaced());
         }
@@ -63,7 +63,7 @@ impl Destination {
 }
 
 /// Makes an array with that metadata. Nothing of it is seen before all of it is there and safe.
-pub fn create(destination: Destination, document: &Value) -> Result<(), ManageError> {
+pub fn create(destination: Destination, document: &Value) -> Result<(), ArrayError> {
     let Destination { place, replaces } = destination;
     let path = place.path();
     let mut builder = tempfile::Builder::new();
@@ -73,7 +73,7 @@ pub fn create(destination: Destination, document: &Value) -> Result<(), ManageEr
     let storage =
         LocalStorage::open_root(new.path(), Arc::default()).map_err(io_error(new.path()))?;
     let content = Content::Memory(Arc::new(json::to_text(document)));
-    replace_file(&storage, Path::new(METADATA_FILE), &content).map_err(io_error(&path))?;
+    put_file(&storage, Path::new(METADATA_FILE), &content).map_err(io_error(&path))?;
     let old = replaces.map(Deletion::hide).transpose()?;
     // Takes the place of an empty directory, and of nothing else.
     std::fs::rename(new.path(), &path).map_err(io_error(&path))?;
@@ -96,7 +96,7 @@ mod tests {
         json!({"zarr_format": 3, "node_type": "array"})
     }
 
-    fn make(path: &Path, force: bool) -> Result<(), ManageError> {
+    fn make(path: &Path, force: bool) -> Result<(), ArrayError> {
         create(Destination::find(path, force)?, &array())
     }
 
@@ -132,7 +132,7 @@ mod tests {
         std::os::unix::fs::symlink("array", path("link")).unwrap();
         for name in ["files", "group", "file", "link"] {
             let refused = make(&path(name), true).unwrap_err();
-            assert!(matches!(refused, ManageError::NotReplaced(_)), "{name}: {refused}");
+            assert!(matches!(refused, ArrayError::NotReplaced(_)), "{name}: {refused}");
             assert!(path(name).exists());
         }
         assert_eq!(directory.path().read_dir().unwrap().count(), 6);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{ManageError, Place, document_in, io_error, is_of_other_format};
+use super::{ArrayError, Place, document_in, io_error, is_of_other_format};
 use crate::store::journal::{JOURNAL, WORK_DIRECTORY};
 use crate::store::local::try_lock;
 
@@ -54,7 +54,7 @@ pub struct Deletion {
 
 impl Deletion {
     /// Looks at the array at `path`, or with `recursive` the array or group.
-    pub fn find(path: &Path, recursive: bool) -> Result<Self, ManageError> {
+    pub fn find(path: &Path, recursive: bool) -> Result<Self, ArrayError> {
         let place = Place::of(path)?;
         let whole = place.path();
         let leftovers = leftovers(&place)?;
@@ -63,30 +63,30 @@ impl Deletion {
         match whole.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if found.leftovers.is_empty() {
-                    return Err(ManageError::Absent(path.to_owned()));
+                    return Err(ArrayError::Absent(path.to_owned()));
                 }
                 return Ok(found);
             }
             Err(error) => return Err(io_error(path)(error)),
             Ok(metadata) if metadata.is_symlink() => {
-                return Err(ManageError::Link(path.to_owned()));
+                return Err(ArrayError::Link(path.to_owned()));
             }
             Ok(metadata) if !metadata.is_dir() => {
-                return Err(ManageError::NotANode(path.to_owned()));
+                return Err(ArrayError::NotANode(path.to_owned()));
             }
             Ok(_) => (),
         }
         let kind = match document_in(&whole)? {
             Some(document) => Kind::of(&document),
             None if is_of_other_format(&whole) => {
-                return Err(ManageError::OtherFormat(path.to_owned()));
+                return Err(ArrayError::OtherFormat(path.to_owned()));
             }
             None => None,
         };
         match kind {
-            None => return Err(ManageError::NotANode(path.to_owned())),
+            None => return Err(ArrayError::NotANode(path.to_owned())),
             Some(Kind::Group) if !recursive => {
-                return Err(ManageError::NotRecursive(path.to_owned()));
+                return Err(ArrayError::NotRecursive(path.to_owned()));
             }
             Some(_) => found.kind = kind,
         }
@@ -99,7 +99,7 @@ impl Deletion {
         self.place.path()
     }
 
-    fn count(&mut self, top: &Path) -> Result<(), ManageError> {
+    fn count(&mut self, top: &Path) -> Result<(), ArrayError> {
         let mut directories = vec![top.to_owned()];
         while let Some(directory) = directories.pop() {
             for entry in directory.read_dir().map_err(io_error(&directory))? {
@@ -122,7 +122,7 @@ impl Deletion {
     }
 
     /// Renames it, unless somebody commits to one of its arrays.
-    pub(super) fn hide(self) -> Result<Hidden, ManageError> {
+    pub(super) fn hide(self) -> Result<Hidden, ArrayError> {
         let Self { place, kind, mut leftovers, journals, .. } = self;
         if kind.is_none() {
             return Ok(Hidden { place, directories: leftovers });
@@ -141,7 +141,7 @@ impl Deletion {
     }
 
     /// Deletes it, and what was left of earlier ones.
-    pub fn run(self) -> Result<(), ManageError> {
+    pub fn run(self) -> Result<(), ArrayError> {
         self.hide()?.remove()
     }
 }
@@ -153,7 +153,7 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    pub(super) fn remove(self) -> Result<(), ManageError> {
+    pub(super) fn remove(self) -> Result<(), ArrayError> {
         for directory in &self.directories {
             match std::fs::remove_dir_all(directory) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => (),
@@ -165,7 +165,7 @@ impl Hidden {
 }
 
 /// The journal of an array, locked. None if it went away.
-fn lock(journal: &Path) -> Result<Option<File>, ManageError> {
+fn lock(journal: &Path) -> Result<Option<File>, ArrayError> {
     let file = match OpenOptions::new().read(true).write(true).open(journal) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -175,12 +175,12 @@ fn lock(journal: &Path) -> Result<Option<File>, ManageError> {
         true => Ok(Some(file)),
         false => {
             let array = journal.parent().and_then(Path::parent).unwrap_or(journal);
-            Err(ManageError::Busy(array.to_owned()))
+            Err(ArrayError::Busy(array.to_owned()))
         }
     }
 }
 
-fn leftovers(place: &Place) -> Result<Vec<PathBuf>, ManageError> {
+fn leftovers(place: &Place) -> Result<Vec<PathBuf>, ArrayError> {
     let prefix = place.beside("deleted");
     let mut found = Vec::new();
     for entry in place.parent.read_dir().map_err(io_error(&place.parent))? {
@@ -214,7 +214,7 @@ mod tests {
         found.run().unwrap();
         assert_eq!(top.path().read_dir().unwrap().count(), 0);
         let error = Deletion::find(&array, false).unwrap_err();
-        assert!(matches!(error, ManageError::Absent(_)), "{error}");
+        assert!(matches!(error, ArrayError::Absent(_)), "{error}");
     }
 
     #[test]
@@ -229,11 +229,11 @@ mod tests {
         std::fs::write(path("old/.zarray"), "{}").unwrap();
         std::os::unix::fs::symlink("group/array", path("link")).unwrap();
         let refused = |name: &str| Deletion::find(&path(name), false).unwrap_err();
-        assert!(matches!(refused("group"), ManageError::NotRecursive(_)));
-        assert!(matches!(refused("plain"), ManageError::NotANode(_)));
-        assert!(matches!(refused("file"), ManageError::NotANode(_)));
-        assert!(matches!(refused("old"), ManageError::OtherFormat(_)));
-        assert!(matches!(refused("link"), ManageError::Link(_)));
+        assert!(matches!(refused("group"), ArrayError::NotRecursive(_)));
+        assert!(matches!(refused("plain"), ArrayError::NotANode(_)));
+        assert!(matches!(refused("file"), ArrayError::NotANode(_)));
+        assert!(matches!(refused("old"), ArrayError::OtherFormat(_)));
+        assert!(matches!(refused("link"), ArrayError::Link(_)));
         Deletion::find(&path("group"), true).unwrap().run().unwrap();
         assert!(!path("group").exists());
     }
@@ -247,7 +247,7 @@ mod tests {
         let journal = File::create(array.join(WORK_DIRECTORY).join(JOURNAL)).unwrap();
         assert!(try_lock(&journal).unwrap());
         let refused = Deletion::find(&array, false).unwrap().run().unwrap_err();
-        assert!(matches!(refused, ManageError::Busy(_)), "{refused}");
+        assert!(matches!(refused, ArrayError::Busy(_)), "{refused}");
         assert!(array.join("zarr.json").exists());
         drop(journal);
         Deletion::find(&array, false).unwrap().run().unwrap();

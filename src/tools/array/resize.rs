@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{ManageError, document_in, io_error, is_of_other_format};
+use super::{ArrayError, document_in, io_error, is_of_other_format};
 use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::format::grid::Edges;
@@ -21,7 +21,7 @@ use crate::format::sharding::ShardedArray;
 use crate::fs::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
-use crate::store::replace::replace_file;
+use crate::store::put::put_file;
 use crate::store::storage::Storage;
 use crate::store::{Container, Outside, ShardStore, SourceArray, StoreConfig};
 
@@ -55,17 +55,17 @@ pub struct Resized {
 impl Resize {
     /// Looks at the array in `directory`, to give it the extents `shape`. Chunks outside go, unless they
     /// are to be kept or every extent grows.
-    pub fn find(directory: &Path, shape: &[u64], keep_outside: bool) -> Result<Self, ManageError> {
+    pub fn find(directory: &Path, shape: &[u64], keep_outside: bool) -> Result<Self, ArrayError> {
         let path = directory.to_owned();
-        let metadata = |error| ManageError::Metadata { path: path.join(METADATA_FILE), error };
+        let metadata = |error| ArrayError::Metadata { path: path.join(METADATA_FILE), error };
         let document = match document_in(directory)? {
             Some(document) => document,
-            None if is_of_other_format(directory) => return Err(ManageError::OtherFormat(path)),
-            None if !directory.is_dir() => return Err(ManageError::Absent(path)),
-            None => return Err(ManageError::NotANode(path)),
+            None if is_of_other_format(directory) => return Err(ArrayError::OtherFormat(path)),
+            None if !directory.is_dir() => return Err(ArrayError::Absent(path)),
+            None => return Err(ArrayError::NotANode(path)),
         };
         if let NodeMetadata::Group = NodeMetadata::parse(&document).map_err(metadata)? {
-            return Err(ManageError::Group(path));
+            return Err(ArrayError::Group(path));
         }
         let array = ArrayMetadata::parse(&document).map_err(metadata)?;
         let edge = |edges: &Edges| match edges {
@@ -73,10 +73,10 @@ impl Resize {
             Edges::Runs(_) => None,
         };
         let edges: Option<Coords> = array.grid.iter().map(edge).collect();
-        let Some(edges) = edges else { return Err(ManageError::Irregular(path)) };
+        let Some(edges) = edges else { return Err(ArrayError::Irregular(path)) };
         let (found, rank) = (shape.len(), array.shape.len());
         if found != rank {
-            return Err(ManageError::Rank { path, found, rank });
+            return Err(ArrayError::Rank { path, found, rank });
         }
         let now = with_shape(&document, shape).map_err(metadata)?;
         let storage = LocalStorage::open_root(directory, Arc::default());
@@ -103,7 +103,7 @@ impl Resize {
     }
 
     /// What would be done.
-    pub fn look(&self) -> Result<Resized, ManageError> {
+    pub fn look(&self) -> Result<Resized, ArrayError> {
         let removed = match &self.whole {
             None => Outside::default(),
             Some(array) => self.store.find_outside(array, &self.grid).map_err(Arc::new)?,
@@ -113,16 +113,16 @@ impl Resize {
     }
 
     /// Resizes it and returns once that is safe.
-    pub fn run(mut self) -> Result<Resized, ManageError> {
+    pub fn run(mut self) -> Result<Resized, ArrayError> {
         let removable = self.whole.as_ref().filter(|array| !ShardStore::is_writable(array));
         if removable.is_some() && self.look()?.removed.chunks > 0 {
-            return Err(ManageError::ReadOnly(self.path));
+            return Err(ArrayError::ReadOnly(self.path));
         }
         if self.before != self.after {
             self.document["shape"] = json!(self.after);
             let content = Content::Memory(Arc::new(json::to_text(&self.document)));
             let name = Path::new(METADATA_FILE);
-            let replaced = replace_file(&*self.storage, name, &content);
+            let replaced = put_file(&*self.storage, name, &content);
             replaced.map_err(io_error(&self.path.join(name)))?;
         }
         let mut removed = Outside::default();

@@ -26,7 +26,7 @@ use crate::store::StoreError;
 
 /// Why an array cannot be made, resized or deleted.
 #[derive(Debug, thiserror::Error)]
-pub enum ManageError {
+pub enum ArrayError {
     /// Something is in its place.
     #[error("{} exists; --force replaces an array that is there", .0.display())]
     Exists(PathBuf),
@@ -100,8 +100,8 @@ pub enum ManageError {
     },
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ManageError + '_ {
-    |error| ManageError::Io { path: path.to_owned(), error }
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ArrayError + '_ {
+    |error| ArrayError::Io { path: path.to_owned(), error }
 }
 
 /// A directory that is to be made or to go away, by the one that holds it and its name.
@@ -113,7 +113,7 @@ struct Place {
 }
 
 impl Place {
-    fn of(path: &Path) -> Result<Self, ManageError> {
+    fn of(path: &Path) -> Result<Self, ArrayError> {
         if let Some(name) = path.file_name() {
             let parent = match path.parent() {
                 Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -126,7 +126,7 @@ impl Place {
             return match found {
                 Ok(parent) => Ok(Self { parent, name: name.to_owned() }),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    Err(ManageError::NoParent(parent.to_owned()))
+                    Err(ArrayError::NoParent(parent.to_owned()))
                 }
                 Err(error) => Err(io_error(parent)(error)),
             };
@@ -154,7 +154,7 @@ impl Place {
     }
 
     /// Returns once the names in the parent directory are safe.
-    fn sync(&self) -> Result<(), ManageError> {
+    fn sync(&self) -> Result<(), ArrayError> {
         File::open(&self.parent)
             .and_then(|parent| parent.sync_all())
             .map_err(io_error(&self.parent))
@@ -162,21 +162,21 @@ impl Place {
 }
 
 /// The metadata of a directory; None if it has none.
-fn document_in(directory: &Path) -> Result<Option<Value>, ManageError> {
+fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError> {
     let path = directory.join(METADATA_FILE);
     let text = match std::fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Ok(found) if found.len() > MAX_METADATA_BYTES => {
             let limit = MAX_METADATA_BYTES;
             let error = MetadataError::Limit { what: "bytes", limit };
-            return Err(ManageError::Metadata { path, error });
+            return Err(ArrayError::Metadata { path, error });
         }
         Ok(_) => std::fs::read(&path),
         Err(error) => Err(error),
     };
     let text = text.map_err(io_error(&path))?;
     let document = json::parse(&text);
-    document.map(Some).map_err(|error| ManageError::Metadata { path, error: error.into() })
+    document.map(Some).map_err(|error| ArrayError::Metadata { path, error: error.into() })
 }
 
 /// Whether a directory has metadata of Zarr v2 or of N5.

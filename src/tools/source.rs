@@ -1,0 +1,352 @@
+//! Opening a source: its arrays of every format, in the order of their paths.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::format::back::is_sharded;
+use crate::format::document::{Dialect, Shown, show};
+use crate::format::draft2022;
+use crate::format::error::MetadataError;
+use crate::format::metadata::NodeMetadata;
+use crate::format::sharding::ShardedArray;
+use crate::fs::{Foreign, Format, METADATA_FILE, NodeError, read_document};
+use crate::fs::{bloscpack_file, column, superchunks};
+use crate::store::journal::WORK_DIRECTORY;
+use crate::store::local::LocalStorage;
+use crate::store::storage::{FileKind, Storage};
+use crate::store::{Container, SIZES, ShardStore, SourceArray, StoreConfig};
+
+/// What commands work on: a directory, or a file that is an array by itself.
+pub struct Source {
+    /// As the user called it.
+    pub name: PathBuf,
+    /// Its files.
+    pub storage: Arc<dyn Storage>,
+    /// Its shards.
+    pub store: ShardStore,
+    /// What is in it, in the order of the paths.
+    pub nodes: Vec<Node>,
+}
+
+/// A node of a source.
+#[derive(Debug)]
+pub enum Node {
+    /// A group: its directory, from the source's root.
+    Group(PathBuf),
+    /// An array.
+    Array(Box<Array>),
+    /// A node whose metadata cannot be used: its directory, and why.
+    Bad(PathBuf, NodeError),
+    /// A directory with a journal of a mount, and no array of Zarr.
+    Journal(PathBuf),
+}
+
+impl Node {
+    /// Its directory, from the source's root.
+    pub fn directory(&self) -> &Path {
+        match self {
+            Self::Group(directory) | Self::Bad(directory, _) | Self::Journal(directory) => {
+                directory
+            }
+            Self::Array(array) => &array.source.path,
+        }
+    }
+}
+
+/// An array of a source.
+#[derive(Debug)]
+pub struct Array {
+    /// Where its chunks are.
+    pub source: SourceArray,
+    /// What it is stored as.
+    pub format: Format,
+    /// Its document, from the source's root, and what is in it, where it has one.
+    pub document: Option<(PathBuf, Value)>,
+    /// Its metadata as of Zarr v3; None of one that is not sharded, or has no such form.
+    pub sharded: Option<Value>,
+    /// Metadata of the equivalent unsharded array as of Zarr v3; None if it has no such form.
+    pub twin: Option<Value>,
+}
+
+/// Why a source cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be read.
+    #[error("{}: {error}", .path.display())]
+    Io {
+        /// The source, or what is in it.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: std::io::Error,
+    },
+    /// There is nothing in it that shardfs knows.
+    #[error("{}: neither an array nor a hierarchy of arrays: there is no metadata in it", .0.display())]
+    NoNode(PathBuf),
+}
+
+/// How a source is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenConfig {
+    /// Level of nested sharding whose chunks are meant, 1 the outermost; None the innermost.
+    pub level: Option<usize>,
+    /// What the source is taken for; by what is in it if not given.
+    pub format: Option<Format>,
+}
+
+impl Source {
+    /// Opens a directory or a file.
+    pub fn open(path: &Path, config: OpenConfig) -> Result<Self, OpenError> {
+        let failed = |error| OpenError::Io { path: path.to_owned(), error };
+        let whole = path.canonicalize().map_err(failed)?;
+        let (root, file) = match (whole.parent(), whole.file_name()) {
+            (Some(directory), Some(name)) if whole.is_file() => (directory, Some(name)),
+            _ => (whole.as_path(), None),
+        };
+        let storage = LocalStorage::open_root(root, Arc::default()).map_err(failed)?;
+        let storage: Arc<dyn Storage> = Arc::new(storage);
+        let mut walk = Walk { storage: &*storage, config, nodes: Vec::new() };
+        match file {
+            Some(name) => walk.bloscpack(Path::new(name)),
+            None => walk.walk(PathBuf::new()).map_err(|(below, error)| {
+                let path = path.join(below);
+                OpenError::Io { path, error }
+            })?,
+        }
+        let nodes = walk.nodes;
+        if nodes.is_empty() {
+            return Err(OpenError::NoNode(path.to_owned()));
+        }
+        let store = ShardStore::new(Arc::clone(&storage), StoreConfig::default(), Arc::default());
+        Ok(Self { name: path.to_owned(), storage, store, nodes })
+    }
+
+    /// Its arrays, those that can be used.
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.nodes.iter().filter_map(|node| match node {
+            Node::Array(array) => Some(&**array),
+            _ => None,
+        })
+    }
+
+    /// Nodes whose metadata cannot be used, by their directories.
+    pub fn bad_nodes(&self) -> impl Iterator<Item = (&Path, &NodeError)> {
+        self.nodes.iter().filter_map(|node| match node {
+            Node::Bad(directory, error) => Some((directory.as_path(), error)),
+            _ => None,
+        })
+    }
+}
+
+impl Array {
+    /// Whether each chunk is a file of its own already.
+    pub fn is_unsharded(&self) -> bool {
+        self.source.container == Container::Chunks
+    }
+}
+
+/// A walk through a source.
+struct Walk<'a> {
+    storage: &'a dyn Storage,
+    config: OpenConfig,
+    nodes: Vec<Node>,
+}
+
+/// Where the source failed, and how.
+type Failed = (PathBuf, std::io::Error);
+
+impl Walk<'_> {
+    fn may_be(&self, format: Format) -> bool {
+        self.config.format.is_none_or(|wanted| wanted == format)
+    }
+
+    fn add(&mut self, directory: PathBuf, found: Result<Option<Array>, NodeError>) {
+        match found {
+            Ok(Some(mut array)) => {
+                array.source.id = self.nodes.len() as u64;
+                self.nodes.push(Node::Array(Box::new(array)));
+            }
+            Ok(None) => (),
+            Err(error) => self.nodes.push(Node::Bad(directory, error)),
+        }
+    }
+
+    fn bloscpack(&mut self, name: &Path) {
+        let found = self
+            .storage
+            .stat(name)
+            .map_err(NodeError::from)
+            .and_then(|stat| bloscpack_file(self.storage, name.as_os_str(), &stat, false))
+            .map(|found| Some(foreign(Path::new(""), found, Format::Bloscpack)));
+        self.add(PathBuf::new(), found);
+    }
+
+    /// Below an array there are chunks only.
+    fn walk(&mut self, directory: PathBuf) -> Result<(), Failed> {
+        let path = directory.join(METADATA_FILE);
+        if self.storage.lstat(&path).is_ok() {
+            match read_document(self.storage, &path) {
+                Ok(document) => match NodeMetadata::parse(&document) {
+                    _ if draft2022::is_hierarchy(&document).unwrap_or(false) => {
+                        return self.walk_draft(&directory);
+                    }
+                    Ok(NodeMetadata::Group) => self.nodes.push(Node::Group(directory.clone())),
+                    Ok(NodeMetadata::Array(_)) => {
+                        let array = self.zarr3(&directory, path, document);
+                        self.add(directory, array.map(Some));
+                        return Ok(());
+                    }
+                    Err(error) => {
+                        let is_array = document.get("node_type").is_some_and(|it| it == "array");
+                        self.nodes.push(Node::Bad(directory.clone(), error.into()));
+                        if is_array {
+                            return Ok(());
+                        }
+                    }
+                },
+                Err(error) => self.nodes.push(Node::Bad(directory.clone(), error)),
+            }
+        } else if self.superchunks(&directory) {
+            return Ok(());
+        }
+        self.walk_below(&directory)
+    }
+
+    fn walk_below(&mut self, directory: &Path) -> Result<(), Failed> {
+        let mut below = Vec::new();
+        self.each_entry(directory, &mut |path, kind| {
+            if kind == Some(FileKind::Directory) {
+                below.push(path);
+            }
+        })?;
+        below.sort();
+        for path in below {
+            if path.ends_with(WORK_DIRECTORY) {
+                self.nodes.push(Node::Journal(directory.to_owned()));
+            } else {
+                self.walk(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A hierarchy of the draft of 2022: its arrays' documents stand together.
+    fn walk_draft(&mut self, hierarchy: &Path) -> Result<(), Failed> {
+        let mut directories = vec![draft2022::metadata_directory(hierarchy)];
+        let mut documents = Vec::new();
+        while let Some(directory) = directories.pop() {
+            self.each_entry(&directory, &mut |path, kind| {
+                if kind == Some(FileKind::Directory) {
+                    directories.push(path);
+                } else if let Some(data) = draft2022::data_of(hierarchy, &path) {
+                    documents.push((data, path));
+                }
+            })?;
+        }
+        documents.sort();
+        self.nodes.push(Node::Group(hierarchy.to_owned()));
+        for (data, path) in documents {
+            let array = read_document(self.storage, &path)
+                .and_then(|document| draft(&data, path, document, self.config.level));
+            self.add(data, array.map(Some));
+        }
+        Ok(())
+    }
+
+    /// Whether there is a BLZ or bcolz array, or a column of a table, in a directory.
+    fn superchunks(&mut self, directory: &Path) -> bool {
+        if !self.may_be(Format::Blz) {
+            return false;
+        }
+        let found = if self.storage.stat(&directory.join(SIZES)).is_ok() {
+            match superchunks(self.storage, directory, false) {
+                // A table: its columns are below.
+                Ok(None) => return false,
+                found => found,
+            }
+        } else {
+            match column(self.storage, directory) {
+                Some((_, found)) => found.map(Some),
+                None => return false,
+            }
+        };
+        let array = found.map(|found| found.map(|found| foreign(directory, found, Format::Blz)));
+        self.add(directory.to_owned(), array);
+        true
+    }
+
+    fn zarr3(&self, directory: &Path, path: PathBuf, document: Value) -> Result<Array, NodeError> {
+        let (layout, container, twin) = shards(&document, self.config.level)?;
+        let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
+        let sharded = is_sharded(&document).then(|| document.clone());
+        let document = Some((path, document));
+        Ok(Array { source, format: Format::Zarr, document, sharded, twin: Some(twin) })
+    }
+
+    fn each_entry(
+        &self,
+        directory: &Path,
+        act: &mut dyn FnMut(PathBuf, Option<FileKind>),
+    ) -> Result<(), Failed> {
+        let visit = &mut |item: crate::store::storage::DirItem<'_>| {
+            let path = directory.join(item.name);
+            // Not every filesystem tells it with the name.
+            let kind = item.kind.or_else(|| Some(self.storage.lstat(&path).ok()?.kind));
+            act(path, kind);
+            ControlFlow::Continue(())
+        };
+        let listed = self.storage.list(directory, 0, visit);
+        listed.map_err(|error| (directory.to_owned(), error))
+    }
+}
+
+/// The layout of an array of Zarr v3, what its files are, and its unsharded twin.
+fn shards(
+    document: &Value,
+    level: Option<usize>,
+) -> Result<(ShardedArray, Container, Value), MetadataError> {
+    match show(document.clone(), level, Dialect::V3)? {
+        Shown::Array(layout, twin) => Ok((*layout, Container::Shards, twin)),
+        Shown::AsStored | Shown::Group(_) => match NodeMetadata::parse(document)? {
+            NodeMetadata::Array(chain) => {
+                let layout = ShardedArray::unsharded(document, chain)?;
+                Ok((layout, Container::Chunks, document.clone()))
+            }
+            NodeMetadata::Group => Err(MetadataError::Missing("codecs")),
+        },
+    }
+}
+
+/// An array of the draft of 2022 whose data is in a directory.
+fn draft(
+    directory: &Path,
+    path: PathBuf,
+    document: Value,
+    level: Option<usize>,
+) -> Result<Array, NodeError> {
+    let keys = draft2022::keys(&document)?;
+    let is_sharded = is_sharded(&document);
+    let layout = draft2022::parse(&document)?;
+    // Its data type or compressor may have no name in Zarr v3.
+    let sharded = draft2022::to_zarr3(&document).ok();
+    let twin = sharded.as_ref().map(|sharded| shards(sharded, level)).transpose()?;
+    let (container, layout, twin) = match (twin, layout) {
+        (Some((layout, container, twin)), _) => (container, layout, Some(twin)),
+        (None, Some(layout)) if is_sharded => (Container::Shards, layout, None),
+        (None, _) => return Err(MetadataError::Missing("data_type of Zarr v3").into()),
+    };
+    let layout = ShardedArray { keys, ..layout };
+    let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
+    let (format, document) = (Format::Draft2022, Some((path, document)));
+    Ok(Array { source, format, document, sharded: sharded.filter(|_| is_sharded), twin })
+}
+
+fn foreign(directory: &Path, found: Foreign, format: Format) -> Array {
+    let Foreign { array, container, .. } = found;
+    let path = directory.to_owned();
+    let source = SourceArray { id: 0, path, layout: array.layout, container };
+    Array { source, format, document: None, sharded: None, twin: array.metadata }
+}
