@@ -23,22 +23,23 @@ use crate::format::sample;
 use crate::tools::array::{Destination, consolidated_above, create};
 
 const AFTER_HELP: &str = "\
-Shapes are chosen by TensorStore's rule, so both make the same array of the same wishes. What is not given is
-found: inner chunks and shards of about 1048576 elements each, as near to cubes as --aspect says; inner chunks
-divide shards. In --chunk and --shard -1 is the array's whole extent and 0 leaves the choice. Where the two
-do not go together, what is soft gives way, and two hard ones are an error. -1 is always soft. Equal
-shapes of inner chunk and shard make an array without shards.
+Shapes are chosen by TensorStore's rule, so both make the same array of the same wishes. What is not \
+given is found: inner chunks and shards of about 1048576 elements each, as near to cubes as --aspect \
+says; inner chunks divide shards. In --chunk and --shard -1 is the array's whole extent, and 0 leaves \
+the choice. Where the two do not go together, what is soft gives way, and two hard ones are an error; \
+-1 is always soft. Equal shapes of inner chunk and shard make an array without shards.
 
-Codecs: zstd, zstd:3, gzip:5, blosc:lz4:5:shuffle, crc32c, or a JSON object. The codec bytes, little-endian, is
-added where it belongs. Without --codec chunks are stored as they are, as TensorStore does it: nobody can read
-compressed chunks who does not know the codec. zarr-python's own choice is --codec zstd.
+Codecs: zstd, zstd:3, gzip:5, blosc:lz4:5:shuffle, crc32c, or a JSON object. The codec bytes, \
+little-endian, is added where it belongs. Without --codec chunks are stored as they are, as by \
+TensorStore: their readers need to know no codec. zarr-python's own choice is --codec zstd.
 
 Examples:
   shardfs create volume.zarr --shape 1000,2000,3000 --dtype uint16 --codec zstd \\
       --chunk 64,64,64 --shard 512,512,512
   shardfs create --dry-run volume.zarr --shape 1000,2000,3000 --dtype float32 \\
       --read-elements 32768 --write-elements 100000000 --aspect 1,2,2
-  shardfs create table.zarr --shape 1000000,12 --dtype float64 --chunk 1000,-1 --soft-shard 100000,12
+  shardfs create table.zarr --shape 1000000,12 --dtype float64 \\
+      --chunk 1000,-1 --soft-shard 100000,12
   shardfs create times.zarr --shape 365 --fill NaT \\
       --dtype '{\"name\": \"numpy.datetime64\", \"configuration\": {\"unit\": \"D\", \"scale_factor\": 1}}'
   shardfs create --sample sample.zarr      a small array with something in it, to try shardfs on";

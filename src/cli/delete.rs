@@ -14,8 +14,8 @@ use crate::mount::{Use, uses_of};
 use crate::tools::array::{Deletion, Kind, consolidated_above};
 
 const AFTER_HELP: &str = "\
-What is deleted is renamed first, to a hidden name beside it: nobody sees a part of it. If the command is
-interrupted, the same command again removes what is left. Nothing is asked, as by rm -r.
+What is deleted is renamed first, to a hidden name beside it: nobody sees a part of it. If the command \
+is interrupted, the same command again removes what is left. Nothing is asked, as by rm -r.
 
 Examples:
   shardfs delete volume.zarr

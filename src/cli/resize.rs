@@ -12,11 +12,11 @@ use crate::format::json::to_text;
 use crate::tools::array::{Resize, Resized, consolidated_above};
 
 const AFTER_HELP: &str = "\
-Where every extent grows or stays, only the metadata changes: what is new reads as the fill value. Where one
-becomes less, inner chunks that lie outside are removed, and shards of which nothing is left. A chunk across
-the new edge stays as it is, with what it holds beyond. The metadata changes first; if the command is
-interrupted then, the same command again removes the rest. Mounts may go on: they see the change
-within a second.
+Where every extent grows or stays, only the metadata changes: what is new reads as the fill value. \
+Where one becomes less, inner chunks that lie outside are removed, and shards of which nothing is left. \
+A chunk across the new edge stays as it is, with what it holds beyond. The metadata changes first; if \
+the command is interrupted then, the same command again removes the rest. Mounts may go on: they see \
+the change within a second.
 
 Examples:
   shardfs resize volume.zarr --shape 1000,2000,4000
