@@ -88,9 +88,9 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     }
     let report = Report { job, plan: &plan, copied: &copied, others, is_resumed };
     if args.json {
-        report.print_json()
+        report.print_json();
     } else {
-        report.print()
+        report.print();
     }
     for (path, error) in &plan.left_out {
         eprintln!("shardfs: {}: left out: {error}", shown(path));

@@ -2,7 +2,9 @@
 
 mod copy;
 mod create;
+mod delete;
 mod exit;
+mod list;
 mod logging;
 mod mount;
 mod options;
@@ -10,6 +12,7 @@ mod pack;
 mod progress;
 mod recover;
 mod repack;
+mod resize;
 mod size;
 mod sync;
 mod umount;
@@ -49,7 +52,9 @@ enum Command {
     Umount(umount::Args),
     Sync(sync::Args),
     Recover(recover::Args),
-    Create(create::Args),
+    Create(Box<create::Args>),
+    Resize(resize::Args),
+    Delete(delete::Args),
     Pack(pack::Args),
     Repack(repack::Args),
     Unpack(unpack::Args),
@@ -72,6 +77,8 @@ pub fn run() -> ExitCode {
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
+            Command::Resize(args) => resize::run(&args),
+            Command::Delete(args) => delete::run(&args),
             Command::Pack(args) => pack::run(&args),
             Command::Repack(args) => repack::run(&args),
             Command::Unpack(args) => unpack::run(&args),

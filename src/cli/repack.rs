@@ -94,9 +94,9 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     }
     drop(progress);
     if args.copy.is_json() {
-        print_json(args, &results)
+        print_json(args, &results);
     } else {
-        print(&results)
+        print(&results);
     }
     let bad = source.bad_nodes().map(|(path, error)| format!("{}: {error}", shown(path)));
     let damaged = results.iter().flat_map(|(_, done)| done.damaged.iter().cloned());

@@ -297,6 +297,16 @@ impl StorageFile for LocalFile {
     }
 }
 
+/// Takes the lock of a file that the storage locks, unless somebody else holds it; whether it was
+/// taken. It is given back when the file is closed.
+pub fn try_lock(file: &std::fs::File) -> io::Result<bool> {
+    match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
+        Ok(_) => Ok(true),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 #[allow(clippy::cast_possible_truncation, reason = "small constants of the kernel's interface")]
 fn whole_file(kind: i32) -> libc::flock {
     libc::flock {
