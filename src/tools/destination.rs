@@ -19,8 +19,10 @@ use serde_json::Value;
 
 use crate::format::json;
 use crate::fs::METADATA_FILE;
+use crate::store::content::Content;
 use crate::store::journal::WORK_DIRECTORY;
 use crate::store::local::LocalStorage;
+use crate::store::put::put_file;
 use crate::store::storage::{Storage, StorageFile};
 
 /// Name of the note of what is being made.
@@ -148,15 +150,11 @@ impl Destination {
 
     /// Writes the document at a path, for it to be seen at once and safe.
     pub fn put_document(&self, path: &Path, document: &Value) -> Result<(), DestinationError> {
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".shardfs-new");
-        let temporary = PathBuf::from(temporary);
         let put = || {
-            let file = self.create_anew(&temporary)?;
-            file.write_at(&json::to_text(document), 0)?;
-            file.sync()?;
-            self.storage.rename(&temporary, path)?;
-            self.storage.sync_directory(path.parent().unwrap_or(Path::new("")))
+            let parent = path.parent().unwrap_or(Path::new(""));
+            fs::create_dir_all(self.root.join(parent))?;
+            let content = Content::Memory(Arc::new(json::to_text(document)));
+            put_file(&*self.storage, path, &content)
         };
         put().map_err(self.failed(path))
     }
