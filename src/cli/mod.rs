@@ -7,6 +7,7 @@ mod mount;
 mod options;
 mod progress;
 mod recover;
+mod refs;
 mod size;
 mod sync;
 mod umount;
@@ -45,6 +46,7 @@ enum Command {
     Sync(sync::Args),
     Recover(recover::Args),
     Create(create::Args),
+    Refs(refs::Args),
 }
 
 /// Runs the command line of this process.
@@ -64,6 +66,7 @@ pub fn run() -> ExitCode {
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
+            Command::Refs(args) => refs::run(&args),
         })
     };
     match done {

@@ -9,4 +9,5 @@
 //! ```
 
 pub mod parallel;
+pub mod refs;
 pub mod source;

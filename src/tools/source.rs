@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::format::back::is_sharded;
 use crate::format::codec::parse_chain;
@@ -156,7 +156,14 @@ impl Source {
             let zattrs = document_at(storage, &directory.join(ZATTRS))?;
             return Ok(zarr2::group_to_zarr3(&zgroup, zattrs.as_ref())?);
         }
-        Ok(serde_json::json!({"zarr_format": 3, "node_type": "group", "attributes": {}}))
+        let mut attributes = Value::Object(Map::new());
+        for path in draft2022::group_documents(directory) {
+            if let Some(mut document) = document_at(storage, &path)? {
+                attributes = document["attributes"].take();
+                break;
+            }
+        }
+        Ok(json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}))
     }
 
     /// Its arrays, those that can be used.
