@@ -1,8 +1,10 @@
 //! The command line: one file for each subcommand, options turned into configuration.
 
+mod completions;
 mod create;
 mod exit;
 mod logging;
+mod man;
 mod mount;
 mod options;
 mod progress;
@@ -47,6 +49,8 @@ enum Command {
     Recover(recover::Args),
     Create(create::Args),
     Refs(refs::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Runs the command line of this process.
@@ -67,6 +71,8 @@ pub fn run() -> ExitCode {
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
             Command::Refs(args) => refs::run(&args),
+            Command::Completions(args) => completions::run(&args),
+            Command::Man(args) => man::run(&args),
         })
     };
     match done {

@@ -52,7 +52,8 @@ pub(super) struct Args {
     #[arg(long)]
     zarr2: bool,
     /// Version of the form: 1, or 0, which repeats the URL in every reference
-    #[arg(long, value_name = "N", default_value = "1", value_parser = ["0", "1"])]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = ["0", "1"],
+        hide_possible_values = true)]
     json_version: String,
     /// Put chunks of at most so many bytes into the references themselves. Chunks of shards that are
     /// compressed as a whole can be had in no other way

@@ -258,6 +258,6 @@ mod tests {
         };
         assert_eq!(all(&[1, 4], &[3, 6]), [[1, 4], [1, 5], [2, 4], [2, 5]]);
         assert_eq!(all(&[1, 6], &[3, 6]), Vec::<Vec<u64>>::new());
-        assert_eq!(all(&[], &[]), [[]; 1]);
+        assert_eq!(all(&[], &[]), [Vec::<u64>::new()]);
     }
 }
