@@ -124,7 +124,8 @@ enum Thing<'a> {
     Shard(&'a ArrayRefs<'a>, Coords),
 }
 
-/// Writes references to `out`, tells what cannot be referred to, and how many chunks were done. After
+/// Writes references to `out`, tells what cannot be referred to (no more than a hundred of a shard), and
+/// how many chunks were done. After
 /// the first problem nothing more is written unless [`Config::skips`]: what is there then is no valid
 /// JSON.
 pub fn write(
@@ -151,8 +152,8 @@ pub fn write(
         out.write_all(&urls.head()).map_err(RefsError::Write)?;
     }
     let take = |part: Part| {
-        part.problems.iter().for_each(&mut *problem);
-        summary.problems += part.problems.len() as u64;
+        part.problems.first.iter().for_each(&mut *problem);
+        summary.problems += part.problems.count;
         summary.chunks += part.chunks;
         done(part.chunks);
         if goes_on(summary.problems) { copy(part.text, out) } else { Ok(()) }

@@ -156,10 +156,10 @@ impl Source {
             let zattrs = document_at(storage, &directory.join(ZATTRS))?;
             return Ok(zarr2::group_to_zarr3(&zgroup, zattrs.as_ref())?);
         }
-        let mut attributes = Value::Object(Map::new());
+        let mut attributes = Map::new();
         for path in draft2022::group_documents(directory) {
-            if let Some(mut document) = document_at(storage, &path)? {
-                attributes = document["attributes"].take();
+            if let Some(document) = document_at(storage, &path)? {
+                attributes = document["attributes"].as_object().cloned().unwrap_or_default();
                 break;
             }
         }

@@ -14,6 +14,9 @@ use crate::store::entries::{Place, Span};
 use crate::store::storage::Stat;
 use crate::store::{Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray, StoreError};
 
+/// Problems of a shard that are told one by one.
+const KEPT_PROBLEMS: usize = 100;
+
 /// An array to whose chunks is referred.
 pub struct ArrayRefs<'a> {
     /// Where its chunks are.
@@ -39,12 +42,31 @@ pub struct Part {
     /// How many chunks it has.
     pub chunks: u64,
     /// What cannot be referred to.
-    pub problems: Vec<Problem>,
+    pub problems: Problems,
+}
+
+/// What cannot be referred to: the first of it, and how much more there is. All chunks of a shard can
+/// be among it.
+#[derive(Default)]
+pub struct Problems {
+    /// The first ones.
+    pub first: Vec<Problem>,
+    /// All of them.
+    pub count: u64,
+}
+
+impl Problems {
+    fn add(&mut self, problem: Problem) {
+        self.count += 1;
+        if self.first.len() < KEPT_PROBLEMS {
+            self.first.push(problem);
+        }
+    }
 }
 
 impl Part {
     pub fn new(kept: usize) -> Self {
-        Self { text: SpooledTempFile::new(kept), chunks: 0, problems: Vec::new() }
+        Self { text: SpooledTempFile::new(kept), chunks: 0, problems: Problems::default() }
     }
 }
 
@@ -56,7 +78,7 @@ struct Shard<'a, 'b> {
     url: String,
     text: BufWriter<&'b mut SpooledTempFile>,
     chunks: u64,
-    problems: &'b mut Vec<Problem>,
+    problems: &'b mut Problems,
 }
 
 /// An error of the temporary file, or of a visit.
@@ -149,7 +171,7 @@ impl Shard<'_, '_> {
             Body::InMemory { .. } => {
                 let (shard, key) =
                     (array.shard_path(self.coords), self.refs.keys.chunk_key(coords));
-                self.problems.push(Problem::NotInFile { shard, key, nbytes });
+                self.problems.add(Problem::NotInFile { shard, key, nbytes });
                 self.empty(coords)?;
             }
         }
@@ -177,7 +199,7 @@ impl Shard<'_, '_> {
         extents: &[u64],
         error: StoreError,
     ) -> Result<(), Failed> {
-        self.problems.push(error.into());
+        self.problems.add(error.into());
         if !self.refs.config.skips {
             return Ok(());
         }
