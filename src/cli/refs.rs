@@ -74,11 +74,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if to_stdout {
         let mut out = BufWriter::new(io::stdout().lock());
         let done = write(&source, &config, &mut out, &mut |_| ());
-        return done.and_then(|summary| check(args, summary)).map_err(|failure| match failure {
-            // Nobody reads on.
-            Written::Pipe => Failure::Found(String::new()),
-            Written::Failed(failure) => failure,
-        });
+        return match done.and_then(|summary| check(args, summary)) {
+            // Whoever reads has enough.
+            Ok(()) | Err(Written::Pipe) => Ok(()),
+            Err(Written::Failed(failure)) => Err(failure),
+        };
     }
     let progress = Progress::new(Unit::Things("chunks"), None);
     let directory = args.output.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -183,8 +183,11 @@ fn check(args: &Args, summary: Summary) -> Result<(), Written> {
     match summary.problems {
         0 => Ok(()),
         problems => {
-            let what = if args.skip_damaged { "left out" } else { "nothing was written" };
-            let text = format!("{problems} things cannot be referred to: {what}");
+            let what = match args.skip_damaged {
+                true => "chunks that cannot be read are empty files, which readers refuse",
+                false => "nothing was written",
+            };
+            let text = format!("problems: {problems}; {what}");
             Err(Written::Failed(Failure::Found(text)))
         }
     }

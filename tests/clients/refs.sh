@@ -109,13 +109,13 @@ truncate -s -1 "$TMP/bad.zarr/c/1/0"
 damage_is_no_fill_value() {
     expect_exit 1 refs "$TMP/bad.zarr" -o "$TMP/bad.json" >"$TMP/said"
     grep 'shard c/1/0: ' "$TMP/said"
-    grep '1 things cannot be referred to: nothing was written' "$TMP/said"
+    grep 'problems: 1; nothing was written' "$TMP/said"
     [[ ! -e $TMP/bad.json ]]
     # What goes to stdout is no valid JSON.
     refs "$TMP/bad.zarr" >"$TMP/cut.json" 2>"$TMP/said" && return 1
     fails_with "" python3 -m json.tool "$TMP/cut.json"
     expect_exit 1 refs "$TMP/bad.zarr" -o "$TMP/bad.json" --skip-damaged >"$TMP/said"
-    grep '1 things cannot be referred to: left out' "$TMP/said"
+    grep 'problems: 1; chunks that cannot be read are empty files' "$TMP/said"
     python3 -m json.tool "$TMP/bad.json" | grep -c '"c/[4-7]/0": ""' | grep -qx 4
 }
 check "what cannot be read is told, and an empty file if the rest is written" damage_is_no_fill_value
