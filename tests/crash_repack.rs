@@ -15,13 +15,12 @@ use power::disk::{Disk, is_lock};
 use power::{ARRAY, Case, Chunks, Rng, apply, read, stage, store};
 use shardfs::format::order::ChunkOrder;
 use shardfs::format::plan::Policy;
-use shardfs::fs::Format;
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::recover::recover;
 use shardfs::store::{Container, SourceArray};
 use shardfs::tools::repack::{How, RepackError, Repacked, repack};
 use shardfs::tools::shard_file::Packing;
-use shardfs::tools::source::{Array, Node, Source};
+use shardfs::tools::source::{Array, ArrayFormat, Node, Source};
 use support::places;
 
 fn cases() -> Vec<Case> {
@@ -35,8 +34,13 @@ fn source(case: &Case, storage: &Arc<MemoryStorage>) -> Source {
     let SourceArray { id, path, layout, .. } = &case.array;
     let (layout, container) = (layout.clone(), Container::Shards);
     let array = SourceArray { id: *id, path: path.clone(), layout, container };
-    let array =
-        Array { source: array, format: Format::Zarr, document: None, sharded: None, twin: None };
+    let array = Array {
+        source: array,
+        format: ArrayFormat::Zarr3,
+        document: None,
+        sharded: None,
+        twin: None,
+    };
     Source {
         name: ARRAY.into(),
         storage: storage.clone(),

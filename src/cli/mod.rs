@@ -1,16 +1,19 @@
 //! The command line: one file for each subcommand, options turned into configuration.
 
+mod completions;
 mod copy;
 mod create;
 mod delete;
 mod exit;
 mod list;
 mod logging;
+mod man;
 mod mount;
 mod options;
 mod pack;
 mod progress;
 mod recover;
+mod refs;
 mod repack;
 mod resize;
 mod size;
@@ -58,6 +61,9 @@ enum Command {
     Pack(pack::Args),
     Repack(repack::Args),
     Unpack(unpack::Args),
+    Refs(refs::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Runs the command line of this process.
@@ -82,6 +88,9 @@ pub fn run() -> ExitCode {
             Command::Pack(args) => pack::run(&args),
             Command::Repack(args) => repack::run(&args),
             Command::Unpack(args) => unpack::run(&args),
+            Command::Refs(args) => refs::run(&args),
+            Command::Completions(args) => completions::run(&args),
+            Command::Man(args) => man::run(&args),
         })
     };
     match done {

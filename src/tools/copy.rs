@@ -14,12 +14,12 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::destination::{Destination, DestinationError};
 use super::digest::ContentDigest;
 use super::shard_file::{PIECE_BYTES, Packing};
-use super::source::{Array, Node, Source};
+use super::source::{Array, ArrayFormat, Node, Source};
 use super::transfer::{Report, Transfer, TransferError};
 use crate::format::after::trailing_checksums;
 use crate::format::codec::parse_chain;
@@ -27,10 +27,13 @@ use crate::format::error::MetadataError;
 use crate::format::index::IndexLocation;
 use crate::format::reshard::{Resharding, reshard, shard};
 use crate::format::sharding::{ShardedArray, parse_document};
-use crate::fs::{Format, METADATA_FILE, NodeError, read_document, shown};
+use crate::fs::{METADATA_FILE, NodeError, shown};
 use crate::store::journal::{WORK_DIRECTORY, pending};
 use crate::store::storage::FileKind;
 use crate::store::{Container, SourceArray};
+
+/// Names of metadata documents.
+const DOCUMENTS: [&str; 5] = [METADATA_FILE, ".zarray", ".zattrs", ".zgroup", ".zmetadata"];
 
 /// What becomes of the arrays.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,19 +215,9 @@ impl<'a> Plan<'a> {
         if self.arrays.iter().any(|array| array.path == path) {
             return Ok(());
         }
-        let document = read_document(&*self.source.storage, &path.join(METADATA_FILE));
-        let mut document = match document {
-            Ok(document) if document.get("node_type").is_some_and(|kind| kind == "group") => {
-                document
-            }
-            Ok(_) => json!({"zarr_format": 3, "node_type": "group", "attributes": {}}),
-            Err(NodeError::Io(error)) => {
-                return Err(CopyError::Io { path: path.to_owned(), error });
-            }
-            Err(error) => {
-                return Err(CopyError::Bad { path: path.to_owned(), error: error.to_string() });
-            }
-        };
+        let bad =
+            |error: NodeError| CopyError::Bad { path: path.to_owned(), error: error.to_string() };
+        let mut document = self.source.group(path).map_err(bad)?;
         let nodes = document.get_mut("consolidated_metadata").and_then(|it| it.get_mut("metadata"));
         if let Some(Value::Object(nodes)) = nodes {
             for (below, node) in nodes.iter_mut() {
@@ -268,9 +261,12 @@ impl<'a> Plan<'a> {
         Ok(destination.finish()?)
     }
 
-    /// Copies the files that are neither chunks nor metadata, of a source of Zarr v3.
+    /// Copies the files that are neither chunks nor metadata, of a source of Zarr v3 or v2.
     pub fn copy_others(&self, destination: &Destination) -> Result<u64, CopyError> {
-        if self.arrays.iter().any(|array| array.array.format != Format::Zarr) {
+        let is_zarr = |array: &Planned<'_>| {
+            matches!(array.array.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2)
+        };
+        if !self.arrays.iter().all(is_zarr) {
             return Ok(0);
         }
         let (mut copied, mut directories) = (0, vec![PathBuf::new()]);
@@ -279,7 +275,7 @@ impl<'a> Plan<'a> {
             let mut files = Vec::new();
             let visit = &mut |item: crate::store::storage::DirItem<'_>| {
                 let path = directory.join(item.name);
-                let is_own = item.name == METADATA_FILE
+                let is_own = DOCUMENTS.iter().any(|name| item.name == *name)
                     || item.name == WORK_DIRECTORY
                     || array.is_some_and(|array| array.claims(item.name.to_str()));
                 match item.kind.or_else(|| Some(self.source.storage.lstat(&path).ok()?.kind)) {
@@ -402,9 +398,9 @@ fn whole_shape(shape: &[i64], array: &Array) -> Vec<u64> {
 }
 
 /// The directory of an array in the copy. In the draft of 2022 the data is apart from the metadata.
-fn path_in_copy(path: &Path, format: Format) -> PathBuf {
+fn path_in_copy(path: &Path, format: ArrayFormat) -> PathBuf {
     const DRAFT_DATA: &str = "data/root";
-    if format != Format::Draft2022 {
+    if format != ArrayFormat::Draft2022 {
         return path.to_owned();
     }
     let above = path.ancestors().find(|above| above.ends_with(DRAFT_DATA));

@@ -13,6 +13,7 @@ pub mod copy;
 pub mod destination;
 pub mod digest;
 pub mod parallel;
+pub mod refs;
 pub mod repack;
 pub mod shard_file;
 pub mod source;
