@@ -1,11 +1,12 @@
 //! Putting a shard that was made beside the array into the place of the one that is there.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::error::StoreError;
 use super::io_error;
-use super::journal::Journal;
-use super::lock::ShardLock;
+use super::journal::{Journal, WORK_DIRECTORY};
+use super::lock::{ShardLock, note_locks};
 use super::shard::ShardId;
 use super::storage::Stat;
 use super::{ShardStore, SourceArray};
@@ -27,6 +28,11 @@ impl ShardStore {
         if journal.found().is_some() {
             return Err(StoreError::Poisoned { shard: path });
         }
+        // If this process is killed, somebody must find its lock.
+        let work = array.path.join(WORK_DIRECTORY);
+        let key = array.shard_name(coords).into_os_string();
+        let noted = note_locks(&*self.storage, &work, std::iter::once(key.as_bytes()));
+        noted.map_err(io_error(&work))?;
         {
             let gone = || Err(std::io::ErrorKind::NotFound.into());
             let _lock = ShardLock::take(&*self.storage, &path, &gone)?;

@@ -28,6 +28,7 @@ use crate::format::order::Positions;
 use crate::format::sharding::ShardedArray;
 use crate::store::journal::Journal;
 use crate::store::new_shards::NewShards;
+use crate::store::recover::recover;
 use crate::store::storage::{Stat, StorageFile};
 use crate::store::{
     Body, Chunk, Container, Freshness, LoadedShard, ShardStore, SourceArray, StoreConfig,
@@ -109,6 +110,8 @@ pub fn repack(
         return Err(RepackError::Compressed);
     }
     let array = &array.source;
+    // What was interrupted before comes first.
+    recover(&*source.storage, &array.path)?;
     let place = NewShards::lock(&*source.storage, array)?;
     let mut all = Repacked::default();
     let find = |give: &mut Give<'_, Coords>| {
