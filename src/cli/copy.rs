@@ -68,7 +68,7 @@ pub(super) struct Job<'a> {
 
 /// Makes a copy, or goes on with one.
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
-    let config = OpenConfig { level: job.level, format: None };
+    let config = OpenConfig { level: job.level, pad_edge: true, ..OpenConfig::default() };
     let source = Source::open(job.source, config)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };
     let plan = Plan::new(&source, &job.shape, args.skip_damaged).map_err(named)?;

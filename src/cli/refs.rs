@@ -69,7 +69,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !to_stdout && !args.force && args.output.symlink_metadata().is_ok() {
         return Err(exists(&args.output));
     }
-    let source = Source::open(&args.source, OpenConfig::default())?;
+    let source =
+        Source::open(&args.source, OpenConfig { pad_edge: true, ..OpenConfig::default() })?;
     let config = config(args)?;
     if to_stdout {
         let mut out = BufWriter::new(io::stdout().lock());

@@ -18,7 +18,6 @@ mod nodes;
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use tempfile::SpooledTempFile;
 
@@ -27,7 +26,7 @@ use self::nodes::{Prepared, Urls, prepare};
 use super::parallel::{self, Give};
 use super::source::Source;
 use crate::format::Coords;
-use crate::store::{ShardStore, StoreConfig, StoreError};
+use crate::store::{ShardStore, StoreError};
 
 /// Text of a shard that is kept in memory until it is written; more goes to a temporary file.
 const KEPT_BYTES: usize = 4 << 20;
@@ -125,9 +124,8 @@ enum Thing<'a> {
 }
 
 /// Writes references to `out`, tells what cannot be referred to (no more than a hundred of a shard), and
-/// how many chunks were done. After
-/// the first problem nothing more is written unless [`Config::skips`]: what is there then is no valid
-/// JSON.
+/// how many chunks were done. The source should be one whose last chunks are filled up. After the first
+/// problem nothing more is written unless [`Config::skips`]: what is there then is no valid JSON.
 pub fn write(
     source: &Source,
     config: &Config,
@@ -135,11 +133,9 @@ pub fn write(
     problem: &mut dyn FnMut(&Problem),
     done: &mut dyn FnMut(u64),
 ) -> Result<Summary, RefsError> {
-    // Readers of Zarr want a last chunk that is as long as the others.
-    let padding = StoreConfig { pad_edge: true, ..StoreConfig::default() };
-    let store = ShardStore::new(Arc::clone(&source.storage), padding, Arc::default());
+    let store = &source.store;
     let urls = Urls::new(source, config)?;
-    let (nodes, left_out) = prepare(source, &store, config, &urls)?;
+    let (nodes, left_out) = prepare(source, store, config, &urls)?;
     left_out.iter().for_each(&mut *problem);
     let is_array = |node: &&Prepared<'_>| node.array.is_some();
     let mut summary = Summary {
@@ -159,7 +155,7 @@ pub fn write(
         if goes_on(summary.problems) { copy(part.text, out) } else { Ok(()) }
     };
     let threads = parallel::threads();
-    parallel::in_order(threads, |give| find(&store, &nodes, give), |thing| work(&thing), take)?;
+    parallel::in_order(threads, |give| find(store, &nodes, give), |thing| work(&thing), take)?;
     if goes_on(summary.problems) {
         out.write_all(urls.tail()).map_err(RefsError::Write)?;
     }

@@ -112,6 +112,8 @@ pub struct OpenConfig {
     pub level: Option<usize>,
     /// What the source is taken for; by what is in it if not given.
     pub format: Option<Format>,
+    /// A last chunk that is shorter than the others is filled up, as readers of Zarr want it.
+    pub pad_edge: bool,
 }
 
 impl Source {
@@ -137,7 +139,8 @@ impl Source {
         if nodes.is_empty() {
             return Err(OpenError::NoNode(path.to_owned()));
         }
-        let store = ShardStore::new(Arc::clone(&storage), StoreConfig::default(), Arc::default());
+        let how = StoreConfig { pad_edge: config.pad_edge, ..StoreConfig::default() };
+        let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());
         Ok(Self { name: path.to_owned(), storage, store, nodes })
     }
 

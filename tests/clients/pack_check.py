@@ -8,6 +8,7 @@ Every array is unpacked; its files must be the chunks of its manifest.  It is pa
 another shape, and repacked in each order and with the index in each place, in place and to a copy.  Each
 time shardfs prints a digest of the encoded chunks, which must stay the same.
 """
+import glob
 import hashlib
 import json
 import os
@@ -115,6 +116,57 @@ def one(shardfs, corpus, out, manifest):
     return f"{expected[1]} chunks", variants
 
 
+def others(corpus):
+    """Manifests of other formats that have a form in Zarr v3."""
+    for family in ("zarr2", "draft2022", "bloscpack", "bcolz", "blz"):
+        for path in sorted(glob.glob(os.path.join(corpus, "manifests", family, "*.json"))):
+            with open(path) as f:
+                yield json.load(f)
+
+
+def other(shardfs, corpus, out, manifest):
+    """A store of another format, unpacked and packed: its chunks are those of the manifest.  The last chunk of
+    Bloscpack files and superchunks is filled up where it is shorter than the others."""
+    case = manifest["case"].replace("/", "__")
+    store = os.path.join(corpus, manifest["store"])
+    unpacked, packed = (os.path.join(out, f"{case}-{name}") for name in ("unpacked", "packed"))
+    if not says_dtype(store):
+        run(shardfs, "unpack", store, unpacked, code=2)
+        return "refused: nothing says what its items are", []
+    result = run(shardfs, "unpack", store, unpacked)
+    (array,) = [a for a in result["arrays"] if a["path"] == (manifest["node"] or ".")]
+    directory = os.path.join(unpacked, array["path"])
+    chunks = [c for c in manifest["levels"][-1]["chunks"] if c["present"]]
+    assert array["chunks"] == len(chunks), f"{array['chunks']} chunks, {len(chunks)} expected"
+    short = manifest["case"].split("/")[0] in ("bloscpack", "bcolz", "blz")
+    for chunk in chunks[:-1] if short else chunks:
+        key = "/".join(["c", *map(str, chunk["grid"])])
+        if "zarr2" in case:
+            key = chunk["key"]
+        elif "dot" in case:
+            key = key.replace("/", ".")
+        with open(os.path.join(directory, key), "rb") as f:
+            found = hashlib.sha256(f.read()).hexdigest()
+        assert found == chunk["sha256"], f"{key} differs"
+    with open(os.path.join(directory, "zarr.json")) as f:
+        edges = json.load(f)["chunk_grid"]["configuration"]["chunk_shape"]
+    shard = ",".join(str((2, 3, 1)[i % 3] * n) for i, n in enumerate(edges))
+    again = run(shardfs, "pack", directory, packed, "--shard", shard)
+    assert again["arrays"][0]["digest"] == array["digest"], "packed it is another"
+    jobs = [{"id": f"{name}:{manifest['case']}", "path": path, "regions": None}
+            for name, path in (("source", directory), ("packed", packed))]
+    return f"{array['chunks']} chunks", jobs
+
+
+def says_dtype(store):
+    """A Bloscpack file need not say what its items are; one says it compressed."""
+    if not store.endswith(".blp") or store.endswith("ndarray.blp"):
+        return True
+    with open(store, "rb") as f:
+        head = f.read(4096)
+    return b"dtype" in head
+
+
 def tree(directory):
     found = {}
     for base, _, names in os.walk(directory):
@@ -140,6 +192,14 @@ def make(corpus, out, shardfs):
             paths[name] = os.path.join(out, manifest["case"].replace("/", "__"), name)
         for name, path in paths.items():
             jobs.append({"id": f"{name}:{manifest['case']}", "path": path, "regions": where})
+    for manifest in others(corpus):
+        try:
+            words, more = other(shardfs, corpus, out, manifest)
+        except AssertionError as error:
+            print(f"FAIL {manifest['case']}: {' '.join(str(error).split())[:800]}", flush=True)
+            continue
+        print(f"ok   {manifest['case']}: {words}", flush=True)
+        jobs += more
     with open(os.path.join(out, "jobs"), "w") as f:
         f.writelines(json.dumps(job) + "\n" for job in jobs)
 
@@ -153,9 +213,7 @@ def compare(corpus, out):
                 row = json.loads(line)
                 name, case = row["id"].split(":", 1)
                 sums.setdefault(case, {})[library, name] = row
-    for manifest in cases.manifests(corpus):
-        case = manifest["case"]
-        rows = sums.get(case, {})
+    for case, rows in sums.items():
         right = {row["sha256"] for (_, name), row in rows.items() if "sha256" in row and name == "source"}
         for (library, name), row in sorted(rows.items()):
             if name == "source":
