@@ -3,8 +3,10 @@
 mod create;
 mod exit;
 mod logging;
+mod ls;
 mod mount;
 mod options;
+mod output;
 mod progress;
 mod recover;
 mod size;
@@ -45,6 +47,7 @@ enum Command {
     Sync(sync::Args),
     Recover(recover::Args),
     Create(create::Args),
+    Ls(ls::Args),
 }
 
 /// Runs the command line of this process.
@@ -64,6 +67,7 @@ pub fn run() -> ExitCode {
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
+            Command::Ls(args) => ls::run(&args),
         })
     };
     match done {

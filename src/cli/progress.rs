@@ -38,9 +38,14 @@ impl Progress {
         self.bar.inc(done);
     }
 
+    /// Writes something to the terminal without disturbing the bar.
+    pub(super) fn pause<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.bar.suspend(write)
+    }
+
     /// Prints a line to stdout without disturbing the bar.
     pub(super) fn line(&self, text: &str) {
-        self.bar.suspend(|| println!("{text}"));
+        self.pause(|| println!("{text}"));
     }
 }
 

@@ -8,5 +8,7 @@
 //! places   -> batches, worked on by threads, handed over in order   (parallel)
 //! ```
 
+pub mod ls;
 pub mod parallel;
+pub mod parts;
 pub mod source;
