@@ -12,6 +12,7 @@ mod recover;
 mod size;
 mod sync;
 mod umount;
+mod verify;
 mod views;
 
 use std::ffi::{OsStr, OsString};
@@ -48,6 +49,7 @@ enum Command {
     Recover(recover::Args),
     Create(create::Args),
     Ls(ls::Args),
+    Verify(verify::Args),
 }
 
 /// Runs the command line of this process.
@@ -68,6 +70,7 @@ pub fn run() -> ExitCode {
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
             Command::Ls(args) => ls::run(&args),
+            Command::Verify(args) => verify::run(&args),
         })
     };
     match done {

@@ -31,6 +31,7 @@ pub mod plan;
 pub mod sample;
 pub mod search;
 pub mod sharding;
+pub mod space;
 pub mod superchunks;
 pub mod zarr2;
 

@@ -12,3 +12,5 @@ pub mod ls;
 pub mod parallel;
 pub mod parts;
 pub mod source;
+pub mod survey;
+pub mod verify;
