@@ -2,6 +2,7 @@
 
 mod create;
 mod exit;
+mod info;
 mod logging;
 mod ls;
 mod mount;
@@ -48,6 +49,7 @@ enum Command {
     Sync(sync::Args),
     Recover(recover::Args),
     Create(create::Args),
+    Info(info::Args),
     Ls(ls::Args),
     Verify(verify::Args),
 }
@@ -69,6 +71,7 @@ pub fn run() -> ExitCode {
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
+            Command::Info(args) => info::run(&args),
             Command::Ls(args) => ls::run(&args),
             Command::Verify(args) => verify::run(&args),
         })

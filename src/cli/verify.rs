@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
-use super::output::{Output, unless_closed};
+use super::output::{Output, many, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::tools::source::{OpenConfig, Source};
 use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, verify};
@@ -114,10 +114,6 @@ fn summary(counts: &Counts, is_json: bool) -> String {
         return format!("{}\n", json!({ "summary": summary }));
     }
     let size = indicatif::HumanBytes(bytes);
-    let many = |count: u64, one: &str| match count {
-        1 => format!("1 {one}"),
-        count => format!("{} {one}s", indicatif::HumanCount(count)),
-    };
     format!(
         "{}, {}, {}, {size} looked at: {}, {}\n",
         many(arrays, "array"),

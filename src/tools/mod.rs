@@ -8,9 +8,13 @@
 //! places   -> batches, worked on by threads, handed over in order   (parallel)
 //! ```
 
+pub mod info;
 pub mod ls;
+pub mod map;
 pub mod parallel;
 pub mod parts;
+pub mod sizes;
 pub mod source;
 pub mod survey;
+pub mod svg;
 pub mod verify;
