@@ -17,4 +17,6 @@ pub mod sizes;
 pub mod source;
 pub mod survey;
 pub mod svg;
+#[cfg(test)]
+mod testing;
 pub mod verify;

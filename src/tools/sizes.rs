@@ -60,13 +60,13 @@ impl Sizes {
         if other.in_classes && !self.in_classes {
             self.use_classes();
         }
+        // Classes stand for their smallest length: that is not what was seen.
+        let ranges = self.range.into_iter().chain(other.range);
+        let range = ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
         for (length, count) in other.counts {
             self.add_many(length, count);
         }
-        // Classes stand for their smallest length: this is what was seen.
-        for length in other.range.into_iter().flat_map(|(least, most)| [least, most]) {
-            self.range = self.range.map(|(a, b)| (a.min(length), b.max(length)));
-        }
+        self.range = range;
     }
 
     /// What is told of them; None if there are none.
