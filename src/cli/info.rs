@@ -91,8 +91,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         let map = maps.first().filter(|_| args.map.is_some());
         let text = text::about(&about, map, text::has_colours(output.is_terminal()));
-        if output.put(text.as_bytes()).is_err() {
-            return Ok(());
+        let put = output.put(text.as_bytes());
+        if put.is_err() {
+            return unless_closed(put);
         }
     }
     finish(args, &source, told, output)
