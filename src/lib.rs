@@ -8,7 +8,8 @@
 //! - [`view`]: names and numbers of what the mount shows, without I/O;
 //! - [`fs`]: the operations of the filesystem in our own types;
 //! - [`fuse`]: the translation to and from the kernel's protocol;
-//! - [`tools`]: what other commands do with a source: look into its shards, check, copy them;
+//! - [`tools`]: what other commands do with a source: make and delete arrays, look into shards, check,
+//!   copy them;
 //! - [`mount`]: mounting, the background process, signals, unmounting;
 //! - [`cli`]: one file per subcommand.
 //!

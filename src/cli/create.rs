@@ -1,28 +1,330 @@
 //! `shardfs create`.
 
+mod report;
+
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value};
+
+use self::report::Report;
+use super::delete::check_unused;
 use super::exit::Failure;
+use super::list::List;
+use super::resize::log_stale;
+use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
+use crate::format::chunk_layout::{ChunkShapes, Firmness, LayoutError, Of, Wanted, choose};
+use crate::format::data_type::DataType;
+use crate::format::index::IndexLocation;
+use crate::format::json::parse;
+use crate::format::new_array::{NewArray, codec_from_text};
 use crate::format::sample;
+use crate::tools::array::{Destination, consolidated_above, create};
+
+const AFTER_HELP: &str = "\
+Shapes are chosen by TensorStore's rule, so both make the same array of the same wishes. What is not \
+given is found: inner chunks and shards of about 1048576 elements each, as near to cubes as --aspect \
+says; inner chunks divide shards. In --chunk and --shard -1 is the array's whole extent, and 0 leaves \
+the choice. Where the two do not go together, what is soft gives way, and two hard ones are an error; \
+-1 is always soft. Equal shapes of inner chunk and shard make an array without shards.
+
+Codecs: zstd, zstd:3, gzip:5, blosc:lz4:5:shuffle, crc32c, or a JSON object. The codec bytes, \
+little-endian, is added where it belongs. Without --codec chunks are stored as they are, as by \
+TensorStore: their readers need to know no codec. zarr-python's own choice is --codec zstd.
+
+Examples:
+  shardfs create volume.zarr --shape 1000,2000,3000 --dtype uint16 --codec zstd \\
+      --chunk 64,64,64 --shard 512,512,512
+  shardfs create --dry-run volume.zarr --shape 1000,2000,3000 --dtype float32 \\
+      --read-elements 32768 --write-elements 100000000 --aspect 1,2,2
+  shardfs create table.zarr --shape 1000000,12 --dtype float64 \\
+      --chunk 1000,-1 --soft-shard 100000,12
+  shardfs create times.zarr --shape 365 --fill NaT \\
+      --dtype '{\"name\": \"numpy.datetime64\", \"configuration\": {\"unit\": \"D\", \"scale_factor\": 1}}'
+  shardfs create --sample sample.zarr      a small array with something in it, to try shardfs on";
 
 /// Create an array
+///
+/// DIR becomes a sharded Zarr v3 array without any chunks: all of it reads as the fill value.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub(super) struct Args {
-    /// Directory to create; it must not exist
+    /// Directory to create; it must not exist, the directory above must
+    #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// A small sharded array to try shardfs on: the only kind for now
-    #[arg(long, required = true)]
+    /// A small sharded array to try shardfs on
+    #[arg(long, conflicts_with_all = ["shape", "dtype", "dry_run", "force", "json"])]
     sample: bool,
+    /// Extents in elements; '' for an array of one element without dimensions
+    #[arg(long, value_name = "N,N,...", required_unless_present = "sample")]
+    shape: Option<List<u64>>,
+    /// Data type: uint8, int16, float32, complex64, bool, r24, ... or a JSON object with a name
+    #[arg(long, value_name = "TYPE", required_unless_present = "sample")]
+    dtype: Option<String>,
+    /// Replace an array that is there; it is deleted. Nothing but an array or an empty directory is
+    #[arg(long)]
+    force: bool,
+    /// Print what would be made, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print it as one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    layout: LayoutArgs,
+    #[command(flatten)]
+    rest: RestArgs,
+}
+
+/// How chunks are laid out.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Chunks and shards")]
+struct LayoutArgs {
+    /// Shape of inner chunks: what is read at once
+    #[arg(long, value_name = "N,N,...", visible_alias = "read-chunk", allow_hyphen_values = true)]
+    chunk: Option<List<i64>>,
+    /// Shape of shards: what is one file
+    #[arg(long, value_name = "N,N,...", visible_alias = "write-chunk", allow_hyphen_values = true)]
+    shard: Option<List<i64>>,
+    /// Shape of inner chunks that gives way to --shard
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        visible_alias = "soft-read-chunk",
+        allow_hyphen_values = true
+    )]
+    soft_chunk: Option<List<i64>>,
+    /// Shape of shards that gives way to --chunk
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        visible_alias = "soft-write-chunk",
+        allow_hyphen_values = true
+    )]
+    soft_shard: Option<List<i64>>,
+    /// Elements of an inner chunk, about, and of a shard: then there are no shards
+    #[arg(long, value_name = "N")]
+    elements: Option<u64>,
+    /// Elements of an inner chunk, about
+    #[arg(long, value_name = "N")]
+    read_elements: Option<u64>,
+    /// Elements of a shard, about
+    #[arg(long, value_name = "N")]
+    write_elements: Option<u64>,
+    /// Lengths of inner chunks and of shards to each other
+    #[arg(long, value_name = "A,A,...", allow_hyphen_values = true)]
+    aspect: Option<List<f64>>,
+    /// Lengths of inner chunks to each other
+    #[arg(long, value_name = "A,A,...", allow_hyphen_values = true)]
+    read_aspect: Option<List<f64>>,
+    /// Lengths of shards to each other
+    #[arg(long, value_name = "A,A,...", allow_hyphen_values = true)]
+    write_aspect: Option<List<f64>>,
+    /// Order of the axes in an inner chunk, slowest first: C, F, or a list such as 2,0,1
+    #[arg(long, value_name = "ORDER")]
+    order: Option<String>,
+}
+
+/// What else an array's metadata says.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Content and names")]
+struct RestArgs {
+    /// A codec of inner chunks; more than one in the order of encoding
+    #[arg(long = "codec", value_name = "CODEC")]
+    codecs: Vec<String>,
+    /// Fill value; the default is 0, or false
+    #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
+    fill: Option<String>,
+    /// Names of the dimensions; one left empty has none
+    #[arg(long, value_name = "NAME,NAME,...")]
+    dim_names: Option<String>,
+    /// Attributes: a JSON object, or @ and the name of a file with one
+    #[arg(long, value_name = "JSON|@FILE")]
+    attrs: Option<String>,
+    /// Where shards have their index; the default is the end
+    #[arg(long, value_name = "start|end", value_parser = index_location)]
+    index_location: Option<IndexLocation>,
+    /// How chunks are called: c/0/1 (default) or 0.1 (v2)
+    #[arg(long, value_name = "default|v2", default_value = "default", value_parser = prefix)]
+    key_encoding: Prefix,
+    /// What stands between the numbers of a name; the default is / for default and . for v2
+    #[arg(long, value_name = "/|.", value_parser = separator)]
+    separator: Option<Separator>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let directory = &args.directory;
-    create(directory).map_err(|error| Failure::System(format!("{}: {error}", directory.display())))
+    let failed = |error: io::Error| system(format!("{}: {error}", directory.display()));
+    if args.sample {
+        return create_sample(directory).map_err(failed);
+    }
+    let array = args.array()?;
+    let (document, sizes) = array.document().map_err(system)?;
+    let destination = Destination::find(directory, args.force).map_err(system)?;
+    let replaces = destination.replaces();
+    if replaces {
+        check_unused(&destination.path())?;
+    }
+    if !args.dry_run {
+        create(destination, &document).map_err(system)?;
+        consolidated_above(directory).iter().for_each(|group| log_stale(group));
+    }
+    let report = Report { directory, array: &array, sizes: &sizes, document: &document };
+    let text = match (args.json, args.dry_run) {
+        (true, is_dry) => report.json(!is_dry, replaces),
+        (false, true) => report.plan(),
+        (false, false) => report.done(replaces),
+    };
+    io::stdout().write_all(&text).map_err(failed)
 }
 
-fn create(directory: &Path) -> io::Result<()> {
+/// What keeps a command from running.
+pub(super) fn system(error: impl std::fmt::Display) -> Failure {
+    Failure::System(error.to_string())
+}
+
+impl Args {
+    fn array(&self) -> Result<NewArray, Failure> {
+        let Self { shape, dtype, rest, .. } = self;
+        let shape = shape.as_ref().map(|shape| shape.0.clone()).unwrap_or_default();
+        let data_type = named(dtype.as_deref().unwrap_or_default(), "--dtype")?;
+        let item = DataType::parse(&data_type).map_err(system)?;
+        let fill = rest.fill.as_ref().map(|text| item.fill_from_text(text)).transpose();
+        let codecs = rest.codecs.iter().map(|text| codec_from_text(text, &item));
+        Ok(NewArray {
+            chunks: self.layout.chunks(&shape)?,
+            order: self.layout.order(shape.len())?,
+            fill_value: fill.map_err(system)?,
+            codecs: codecs.collect::<Result<_, _>>().map_err(system)?,
+            index_location: rest.index_location,
+            keys: rest.keys(),
+            dimension_names: rest.names(),
+            attributes: rest.attributes()?,
+            data_type,
+            shape,
+        })
+    }
+}
+
+impl LayoutArgs {
+    fn chunks(&self, shape: &[u64]) -> Result<ChunkShapes, Failure> {
+        let mut both = [Of::Read, Of::Write].map(|of| Wanted::nothing(of, shape.len()));
+        self.want(&mut both).map_err(system)?;
+        let [read, write] = both;
+        match choose(shape, &read, &write) {
+            // One element, and one chunk of it.
+            Err(LayoutError::NoAxes) => Ok(ChunkShapes { read: Vec::new(), write: Vec::new() }),
+            chosen => chosen.map_err(system),
+        }
+    }
+
+    fn want(&self, both: &mut [Wanted; 2]) -> Result<(), LayoutError> {
+        let shapes = [(&self.chunk, &self.soft_chunk), (&self.shard, &self.soft_shard)];
+        let elements = [self.read_elements, self.write_elements];
+        let aspects = [&self.read_aspect, &self.write_aspect];
+        let own = shapes.into_iter().zip(elements).zip(aspects);
+        for (wanted, (((hard, soft), elements), aspect)) in both.iter_mut().zip(own) {
+            for (lengths, firmness) in [(hard, Firmness::Hard), (soft, Firmness::Soft)] {
+                if let Some(List(lengths)) = lengths {
+                    wanted.shape(lengths, firmness)?;
+                }
+            }
+            for elements in [self.elements, elements].into_iter().flatten() {
+                wanted.elements(elements)?;
+            }
+            for List(ratios) in [&self.aspect, aspect].into_iter().flatten() {
+                wanted.aspect(ratios)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn order(&self, rank: usize) -> Result<Option<Vec<usize>>, Failure> {
+        Ok(match self.order.as_deref() {
+            None => None,
+            Some("C") => Some((0..rank).collect()),
+            Some("F") => Some((0..rank).rev().collect()),
+            Some(list) => match list.parse::<List<usize>>() {
+                Ok(List(order)) => Some(order),
+                Err(error) => {
+                    let text = format!("--order {list:?}: {error}; write C, F, or the axes");
+                    return Err(system(text));
+                }
+            },
+        })
+    }
+}
+
+impl RestArgs {
+    fn keys(&self) -> KeyEncoding {
+        let usual = match self.key_encoding {
+            Prefix::None => Separator::Dot,
+            _ => Separator::Slash,
+        };
+        KeyEncoding { prefix: self.key_encoding, separator: self.separator.unwrap_or(usual) }
+    }
+
+    fn names(&self) -> Option<Vec<Option<String>>> {
+        let name = |name: &str| Some(name.trim().to_owned()).filter(|name| !name.is_empty());
+        self.dim_names.as_ref().map(|names| match names.as_str() {
+            // Of an array without dimensions.
+            "" => Vec::new(),
+            names => names.split(',').map(name).collect(),
+        })
+    }
+
+    fn attributes(&self) -> Result<Map<String, Value>, Failure> {
+        let Some(text) = &self.attrs else { return Ok(Map::new()) };
+        let text = match text.strip_prefix('@') {
+            Some(file) => {
+                fs::read(file).map_err(|error| system(format!("--attrs {file}: {error}")))?
+            }
+            None => text.clone().into_bytes(),
+        };
+        match parse(&text) {
+            Ok(Value::Object(attributes)) => Ok(attributes),
+            Ok(_) => {
+                Err(system("--attrs: write a JSON object, or @ and the name of a file with one"))
+            }
+            Err(error) => Err(system(format!("--attrs: {error}"))),
+        }
+    }
+}
+
+/// A name, or a JSON object.
+fn named(text: &str, option: &str) -> Result<Value, Failure> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(text.into());
+    }
+    parse(text.as_bytes()).map_err(|error| system(format!("{option}: {error}")))
+}
+
+fn index_location(text: &str) -> Result<IndexLocation, String> {
+    match text {
+        "start" => Ok(IndexLocation::Start),
+        "end" => Ok(IndexLocation::End),
+        _ => Err("write start or end".to_owned()),
+    }
+}
+
+fn prefix(text: &str) -> Result<Prefix, String> {
+    match text {
+        "default" => Ok(Prefix::Apart),
+        "v2" => Ok(Prefix::None),
+        _ => Err("write default or v2".to_owned()),
+    }
+}
+
+fn separator(text: &str) -> Result<Separator, String> {
+    match text {
+        "/" => Ok(Separator::Slash),
+        "." => Ok(Separator::Dot),
+        _ => Err("write / or .".to_owned()),
+    }
+}
+
+fn create_sample(directory: &Path) -> io::Result<()> {
     fs::create_dir(directory)?;
     for (name, content) in sample::files() {
         let path = directory.join(name);

@@ -8,10 +8,13 @@
 //!
 //! The first line is that of mount(8).
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::fs::SourceError;
 use crate::mount::MountError;
+use crate::tools::copy::CopyError;
+use crate::tools::destination::DestinationError;
 use crate::tools::source::OpenError;
 
 /// Why a command failed.
@@ -32,6 +35,17 @@ pub(super) enum Failure {
     /// A command cannot do what it was asked for.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// A destination cannot be written.
+    #[error(transparent)]
+    Destination(#[from] DestinationError),
+    /// A source cannot be copied.
+    #[error("{}: {error}", .path.display())]
+    Copy {
+        /// The source.
+        path: PathBuf,
+        /// Why.
+        error: CopyError,
+    },
     /// The system does not allow it.
     #[error("{0}")]
     System(String),
@@ -74,7 +88,11 @@ impl Failure {
         match self {
             Self::Usage(error) | Self::ToolUsage(error) if !error.use_stderr() => 0,
             Self::Usage(_) | Self::Option(_) => USAGE,
-            Self::ToolUsage(_) | Self::System(_) | Self::Open(_) => SYSTEM,
+            Self::ToolUsage(_)
+            | Self::System(_)
+            | Self::Open(_)
+            | Self::Destination(_)
+            | Self::Copy { .. } => SYSTEM,
             Self::Found(_) => FOUND,
             Self::Source { .. } => MOUNT,
             Self::Mount(error) => match error {

@@ -68,9 +68,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let end = if args.null { 0 } else { b'\n' };
     let write = |row: &Row<'_>, text: &mut Vec<u8>| {
         if args.json {
-            write_json(row, text)
+            write_json(row, text);
         } else {
-            write_columns(row, text)
+            write_columns(row, text);
         }
         text.push(end);
     };

@@ -1,22 +1,33 @@
 //! The command line: one file for each subcommand, options turned into configuration.
 
+mod completions;
+mod copy;
 mod create;
+mod delete;
 mod exit;
 mod info;
+mod list;
 mod logging;
 mod ls;
+mod man;
 mod mount;
 mod options;
 mod output;
+mod pack;
 mod progress;
 mod recover;
+mod refs;
+mod repack;
+mod resize;
 mod size;
 mod sync;
 mod umount;
+mod unpack;
 mod verify;
 mod views;
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -48,10 +59,18 @@ enum Command {
     Umount(umount::Args),
     Sync(sync::Args),
     Recover(recover::Args),
-    Create(create::Args),
+    Create(Box<create::Args>),
+    Resize(resize::Args),
+    Delete(delete::Args),
+    Pack(pack::Args),
+    Repack(repack::Args),
+    Unpack(unpack::Args),
+    Refs(refs::Args),
     Info(info::Args),
     Ls(ls::Args),
     Verify(verify::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Runs the command line of this process.
@@ -71,15 +90,28 @@ pub fn run() -> ExitCode {
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Create(args) => create::run(&args),
+            Command::Resize(args) => resize::run(&args),
+            Command::Delete(args) => delete::run(&args),
+            Command::Pack(args) => pack::run(&args),
+            Command::Repack(args) => repack::run(&args),
+            Command::Unpack(args) => unpack::run(&args),
+            Command::Refs(args) => refs::run(&args),
             Command::Info(args) => info::run(&args),
             Command::Ls(args) => ls::run(&args),
             Command::Verify(args) => verify::run(&args),
+            Command::Completions(args) => completions::run(&args),
+            Command::Man(args) => man::run(&args),
         })
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Prints a line. Where it cannot be printed there is nobody to read it.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Whether mount(8) calls: by one of the helper's names, or through mount.fuse, which puts the

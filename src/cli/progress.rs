@@ -33,6 +33,11 @@ impl Progress {
         Self { bar }
     }
 
+    /// Whether anybody sees it.
+    pub(super) fn is_shown() -> bool {
+        std::io::IsTerminal::is_terminal(&std::io::stderr())
+    }
+
     /// So much more is done.
     pub(super) fn add(&self, done: u64) {
         self.bar.inc(done);
@@ -41,11 +46,6 @@ impl Progress {
     /// Writes something to the terminal without disturbing the bar.
     pub(super) fn pause<T>(&self, write: impl FnOnce() -> T) -> T {
         self.bar.suspend(write)
-    }
-
-    /// Prints a line to stdout without disturbing the bar.
-    pub(super) fn line(&self, text: &str) {
-        self.pause(|| println!("{text}"));
     }
 }
 

@@ -17,7 +17,7 @@ use super::index::{IndexCodecs, IndexLocation};
 
 /// Array->array codecs that leave the shape alone: chunks stay where they are, so the view keeps
 /// them in front of the inner codecs without knowing what they do.
-const SHAPE_PRESERVING: [&str; 9] = [
+pub(super) const SHAPE_PRESERVING: [&str; 9] = [
     "bitround",
     "cast_value",
     "numcodecs.astype",

@@ -110,6 +110,16 @@ pub enum DataTypeError {
         /// The fill value, cut to a readable length.
         value: String,
     },
+    /// What a user has written for the fill value is no value of the type.
+    #[error("fill value {text:?} is no {name}: write {expected}")]
+    FillText {
+        /// The data type.
+        name: String,
+        /// What was written, cut to a readable length.
+        text: String,
+        /// What can be written.
+        expected: String,
+    },
 }
 
 impl DataType {

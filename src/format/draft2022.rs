@@ -35,6 +35,8 @@ const DATA: &str = "data/root";
 const METADATA: &str = "meta/root";
 /// What the document of an array is called after the array's name.
 const ARRAY_SUFFIX: &str = ".array.json";
+/// What the name of a group's document ends with.
+const GROUP_SUFFIX: &str = ".group.json";
 /// The transformer's URI: as it is written, and as the draft has it in its two places.
 const EXTENSIONS: [&str; 3] = [
     "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
@@ -90,6 +92,28 @@ pub fn described(path: &Path) -> impl Iterator<Item = (&Path, PathBuf)> {
         let hierarchy = metadata.parent()?;
         let below = path.strip_prefix(metadata).ok()?.with_file_name(name?);
         below.starts_with("root").then(|| (hierarchy, hierarchy.join("data").join(below)))
+    })
+}
+
+/// Where the node with this document and this directory of data is in its hierarchy's tree, the
+/// hierarchy's own directory before it.
+pub fn node_of(document: &Path, directory: &Path) -> Option<PathBuf> {
+    let (hierarchy, _) = described(document).find(|(_, data)| data == directory)?;
+    let node = directory.strip_prefix(hierarchy.join(DATA)).ok()?;
+    Some(hierarchy.join(node))
+}
+
+/// Where the document of a group can be whose place in the tree of a hierarchy is given that way.
+pub fn group_documents(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    directory.ancestors().filter_map(|hierarchy| {
+        let node = directory.strip_prefix(hierarchy).ok()?;
+        let mut document = hierarchy.join(METADATA);
+        if !node.as_os_str().is_empty() {
+            document.push(node);
+        }
+        let mut document = document.into_os_string();
+        document.push(GROUP_SUFFIX);
+        Some(document.into())
     })
 }
 

@@ -82,7 +82,7 @@ pub enum MetadataError {
 }
 
 impl MetadataError {
-    pub(super) fn invalid(member: &'static str, expected: &'static str) -> Self {
+    pub(crate) fn invalid(member: &'static str, expected: &'static str) -> Self {
         Self::Invalid { member, expected }
     }
 }

@@ -1,5 +1,9 @@
 //! NumPy's names of data types, as other formats store them, and what Zarr v3 calls them.
 
+mod items;
+
+pub use self::items::Items;
+
 /// A data type of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataType {

@@ -17,7 +17,7 @@ use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
 
 /// One level of sharding: how the shards of that level are stored.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ShardingLevel {
     /// `axes[j]` is the array axis that axis `j` of the shard runs along: a transpose before the
     /// sharding permutes the axes of index and chunks.
@@ -47,7 +47,7 @@ impl ShardingLevel {
 }
 
 /// How the chunks of a sharded array are laid out.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ShardedArray {
     /// How keys of shards and of chunks are made.
     pub keys: KeyEncoding,

@@ -1,4 +1,5 @@
-//! A Zarr v3 node as the documents of Zarr v2, and what is written to them as a Zarr v3 document.
+//! A Zarr v3 node as the documents of Zarr v2, what is written to them as a Zarr v3 document, and any
+//! node of Zarr v2 as one of Zarr v3.
 //!
 //! ```text
 //! zarr.json, array   .zarray   shape, chunks, dtype, compressor, filters, fill_value, order
@@ -15,6 +16,7 @@
 mod back;
 mod chain;
 mod data_type;
+mod forward;
 
 use serde_json::{Map, Value, json};
 
@@ -26,6 +28,7 @@ use super::grid::Edges;
 use super::metadata::{ArrayMetadata, NodeMetadata};
 
 pub use self::back::{back, check_consolidated};
+pub use self::forward::{NoTwin, group_to_zarr3, layout, to_zarr3};
 
 /// An array's document.
 pub const ZARRAY: &str = ".zarray";

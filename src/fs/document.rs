@@ -1,6 +1,5 @@
 //! Metadata documents that are written through the mount: translated back to what is stored.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,19 +10,13 @@ use super::form::View;
 use super::live::{Bytes, LiveFile, What};
 use super::nodes::{ArrayView, At, Node, NodeKind, shown};
 use super::{Fs, FsError, Result};
-use crate::format::Coords;
 use crate::format::back::{is_sharded, translate_back, translate_group_back};
-use crate::format::chunk_key::Prefix;
 use crate::format::document::Dialect;
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::store::content::Content;
-use crate::store::{Freshness, StagedChunk};
-
-/// Chunks that are removed in one commit when an array shrinks.
-const REMOVED_AT_ONCE: usize = 1 << 16;
 
 impl Fs {
     /// Whether a path is called like a metadata document of the view.
@@ -194,7 +187,7 @@ impl Fs {
         {
             self.commit(path)?;
             self.store.finish_commits(&array.source)?;
-            self.remove_empty_directories(array);
+            self.store.remove_empty_directories(&array.source);
             // Beside its data it goes with them; elsewhere if it was removed.
             let document = self.nodes.document_path(path)?;
             if document.starts_with(path) || self.is_removed(&document) {
@@ -212,36 +205,6 @@ impl Fs {
         }
         self.nodes.forget(path);
         Ok(removed?)
-    }
-
-    /// Removes the directories of shards in which nothing is left, those that the view does not
-    /// reach any more as well.
-    fn remove_empty_directories(&self, array: &ArrayView) {
-        let (source, rank) = (&array.source, array.tree.rank());
-        if array.tree.is_flat() {
-            return;
-        }
-        // Where no chunk's key has a prefix, leading coordinates are in the array's own directory.
-        let top_depth = usize::from(source.layout.keys.prefix != Prefix::Apart);
-        let mut found = vec![(source.path.clone(), top_depth)];
-        let mut at = 0;
-        while let Some((directory, depth)) = found.get(at).cloned() {
-            at += 1;
-            // One that is not there, or cannot be listed, is not empty either.
-            let _ = self.storage.list(&directory, 0, &mut |item| {
-                let is_own = |name| match depth {
-                    0 => source.layout.keys.claims(name, rank),
-                    depth => source.layout.keys.parse_part(depth - 1, name).is_some(),
-                };
-                if depth < rank && item.name.to_str().is_some_and(is_own) {
-                    found.push((directory.join(item.name), depth + 1));
-                }
-                ControlFlow::Continue(())
-            });
-        }
-        for (directory, _) in found.iter().skip(1).rev() {
-            let _ = self.storage.remove_directory(directory);
-        }
     }
 
     /// Removes documents that were removed while their array was not empty.
@@ -278,30 +241,9 @@ impl Fs {
         log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));
         // What waits for those is of the old shape.
         self.commit(directory)?;
-        let outside = |chunk: &Coords| {
-            chunk.iter().zip(now.tree.grid()).any(|(coord, extent)| coord >= extent)
-        };
-        let mut removed: Vec<StagedChunk> = Vec::new();
-        let flush = |removed: &mut Vec<StagedChunk>| -> Result<()> {
-            let chunks = std::mem::take(removed);
-            let outcomes = self.store.commit(&before.source, &chunks, self.config.writing.policy);
-            outcomes.into_iter().try_for_each(|outcome| outcome.map_err(FsError::Commit))
-        };
-        self.store.each_shard(&before.source, &mut |shard| -> Result<()> {
-            for chunk in super::directory::chunks_below(before, &[], shard) {
-                if !outside(&chunk) {
-                    continue;
-                }
-                if self.store.chunk(&before.source, &chunk, Freshness::Recent)?.is_some() {
-                    let base = self.store.base(&before.source, &chunk, Freshness::Now)?;
-                    removed.push(StagedChunk { coords: chunk, content: None, base });
-                }
-            }
-            if removed.len() >= REMOVED_AT_ONCE { flush(&mut removed) } else { Ok(()) }
-        })?;
-        flush(&mut removed)?;
-        self.remove_empty_directories(before);
-        Ok(())
+        let policy = self.config.writing.policy;
+        let removed = self.store.remove_outside(&before.source, now.tree.grid(), policy);
+        removed.map(drop).map_err(FsError::Commit)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Files of the source that are written through.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::attr::Caller;
@@ -8,6 +8,7 @@ use super::decoded::Pages;
 use super::file::{Handle, Opened};
 use super::{Entry, Fs, FsError, Result};
 use crate::store::content::Content;
+use crate::store::put::put_file;
 use crate::store::storage::SetStat;
 
 impl Fs {
@@ -50,26 +51,6 @@ impl Fs {
 
     /// Writes a file of the source, in the place of the one that is there.
     pub(super) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".shardfs-new");
-        let temporary = PathBuf::from(temporary);
-        let _ = self.storage.remove_file(&temporary);
-        let write = || {
-            let file = self.storage.create(&temporary, 0o666)?;
-            let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
-            while at < content.nbytes() {
-                let read = content.read_at(&mut buffer, at)?;
-                file.write_at(&buffer[..read], at)?;
-                at += read as u64;
-            }
-            if let Ok(before) = self.storage.stat(path) {
-                file.set_owner(&before)?;
-            }
-            file.sync()?;
-            self.storage.rename(&temporary, path)?;
-            self.storage.sync_directory(path.parent().unwrap_or(Path::new("")))
-        };
-        write().inspect_err(|_| drop(self.storage.remove_file(&temporary)))?;
-        Ok(())
+        Ok(put_file(&*self.storage, path, content)?)
     }
 }

@@ -19,6 +19,7 @@ use fuser::{Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
+pub use self::table::{Use, uses_of};
 use crate::stats::Stats;
 
 /// Type of the filesystem in /proc/mounts.

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::FILESYSTEM_TYPE;
 
@@ -11,22 +11,62 @@ pub(super) fn mounted_source(mountpoint: &Path) -> Option<String> {
     find(&std::fs::read("/proc/self/mountinfo").ok()?, mountpoint)
 }
 
+/// Why a directory is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Use {
+    /// This program shows it, something in it, or something that it is in, at that mount point.
+    Shown(PathBuf),
+    /// Something is mounted there, which is the directory or lies in it.
+    Holds(PathBuf),
+}
+
+/// What a directory is in use for, whose path is absolute and without symbolic links. A source that was
+/// given another name (`-o fsname`) cannot be told by it.
+pub fn uses_of(directory: &Path) -> Vec<Use> {
+    find_uses(&std::fs::read("/proc/self/mountinfo").unwrap_or_default(), directory)
+}
+
+fn find_uses(table: &[u8], directory: &Path) -> Vec<Use> {
+    let mounts = table.split(|byte| *byte == b'\n').filter_map(Mount::parse);
+    let found = mounts.filter_map(|Mount { place, kind, source }| {
+        let source = Path::new(&source);
+        let related = source.starts_with(directory) || directory.starts_with(source);
+        if kind == FILESYSTEM_TYPE.as_bytes() && source.is_absolute() && related {
+            return Some(Use::Shown(place));
+        }
+        place.starts_with(directory).then_some(Use::Holds(place))
+    });
+    found.collect()
+}
+
+/// One line of the table.
+///
 /// ```text
 /// 36 35 98:0 /root /mount/point rw,noatime shared:1 - fuse.shardfs source rw,user_id=0
 ///                  5th field               optional   type         source
 /// ```
-fn find(table: &[u8], mountpoint: &Path) -> Option<String> {
-    let lines = table.split(|byte| *byte == b'\n');
-    let mut on_it = lines.filter_map(|line| {
+struct Mount {
+    place: PathBuf,
+    kind: Vec<u8>,
+    source: OsString,
+}
+
+impl Mount {
+    fn parse(line: &[u8]) -> Option<Self> {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let place = unescape(fields.get(4)?);
+        let place = unescape(fields.get(4)?).into();
         let dash = fields.iter().position(|field| *field == b"-")?;
-        let (kind, source) = (fields.get(dash + 1)?, fields.get(dash + 2)?);
-        (place == mountpoint.as_os_str()).then(|| (kind.to_vec(), unescape(source)))
-    });
+        let kind = fields.get(dash + 1)?.to_vec();
+        Some(Self { place, kind, source: unescape(fields.get(dash + 2)?) })
+    }
+}
+
+fn find(table: &[u8], mountpoint: &Path) -> Option<String> {
+    let mut mounts = table.split(|byte| *byte == b'\n').filter_map(Mount::parse);
     // The last one on a mount point hides the others.
-    let (kind, source) = on_it.next_back()?;
-    (kind == FILESYSTEM_TYPE.as_bytes()).then(|| source.to_string_lossy().into_owned())
+    let mount = mounts.rfind(|mount| mount.place == mountpoint)?;
+    let is_ours = mount.kind == FILESYSTEM_TYPE.as_bytes();
+    is_ours.then(|| mount.source.to_string_lossy().into_owned())
 }
 
 /// Undoes the octal escapes of spaces, tabs, newlines and backslashes.
@@ -65,6 +105,17 @@ mod tests {
         assert_eq!(find(TABLE, Path::new("/mnt/a b")).as_deref(), Some("/data/x y.zarr"));
         assert_eq!(find(TABLE, Path::new("/mnt/c")), None);
         assert_eq!(find(TABLE, Path::new("/mnt/e")), None);
+    }
+
+    #[test]
+    fn a_directory_is_in_use_if_it_is_shown_or_holds_a_mount() {
+        let uses = |directory: &str| find_uses(TABLE, Path::new(directory));
+        let shown = vec![Use::Shown("/mnt/a b".into())];
+        assert_eq!(uses("/data/x y.zarr"), shown);
+        assert_eq!(uses("/data/x y.zarr/array"), shown);
+        assert_eq!(uses("/data/x y.zarr2"), []);
+        assert_eq!(uses("/data").len(), 2);
+        assert_eq!(uses("/mnt/c"), [Use::Holds("/mnt/c".into())]);
     }
 
     #[test]

@@ -361,7 +361,7 @@ fn redate(file: &dyn StorageFile, before: &Stat) -> io::Result<()> {
 
 impl ShardStore {
     /// Drops what is known of a shard, also what a thread is about to put into the cache.
-    fn forget(&self, id: ShardId) {
+    pub(super) fn forget(&self, id: ShardId) {
         let _loading = self.loading_lock(&id);
         lock(&self.shards).remove(&id);
         lock(&self.absent).pop(&id);

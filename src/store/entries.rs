@@ -170,13 +170,16 @@ fn first_chunk(array: &SourceArray, coords: &[u64]) -> Coords {
     axes.map(|(coord, axis)| axis.span(*coord).0).collect()
 }
 
+/// What is called with a position in a shard and its first chunk.
+type At<'a, E> = dyn FnMut(&[u64], &[u64]) -> Result<(), E> + 'a;
+
 /// Calls `act` with positions in a shard of `extents`, and the first chunk of each.
 fn each_position<E>(
     first: &[u64],
     extents: &[u64],
     unit: &[u64],
     slots: Range<u64>,
-    act: &mut dyn FnMut(&[u64], &[u64]) -> Result<(), E>,
+    act: &mut At<'_, E>,
 ) -> Result<(), E> {
     let all: u64 = extents.iter().product();
     let (mut left, mut position) =

@@ -186,6 +186,17 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether it is the source's bytes that are wrong, not the moment or the system.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Damaged { .. }
+                | Self::InnerDamaged { .. }
+                | Self::BadEntry { .. }
+                | Self::Undecodable { .. }
+        )
+    }
+
     /// What can be done about it.
     pub(super) fn hint(&self) -> Option<&'static str> {
         match self {
@@ -203,9 +214,7 @@ impl StoreError {
     /// What somebody is told who wants to write to the shard.
     pub(super) fn of_writer(self) -> Self {
         match self {
-            Self::Damaged { .. } | Self::InnerDamaged { .. } | Self::BadEntry { .. } => {
-                Self::NotWritten { cause: Box::new(self) }
-            }
+            error if error.is_damage() => Self::NotWritten { cause: Box::new(error) },
             other => other,
         }
     }

@@ -47,6 +47,9 @@ impl Window {
     }
 }
 
+/// What is called with the coordinates of each shard, and with what cannot be listed.
+pub type Each<'a, E> = dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E> + 'a;
+
 impl ShardStore {
     /// The window that begins at or before `from` in the directory below the leading shard
     /// coordinates `prefix`. Its numbers are the next coordinate where keys have a directory for
@@ -145,7 +148,7 @@ impl ShardStore {
         &self,
         array: &SourceArray,
         prefix: &[u64],
-        act: &mut dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E>,
+        act: &mut Each<'_, E>,
     ) -> Result<(), E> {
         if is_flat(array) {
             self.each_flat_shard(array, prefix, act)
@@ -158,7 +161,7 @@ impl ShardStore {
         &self,
         array: &SourceArray,
         prefix: &[u64],
-        act: &mut dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E>,
+        act: &mut Each<'_, E>,
     ) -> Result<(), E> {
         let shards: Coords = array.layout.shard_grid.iter().map(ShardAxis::shards).collect();
         // Their numbers are neighbours.
@@ -184,7 +187,7 @@ impl ShardStore {
         &self,
         array: &SourceArray,
         prefix: &mut Coords,
-        act: &mut dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E>,
+        act: &mut Each<'_, E>,
     ) -> Result<(), E> {
         if prefix.len() == array.layout.rank() {
             return act(Ok(prefix));

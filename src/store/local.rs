@@ -283,9 +283,27 @@ impl StorageFile for LocalFile {
         }
     }
 
+    fn try_lock(&self) -> io::Result<bool> {
+        match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
+            Ok(_) => Ok(true),
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn unlock(&self) -> io::Result<()> {
         fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_UNLCK)))?;
         Ok(())
+    }
+}
+
+/// Takes the lock of a file that the storage locks, unless somebody else holds it; whether it was
+/// taken. It is given back when the file is closed.
+pub fn try_lock(file: &std::fs::File) -> io::Result<bool> {
+    match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
+        Ok(_) => Ok(true),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -455,6 +473,7 @@ mod tests {
         let (first, second) = (open(), open());
         let held = std::sync::atomic::AtomicBool::new(true);
         first.lock().unwrap();
+        assert!(!second.try_lock().unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 second.lock().unwrap();
@@ -466,6 +485,6 @@ mod tests {
         });
         // Closing gives it back, too.
         drop(second);
-        first.lock().unwrap();
+        assert!(first.try_lock().unwrap());
     }
 }

@@ -390,6 +390,9 @@ impl Storage for MemoryStorage {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
+        if self.is_directory(path) {
+            return Err(errno(libc::EISDIR));
+        }
         self.file(path)?;
         self.change_names(&[path], Change::Remove { path: path.to_owned() })?;
         lock(&self.files).remove(path);
@@ -530,6 +533,10 @@ impl StorageFile for MemoryFile {
     /// Tests of locks use real files.
     fn lock(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        Ok(true)
     }
 
     fn unlock(&self) -> io::Result<()> {

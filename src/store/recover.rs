@@ -16,6 +16,7 @@ use super::error::StoreError;
 use super::io_error;
 use super::journal::{JOURNAL, Journal, WORK_DIRECTORY};
 use super::lock::remove_noted_locks;
+use super::new_shards;
 use super::storage::{Storage, StorageFile};
 use crate::format::fingerprint::Fingerprint;
 use crate::format::journal::{Record, ShardRecord};
@@ -99,6 +100,7 @@ pub fn recover(storage: &dyn Storage, array: &Path) -> Result<Vec<(PathBuf, Foun
     }
     let mut journal = Journal::lock(storage, array)?;
     let found = recover_locked(storage, array, &mut journal)?;
+    new_shards::sweep(storage, array)?;
     journal.remove()?;
     Ok(found)
 }

@@ -260,6 +260,9 @@ pub trait StorageFile: Send + Sync {
     /// Waits until no other open file holds the lock on this one, and takes it.
     fn lock(&self) -> io::Result<()>;
 
+    /// Takes the lock unless another open file holds it; whether it did.
+    fn try_lock(&self) -> io::Result<bool>;
+
     /// Gives the lock back; closing the file does too.
     fn unlock(&self) -> io::Result<()>;
 }

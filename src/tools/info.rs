@@ -10,12 +10,12 @@ use super::map::{Map, Mark};
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::{Loaded, SharedShard};
 use super::sizes::{Sizes, Spread};
-use super::source::{Array, Source};
+use super::source::{Array, ArrayFormat, Source};
 use super::survey::survey;
 use crate::format::codec::parse_chain;
 use crate::format::data_type::DataType;
+use crate::format::grid::ShardAxis;
 use crate::format::index::IndexLocation;
-use crate::fs::Format;
 use crate::store::entries::{Place, Span};
 use crate::store::{Container, StoreError};
 
@@ -251,7 +251,7 @@ pub fn kind(array: &Array) -> Kind {
         codecs: codecs.into_iter().map(|codec| codec.name).collect(),
         shard_shape: edges.as_ref().filter(|_| !array.is_unsharded()).map(elements),
         chunk_grid: layout.chunk_grid(),
-        shard_grid: layout.shard_grid.iter().map(|axis| axis.shards()).collect(),
+        shard_grid: layout.shard_grid.iter().map(ShardAxis::shards).collect(),
         levels: if has_index { levels(array, edges.is_some()) } else { Vec::new() },
         chunk_shape,
     }
@@ -260,7 +260,7 @@ pub fn kind(array: &Array) -> Kind {
 /// Chunks along each edge of a shard, if that is the same for all.
 fn regular_edges(array: &Array) -> Option<Vec<u64>> {
     let axes = array.source.layout.shard_grid.iter();
-    axes.map(|axis| axis.edge()).collect()
+    axes.map(ShardAxis::edge).collect()
 }
 
 fn levels(array: &Array, is_regular: bool) -> Vec<Level> {
@@ -277,12 +277,13 @@ fn levels(array: &Array, is_regular: bool) -> Vec<Level> {
 
 fn format_name(array: &Array) -> &'static str {
     match (array.format, &array.source.container) {
-        (Format::Zarr, Container::Chunks) => "Zarr v3, unsharded: each chunk is a file",
-        (Format::Zarr, _) => "Zarr v3, sharded",
-        (Format::Draft2022, Container::Chunks) => "Zarr v3 draft of 2022, unsharded",
-        (Format::Draft2022, _) => "Zarr v3 draft of 2022, sharded",
-        (Format::Bloscpack, _) => "Bloscpack file",
-        (Format::Blz, _) => "BLZ or bcolz array",
+        (ArrayFormat::Zarr3, Container::Chunks) => "Zarr v3, unsharded: each chunk is a file",
+        (ArrayFormat::Zarr3, _) => "Zarr v3, sharded",
+        (ArrayFormat::Zarr2, _) => "Zarr v2: each chunk is a file",
+        (ArrayFormat::Draft2022, Container::Chunks) => "Zarr v3 draft of 2022, unsharded",
+        (ArrayFormat::Draft2022, _) => "Zarr v3 draft of 2022, sharded",
+        (ArrayFormat::Bloscpack, _) => "Bloscpack file",
+        (ArrayFormat::Blz, _) => "BLZ or bcolz array",
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the commands beside the mount do with a source: they look into its shards, check them, and
-//! write others of the same chunks. No option is read here and nothing is printed.
+//! What the commands beside the mount do with a source: they make, resize and delete arrays, look into
+//! shards, check them, and write others of the same chunks. No option is read here and nothing is printed.
 //!
 //! ```text
 //! Source   -> its arrays, each with its layout and the metadata of its unsharded twin
@@ -8,15 +8,23 @@
 //! places   -> batches, worked on by threads, handed over in order   (parallel)
 //! ```
 
+pub mod array;
+pub mod copy;
+pub mod destination;
+pub mod digest;
 pub mod info;
 pub mod ls;
 pub mod map;
 pub mod parallel;
 pub mod parts;
+pub mod refs;
+pub mod repack;
+pub mod shard_file;
 pub mod sizes;
 pub mod source;
 pub mod survey;
 pub mod svg;
 #[cfg(test)]
 mod testing;
+pub mod transfer;
 pub mod verify;

@@ -25,7 +25,8 @@ pub fn threads() -> NonZeroUsize {
 pub type Give<'a, T> = dyn FnMut(T) -> Result<(), Stopped> + 'a;
 
 /// Somebody failed, so nothing more is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("stopped")]
 pub struct Stopped;
 
 /// Calls `find` in a thread of its own, `work` in `threads` others for everything that it gives, and

@@ -4,14 +4,16 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::format::back::is_sharded;
+use crate::format::codec::parse_chain;
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::metadata::NodeMetadata;
 use crate::format::sharding::ShardedArray;
+use crate::format::zarr2::{self, NoTwin, ZARRAY, ZATTRS, ZGROUP};
 use crate::fs::{Foreign, Format, METADATA_FILE, NodeError, read_document};
 use crate::fs::{bloscpack_file, column, superchunks};
 use crate::store::journal::WORK_DIRECTORY;
@@ -66,11 +68,28 @@ pub struct Array {
     /// Where its chunks are.
     pub source: SourceArray,
     /// What it is stored as.
-    pub format: Format,
+    pub format: ArrayFormat,
     /// Its document, from the source's root, and what is in it, where it has one.
     pub document: Option<(PathBuf, Value)>,
+    /// Its metadata as of Zarr v3; None of one that is not sharded, or has no such form.
+    pub sharded: Option<Value>,
     /// Metadata of the equivalent unsharded array as of Zarr v3; None if it has no such form.
     pub twin: Option<Value>,
+}
+
+/// What an array is stored as. A mount shows less: arrays of Zarr v2 need none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArrayFormat {
+    /// Zarr v3.
+    Zarr3,
+    /// Zarr v2.
+    Zarr2,
+    /// The draft of 2022.
+    Draft2022,
+    /// A Bloscpack file.
+    Bloscpack,
+    /// BLZ or bcolz.
+    Blz,
 }
 
 /// Why a source cannot be opened.
@@ -133,6 +152,33 @@ impl Source {
         self
     }
 
+    /// The document of a group as of Zarr v3, its attributes in it; one that has no document of its own
+    /// has no attributes.
+    pub fn group(&self, directory: &Path) -> Result<Value, NodeError> {
+        let storage = &*self.storage;
+        let path = directory.join(METADATA_FILE);
+        if let Some(document) = document_at(storage, &path)? {
+            match NodeMetadata::parse(&document) {
+                Ok(NodeMetadata::Group) => return Ok(document),
+                Ok(NodeMetadata::Array(_)) => (),
+                // The entry point of a hierarchy of the draft of 2022.
+                Err(_) if draft2022::is_hierarchy(&document).unwrap_or(false) => (),
+                Err(error) => return Err(error.into()),
+            }
+        } else if let Some(zgroup) = document_at(storage, &directory.join(ZGROUP))? {
+            let zattrs = document_at(storage, &directory.join(ZATTRS))?;
+            return Ok(zarr2::group_to_zarr3(&zgroup, zattrs.as_ref())?);
+        }
+        let mut attributes = Map::new();
+        for path in draft2022::group_documents(directory) {
+            if let Some(document) = document_at(storage, &path)? {
+                attributes = document["attributes"].as_object().cloned().unwrap_or_default();
+                break;
+            }
+        }
+        Ok(json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}))
+    }
+
     /// Its arrays, those that can be used.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.nodes.iter().filter_map(|node| match node {
@@ -189,7 +235,7 @@ impl Walk<'_> {
             .stat(name)
             .map_err(NodeError::from)
             .and_then(|stat| bloscpack_file(self.storage, name.as_os_str(), &stat, false))
-            .map(|found| Some(foreign(Path::new(""), found, Format::Bloscpack)));
+            .map(|found| Some(foreign(Path::new(""), found, ArrayFormat::Bloscpack)));
         self.add(PathBuf::new(), found);
     }
 
@@ -218,10 +264,27 @@ impl Walk<'_> {
                 },
                 Err(error) => self.nodes.push(Node::Bad(directory.clone(), error)),
             }
-        } else if self.superchunks(&directory) {
+        } else if self.superchunks(&directory) || self.zarr2(&directory) {
             return Ok(());
         }
         self.walk_below(&directory)
+    }
+
+    /// Whether there is an array of Zarr v2 in a directory; a group is noted.
+    fn zarr2(&mut self, directory: &Path) -> bool {
+        if !self.may_be(Format::Zarr) {
+            return false;
+        }
+        let path = directory.join(ZARRAY);
+        if self.storage.lstat(&path).is_ok() {
+            let array = zarr2_array(self.storage, directory, path);
+            self.add(directory.to_owned(), array.map(Some));
+            return true;
+        }
+        if self.storage.lstat(&directory.join(ZGROUP)).is_ok() {
+            self.nodes.push(Node::Group(directory.to_owned()));
+        }
+        false
     }
 
     fn walk_below(&mut self, directory: &Path) -> Result<(), Failed> {
@@ -282,7 +345,8 @@ impl Walk<'_> {
                 None => return false,
             }
         };
-        let array = found.map(|found| found.map(|found| foreign(directory, found, Format::Blz)));
+        let array =
+            found.map(|found| found.map(|found| foreign(directory, found, ArrayFormat::Blz)));
         self.add(directory.to_owned(), array);
         true
     }
@@ -290,8 +354,9 @@ impl Walk<'_> {
     fn zarr3(&self, directory: &Path, path: PathBuf, document: Value) -> Result<Array, NodeError> {
         let (layout, container, twin) = shards(&document, self.config.level)?;
         let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
+        let sharded = is_sharded(&document).then(|| document.clone());
         let document = Some((path, document));
-        Ok(Array { source, format: Format::Zarr, document, twin: Some(twin) })
+        Ok(Array { source, format: ArrayFormat::Zarr3, document, sharded, twin: Some(twin) })
     }
 
     fn each_entry(
@@ -328,6 +393,35 @@ fn shards(
     }
 }
 
+/// The document at a path, if there is one.
+fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
+    match storage.lstat(path) {
+        Ok(_) => read_document(storage, path).map(Some),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The array of Zarr v2 in a directory: each file is a chunk.
+fn zarr2_array(storage: &dyn Storage, directory: &Path, path: PathBuf) -> Result<Array, NodeError> {
+    let document = read_document(storage, &path)?;
+    let zattrs = document_at(storage, &directory.join(ZATTRS))?;
+    let layout = zarr2::layout(&document)?;
+    let (layout, twin) = match zarr2::to_zarr3(&document, zattrs.as_ref()) {
+        Ok(twin) => {
+            let chain = parse_chain(twin.get("codecs"))?;
+            (ShardedArray::unsharded(&twin, chain)?, Some(twin))
+        }
+        Err(NoTwin::Metadata(error)) => return Err(error.into()),
+        // Its chunks can be found all the same.
+        Err(_) => (layout, None),
+    };
+    let container = Container::Chunks;
+    let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
+    let (format, document) = (ArrayFormat::Zarr2, Some((path, document)));
+    Ok(Array { source, format, document, sharded: None, twin })
+}
+
 /// An array of the draft of 2022 whose data is in a directory.
 fn draft(
     directory: &Path,
@@ -339,8 +433,8 @@ fn draft(
     let is_sharded = is_sharded(&document);
     let layout = draft2022::parse(&document)?;
     // Its data type or compressor may have no name in Zarr v3.
-    let twin = draft2022::to_zarr3(&document).ok();
-    let twin = twin.map(|twin| shards(&twin, level)).transpose()?;
+    let sharded = draft2022::to_zarr3(&document).ok();
+    let twin = sharded.as_ref().map(|sharded| shards(sharded, level)).transpose()?;
     let (container, layout, twin) = match (twin, layout) {
         (Some((layout, container, twin)), _) => (container, layout, Some(twin)),
         (None, Some(layout)) if is_sharded => (Container::Shards, layout, None),
@@ -348,12 +442,13 @@ fn draft(
     };
     let layout = ShardedArray { keys, ..layout };
     let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
-    Ok(Array { source, format: Format::Draft2022, document: Some((path, document)), twin })
+    let (format, document) = (ArrayFormat::Draft2022, Some((path, document)));
+    Ok(Array { source, format, document, sharded: sharded.filter(|_| is_sharded), twin })
 }
 
-fn foreign(directory: &Path, found: Foreign, format: Format) -> Array {
+fn foreign(directory: &Path, found: Foreign, format: ArrayFormat) -> Array {
     let Foreign { array, container, .. } = found;
     let path = directory.to_owned();
     let source = SourceArray { id: 0, path, layout: array.layout, container };
-    Array { source, format, document: None, twin: array.metadata }
+    Array { source, format, document: None, sharded: None, twin: array.metadata }
 }

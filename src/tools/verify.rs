@@ -26,9 +26,9 @@ pub use self::finding::{Finding, Looks, What, Within};
 use self::keys::{Key, each_key};
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::SharedShard;
-use super::source::{Array, Node, Source};
+use super::source::{Array, ArrayFormat, Node, Source};
+use crate::format::grid::ShardAxis;
 use crate::format::pipeline::{Pipeline, PipelineError};
-use crate::fs::Format;
 use crate::store::Container;
 use crate::store::journal::pending;
 
@@ -218,7 +218,7 @@ impl<'a> Checks<'a> {
             Some(twin) => Pipeline::parse(twin),
             None => Err(PipelineError::NoArrayToBytes),
         };
-        let has_short_end = matches!(array.format, Format::Bloscpack | Format::Blz);
+        let has_short_end = matches!(array.format, ArrayFormat::Bloscpack | ArrayFormat::Blz);
         let shape = || {
             let shape = array.twin.as_ref()?.get("shape")?.as_array()?;
             shape.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>()
@@ -266,13 +266,13 @@ fn find<'a>(
             })
         }
         Key::Stray(path) => {
-            let grid = array.source.layout.shard_grid.iter().map(|axis| axis.shards());
+            let grid = array.source.layout.shard_grid.iter().map(ShardAxis::shards);
             give(of_file(path, What::Stray(grid.collect())))
         }
         Key::Beyond(path) => give(of_file(path, What::Beyond)),
         Key::Lock(path) => give(of_file(path, What::Lock)),
         Key::Temporary(path) => give(of_file(path, What::Temporary)),
-        Key::NoKey(path) => give(of_file(path, What::NoKey)),
+        Key::Other(path) => give(of_file(path, What::NoKey)),
         Key::Bad(error) => give(Task::Found(Finding::of_error(directory, error, None))),
     })
 }

@@ -20,6 +20,9 @@ bloscpack_packages=(bloscpack==0.16.0 blosc==1.11.4 numpy==1.23.5)
 # Readers that know no sharding.  netCDF4 brings its own netCDF-C, with filters; Debian's has none.
 views_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 xarray==2025.3.1 pandas==3.1.1
     netCDF4==1.7.5.1.post1 SimpleITK==2.5.7 pynrrd==1.1.3)
+# References of shardfs refs: fsspec, zarr-python 3 and 2.
+refs_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 fsspec==2026.9.0)
+refs2_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 fsspec==2026.9.0)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
 
 # --- Debian packages -------------------------------------------------------------------------------
@@ -57,6 +60,8 @@ python_environment clients "${python_packages[@]}"
 python_environment draft2022 "${draft_packages[@]}"
 python_environment bloscpack "${bloscpack_packages[@]}"
 python_environment views "${views_packages[@]}"
+python_environment refs "${refs_packages[@]}"
+python_environment refs2 "${refs2_packages[@]}"
 
 if ! up_to_date "$node/stamp" "${node_packages[*]}"; then
     mkdir -p "$node"

@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use half::{bf16, f16};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{DataType, Float, Kind};
-use crate::format::json::bare_word;
+use super::{DataType, DataTypeError, Float, Kind};
+use crate::format::json::{self, bare_word};
 
 /// NumPy's "not a time".
 const NAT: i64 = i64::MIN;
@@ -51,6 +51,96 @@ impl DataType {
                 padded(points.collect(), self.nbytes)
             }
         }
+    }
+}
+
+impl DataType {
+    /// The fill value of an array for which none is given: all bytes zero, as writers write it.
+    pub fn default_fill(&self) -> Value {
+        match self.kind {
+            Kind::Bool => json!(false),
+            Kind::Int(_) | Kind::Uint(_) | Kind::Time(..) => json!(0),
+            // It has no zero.
+            Kind::Float(Float::Small(_, false)) => json!("0x00"),
+            Kind::Complex(Float::Small(_, false)) => json!(["0x00", "0x00"]),
+            Kind::Float(_) => json!(0.0),
+            Kind::Complex(_) => json!([0.0, 0.0]),
+            Kind::Raw => json!(STANDARD.encode(vec![0; self.nbytes])),
+            Kind::Bytes | Kind::Utf32 => json!(""),
+        }
+    }
+
+    /// A fill value as a user writes it: JSON, or a word or text without its quotation marks.
+    pub fn fill_from_text(&self, text: &str) -> Result<Value, DataTypeError> {
+        let values = [word(text), json::parse(text.as_bytes()).ok().map(plain), Some(json!(text))];
+        let fits = |value: &Value| self.item(value).is_some();
+        let found = values.into_iter().flatten().find(fits);
+        found.map(|value| self.as_written(value)).ok_or_else(|| DataTypeError::FillText {
+            name: self.name.clone(),
+            text: text.chars().take(40).collect(),
+            expected: self.fills(),
+        })
+    }
+
+    /// A value in the one form that all readers take.
+    fn as_written(&self, value: Value) -> Value {
+        match (self.kind, &value) {
+            (Kind::Raw | Kind::Bytes, Value::Array(_)) => {
+                raw(&value, self.nbytes).map_or(value, |bytes| json!(STANDARD.encode(bytes)))
+            }
+            (Kind::Bool, Value::Number(number)) => json!(number.as_f64() == Some(1.0)),
+            (Kind::Int(_) | Kind::Uint(_) | Kind::Time(..), Value::Number(number))
+                if number.as_i128().is_none() =>
+            {
+                let whole = number.as_f64().map(|number| format!("{number:.0}"));
+                let whole = whole.and_then(|text| json::parse(text.as_bytes()).ok());
+                whole.unwrap_or(value)
+            }
+            _ => value,
+        }
+    }
+
+    /// What fill values there are, for messages.
+    fn fills(&self) -> String {
+        let float = "a number, NaN, Infinity, -Infinity, or its bits as 0x and hexadecimal digits";
+        let small = "0, or its bits as 0x and two hexadecimal digits";
+        let of =
+            |float_format| if matches!(float_format, Float::Small(..)) { small } else { float };
+        match self.kind {
+            Kind::Bool => "true or false".to_owned(),
+            Kind::Int(bits) => {
+                let most = i64::MAX >> (64 - bits);
+                format!("a whole number from {} to {most}", -most - 1)
+            }
+            Kind::Uint(bits) => format!("a whole number from 0 to {}", u64::MAX >> (64 - bits)),
+            Kind::Float(format) => of(format).to_owned(),
+            Kind::Complex(format) => {
+                format!("a JSON list of the real and the imaginary part, each {}", of(format))
+            }
+            Kind::Raw => format!("{} bytes, in base64 or as a JSON list", self.nbytes),
+            Kind::Bytes => format!("at most {} bytes, in base64 or as a JSON list", self.nbytes),
+            Kind::Time(..) => "a whole number of units, or NaT".to_owned(),
+            Kind::Utf32 => format!("a text of at most {} characters", self.nbytes / 4),
+        }
+    }
+}
+
+/// The words for what is no number, as people write them.
+fn word(text: &str) -> Option<Value> {
+    Some(match text.to_ascii_lowercase().as_str() {
+        "nan" => json!("NaN"),
+        "inf" | "+inf" | "infinity" | "+infinity" => json!("Infinity"),
+        "-inf" | "-infinity" => json!("-Infinity"),
+        _ => return None,
+    })
+}
+
+/// The words that no JSON number can be as texts, which is how fill values have them.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::String(text) => json!(bare_word(&text)),
+        Value::Array(items) => items.into_iter().map(plain).collect(),
+        other => other,
     }
 }
 
@@ -263,6 +353,58 @@ mod tests {
         let long = of(&json!("r16")).fill_value(Some(&json!("A".repeat(5000)))).unwrap_err();
         assert!(long.to_string().len() < 80);
         assert!(of(&json!("float64")).fill_value(Some(&json::parse(b"1e999").unwrap())).is_err());
+    }
+
+    #[test]
+    fn the_default_is_all_zeros() {
+        let names = "bool int2 int8 uint64 float16 bfloat16 float32 float64 float8_e5m2 \
+            float8_e8m0fnu float4_e2m1fn complex64 complex_bfloat16 complex_float8_e8m0fnu r8 r24";
+        let configured = [
+            json!({"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}),
+            json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}}),
+            json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 3}}),
+            json!({"name": "raw_bytes", "configuration": {"length_bytes": 5}}),
+        ];
+        for data_type in names.split_whitespace().map(|name| json!(name)).chain(configured) {
+            let it = of(&data_type);
+            let item = it.fill_value(Some(&it.default_fill()));
+            assert_eq!(item, Ok(vec![0; it.nbytes()]), "{data_type}");
+        }
+    }
+
+    #[test]
+    fn fill_values_are_read_as_people_write_them() {
+        let from = |name: &str, text: &str| of(&json!(name)).fill_from_text(text).unwrap();
+        assert_eq!(from("float32", "nan"), json!("NaN"));
+        assert_eq!(from("float32", "-inf"), json!("-Infinity"));
+        assert_eq!(from("float32", "NaN"), json!("NaN"));
+        assert_eq!(from("float64", "0.5"), json::parse(b"0.5").unwrap());
+        assert_eq!(from("float32", "0x7fc00001"), json!("0x7fc00001"));
+        assert_eq!(from("complex64", "[NaN, 1]").to_string(), r#"["NaN",1]"#);
+        assert_eq!(from("int8", "-128"), json!(-128));
+        assert_eq!(from("uint8", "4.0").to_string(), "4");
+        assert_eq!(from("int64", "1e3").to_string(), "1000");
+        assert_eq!(from("uint64", "18446744073709551615").to_string(), "18446744073709551615");
+        assert_eq!(from("bool", "true"), json!(true));
+        assert_eq!(from("bool", "1"), json!(true));
+        assert_eq!(from("r16", "[0, 255]"), json!("AP8="));
+        let text = of(&json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}}));
+        assert_eq!(text.fill_from_text("ab").unwrap(), json!("ab"));
+        assert_eq!(text.fill_from_text("5").unwrap(), json!("5"));
+    }
+
+    #[test]
+    fn a_bad_fill_value_is_told_what_is_expected() {
+        let message =
+            |name: &str, text: &str| of(&json!(name)).fill_from_text(text).unwrap_err().to_string();
+        assert_eq!(
+            message("int8", "128"),
+            "fill value \"128\" is no int8: write a whole number from -128 to 127"
+        );
+        assert_eq!(message("bool", "yes"), "fill value \"yes\" is no bool: write true or false");
+        assert!(message("float32", "x").contains("a number, NaN"));
+        assert!(message("complex64", "1").contains("a JSON list of the real"));
+        assert!(message("r16", "[1]").contains("2 bytes, in base64"));
     }
 
     proptest! {

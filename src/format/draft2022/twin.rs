@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{TRANSFORMERS, chunks_per_shard, grid, is_sharded, keys};
 use crate::format::error::{MetadataError, shape};
-use crate::format::numpy;
+use crate::format::numpy::Items;
 
 /// What URIs of codecs begin with; a name and a version follow.
 const CODECS: &str = "https://purl.org/zarr/spec/codec/";
@@ -51,7 +51,7 @@ pub fn to_zarr3(document: &Value) -> Result<Value, NoTwin> {
     }
     let whole = shape(document.get("shape"), "shape")?;
     let mut chunk_shape = shape(grid(document)?.get("chunk_shape"), "chunk_shape")?;
-    let items = Items::parse(document.get("data_type").unwrap_or(&Value::Null))?;
+    let items = items(document.get("data_type").unwrap_or(&Value::Null))?;
     let mut codecs = Vec::new();
     if is_transposed(document)? && whole.len() > 1 {
         let order: Vec<usize> = (0..whole.len()).rev().collect();
@@ -114,68 +114,11 @@ fn is_transposed(document: &Value) -> Result<bool, MetadataError> {
     }
 }
 
-/// What an array's items are.
-struct Items {
-    /// As Zarr v3 names them.
-    data_type: Value,
-    nbytes: u64,
-    /// None: there is no order of bytes.
-    endian: Option<&'static str>,
-}
-
-impl Items {
-    /// Reads a data type: NumPy's name of it, or an object with that and a URI.
-    fn parse(value: &Value) -> Result<Self, NoTwin> {
-        let text = value.as_str().or_else(|| value.get("type")?.as_str()).unwrap_or_default();
-        let number = numpy::DataType::parse(text).map(|number| Self {
-            data_type: number.name.into(),
-            nbytes: number.nbytes,
-            endian: (number.nbytes > 1).then(|| number.endian()),
-        });
-        let none = || NoTwin::DataType(value.to_string().chars().take(80).collect());
-        number.or_else(|| Self::configured(text)).ok_or_else(none)
-    }
-
-    /// Times and texts of one length: `<M8[25s]`, `<U5`, `|S5`.
-    fn configured(text: &str) -> Option<Self> {
-        let endian = if text.starts_with('>') { "big" } else { "little" };
-        let text = text.trim_start_matches(['<', '>', '|']);
-        let named = |name: &str, configuration: Value| json!({"name": name, "configuration": configuration});
-        let length = |digits: &str| digits.parse().ok().filter(|length: &u64| *length > 0);
-        if let Some(length) = text.strip_prefix('S').and_then(length) {
-            let data_type = named("null_terminated_bytes", json!({"length_bytes": length}));
-            return Some(Self { data_type, nbytes: length, endian: None });
-        }
-        if let Some(length) = text.strip_prefix('U').and_then(length) {
-            let nbytes = length.checked_mul(4)?;
-            let data_type = named("fixed_length_utf32", json!({"length_bytes": nbytes}));
-            return Some(Self { data_type, nbytes, endian: Some(endian) });
-        }
-        let (name, unit) = match text.split_at_checked(2)? {
-            ("M8", unit) => ("numpy.datetime64", unit),
-            ("m8", unit) => ("numpy.timedelta64", unit),
-            _ => return None,
-        };
-        let unit = match unit {
-            "" => "generic",
-            unit => unit.strip_prefix('[')?.strip_suffix(']')?,
-        };
-        let letters = unit.trim_start_matches(|digit: char| digit.is_ascii_digit());
-        let scale: u64 = match &unit[..unit.len() - letters.len()] {
-            "" => 1,
-            digits => digits.parse().ok()?,
-        };
-        let data_type = named(name, json!({"unit": letters, "scale_factor": scale}));
-        Some(Self { data_type, nbytes: 8, endian: Some(endian) })
-    }
-
-    /// The array->bytes codec.
-    fn codec(&self) -> Value {
-        match self.endian {
-            Some(endian) => json!({"name": "bytes", "configuration": {"endian": endian}}),
-            None => json!({"name": "bytes"}),
-        }
-    }
+/// What an array's items are: NumPy's name of them, or an object with that and a URI.
+fn items(value: &Value) -> Result<Items, NoTwin> {
+    let text = value.as_str().or_else(|| value.get("type")?.as_str()).unwrap_or_default();
+    let none = || NoTwin::DataType(value.to_string().chars().take(80).collect());
+    Items::parse(text).ok_or_else(none)
 }
 
 /// The codec that a compressor is. Its configuration is that of numcodecs.

@@ -12,9 +12,9 @@ use crate::format::codec::{Codec, transpose_order};
 use crate::format::error::MetadataError;
 
 /// What numcodecs' own codecs are called in Zarr v3, before their `id`.
-const NUMCODECS: &str = "numcodecs.";
+pub const NUMCODECS: &str = "numcodecs.";
 /// Codecs of numcodecs that zarr-python 3 has as bytes->bytes codecs.
-const OF_BYTES: [&str; 13] = [
+pub const OF_BYTES: [&str; 13] = [
     "adler32",
     "blosc",
     "bz2",
@@ -31,7 +31,7 @@ const OF_BYTES: [&str; 13] = [
 ];
 /// Codecs of numcodecs that zarr-python 3 has as array->array codecs, each with the members of its
 /// configuration that are the array's data type if they are absent.
-const OF_ARRAYS: [(&str, Option<&str>); 6] = [
+pub const OF_ARRAYS: [(&str, Option<&str>); 6] = [
     ("astype", Some("decode_dtype")),
     ("bitround", None),
     ("delta", Some("dtype")),

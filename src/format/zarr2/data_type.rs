@@ -89,6 +89,22 @@ impl DataType2 {
         })
     }
 
+    /// The fill value of zeros, or of nothing, in the spelling that both versions have.
+    pub fn zero(&self) -> Option<Value> {
+        let Items::Fixed(data_type) = &self.items else { return Some("".into()) };
+        let unspelled = match self.letter() {
+            'U' => "".into(),
+            'c' => json!([null, null]),
+            _ => Value::Null,
+        };
+        self.spelled(&unspelled, &data_type.fill_value(None).ok()?)
+    }
+
+    /// Whether items are texts or bytes, of whatever length.
+    pub fn is_text(&self) -> bool {
+        ['O', 'U', 'S'].contains(&self.letter())
+    }
+
     /// The fill value that stands for `item` and is `value` in Zarr v3.
     fn spelled(&self, value: &Value, item: &[u8]) -> Option<Value> {
         Some(match self.letter() {

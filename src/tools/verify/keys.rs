@@ -28,7 +28,7 @@ pub enum Key<'a> {
     /// A file of somebody who writes.
     Temporary(PathBuf),
     /// None, where only keys should be.
-    NoKey(PathBuf),
+    Other(PathBuf),
     /// Something that cannot be listed.
     Bad(StoreError),
 }
@@ -176,7 +176,7 @@ impl Walk<'_> {
                     None => other(item.name, below, true, act),
                 }
             }),
-            (_, true) => act(Key::NoKey(path)),
+            (_, true) => act(Key::Other(path)),
             (_, false) => act(Key::Stray(path)),
         }
     }
@@ -212,7 +212,7 @@ fn other(name: &OsStr, path: PathBuf, among_keys: bool, act: &mut Act<'_>) -> Re
     } else if ends(".partial") || ends(".tmp") {
         act(Key::Temporary(path))
     } else if among_keys {
-        act(Key::NoKey(path))
+        act(Key::Other(path))
     } else {
         Ok(())
     }

@@ -1,11 +1,13 @@
 //! `zarr.json`: from its bytes to the numbers of its chunks.
 
 use serde_json::Value;
+use shardfs::format::codec::parse_chain;
 use shardfs::format::document::{Dialect, Shown, show};
 use shardfs::format::flat::{FlatFile, FlatForm};
 use shardfs::format::index::product;
 use shardfs::format::json;
 use shardfs::format::limits::{MAX_DECODED_BYTES, MAX_RANK, MAX_SHARDING_LEVELS, MAX_TREE_NODES};
+use shardfs::format::metadata::NodeMetadata;
 use shardfs::format::pipeline::Pipeline;
 use shardfs::format::sharding::ShardedArray;
 use shardfs::format::zarr2::{self, ZARRAY};
@@ -30,6 +32,7 @@ pub fn metadata(bytes: &[u8]) {
         return;
     };
     survives_as_text(&document, bytes.len());
+    zarr2(&document, bytes.len());
     let show = |document: &Value, level| {
         let document = document.clone();
         within(SHOWN * bytes.len() + SLACK, || show(document, level, Dialect::V3))
@@ -89,6 +92,27 @@ fn views(document: &Value) {
         let back = zarr2::back(document, document, ZARRAY, Some(&documents.zarray));
         let again = zarr2::array(&back.expect("it was shown")).expect("it is what it was");
         assert_eq!(again.zarray, documents.zarray);
+        // Filters of other items than the array's are shown, but are none of Zarr v3.
+        let twin = zarr2::to_zarr3(&documents.zarray, documents.zattrs.as_ref());
+        if let Ok(twin) = twin {
+            let again = zarr2::array(&twin).expect("it came from there");
+            for member in ["shape", "chunks", "dtype", "order", "dimension_separator"] {
+                assert_eq!(again.zarray[member], documents.zarray[member]);
+            }
+        }
+    }
+}
+
+/// A document of Zarr v2, its own attributes: what tools make of it is metadata of Zarr v3.
+fn zarr2(document: &Value, length: usize) {
+    let twin = within(SHOWN * length + SLACK, || zarr2::to_zarr3(document, Some(document)));
+    if let Ok(twin) = twin {
+        assert!(NodeMetadata::parse(&twin).is_ok(), "{twin}");
+        let layout = zarr2::layout(document);
+        let chain = parse_chain(twin.get("codecs")).expect("a list");
+        let same = ShardedArray::unsharded(&twin, chain).map(|array| array.chunk_grid()).ok();
+        assert_eq!(layout.map(|array| array.chunk_grid()).ok(), same);
+        views(&twin);
     }
 }
 

@@ -1,0 +1,226 @@
+//! What `shardfs unpack`, `pack` and `repack` to another place have in common.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use indicatif::{HumanBytes, HumanCount};
+use serde_json::{Value, json};
+
+use super::exit::Failure;
+use super::progress::{Progress, Unit};
+use crate::format::index::IndexLocation;
+use crate::format::order::ChunkOrder;
+use crate::fs::shown;
+use crate::tools::copy::{Copied, Plan, Shape};
+use crate::tools::destination::Destination;
+use crate::tools::parallel::threads;
+use crate::tools::source::{OpenConfig, Source};
+
+/// Options that all of them have.
+#[derive(Debug, clap::Args)]
+pub(super) struct CopyArgs {
+    /// Replace DEST if it is a Zarr array or group, or the unfinished result of such a command
+    #[arg(long, short = 'f')]
+    force: bool,
+    /// Leave out what cannot be read; without it nothing is finished that lacks a chunk
+    #[arg(long)]
+    skip_damaged: bool,
+    /// Threads that copy; as many as there are processors if not given
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Print the result as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl CopyArgs {
+    /// How many threads copy.
+    pub(super) fn threads(&self) -> NonZeroUsize {
+        self.threads.unwrap_or_else(threads)
+    }
+
+    /// Whether what is damaged is left out.
+    pub(super) fn skips_damaged(&self) -> bool {
+        self.skip_damaged
+    }
+
+    /// Whether the result is printed as JSON.
+    pub(super) fn is_json(&self) -> bool {
+        self.json
+    }
+}
+
+/// A copy that is asked for.
+pub(super) struct Job<'a> {
+    /// The subcommand.
+    pub command: &'static str,
+    /// Of what.
+    pub source: &'a PathBuf,
+    /// To where.
+    pub dest: &'a PathBuf,
+    /// Level of nested sharding whose chunks are meant.
+    pub level: Option<usize>,
+    /// As what.
+    pub shape: Shape,
+    /// What the result depends on besides, for it to be told from that of another command.
+    pub options: Value,
+}
+
+/// Makes a copy, or goes on with one.
+pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
+    let config = OpenConfig { level: job.level, format: None };
+    let source = Source::open(job.source, config)?;
+    let named = |error| Failure::Copy { path: job.source.clone(), error };
+    let plan = Plan::new(&source, &job.shape, args.skip_damaged).map_err(named)?;
+    let whole = job.source.canonicalize().unwrap_or_else(|_| job.source.clone());
+    let note = json!({
+        "command": job.command,
+        "source": whole.to_string_lossy(),
+        "options": job.options,
+    });
+    let destination = Destination::open(job.dest, job.source, &note, args.force)?;
+    let is_resumed = destination.is_resumed;
+    let copied = copy_all(&plan, &source, &destination, args).map_err(named)?;
+    let others = plan.copy_others(&destination).map_err(named)?;
+    let is_whole = copied.iter().all(|copied| copied.damaged.is_empty());
+    if is_whole || args.skip_damaged {
+        plan.finish(destination).map_err(named)?;
+    }
+    let report = Report { job, plan: &plan, copied: &copied, others, is_resumed };
+    if args.json {
+        report.print_json();
+    } else {
+        report.print();
+    }
+    for (path, error) in &plan.left_out {
+        eprintln!("shardfs: {}: left out: {error}", shown(path));
+    }
+    for defect in copied.iter().flat_map(|copied| &copied.damaged) {
+        eprintln!("shardfs: {defect}");
+    }
+    match (is_whole, args.skip_damaged) {
+        (true, _) if plan.left_out.is_empty() => Ok(()),
+        (_, true) => Err(Failure::Found("what cannot be read was left out".to_owned())),
+        _ => Err(Failure::Found(format!(
+            "{} is not finished: the source is damaged; --skip-damaged leaves out what cannot be read",
+            job.dest.display()
+        ))),
+    }
+}
+
+fn copy_all(
+    plan: &Plan<'_>,
+    source: &Source,
+    destination: &Destination,
+    args: &CopyArgs,
+) -> Result<Vec<Copied>, crate::tools::copy::CopyError> {
+    // Counting takes a look at each file, which only somebody who watches is glad of.
+    let total =
+        Progress::is_shown().then(|| plan.arrays.iter().map(|array| array.nbytes(source)).sum());
+    let progress = Progress::new(Unit::Bytes, total);
+    let mut copied = Vec::new();
+    for array in &plan.arrays {
+        let report = |nbytes| progress.add(nbytes);
+        copied.push(plan.copy(array, destination, args.threads(), &report)?);
+    }
+    Ok(copied)
+}
+
+/// What was done, for it to be told.
+struct Report<'a> {
+    job: &'a Job<'a>,
+    plan: &'a Plan<'a>,
+    copied: &'a [Copied],
+    others: u64,
+    is_resumed: bool,
+}
+
+impl Report<'_> {
+    fn print(&self) {
+        for copied in self.copied {
+            let Copied { path, digest, written, kept, .. } = copied;
+            let files = match kept {
+                0 => format!("{} files", HumanCount(*written)),
+                _ => format!(
+                    "{} files, {} of them there before",
+                    HumanCount(written + kept),
+                    HumanCount(*kept)
+                ),
+            };
+            let (chunks, nbytes) = (HumanCount(digest.chunks), HumanBytes(digest.nbytes));
+            super::say(&format!("{}: {chunks} chunks, {nbytes}, in {files}", shown(path)));
+            super::say(&format!("  digest {digest}, read back and equal"));
+        }
+        for path in &self.plan.other_rank {
+            super::say(&format!("{}: as it was, it has other dimensions", shown(path)));
+        }
+        if self.others > 0 {
+            super::say(&format!("{} other files", HumanCount(self.others)));
+        }
+    }
+
+    fn print_json(&self) {
+        let arrays = self.copied.iter().map(|copied| {
+            let Copied { path, digest, written, kept, damaged } = copied;
+            json!({
+                "path": shown(path).to_string(),
+                "chunks": digest.chunks,
+                "nbytes": digest.nbytes,
+                "digest": digest.to_string(),
+                "files_written": written,
+                "files_kept": kept,
+                "damaged": damaged,
+                "other_rank": self.plan.other_rank.contains(path),
+            })
+        });
+        let left_out = self.plan.left_out.iter();
+        let left_out =
+            left_out.map(|(path, error)| json!({"path": shown(path).to_string(), "error": error}));
+        super::say(&format!(
+            "{:#}",
+            json!({
+                "command": self.job.command,
+                "source": self.job.source.to_string_lossy(),
+                "destination": self.job.dest.to_string_lossy(),
+                "resumed": self.is_resumed,
+                "arrays": arrays.collect::<Vec<_>>(),
+                "other_files": self.others,
+                "left_out": left_out.collect::<Vec<_>>(),
+            })
+        ));
+    }
+}
+
+/// Reads an order of chunks by its name.
+pub(super) fn order(text: &str) -> Result<ChunkOrder, String> {
+    let found = ChunkOrder::NAMES.iter().find(|(name, _)| *name == text);
+    let names = || ChunkOrder::NAMES.map(|(name, _)| name).join(", ");
+    found.map(|(_, order)| *order).ok_or_else(|| format!("it is none of {}", names()))
+}
+
+/// Reads an index location by its name.
+pub(super) fn location(text: &str) -> Result<IndexLocation, String> {
+    match text {
+        "start" => Ok(IndexLocation::Start),
+        "end" => Ok(IndexLocation::End),
+        _ => Err("it is neither start nor end".to_owned()),
+    }
+}
+
+/// Reads a shard shape: numbers with commas between them, -1 the whole extent; nothing for an array
+/// without dimensions.
+pub(super) fn shape(text: &str) -> Result<Shard, String> {
+    let number =
+        |part: &str| part.trim().parse().ok().filter(|extent| *extent == -1 || *extent > 0);
+    if text.is_empty() {
+        return Ok(Shard(Vec::new()));
+    }
+    let shape: Option<Vec<i64>> = text.split(',').map(number).collect();
+    let expected = "write a number of elements for each dimension, with commas between them; -1 \
+                    stands for the whole extent";
+    shape.map(Shard).ok_or_else(|| expected.to_owned())
+}
+
+/// A shard shape as it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shard(pub Vec<i64>);

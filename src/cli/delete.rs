@@ -1,0 +1,97 @@
+//! `shardfs delete`.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::create::system;
+use super::exit::Failure;
+use super::list::bytes;
+use super::resize::log_stale;
+use crate::format::json::to_text;
+use crate::mount::{Use, uses_of};
+use crate::tools::array::{Deletion, Kind, consolidated_above};
+
+const AFTER_HELP: &str = "\
+What is deleted is renamed first, to a hidden name beside it: nobody sees a part of it. If the command \
+is interrupted, the same command again removes what is left. Nothing is asked, as by rm -r.
+
+Examples:
+  shardfs delete volume.zarr
+  shardfs delete --recursive hierarchy.zarr      a group with everything below
+  shardfs delete --dry-run volume.zarr           how many files, and how long";
+
+/// Delete an array, or a group with everything below
+///
+/// SOURCE is a Zarr v3 array or group; nothing else is deleted. Nor is what is mounted, or what a
+/// mount is just writing to.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Args {
+    /// Directory of the array or group
+    source: PathBuf,
+    /// Delete a group as well, with everything below
+    #[arg(long)]
+    recursive: bool,
+    /// Print what would be deleted, and delete nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print it as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let Args { source, recursive, dry_run, json } = args;
+    let deletion = Deletion::find(source, *recursive).map_err(system)?;
+    check_unused(&deletion.path())?;
+    let (kind, files, nbytes) = (deletion.kind, deletion.files, deletion.nbytes);
+    let leftovers = deletion.leftovers.len();
+    let stale = consolidated_above(&deletion.path());
+    if !dry_run {
+        deletion.run().map_err(system)?;
+        stale.iter().for_each(|group| log_stale(group));
+    }
+    let name = match kind {
+        Some(Kind::Array) => "array",
+        Some(Kind::Group) => "group",
+        None => "leftovers",
+    };
+    let shown = source.display();
+    let would = if *dry_run { "would be " } else { "" };
+    let text = if *json {
+        to_text(&json!({
+            "path": source.to_string_lossy(),
+            "written": !dry_run,
+            "kind": name,
+            "files": files,
+            "nbytes": nbytes,
+            "leftovers": leftovers,
+        }))
+    } else if kind.is_none() {
+        format!("{shown}: what an interrupted deletion has left {would}removed\n").into_bytes()
+    } else {
+        format!("{name} {shown} {would}deleted: {files} files, {}\n", bytes(nbytes)).into_bytes()
+    };
+    let failed = |error: io::Error| system(format!("{shown}: {error}"));
+    io::stdout().write_all(&text).map_err(failed)
+}
+
+/// Fails if a directory is mounted by this program, or something is mounted in it.
+pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
+    match uses_of(directory).first() {
+        None => Ok(()),
+        Some(Use::Shown(place)) => Err(system(format!(
+            "{} is mounted on {}; unmount it first: shardfs umount {}",
+            directory.display(),
+            place.display(),
+            place.display()
+        ))),
+        Some(Use::Holds(place)) => Err(system(format!(
+            "{}: something is mounted on {}; unmount it first",
+            directory.display(),
+            place.display()
+        ))),
+    }
+}

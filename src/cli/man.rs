@@ -1,0 +1,135 @@
+//! `shardfs man`: manual pages, made of the help of each command.
+//!
+//! What stands after the options in the help is columns, which a page would run together. They become
+//! lists here: what a line begins with, and what is said of it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use roff::{Roff, bold, roman};
+
+use super::completions::print;
+use super::exit::Failure;
+use super::mount::HelperArgs;
+
+/// Where to write: to stdout.
+const STDOUT: &str = "-";
+/// Section of the manual that mount helpers are in.
+const ADMINISTRATION: &str = "8";
+
+/// Write the manual pages of shardfs
+///
+/// Makes shardfs.1, a page for each command, such as shardfs-mount.1, and mount.shardfs.8.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Directory for the pages, made if it is not there; with - the page shardfs.1 goes to stdout
+    directory: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let mut all = super::Cli::command().disable_help_subcommand(true);
+    all.build();
+    let cannot = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: io::Error| Failure::System(format!("{path}: {error}"))
+    };
+    if args.directory == Path::new(STDOUT) {
+        return print(&page(&all, None).map_err(cannot(&args.directory))?.1);
+    }
+    fs::create_dir_all(&args.directory).map_err(cannot(&args.directory))?;
+    let mut helper = HelperArgs::command();
+    helper.build();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
+    let pages = commands.map(|command| page(command, None));
+    for made in pages.chain([page(&all, None), page(&helper, Some(ADMINISTRATION))]) {
+        let (name, text) = made.map_err(cannot(&args.directory))?;
+        let path = args.directory.join(name);
+        fs::write(&path, text).map_err(cannot(&path))?;
+    }
+    Ok(())
+}
+
+/// The file name and the text of a command's page.
+fn page(command: &Command, section: Option<&str>) -> io::Result<(String, Vec<u8>)> {
+    // It is one version for all of them.
+    let source = concat!("shardfs ", env!("CARGO_PKG_VERSION"));
+    let mut man = Man::new(command.clone()).source(source).manual("shardfs").date("");
+    if let Some(section) = section {
+        man = man.section(section);
+    }
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut text)?;
+    }
+    if let Some(after) = command.get_after_help() {
+        after_options(&after.to_string()).to_writer(&mut text)?;
+    }
+    Ok((man.get_filename(), text))
+}
+
+/// What stands after the options: a line that ends with a colon is a heading for the lines below it
+/// that are indented.
+fn after_options(help: &str) -> Roff {
+    let mut roff = Roff::new();
+    let mut lines = help.lines().peekable();
+    while let Some(line) = lines.next() {
+        let is_heading = lines.peek().is_some_and(|next| next.starts_with("  "));
+        if let Some(entry) = line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) {
+            let (term, mut words) = term(entry);
+            while let Some(more) = lines.next_if(|next| next.starts_with("   ")) {
+                words = format!("{words} {}", more.trim_start());
+            }
+            roff.control("TP", []);
+            roff.text([bold(term)]);
+            if !words.is_empty() {
+                roff.text([roman(words)]);
+            }
+        } else if let Some(heading) = line.strip_suffix(':').filter(|_| is_heading) {
+            roff.control("SH", [title(heading).as_str()]);
+        } else if let Some((heading, words)) = line.split_once(": ") {
+            roff.control("SH", [title(heading).as_str()]);
+            roff.text([roman(words)]);
+        } else if !line.is_empty() {
+            roff.text([roman(line)]);
+        }
+    }
+    roff
+}
+
+/// Headings are in capitals, unless there is an option or a file in them.
+fn title(heading: &str) -> String {
+    let is_words = heading.chars().all(|c| c.is_alphabetic() || c == ' ');
+    if is_words { heading.to_uppercase() } else { heading.to_owned() }
+}
+
+/// What a line begins with, and what is said of it. Lines of more columns stay as they are.
+fn term(line: &str) -> (&str, String) {
+    match line.split_once("  ").map(|(term, words)| (term, words.trim_start())) {
+        Some((term, words)) if !words.contains("  ") => (term, words.to_owned()),
+        _ => (line, String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_become_lists() {
+        let help = "Options of -o:\n  ro          read-only,\n              the default\n  rw  \
+            writable\n\nExit codes: 0 all is well.\n\nAs in fstab:\n  /a  /b  shardfs";
+        let roff = after_options(help).to_roff();
+        let expected = ".SH \"Options of -o\"\n.TP\n\\fBro\\fR\nread\\-only, the default\n\
+            .TP\n\\fBrw\\fR\nwritable\n.SH \"EXIT CODES\"\n0 all is well.\n\
+            .SH \"AS IN FSTAB\"\n.TP\n\\fB/a  /b  shardfs\\fR\n";
+        assert_eq!(roff, expected);
+    }
+}

@@ -1,0 +1,68 @@
+//! `shardfs pack`.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::copy::{CopyArgs, Job, Shard, location, order, run as copy, shape};
+use super::exit::Failure;
+use crate::format::index::IndexLocation;
+use crate::format::order::ChunkOrder;
+use crate::tools::copy::{Shape, Shards};
+use crate::tools::shard_file::Packing;
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfs pack chunks.zarr volume.zarr --shard 1024,1024,1024
+  shardfs pack old-v2.zarr volume.zarr --shard=-1,512,512    a Zarr v2 array; -1: the whole extent";
+
+/// Put the chunk files of an array into shards
+///
+/// Chunks are copied as they are encoded, so the shard shape must be a multiple of the chunk shape.
+/// Of a hierarchy all arrays with as many dimensions as the shard shape are packed, the others copied.
+/// The chunks may be in shards already, nested or compressed ones too: new ones are made of them.
+/// DEST gets its metadata last, once all chunks are safe and were read back; until then nobody takes
+/// it for an array. If it is interrupted, the same command goes on.
+///
+/// Exit codes: 0 done, 1 the source is damaged, 2 it could not be done.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// An array or a hierarchy: Zarr v3 or v2, or whatever else can be mounted
+    source: PathBuf,
+    /// Directory to make
+    dest: PathBuf,
+    /// Shard shape in elements, such as 512,512; -1 stands for the whole extent
+    #[arg(long, value_name = "SHAPE", value_parser = shape, allow_hyphen_values = true)]
+    shard: Shard,
+    /// Where a shard's index is: start or end
+    #[arg(long, value_name = "WHERE", value_parser = location, default_value = "end")]
+    index: IndexLocation,
+    /// Order of the chunks in a shard: c, f or morton
+    #[arg(long, value_parser = order, default_value = "c")]
+    order: ChunkOrder,
+    /// Equal chunks of a shard share their bytes
+    #[arg(long)]
+    dedup: bool,
+    #[command(flatten)]
+    copy: CopyArgs,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let packing = Packing { order: args.order, dedup: args.dedup };
+    let shards = Shards {
+        shape: Some(args.shard.0.clone()),
+        index_location: Some(args.index),
+        packing,
+        anew: true,
+    };
+    let job = Job {
+        command: "pack",
+        source: &args.source,
+        dest: &args.dest,
+        level: None,
+        options: json!(format!("{shards:?}")),
+        shape: Shape::Sharded(shards),
+    };
+    copy(&job, &args.copy)
+}

@@ -1,0 +1,207 @@
+//! `shardfs refs`.
+
+use std::fs::Permissions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use super::exit::Failure;
+use super::progress::{Progress, Unit};
+use super::size;
+use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
+use crate::tools::source::{OpenConfig, Source};
+
+/// Where to write: to stdout.
+const STDOUT: &str = "-";
+/// Problems that are told one by one.
+const TOLD: u64 = 100;
+
+/// Write references to every inner chunk, as kerchunk and fsspec have them
+///
+/// The output is one JSON object that makes an unsharded array of a sharded one without a mount and
+/// without copying: readers fetch ranges of the shards, from wherever these are. Every array below
+/// SOURCE is in it, whatever it is stored as. The shards must stay as they are: references to one
+/// that is written to afterwards lead to other bytes.
+///
+/// A chunk that is missing in the references reads as fill values. So if anything cannot be read,
+/// what it is goes to stderr, and no file is written (of what goes to stdout the end is missing, which
+/// is no valid JSON). With --skip-damaged the rest is written all the same: a chunk that cannot be
+/// read is an empty file then, which readers refuse, and an array without usable metadata is not
+/// there.
+///
+/// Exit codes: 0 everything is in the references, 1 something cannot be read, 2 it could not be done.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// An array, a hierarchy, or a folder of such
+    source: PathBuf,
+    /// Where to write to; - is stdout. An existing file is replaced only with --force
+    #[arg(short, long, value_name = "FILE", default_value = STDOUT)]
+    output: PathBuf,
+    /// Replace an existing FILE
+    #[arg(long)]
+    force: bool,
+    /// Where readers find SOURCE, for example s3://bucket/volume.zarr [default: its absolute path]
+    #[arg(long, value_name = "URL")]
+    base_url: Option<String>,
+    /// A path to put before every key
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Make documents of Zarr v2, which zarr-python before 3 reads, rather than of Zarr v3
+    #[arg(long)]
+    zarr2: bool,
+    /// Version of the form: 1, or 0, which repeats the URL in every reference
+    #[arg(long, value_name = "N", default_value = "1", value_parser = ["0", "1"],
+        hide_possible_values = true)]
+    json_version: String,
+    /// Put chunks of at most so many bytes into the references themselves. Chunks of shards that are
+    /// compressed as a whole can be had in no other way
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = size::parse)]
+    inline: u64,
+    /// Go on after what cannot be read
+    #[arg(long)]
+    skip_damaged: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let to_stdout = args.output == Path::new(STDOUT);
+    if !to_stdout && !args.force && args.output.symlink_metadata().is_ok() {
+        return Err(exists(&args.output));
+    }
+    let source = Source::open(&args.source, OpenConfig::default())?;
+    let config = config(args)?;
+    if to_stdout {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let done = write(&source, &config, &mut out, &mut |_| ());
+        return match done.and_then(|summary| check(args, summary)) {
+            // Whoever reads has enough.
+            Ok(()) | Err(Written::Pipe) => Ok(()),
+            Err(Written::Failed(failure)) => Err(failure),
+        };
+    }
+    let progress = Progress::new(Unit::Things("chunks"), None);
+    let directory = args.output.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let file = tempfile::Builder::new()
+        .prefix(".shardfs-refs-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))
+        .map_err(|error| cannot(&args.output, &error))?;
+    let mut out = BufWriter::new(file);
+    let done = write(&source, &config, &mut out, &mut |chunks| progress.add(chunks));
+    drop(progress);
+    let failed = |failure| match failure {
+        Written::Pipe => Failure::System(format!("{}: broken pipe", args.output.display())),
+        Written::Failed(failure) => failure,
+    };
+    let summary = done.map_err(failed)?;
+    if args.skip_damaged || summary.problems == 0 {
+        let file = out.into_inner().map_err(|error| cannot(&args.output, error.error()))?;
+        publish(args, file)?;
+        say(args, summary);
+    }
+    check(args, summary).map_err(failed)
+}
+
+fn config(args: &Args) -> Result<Config, Failure> {
+    let base = match &args.base_url {
+        Some(url) => url.clone(),
+        None => {
+            let path = args.source.canonicalize().map_err(|error| cannot(&args.source, &error))?;
+            let text = path.to_str().map(ToOwned::to_owned);
+            text.ok_or_else(|| refused(&RefsError::NotText(path)))?
+        }
+    };
+    Ok(Config {
+        base,
+        prefix: args.prefix.clone(),
+        zarr2: args.zarr2,
+        version: if args.json_version == "0" { Version::Zero } else { Version::One },
+        inline: args.inline,
+        skips: args.skip_damaged,
+    })
+}
+
+/// Why nothing, or not everything, was written.
+enum Written {
+    /// Whoever reads does not want more.
+    Pipe,
+    Failed(Failure),
+}
+
+fn write(
+    source: &Source,
+    config: &Config,
+    out: &mut dyn Write,
+    done: &mut dyn FnMut(u64),
+) -> Result<Summary, Written> {
+    let mut problems = 0;
+    let mut tell = |problem: &Problem| {
+        problems += 1;
+        match problems {
+            ..=TOLD if matches!(problem, Problem::NotInFile { .. }) => {
+                eprintln!("shardfs: {problem}; --inline says how many may");
+            }
+            ..=TOLD => eprintln!("shardfs: {problem}"),
+            problems if problems == TOLD + 1 => eprintln!("shardfs: ..."),
+            _ => (),
+        }
+    };
+    refs::write(source, config, out, &mut tell, done).map_err(|error| match error {
+        RefsError::Write(error) if error.kind() == io::ErrorKind::BrokenPipe => Written::Pipe,
+        error => Written::Failed(refused(&error)),
+    })
+}
+
+/// Puts a finished file into its place.
+fn publish(args: &Args, file: NamedTempFile) -> Result<(), Failure> {
+    file.as_file().sync_all().map_err(|error| cannot(&args.output, &error))?;
+    let persisted = match args.force {
+        true => file.persist(&args.output),
+        false => file.persist_noclobber(&args.output),
+    };
+    match persisted {
+        Ok(_) => Ok(()),
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(exists(&args.output))
+        }
+        Err(error) => Err(cannot(&args.output, &error.error)),
+    }
+}
+
+fn say(args: &Args, summary: Summary) {
+    let Summary { arrays, chunks, .. } = summary;
+    // Whoever does not want to know has closed it.
+    let _ = writeln!(
+        io::stdout(),
+        "{}: references to {chunks} chunks of {arrays} arrays",
+        args.output.display()
+    );
+}
+
+fn check(args: &Args, summary: Summary) -> Result<(), Written> {
+    match summary.problems {
+        0 => Ok(()),
+        problems => {
+            let what = match args.skip_damaged {
+                true => "chunks that cannot be read are empty files, which readers refuse",
+                false => "nothing was written",
+            };
+            let text = format!("problems: {problems}; {what}");
+            Err(Written::Failed(Failure::Found(text)))
+        }
+    }
+}
+
+fn exists(output: &Path) -> Failure {
+    let text = format!("{}: it exists; --force replaces it", output.display());
+    Failure::System(text)
+}
+
+fn cannot(path: &Path, error: &io::Error) -> Failure {
+    Failure::System(format!("{}: {error}", path.display()))
+}
+
+fn refused(error: &RefsError) -> Failure {
+    Failure::System(error.to_string())
+}

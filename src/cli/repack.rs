@@ -1,0 +1,146 @@
+//! `shardfs repack`.
+
+use std::path::PathBuf;
+
+use indicatif::{HumanBytes, HumanCount};
+use serde_json::json;
+
+use super::copy::{CopyArgs, Job, Shard, location, order, run as copy, shape};
+use super::exit::Failure;
+use super::progress::{Progress, Unit};
+use crate::format::index::IndexLocation;
+use crate::format::order::ChunkOrder;
+use crate::fs::shown;
+use crate::store::Container;
+use crate::tools::copy::{Shape, Shards};
+use crate::tools::repack::{How, RepackError, Repacked, repack};
+use crate::tools::shard_file::Packing;
+use crate::tools::source::{Array, OpenConfig, Source};
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfs repack volume.zarr                       give dead space back, shard by shard
+  shardfs repack volume.zarr --order morton        neighbouring chunks beside each other
+  shardfs repack volume.zarr new.zarr --shard 2048,2048,2048 --index start";
+
+/// Write the shards of an array or a hierarchy anew, without dead space
+///
+/// Chunks are copied as they are encoded. Without DEST each shard is replaced where it is: the new one
+/// is complete, safe and read back before it takes the old one's name, so the array is whole at any
+/// moment, for mounts and other readers too. A shard that is already as it should be is left alone,
+/// so the command can be stopped and called again.
+///
+/// With DEST a copy is made, in which shards may have another shape and the index another place.
+///
+/// Exit codes: 0 done, 1 some shards are damaged, 2 it could not be done.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// An array or a hierarchy with shards
+    source: PathBuf,
+    /// Directory to make; the shards are replaced where they are if not given
+    dest: Option<PathBuf>,
+    /// Shard shape in elements, such as 512,512; -1 stands for the whole extent
+    #[arg(long, value_name = "SHAPE", value_parser = shape, allow_hyphen_values = true)]
+    #[arg(requires = "dest")]
+    shard: Option<Shard>,
+    /// Where a shard's index is: start or end
+    #[arg(long, value_name = "WHERE", value_parser = location, requires = "dest")]
+    index: Option<IndexLocation>,
+    /// Order of the chunks in a shard: c, f or morton
+    #[arg(long, value_parser = order, default_value = "c")]
+    order: ChunkOrder,
+    /// Equal chunks of a shard share their bytes
+    #[arg(long)]
+    dedup: bool,
+    #[command(flatten)]
+    copy: CopyArgs,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let packing = Packing { order: args.order, dedup: args.dedup };
+    let Some(dest) = &args.dest else { return in_place(args, packing) };
+    let shape = args.shard.as_ref().map(|shard| shard.0.clone());
+    let shards = Shards { shape, index_location: args.index, packing, anew: false };
+    let job = Job {
+        command: "repack",
+        source: &args.source,
+        dest,
+        level: None,
+        options: json!(format!("{shards:?}")),
+        shape: Shape::Sharded(shards),
+    };
+    copy(&job, &args.copy)
+}
+
+fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
+    let source = Source::open(&args.source, OpenConfig::default())?;
+    let has_shards = |array: &&Array| array.source.container == Container::Shards;
+    let arrays: Vec<&Array> = source.arrays().filter(has_shards).collect();
+    let name = args.source.display();
+    if arrays.is_empty() {
+        let text = format!("{name}: {}", RepackError::NoShards);
+        return Err(Failure::System(text));
+    }
+    let how = How { packing, skip_damaged: args.copy.skips_damaged() };
+    let progress = Progress::new(Unit::Bytes, None);
+    let mut results = Vec::new();
+    for array in arrays {
+        let report = |nbytes| progress.add(nbytes);
+        let done = repack(&source, array, how, args.copy.threads(), &report);
+        let path = shown(&array.source.path);
+        let failed = |error| Failure::System(format!("{name}: {path}: {error}"));
+        results.push((path.to_string(), done.map_err(failed)?));
+    }
+    drop(progress);
+    if args.copy.is_json() {
+        print_json(args, &results);
+    } else {
+        print(&results);
+    }
+    let bad = source.bad_nodes().map(|(path, error)| format!("{}: {error}", shown(path)));
+    let damaged = results.iter().flat_map(|(_, done)| done.damaged.iter().cloned());
+    let defects: Vec<String> = bad.chain(damaged).collect();
+    defects.iter().for_each(|defect| eprintln!("shardfs: {defect}"));
+    match (defects.is_empty(), how.skip_damaged) {
+        (true, _) => Ok(()),
+        (_, true) => Err(Failure::Found("what cannot be read was left out".to_owned())),
+        _ => Err(Failure::Found(
+            "damaged shards stay as they are; --skip-damaged leaves out what cannot be read".into(),
+        )),
+    }
+}
+
+fn print(results: &[(String, Repacked)]) {
+    for (path, done) in results {
+        let Repacked { shards, rewritten, before, after, .. } = done;
+        super::say(&format!(
+            "{path}: {} of {} shards written anew, {} now, {} before",
+            HumanCount(*rewritten),
+            HumanCount(*shards),
+            HumanBytes(*after),
+            HumanBytes(*before),
+        ));
+    }
+}
+
+fn print_json(args: &Args, results: &[(String, Repacked)]) {
+    let arrays = results.iter().map(|(path, done)| {
+        json!({
+            "path": path,
+            "shards": done.shards,
+            "shards_rewritten": done.rewritten,
+            "bytes_before": done.before,
+            "bytes_after": done.after,
+            "damaged": done.damaged,
+        })
+    });
+    super::say(&format!(
+        "{:#}",
+        json!({
+            "command": "repack",
+            "source": args.source.to_string_lossy(),
+            "arrays": arrays.collect::<Vec<_>>(),
+        })
+    ));
+}

@@ -1,0 +1,103 @@
+//! `shardfs resize`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::create::system;
+use super::exit::Failure;
+use super::list::{List, bytes, shape};
+use crate::format::json::to_text;
+use crate::tools::array::{Resize, Resized, consolidated_above};
+
+const AFTER_HELP: &str = "\
+Where every extent grows or stays, only the metadata changes: what is new reads as the fill value. \
+Where one becomes less, inner chunks that lie outside are removed, and shards of which nothing is left. \
+A chunk across the new edge stays as it is, with what it holds beyond. The metadata changes first; if \
+the command is interrupted then, the same command again removes the rest. Mounts may go on: they see \
+the change within a second.
+
+Examples:
+  shardfs resize volume.zarr --shape 1000,2000,4000
+  shardfs resize --dry-run volume.zarr --shape 1000,2000,500     what would be removed
+  shardfs resize --keep-outside volume.zarr --shape 1000,2000,500";
+
+/// Change the shape of an array
+///
+/// SOURCE is a Zarr v3 array with a regular chunk grid, sharded or not.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Args {
+    /// Directory of the array
+    source: PathBuf,
+    /// New extents in elements, one for each dimension
+    #[arg(long, value_name = "N,N,...")]
+    shape: List<u64>,
+    /// Leave chunks that lie outside; they are seen again when the array grows
+    #[arg(long)]
+    keep_outside: bool,
+    /// Print what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print it as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let Args { source, shape: List(extents), keep_outside, dry_run, json } = args;
+    let resize = Resize::find(source, extents, *keep_outside).map_err(system)?;
+    let done = if *dry_run { resize.look() } else { resize.run() }.map_err(system)?;
+    if done.before != done.after
+        && !dry_run
+        && let Some(group) = consolidated_above(source)
+    {
+        log_stale(&group);
+    }
+    let text = if *json { document(args, &done) } else { words(args, &done) };
+    let failed = |error: io::Error| system(format!("{}: {error}", source.display()));
+    io::stdout().write_all(&text).map_err(failed)
+}
+
+/// Says that metadata elsewhere is not what it repeats any more.
+pub(super) fn log_stale(group: &std::path::Path) {
+    let group = group.display();
+    eprintln!("shardfs: the consolidated metadata of {group} is of before; consolidate it again");
+}
+
+fn words(args: &Args, done: &Resized) -> Vec<u8> {
+    let Resized { before, after, removed } = done;
+    let would = if args.dry_run { "would be " } else { "" };
+    let mut text = match before == after {
+        true => format!("{} has the shape {}\n", args.source.display(), shape(after)),
+        false => format!(
+            "{}: {} {would}resized to {}\n",
+            args.source.display(),
+            shape(before),
+            shape(after)
+        ),
+    };
+    if removed.chunks > 0 || removed.shards > 0 {
+        text += &format!(
+            "{} chunks outside {would}removed, {}; {} shards as a whole\n",
+            removed.chunks,
+            bytes(removed.nbytes),
+            removed.shards
+        );
+    }
+    text.into_bytes()
+}
+
+fn document(args: &Args, done: &Resized) -> Vec<u8> {
+    let Resized { before, after, removed } = done;
+    to_text(&json!({
+        "path": args.source.to_string_lossy(),
+        "written": !args.dry_run,
+        "shape_before": before,
+        "shape": after,
+        "removed_chunks": removed.chunks,
+        "removed_nbytes": removed.nbytes,
+        "removed_shards": removed.shards,
+    }))
+}

@@ -1,0 +1,48 @@
+//! `shardfs unpack`.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::copy::{CopyArgs, Job, run as copy};
+use super::exit::Failure;
+use crate::tools::copy::Shape;
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfs unpack volume.zarr chunks.zarr     every chunk a file, as any Zarr v3 reader knows them
+  shardfs unpack data.blp chunks.zarr        a Bloscpack file as a Zarr v3 array
+  shardfs unpack --level 1 a.zarr b.zarr     of nested shards the inner shards, not their chunks";
+
+/// Make a file of each chunk: the unsharded form of an array or a hierarchy
+///
+/// Chunks are copied as they are encoded. DEST gets its metadata last, once all chunks are safe and
+/// were read back; until then nobody takes it for an array. If it is interrupted, the same command
+/// goes on.
+///
+/// Exit codes: 0 done, 1 the source is damaged, 2 it could not be done.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// An array or a hierarchy: Zarr v3, the 2022 draft, a Bloscpack file, BLZ
+    source: PathBuf,
+    /// Directory to make
+    dest: PathBuf,
+    /// Level of nested sharding whose chunks become files, 1 the outermost; the innermost if not given
+    #[arg(long, value_name = "N")]
+    level: Option<usize>,
+    #[command(flatten)]
+    copy: CopyArgs,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let job = Job {
+        command: "unpack",
+        source: &args.source,
+        dest: &args.dest,
+        level: args.level,
+        shape: Shape::Unsharded,
+        options: json!({"level": args.level}),
+    };
+    copy(&job, &args.copy)
+}

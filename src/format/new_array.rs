@@ -1,0 +1,392 @@
+//! The metadata of a new array, from a description of it.
+//!
+//! Zarr core 3.1, "Array metadata"; `sharding_indexed` 1.0. Where inner chunk and shard are the same
+//! there is no sharding. What is made here is read back by the parsers that read any array.
+
+mod codecs;
+
+use serde_json::{Map, Value, json};
+
+pub use self::codecs::codec_from_text;
+use self::codecs::inner_chain;
+use super::chunk_key::{KeyEncoding, Prefix};
+use super::chunk_layout::ChunkShapes;
+use super::codec::parse_chain;
+use super::data_type::{DataType, DataTypeError};
+use super::error::MetadataError;
+use super::index::{IndexCodecs, IndexLocation, product};
+use super::pipeline::{Pipeline, PipelineError};
+use super::reshard::{Resharding, shard};
+use super::sharding::ShardedArray;
+
+/// What a new array is to be.
+#[derive(Debug, Clone)]
+pub struct NewArray {
+    /// Extents in elements.
+    pub shape: Vec<u64>,
+    /// `data_type`: a name, or an object with a name.
+    pub data_type: Value,
+    /// `fill_value`; None is the type's zero.
+    pub fill_value: Option<Value>,
+    /// Shapes of inner chunk and shard.
+    pub chunks: ChunkShapes,
+    /// Codecs of an inner chunk as objects, in encoding order; `bytes` may be left out.
+    pub codecs: Vec<Value>,
+    /// The order of the axes in an inner chunk, from the slowest to the fastest; None is C order.
+    pub order: Option<Vec<usize>>,
+    /// Where shards have their index; None is the end.
+    pub index_location: Option<IndexLocation>,
+    /// How chunk keys are made.
+    pub keys: KeyEncoding,
+    /// A name for each axis, or none.
+    pub dimension_names: Option<Vec<Option<String>>>,
+    /// `attributes`.
+    pub attributes: Map<String, Value>,
+}
+
+/// Why an array cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum NewArrayError {
+    /// The data type or the fill value cannot be used.
+    #[error(transparent)]
+    DataType(#[from] DataTypeError),
+    /// The layout cannot be used.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// The codecs cannot be used.
+    #[error(transparent)]
+    Codecs(#[from] PipelineError),
+    /// A codec in no form that is known.
+    #[error(
+        "codec {text:?} is none of {known}, each alone or with its numbers behind colons, nor a JSON \
+         object with a name"
+    )]
+    Codec {
+        /// What was written.
+        text: String,
+        /// Those that have a short form.
+        known: &'static str,
+    },
+    /// A part of a codec's short form cannot be what it is.
+    #[error("codec {text:?}: {part:?} is no {what}; its form is {form}")]
+    CodecPart {
+        /// What was written.
+        text: String,
+        /// The part.
+        part: String,
+        /// What it should be.
+        what: &'static str,
+        /// The whole form.
+        form: &'static str,
+    },
+    /// The order of the axes is none.
+    #[error("order {0:?} is no permutation of the array's {1} axes")]
+    Order(Vec<usize>, usize),
+    /// The order is asked for twice.
+    #[error("an order of the axes and codec {0:?} as well: leave one of them out")]
+    OrderAndCodec(String),
+    /// A name is missing or too much.
+    #[error("{found} dimension names, the array has {rank} dimensions")]
+    Names {
+        /// How many were given.
+        found: usize,
+        /// The array's number of dimensions.
+        rank: usize,
+    },
+    /// There is no index to be somewhere.
+    #[error("without shards there is no index: inner chunk and shard have the same shape")]
+    NoIndex,
+    /// A chunk is longer than anything can be.
+    #[error("{what} of {shape:?} elements are longer than 2^63-1 bytes")]
+    TooLong {
+        /// Inner chunks or shards.
+        what: &'static str,
+        /// Its shape.
+        shape: Vec<u64>,
+    },
+}
+
+/// How large the parts of an array are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sizes {
+    /// Inner chunks that hold a part of the array.
+    pub chunks: u64,
+    /// Shards that hold a part of the array.
+    pub shards: u64,
+    /// Inner chunks of a shard along each axis; all 1 where there is no sharding.
+    pub chunks_per_shard: Vec<u64>,
+    /// Length of a decoded inner chunk in bytes.
+    pub chunk_nbytes: u64,
+    /// Length of a decoded shard in bytes.
+    pub shard_nbytes: u64,
+    /// Length of a stored shard index in bytes; 0 where there is no sharding.
+    pub index_nbytes: u64,
+}
+
+impl NewArray {
+    /// Whether its chunks are grouped in shards.
+    pub fn is_sharded(&self) -> bool {
+        self.chunks.read != self.chunks.write
+    }
+
+    /// Its `zarr.json`, and how large its parts are. Both the layout and the codecs, as far as they
+    /// are known, are those of an array that can be read.
+    pub fn document(&self) -> Result<(Value, Sizes), NewArrayError> {
+        let data_type = DataType::parse(&self.data_type)?;
+        let fill_value = self.fill_value.clone().unwrap_or_else(|| data_type.default_fill());
+        data_type.fill_value(Some(&fill_value))?;
+        let mut twin = json!({
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": self.shape,
+            "data_type": self.data_type,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": self.chunks.read}},
+            "chunk_key_encoding": key_encoding(self.keys),
+            "fill_value": fill_value,
+            "codecs": self.inner_codecs(&data_type)?,
+            "attributes": self.attributes,
+        });
+        if let Some(names) = &self.dimension_names {
+            let (found, rank) = (names.len(), self.shape.len());
+            if found != rank {
+                return Err(NewArrayError::Names { found, rank });
+            }
+            twin["dimension_names"] = json!(names);
+        }
+        match Pipeline::parse(&twin) {
+            // Others may know the codec, and have room for the chunk.
+            Ok(_) | Err(PipelineError::UnknownCodec(_) | PipelineError::TooLarge) => (),
+            Err(error) => return Err(error.into()),
+        }
+        let sizes = self.sizes(&data_type)?;
+        Ok((self.sharded(twin)?, sizes))
+    }
+
+    /// The document of an array of shards of the chunks that the unsharded array with the metadata
+    /// `twin` has; that array's own if shards and chunks are the same.
+    fn sharded(&self, twin: Value) -> Result<Value, NewArrayError> {
+        if self.is_sharded() {
+            let shard_shape = Some(self.chunks.write.clone());
+            let how = Resharding { shard_shape, index_location: self.index_location };
+            return Ok(shard(&twin, &how)?);
+        }
+        if self.index_location.is_some() {
+            return Err(NewArrayError::NoIndex);
+        }
+        let chain = parse_chain(twin.get("codecs"))?;
+        ShardedArray::unsharded(&twin, chain)?;
+        Ok(twin)
+    }
+
+    fn inner_codecs(&self, data_type: &DataType) -> Result<Vec<Value>, NewArrayError> {
+        let rank = self.shape.len();
+        let order = match &self.order {
+            None => None,
+            Some(order) if !is_permutation(order, rank) => {
+                return Err(NewArrayError::Order(order.clone(), rank));
+            }
+            // C order is what there is without a transpose.
+            Some(order) => Some(order.as_slice()).filter(|order| !order.is_sorted()),
+        };
+        inner_chain(&self.codecs, order, data_type)
+    }
+
+    fn sizes(&self, item: &DataType) -> Result<Sizes, NewArrayError> {
+        let nbytes = |what, shape: &Vec<u64>| {
+            let elements = product(shape).and_then(|n| n.checked_mul(item.nbytes() as u64));
+            let fits = elements.filter(|nbytes| i64::try_from(*nbytes).is_ok());
+            fits.ok_or_else(|| NewArrayError::TooLong { what, shape: shape.clone() })
+        };
+        let ChunkShapes { read, write } = &self.chunks;
+        let pairs = write.iter().zip(read);
+        let chunks_per_shard: Vec<u64> =
+            pairs.map(|(shard, chunk)| shard.checked_div(*chunk).unwrap_or(1)).collect();
+        let count = |parts: &[u64]| {
+            let axes = self.shape.iter().zip(parts);
+            let along: Vec<u64> =
+                axes.map(|(extent, part)| extent.div_ceil((*part).max(1))).collect();
+            // The layout keeps the limit.
+            product(&along).unwrap_or(u64::MAX)
+        };
+        let slots = product(&chunks_per_shard).unwrap_or(u64::MAX);
+        let index = if self.is_sharded() { IndexCodecs::USUAL.stored_size(slots) } else { None };
+        Ok(Sizes {
+            chunks: count(read),
+            shards: count(write),
+            chunks_per_shard,
+            chunk_nbytes: nbytes("inner chunks", read)?,
+            shard_nbytes: nbytes("shards", write)?,
+            index_nbytes: index.unwrap_or(0),
+        })
+    }
+}
+
+fn key_encoding(keys: KeyEncoding) -> Value {
+    let name = if keys.prefix == Prefix::None { "v2" } else { "default" };
+    let separator = keys.separator.as_char().to_string();
+    json!({"name": name, "configuration": {"separator": separator}})
+}
+
+fn is_permutation(order: &[usize], rank: usize) -> bool {
+    let mut sorted = order.to_vec();
+    sorted.sort_unstable();
+    sorted.into_iter().eq(0..rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::chunk_key::Separator;
+
+    fn array(read: &[u64], write: &[u64]) -> NewArray {
+        NewArray {
+            shape: vec![100; read.len()],
+            data_type: json!("uint16"),
+            fill_value: None,
+            chunks: ChunkShapes { read: read.to_vec(), write: write.to_vec() },
+            codecs: Vec::new(),
+            order: None,
+            index_location: None,
+            keys: KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash },
+            dimension_names: None,
+            attributes: Map::new(),
+        }
+    }
+
+    fn little() -> Value {
+        json!({"name": "bytes", "configuration": {"endian": "little"}})
+    }
+
+    fn codecs(array: &NewArray) -> Value {
+        array.document().unwrap().0["codecs"].clone()
+    }
+
+    #[track_caller]
+    fn refused(array: &NewArray, message: &str) {
+        assert_eq!(array.document().unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn different_shapes_are_shards() {
+        let (document, sizes) = array(&[5, 5], &[50, 30]).document().unwrap();
+        let expected = json!([{"name": "sharding_indexed", "configuration": {
+            "chunk_shape": [5, 5], "codecs": [little()],
+            "index_codecs": [little(), {"name": "crc32c"}], "index_location": "end"}}]);
+        assert_eq!(document["codecs"], expected);
+        assert_eq!(document["chunk_grid"]["configuration"]["chunk_shape"], json!([50, 30]));
+        let expected = Sizes {
+            chunks: 400,
+            shards: 8,
+            chunks_per_shard: vec![10, 6],
+            chunk_nbytes: 50,
+            shard_nbytes: 3000,
+            index_nbytes: 964,
+        };
+        assert_eq!(sizes, expected);
+    }
+
+    #[test]
+    fn equal_shapes_are_no_shards() {
+        let (document, sizes) = array(&[50, 30], &[50, 30]).document().unwrap();
+        assert_eq!(document["codecs"], json!([little()]));
+        assert_eq!((sizes.chunks, sizes.shards, sizes.index_nbytes), (8, 8, 0));
+        let none = array(&[], &[]).document().unwrap();
+        assert_eq!((none.0["shape"].clone(), none.1.chunks), (json!([]), 1));
+    }
+
+    #[test]
+    fn an_order_is_a_transpose_before_the_array_becomes_bytes() {
+        let transpose = json!({"name": "transpose", "configuration": {"order": [1, 0]}});
+        let crc32c = json!({"name": "crc32c"});
+        let turned = |array: NewArray| NewArray { order: Some(vec![1, 0]), ..array };
+        let plain =
+            NewArray { codecs: vec![crc32c.clone()], ..turned(array(&[50, 30], &[50, 30])) };
+        assert_eq!(codecs(&plain), json!([transpose, little(), crc32c]));
+        let sharded = codecs(&turned(array(&[5, 5], &[50, 30])));
+        assert_eq!(sharded[0]["configuration"]["codecs"], json!([transpose, little()]));
+        let same = NewArray { order: Some(vec![0, 1]), ..array(&[50, 30], &[50, 30]) };
+        assert_eq!(codecs(&same), json!([little()]));
+    }
+
+    #[test]
+    fn the_order_of_bytes_is_said_where_there_is_one() {
+        let of = |name: &str| {
+            codecs(&NewArray { data_type: json!(name), ..array(&[50], &[50]) })[0].clone()
+        };
+        for name in ["uint8", "bool", "int4", "r24", "float8_e5m2"] {
+            assert_eq!(of(name), json!({"name": "bytes"}), "{name}");
+        }
+        for name in ["int16", "float16", "complex64", "bfloat16"] {
+            assert_eq!(of(name), little(), "{name}");
+        }
+    }
+
+    #[test]
+    fn keys_names_and_attributes_are_written() {
+        let array = NewArray {
+            keys: KeyEncoding { prefix: Prefix::None, separator: Separator::Dot },
+            dimension_names: Some(vec![Some("z".to_owned()), None]),
+            attributes: Map::from_iter([("unit".to_owned(), json!("m"))]),
+            ..array(&[50, 30], &[50, 30])
+        };
+        let (document, _) = array.document().unwrap();
+        let keys = json!({"name": "v2", "configuration": {"separator": "."}});
+        assert_eq!(document["chunk_key_encoding"], keys);
+        assert_eq!(document["dimension_names"], json!(["z", null]));
+        assert_eq!(document["attributes"], json!({"unit": "m"}));
+    }
+
+    #[test]
+    fn each_defect_is_named() {
+        let plain = || array(&[50, 30], &[50, 30]);
+        refused(
+            &NewArray { data_type: json!("uint17"), ..plain() },
+            "data type \"uint17\" is not known",
+        );
+        refused(&NewArray { fill_value: Some(json!(-1)), ..plain() }, "fill_value -1 is no uint16");
+        refused(
+            &NewArray { order: Some(vec![0, 0]), ..plain() },
+            "order [0, 0] is no permutation of the array's 2 axes",
+        );
+        refused(
+            &NewArray { dimension_names: Some(vec![None]), ..plain() },
+            "1 dimension names, the array has 2 dimensions",
+        );
+        refused(
+            &NewArray { index_location: Some(IndexLocation::Start), ..plain() },
+            "without shards there is no index: inner chunk and shard have the same shape",
+        );
+        let gzip = json!({"name": "gzip", "configuration": {"level": 99}});
+        refused(
+            &NewArray { codecs: vec![gzip], ..plain() },
+            "level of codec \"gzip\" must be from -1 to 9",
+        );
+        refused(
+            &array(&[1], &[1 << 25]),
+            "too many inner chunks in a shard, the limit is 16777216",
+        );
+        let long = [1 << 40, 1 << 40];
+        refused(
+            &array(&long, &long),
+            "inner chunks of [1099511627776, 1099511627776] elements are longer than 2^63-1 bytes",
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_shape_is_made_or_refused(
+            axes in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>()), 0..4),
+            small in any::<bool>(),
+        ) {
+            let cut = |number: u64| if small { number % 9 } else { number };
+            let of = |pick: fn(&(u64, u64, u64)) -> u64| axes.iter().map(pick).map(cut).collect();
+            let (shape, read, write) = (of(|axis| axis.0), of(|axis| axis.1), of(|axis| axis.2));
+            let array = NewArray { shape, ..array(&read, &write) };
+            if let Ok((_, sizes)) = array.document() {
+                prop_assert!(sizes.shards <= sizes.chunks);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Documents of arrays of the same chunks in other shards.
+
+use serde_json::{Map, Value, json};
+
+use super::codec::parse_chain;
+use super::error::MetadataError;
+use super::index::IndexLocation;
+use super::metadata::ArrayMetadata;
+use super::sharding::{ShardedArray, parse_document};
+
+/// How shards are to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resharding {
+    /// Shard shape in elements; None: as it is.
+    pub shard_shape: Option<Vec<u64>>,
+    /// Where the index is; None: as it is, at the end where there is none yet.
+    pub index_location: Option<IndexLocation>,
+}
+
+/// The document of an array whose chunks, those of the unsharded array with the metadata `twin`, lie
+/// in shards.
+pub fn shard(twin: &Value, how: &Resharding) -> Result<Value, MetadataError> {
+    let array = ArrayMetadata::parse(twin)?;
+    let chunk_shape = twin
+        .get("chunk_grid")
+        .and_then(|grid| grid.get("configuration")?.get("chunk_shape"))
+        .cloned()
+        .ok_or(MetadataError::invalid("chunk_grid", "regular"))?;
+    let shard_shape = how.shard_shape.as_ref().ok_or(MetadataError::Missing("shard shape"))?;
+    if shard_shape.len() != array.shape.len() {
+        let (member, found, rank) = ("shard shape", shard_shape.len(), array.shape.len());
+        return Err(MetadataError::Rank { member, found, rank });
+    }
+    let chain = parse_chain(twin.get("codecs"))?;
+    let codecs: Vec<&Value> = chain.iter().map(super::codec::Codec::document).collect();
+    let location = location_name(how.index_location.unwrap_or(IndexLocation::End));
+    let mut document = twin.clone();
+    document["chunk_grid"] = regular(shard_shape);
+    document["codecs"] = json!([{"name": "sharding_indexed", "configuration": {
+        "chunk_shape": chunk_shape,
+        "codecs": codecs,
+        "index_codecs": [
+            {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "index_location": location,
+    }}]);
+    checked(document)
+}
+
+/// The document of a sharded array with other shards of the same inner chunks.
+pub fn reshard(document: &Value, how: &Resharding) -> Result<Value, MetadataError> {
+    let mut document = document.clone();
+    if let Some(shard_shape) = &how.shard_shape {
+        document["chunk_grid"] = regular(shard_shape);
+    }
+    if let Some(location) = how.index_location {
+        let codecs = document.get_mut("codecs").and_then(Value::as_array_mut);
+        let is_sharding = |codec: &&mut Value| {
+            codec.get("name").and_then(Value::as_str) == Some("sharding_indexed")
+        };
+        let sharding = codecs.and_then(|codecs| codecs.iter_mut().find(is_sharding));
+        let sharding = sharding.ok_or(MetadataError::Missing("sharding_indexed"))?;
+        if !sharding.get("configuration").is_some_and(Value::is_object) {
+            sharding["configuration"] = Map::new().into();
+        }
+        sharding["configuration"]["index_location"] = location_name(location).into();
+    }
+    checked(document)
+}
+
+/// Whoever reads it must understand it: we first.
+fn checked(document: Value) -> Result<Value, MetadataError> {
+    let layout: Option<ShardedArray> = parse_document(&document, None)?;
+    layout.ok_or(MetadataError::Missing("sharding_indexed"))?;
+    Ok(document)
+}
+
+fn regular(shape: &[u64]) -> Value {
+    json!({"name": "regular", "configuration": {"chunk_shape": shape}})
+}
+
+fn location_name(location: IndexLocation) -> &'static str {
+    match location {
+        IndexLocation::Start => "start",
+        IndexLocation::End => "end",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::document::{Dialect, Shown, show};
+
+    fn twin() -> Value {
+        json!({"zarr_format": 3, "node_type": "array", "shape": [10, 7], "data_type": "uint8",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0, "codecs": ["bytes", {"name": "zstd", "configuration": {"level": 1}}],
+            "attributes": {"a": 1}})
+    }
+
+    fn to(shape: &[u64]) -> Resharding {
+        Resharding { shard_shape: Some(shape.to_vec()), index_location: None }
+    }
+
+    #[test]
+    fn the_twin_of_what_was_sharded_is_what_it_was_made_of() {
+        let sharded = shard(&twin(), &to(&[4, 6])).unwrap();
+        let Shown::Array(_, shown) = show(sharded.clone(), None, Dialect::V3).unwrap() else {
+            panic!("it is not sharded");
+        };
+        let mut expected = twin();
+        expected["codecs"][0] = json!({"name": "bytes"});
+        assert_eq!(shown, expected);
+        let start = Some(IndexLocation::Start);
+        let how = Resharding { shard_shape: Some(vec![8, 3]), index_location: start };
+        let other = reshard(&sharded, &how).unwrap();
+        assert_eq!(other["chunk_grid"], regular(&[8, 3]));
+        let configuration = &other["codecs"][0]["configuration"];
+        assert_eq!(configuration["index_location"], "start");
+        assert_eq!(configuration["codecs"], sharded["codecs"][0]["configuration"]["codecs"]);
+    }
+
+    #[test]
+    fn shards_that_cannot_be_are_refused() {
+        let message = |shape: &[u64]| shard(&twin(), &to(shape)).unwrap_err().to_string();
+        assert_eq!(
+            message(&[4, 4]),
+            "inner chunks of 3 elements do not divide a shard of 4 along an axis"
+        );
+        assert_eq!(message(&[4]), "shard shape has 1 entries, the array has 2 dimensions");
+        assert_eq!(
+            message(&[0, 3]),
+            "inner chunks of 2 elements do not divide a shard of 0 along an axis"
+        );
+    }
+}

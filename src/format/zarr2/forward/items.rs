@@ -1,0 +1,140 @@
+//! Data types and fill values of Zarr v2 in Zarr v3.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::NoTwin;
+use crate::format::limits::MAX_ITEM_BYTES;
+use crate::format::numpy::Items;
+use crate::format::zarr2::data_type::DataType2;
+
+/// What an array's items are, and how messages call them.
+#[derive(Debug)]
+pub struct ArrayItems {
+    dtype: String,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Of one size, and the `bytes` codec stores them.
+    Fixed(Items),
+    /// Records of such items, one after the other.
+    Records(Items),
+    /// Of any size: the codec that stores them.
+    Objects(&'static str),
+}
+
+/// Codecs that store objects, each with the data type that they have then.
+const OBJECTS: [(&str, &str); 2] =
+    [("vlen-utf8", "string"), ("vlen-bytes", "variable_length_bytes")];
+
+impl ArrayItems {
+    /// Reads a `dtype`; what objects are the first codec says.
+    pub fn parse(dtype: Option<&Value>, first: Option<&Value>) -> Result<Self, NoTwin> {
+        let dtype = dtype.unwrap_or(&Value::Null);
+        let shown = short(dtype);
+        let none = || NoTwin::DataType(shown.clone());
+        let kind = match dtype {
+            Value::String(text) if text.trim_start_matches('|') == "O" => {
+                let id = first.and_then(|codec| codec["id"].as_str());
+                let known = OBJECTS.iter().find(|(codec, _)| Some(*codec) == id);
+                Kind::Objects(known.ok_or(NoTwin::Objects)?.0)
+            }
+            Value::String(text) => Kind::Fixed(Items::parse(text).ok_or_else(none)?),
+            Value::Array(_) => Kind::Records(records(dtype).ok_or_else(none)?),
+            _ => return Err(none()),
+        };
+        let items = Self { dtype: shown.clone(), kind };
+        match items.fixed() {
+            Some(fixed) if fixed.nbytes > MAX_ITEM_BYTES as u64 => Err(none()),
+            _ => Ok(items),
+        }
+    }
+
+    /// As Zarr v3 names them.
+    pub fn data_type(&self) -> Value {
+        match &self.kind {
+            Kind::Fixed(items) | Kind::Records(items) => items.data_type.clone(),
+            Kind::Objects(codec) => {
+                let known = OBJECTS.iter().find(|(known, _)| known == codec);
+                known.map(|(_, name)| *name).into()
+            }
+        }
+    }
+
+    /// The items, if all are of one size.
+    pub fn fixed(&self) -> Option<&Items> {
+        match &self.kind {
+            Kind::Fixed(items) | Kind::Records(items) => Some(items),
+            Kind::Objects(_) => None,
+        }
+    }
+
+    /// The codec of objects.
+    pub fn object_codec(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Objects(codec) => Some(codec),
+            Kind::Fixed(_) | Kind::Records(_) => None,
+        }
+    }
+
+    /// A fill value as Zarr v3 spells it. Where there is none, it is 0 or its like: Zarr v3 must have
+    /// one.
+    pub fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoTwin> {
+        let value = value.filter(|value| !value.is_null());
+        let found = match &self.kind {
+            Kind::Records(items) => record(items, value),
+            Kind::Fixed(_) | Kind::Objects(_) => {
+                let data_type = DataType2::parse(Some(&self.data_type()));
+                data_type.ok().and_then(|data_type| match value {
+                    None => data_type.zero(),
+                    // zarr-python 2 has 0 for whatever it is to stand for.
+                    Some(value) if value.as_u64() == Some(0) && data_type.is_text() => {
+                        data_type.zero()
+                    }
+                    value => data_type.fill_value(value).ok(),
+                })
+            }
+        };
+        found.ok_or_else(|| NoTwin::FillValue {
+            value: value.map(short).unwrap_or_default(),
+            data_type: self.dtype.clone(),
+        })
+    }
+}
+
+/// JSON of a readable length.
+pub fn short(value: &Value) -> String {
+    value.to_string().chars().take(80).collect()
+}
+
+/// Records: what zarr-python 3 calls `structured`. It has no place to say that the most significant
+/// byte of a field comes first.
+fn records(dtype: &Value) -> Option<Items> {
+    let (mut fields, mut nbytes) = (Vec::new(), 0_u64);
+    for field in dtype.as_array()? {
+        let [name, dtype] = field.as_array()?.as_slice() else { return None };
+        let items = Items::parse(dtype.as_str()?)?;
+        if items.big_endian == Some(true) {
+            return None;
+        }
+        nbytes = nbytes.checked_add(items.nbytes)?;
+        fields.push(json!([name.as_str()?, items.data_type]));
+    }
+    let data_type = json!({"name": "structured", "configuration": {"fields": fields}});
+    (nbytes > 0).then_some(Items { data_type, nbytes, big_endian: None })
+}
+
+/// A record's bytes as a fill value.
+fn record(items: &Items, value: Option<&Value>) -> Option<Value> {
+    let nbytes = usize::try_from(items.nbytes).ok()?;
+    match value {
+        None => Some(STANDARD.encode(vec![0; nbytes]).into()),
+        Some(value) => {
+            let bytes = STANDARD.decode(value.as_str()?).ok()?;
+            (bytes.len() == nbytes).then(|| value.clone())
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Chunks that an array's shape does not reach any more, and directories in which nothing is left.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::error::StoreError;
+use super::listing::is_flat;
+use super::{Freshness, ShardStore, SourceArray, StagedChunk};
+use crate::format::Coords;
+use crate::format::chunk_key::Prefix;
+use crate::format::grid::unravel;
+use crate::format::plan::Policy;
+
+/// Chunks that are removed in one commit.
+const REMOVED_AT_ONCE: usize = 1 << 16;
+
+/// What there was outside of a grid.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// Shards of which nothing lies inside.
+    pub shards: u64,
+    /// Chunks, those of such shards included.
+    pub chunks: u64,
+    /// Bytes of those chunks as stored.
+    pub nbytes: u64,
+}
+
+impl ShardStore {
+    /// What of `array` lies outside of a smaller grid of chunks; nothing is changed.
+    pub fn find_outside(&self, array: &SourceArray, grid: &[u64]) -> Result<Outside, StoreError> {
+        let mut found = Outside::default();
+        self.each_shard(array, &mut |shard| -> Result<(), StoreError> {
+            self.outside_of(array, grid, shard, &mut found).map(drop)
+        })?;
+        Ok(found)
+    }
+
+    /// Removes the chunks of `array` that lie outside of a smaller grid of chunks, shards that become
+    /// empty by it, and the directories of those. What is removed when this fails stays removed; doing
+    /// it again goes on.
+    pub fn remove_outside(
+        &self,
+        array: &SourceArray,
+        grid: &[u64],
+        policy: Policy,
+    ) -> Result<Outside, Arc<StoreError>> {
+        let (mut found, mut removed) = (Outside::default(), Vec::new());
+        let flush = |removed: &mut Vec<StagedChunk>| -> Result<(), Arc<StoreError>> {
+            let chunks = std::mem::take(removed);
+            self.commit(array, &chunks, policy).into_iter().collect()
+        };
+        self.each_shard(array, &mut |shard| -> Result<(), Arc<StoreError>> {
+            for coords in self.outside_of(array, grid, shard, &mut found)? {
+                let base = self.base(array, &coords, Freshness::Now)?;
+                removed.push(StagedChunk { coords, content: None, base });
+            }
+            if removed.len() >= REMOVED_AT_ONCE { flush(&mut removed) } else { Ok(()) }
+        })?;
+        flush(&mut removed)?;
+        self.remove_empty_directories(array);
+        Ok(found)
+    }
+
+    /// The chunks of a shard that exist outside of the grid; they are counted.
+    fn outside_of(
+        &self,
+        array: &SourceArray,
+        grid: &[u64],
+        shard: &[u64],
+        found: &mut Outside,
+    ) -> Result<Vec<Coords>, StoreError> {
+        let axes = array.layout.shard_grid.iter().zip(shard).zip(array.layout.chunk_grid());
+        let spans: Vec<(u64, u64)> = axes
+            .map(|((axis, shard), extent)| {
+                let (first, edge) = axis.span(*shard);
+                (first, (first + edge).min(extent).saturating_sub(first))
+            })
+            .collect();
+        let all_inside = |((first, length), extent): (&(u64, u64), &u64)| first + length <= *extent;
+        if spans.iter().zip(grid).all(all_inside) {
+            return Ok(Vec::new());
+        }
+        let is_whole = spans.iter().zip(grid).any(|((first, _), extent)| first >= extent);
+        found.shards += u64::from(is_whole);
+        let lengths: Coords = spans.iter().map(|span| span.1).collect();
+        let mut chunks = Vec::new();
+        for place in 0..lengths.iter().product::<u64>() {
+            let place = unravel(place, &lengths);
+            let coords: Coords =
+                place.iter().zip(&spans).map(|(n, (first, _))| first + n).collect();
+            if coords.iter().zip(grid).all(|(coord, extent)| coord < extent) {
+                continue;
+            }
+            if let Some(chunk) = self.chunk(array, &coords, Freshness::Recent)? {
+                found.chunks += 1;
+                found.nbytes = found.nbytes.saturating_add(chunk.nbytes());
+                chunks.push(coords);
+            }
+        }
+        Ok(chunks)
+    }
+
+    /// Removes the directories of shards in which nothing is left, those that the shard grid does not
+    /// reach as well.
+    pub fn remove_empty_directories(&self, array: &SourceArray) {
+        // The first is the array's own.
+        for (directory, _) in self.shard_directories(array).iter().skip(1).rev() {
+            let _ = self.storage.remove_directory(directory);
+        }
+    }
+
+    /// How many shards along each axis the smallest box from the origin has that holds every shard,
+    /// those beyond the shard grid included. They are told by their names.
+    pub fn reach(&self, array: &SourceArray) -> Coords {
+        let (rank, keys) = (array.layout.rank(), array.layout.keys);
+        let mut reach = vec![0_u64; rank];
+        for (directory, depth) in self.shard_directories(array) {
+            // One that cannot be listed has no shard that can be removed.
+            let _ = self.storage.list(&directory, 0, &mut |item| {
+                let name = item.name.to_str().unwrap_or_default();
+                let found = match depth {
+                    _ if is_flat(array) => keys.parse_flat(name, rank).unwrap_or_default(),
+                    0 => Coords::new(),
+                    depth => keys.parse_part(depth - 1, name).into_iter().collect(),
+                };
+                let first = if is_flat(array) { 0 } else { depth.saturating_sub(1) };
+                for (most, coord) in reach.iter_mut().skip(first).zip(found) {
+                    *most = (*most).max(coord.saturating_add(1));
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        reach
+    }
+
+    /// The array's own directory and those of its shards, each before those below it. The names in one
+    /// of depth 1 or more are coordinates along the axis of that number, counted from 1.
+    fn shard_directories(&self, array: &SourceArray) -> Vec<(PathBuf, usize)> {
+        let (rank, keys) = (array.layout.rank(), array.layout.keys);
+        // Where no chunk's key has a prefix, leading coordinates are in the array's own directory.
+        let top_depth = usize::from(keys.prefix != Prefix::Apart);
+        let mut found = vec![(array.path.clone(), top_depth)];
+        if is_flat(array) {
+            return found;
+        }
+        let mut at = 0;
+        while let Some((directory, depth)) = found.get(at).cloned() {
+            at += 1;
+            if depth >= rank {
+                continue;
+            }
+            // One that is not there, or cannot be listed, is not empty either.
+            let _ = self.storage.list(&directory, 0, &mut |item| {
+                let is_own = |name| match depth {
+                    0 => keys.claims(name, rank),
+                    depth => keys.parse_part(depth - 1, name).is_some(),
+                };
+                if item.name.to_str().is_some_and(is_own) {
+                    found.push((directory.join(item.name), depth + 1));
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::sharding::ShardedArray;
+    use crate::store::local::LocalStorage;
+    use crate::store::{Container, StoreConfig};
+
+    /// An array without shards in a new directory, 2 by 2 elements in each of its chunks.
+    fn array(shape: &[u64], keys: (&str, &str)) -> (tempfile::TempDir, ShardStore, SourceArray) {
+        let directory = tempfile::tempdir().unwrap();
+        let document = json!({"zarr_format": 3, "node_type": "array", "shape": shape,
+            "data_type": "uint8", "fill_value": 0, "codecs": ["bytes"],
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
+            "chunk_key_encoding": {"name": keys.0, "configuration": {"separator": keys.1}}});
+        let layout = ShardedArray::unsharded(&document, Vec::new()).unwrap();
+        let storage = LocalStorage::open_root(directory.path(), Arc::default()).unwrap();
+        let store = ShardStore::new(Arc::new(storage), StoreConfig::default(), Arc::default());
+        let (path, container) = (PathBuf::new(), Container::Chunks);
+        (directory, store, SourceArray { id: 0, path, layout, container })
+    }
+
+    const KEYS: [(&str, &str); 4] = [("default", "/"), ("default", "."), ("v2", "/"), ("v2", ".")];
+
+    #[test]
+    fn what_lies_outside_goes_in_each_key_encoding() {
+        for keys in KEYS {
+            let (directory, store, array) = array(&[8, 6], keys);
+            let path = |chunk: &[u64]| directory.path().join(array.layout.keys.chunk_key(chunk));
+            let chunks = [[0, 0], [1, 2], [3, 0], [3, 2], [2, 1]];
+            for chunk in &chunks {
+                std::fs::create_dir_all(path(chunk).parent().unwrap()).unwrap();
+                std::fs::write(path(chunk), "1234").unwrap();
+            }
+            std::fs::write(directory.path().join("notes"), "mine").unwrap();
+            let expected = Outside { shards: 4, chunks: 4, nbytes: 16 };
+            assert_eq!(store.find_outside(&array, &[2, 2]).unwrap(), expected, "{keys:?}");
+            let removed = store.remove_outside(&array, &[2, 2], Policy::Auto).unwrap();
+            assert_eq!(removed, expected, "{keys:?}");
+            store.finish_commits(&array).unwrap();
+            for chunk in &chunks {
+                assert_eq!(path(chunk).exists(), *chunk == [0, 0], "{keys:?} {chunk:?}");
+            }
+            // The chunk's directory or file, and the notes.
+            assert_eq!(directory.path().read_dir().unwrap().count(), 2, "{keys:?}");
+        }
+    }
+
+    #[test]
+    fn shards_beyond_the_grid_are_reached() {
+        for keys in KEYS {
+            let (directory, store, array) = array(&[2, 2], keys);
+            let reach = || store.reach(&array);
+            assert_eq!(reach(), [0, 0], "{keys:?}");
+            for chunk in [[0, 7], [4, 1]] {
+                let path = directory.path().join(array.layout.keys.chunk_key(&chunk));
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, "1234").unwrap();
+            }
+            std::fs::write(directory.path().join("notes.9"), "mine").unwrap();
+            assert_eq!(reach(), [5, 8], "{keys:?}");
+        }
+    }
+}

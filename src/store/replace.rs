@@ -1,0 +1,53 @@
+//! Putting a shard that was made beside the array into the place of the one that is there.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::error::StoreError;
+use super::io_error;
+use super::journal::{Journal, WORK_DIRECTORY};
+use super::lock::{ShardLock, note_locks};
+use super::shard::ShardId;
+use super::storage::Stat;
+use super::{ShardStore, SourceArray};
+
+impl ShardStore {
+    /// Renames the file at `new`, which is complete and safe, to a shard, or removes the shard where
+    /// there is none; returns once that is safe. False, and nothing is changed, if the shard is no
+    /// longer the one that `expected` describes. Commits of mounts and other software's locks are
+    /// waited for.
+    pub fn replace_shard(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        expected: &Stat,
+        new: Option<&Path>,
+    ) -> Result<bool, StoreError> {
+        let path = array.shard_path(coords);
+        let journal = Journal::lock(&*self.storage, &array.path)?;
+        if journal.found().is_some() {
+            return Err(StoreError::Poisoned { shard: path });
+        }
+        // If this process is killed, somebody must find its lock.
+        let work = array.path.join(WORK_DIRECTORY);
+        let key = array.shard_name(coords).into_os_string();
+        let noted = note_locks(&*self.storage, &work, std::iter::once(key.as_bytes()));
+        noted.map_err(io_error(&work))?;
+        {
+            let gone = || Err(std::io::ErrorKind::NotFound.into());
+            let _lock = ShardLock::take(&*self.storage, &path, &gone)?;
+            if !self.storage.is_unchanged(&path, expected) {
+                return Ok(false);
+            }
+            let replace = || match new {
+                Some(new) => self.storage.rename(new, &path),
+                None => self.storage.remove_file(&path),
+            };
+            replace().map_err(io_error(&path))?;
+            self.forget(ShardId::of_shard(array, coords));
+        }
+        let parent = path.parent().unwrap_or(Path::new(""));
+        self.storage.sync_directory(parent).map_err(io_error(parent))?;
+        Ok(true)
+    }
+}

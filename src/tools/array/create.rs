@@ -1,0 +1,140 @@
+//! Making an array.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::delete::{Deletion, Kind};
+use super::{ArrayError, Place, document_in, io_error};
+use crate::format::json;
+use crate::fs::METADATA_FILE;
+use crate::store::content::Content;
+use crate::store::local::LocalStorage;
+use crate::store::put::put_file;
+
+/// Where an array is to be made.
+#[derive(Debug)]
+pub struct Destination {
+    place: Place,
+    /// The array that it replaces.
+    replaces: Option<Deletion>,
+}
+
+impl Destination {
+    /// Looks at `directory`, which must not exist; with `force` it may be an array or an empty
+    /// directory.
+    pub fn find(directory: &Path, force: bool) -> Result<Self, ArrayError> {
+        let place = Place::of(directory)?;
+        let path = place.path();
+        let Ok(found) = path.symlink_metadata() else {
+            return Ok(Self { place, replaces: None });
+        };
+        if !force {
+            return Err(ArrayError::Exists(directory.to_owned()));
+        }
+        let not_replaced = || ArrayError::NotReplaced(directory.to_owned());
+        if !found.is_dir() {
+            return Err(not_replaced());
+        }
+        if path.read_dir().map_err(io_error(&path))?.next().is_none() {
+            return Ok(Self { place, replaces: None });
+        }
+        // A document that cannot be read is none of an array.
+        let document = document_in(&path).ok().flatten().ok_or_else(not_replaced)?;
+        match Kind::of(&document) {
+            Some(Kind::Array) => {
+                Ok(Self { place, replaces: Some(Deletion::find(directory, false)?) })
+            }
+            _ => Err(not_replaced()),
+        }
+    }
+
+    /// Its absolute path.
+    pub fn path(&self) -> PathBuf {
+        self.place.path()
+    }
+
+    /// Whether an array is there that goes away.
+    pub fn replaces(&self) -> bool {
+        self.replaces.is_some()
+    }
+}
+
+/// Makes an array with that metadata. Nothing of it is seen before all of it is there and safe.
+pub fn create(destination: Destination, document: &Value) -> Result<(), ArrayError> {
+    let Destination { place, replaces } = destination;
+    let path = place.path();
+    let mut builder = tempfile::Builder::new();
+    let prefix = place.beside("new");
+    builder.prefix(&prefix).permissions(std::fs::Permissions::from_mode(0o777));
+    let new = builder.tempdir_in(&place.parent).map_err(io_error(&path))?;
+    let storage =
+        LocalStorage::open_root(new.path(), Arc::default()).map_err(io_error(new.path()))?;
+    let content = Content::Memory(Arc::new(json::to_text(document)));
+    put_file(&storage, Path::new(METADATA_FILE), &content).map_err(io_error(&path))?;
+    let old = replaces.map(Deletion::hide).transpose()?;
+    // Takes the place of an empty directory, and of nothing else.
+    std::fs::rename(new.path(), &path).map_err(io_error(&path))?;
+    // Its name is another now.
+    let _ = new.keep();
+    place.sync()?;
+    match old {
+        Some(hidden) => hidden.remove().map(drop),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn array() -> Value {
+        json!({"zarr_format": 3, "node_type": "array"})
+    }
+
+    fn make(path: &Path, force: bool) -> Result<(), ArrayError> {
+        create(Destination::find(path, force)?, &array())
+    }
+
+    #[test]
+    fn an_array_is_made_where_nothing_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        make(&path, false).unwrap();
+        assert_eq!(document_in(&path).unwrap(), Some(array()));
+        assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+        let exists = make(&path, false).unwrap_err();
+        assert!(exists.to_string().ends_with("exists; --force replaces an array that is there"));
+        let missing = make(&directory.path().join("b/c"), false).unwrap_err();
+        assert!(missing.to_string().ends_with("/b: there is no such directory; make it first"));
+    }
+
+    #[test]
+    fn only_an_array_or_an_empty_directory_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        make(&path("array"), false).unwrap();
+        std::fs::write(path("array").join("old"), "x").unwrap();
+        make(&path("array"), true).unwrap();
+        assert!(!path("array").join("old").exists());
+        std::fs::create_dir(path("empty")).unwrap();
+        make(&path("empty"), true).unwrap();
+        std::fs::create_dir(path("files")).unwrap();
+        std::fs::write(path("files").join("mine"), "x").unwrap();
+        std::fs::create_dir(path("group")).unwrap();
+        let group = r#"{"zarr_format": 3, "node_type": "group"}"#;
+        std::fs::write(path("group").join("zarr.json"), group).unwrap();
+        std::fs::write(path("file"), "x").unwrap();
+        std::os::unix::fs::symlink("array", path("link")).unwrap();
+        for name in ["files", "group", "file", "link"] {
+            let refused = make(&path(name), true).unwrap_err();
+            assert!(matches!(refused, ArrayError::NotReplaced(_)), "{name}: {refused}");
+            assert!(path(name).exists());
+        }
+        assert_eq!(directory.path().read_dir().unwrap().count(), 6);
+    }
+}

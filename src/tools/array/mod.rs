@@ -1,0 +1,195 @@
+//! Making, resizing and deleting what is in a source, without a mount.
+//!
+//! What others see at any moment is a whole array: it is made under another name and renamed, deleted
+//! by renaming it first, and resized by replacing its `zarr.json` before chunks are removed.
+
+mod create;
+mod delete;
+mod resize;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use self::create::{Destination, create};
+pub use self::delete::{Deletion, Kind};
+pub use self::resize::{Resize, Resized};
+use crate::format::error::MetadataError;
+use crate::format::json;
+use crate::format::limits::MAX_METADATA_BYTES;
+use crate::fs::METADATA_FILE;
+use crate::store::StoreError;
+
+/// Why an array cannot be made, resized or deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum ArrayError {
+    /// Something is in its place.
+    #[error("{} exists; --force replaces an array that is there", .0.display())]
+    Exists(PathBuf),
+    /// Something else than an array is in its place.
+    #[error("{} is neither a Zarr array nor an empty directory: it is not replaced", .0.display())]
+    NotReplaced(PathBuf),
+    /// There is no directory for it to be in.
+    #[error("{}: there is no such directory; make it first", .0.display())]
+    NoParent(PathBuf),
+    /// Nothing is there.
+    #[error("{}: there is no such directory", .0.display())]
+    Absent(PathBuf),
+    /// A path that does not name a directory itself.
+    #[error("{} is a symbolic link; name the directory that it leads to", .0.display())]
+    Link(PathBuf),
+    /// A directory without metadata.
+    #[error("{} is no Zarr v3 array or group: it has no zarr.json", .0.display())]
+    NotANode(PathBuf),
+    /// A directory with metadata of another format.
+    #[error("{} is of another format than Zarr v3, which is all that this command knows", .0.display())]
+    OtherFormat(PathBuf),
+    /// Its metadata cannot be used.
+    #[error("{}: {error}", .path.display())]
+    Metadata {
+        /// The document.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: MetadataError,
+    },
+    /// A group, where only an array will do.
+    #[error("{} is a group; name one of its arrays", .0.display())]
+    Group(PathBuf),
+    /// A group, which is deleted only when that is asked for.
+    #[error("{} is a group; --recursive deletes it with everything below", .0.display())]
+    NotRecursive(PathBuf),
+    /// Somebody commits to an array.
+    #[error("{} is being written to: its journal is locked", .0.display())]
+    Busy(PathBuf),
+    /// Shards of different shapes.
+    #[error("{} has a chunk grid that is not regular, which cannot be resized", .0.display())]
+    Irregular(PathBuf),
+    /// Another number of extents than dimensions.
+    #[error("{found} extents, {} has {rank} dimensions", .path.display())]
+    Rank {
+        /// The array.
+        path: PathBuf,
+        /// How many were given.
+        found: usize,
+        /// The array's number of dimensions.
+        rank: usize,
+    },
+    /// Its shards can only be made anew as a whole, by other software.
+    #[error(
+        "{}: shards that are compressed as a whole cannot be changed, so chunks outside cannot be \
+         removed; --keep-outside leaves them",
+        .0.display()
+    )]
+    ReadOnly(PathBuf),
+    /// A commit or a look at a shard failed.
+    #[error(transparent)]
+    Store(#[from] Arc<StoreError>),
+    /// The system reports an error.
+    #[error("{}: {error}", .path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ArrayError + '_ {
+    |error| ArrayError::Io { path: path.to_owned(), error }
+}
+
+/// A directory that is to be made or to go away, by the one that holds it and its name.
+#[derive(Debug, Clone)]
+struct Place {
+    /// Absolute and without symbolic links.
+    parent: PathBuf,
+    name: OsString,
+}
+
+impl Place {
+    fn of(path: &Path) -> Result<Self, ArrayError> {
+        if let Some(name) = path.file_name() {
+            let parent = match path.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => parent,
+                _ => Path::new("."),
+            };
+            let found = parent.canonicalize().and_then(|parent| match parent.is_dir() {
+                true => Ok(parent),
+                false => Err(io::ErrorKind::NotADirectory.into()),
+            });
+            return match found {
+                Ok(parent) => Ok(Self { parent, name: name.to_owned() }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    Err(ArrayError::NoParent(parent.to_owned()))
+                }
+                Err(error) => Err(io_error(parent)(error)),
+            };
+        }
+        // Such as `.` or `..`.
+        let whole = path.canonicalize().map_err(io_error(path))?;
+        match (whole.parent(), whole.file_name()) {
+            (Some(parent), Some(name)) => {
+                Ok(Self { parent: parent.to_owned(), name: name.to_owned() })
+            }
+            _ => Err(io_error(path)(io::ErrorKind::InvalidInput.into())),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.parent.join(&self.name)
+    }
+
+    /// What the names of hidden directories beside it begin with.
+    fn beside(&self, what: &str) -> OsString {
+        let mut name = OsString::from(".");
+        name.push(&self.name);
+        name.push(format!(".shardfs-{what}-"));
+        name
+    }
+
+    /// Returns once the names in the parent directory are safe.
+    fn sync(&self) -> Result<(), ArrayError> {
+        File::open(&self.parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(io_error(&self.parent))
+    }
+}
+
+/// The metadata of a directory; None if it has none.
+fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError> {
+    let path = directory.join(METADATA_FILE);
+    let text = match std::fs::metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Ok(found) if found.len() > MAX_METADATA_BYTES => {
+            let limit = MAX_METADATA_BYTES;
+            let error = MetadataError::Limit { what: "bytes", limit };
+            return Err(ArrayError::Metadata { path, error });
+        }
+        Ok(_) => std::fs::read(&path),
+        Err(error) => Err(error),
+    };
+    let text = text.map_err(io_error(&path))?;
+    let document = json::parse(&text);
+    document.map(Some).map_err(|error| ArrayError::Metadata { path, error: error.into() })
+}
+
+/// Whether a directory has metadata of Zarr v2 or of N5.
+fn is_of_other_format(directory: &Path) -> bool {
+    [".zarray", ".zgroup", "attributes.json"].iter().any(|name| directory.join(name).exists())
+}
+
+/// The nearest group above a node that has consolidated metadata: that has to be made again once the node
+/// is there, has changed or is gone.
+pub fn consolidated_above(directory: &Path) -> Option<PathBuf> {
+    let directory = Place::of(directory).ok()?.path();
+    let groups = directory.ancestors().skip(1);
+    let mut groups = groups.map_while(|group| Some((group, document_in(group).ok()??)));
+    let found = groups.find(|(_, document)| document.get("consolidated_metadata").is_some());
+    found.map(|(group, _)| group.to_owned())
+}

@@ -1,0 +1,412 @@
+//! A copy of a whole source, its arrays in other shards or in none: unpack, pack, and repack to another
+//! place.
+//!
+//! ```text
+//! plan     the document of each array, as it will be; nothing is written if one cannot be
+//! copy     chunks of all arrays                          (transfer)
+//!          files that are neither chunks nor metadata
+//! finish   documents: arrays, then groups, the root last
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::destination::{Destination, DestinationError};
+use super::digest::ContentDigest;
+use super::shard_file::{PIECE_BYTES, Packing};
+use super::source::{Array, ArrayFormat, Node, Source};
+use super::transfer::{Report, Transfer, TransferError};
+use crate::format::after::trailing_checksums;
+use crate::format::codec::parse_chain;
+use crate::format::error::MetadataError;
+use crate::format::index::IndexLocation;
+use crate::format::reshard::{Resharding, reshard, shard};
+use crate::format::sharding::{ShardedArray, parse_document};
+use crate::fs::{METADATA_FILE, NodeError, shown};
+use crate::store::journal::{WORK_DIRECTORY, pending};
+use crate::store::storage::FileKind;
+use crate::store::{Container, SourceArray};
+
+/// Names of metadata documents.
+const DOCUMENTS: [&str; 5] = [METADATA_FILE, ".zarray", ".zattrs", ".zgroup", ".zmetadata"];
+
+/// What becomes of the arrays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shape {
+    /// A file for each chunk.
+    Unsharded,
+    /// Shards.
+    Sharded(Shards),
+}
+
+/// How shards are asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shards {
+    /// Shard shape in elements, -1 the whole extent; None: as it is.
+    pub shape: Option<Vec<i64>>,
+    /// Where the index is; None: as it is, at the end where there is none yet.
+    pub index_location: Option<IndexLocation>,
+    /// Order and sharing of chunks.
+    pub packing: Packing,
+    /// Whatever shards there are, nested ones too, only their chunks count.
+    pub anew: bool,
+}
+
+/// Why a source is not copied.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// A node's metadata cannot be used.
+    #[error("{}: {error}", shown(.path))]
+    Bad {
+        /// The node's directory, from the source's root.
+        path: PathBuf,
+        /// Why.
+        error: String,
+    },
+    /// There is no such array.
+    #[error("{}: {error}", shown(.path))]
+    Metadata {
+        /// The array's directory, from the source's root.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: MetadataError,
+    },
+    /// Zarr v3 has no such array.
+    #[error("{}: its data type or codecs have no form in Zarr v3", shown(.0))]
+    NoForm(PathBuf),
+    /// Shards that are compressed as a whole are only read.
+    #[error(
+        "{}: its shards are compressed as a whole, such are not written; unpack it, then pack it",
+        shown(.0)
+    )]
+    Compressed(PathBuf),
+    /// It has no shards yet, and nobody says how they should be.
+    #[error("{}: it has no shards; `shardfs pack` makes some", shown(.0))]
+    Unsharded(PathBuf),
+    /// A commit has not been finished.
+    #[error(
+        "{}: somebody is writing to it, or was stopped: `shardfs recover` completes what was \
+         interrupted", shown(.0)
+    )]
+    Pending(PathBuf),
+    /// No array is of the rank that the shard shape has.
+    #[error("no array has {0} dimensions, as the shard shape has")]
+    NoSuchRank(usize),
+    /// An array cannot be copied.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// The source fails.
+    #[error("{}: {error}", shown(.path))]
+    Io {
+        /// From the source's root.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl From<DestinationError> for CopyError {
+    fn from(error: DestinationError) -> Self {
+        Self::Transfer(error.into())
+    }
+}
+
+/// An array as it will be.
+pub struct Planned<'a> {
+    /// As it is.
+    pub array: &'a Array,
+    /// Its directory in the copy, from its root.
+    pub path: PathBuf,
+    /// Its document in the copy.
+    pub document: Value,
+    /// Where its chunks will be, and in what.
+    layout: ShardedArray,
+    container: Container,
+    /// How shards are written.
+    packing: Packing,
+}
+
+/// What came of an array.
+#[derive(Debug, Clone)]
+pub struct Copied {
+    /// Its directory in the copy, from its root.
+    pub path: PathBuf,
+    /// Its chunks.
+    pub digest: ContentDigest,
+    /// Files that were written.
+    pub written: u64,
+    /// Files that were there already, as they should be.
+    pub kept: u64,
+    /// What is wrong with chunks and shards of the source that cannot be read.
+    pub damaged: BTreeSet<String>,
+}
+
+/// A copy that is planned.
+pub struct Plan<'a> {
+    source: &'a Source,
+    /// The arrays, in the order of the paths.
+    pub arrays: Vec<Planned<'a>>,
+    /// Arrays that are left as they are, for their rank is not that of the shard shape.
+    pub other_rank: Vec<PathBuf>,
+    /// Nodes that are left out, for their metadata cannot be used.
+    pub left_out: Vec<(PathBuf, String)>,
+    /// Groups, and their documents.
+    groups: BTreeMap<PathBuf, Value>,
+}
+
+impl<'a> Plan<'a> {
+    /// Plans a copy. Nodes that cannot be used are an error unless they are left out.
+    pub fn new(source: &'a Source, to: &Shape, leave_out: bool) -> Result<Self, CopyError> {
+        let (arrays, other_rank, left_out) = (Vec::new(), Vec::new(), Vec::new());
+        let mut plan = Self { source, arrays, other_rank, left_out, groups: BTreeMap::new() };
+        let mut groups = Vec::new();
+        for node in &source.nodes {
+            match node {
+                Node::Array(array) => plan.add(array, to)?,
+                Node::Group(path) => groups.push(path),
+                Node::Bad(path, error) if leave_out => {
+                    plan.left_out.push((path.clone(), error.to_string()));
+                }
+                Node::Bad(path, error) => {
+                    let (path, error) = (path.clone(), error.to_string());
+                    return Err(CopyError::Bad { path, error });
+                }
+                Node::Journal(_) => (),
+            }
+        }
+        if let Shape::Sharded(Shards { shape: Some(shape), .. }) = to
+            && plan.arrays.len() == plan.other_rank.len()
+        {
+            return Err(CopyError::NoSuchRank(shape.len()));
+        }
+        for path in groups {
+            plan.add_group(path)?;
+        }
+        Ok(plan)
+    }
+
+    fn add(&mut self, array: &'a Array, to: &Shape) -> Result<(), CopyError> {
+        let path = array.source.path.clone();
+        let record = pending(&*self.source.storage, &path);
+        if record.map_err(TransferError::from)?.is_some() {
+            return Err(CopyError::Pending(path));
+        }
+        let planned = match to {
+            Shape::Unsharded => unsharded(array),
+            Shape::Sharded(shards) if has_rank(array, shards) => sharded(array, shards),
+            Shape::Sharded(_) => {
+                self.other_rank.push(path);
+                as_it_is(array)
+            }
+        };
+        self.arrays.push(planned?);
+        Ok(())
+    }
+
+    /// A group, and what it repeats of the metadata of arrays below it.
+    fn add_group(&mut self, path: &Path) -> Result<(), CopyError> {
+        if self.arrays.iter().any(|array| array.path == path) {
+            return Ok(());
+        }
+        let bad =
+            |error: NodeError| CopyError::Bad { path: path.to_owned(), error: error.to_string() };
+        let mut document = self.source.group(path).map_err(bad)?;
+        let nodes = document.get_mut("consolidated_metadata").and_then(|it| it.get_mut("metadata"));
+        if let Some(Value::Object(nodes)) = nodes {
+            for (below, node) in nodes.iter_mut() {
+                let below = path.join(below);
+                if let Some(array) = self.arrays.iter().find(|array| array.path == below) {
+                    *node = array.document.clone();
+                }
+            }
+        }
+        self.groups.insert(path.to_owned(), document);
+        Ok(())
+    }
+
+    /// Copies the chunks of an array.
+    pub fn copy(
+        &self,
+        array: &Planned<'_>,
+        destination: &Destination,
+        threads: NonZeroUsize,
+        report: &Report<'_>,
+    ) -> Result<Copied, CopyError> {
+        let (path, packing) = (array.path.clone(), array.packing);
+        let (layout, container) = (array.layout.clone(), array.container.clone());
+        let copy = SourceArray { id: 0, path: path.clone(), layout, container };
+        let (source, array) = (self.source, array.array);
+        let transfer = Transfer::new(source, array, destination, copy, packing);
+        let done = transfer.run(threads, report)?;
+        let (digest, written, kept, damaged) = (done.digest, done.written, done.kept, done.damaged);
+        Ok(Copied { path, digest, written, kept, damaged })
+    }
+
+    /// Writes the documents, which makes the copy one: nothing may be missing.
+    pub fn finish(&self, destination: Destination) -> Result<(), CopyError> {
+        for array in &self.arrays {
+            destination.put_document(&array.path.join(METADATA_FILE), &array.document)?;
+        }
+        // Those below come first.
+        for (path, document) in self.groups.iter().rev() {
+            destination.put_document(&path.join(METADATA_FILE), document)?;
+        }
+        Ok(destination.finish()?)
+    }
+
+    /// Copies the files that are neither chunks nor metadata, of a source of Zarr v3 or v2.
+    pub fn copy_others(&self, destination: &Destination) -> Result<u64, CopyError> {
+        let is_zarr = |array: &Planned<'_>| {
+            matches!(array.array.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2)
+        };
+        if !self.arrays.iter().all(is_zarr) {
+            return Ok(0);
+        }
+        let (mut copied, mut directories) = (0, vec![PathBuf::new()]);
+        while let Some(directory) = directories.pop() {
+            let array = self.arrays.iter().find(|array| array.path == directory);
+            let mut files = Vec::new();
+            let visit = &mut |item: crate::store::storage::DirItem<'_>| {
+                let path = directory.join(item.name);
+                let is_own = DOCUMENTS.iter().any(|name| item.name == *name)
+                    || item.name == WORK_DIRECTORY
+                    || array.is_some_and(|array| array.claims(item.name.to_str()));
+                match item.kind.or_else(|| Some(self.source.storage.lstat(&path).ok()?.kind)) {
+                    Some(FileKind::Directory) if !is_own => directories.push(path),
+                    Some(FileKind::File) if !is_own => files.push(path),
+                    _ => (),
+                }
+                ControlFlow::Continue(())
+            };
+            let listed = self.source.storage.list(&directory, 0, visit);
+            listed.map_err(|error| CopyError::Io { path: directory.clone(), error })?;
+            for path in files {
+                self.copy_file(&path, destination)?;
+                copied += 1;
+            }
+        }
+        Ok(copied)
+    }
+
+    fn copy_file(&self, path: &Path, destination: &Destination) -> Result<(), CopyError> {
+        let failed = |error| CopyError::Io { path: path.to_owned(), error };
+        let from = self.source.storage.open(path).map_err(failed)?;
+        let to = destination.create_anew(path).map_err(destination.failed(path))?;
+        let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
+        loop {
+            let read = from.read_at(&mut buffer, at).map_err(failed)?;
+            if read == 0 {
+                return Ok(());
+            }
+            to.write_at(&buffer[..read], at).map_err(destination.failed(path))?;
+            at += read as u64;
+        }
+    }
+}
+
+impl Planned<'_> {
+    /// Whether a name in its directory is that of a shard or chunk, or of what stands above them.
+    fn claims(&self, name: Option<&str>) -> bool {
+        let layout = &self.array.source.layout;
+        name.is_some_and(|name| layout.keys.claims(name, layout.rank()))
+    }
+
+    /// Length in bytes of the files that its chunks are in, as far as they can be looked at.
+    pub fn nbytes(&self, source: &Source) -> u64 {
+        let mut sum = 0;
+        let counted = source.store.each_shard(&self.array.source, &mut |shard| {
+            let stat = source.storage.stat(&self.array.source.shard_path(shard));
+            sum += stat.map_or(0, |stat| stat.size);
+            Ok::<(), TransferError>(())
+        });
+        counted.map_or(0, |()| sum)
+    }
+}
+
+fn has_rank(array: &Array, shards: &Shards) -> bool {
+    shards.shape.as_ref().is_none_or(|shape| shape.len() == array.source.layout.rank())
+}
+
+/// An array with a file for each chunk.
+fn unsharded(array: &Array) -> Result<Planned<'_>, CopyError> {
+    let path = &array.source.path;
+    let document = array.twin.clone().ok_or_else(|| CopyError::NoForm(path.clone()))?;
+    let layout = parse_chain(document.get("codecs"))
+        .and_then(|chain| ShardedArray::unsharded(&document, chain));
+    planned(array, document, layout, Container::Chunks, Packing::default())
+}
+
+/// An array in shards that are asked for.
+fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyError> {
+    let path = || array.source.path.clone();
+    let how = Resharding {
+        shard_shape: shards.shape.as_deref().map(|shape| whole_shape(shape, array)),
+        index_location: shards.index_location,
+    };
+    let old = array.sharded.as_ref().filter(|_| !shards.anew);
+    let document = match (old, &array.twin, &how.shard_shape) {
+        (Some(sharded), ..) => reshard(sharded, &how),
+        (None, Some(twin), Some(_)) => shard(twin, &how),
+        (None, None, _) => return Err(CopyError::NoForm(path())),
+        (None, Some(_), None) => return Err(CopyError::Unsharded(path())),
+    };
+    let document = document.map_err(|error| CopyError::Metadata { path: path(), error })?;
+    let layout = parse_document(&document, None)
+        .and_then(|layout| layout.ok_or(MetadataError::Missing("sharding_indexed")));
+    if let Ok(layout) = &layout
+        && layout.levels.iter().any(|level| trailing_checksums(&level.after).is_none())
+    {
+        return Err(CopyError::Compressed(path()));
+    }
+    planned(array, document, layout, Container::Shards, shards.packing)
+}
+
+/// An array that nothing is asked of.
+fn as_it_is(array: &Array) -> Result<Planned<'_>, CopyError> {
+    if array.sharded.is_some() { sharded(array, &Shards::default()) } else { unsharded(array) }
+}
+
+fn planned(
+    array: &Array,
+    document: Value,
+    layout: Result<ShardedArray, MetadataError>,
+    container: Container,
+    packing: Packing,
+) -> Result<Planned<'_>, CopyError> {
+    let path = path_in_copy(&array.source.path, array.format);
+    match layout {
+        Ok(layout) => Ok(Planned { array, path, document, layout, container, packing }),
+        Err(error) => Err(CopyError::Metadata { path, error }),
+    }
+}
+
+/// A shard shape in which -1 stands for the array's whole extent, in whole chunks.
+fn whole_shape(shape: &[i64], array: &Array) -> Vec<u64> {
+    let layout = &array.source.layout;
+    let axes = shape.iter().zip(layout.shard_grid.iter().zip(layout.chunk_shape()));
+    axes.map(|(extent, (axis, chunk))| {
+        u64::try_from(*extent).unwrap_or_else(|_| axis.chunks().max(1).saturating_mul(*chunk))
+    })
+    .collect()
+}
+
+/// The directory of an array in the copy. In the draft of 2022 the data is apart from the metadata.
+fn path_in_copy(path: &Path, format: ArrayFormat) -> PathBuf {
+    const DRAFT_DATA: &str = "data/root";
+    if format != ArrayFormat::Draft2022 {
+        return path.to_owned();
+    }
+    let above = path.ancestors().find(|above| above.ends_with(DRAFT_DATA));
+    let parts = above.and_then(|data| {
+        let hierarchy = data.parent()?.parent()?;
+        Some(hierarchy.join(path.strip_prefix(data).ok()?))
+    });
+    parts.unwrap_or_else(|| path.to_owned())
+}

@@ -1,0 +1,285 @@
+//! References to the chunks of one shard.
+
+use std::io::{BufWriter, Write};
+use std::ops::ControlFlow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tempfile::SpooledTempFile;
+
+use super::nodes::{Urls, inside};
+use super::{Config, Problem, RefsError};
+use crate::format::chunk_key::KeyEncoding;
+use crate::store::entries::{Place, Span};
+use crate::store::storage::Stat;
+use crate::store::{Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray, StoreError};
+
+/// Problems of a shard that are told one by one.
+const KEPT_PROBLEMS: usize = 100;
+
+/// An array to whose chunks is referred.
+pub struct ArrayRefs<'a> {
+    /// Where its chunks are.
+    pub array: &'a SourceArray,
+    /// Its shards.
+    pub store: &'a ShardStore,
+    /// How keys of its chunks are made.
+    pub keys: KeyEncoding,
+    /// What stands before them, as it stands in a JSON string.
+    pub before: String,
+    /// Chunks along each axis.
+    pub grid: Vec<u64>,
+    /// How its files are called.
+    pub urls: &'a Urls,
+    /// What references are like.
+    pub config: &'a Config,
+}
+
+/// What was made of one thing.
+pub struct Part {
+    /// Text of the references.
+    pub text: SpooledTempFile,
+    /// How many chunks it has.
+    pub chunks: u64,
+    /// What cannot be referred to.
+    pub problems: Problems,
+}
+
+/// What cannot be referred to: the first of it, and how much more there is. All chunks of a shard can
+/// be among it.
+#[derive(Default)]
+pub struct Problems {
+    /// The first ones.
+    pub first: Vec<Problem>,
+    /// All of them.
+    pub count: u64,
+}
+
+impl Problems {
+    fn add(&mut self, problem: Problem) {
+        self.count += 1;
+        if self.first.len() < KEPT_PROBLEMS {
+            self.first.push(problem);
+        }
+    }
+}
+
+impl Part {
+    pub fn new(kept: usize) -> Self {
+        Self { text: SpooledTempFile::new(kept), chunks: 0, problems: Problems::default() }
+    }
+}
+
+/// A shard whose references are being written.
+struct Shard<'a, 'b> {
+    refs: &'b ArrayRefs<'a>,
+    coords: &'b [u64],
+    /// Its file, as it stands in a JSON string.
+    url: String,
+    text: BufWriter<&'b mut SpooledTempFile>,
+    chunks: u64,
+    problems: &'b mut Problems,
+}
+
+/// An error of the temporary file, or of a visit.
+struct Failed(RefsError);
+
+impl From<std::io::Error> for Failed {
+    fn from(error: std::io::Error) -> Self {
+        Self(RefsError::Temporary(error))
+    }
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl ArrayRefs<'_> {
+    /// Adds references to the chunks of a shard.
+    pub fn shard(&self, coords: &[u64], part: &mut Part) -> Result<(), RefsError> {
+        let found = self.store.shard(self.array, coords, Freshness::Now);
+        let path = self.array.shard_path(coords);
+        let Some(shard) = found.transpose() else { return Ok(()) };
+        let url = inside(&self.urls.of(&path)?);
+        let text = BufWriter::new(&mut part.text);
+        let problems = &mut part.problems;
+        let mut writer = Shard { refs: self, coords, url, text, chunks: 0, problems };
+        let done = match shard {
+            Ok(shard) => {
+                let stat = *shard.stat();
+                self.store.each_place(self.array, coords, &shard, &mut |span, place| {
+                    writer.place(stat, span, place)
+                })
+            }
+            Err(error) => writer.unreadable_shard(error),
+        };
+        let done = done.and_then(|()| Ok(writer.text.flush()?));
+        part.chunks += writer.chunks;
+        done.map_err(|Failed(error)| error)
+    }
+}
+
+impl Shard<'_, '_> {
+    fn place(&mut self, stat: Stat, span: Span<'_>, place: Place<'_>) -> Result<(), Failed> {
+        let grid = &self.refs.grid;
+        if span.is_outside(grid) {
+            return Ok(());
+        }
+        match place {
+            Place::Empty => Ok(()),
+            Place::Shard { shard, .. } => match damage_of(self, shard) {
+                Some(error) => self.unreadable(span.first, span.extents, error),
+                None => Ok(()),
+            },
+            Place::Bad(error) => self.unreadable(span.first, span.extents, error),
+            Place::Chunk { body, digest } => {
+                let chunk = Chunk { shard: stat, body, digest };
+                match self.chunk(span.first, chunk) {
+                    Err(Failed(RefsError::List(error))) => {
+                        self.unreadable(span.first, span.extents, error)
+                    }
+                    done => done,
+                }
+            }
+        }
+    }
+
+    fn chunk(&mut self, coords: &[u64], chunk: Chunk) -> Result<(), Failed> {
+        let (array, store) = (self.refs.array, self.refs.store);
+        let is_last =
+            coords.first().zip(self.refs.grid.first()).is_some_and(|(at, n)| at + 1 == *n);
+        let chunk = match is_last && !array.container.has_keys() {
+            // It is filled up where it is shorter than the others.
+            true => store.chunk(array, coords, Freshness::Recent)?.unwrap_or(chunk),
+            false => chunk,
+        };
+        let is_padded = chunk.offset().is_none() && !array.container.has_keys();
+        let nbytes = chunk.nbytes();
+        if nbytes <= self.refs.config.inline || is_padded {
+            let bytes = read(store, array, coords, &chunk)?;
+            self.key(coords)?;
+            write!(self.text, "\"base64:{}\"", STANDARD.encode(bytes))?;
+            return Ok(());
+        }
+        match chunk.body {
+            Body::InFile { offset, .. } => {
+                self.key(coords)?;
+                write!(self.text, "[\"{}\",{offset},{nbytes}]", self.url)?;
+            }
+            Body::InMemory { .. } => {
+                let (shard, key) =
+                    (array.shard_path(self.coords), self.refs.keys.chunk_key(coords));
+                self.problems.add(Problem::NotInFile { shard, key, nbytes });
+                self.empty(coords)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the next reference.
+    fn key(&mut self, coords: &[u64]) -> Result<(), Failed> {
+        self.chunks += 1;
+        let (before, key) = (&self.refs.before, self.refs.keys.chunk_key(coords));
+        Ok(write!(self.text, ",\n\"{before}{key}\":")?)
+    }
+
+    /// A chunk that readers refuse.
+    fn empty(&mut self, coords: &[u64]) -> Result<(), Failed> {
+        self.key(coords)?;
+        self.chunks -= 1;
+        Ok(self.text.write_all(b"\"\"")?)
+    }
+
+    /// All chunks of a box that nobody can read.
+    fn unreadable(
+        &mut self,
+        first: &[u64],
+        extents: &[u64],
+        error: StoreError,
+    ) -> Result<(), Failed> {
+        self.problems.add(error.into());
+        if !self.refs.config.skips {
+            return Ok(());
+        }
+        let grid = &self.refs.grid;
+        let ends =
+            first.iter().zip(extents).zip(grid).map(|((first, n), grid)| (first + n).min(*grid));
+        let ends: Vec<u64> = ends.collect();
+        let each = each_in_box(first, &ends, &mut |coords| match self.empty(coords) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        });
+        each.map_or(Ok(()), Err)
+    }
+
+    /// A shard that cannot even be opened.
+    fn unreadable_shard(&mut self, error: StoreError) -> Result<(), Failed> {
+        let axes = self.coords.iter().zip(&self.refs.array.layout.shard_grid);
+        let (first, extents): (Vec<u64>, Vec<u64>) = axes.map(|(at, axis)| axis.span(*at)).unzip();
+        self.unreadable(&first, &extents, error)
+    }
+}
+
+fn damage_of(writer: &Shard<'_, '_>, shard: &LoadedShard) -> Option<StoreError> {
+    let path = writer.refs.array.shard_path(writer.coords);
+    shard.damage().map(|damage| StoreError::Damaged { shard: path, damage })
+}
+
+/// The bytes of a chunk.
+fn read(
+    store: &ShardStore,
+    array: &SourceArray,
+    coords: &[u64],
+    chunk: &Chunk,
+) -> Result<Vec<u8>, StoreError> {
+    let shard = array.shard_path(&array.layout.locate(coords).shard);
+    let reader = store.reader(array, coords, chunk)?;
+    let Some(reader) = reader else { return Err(StoreError::Changing { shard }) };
+    // Inlined chunks are small, or in memory already.
+    let mut bytes = vec![0; usize::try_from(reader.nbytes()).unwrap_or(0)];
+    reader.read(&mut bytes, 0).map_err(|error| StoreError::Io { path: shard, error })?;
+    Ok(bytes)
+}
+
+/// Does something with all coordinates from `first` up to `ends`, in C order.
+fn each_in_box<E>(
+    first: &[u64],
+    ends: &[u64],
+    act: &mut dyn FnMut(&[u64]) -> ControlFlow<E>,
+) -> Option<E> {
+    if first.iter().zip(ends).any(|(first, end)| first >= end) {
+        return None;
+    }
+    let mut here = first.to_vec();
+    loop {
+        if let ControlFlow::Break(error) = act(&here) {
+            return Some(error);
+        }
+        let axis = (0..here.len()).rev().find(|axis| here[*axis] + 1 < ends[*axis])?;
+        here[axis] += 1;
+        here[axis + 1..].copy_from_slice(&first[axis + 1..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_box_in_c_order() {
+        let all = |first: &[u64], ends: &[u64]| {
+            let mut found = Vec::new();
+            let ended = each_in_box(first, ends, &mut |coords| {
+                found.push(coords.to_vec());
+                ControlFlow::<()>::Continue(())
+            });
+            assert!(ended.is_none());
+            found
+        };
+        assert_eq!(all(&[1, 4], &[3, 6]), [[1, 4], [1, 5], [2, 4], [2, 5]]);
+        assert_eq!(all(&[1, 6], &[3, 6]), Vec::<Vec<u64>>::new());
+        assert_eq!(all(&[], &[]), [Vec::<u64>::new()]);
+    }
+}

@@ -1,0 +1,265 @@
+//! Documents of all nodes, and how keys and files are called.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::chunks::ArrayRefs;
+use super::{Config, Problem, RefsError, Version};
+use crate::format::chunk_key::KeyEncoding;
+use crate::format::document::{Dialect, Shown, show};
+use crate::format::draft2022;
+use crate::format::json;
+use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::fs::METADATA_FILE;
+use crate::store::ShardStore;
+use crate::tools::source::{Array, ArrayFormat, Node, Source};
+
+/// A node whose documents are made.
+pub struct Prepared<'a> {
+    /// References to its documents.
+    pub text: Vec<u8>,
+    /// Its chunks, if it is an array.
+    pub array: Option<ArrayRefs<'a>>,
+}
+
+/// How files are called.
+pub struct Urls {
+    /// What all names of files begin with, without a slash at its end.
+    base: String,
+    /// The source is one file, which `base` is the name of.
+    is_file: bool,
+    /// The server takes what a name has of these for something else.
+    is_http: bool,
+    /// `base` is the value of a template.
+    template: bool,
+    version: Version,
+}
+
+impl Urls {
+    pub fn new(source: &Source, config: &Config) -> Result<Self, RefsError> {
+        let base = config.base.trim_end_matches('/').to_owned();
+        // With a template, braces in a name would be taken for one.
+        let has_braces = |text: &str| text.contains(['{', '}']);
+        let mut plain = !has_braces(&base);
+        for node in &source.nodes {
+            plain &= !has_braces(text(node.directory())?);
+        }
+        Ok(Self {
+            is_file: source.name.is_file(),
+            is_http: base.starts_with("http://") || base.starts_with("https://"),
+            template: plain && config.version == Version::One,
+            version: config.version,
+            base,
+        })
+    }
+
+    /// What references begin with.
+    pub fn head(&self) -> Vec<u8> {
+        match self.version {
+            Version::Zero => b"{".to_vec(),
+            Version::One if self.template => {
+                let template = json!({"u": self.base});
+                format!("{{\"version\":1,\"templates\":{template},\"refs\":{{").into_bytes()
+            }
+            Version::One => b"{\"version\":1,\"refs\":{".to_vec(),
+        }
+    }
+
+    /// What they end with.
+    pub fn tail(&self) -> &'static [u8] {
+        match self.version {
+            Version::Zero => b"\n}\n",
+            Version::One => b"\n}}\n",
+        }
+    }
+
+    /// Name of a file of the source.
+    pub fn of(&self, path: &Path) -> Result<String, RefsError> {
+        let base = if self.template { "{{u}}" } else { &self.base };
+        if self.is_file {
+            return Ok(base.to_owned());
+        }
+        let path = text(path)?;
+        Ok(match self.is_http {
+            false => format!("{base}/{path}"),
+            true => {
+                let path = path.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+                format!("{base}/{path}")
+            }
+        })
+    }
+}
+
+/// Documents of all nodes and of the directories above them, and what must be left out.
+pub fn prepare<'a>(
+    source: &'a Source,
+    store: &'a ShardStore,
+    config: &'a Config,
+    urls: &'a Urls,
+) -> Result<(Vec<Prepared<'a>>, Vec<Problem>), RefsError> {
+    let mut prepared = Preparing { config, first: true, groups: BTreeSet::new() };
+    let (mut nodes, mut left_out) = (Vec::new(), Vec::new());
+    for node in &source.nodes {
+        let found = match node {
+            Node::Journal(_) => continue,
+            Node::Bad(directory, error) => Err(node_problem(directory, error)),
+            Node::Group(directory) => prepared.group(source, directory),
+            Node::Array(array) => prepared.array(source, store, array, urls),
+        };
+        match found {
+            Ok(node) => nodes.push(node),
+            Err(Unusable::Problem(problem)) => left_out.push(problem),
+            Err(Unusable::Failed(error)) => return Err(error),
+        }
+    }
+    Ok((nodes, left_out))
+}
+
+struct Preparing<'a> {
+    config: &'a Config,
+    /// Nothing was written yet.
+    first: bool,
+    /// Groups that have their documents.
+    groups: BTreeSet<PathBuf>,
+}
+
+/// Why a node has no documents.
+enum Unusable {
+    Problem(Problem),
+    Failed(RefsError),
+}
+
+impl From<RefsError> for Unusable {
+    fn from(error: RefsError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn node_problem(directory: &Path, why: impl ToString) -> Unusable {
+    let (directory, why) = (directory.to_owned(), why.to_string());
+    Unusable::Problem(Problem::Node { directory, why })
+}
+
+impl<'a> Preparing<'a> {
+    fn array(
+        &mut self,
+        source: &Source,
+        store: &'a ShardStore,
+        array: &'a Array,
+        urls: &'a Urls,
+    ) -> Result<Prepared<'a>, Unusable> {
+        let directory = &array.source.path;
+        let problem = |why: String| node_problem(directory, why);
+        let twin = array.twin.as_ref();
+        let twin = twin.ok_or_else(|| problem("it has no form in Zarr v3".to_owned()))?;
+        let path = node_path(array);
+        let (documents, keys) = if self.config.zarr2 {
+            let two = zarr2::array(twin).map_err(|error| problem(error.to_string()))?;
+            let documents = [(ZARRAY, Some(two.zarray)), (ZATTRS, two.zattrs)];
+            (documents.to_vec(), two.keys)
+        } else {
+            let keys = KeyEncoding::parse(twin.get("chunk_key_encoding"));
+            let keys = keys.map_err(|error| problem(error.to_string()))?;
+            (vec![(METADATA_FILE, Some(twin.clone()))], keys)
+        };
+        let mut text = Vec::new();
+        for above in path.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
+            if !self.groups.contains(above) {
+                let group = source.group(above).map_err(|error| node_problem(above, error))?;
+                self.add_group(above, group, &mut text)?;
+            }
+        }
+        self.add(&path, documents, &mut text)?;
+        let refs = ArrayRefs {
+            array: &array.source,
+            store,
+            keys,
+            before: inside(&self.key(&path, "")?),
+            grid: array.source.layout.chunk_grid(),
+            urls,
+            config: self.config,
+        };
+        Ok(Prepared { text, array: Some(refs) })
+    }
+
+    fn group(&mut self, source: &Source, directory: &Path) -> Result<Prepared<'a>, Unusable> {
+        let mut text = Vec::new();
+        if !self.groups.contains(directory) {
+            let group = source.group(directory).map_err(|error| node_problem(directory, error))?;
+            self.add_group(directory, group, &mut text)?;
+        }
+        Ok(Prepared { text, array: None })
+    }
+
+    /// Adds a group's documents; its consolidated metadata is that of unsharded arrays.
+    fn add_group(
+        &mut self,
+        directory: &Path,
+        group: Value,
+        text: &mut Vec<u8>,
+    ) -> Result<(), Unusable> {
+        let shown = show(group.clone(), None, Dialect::V3);
+        let group = match shown.map_err(|error| node_problem(directory, error))? {
+            Shown::Group(rewritten) => rewritten,
+            Shown::AsStored | Shown::Array(..) => group,
+        };
+        let documents = if self.config.zarr2 {
+            let two = zarr2::group(&group);
+            vec![(ZGROUP, Some(two.zgroup)), (ZATTRS, two.zattrs), (ZMETADATA, two.zmetadata)]
+        } else {
+            vec![(METADATA_FILE, Some(group))]
+        };
+        self.groups.insert(directory.to_owned());
+        Ok(self.add(directory, documents, text)?)
+    }
+
+    fn add(
+        &mut self,
+        directory: &Path,
+        documents: Vec<(&str, Option<Value>)>,
+        text: &mut Vec<u8>,
+    ) -> Result<(), RefsError> {
+        for (name, document) in documents {
+            let Some(document) = document else { continue };
+            let document = String::from_utf8_lossy(&json::to_text(&document)).into_owned();
+            let before = if std::mem::take(&mut self.first) { "\n" } else { ",\n" };
+            let (key, document) = (self.key(directory, name)?, Value::String(document));
+            let line = format!("{before}{}:{document}", Value::String(key));
+            text.extend_from_slice(line.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// The key of what is called so in a directory.
+    fn key(&self, directory: &Path, name: &str) -> Result<String, RefsError> {
+        let mut key = self.config.prefix.trim_matches('/').to_owned();
+        for part in [text(directory)?, name] {
+            if !key.is_empty() && !key.ends_with('/') {
+                key.push('/');
+            }
+            key.push_str(part);
+        }
+        Ok(key)
+    }
+}
+
+/// Where an array is in its hierarchy: in the draft of 2022 its data is elsewhere.
+fn node_path(array: &Array) -> PathBuf {
+    let directory = &array.source.path;
+    let draft = array.document.as_ref().filter(|_| array.format == ArrayFormat::Draft2022);
+    let node = draft.and_then(|(document, _)| draft2022::node_of(document, directory));
+    node.unwrap_or_else(|| directory.clone())
+}
+
+fn text(path: &Path) -> Result<&str, RefsError> {
+    path.to_str().ok_or_else(|| RefsError::NotText(path.to_owned()))
+}
+
+/// A text as it stands between the quotes of a JSON string.
+pub fn inside(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    let inside = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    inside.unwrap_or_default().to_owned()
+}

@@ -1,0 +1,404 @@
+//! Repacking shards where they are: each is written anew without dead space, read back, and renamed
+//! into its place.
+//!
+//! ```text
+//! ARRAY/.shardfs/repack/lock       held as long as somebody repacks the array
+//! ARRAY/.shardfs/repack/c/0/1      the new shard, until it is complete, safe and compared
+//! ARRAY/c/0/1                      the old one, then the new one: never anything else
+//! ```
+//!
+//! A shard that is already as it should be is left alone, so the same command goes on where it was
+//! stopped. A shard that somebody else changes meanwhile is done again.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::digest::ContentDigest;
+use super::parallel::{Give, Stopped, in_order};
+use super::shard_file::{Find, Packing, ShardFileError, write_shard};
+use super::source::{Array, Source};
+use super::transfer::digest_of_places;
+use crate::format::Coords;
+use crate::format::after::trailing_checksums;
+use crate::format::index::{ByteRange, CHECKSUM_BYTES, IndexLocation, product};
+use crate::format::order::Positions;
+use crate::format::sharding::ShardedArray;
+use crate::store::journal::Journal;
+use crate::store::new_shards::NewShards;
+use crate::store::recover::recover;
+use crate::store::storage::{Stat, StorageFile};
+use crate::store::{
+    Body, Chunk, Container, Freshness, LoadedShard, ShardStore, SourceArray, StoreConfig,
+    StoreError,
+};
+
+/// A shard that others keep changing is given up after so many attempts.
+const ATTEMPTS: usize = 4;
+
+/// How an array is repacked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct How {
+    /// Order and sharing of chunks.
+    pub packing: Packing,
+    /// Chunks that cannot be read are left out; without it their shards stay as they are.
+    pub skip_damaged: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Repacked {
+    /// Shards that there are.
+    pub shards: u64,
+    /// Shards that were written anew.
+    pub rewritten: u64,
+    /// Their length in bytes before.
+    pub before: u64,
+    /// And after.
+    pub after: u64,
+    /// What is wrong with shards that stay as they are, or with chunks that were left out.
+    pub damaged: BTreeSet<String>,
+}
+
+/// Why an array is not repacked.
+#[derive(Debug, thiserror::Error)]
+pub enum RepackError {
+    /// It has no shards with an index.
+    #[error("it has no shards with an index: there is nothing to repack")]
+    NoShards,
+    /// Its shards are compressed as a whole.
+    #[error("its shards are compressed as a whole, such are not written")]
+    Compressed,
+    /// The source fails.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A new shard cannot be written.
+    #[error("{}: {error}; the shards are as they were, run the command again to go on", .path.display())]
+    Write {
+        /// Path of the new shard, from the source's root.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+    /// A new shard is not what was written; the old one stays.
+    #[error("shard {}: what was read back of the new one is something else; the old one stays", .0.display())]
+    Differs(PathBuf),
+    /// Others keep changing a shard.
+    #[error("shard {}: others keep changing it; it stays as it is", .0.display())]
+    Changing(PathBuf),
+    /// Another thread has failed, and tells why.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+/// Repacks all shards of an array. `report` is called with the bytes of shards that are done.
+pub fn repack(
+    source: &Source,
+    array: &Array,
+    how: How,
+    threads: NonZeroUsize,
+    report: &(dyn Fn(u64) + Sync),
+) -> Result<Repacked, RepackError> {
+    let levels = &array.source.layout.levels;
+    if array.source.container != Container::Shards {
+        return Err(RepackError::NoShards);
+    }
+    if levels.iter().any(|level| trailing_checksums(&level.after).is_none()) {
+        return Err(RepackError::Compressed);
+    }
+    let array = &array.source;
+    // What was interrupted before comes first.
+    recover(&*source.storage, &array.path)?;
+    let place = NewShards::lock(&*source.storage, array)?;
+    let mut all = Repacked::default();
+    let find = |give: &mut Give<'_, Coords>| {
+        source.store.each_shard(array, &mut |shard| Ok::<(), RepackError>(give(shard.to_vec())?))
+    };
+    let work = |shard: Coords| {
+        let done = Shard { source, array, coords: &shard, how, place: &place }.repack()?;
+        report(done.before);
+        Ok(done)
+    };
+    in_order(threads, find, work, |done: Repacked| {
+        all.shards += done.shards;
+        all.rewritten += done.rewritten;
+        all.before += done.before;
+        all.after += done.after;
+        all.damaged.extend(done.damaged);
+        Ok(())
+    })?;
+    place.remove()?;
+    Journal::lock(&*source.storage, &array.path)?.remove()?;
+    Ok(all)
+}
+
+/// One shard.
+struct Shard<'a> {
+    source: &'a Source,
+    array: &'a SourceArray,
+    coords: &'a [u64],
+    how: How,
+    place: &'a NewShards<'a>,
+}
+
+/// What one attempt came to.
+enum Attempt {
+    Done(Repacked),
+    Changed,
+}
+
+impl Shard<'_> {
+    fn repack(&self) -> Result<Repacked, RepackError> {
+        for _ in 0..ATTEMPTS {
+            match self.attempt() {
+                Ok(Attempt::Done(done)) => return Ok(done),
+                Ok(Attempt::Changed) | Err(RepackError::Store(StoreError::Changing { .. })) => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(RepackError::Changing(self.array.shard_path(self.coords)))
+    }
+
+    fn attempt(&self) -> Result<Attempt, RepackError> {
+        let store = &self.source.store;
+        let Some(old) = store.shard(self.array, self.coords, Freshness::Again)? else {
+            return Ok(Attempt::Done(Repacked::default()));
+        };
+        let stat = *old.stat();
+        let as_it_is =
+            Repacked { shards: 1, before: stat.size, after: stat.size, ..<_>::default() };
+        let refused = |damaged| Ok(Attempt::Done(Repacked { damaged, ..as_it_is.clone() }));
+        if let Some(damage) = old.damage() {
+            let shard = self.array.shard_path(self.coords);
+            return refused(BTreeSet::from([StoreError::Damaged { shard, damage }.to_string()]));
+        }
+        let old = OldShard { store, array: self.array, shard: &old };
+        let (census, damaged) = old.census(self.coords)?;
+        if !damaged.is_empty() && !self.how.skip_damaged {
+            return refused(damaged);
+        }
+        if damaged.is_empty() && !self.how.packing.dedup && self.is_packed(&old, &census, &stat)? {
+            return Ok(Attempt::Done(as_it_is));
+        }
+        let path = self.place.array.shard_path(self.coords);
+        let Some(new) = self.write(&old, &census, &path)? else { return Ok(Attempt::Changed) };
+        let after = new.as_ref().map_or(0, |new| new.length);
+        if self.how.packing.dedup && damaged.is_empty() && after >= stat.size {
+            self.place.forget(&path).map_err(|error| self.failed(&path, error))?;
+            return Ok(Attempt::Done(as_it_is));
+        }
+        if let Some(new) = &new {
+            self.read_back(new)?;
+            let publish = || {
+                new.file.set_owner(&stat)?;
+                new.file.sync()
+            };
+            publish().map_err(|error| self.failed(&path, error))?;
+        }
+        let new = new.map(|_| path.as_path());
+        Ok(match store.replace_shard(self.array, self.coords, &stat, new)? {
+            true => Attempt::Done(Repacked { rewritten: 1, after, damaged, ..as_it_is }),
+            false => Attempt::Changed,
+        })
+    }
+
+    fn failed(&self, path: &Path, error: io::Error) -> RepackError {
+        RepackError::Write { path: path.to_owned(), error }
+    }
+
+    /// Writes the new shard; None if the old one was changed meanwhile, and inside None if nothing is
+    /// left of it.
+    fn write(
+        &self,
+        old: &OldShard<'_>,
+        census: &Census,
+        path: &Path,
+    ) -> Result<Option<Option<NewShard>>, RepackError> {
+        self.place.forget(path).map_err(|error| self.failed(path, error))?;
+        let find: &mut Find<'_, RepackError> = &mut |coords| {
+            let Some(chunk) = old.find(coords)? else { return Ok(None) };
+            let shared = range_of(&chunk).filter(|range| census.shared.contains(range));
+            match old.store.reader(old.array, coords, &chunk)? {
+                Some(reader) => Ok(Some((reader, shared))),
+                None => Err(StoreError::Changing { shard: PathBuf::new() }.into()),
+            }
+        };
+        let create = || self.place.create(path);
+        let (layout, packing) = (&self.array.layout, self.how.packing);
+        let written = match write_shard(layout, self.coords, packing, find, &create) {
+            Ok(written) => written,
+            Err(ShardFileError::Changed) => return Ok(None),
+            Err(ShardFileError::Chunk(error)) => return Err(error),
+            Err(ShardFileError::Read(error)) => {
+                let path = self.array.shard_path(self.coords);
+                return Err(StoreError::Io { path, error }.into());
+            }
+            Err(ShardFileError::Write(error)) => return Err(self.failed(path, error)),
+            Err(ShardFileError::Index(error)) => {
+                return Err(self.failed(path, io::Error::other(error)));
+            }
+        };
+        let Some(written) = written else { return Ok(Some(None)) };
+        let stat = written.file.stat().map_err(|error| self.failed(path, error))?;
+        let (file, digest, length) = (written.file, written.digest, stat.size);
+        Ok(Some(Some(NewShard { file, digest, length })))
+    }
+
+    /// Compares what is in the new shard with what was put into it.
+    fn read_back(&self, new: &NewShard) -> Result<(), RepackError> {
+        let storage = Arc::clone(&self.source.storage);
+        let store = ShardStore::new(storage, StoreConfig::default(), Arc::default());
+        let found = digest_of_places(&store, &self.place.array, self.coords, None);
+        match found {
+            Ok(found) if found == new.digest => Ok(()),
+            _ => Err(RepackError::Differs(self.array.shard_path(self.coords))),
+        }
+    }
+
+    /// Whether the old shard is what would be written.
+    fn is_packed(
+        &self,
+        old: &OldShard<'_>,
+        census: &Census,
+        stat: &Stat,
+    ) -> Result<bool, RepackError> {
+        let layout = &self.array.layout;
+        let axes = self.coords.iter().zip(&layout.shard_grid);
+        let first: Vec<u64> = axes.map(|(coord, axis)| axis.span(*coord).0).collect();
+        let mut check = Check {
+            layout,
+            shard: self.coords,
+            how: self.how,
+            old,
+            seen: HashSet::new(),
+            census,
+            at: 0,
+            is_packed: true,
+        };
+        let any = check.check_level(0, &first)?;
+        Ok(any && check.is_packed && check.at == stat.size)
+    }
+}
+
+/// A shard that was written.
+struct NewShard {
+    file: Arc<dyn StorageFile>,
+    digest: ContentDigest,
+    length: u64,
+}
+
+/// A shard as it is.
+struct OldShard<'a> {
+    store: &'a ShardStore,
+    array: &'a SourceArray,
+    shard: &'a Arc<LoadedShard>,
+}
+
+/// What is known of its chunks.
+struct Census {
+    /// Ranges that several chunks share.
+    shared: HashSet<ByteRange>,
+}
+
+impl OldShard<'_> {
+    /// The chunk at some coordinates, None also where it cannot be had: that was told before.
+    fn find(&self, coords: &[u64]) -> Result<Option<Chunk>, RepackError> {
+        let location = self.array.layout.locate(coords);
+        match self.store.chunk_in(self.array, Arc::clone(self.shard), &location) {
+            Err(error) if error.is_damage() => Ok(None),
+            found => Ok(found?),
+        }
+    }
+
+    fn census(&self, coords: &[u64]) -> Result<(Census, BTreeSet<String>), RepackError> {
+        use crate::store::entries::Place;
+        let (mut ranges, mut damaged) = (Vec::new(), BTreeSet::new());
+        self.store.each_place(self.array, coords, self.shard, &mut |_, place| {
+            match place {
+                Place::Chunk { body: Body::InFile { offset, nbytes }, .. } => {
+                    ranges.push((offset, nbytes));
+                }
+                Place::Bad(error) if error.is_damage() => drop(damaged.insert(error.to_string())),
+                Place::Bad(error) => return Err(RepackError::Store(error)),
+                Place::Chunk { .. } | Place::Empty | Place::Shard { .. } => (),
+            }
+            Ok(())
+        })?;
+        ranges.sort_unstable();
+        let twice = ranges.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let shared = twice.map(|(offset, nbytes)| ByteRange { offset, nbytes }).collect();
+        Ok((Census { shared }, damaged))
+    }
+}
+
+fn range_of(chunk: &Chunk) -> Option<ByteRange> {
+    match chunk.body {
+        Body::InFile { offset, nbytes } => Some(ByteRange { offset, nbytes }),
+        Body::InMemory { .. } => None,
+    }
+}
+
+/// Goes through a shard as [`write_shard`] writes one, and compares where chunks are.
+struct Check<'a> {
+    layout: &'a ShardedArray,
+    shard: &'a [u64],
+    how: How,
+    old: &'a OldShard<'a>,
+    census: &'a Census,
+    /// Shared ranges that came up.
+    seen: HashSet<ByteRange>,
+    /// Where the next byte would be written.
+    at: u64,
+    is_packed: bool,
+}
+
+impl Check<'_> {
+    /// Whether there is a chunk in the shard of a level whose first chunk is at `first`.
+    fn check_level(&mut self, level: usize, first: &[u64]) -> Result<bool, RepackError> {
+        let how = &self.layout.levels[level];
+        let slots = product(&self.layout.chunks_per_shard(level, self.shard));
+        let index = slots.and_then(|slots| how.index_codecs.stored_size(slots)).unwrap_or(0);
+        let (base, mut any, mut coords) = (self.at, false, first.to_vec());
+        if how.index_location == IndexLocation::Start {
+            self.at += index;
+        }
+        let extents = self.layout.positions(level, self.shard);
+        let mut positions = Positions::new(self.how.packing.order, &extents);
+        while let Some(position) = positions.advance() {
+            if !self.is_packed {
+                return Ok(any);
+            }
+            for (axis, coord) in coords.iter_mut().enumerate() {
+                *coord = first[axis] + position[axis] * how.unit()[axis];
+            }
+            any |= match level + 1 == self.layout.levels.len() {
+                true => self.check_chunk(&coords)?,
+                false => self.check_level(level + 1, &coords)?,
+            };
+        }
+        if !any {
+            self.at = base;
+            return Ok(false);
+        }
+        if how.index_location == IndexLocation::End {
+            self.at += index;
+        }
+        self.at += trailing_checksums(&how.after).unwrap_or(0) / CHECKSUM_BYTES as u64
+            * CHECKSUM_BYTES as u64;
+        Ok(true)
+    }
+
+    fn check_chunk(&mut self, coords: &[u64]) -> Result<bool, RepackError> {
+        let Some(chunk) = self.old.find(coords)? else { return Ok(false) };
+        let Some(range) = range_of(&chunk) else { return Ok(true) };
+        if self.census.shared.contains(&range) && !self.seen.insert(range) {
+            return Ok(true);
+        }
+        self.is_packed &= range.offset == self.at;
+        self.at = self.at.saturating_add(range.nbytes);
+        Ok(true)
+    }
+}

@@ -1,0 +1,344 @@
+//! Writing a shard anew, from its first byte to its last.
+//!
+//! ```text
+//! index at the end:    | chunk | chunk | ... | index | crc32c of all before, if there is that codec |
+//! index at the start:  | index | chunk | chunk | ... | crc32c ...                                    |
+//! nested:              a chunk is a shard itself, written the same way
+//! ```
+//!
+//! Chunks come one after the other, without gaps, in the order that is asked for. One chunk is held in
+//! memory at a time, and of a long one only a part; besides that the index.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use super::digest::{ChunkDigest, ContentDigest};
+use crate::format::after::trailing_checksums;
+use crate::format::index::{ByteRange, CHECKSUM_BYTES, IndexError, IndexLocation, ShardIndex};
+use crate::format::order::{ChunkOrder, Positions};
+use crate::format::sharding::ShardedArray;
+use crate::store::ChunkReader;
+use crate::store::storage::StorageFile;
+
+/// Bytes that are read or written at once.
+pub(super) const PIECE_BYTES: usize = 1 << 20;
+
+/// How a shard is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Packing {
+    /// Order of the chunks in the file.
+    pub order: ChunkOrder,
+    /// Equal chunks share their bytes.
+    pub dedup: bool,
+}
+
+/// Why a shard is not written.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardFileError<E> {
+    /// A chunk cannot be had.
+    #[error(transparent)]
+    Chunk(E),
+    /// A chunk cannot be read.
+    #[error("it cannot be read: {0}")]
+    Read(#[source] io::Error),
+    /// Somebody has changed the file that a chunk was read from meanwhile.
+    #[error("it was changed while it was being read")]
+    Changed,
+    /// The file cannot be written.
+    #[error("{0}")]
+    Write(#[source] io::Error),
+    /// There can be no such index.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+/// A shard that was written.
+pub struct WrittenShard {
+    /// Its file; not synced.
+    pub file: Arc<dyn StorageFile>,
+    /// What is in it.
+    pub digest: ContentDigest,
+}
+
+/// Gives the chunk at some coordinates; None if there is none. With it where its bytes are, if other
+/// chunks of the shard have the same: they go on sharing them.
+pub type Find<'a, E> =
+    dyn FnMut(&[u64]) -> Result<Option<(ChunkReader, Option<ByteRange>)>, E> + 'a;
+
+/// Makes the file.
+pub type Create<'a> = dyn Fn() -> io::Result<Arc<dyn StorageFile>> + 'a;
+
+/// Writes the shard at `shard` of the grid of `layout`, from the chunks that `find` gives, to the file
+/// that `create` makes. Codecs over the whole shard must be checksums. None, and no file, if it would
+/// hold no chunk.
+pub fn write_shard<E>(
+    layout: &ShardedArray,
+    shard: &[u64],
+    packing: Packing,
+    find: &mut Find<'_, E>,
+    create: &Create<'_>,
+) -> Result<Option<WrittenShard>, ShardFileError<E>> {
+    let axes = shard.iter().zip(&layout.shard_grid);
+    let first: Vec<u64> = axes.map(|(coord, axis)| axis.span(*coord).0).collect();
+    let (out, digest) = (Output::new(create), ContentDigest::default());
+    let mut writer = Writer { layout, shard, packing, find, out, digest, buffer: Vec::new() };
+    if !writer.write_level(0, &first)? {
+        return Ok(None);
+    }
+    let digest = writer.digest;
+    let file = writer.out.finish().map_err(ShardFileError::Write)?;
+    Ok(Some(WrittenShard { file, digest }))
+}
+
+/// Copies one chunk to a file of its own, which `create` makes.
+pub fn write_chunk<E>(
+    coords: &[u64],
+    reader: &ChunkReader,
+    create: &Create<'_>,
+) -> Result<ContentDigest, ShardFileError<E>> {
+    let mut out = Output::new(create);
+    let digest = copy(coords, reader, &mut Vec::new(), &mut |bytes| out.put(bytes))?;
+    out.finish().map_err(ShardFileError::Write)?;
+    Ok(digest)
+}
+
+/// Reads a chunk to its end and hands it over in pieces.
+pub fn copy<E>(
+    coords: &[u64],
+    reader: &ChunkReader,
+    buffer: &mut Vec<u8>,
+    put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<ContentDigest, ShardFileError<E>> {
+    let nbytes = reader.nbytes();
+    let mut digest = ChunkDigest::new(coords, nbytes);
+    let most = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+    buffer.resize(most.max(buffer.len()), 0);
+    let mut done = 0;
+    while done < nbytes {
+        let read = reader.read(&mut buffer[..most], done).map_err(ShardFileError::Read)?;
+        let piece = &buffer[..read];
+        digest.update(piece);
+        put(piece).map_err(ShardFileError::Write)?;
+        done += read as u64;
+    }
+    match reader.unchanged() {
+        Ok(true) => Ok(digest.finish()),
+        Ok(false) => Err(ShardFileError::Changed),
+        Err(error) => Err(ShardFileError::Read(error)),
+    }
+}
+
+struct Writer<'a, 'b, E> {
+    layout: &'a ShardedArray,
+    shard: &'a [u64],
+    packing: Packing,
+    find: &'a mut Find<'b, E>,
+    out: Output<'a>,
+    digest: ContentDigest,
+    buffer: Vec<u8>,
+}
+
+/// Where chunks of one shard were written, by what they have in common with others.
+type Shared = HashMap<Share, ByteRange>;
+
+/// What chunks have in common that share their bytes.
+#[derive(PartialEq, Eq, Hash)]
+enum Share {
+    /// They had the same bytes of the old shard.
+    Place(ByteRange),
+    /// They have the same SHA-256 and length.
+    Content([u8; 32], u64),
+}
+
+impl<E> Writer<'_, '_, E> {
+    /// Writes the shard of a level whose first chunk is at `first`; false if it holds none.
+    fn write_level(&mut self, level: usize, first: &[u64]) -> Result<bool, ShardFileError<E>> {
+        let layout = self.layout;
+        let how = &layout.levels[level];
+        let per_shard = layout.chunks_per_shard(level, self.shard);
+        let mut index = ShardIndex::empty(&how.index_codecs, how.index_location, &per_shard)?;
+        let base = self.out.at();
+        if how.index_location == IndexLocation::Start {
+            self.out.skip(index.stored_size()).map_err(ShardFileError::Write)?;
+        }
+        let (mut shared, mut any, mut coords) = (Shared::new(), false, first.to_vec());
+        let mut positions =
+            Positions::new(self.packing.order, &layout.positions(level, self.shard));
+        while let Some(position) = positions.advance() {
+            for (axis, coord) in coords.iter_mut().enumerate() {
+                *coord = first[axis] + position[axis] * how.unit()[axis];
+            }
+            let start = self.out.at();
+            let range = if level + 1 == layout.levels.len() {
+                self.write_chunk(&coords, base, &mut shared)?
+            } else if self.write_level(level + 1, &coords)? {
+                Some(ByteRange { offset: start - base, nbytes: self.out.at() - start })
+            } else {
+                None
+            };
+            if range.is_some() {
+                index.set(index.slot(how.in_shard_axes(position)), range);
+                any = true;
+            }
+        }
+        if !any {
+            self.out.rewind(base);
+            return Ok(false);
+        }
+        let index = index.encode();
+        match how.index_location {
+            IndexLocation::Start => self.out.put_at(base, &index),
+            IndexLocation::End => self.out.put(&index),
+        }
+        .map_err(ShardFileError::Write)?;
+        let checksums = trailing_checksums(&how.after).unwrap_or(0) / CHECKSUM_BYTES as u64;
+        for _ in 0..checksums {
+            self.out.put_checksum(base).map_err(ShardFileError::Write)?;
+        }
+        Ok(true)
+    }
+
+    fn write_chunk(
+        &mut self,
+        coords: &[u64],
+        base: u64,
+        shared: &mut Shared,
+    ) -> Result<Option<ByteRange>, ShardFileError<E>> {
+        let Some((reader, place)) = (self.find)(coords).map_err(ShardFileError::Chunk)? else {
+            return Ok(None);
+        };
+        let (start, nbytes) = (self.out.at(), reader.nbytes());
+        let mut content = self.packing.dedup.then(Sha256::new);
+        let out = &mut self.out;
+        let digest = copy(coords, &reader, &mut self.buffer, &mut |bytes| {
+            if let Some(content) = &mut content {
+                content.update(bytes);
+            }
+            out.put(bytes)
+        })?;
+        self.digest.add(&digest);
+        let range = ByteRange { offset: start - base, nbytes };
+        let share = match (content, place) {
+            (Some(content), _) => Share::Content(content.finalize().into(), nbytes),
+            (None, Some(place)) => Share::Place(place),
+            (None, None) => return Ok(Some(range)),
+        };
+        let place = *shared.entry(share).or_insert(range);
+        if place != range {
+            self.out.rewind(start);
+        }
+        Ok(Some(place))
+    }
+}
+
+/// A file that is written from its start to its end. It is made with the first bytes that go there.
+struct Output<'a> {
+    create: &'a Create<'a>,
+    file: Option<Arc<dyn StorageFile>>,
+    /// Where the bytes that wait will go.
+    start: u64,
+    waiting: Vec<u8>,
+    /// The file may be longer than what is wanted of it.
+    is_longer: bool,
+}
+
+impl<'a> Output<'a> {
+    fn new(create: &'a Create<'a>) -> Self {
+        Self { create, file: None, start: 0, waiting: Vec::new(), is_longer: false }
+    }
+
+    fn at(&self) -> u64 {
+        self.start + self.waiting.len() as u64
+    }
+
+    fn file(&mut self) -> io::Result<&dyn StorageFile> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => (self.create)()?,
+        };
+        Ok(&**self.file.insert(file))
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.waiting.len() + bytes.len() > PIECE_BYTES {
+            self.flush()?;
+        }
+        if bytes.len() >= PIECE_BYTES {
+            let start = self.start;
+            self.file()?.write_at(bytes, start)?;
+            self.start += bytes.len() as u64;
+        } else {
+            self.waiting.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let (start, waiting) = (self.start, std::mem::take(&mut self.waiting));
+        self.file()?.write_at(&waiting, start)?;
+        self.start += waiting.len() as u64;
+        self.waiting = waiting;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// Leaves room.
+    fn skip(&mut self, nbytes: u64) -> io::Result<()> {
+        self.flush()?;
+        self.start += nbytes;
+        Ok(())
+    }
+
+    /// Takes back what was put since.
+    fn rewind(&mut self, to: u64) {
+        match to.checked_sub(self.start).and_then(|keep| usize::try_from(keep).ok()) {
+            Some(keep) => self.waiting.truncate(keep),
+            None => {
+                self.waiting.clear();
+                self.start = to;
+                self.is_longer = true;
+            }
+        }
+    }
+
+    fn put_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.flush()?;
+        self.file()?.write_at(bytes, offset)
+    }
+
+    /// Puts the crc32c of everything since.
+    fn put_checksum(&mut self, since: u64) -> io::Result<()> {
+        self.flush()?;
+        let (mut at, end, mut checksum) = (since, self.start, 0);
+        let mut buffer = vec![0; PIECE_BYTES];
+        while at < end {
+            let length = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+            let read = self.file()?.read_at(&mut buffer[..length], at)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            checksum = crc32c::crc32c_append(checksum, &buffer[..read]);
+            at += read as u64;
+        }
+        self.put(&checksum.to_le_bytes())
+    }
+
+    fn finish(mut self) -> io::Result<Arc<dyn StorageFile>> {
+        self.flush()?;
+        let (length, is_longer) = (self.start, self.is_longer);
+        let file = self.file()?;
+        if is_longer {
+            file.set_length(length)?;
+        }
+        match self.file {
+            Some(file) => Ok(file),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}

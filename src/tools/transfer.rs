@@ -1,0 +1,467 @@
+//! Copying the encoded chunks of an array into other shards, or into files of their own.
+//!
+//! ```text
+//! shards of the source, one after the other -> the shards of the copy that have a chunk in them
+//! a shard of the copy (or a handful of chunk files) -> one piece of work
+//!    made:     chunk by chunk, from the source's readers into one file; digests on the way
+//!    there:    compared with the source by digest; written anew if it is another
+//! everything -> synced, read back, its digest compared with that of the source
+//! ```
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::destination::{Destination, DestinationError};
+use super::digest::ContentDigest;
+use super::parallel::{Give, Stopped, in_order};
+use super::shard_file::{Packing, ShardFileError, copy, write_chunk, write_shard};
+use super::source::{Array, Source};
+use crate::format::Coords;
+use crate::format::sharding::ShardedArray;
+use crate::store::entries::Place;
+use crate::store::{
+    Chunk, ChunkReader, Container, Freshness, ShardStore, SourceArray, StoreConfig, StoreError,
+};
+
+/// Chunk files that are one piece of work.
+const FILES_AT_ONCE: usize = 64;
+
+/// Why an array is not copied.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// A chunk of the source cannot be had.
+    #[error(transparent)]
+    Source(#[from] StoreError),
+    /// Somebody writes to the source.
+    #[error(
+        "{}: it was changed while it was being read: somebody writes to the source; nothing is \
+         lost, run the command again once they have finished", .0.display()
+    )]
+    Changing(PathBuf),
+    /// The copy cannot be written.
+    #[error("{0}; run the command again to go on from here")]
+    Destination(#[from] DestinationError),
+    /// A shard cannot be made.
+    #[error("{}: {error}", .path.display())]
+    Shard {
+        /// Its path, from the destination.
+        path: PathBuf,
+        /// Why.
+        error: crate::format::index::IndexError,
+    },
+    /// Another thread has failed, and tells why.
+    #[error("stopped")]
+    Stopped(#[from] Stopped),
+    /// The copy that was read back is another.
+    #[error(
+        "{}: what was written is not what was read: {found} chunks of digest {found_digest}, \
+         {expected} of {expected_digest} were expected; --force makes it anew", .path.display()
+    )]
+    Differs {
+        /// The array's directory in the destination.
+        path: PathBuf,
+        /// Chunks that are there.
+        found: u64,
+        /// And their digest.
+        found_digest: String,
+        /// Chunks of the source.
+        expected: u64,
+        /// And their digest.
+        expected_digest: String,
+    },
+}
+
+/// A copy of an array that is being made.
+pub struct Transfer<'a> {
+    /// Where the chunks come from.
+    source: &'a Source,
+    /// Their array.
+    array: &'a Array,
+    /// Where they go.
+    destination: &'a Destination,
+    /// The array there.
+    copy: SourceArray,
+    /// How its shards are written.
+    packing: Packing,
+    /// The shards there.
+    there: ShardStore,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Transferred {
+    /// What was copied, or was there already.
+    pub digest: ContentDigest,
+    /// Files that were there already, as they should be.
+    pub kept: u64,
+    /// Files that were written.
+    pub written: u64,
+    /// What is wrong with chunks and shards of the source that cannot be read.
+    pub damaged: BTreeSet<String>,
+}
+
+impl Transferred {
+    fn add(&mut self, other: Self) {
+        self.digest.add(&other.digest);
+        self.kept += other.kept;
+        self.written += other.written;
+        self.damaged.extend(other.damaged);
+    }
+}
+
+/// What is called with the bytes of chunks as they are copied.
+pub type Report<'a> = dyn Fn(u64) + Sync + 'a;
+
+impl<'a> Transfer<'a> {
+    /// A copy of `array` as the array `copy` of the destination.
+    pub fn new(
+        source: &'a Source,
+        array: &'a Array,
+        destination: &'a Destination,
+        copy: SourceArray,
+        packing: Packing,
+    ) -> Self {
+        let storage = Arc::clone(&destination.storage);
+        let there = ShardStore::new(storage, StoreConfig::default(), Arc::default());
+        Self { source, array, destination, copy, packing, there }
+    }
+
+    /// Copies all chunks, those that are not damaged, and reads them back.
+    pub fn run(
+        &self,
+        threads: NonZeroUsize,
+        report: &Report<'_>,
+    ) -> Result<Transferred, TransferError> {
+        let mut all = Transferred::default();
+        in_order(
+            threads,
+            |give| self.find_work(give),
+            |shards: Vec<Coords>| self.make(&shards, report),
+            |done| {
+                all.add(done);
+                Ok(())
+            },
+        )?;
+        self.destination.sync()?;
+        let found = self.read_back(threads)?;
+        if found == all.digest {
+            return Ok(all);
+        }
+        Err(TransferError::Differs {
+            path: self.destination.name.join(&self.copy.path),
+            found: found.chunks,
+            found_digest: found.to_string(),
+            expected: all.digest.chunks,
+            expected_digest: all.digest.to_string(),
+        })
+    }
+
+    /// The digest of the copy as it is.
+    fn read_back(&self, threads: NonZeroUsize) -> Result<ContentDigest, TransferError> {
+        digest_of(&self.there, &self.copy, threads, &|_| ())
+    }
+
+    /// Gives the shards of the copy that may have chunks in them, each once.
+    fn find_work(&self, give: &mut Give<'_, Vec<Coords>>) -> Result<(), TransferError> {
+        let (from, to) = (&self.array.source.layout, &self.copy.layout);
+        let at_once = if self.copy.container == Container::Chunks { FILES_AT_ONCE } else { 1 };
+        let mut seen: HashSet<Coords> = HashSet::new();
+        let mut waiting = Vec::new();
+        self.source.store.each_shard(&self.array.source, &mut |shard| {
+            let covered = covered_shards(from, shard, to);
+            for target in boxed(&covered) {
+                // One that lies within the source's shard comes up only here.
+                if !lies_within(to, &target, from, shard) && !seen.insert(target.clone()) {
+                    continue;
+                }
+                waiting.push(target);
+                if waiting.len() >= at_once {
+                    give(std::mem::take(&mut waiting))?;
+                }
+            }
+            Ok::<(), TransferError>(())
+        })?;
+        Ok(give(waiting)?)
+    }
+
+    fn make(&self, shards: &[Coords], report: &Report<'_>) -> Result<Transferred, TransferError> {
+        let mut done = Transferred::default();
+        for shard in shards {
+            done.add(match self.copy.container {
+                Container::Chunks => self.make_file(shard, report)?,
+                _ => self.make_shard(shard, report)?,
+            });
+        }
+        Ok(done)
+    }
+
+    /// The chunk at some coordinates. One that is damaged is put into `damaged`.
+    fn find(
+        &self,
+        coords: &[u64],
+        damaged: &mut BTreeSet<String>,
+    ) -> Result<Option<ChunkReader>, TransferError> {
+        if coords.iter().zip(&self.copy.layout.shard_grid).any(|(at, axis)| *at >= axis.chunks()) {
+            return Ok(None);
+        }
+        match open_chunk(&self.source.store, &self.array.source, coords) {
+            Err(TransferError::Source(error)) if error.is_damage() => {
+                damaged.insert(error.to_string());
+                Ok(None)
+            }
+            found => found,
+        }
+    }
+
+    /// Makes a file of one chunk.
+    fn make_file(&self, coords: &[u64], report: &Report<'_>) -> Result<Transferred, TransferError> {
+        let mut done = Transferred::default();
+        let Some(reader) = self.find(coords, &mut done.damaged)? else { return Ok(done) };
+        let path = self.copy.shard_path(coords);
+        let failed = |error| self.failed(coords, &path, error);
+        let made = match write_chunk(coords, &reader, &|| self.destination.create(&path)) {
+            Err(ShardFileError::Write(error)) if is_there(&error) => {
+                let digest = copy(coords, &reader, &mut Vec::new(), &mut |_| Ok(()));
+                let digest = digest.map_err(failed)?;
+                if self.digest_there(coords)? == Some(digest) {
+                    done.kept += 1;
+                    Ok(digest)
+                } else {
+                    done.written += 1;
+                    write_chunk(coords, &reader, &|| self.destination.create_anew(&path))
+                }
+            }
+            made => {
+                done.written += 1;
+                made
+            }
+        };
+        let digest = made.map_err(failed)?;
+        report(digest.nbytes);
+        done.digest = digest;
+        Ok(done)
+    }
+
+    /// Makes a shard.
+    fn make_shard(&self, shard: &[u64], report: &Report<'_>) -> Result<Transferred, TransferError> {
+        let path = self.copy.shard_path(shard);
+        let mut damaged = BTreeSet::new();
+        let is_there_already = self.destination.storage.lstat(&path).is_ok();
+        if is_there_already && let Some(digest) = self.compare(shard, &mut damaged)? {
+            report(digest.nbytes);
+            return Ok(Transferred { digest, kept: 1, written: 0, damaged });
+        }
+        damaged.clear();
+        let mut find = |coords: &[u64]| {
+            let found = self.find(coords, &mut damaged)?;
+            report(found.as_ref().map_or(0, ChunkReader::nbytes));
+            Ok(found.map(|reader| (reader, None)))
+        };
+        let create = || self.destination.create_anew(&path);
+        let written = write_shard(&self.copy.layout, shard, self.packing, &mut find, &create);
+        let written = written.map_err(|error| self.failed_shard(&path, error))?;
+        let (digest, written) = match &written {
+            Some(written) => (written.digest, 1),
+            None => (ContentDigest::default(), 0),
+        };
+        Ok(Transferred { digest, kept: 0, written, damaged })
+    }
+
+    /// The digest of the source's chunks that belong into a shard, if that is what it holds.
+    fn compare(
+        &self,
+        shard: &[u64],
+        damaged: &mut BTreeSet<String>,
+    ) -> Result<Option<ContentDigest>, TransferError> {
+        let Some(there) = self.digest_there(shard)? else { return Ok(None) };
+        let (mut digest, mut buffer) = (ContentDigest::default(), Vec::new());
+        let axes = shard.iter().zip(&self.copy.layout.shard_grid);
+        let spans: Vec<(u64, u64)> = axes
+            .map(|(coord, axis)| {
+                let (first, edge) = axis.span(*coord);
+                (first, (first + edge).min(axis.chunks()))
+            })
+            .collect();
+        for coords in boxed(&spans) {
+            if let Some(reader) = self.find(&coords, damaged)? {
+                let chunk = copy(&coords, &reader, &mut buffer, &mut |_| Ok(()));
+                digest.add(&chunk.map_err(|error| self.failed(&coords, &PathBuf::new(), error))?);
+            }
+        }
+        Ok((digest == there).then_some(digest))
+    }
+
+    /// The digest of what a file of the copy holds; None if it cannot be read.
+    fn digest_there(&self, shard: &[u64]) -> Result<Option<ContentDigest>, TransferError> {
+        match digest_of_shard(&self.there, &self.copy, shard, &|_| ()) {
+            Ok(digest) => Ok(Some(digest)),
+            Err(TransferError::Source(_) | TransferError::Changing(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn failed(
+        &self,
+        coords: &[u64],
+        path: &std::path::Path,
+        error: ShardFileError<TransferError>,
+    ) -> TransferError {
+        let source = &self.array.source;
+        let from = || source.shard_path(&source.layout.locate(coords).shard);
+        match error {
+            ShardFileError::Chunk(error) => error,
+            ShardFileError::Changed => TransferError::Changing(from()),
+            ShardFileError::Read(error) => StoreError::Io { path: from(), error }.into(),
+            ShardFileError::Write(error) => self.destination.failed(path)(error).into(),
+            ShardFileError::Index(error) => TransferError::Shard { path: path.to_owned(), error },
+        }
+    }
+
+    fn failed_shard(
+        &self,
+        path: &std::path::Path,
+        error: ShardFileError<TransferError>,
+    ) -> TransferError {
+        self.failed(&[], path, error)
+    }
+}
+
+/// Opens a chunk for it to be read; None if there is none.
+pub fn open_chunk(
+    store: &ShardStore,
+    array: &SourceArray,
+    coords: &[u64],
+) -> Result<Option<ChunkReader>, TransferError> {
+    let Some(chunk) = store.chunk(array, coords, Freshness::Recent)? else { return Ok(None) };
+    match store.reader(array, coords, &chunk)? {
+        Some(reader) => Ok(Some(reader)),
+        None => Err(TransferError::Changing(array.shard_path(&array.layout.locate(coords).shard))),
+    }
+}
+
+/// The digest of all chunks of an array that lie in its grid.
+pub fn digest_of(
+    store: &ShardStore,
+    array: &SourceArray,
+    threads: NonZeroUsize,
+    report: &Report<'_>,
+) -> Result<ContentDigest, TransferError> {
+    let mut all = ContentDigest::default();
+    let find = |give: &mut Give<'_, Vec<Coords>>| {
+        let at_once = if array.container == Container::Chunks { FILES_AT_ONCE } else { 1 };
+        let mut waiting = Vec::new();
+        store.each_shard(array, &mut |shard| {
+            waiting.push(shard.to_vec());
+            if waiting.len() >= at_once {
+                give(std::mem::take(&mut waiting))?;
+            }
+            Ok::<(), TransferError>(())
+        })?;
+        Ok(give(waiting)?)
+    };
+    let work = |shards: Vec<Coords>| {
+        let mut sum = ContentDigest::default();
+        for shard in shards {
+            sum.add(&digest_of_shard(store, array, &shard, report)?);
+        }
+        Ok(sum)
+    };
+    let take = |sum: ContentDigest| -> Result<(), TransferError> {
+        all.add(&sum);
+        Ok(())
+    };
+    in_order(threads, find, work, take)?;
+    Ok(all)
+}
+
+/// The digest of the chunks of a shard that lie in the array's grid.
+pub fn digest_of_shard(
+    store: &ShardStore,
+    array: &SourceArray,
+    shard: &[u64],
+    report: &Report<'_>,
+) -> Result<ContentDigest, TransferError> {
+    let digest = digest_of_places(store, array, shard, Some(&array.layout.chunk_grid()))?;
+    report(digest.nbytes);
+    Ok(digest)
+}
+
+/// The digest of the chunks of a shard, all of them or those that lie in a grid.
+pub fn digest_of_places(
+    store: &ShardStore,
+    array: &SourceArray,
+    shard: &[u64],
+    grid: Option<&[u64]>,
+) -> Result<ContentDigest, TransferError> {
+    let mut digest = ContentDigest::default();
+    // It may have been written anew just now.
+    let loaded = store.shard(array, shard, Freshness::Again)?;
+    let Some(loaded) = loaded else { return Ok(digest) };
+    if let Some(damage) = loaded.damage() {
+        return Err(StoreError::Damaged { shard: array.shard_path(shard), damage }.into());
+    }
+    let changing = || TransferError::Changing(array.shard_path(shard));
+    let mut buffer = Vec::new();
+    store.each_place(array, shard, &loaded, &mut |span, place| {
+        let (body, digest_of_chunk) = match place {
+            _ if grid.is_some_and(|grid| span.is_outside(grid)) => return Ok(()),
+            Place::Shard { .. } | Place::Empty => return Ok(()),
+            Place::Bad(error) => return Err(TransferError::Source(error)),
+            Place::Chunk { body, digest } => (body, digest),
+        };
+        let chunk = Chunk { shard: *loaded.stat(), body, digest: digest_of_chunk };
+        let reader = store.reader(array, span.first, &chunk)?.ok_or_else(changing)?;
+        let chunk = copy(span.first, &reader, &mut buffer, &mut |_| Ok(()));
+        digest.add(&chunk.map_err(|error: ShardFileError<TransferError>| match error {
+            ShardFileError::Read(error) => {
+                StoreError::Io { path: array.shard_path(shard), error }.into()
+            }
+            _ => changing(),
+        })?);
+        Ok(())
+    })?;
+    Ok(digest)
+}
+
+/// Along each axis the first shard of `to`, and the one after the last, that has chunks in common with
+/// a shard of `from`.
+fn covered_shards(from: &ShardedArray, shard: &[u64], to: &ShardedArray) -> Vec<(u64, u64)> {
+    let axes = shard.iter().zip(&from.shard_grid).zip(&to.shard_grid);
+    axes.map(|((coord, from), to)| {
+        let (first, edge) = from.span(*coord);
+        let end = (first + edge).min(from.chunks()).min(to.chunks());
+        match end.checked_sub(1) {
+            Some(last) if last >= first => (to.locate(first).0, to.locate(last).0 + 1),
+            _ => (0, 0),
+        }
+    })
+    .collect()
+}
+
+/// Whether all chunks of a shard of `to` that lie in the grid are in a shard of `from`.
+fn lies_within(to: &ShardedArray, target: &[u64], from: &ShardedArray, shard: &[u64]) -> bool {
+    let axes = target.iter().zip(&to.shard_grid).zip(shard.iter().zip(&from.shard_grid));
+    axes.into_iter().all(|((target, to), (shard, from))| {
+        let ((first, edge), (start, length)) = (to.span(*target), from.span(*shard));
+        first >= start && (first + edge).min(to.chunks()) <= start + length
+    })
+}
+
+/// All coordinates in a box, in C order.
+fn boxed(spans: &[(u64, u64)]) -> impl Iterator<Item = Coords> + use<> {
+    let (first, extents): (Vec<u64>, Vec<u64>) =
+        spans.iter().map(|(from, to)| (*from, to.saturating_sub(*from))).unzip();
+    let mut positions =
+        crate::format::order::Positions::new(crate::format::order::ChunkOrder::C, &extents);
+    std::iter::from_fn(move || {
+        let position = positions.advance()?;
+        Some(first.iter().zip(position).map(|(first, at)| first + at).collect())
+    })
+}
+
+fn is_there(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AlreadyExists
+}

@@ -1,0 +1,382 @@
+#!/bin/bash
+# Arrays made, resized and deleted without a mount: what is on disk afterwards, what is refused, exit codes.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/shell
+cd "$TMP"
+
+# member FILE PATH...: what stands at a path in a JSON document, as JSON
+member() {
+    python3 - "$@" <<'PY'
+import json
+import sys
+
+value = json.load(open(sys.argv[1]))
+for name in sys.argv[2:]:
+    value = value[int(name)] if isinstance(value, list) else value[name]
+print(json.dumps(value))
+PY
+}
+
+is() { [[ $1 == "$2" ]] || { echo "$1, expected $2"; return 1; }; }
+# Nothing is left behind that a listing does not show.
+nothing_hidden() { [[ -z $(find . -maxdepth 1 -name '.*shardfs*') ]] || { ls -A; return 1; }; }
+
+# --- create --------------------------------------------------------------------------------------------
+
+layout() {
+    "$SHARDFS" create layout --shape 100,200,300 --dtype float32 --chunk 10,20,30 --shard 100,100,300 \
+        --codec zstd:3 --codec crc32c --dim-names z,,x --attrs '{"unit": "m"}' --fill NaN
+    is "$(member layout/zarr.json chunk_grid configuration chunk_shape)" "[100, 100, 300]"
+    is "$(member layout/zarr.json codecs 0 configuration chunk_shape)" "[10, 20, 30]"
+    is "$(member layout/zarr.json codecs 0 configuration codecs 1 name)" '"zstd"'
+    is "$(member layout/zarr.json codecs 0 configuration codecs 2 name)" '"crc32c"'
+    is "$(member layout/zarr.json dimension_names)" '["z", null, "x"]'
+    is "$(member layout/zarr.json attributes unit)" '"m"'
+    is "$(member layout/zarr.json fill_value)" '"NaN"'
+    is "$(ls -A layout)" zarr.json
+    nothing_hidden
+}
+check "create: what is asked for is in the metadata" layout
+
+chosen() {
+    "$SHARDFS" create chosen --shape 1000,2000,3000 --dtype uint16 --aspect 2,1,1 --read-elements 2000000 \
+        --write-elements 1000000000
+    is "$(member chosen/zarr.json codecs 0 configuration chunk_shape)" "[200, 100, 100]"
+    is "$(member chosen/zarr.json chunk_grid configuration chunk_shape)" "[1000, 1000, 1000]"
+    "$SHARDFS" create soft --shape 100,100 --dtype uint8 --chunk 7,7 --soft-shard 20,20
+    is "$(member soft/zarr.json chunk_grid configuration chunk_shape)" "[21, 21]"
+    "$SHARDFS" create whole --shape 100,100 --dtype uint8 --write-chunk -1,10
+    is "$(member whole/zarr.json codecs 0 name)" '"bytes"'
+    "$SHARDFS" create turned --shape 100,100 --dtype uint8 --chunk 5,5 --shard 50,50 --order F
+    is "$(member turned/zarr.json codecs 0 configuration codecs 0 configuration order)" "[1, 0]"
+}
+check "create: shapes are chosen, soft ones give way" chosen
+
+others() {
+    "$SHARDFS" create scalar --shape '' --dtype complex64 --fill '[1, NaN]'
+    is "$(member scalar/zarr.json fill_value)" '[1, "NaN"]'
+    "$SHARDFS" create keys --shape 9 --dtype bool --key-encoding v2 --chunk 3 --shard 9 --index-location start
+    is "$(member keys/zarr.json chunk_key_encoding)" '{"name": "v2", "configuration": {"separator": "."}}'
+    is "$(member keys/zarr.json codecs 0 configuration index_location)" '"start"'
+    is "$(member keys/zarr.json fill_value)" false
+    printf '{"a": [1, 2]}' >attributes.json
+    "$SHARDFS" create days --shape 9 --attrs @attributes.json --fill NaT \
+        --dtype '{"name": "numpy.datetime64", "configuration": {"unit": "D", "scale_factor": 1}}'
+    is "$(member days/zarr.json attributes a)" "[1, 2]"
+    is "$(member days/zarr.json fill_value)" '"NaT"'
+}
+check "create: rank 0, keys, index at the start, types with a configuration" others
+
+plan() {
+    "$SHARDFS" create --dry-run planned --shape 100,100 --dtype uint16 --chunk 5,7 --shard 10,70 >plan
+    grep -q '^inner chunk  *5 x 7: 70 bytes$' plan
+    grep -q '^shard  *10 x 70: 1400 bytes' plan
+    grep -q '^inner chunks  *300$' plan
+    grep -q '^shards  *20$' plan
+    grep -q '^chunks per shard  *2 x 10: 20$' plan
+    grep -q '^shard index  *324 bytes$' plan
+    grep -q '"sharding_indexed"' plan
+    [[ ! -e planned ]]
+    "$SHARDFS" create --dry-run --json planned --shape 100,100 --dtype uint16 --chunk 5,7 --shard 10,70 >plan
+    is "$(member plan chunks_per_shard)" "[2, 10]"
+    is "$(member plan index_nbytes)" 324
+    is "$(member plan written)" false
+    local metadata
+    metadata=$(member plan metadata)
+    [[ ! -e planned ]]
+    "$SHARDFS" create --json planned --shape 100,100 --dtype uint16 --chunk 5,7 --shard 10,70 >plan
+    is "$(member plan written)" true
+    is "$(member planned/zarr.json)" "$metadata"
+}
+check "create --dry-run says what is then made, and makes nothing" plan
+
+refused() {
+    local text=$1
+    shift
+    fails_with "$text" "$SHARDFS" "$@"
+    expect_exit 2 "$SHARDFS" "$@"
+}
+bad_wishes() {
+    local shape=100,100 new
+    new=(create new --shape "$shape" --dtype uint8)
+    refused "do not divide shards of 7 along axis 1" "${new[@]}" --chunk 5,5 --shard 10,7
+    refused "is no ratio" "${new[@]}" --aspect 0,1
+    refused "is no ratio" "${new[@]}" --aspect nan,1
+    refused "is no ratio" "${new[@]}" --aspect inf,1
+    refused "is no ratio" "${new[@]}" --read-aspect=-1,1
+    refused "has 1 entries, the array has 2 dimensions" "${new[@]}" --chunk 5
+    refused "cannot be -2 long" "${new[@]}" --chunk -2,1
+    refused "is asked to be 5 and 6" "${new[@]}" --elements 5 --read-elements 6
+    refused "a whole number from 0 to 255" "${new[@]}" --fill 256
+    refused 'codec "lz5" is none of zstd' "${new[@]}" --codec lz5
+    refused '"23" is no level' "${new[@]}" --codec zstd:23
+    refused "no permutation" "${new[@]}" --order 0,0
+    refused "1 dimension names" "${new[@]}" --dim-names x
+    refused "--attrs" "${new[@]}" --attrs '[1]'
+    refused "there is no index" "${new[@]}" --index-location end
+    refused 'data type "uint7" is not known' create new --shape 3 --dtype uint7
+    refused "have no fixed size" create new --shape 3 --dtype string
+    refused "the limit is 16777216" create new --shape 100000000 --dtype uint8 --chunk 1 --shard 100000000
+    refused "there is no such directory; make it first" create no/new --shape 3 --dtype uint8
+    refused "--dtype" create new --shape 3
+    refused "is no number that can stand here" create new --shape 3,x --dtype uint8
+    refused "--shape" resize layout
+    [[ ! -e new && ! -e no ]]
+    nothing_hidden
+}
+check "create: what cannot be is refused, names what to write, and makes nothing" bad_wishes
+
+replaced() {
+    refused "exists; --force replaces an array" create layout --shape 3 --dtype int8
+    is "$(member layout/zarr.json data_type)" '"float32"'
+    touch layout/something
+    "$SHARDFS" create --force layout --shape 3 --dtype int8 >said
+    grep -q '^replaced layout$' said
+    is "$(member layout/zarr.json data_type)" '"int8"'
+    is "$(ls -A layout)" zarr.json
+    mkdir empty files group
+    "$SHARDFS" create --force empty --shape 3 --dtype int8
+    touch files/mine
+    printf '{"zarr_format": 3, "node_type": "group"}' >group/zarr.json
+    touch file
+    for path in files group file; do
+        refused "it is not replaced" create --force "$path" --shape 3 --dtype int8
+        [[ -e $path ]]
+    done
+    is "$(ls files)" mine
+    nothing_hidden
+}
+check "create --force replaces an array or an empty directory, and nothing else" replaced
+
+used() {
+    "$SHARDFS" create used --shape 64,64 --dtype uint8 --chunk 8,8 --shard 32,32
+    mount_view used --rw
+    is "$(ls -A "$MP")" zarr.json
+    mkdir -p "$MP/c/5"
+    head -c 64 /dev/urandom >"$MP/c/5/6"
+    refused "is mounted on $MP" create --force used --shape 3 --dtype int8
+    refused "is mounted on $MP" delete used
+    refused "is mounted on $MP" delete --dry-run used
+    unmount_view
+    is "$(python3 "$here/shards.py" count used)" 1
+}
+check "an array that was made is mounted and written to; mounted it is neither replaced nor deleted" used
+
+# --- resize --------------------------------------------------------------------------------------------
+
+"$SHARDFS" create --sample sample >/dev/null
+count() { python3 "$here/shards.py" count "$1"; }
+# chunks SOURCE: content of all chunks as a mount shows them
+chunks() {
+    mount_view "$1"
+    (cd "$MP" && find . -type f ! -name zarr.json -exec sha256sum {} + | sort -k 2)
+    unmount_view
+}
+chunks sample/waves >"$TMP/all"
+
+fresh() {
+    rm -rf waves
+    cp -r sample/waves waves
+}
+
+shrunk() {
+    fresh
+    "$SHARDFS" resize --dry-run waves --shape 32,80,120 >said
+    grep -q '64 x 112 x 120 would be resized to 32 x 80 x 120' said
+    diff -r waves sample/waves
+    "$SHARDFS" resize --json waves --shape 32,80,120 >said
+    is "$(member waves/zarr.json shape)" "[32, 80, 120]"
+    chunks waves >"$TMP/left"
+    # Inner chunks of 16: 2, 5 and 8 along the axes are left.
+    grep -E ' \./c/[01]/[0-4]/[0-7]$' "$TMP/all" | diff - "$TMP/left"
+    is "$(count waves)" "$(wc -l <"$TMP/left")"
+    is "$(member said removed_chunks)" "$(($(wc -l <"$TMP/all") - $(wc -l <"$TMP/left")))"
+    [[ ! -e waves/.shardfs ]]
+    # Growing changes nothing but the metadata.
+    cp -r waves before
+    "$SHARDFS" resize waves --shape 64,112,120
+    diff -r -x zarr.json before waves
+    rm -r before
+    is "$(member waves/zarr.json shape)" "[64, 112, 120]"
+    chunks waves | diff - "$TMP/left"
+}
+check "resize: chunks outside are gone, the others as they were; grown again, nothing comes back" shrunk
+
+whole_shards() {
+    fresh
+    "$SHARDFS" resize --json waves --shape 64,64,64 >said
+    is "$(member said removed_shards)" 3
+    is "$(cd waves && find c -type f)" c/0/0/0
+    is "$(cd waves && find c -type d | wc -l)" 3
+    "$SHARDFS" resize waves --shape 0,64,64
+    [[ ! -e waves/c ]]
+    is "$(ls -A waves)" zarr.json
+}
+check "resize: shards outside are removed, with their directories" whole_shards
+
+kept() {
+    fresh
+    "$SHARDFS" resize --keep-outside waves --shape 32,80,60
+    diff -r -x zarr.json waves sample/waves
+    "$SHARDFS" resize waves --shape 64,112,120
+    chunks waves | diff - "$TMP/all"
+}
+check "resize --keep-outside: grown again, all is there" kept
+
+# As if it had been killed once the metadata was written; then the array's shape says nothing of the rest.
+interrupted() {
+    fresh
+    "$SHARDFS" resize --keep-outside waves --shape 32,50,60
+    "$SHARDFS" resize waves --shape 32,50,60
+    "$SHARDFS" resize waves --shape 64,112,120
+    grep -E ' \./c/[01]/[0-3]/[0-3]$' "$TMP/all" | diff - <(chunks waves)
+    is "$(count waves)" "$(chunks waves | wc -l)"
+}
+check "resize: the same one again finishes what was interrupted" interrupted
+
+while_mounted() {
+    fresh
+    mount_view waves --rw
+    mkdir -p "$MP/c/3/6"
+    printf old >"$MP/c/3/6/7"
+    sync "$MP/c/3/6/7"
+    "$SHARDFS" resize waves --shape 32,112,120
+    gone() { [[ $(cd "$MP/c" && echo ?) == "0 1" && ! -e $MP/c/3/6/7 ]]; }
+    within 5 gone
+    printf new >"$MP/c/1/6/7"
+    unmount_view
+    is "$(chunks waves | grep ' ./c/1/6/7$' | cut -c 1-64)" "$(printf new | sha256sum | cut -c 1-64)"
+}
+check "resize while a writable mount is there" while_mounted
+
+unsharded() {
+    "$SHARDFS" create plain --shape 6,6 --dtype uint8 --chunk 2,2 --shard 2,2
+    mkdir -p plain/c/{0,1,2}
+    for chunk in 0/0 0/2 1/1 2/0 2/2; do printf %s "$chunk" >"plain/c/$chunk"; done
+    "$SHARDFS" resize plain --shape 4,4 >said
+    grep -q '^3 chunks outside removed, 9 bytes; 3 shards as a whole$' said
+    is "$(cd plain && find c | sort | tr '\n' ' ')" "c c/0 c/0/0 c/1 c/1/1 "
+    is "$(<plain/c/1/1)" 1/1
+    # All chunks in one directory.
+    "$SHARDFS" create flat --shape 6,6 --dtype uint8 --chunk 2,2 --shard 2,2 --separator .
+    touch flat/notes
+    for chunk in 0.0 0.2 2.0; do printf %s "$chunk" >"flat/c.$chunk"; done
+    "$SHARDFS" resize flat --shape 4,6
+    is "$(cd flat && echo ./*)" "./c.0.0 ./c.0.2 ./notes ./zarr.json"
+}
+check "resize: arrays without shards, and with all chunks in one directory" unsharded
+
+no_resize() {
+    mkdir -p zarr2
+    printf '{"zarr_format": 2}' >zarr2/.zarray
+    refused "is of another format than Zarr v3" resize zarr2 --shape 3
+    refused "is a group; name one of its arrays" resize sample --shape 3
+    refused "has no zarr.json" resize files --shape 3
+    refused "there is no such directory" resize nowhere --shape 3
+    refused "1 extents, waves has 3 dimensions" resize waves --shape 3
+    fresh
+    python3 - <<'PY'
+import json
+
+document = json.load(open("waves/zarr.json"))
+document["codecs"].append({"name": "gzip", "configuration": {"level": 1}})
+json.dump(document, open("waves/zarr.json", "w"))
+PY
+    find waves/c -type f -exec gzip {} \; -exec mv {}.gz {} \;
+    cp waves/zarr.json before.json
+    refused "--keep-outside leaves them" resize waves --shape 32,32,32
+    cmp before.json waves/zarr.json
+    "$SHARDFS" resize --keep-outside waves --shape 32,32,32
+    is "$(member waves/zarr.json shape)" "[32, 32, 32]"
+}
+check "resize: what cannot be resized is refused, and stays as it is" no_resize
+
+consolidated() {
+    mkdir -p hierarchy
+    "$SHARDFS" create hierarchy/a --shape 4 --dtype uint8
+    python3 - <<'PY'
+import json
+
+array = json.load(open("hierarchy/a/zarr.json"))
+metadata = {"kind": "inline", "must_understand": False, "metadata": {"a": array}}
+group = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": metadata}
+json.dump(group, open("hierarchy/zarr.json", "w"))
+PY
+    "$SHARDFS" resize hierarchy/a --shape 5 2>said
+    grep -q "consolidated metadata of .*/hierarchy is of before" said
+    "$SHARDFS" create hierarchy/b --shape 5 --dtype uint8 2>said
+    grep -q "consolidated metadata of .*/hierarchy is of before" said
+}
+check "resize, create: they say that consolidated metadata above is of before" consolidated
+
+# --- delete --------------------------------------------------------------------------------------------
+
+deleted() {
+    local files nbytes
+    fresh
+    "$SHARDFS" delete --dry-run waves >said
+    files=$(find waves -type f | wc -l)
+    nbytes=$(find waves -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
+    grep -q "^array waves would be deleted: $files files, $nbytes bytes" said
+    diff -r waves sample/waves
+    "$SHARDFS" delete --json waves >said
+    is "$(member said files)" "$files"
+    [[ ! -e waves ]]
+    nothing_hidden
+    refused "there is no such directory" delete waves
+}
+check "delete: says how much, and leaves nothing" deleted
+
+no_delete() {
+    refused "--recursive deletes it with everything below" delete hierarchy
+    refused "is no Zarr v3 array or group" delete files
+    refused "is no Zarr v3 array or group" delete file
+    refused "is of another format" delete zarr2
+    ln -s sample/waves link
+    refused "is a symbolic link" delete link
+    mount_view sample
+    refused "is mounted on $MP" delete sample/waves
+    refused "is mounted on $MP" delete --recursive sample
+    unmount_view
+    [[ -e hierarchy/a/zarr.json && -e files/mine && -e link && -e sample/waves/c ]]
+    "$SHARDFS" delete --recursive hierarchy
+    [[ ! -e hierarchy ]]
+}
+check "delete: groups only when asked, nothing that is no node, nothing mounted" no_delete
+
+locked() {
+    cp -r sample/waves locked
+    mkdir locked/.shardfs
+    touch locked/.shardfs/journal
+    # An open file description lock, as a commit holds it.
+    python3 - <<'PY' &
+import fcntl
+import struct
+import time
+
+file = open("locked/.shardfs/journal", "r+b")
+fcntl.fcntl(file, 37, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0))
+open("is-locked", "w").close()
+time.sleep(60)
+PY
+    local holder=$!
+    within 10 test -e is-locked
+    refused "is being written to: its journal is locked" delete locked
+    [[ -e locked/c ]]
+    kill "$holder"
+    wait "$holder" || true
+    "$SHARDFS" delete locked
+    [[ ! -e locked ]]
+}
+check "delete: not what somebody commits to" locked
+
+leftovers() {
+    mkdir -p .gone.shardfs-deleted-abc123/c/0 .gone.shardfs-deleted-abc124 .goner.shardfs-deleted-abc123
+    "$SHARDFS" delete gone >said
+    grep -q 'what an interrupted deletion has left removed' said
+    is "$(ls -dA .gone*)" .goner.shardfs-deleted-abc123
+    rmdir .goner.shardfs-deleted-abc123
+}
+check "delete: the same one again removes what an interrupted one has left" leftovers

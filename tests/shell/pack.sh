@@ -1,0 +1,317 @@
+#!/bin/bash
+# unpack, pack and repack: what they refuse, what they leave behind when they are stopped, and that the same
+# command finishes the work.
+#
+#     tests/shell/pack.sh [ROUNDS]      kills of each command; 50 if not given
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+rounds=${1:-50}
+cd "$TMP"
+sf=$SHARDFS
+arrays() { python3 "$repo/tests/shell/arrays.py" "$@"; }
+json() { python3 -c 'import json, sys; d = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"; }
+digest_of() { "$@" --json | json 'd["arrays"][0]["digest"]'; }
+same_files() { diff -r "$1" "$2"; }
+# All files of a directory, by content.
+sum_of() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum); }
+
+"$sf" create --sample sample.zarr
+
+# --- there and back ----------------------------------------------------------------------------------
+
+is_the_same_again() {
+    "$sf" unpack sample.zarr chunks.zarr | grep -q '^waves: 192 chunks, .* in 192 files$'
+    [[ $(find chunks.zarr -name .shardfs) == "" ]]
+    "$sf" pack chunks.zarr packed.zarr --shard 64,64,64 | grep -q 'in 4 files$'
+    arrays check packed.zarr
+    "$sf" unpack packed.zarr again.zarr
+    same_files chunks.zarr again.zarr
+}
+check "what was packed is unpacked to the same files" is_the_same_again
+
+is_a_view() {
+    mount_view sample.zarr
+    same_files "$MP" chunks.zarr
+    unmount_view
+}
+check "unpacked files are what a mount shows" is_a_view
+
+has_other_files() {
+    cp -r sample.zarr noted.zarr
+    echo 'a note' >noted.zarr/README
+    mkdir noted.zarr/waves/tables
+    echo 1,2 >noted.zarr/waves/tables/a.csv
+    "$sf" unpack noted.zarr noted-chunks.zarr | grep -q '^2 other files$'
+    [[ $(<noted-chunks.zarr/README) == 'a note' && $(<noted-chunks.zarr/waves/tables/a.csv) == 1,2 ]]
+}
+check "other files come along" has_other_files
+
+keeps_every_layout() {
+    local layout digest
+    for layout in $(arrays layouts); do
+        arrays make "layout-$layout.zarr" "$layout"
+        digest=$(digest_of "$sf" unpack "layout-$layout.zarr" "files-$layout.zarr")
+        if "$sf" repack "layout-$layout.zarr" "re-$layout.zarr" --order morton >out 2>&1; then
+            arrays check "re-$layout.zarr"
+            [[ $(digest_of "$sf" unpack "re-$layout.zarr" "again-$layout.zarr") == "$digest" ]] || {
+                echo "$layout: another digest"
+                return 1
+            }
+        else
+            grep -q 'compressed as a whole' out || { echo "$layout"; cat out; return 1; }
+        fi
+    done
+}
+check "arrays of every layout keep their chunks" keeps_every_layout
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+check "a destination that exists is refused" \
+    fails_with 'it exists; --force replaces it' expect_exit 0 "$sf" unpack sample.zarr chunks.zarr
+exists_code() { expect_exit 2 "$sf" unpack sample.zarr chunks.zarr; }
+check "with exit code 2" exists_code
+is_replaced() {
+    echo litter >chunks.zarr/litter
+    "$sf" unpack --force sample.zarr chunks.zarr
+    [[ ! -e chunks.zarr/litter ]]
+    same_files chunks.zarr again.zarr
+}
+check "--force replaces an array" is_replaced
+is_not_replaced() {
+    mkdir mine
+    echo precious >mine/data
+    expect_exit 2 "$sf" unpack --force sample.zarr mine | grep -q 'is no Zarr array or group'
+    [[ $(<mine/data) == precious ]]
+    echo precious >file
+    expect_exit 2 "$sf" unpack --force sample.zarr file | grep -q 'is no Zarr array or group'
+    [[ $(<file) == precious ]]
+}
+check "--force replaces nothing else" is_not_replaced
+are_apart() {
+    expect_exit 2 "$sf" unpack sample.zarr sample.zarr/waves/x | grep -q 'must not lie in each other'
+    expect_exit 2 "$sf" unpack --force sample.zarr/waves sample.zarr | grep -q 'must not lie in each other'
+    expect_exit 2 "$sf" unpack --force sample.zarr ./sample.zarr | grep -q 'must not lie in each other'
+    arrays check sample.zarr
+}
+check "source and destination lie apart" are_apart
+has_reasons() {
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,64 | grep -q 'no array has 2 dimensions'
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 60,60,60 | grep -q 'do not divide a shard of 60'
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,a,64 | grep -q 'a number of elements for each'
+    expect_exit 2 "$sf" repack chunks.zarr | grep -q 'no shards with an index'
+    expect_exit 2 "$sf" repack sample.zarr --index start | grep -q '<DEST>'
+    expect_exit 2 "$sf" unpack nowhere.zarr x.zarr | grep -q 'No such file'
+    [[ ! -e x.zarr ]]
+}
+check "what cannot be done is said, and nothing is made" has_reasons
+is_interrupted_commit() {
+    python3 "$repo/tests/shell/shards.py" array pending.zarr 7
+    mkdir -p pending.zarr/.shardfs
+    mount_view pending.zarr --rw --commit-interval 3600
+    printf 'new' >"$MP/c/0"
+    expect_exit 0 "$sf" unpack pending.zarr before.zarr
+    unmount_view
+    [[ $(stat -c %s before.zarr/c/0) == 4096 ]]
+    "$sf" unpack pending.zarr after.zarr
+    [[ $(<after.zarr/c/0) == new ]]
+}
+check "a mount's uncommitted chunks are not there yet" is_interrupted_commit
+
+# --- damage ------------------------------------------------------------------------------------------
+
+python3 "$repo/tests/shell/shards.py" array damaged.zarr 7
+truncate -s -3 damaged.zarr/c/2
+stays_unfinished() {
+    expect_exit 1 "$sf" unpack damaged.zarr broken.zarr | tee out
+    grep -q 'shard c/2: checksum of the index' out
+    grep -q 'broken.zarr is not finished: the source is damaged; --skip-damaged leaves out' out
+    [[ ! -e broken.zarr/zarr.json && -e broken.zarr/c/0 ]]
+    expect_exit 1 "$sf" unpack --skip-damaged damaged.zarr broken.zarr | grep -q 'was left out'
+    [[ -e broken.zarr/zarr.json && $(find broken.zarr/c -type f | wc -l) == 12 ]]
+}
+check "a copy that lacks chunks is not finished, unless they are skipped" stays_unfinished
+is_refused_in_place() {
+    local before
+    before=$(sum_of damaged.zarr)
+    expect_exit 1 "$sf" repack damaged.zarr | tee out
+    grep -q 'shard c/2: checksum of the index' out
+    grep -q 'damaged shards stay as they are' out
+    [[ $(sum_of damaged.zarr) == "$before" ]]
+}
+check "a damaged shard is not repacked" is_refused_in_place
+leaves_out_chunks() {
+    python3 "$repo/tests/shell/shards.py" array entry.zarr 7
+    PYTHONPATH=$repo/tests/shell python3 - entry.zarr/c/1 <<'PY'
+import struct, sys
+from shards import crc32c
+data = bytearray(open(sys.argv[1], "rb").read())
+index = bytearray(data[-68:-4])
+struct.pack_into("<2Q", index, 16, 1 << 40, 9)
+data[-68:] = index + struct.pack("<I", crc32c(index))
+open(sys.argv[1], "wb").write(data)
+PY
+    expect_exit 1 "$sf" repack entry.zarr | grep -q 'points outside the shard'
+    expect_exit 1 "$sf" repack entry.zarr --skip-damaged | grep -q 'was left out'
+    expect_exit 0 "$sf" repack entry.zarr
+    "$sf" unpack entry.zarr entry-chunks.zarr
+    [[ $(find entry-chunks.zarr/c -type f | wc -l) == 15 && ! -e entry-chunks.zarr/c/5 ]]
+}
+check "chunks are left out of a shard when that is asked for" leaves_out_chunks
+
+# --- dead space --------------------------------------------------------------------------------------
+
+gives_space_back() {
+    python3 "$repo/tests/shell/shards.py" array worn.zarr 7 --gap 100000
+    local before after
+    before=$(digest_of "$sf" unpack worn.zarr worn-chunks.zarr)
+    "$sf" repack worn.zarr | grep -q '4 of 4 shards written anew'
+    [[ $(stat -c %s worn.zarr/c/0) == $((4 * 4096 + 68)) && ! -e worn.zarr/.shardfs ]]
+    after=$(digest_of "$sf" unpack worn.zarr worn-again.zarr)
+    [[ $before == "$after" ]]
+    "$sf" repack worn.zarr | grep -q '0 of 4 shards written anew'
+    "$sf" repack worn.zarr --dedup | grep -q '4 of 4 shards written anew'
+    # Sixteen equal chunks: four ranges.
+    [[ $(stat -c %s worn.zarr/c/0) == $((4096 + 68)) ]]
+    [[ $(digest_of "$sf" unpack worn.zarr worn-third.zarr) == "$before" ]]
+    # What is shared stays shared.
+    "$sf" repack worn.zarr | grep -q '0 of 4 shards written anew'
+}
+check "dead space is given back, equal chunks share their bytes" gives_space_back
+
+works_under_a_mount() {
+    python3 "$repo/tests/shell/shards.py" array busy.zarr 7 --gap 5000 --shards 8
+    mount_view busy.zarr --rw --commit-interval 0.05
+    local writer
+    (for ((i = 0; i < 200; i++)); do printf '%4096d' $i >"$MP/c/$((i % 32))" && sleep 0.01; done) &
+    writer=$!
+    while kill -0 "$writer" 2>/dev/null; do
+        "$sf" repack busy.zarr --order f >out 2>&1 || grep -q 'others keep changing it' out
+    done
+    wait "$writer"
+    "$SHARDFS" sync "$MP"
+    for ((i = 168; i < 200; i++)); do
+        [[ $(tr -d ' ' <"$MP/c/$((i % 32))") == "$i" ]] || { echo "chunk $((i % 32)) is not $i"; return 1; }
+    done
+    unmount_view
+    "$sf" repack busy.zarr
+    arrays check busy.zarr
+    [[ ! -e busy.zarr/.shardfs ]]
+}
+check "repacking under a mount that is written to loses nothing" works_under_a_mount
+
+# --- no space left -----------------------------------------------------------------------------------
+
+is_full() {
+    local small=$TMP/small
+    mkdir "$small"
+    mount -t tmpfs -o size=400k none "$small"
+    trap 'umount "$small"' RETURN
+    expect_exit 2 "$sf" unpack sample.zarr "$small/out.zarr" | tee out
+    grep -q 'No space left on device' out
+    grep -q 'run the command again to go on from here' out
+    [[ ! -e $small/out.zarr/zarr.json ]]
+    mount -o remount,size=4m "$small"
+    "$sf" unpack sample.zarr "$small/out.zarr" | grep -q 'of them there before'
+    same_files chunks.zarr "$small/out.zarr"
+}
+if [[ $EUID == 0 ]]; then check "with no space left it can be gone on with" is_full; else skip "no space left: not root"; fi
+
+# --- kills -------------------------------------------------------------------------------------------
+
+PYTHONPATH=$repo/tests/shell python3 - <<'PY'
+# 24 MiB in 3072 chunks; every shard has dead space.
+import json, os, random, struct
+from shards import crc32c
+import zlib
+os.makedirs("big.zarr/c")
+r = random.Random(1)
+for shard in range(6):
+    body, entries = bytearray(4096), []
+    for chunk in range(512):
+        data = r.randbytes(4096 + r.randrange(8192))
+        body += bytes(r.randrange(2) * 500)
+        entries += [len(body), len(data)]
+        body += data
+    index = struct.pack("<1024Q", *entries)
+    open(f"big.zarr/c/{shard}", "wb").write(body + index + struct.pack("<I", crc32c(index)))
+codecs = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [4096],
+    "codecs": [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}],
+    "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}}]
+json.dump({"zarr_format": 3, "node_type": "array", "shape": [6 * 512 * 4096], "data_type": "uint8",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [512 * 4096]}},
+    "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": codecs, "attributes": {}},
+    open("big.zarr/zarr.json", "w"))
+PY
+cp -r big.zarr big-source.zarr
+source_sum=$(sum_of big-source.zarr)
+milliseconds() {
+    local from=${EPOCHREALTIME/[.,]/}
+    "$@" >/dev/null
+    echo $(((${EPOCHREALTIME/[.,]/} - from) / 1000 + 1))
+}
+# Kills a command at a random moment; once in a while it is faster.
+killed() {
+    local most=$1 pid
+    shift
+    "$@" >/dev/null 2>&1 &
+    pid=$!
+    sleep "$(printf '0.%03d' $((RANDOM % (most > 999 ? 999 : most))))"
+    kill -9 "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+}
+
+unpack_is_killed() {
+    local most i times=0
+    most=$(milliseconds "$sf" unpack big-source.zarr whole.zarr)
+    for ((i = 0; i < rounds; i++)); do
+        rm -rf killed.zarr
+        # Some are killed more than once.
+        for ((times = 0; times <= i % 3; times++)); do
+            [[ -e killed.zarr/zarr.json ]] || killed "$most" "$sf" unpack big-source.zarr killed.zarr
+        done
+        [[ -e killed.zarr/zarr.json && ! -e killed.zarr/.shardfs ]] || "$sf" unpack big-source.zarr killed.zarr
+        same_files whole.zarr killed.zarr
+    done
+    [[ $(sum_of big-source.zarr) == "$source_sum" ]]
+}
+check "unpack, killed $rounds times, ends with the same files" unpack_is_killed
+
+pack_is_killed() {
+    local most i times=0
+    most=$(milliseconds "$sf" pack whole.zarr packed-whole.zarr --shard 1048576 --order f)
+    for ((i = 0; i < rounds; i++)); do
+        rm -rf killed.zarr
+        for ((times = 0; times <= i % 3; times++)); do
+            [[ -e killed.zarr/zarr.json ]] || killed "$most" "$sf" pack whole.zarr killed.zarr --shard 1048576 --order f
+        done
+        [[ -e killed.zarr/zarr.json && ! -e killed.zarr/.shardfs ]] ||
+            "$sf" pack whole.zarr killed.zarr --shard 1048576 --order f
+        same_files packed-whole.zarr killed.zarr
+    done
+}
+check "pack, killed $rounds times, ends with the same shards" pack_is_killed
+
+repack_is_killed() {
+    local most i
+    cp -r big.zarr repacked.zarr
+    most=$(milliseconds "$sf" repack repacked.zarr)
+    for ((i = 0; i < rounds; i++)); do
+        rm -rf killed.zarr
+        cp -r big.zarr killed.zarr
+        killed "$most" "$sf" repack killed.zarr
+        # Readers see every chunk, whatever was left.
+        if ((i % 10 == 0)); then
+            rm -rf seen.zarr
+            "$sf" unpack killed.zarr seen.zarr
+            same_files whole.zarr seen.zarr
+        fi
+        ((i % 2)) || "$sf" recover killed.zarr
+        ((i % 2)) || [[ ! -e killed.zarr/.shardfs ]]
+        "$sf" repack killed.zarr
+        same_files repacked.zarr killed.zarr
+    done
+}
+check "repack, killed $rounds times, ends with the same shards" repack_is_killed
+
