@@ -5,11 +5,14 @@ mod copy;
 mod create;
 mod delete;
 mod exit;
+mod info;
 mod list;
 mod logging;
+mod ls;
 mod man;
 mod mount;
 mod options;
+mod output;
 mod pack;
 mod progress;
 mod recover;
@@ -20,6 +23,7 @@ mod size;
 mod sync;
 mod umount;
 mod unpack;
+mod verify;
 mod views;
 
 use std::ffi::{OsStr, OsString};
@@ -62,6 +66,9 @@ enum Command {
     Repack(repack::Args),
     Unpack(unpack::Args),
     Refs(refs::Args),
+    Info(info::Args),
+    Ls(ls::Args),
+    Verify(verify::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -89,6 +96,9 @@ pub fn run() -> ExitCode {
             Command::Repack(args) => repack::run(&args),
             Command::Unpack(args) => unpack::run(&args),
             Command::Refs(args) => refs::run(&args),
+            Command::Info(args) => info::run(&args),
+            Command::Ls(args) => ls::run(&args),
+            Command::Verify(args) => verify::run(&args),
             Command::Completions(args) => completions::run(&args),
             Command::Man(args) => man::run(&args),
         })

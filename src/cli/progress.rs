@@ -18,7 +18,6 @@ pub(super) enum Unit {
     /// Bytes.
     Bytes,
     /// Chunks, shards and the like.
-    #[allow(dead_code)]
     Things(&'static str),
 }
 
@@ -42,6 +41,11 @@ impl Progress {
     /// So much more is done.
     pub(super) fn add(&self, done: u64) {
         self.bar.inc(done);
+    }
+
+    /// Writes something to the terminal without disturbing the bar.
+    pub(super) fn pause<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.bar.suspend(write)
     }
 }
 

@@ -77,6 +77,19 @@ impl AfterCodec {
     }
 }
 
+impl AfterCodec {
+    /// What metadata calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Crc32c => "crc32c",
+            Self::Compressed(Compression::Gzip) => "gzip",
+            Self::Compressed(Compression::Zlib) => "zlib",
+            Self::Compressed(Compression::Zstd) => "zstd",
+            Self::Compressed(Compression::Blosc) => "blosc",
+        }
+    }
+}
+
 /// Bytes at the end of a shard file that are no part of the shard, if its `codecs` are checksums
 /// alone; None if one of them compresses.
 pub fn trailing_checksums(codecs: &[AfterCodec]) -> Option<u64> {

@@ -94,6 +94,34 @@ impl KeyEncoding {
         }
     }
 
+    /// What the keys of all chunks with these leading coordinates begin with, when there is one more
+    /// coordinate to come.
+    pub fn stem(self, leading: &[u64]) -> String {
+        let mut stem = self.key(leading);
+        if !stem.is_empty() {
+            stem.push(self.separator.as_char());
+        }
+        if self.prefix == Prefix::Joined && leading.is_empty() {
+            stem.push('c');
+        }
+        stem
+    }
+
+    /// The leading coordinates that the beginning of a key, cut off between two of its parts, stands
+    /// for, in an array of that rank.
+    pub fn parse_leading(self, beginning: &str, rank: usize) -> Option<Coords> {
+        let mut parts = beginning.split(self.separator.as_char());
+        match self.prefix {
+            _ if rank == 0 => return (beginning == self.chunk_key(&[])).then(Vec::new),
+            Prefix::Apart => (parts.next()? == "c").then_some(())?,
+            Prefix::None | Prefix::Joined => (),
+        }
+        let parts = parts.enumerate();
+        let coords: Coords =
+            parts.map(|(axis, part)| self.parse_part(axis, part)).collect::<Option<_>>()?;
+        (coords.len() <= rank).then_some(coords)
+    }
+
     /// The part of a key that stands for a coordinate along an axis.
     pub fn part(self, axis: usize, coord: u64) -> String {
         match (self.prefix, axis) {
@@ -193,6 +221,23 @@ mod tests {
         }
         assert_eq!(flat.parse_flat("c", 0), Some(vec![]));
         assert_eq!(encoding("v2", ".").parse_flat("0", 0), Some(vec![]));
+    }
+
+    #[test]
+    fn beginnings_of_keys() {
+        let joined = KeyEncoding { prefix: Prefix::Joined, separator: Separator::Slash };
+        for keys in [encoding("default", "/"), encoding("v2", "."), encoding("v2", "/"), joined] {
+            let key = keys.chunk_key(&[3, 0, 12]);
+            assert_eq!(keys.stem(&[3, 0]) + "12", key);
+            assert_eq!(keys.stem(&[]) + "3", keys.key(&[3]));
+            assert_eq!(keys.parse_leading(&key, 3), Some(vec![3, 0, 12]));
+            assert_eq!(keys.parse_leading(&keys.key(&[3, 0]), 3), Some(vec![3, 0]));
+            assert_eq!(keys.parse_leading(&key, 2), None);
+            assert_eq!(keys.parse_leading("x", 2), None);
+        }
+        assert_eq!(encoding("default", "/").parse_leading("c", 2), Some(vec![]));
+        assert_eq!(encoding("default", "/").parse_leading("c", 0), Some(vec![]));
+        assert_eq!(encoding("v2", ".").parse_leading("1", 0), None);
     }
 
     #[test]

@@ -157,6 +157,12 @@ impl ShardAxis {
         (run.first_chunk + (shard - run.first_shard) * run.edge, run.edge)
     }
 
+    /// Chunks along the edge of a shard, if that is the same for all.
+    pub fn edge(&self) -> Option<u64> {
+        let (first, others) = self.runs.split_first()?;
+        others.is_empty().then_some(first.edge)
+    }
+
     /// Chunks along the longest edge of a shard.
     pub fn longest_edge(&self) -> u64 {
         self.runs.iter().map(|run| run.edge).max().unwrap_or(0)

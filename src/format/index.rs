@@ -37,6 +37,14 @@ pub enum IndexLocation {
 }
 
 impl IndexLocation {
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Start => Self::End,
+            Self::End => Self::Start,
+        }
+    }
+
     /// Where an index of `index` bytes stands in a shard of `shard` bytes, if that is long enough.
     pub fn place(self, index: u64, shard: u64) -> Option<ByteRange> {
         let from_end = shard.checked_sub(index)?;
@@ -100,11 +108,32 @@ impl IndexCodecs {
         if bytes_seen { Ok(codecs) } else { Err(invalid()) }
     }
 
+    /// How many checksums follow the index.
+    pub fn checksums(&self) -> usize {
+        self.checksums
+    }
+
+    /// Other ways to store an index that writers have: with and without a checksum, and in the other
+    /// order of bytes.
+    pub fn others(&self) -> impl Iterator<Item = Self> + '_ {
+        let both = [self.big_endian, !self.big_endian];
+        let all = both.into_iter().flat_map(|big| [(big, 1), (big, 0)]);
+        all.map(|(big_endian, checksums)| Self { big_endian, checksums, ..self.clone() })
+    }
+
     /// Length in bytes of the stored index of `slots` chunks, if it keeps the limit.
     pub fn stored_size(&self, slots: u64) -> Option<u64> {
         let checksums = (self.checksums * CHECKSUM_BYTES) as u64;
         let size = slots.checked_mul(ENTRY_BYTES)?.checked_add(checksums)?;
         (size <= MAX_INDEX_BYTES).then_some(size)
+    }
+}
+
+impl std::fmt::Display for IndexCodecs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let order = if self.big_endian { "big-endian" } else { "little-endian" };
+        let checksum = if self.checksums == 0 { "without a checksum" } else { "with a checksum" };
+        write!(f, "{order}, {checksum}")
     }
 }
 
@@ -296,6 +325,18 @@ impl ShardIndex {
             }
         }
         Ok(chunks)
+    }
+
+    /// How many chunks are empty in the way of zarrita: with a word that is not 2^64-1.
+    pub fn wrapped_empties(&self) -> u64 {
+        if self.location == IndexLocation::End {
+            return 0;
+        }
+        let is_wrapped = |slot: &u64| {
+            let at = self.word_of_slot(*slot);
+            self.is_wrapped_empty(self.word(at), self.word(at + self.pair_stride))
+        };
+        (0..self.slots()).filter(is_wrapped).count() as u64
     }
 
     /// Puts a chunk into a slot, or empties it.
@@ -521,6 +562,10 @@ mod tests {
             assert_eq!(error, EntryError::HalfEmpty { offset, nbytes });
         }
         assert_eq!(entry(35, EMPTY, IndexLocation::Start), Ok(None));
+        let mut index = ShardIndex::empty(&usual(), IndexLocation::Start, &[1, 2]).unwrap();
+        assert_eq!(index.wrapped_empties(), 0);
+        index.set(1, Some(ByteRange { offset: 35, nbytes: EMPTY }));
+        assert_eq!(index.wrapped_empties(), 1);
         entry(34, EMPTY, IndexLocation::Start).unwrap_err();
     }
 

@@ -35,6 +35,7 @@ pub mod reshard;
 pub mod sample;
 pub mod search;
 pub mod sharding;
+pub mod space;
 pub mod superchunks;
 pub mod zarr2;
 

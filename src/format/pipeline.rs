@@ -146,6 +146,12 @@ impl Pipeline {
         self.chain.nbytes
     }
 
+    /// Length of every encoded chunk in bytes, where no codec makes it depend on its content.
+    pub fn encoded_nbytes(&self) -> Option<u64> {
+        let ArrayCodec::Bytes { .. } = self.chain.array else { return None };
+        bytes::encoded_nbytes(&self.chain.bytes, self.chain.nbytes as u64)
+    }
+
     /// The fill value: one item, little-endian.
     pub fn fill(&self) -> &[u8] {
         &self.item.fill

@@ -10,12 +10,14 @@
 //!
 //! Slots come in C order along the array's axes, whatever order the index is in.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::shard::{Body, LoadedShard};
 use super::{ShardStore, SourceArray, StoreError};
 use crate::format::Coords;
 use crate::format::digest::Digest;
+use crate::format::grid::unravel;
 use crate::format::sharding::Location;
 
 /// What is in a place of a shard, or inside a shard of it.
@@ -75,75 +77,132 @@ impl ShardStore {
         shard: &Arc<LoadedShard>,
         visit: &mut Visit<'_, E>,
     ) -> Result<(), E> {
-        let axes = coords.iter().zip(&array.layout.shard_grid);
-        let first: Coords = axes.map(|(coord, axis)| axis.span(*coord).0).collect();
+        self.each_place_within(array, coords, 0..u64::MAX, shard, visit)
+    }
+
+    /// The same with some slots of the shard, counted in C order along the array's axes, and all
+    /// that is in them.
+    pub fn each_place_within<E: From<StoreError>>(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        slots: Range<u64>,
+        shard: &Arc<LoadedShard>,
+        visit: &mut Visit<'_, E>,
+    ) -> Result<(), E> {
+        let first = first_chunk(array, coords);
         let levels = vec![Coords::new(); array.layout.levels.len()];
-        let mut location = Location { shard: coords.to_vec(), positions: levels };
-        self.each_place_at(array, 0, &first, shard, &mut location, visit)
+        let location = &mut Location { shard: coords.to_vec(), positions: levels };
+        let level = Level { number: 0, first: &first, shard, slots };
+        self.each_place_at(array, &level, location, visit)
     }
 
     fn each_place_at<E: From<StoreError>>(
         &self,
         array: &SourceArray,
-        level: usize,
-        first: &[u64],
-        shard: &Arc<LoadedShard>,
+        level: &Level<'_>,
         location: &mut Location,
         visit: &mut Visit<'_, E>,
     ) -> Result<(), E> {
-        let layout = &array.layout;
-        let (unit, digest) = (layout.levels[level].unit(), shard.digest());
-        let extents = layout.positions(level, &location.shard);
+        let Level { number, first, shard, .. } = *level;
+        let sharding = &array.layout.levels[number];
+        let (unit, digest) = (sharding.unit(), shard.digest());
+        let is_innermost = number + 1 == array.layout.levels.len();
+        let extents = array.layout.positions(number, &location.shard);
         let whole: Coords = extents.iter().zip(unit).map(|(extent, unit)| extent * unit).collect();
-        visit(Span { first, extents: &whole }, Place::Shard { level, shard })?;
-        if shard.is_damaged() || extents.contains(&0) {
+        visit(Span { first, extents: &whole }, Place::Shard { level: number, shard })?;
+        if shard.is_damaged() {
             return Ok(());
         }
-        let mut here = first.to_vec();
-        location.positions[level] = vec![0; extents.len()];
-        loop {
-            let position = &location.positions[level];
-            let span = Span { first: &here, extents: unit };
-            match shard.inner(&layout.levels[level], position) {
-                Ok(None) => visit(span, Place::Empty)?,
-                Ok(Some(body)) if level + 1 == layout.levels.len() => {
-                    visit(span, Place::Chunk { body, digest })?;
-                }
-                Ok(Some(_)) => match self.inner_of(array, shard, location, level) {
+        each_position(first, &extents, unit, level.slots.clone(), &mut |position, here| {
+            let span = Span { first: here, extents: unit };
+            location.positions[number].clear();
+            location.positions[number].extend_from_slice(position);
+            match shard.inner(sharding, position) {
+                Ok(None) => visit(span, Place::Empty),
+                Ok(Some(body)) if is_innermost => visit(span, Place::Chunk { body, digest }),
+                Ok(Some(_)) => match self.inner_of(array, shard, location, number) {
                     Ok(Some(inner)) => {
-                        self.each_place_at(array, level + 1, &here, &inner, location, visit)?;
+                        let (number, slots) = (number + 1, 0..u64::MAX);
+                        let level = Level { number, first: here, shard: &inner, slots };
+                        self.each_place_at(array, &level, location, visit)
                     }
-                    Ok(None) => visit(span, Place::Empty)?,
-                    Err(error) => visit(span, Place::Bad(error))?,
+                    Ok(None) => visit(span, Place::Empty),
+                    Err(error) => visit(span, Place::Bad(error)),
                 },
                 Err(error) => {
-                    let error = self.inner_error(array, location, level, error);
-                    visit(span, Place::Bad(error))?;
+                    let error = self.inner_error(array, location, number, error);
+                    visit(span, Place::Bad(error))
                 }
             }
-            if !step(&mut location.positions[level], &mut here, first, &extents, unit) {
-                return Ok(());
-            }
-        }
+        })
     }
 }
 
-/// Goes on to the next position in C order, and to its first chunk; false after the last one.
-fn step(
-    position: &mut [u64],
-    here: &mut [u64],
+/// A shard, or one inside it, some of whose places are visited.
+struct Level<'a> {
+    /// 0 the outermost.
+    number: usize,
+    /// Its first chunk.
+    first: &'a [u64],
+    shard: &'a Arc<LoadedShard>,
+    slots: Range<u64>,
+}
+
+/// Calls `act` with what each slot of a shard stands for, whether there is a shard or not.
+pub fn each_slot<E>(
+    array: &SourceArray,
+    coords: &[u64],
+    slots: Range<u64>,
+    act: &mut dyn FnMut(Span<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let unit = array.layout.levels[0].unit();
+    let extents = array.layout.positions(0, coords);
+    let first = first_chunk(array, coords);
+    each_position(&first, &extents, unit, slots, &mut |_, here| {
+        act(Span { first: here, extents: unit })
+    })
+}
+
+/// Coordinates of a shard's first chunk.
+fn first_chunk(array: &SourceArray, coords: &[u64]) -> Coords {
+    let axes = coords.iter().zip(&array.layout.shard_grid);
+    axes.map(|(coord, axis)| axis.span(*coord).0).collect()
+}
+
+/// What is called with a position in a shard and its first chunk.
+type At<'a, E> = dyn FnMut(&[u64], &[u64]) -> Result<(), E> + 'a;
+
+/// Calls `act` with positions in a shard of `extents`, and the first chunk of each.
+fn each_position<E>(
     first: &[u64],
     extents: &[u64],
     unit: &[u64],
-) -> bool {
+    slots: Range<u64>,
+    act: &mut At<'_, E>,
+) -> Result<(), E> {
+    let all: u64 = extents.iter().product();
+    let (mut left, mut position) =
+        (slots.end.min(all).saturating_sub(slots.start), unravel(slots.start, extents));
+    let axes = first.iter().zip(&position).zip(unit);
+    let mut here: Coords = axes.map(|((first, at), unit)| first + at * unit).collect();
+    while left > 0 {
+        act(&position, &here)?;
+        left -= 1;
+        step(&mut position, &mut here, first, extents, unit);
+    }
+    Ok(())
+}
+
+/// Goes on to the next position in C order, and to its first chunk.
+fn step(position: &mut [u64], here: &mut [u64], first: &[u64], extents: &[u64], unit: &[u64]) {
     for axis in (0..position.len()).rev() {
         position[axis] += 1;
         here[axis] += unit[axis];
         if position[axis] < extents[axis] {
-            return true;
+            return;
         }
         position[axis] = 0;
         here[axis] = first[axis];
     }
-    false
 }

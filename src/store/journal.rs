@@ -23,6 +23,11 @@ pub const WORK_DIRECTORY: &str = ".shardfs";
 /// The journal's name in it.
 pub const JOURNAL: &str = "journal";
 
+/// Whether a name in the work directory is one that stays there while a mount is in use.
+pub fn is_work_file(name: &std::ffi::OsStr) -> bool {
+    name == JOURNAL || name == NOTE
+}
+
 /// The journal of an array, locked until it is dropped.
 pub struct Journal<'a> {
     storage: &'a dyn Storage,

@@ -47,6 +47,9 @@ impl Window {
     }
 }
 
+/// What is called with the coordinates of each shard, and with what cannot be listed.
+pub type Each<'a, E> = dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E> + 'a;
+
 impl ShardStore {
     /// The window that begins at or before `from` in the directory below the leading shard
     /// coordinates `prefix`. Its numbers are the next coordinate where keys have a directory for
@@ -135,30 +138,71 @@ impl ShardStore {
         array: &SourceArray,
         act: &mut dyn FnMut(&[u64]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.each_shard_below(array, &mut Vec::new(), act)
+        self.each_shard_below(array, &[], &mut |found| act(found?))
     }
 
-    fn each_shard_below<E: From<StoreError>>(
+    /// The same with the shards that begin with the leading coordinates `prefix`, in C order. A
+    /// directory of shards that cannot be listed is handed over as an error, and what follows it
+    /// after that.
+    pub fn each_shard_below<E>(
+        &self,
+        array: &SourceArray,
+        prefix: &[u64],
+        act: &mut Each<'_, E>,
+    ) -> Result<(), E> {
+        if is_flat(array) {
+            self.each_flat_shard(array, prefix, act)
+        } else {
+            self.each_nested_shard(array, &mut prefix.to_vec(), act)
+        }
+    }
+
+    fn each_flat_shard<E>(
+        &self,
+        array: &SourceArray,
+        prefix: &[u64],
+        act: &mut Each<'_, E>,
+    ) -> Result<(), E> {
+        let shards: Coords = array.layout.shard_grid.iter().map(ShardAxis::shards).collect();
+        // Their numbers are neighbours.
+        let below: u64 = shards[prefix.len()..].iter().product();
+        let first = prefix.iter().zip(&shards).fold(0, |number, (at, extent)| number * extent + at);
+        let (mut from, end) = (first * below, (first + 1) * below);
+        loop {
+            let window = match self.shard_window(array, &[], from) {
+                Ok(window) => window,
+                Err(error) => return act(Err(error)),
+            };
+            for number in window.from(from).iter().take_while(|number| **number < end) {
+                act(Ok(&unravel(*number, &shards)))?;
+            }
+            match window.numbers.last() {
+                Some(last) if !window.complete && last + 1 < end => from = last + 1,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn each_nested_shard<E>(
         &self,
         array: &SourceArray,
         prefix: &mut Coords,
-        act: &mut dyn FnMut(&[u64]) -> Result<(), E>,
+        act: &mut Each<'_, E>,
     ) -> Result<(), E> {
         if prefix.len() == array.layout.rank() {
-            return act(prefix);
+            return act(Ok(prefix));
         }
-        let shards: Coords = array.layout.shard_grid.iter().map(ShardAxis::shards).collect();
         let mut from = 0;
         loop {
-            let window = self.shard_window(array, prefix, from)?;
+            let window = match self.shard_window(array, prefix, from) {
+                Ok(window) => window,
+                Err(error) => return act(Err(error)),
+            };
             for number in window.from(from) {
-                if is_flat(array) {
-                    act(&unravel(*number, &shards))?;
-                } else {
-                    prefix.push(*number);
-                    self.each_shard_below(array, prefix, act)?;
-                    prefix.pop();
-                }
+                prefix.push(*number);
+                let done = self.each_nested_shard(array, prefix, act);
+                prefix.pop();
+                done?;
             }
             match window.numbers.last() {
                 Some(last) if !window.complete => from = last + 1,

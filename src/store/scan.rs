@@ -4,6 +4,7 @@
 //! that ends in neither. The older index is where it was, and so is what it reaches. A copy of it
 //! behind everything else makes the shard readable again, and takes nothing away.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,10 +13,13 @@ use super::error::{Damage, StoreError};
 use super::journal::Journal;
 use super::lock::ShardLock;
 use super::storage::{FileKind, Stat, StorageFile};
-use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
+use super::{Container, Freshness, LoadedShard, ShardStore, SourceArray, io_error};
 use crate::format::after::trailing_checksums;
-use crate::format::index::{ByteRange, EntryError, IndexLocation, ShardIndex, product};
+use crate::format::index::{
+    ByteRange, EntryError, IndexCodecs, IndexLocation, ShardIndex, product,
+};
 use crate::format::search::{FoundIndex, IndexSearch};
+use crate::format::space::Space;
 
 /// Bytes that are searched at once, indexes that are longer left aside.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -52,6 +56,27 @@ pub struct FaultyShard {
     /// Its chunks, existing or not.
     pub slots: u64,
     stat: Option<Stat>,
+}
+
+/// How an index can be read that cannot be read as the metadata says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherReading {
+    /// Its codecs.
+    pub codecs: IndexCodecs,
+    /// Where it stands.
+    pub location: IndexLocation,
+    /// The chunks that exist by it.
+    pub chunks: u64,
+}
+
+impl std::fmt::Display for OtherReading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let place = match self.location {
+            IndexLocation::Start => "start",
+            IndexLocation::End => "end",
+        };
+        write!(f, "an index of {} chunks can be read at the {place}, {}", self.chunks, self.codecs)
+    }
 }
 
 impl ShardStore {
@@ -137,6 +162,79 @@ impl ShardStore {
         })
     }
 
+    /// Complete indexes that stand in runs of bytes that nothing reaches: older ones. None is looked
+    /// for where an index cannot be told from data.
+    pub fn indexes_in(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        gaps: &[ByteRange],
+    ) -> Result<Vec<FoundIndex>, StoreError> {
+        let sharding = &array.layout.levels[0];
+        let extents = array.layout.chunks_per_shard(0, coords);
+        let is_plain = array.container == Container::Shards && sharding.after.is_empty();
+        let mut indexes = Vec::new();
+        let Ok(Some(search)) = IndexSearch::new(&sharding.index_codecs, &extents) else {
+            return Ok(indexes);
+        };
+        let is_room = |gap: &&ByteRange| gap.nbytes >= search.nbytes() as u64;
+        let mut gaps = gaps.iter().filter(is_room).peekable();
+        if !is_plain || sharding.index_location == IndexLocation::Start || gaps.peek().is_none() {
+            return Ok(indexes);
+        }
+        let path = array.shard_path(coords);
+        let file = self.storage.open(&path).map_err(io_error(&path))?;
+        for gap in gaps {
+            let mut keep = |found| {
+                if holds_inner_shards(array, coords, &*file, &found)? {
+                    indexes.push(found);
+                }
+                Ok(ControlFlow::Continue(()))
+            };
+            each_index(&*file, *gap, &search, &mut keep).map_err(io_error(&path))?;
+        }
+        indexes.sort_by_key(|found| found.offset);
+        Ok(indexes)
+    }
+
+    /// Another way in which the index of a shard could be read, if it could: what writers differ in.
+    pub fn other_reading(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+    ) -> Result<Option<OtherReading>, StoreError> {
+        let sharding = &array.layout.levels[0];
+        let extents = array.layout.chunks_per_shard(0, coords);
+        let slots = product(&extents).unwrap_or(u64::MAX);
+        let path = array.shard_path(coords);
+        let file = self.storage.open(&path).map_err(io_error(&path))?;
+        let size = file.stat().map_err(io_error(&path))?.size;
+        let Some(nbytes) =
+            trailing_checksums(&sharding.after).and_then(|after| size.checked_sub(after))
+        else {
+            return Ok(None);
+        };
+        for location in [sharding.index_location, sharding.index_location.other()] {
+            for codecs in sharding.index_codecs.others() {
+                let stored = codecs.stored_size(slots);
+                let Some(place) = stored.and_then(|stored| location.place(stored, nbytes)) else {
+                    continue;
+                };
+                let bytes = bytes_of(&*file, place).map_err(io_error(&path))?;
+                let Ok(index) = ShardIndex::decode(bytes, &codecs, location, &extents) else {
+                    continue;
+                };
+                if let Ok(chunks) = index.chunks(nbytes)
+                    && is_plausible(&index, &chunks, nbytes)
+                {
+                    let chunks = chunks.len() as u64;
+                    return Ok(Some(OtherReading { codecs, location, chunks }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// Puts a copy of the older index that was found at the shard's end, and returns once it is
     /// safe. Nothing else of the shard is touched. Fails if it was changed since it was looked at.
     pub fn restore(&self, array: &SourceArray, shard: &FaultyShard) -> Result<(), StoreError> {
@@ -170,23 +268,53 @@ fn last_index(
     search: &IndexSearch<'_>,
     accept: &dyn Fn(&FoundIndex) -> std::io::Result<bool>,
 ) -> std::io::Result<Option<FoundIndex>> {
+    let mut last = None;
+    each_index(file, ByteRange { offset: 0, nbytes: size }, search, &mut |found| {
+        if accept(&found)? {
+            last = Some(found);
+            return Ok(ControlFlow::Break(()));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(last)
+}
+
+/// Calls `act` with the indexes in a range of a file, from the last to the first.
+fn each_index(
+    file: &dyn StorageFile,
+    range: ByteRange,
+    search: &IndexSearch<'_>,
+    act: &mut dyn FnMut(FoundIndex) -> std::io::Result<ControlFlow<()>>,
+) -> std::io::Result<()> {
     let index = search.nbytes() as u64;
     // Pieces overlap: an index that begins in one may end in the next.
-    let mut buffer = vec![0; usize::try_from(PIECE_BYTES + index).unwrap_or(0)];
-    let mut end = size;
-    while end > 0 {
-        let begin = end.saturating_sub(PIECE_BYTES);
-        let length = (end - begin).saturating_add(index - 1).min(size - begin);
+    let room = PIECE_BYTES.min(range.nbytes).saturating_add(index);
+    let mut buffer = vec![0; usize::try_from(room).unwrap_or(0)];
+    let last = range.offset + range.nbytes;
+    let mut end = last;
+    while end > range.offset {
+        let begin = end.saturating_sub(PIECE_BYTES).max(range.offset);
+        let length = (end - begin).saturating_add(index - 1).min(last - begin);
         let part = &mut buffer[..usize::try_from(length).unwrap_or(0)];
         let read = file.read_at(part, begin)?;
         for found in search.indexes_in(&part[..read], begin) {
-            if accept(&found)? {
-                return Ok(Some(found));
+            if act(found)?.is_break() {
+                return Ok(());
             }
         }
         end = begin;
     }
-    Ok(None)
+    Ok(())
+}
+
+/// Whether an index without a checksum is one: chunks with bytes, side by side, none over the index.
+fn is_plausible(index: &ShardIndex, chunks: &[(u64, ByteRange)], shard: u64) -> bool {
+    let mut ranges: Vec<ByteRange> = chunks.iter().map(|(_, range)| *range).collect();
+    if ranges.is_empty() || ranges.iter().any(|range| range.nbytes == 0) {
+        return false;
+    }
+    ranges.extend(index.place(shard));
+    Space::new(ranges).clashes().is_empty()
 }
 
 /// Whether the chunks that an index names are shards, where chunks of the shard are. The index of

@@ -123,6 +123,8 @@ pub struct LoadedShard {
     id: ShardId,
     stat: Stat,
     state: Result<Ready, Arc<Damage>>,
+    /// Of a shard inside a shard: its bytes as they are stored there.
+    stored: Option<Body>,
     /// When the file was last seen to be unchanged, in milliseconds of [`now`].
     checked: AtomicU64,
     /// Somebody is about to change it: it is looked at anew each time.
@@ -141,12 +143,15 @@ struct Ready {
     refused: HashMap<u64, &'static str>,
     /// The slot of a chunk that is shorter than the others, and how many bytes they hold.
     padding: Option<(u64, u64)>,
+    /// Its writer has not finished it.
+    is_unfinished: bool,
 }
 
 impl Ready {
     fn new(body: Body, index: ShardIndex) -> Self {
         let (lost, refused) = (Vec::new(), HashMap::new());
-        Self { body, index, lost, digest: Digest::None, refused, padding: None }
+        let digest = Digest::None;
+        Self { body, index, lost, digest, refused, padding: None, is_unfinished: false }
     }
 }
 
@@ -171,6 +176,23 @@ impl LoadedShard {
     /// Where its bytes are: in a file, or decoded in memory. None of a damaged one.
     pub fn body(&self) -> Option<&Body> {
         self.state.as_ref().ok().map(|ready| &ready.body)
+    }
+
+    /// Of a shard inside a shard: its bytes as they are stored there, with what codecs over it have
+    /// added or made of them.
+    pub fn stored(&self) -> Option<&Body> {
+        self.stored.as_ref()
+    }
+
+    /// Its index, made up of what is in it where the format has none. None of a damaged one.
+    pub fn index(&self) -> Option<&ShardIndex> {
+        self.state.as_ref().ok().map(|ready| &ready.index)
+    }
+
+    /// Whether some chunks of it are found only by those before them: its writer has not finished it,
+    /// or cannot know where chunks are.
+    pub fn is_unfinished(&self) -> bool {
+        self.state.as_ref().is_ok_and(|ready| ready.is_unfinished)
     }
 
     /// Where in the file its index stands. None where there is none in one piece: of a damaged shard,
@@ -441,7 +463,8 @@ impl ShardStore {
             let (shard, damage) = (path.to_owned(), Arc::clone(damage));
             self.report(&StoreError::Damaged { shard, damage });
         }
-        LoadedShard { id, stat, state, checked: AtomicU64::new(asked), provisional: false }
+        let checked = AtomicU64::new(asked);
+        LoadedShard { id, stat, state, stored: None, checked, provisional: false }
     }
 
     /// What an unfinished commit was about to do to a shard.
@@ -553,8 +576,10 @@ impl ShardStore {
             return Ok(Err(IndexError::Limit { slots }.into()));
         };
         let body = Body::InFile { offset: 0, nbytes: view.size() };
-        let (lost, refused) = (view.lost(), contents.refused);
-        Ok(Ok(Ready { lost, digest, refused, padding, ..Ready::new(body, index) }))
+        let (lost, refused, is_unfinished) =
+            (view.lost(), contents.refused, contents.is_unfinished);
+        let ready = Ready::new(body, index);
+        Ok(Ok(Ready { lost, digest, refused, padding, is_unfinished, ..ready }))
     }
 
     /// Reads the index of the shard whose stored bytes are `stored`.
@@ -663,6 +688,7 @@ impl ShardStore {
             chunks_per_shard: array.layout.chunks_per_shard(id.level, outer),
             limit: self.config.decode_limit,
         };
+        let stored = Some(body.clone());
         let state = self.read_ready(&decoding, &*file, body).map_err(io_error(&path))?;
         if !self.config.immutable {
             let after = file.stat().map_err(io_error(&path))?;
@@ -676,7 +702,7 @@ impl ShardStore {
         }
         let checked = AtomicU64::new(parent.checked.load(Ordering::Relaxed));
         let (stat, provisional) = (parent.stat, parent.provisional);
-        let shard = Arc::new(LoadedShard { id, stat, state, checked, provisional });
+        let shard = Arc::new(LoadedShard { id, stat, state, stored, checked, provisional });
         lock(&self.shards).put(id, Arc::clone(&shard), shard.memory());
         Ok(shard)
     }

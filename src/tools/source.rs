@@ -21,6 +21,10 @@ use crate::store::local::LocalStorage;
 use crate::store::storage::{FileKind, Storage};
 use crate::store::{Container, SIZES, ShardStore, SourceArray, StoreConfig};
 
+/// Bytes of indexes to keep where each shard is looked at once: those of shards inside a shard are
+/// asked for by several threads.
+const ONE_PASS_CACHE: usize = 16 << 20;
+
 /// What commands work on: a directory, or a file that is an array by itself.
 pub struct Source {
     /// As the user called it.
@@ -142,6 +146,13 @@ impl Source {
         let how = StoreConfig { pad_edge: config.pad_edge, ..StoreConfig::default() };
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());
         Ok(Self { name: path.to_owned(), storage, store, nodes })
+    }
+
+    /// The same, for whoever looks at each shard once: hardly anything is kept for a second time.
+    pub fn for_one_pass(mut self) -> Self {
+        let config = StoreConfig { cache_size: ONE_PASS_CACHE, ..StoreConfig::default() };
+        self.store = ShardStore::new(Arc::clone(&self.storage), config, Arc::default());
+        self
     }
 
     /// The document of a group as of Zarr v3, its attributes in it; one that has no document of its own

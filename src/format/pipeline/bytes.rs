@@ -318,6 +318,15 @@ pub fn bound(codecs: &[BytesCodec], nbytes: u64) -> u64 {
     longest.min(2 * MAX_DECODED_BYTES as u64)
 }
 
+/// How long `nbytes` bytes are once `codecs` have encoded them, where that is always the same.
+pub fn encoded_nbytes(codecs: &[BytesCodec], nbytes: u64) -> Option<u64> {
+    codecs.iter().try_fold(nbytes, |nbytes, codec| match codec {
+        BytesCodec::Checksum(..) => nbytes.checked_add(CHECKSUM_BYTES as u64),
+        BytesCodec::Shuffle(_) => Some(nbytes),
+        _ => None,
+    })
+}
+
 /// Undoes `codecs`, given in encoding order, into exactly as much as `out`.
 pub fn decode_into(
     codecs: &[BytesCodec],

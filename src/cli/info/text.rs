@@ -1,0 +1,229 @@
+//! What `shardfs info` prints for people.
+
+use std::fmt::Write;
+
+use indicatif::{HumanBytes, HumanCount};
+
+use crate::cli::output::many;
+use crate::fs::shown;
+use crate::tools::info::{ArrayInfo, Contents, Kind};
+use crate::tools::map::{Map, MapSize, Shade};
+use crate::tools::svg::{caption, scale};
+
+/// Cells of a map where the width of the terminal is not known.
+const USUAL_COLUMNS: u64 = 80;
+/// Rows of a picture, and pictures: no more than a few screens altogether.
+const ROWS: u64 = 32;
+const PICTURES: u64 = 12;
+
+/// What a shade looks like, its colour if it has one, and what it means.
+const SHADES: [(Shade, char, &str, &str); 8] = [
+    (Shade::Beyond, ' ', "", "no part of the array"),
+    (Shade::Empty, '·', "", "no chunk"),
+    (Shade::Few, '░', "", "up to a third of the chunks"),
+    (Shade::Some, '▒', "", "up to two thirds"),
+    (Shade::Most, '▓', "", "not all"),
+    (Shade::Full, '█', "", "all"),
+    (Shade::Outside, 'o', "\x1b[33m", "outside the array's shape"),
+    (Shade::Damaged, '×', "\x1b[31m", "damaged"),
+];
+
+/// Whether output may be coloured: <https://no-color.org>.
+pub(super) fn has_colours(is_terminal: bool) -> bool {
+    is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// How large a map may be.
+pub(super) fn map_size(is_terminal: bool) -> MapSize {
+    let size = is_terminal.then(|| rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok());
+    let columns = size.flatten().map(|size| u64::from(size.ws_col)).filter(|columns| *columns > 0);
+    MapSize { columns: columns.unwrap_or(USUAL_COLUMNS), rows: ROWS, pictures: PICTURES }
+}
+
+/// Decoded bytes of the chunks for each byte that they take.
+pub(super) fn ratio(contents: &Contents) -> Option<f64> {
+    #[allow(clippy::cast_precision_loss, reason = "a ratio of a few digits")]
+    let ratio = contents.decoded? as f64 / contents.live as f64;
+    (contents.live > 0).then_some(ratio)
+}
+
+/// All that is told of an array.
+pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> String {
+    let ArrayInfo { path, kind, contents } = about;
+    let mut text = format!("{}\n", shown(path));
+    let mut put = |name: &str, value: String| {
+        // Writing to memory does not fail.
+        let _ = writeln!(text, "  {name:<12} {value}");
+    };
+    put("format", kind.format.to_owned());
+    let shape = kind.shape.as_deref().map_or_else(|| "not known".to_owned(), by);
+    put("shape", [shape.as_str(), kind.data_type.as_deref().unwrap_or("")].join(" ").trim().into());
+    if !kind.codecs.is_empty() {
+        put("codecs", kind.codecs.join(", "));
+    }
+    shards(kind, &mut put);
+    // Without a shape there are no elements to count them in.
+    if kind.shape.is_some() {
+        put("chunks", by(&kind.chunk_shape));
+    }
+    let Contents { possible, present, shards, shards_possible, .. } = contents;
+    let full = percent(*present, *possible);
+    let count = HumanCount;
+    put("present", format!("{} of {}{full}", count(*present), many(*possible, "chunk")));
+    put("", format!("{} of {}", count(*shards), many(*shards_possible, "file")));
+    let size = HumanBytes;
+    put(
+        "bytes",
+        format!(
+            "{} in files: chunks {}, indexes and checksums {}, dead {}",
+            size(contents.nbytes),
+            size(contents.live),
+            size(contents.overhead),
+            size(contents.dead)
+        ),
+    );
+    if let (Some(decoded), Some(ratio)) = (contents.decoded, ratio(contents)) {
+        put("decoded", format!("{}, {ratio:.2} times as much", size(decoded)));
+    }
+    if let Some(spread) = contents.spread() {
+        let about = if spread.is_exact { "" } else { "about " };
+        put(
+            "chunk bytes",
+            format!(
+                "smallest {}, median {about}{}, largest {}",
+                size(spread.smallest),
+                size(spread.median),
+                size(spread.largest)
+            ),
+        );
+    }
+    if contents.outside > 0 {
+        put("outside", format!("{} outside the array's shape", many(contents.outside, "chunk")));
+    }
+    if contents.shared > 0 {
+        put("shared", format!("{} with bytes of another one", many(contents.shared, "chunk")));
+    }
+    if contents.damaged_shards + contents.damaged_entries > 0 {
+        put(
+            "damaged",
+            format!(
+                "{}, {} in others: see `shardfs verify`",
+                many(contents.damaged_shards, "shard"),
+                many(contents.damaged_entries, "entry")
+            ),
+        );
+    }
+    contents.errors.iter().for_each(|error| put("error", error.clone()));
+    if let Some(map) = map {
+        text.push('\n');
+        put_map(&mut text, map, colours);
+    }
+    text.push('\n');
+    text
+}
+
+fn shards(kind: &Kind, put: &mut dyn FnMut(&str, String)) {
+    let mut shape =
+        kind.shard_shape.as_deref().map_or_else(|| "of different shapes".to_owned(), by);
+    for (number, level) in kind.levels.iter().enumerate() {
+        let inside = if number + 1 < kind.levels.len() { "inner shards" } else { "chunks" };
+        let chunks = level
+            .chunks_per_shard
+            .as_deref()
+            .map_or(String::new(), |chunks| format!(" of {} {inside}", by(chunks)));
+        let place = if level.index_at_start { "start" } else { "end" };
+        let after = match level.after.is_empty() {
+            true => String::new(),
+            false => format!("; {} over all of it", level.after.join(", ")),
+        };
+        put(
+            if number == 0 { "shards" } else { "inner shards" },
+            format!("{shape}{chunks}; index at the {place}, {}{after}", level.index),
+        );
+        shape = by(&level.chunk_shape);
+    }
+    if kind.levels.is_empty() && kind.shard_shape.is_some() && kind.shape.is_some() {
+        put("files", shape);
+    }
+}
+
+/// `4 × 8`; one number of no axes.
+fn by(numbers: &[u64]) -> String {
+    let texts: Vec<String> = numbers.iter().map(u64::to_string).collect();
+    if texts.is_empty() { "scalar".to_owned() } else { texts.join(" × ") }
+}
+
+/// In tenths, and never 100 % or 0 % of what is not all or none.
+fn percent(part: u64, all: u64) -> String {
+    let tenths = u128::from(part) * 1000 / u128::from(all.max(1));
+    match (part, all) {
+        (_, 0) => String::new(),
+        (1.., _) if tenths == 0 => ", less than 0.1 %".to_owned(),
+        _ => format!(", {}.{} %", tenths / 10, tenths % 10),
+    }
+}
+
+fn put_map(text: &mut String, map: &Map, colours: bool) {
+    let [columns, rows, pictures] = map.cells();
+    let mut used = Vec::new();
+    for picture in 0..pictures {
+        if let Some(caption) = caption(map, picture) {
+            let _ = writeln!(text, "{caption}");
+        }
+        for row in 0..rows {
+            for column in 0..columns {
+                let shade = map.cell([column, row, picture]).shade();
+                if !used.contains(&shade) {
+                    used.push(shade);
+                }
+                put_shade(text, shade, colours);
+            }
+            // What is beyond the array needs no blanks.
+            text.truncate(text.trim_end_matches(' ').len());
+            text.push('\n');
+        }
+    }
+    used.sort_unstable();
+    let _ = writeln!(text, "{}:", scale(map));
+    for shade in used.into_iter().filter(|shade| *shade != Shade::Beyond) {
+        text.push_str("  ");
+        put_shade(text, shade, colours);
+        let meaning = SHADES.iter().find(|known| known.0 == shade).map_or("", |known| known.3);
+        let _ = writeln!(text, " {meaning}");
+    }
+}
+
+fn put_shade(text: &mut String, shade: Shade, colours: bool) {
+    let Some((_, char, colour, _)) = SHADES.iter().find(|known| known.0 == shade) else { return };
+    match colours && !colour.is_empty() {
+        true => {
+            let _ = write!(text, "{colour}{char}\x1b[0m");
+        }
+        false => text.push(*char),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_told_in_tenths() {
+        assert_eq!(percent(1, 3), ", 33.3 %");
+        assert_eq!(percent(2999, 3000), ", 99.9 %");
+        assert_eq!(percent(1, 1_000_000), ", less than 0.1 %");
+        assert_eq!((percent(0, 5), percent(5, 5)), (", 0.0 %".into(), ", 100.0 %".into()));
+        assert_eq!(percent(0, 0), "");
+    }
+
+    #[test]
+    fn every_shade_has_a_look() {
+        use Shade::{Beyond, Damaged, Empty, Few, Full, Most, Outside, Some};
+        let all = [Beyond, Empty, Few, Some, Most, Full, Outside, Damaged];
+        assert!(SHADES.iter().map(|shade| shade.0).eq(all));
+        let mut text = String::new();
+        put_shade(&mut text, Damaged, true);
+        put_shade(&mut text, Full, true);
+        assert_eq!(text, "\x1b[31m×\x1b[0m█");
+    }
+}

@@ -1,0 +1,60 @@
+//! Standard output of commands that write much: whoever reads it may go away at any time.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::AsFd;
+
+use super::exit::Failure;
+
+/// Bytes that wait before they are written.
+const WAITING_BYTES: usize = 64 << 10;
+
+/// Standard output, written in large pieces.
+pub(super) struct Output {
+    file: BufWriter<File>,
+    /// Every line is written at once: somebody watches.
+    is_terminal: bool,
+}
+
+impl Output {
+    pub(super) fn new() -> io::Result<Self> {
+        let stdout = io::stdout();
+        let file = File::from(stdout.as_fd().try_clone_to_owned()?);
+        let file = BufWriter::with_capacity(WAITING_BYTES, file);
+        Ok(Self { file, is_terminal: stdout.is_terminal() })
+    }
+
+    pub(super) fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// Writes some lines.
+    pub(super) fn put(&mut self, text: &[u8]) -> io::Result<()> {
+        self.file.write_all(text)?;
+        if self.is_terminal { self.file.flush() } else { Ok(()) }
+    }
+
+    /// Writes what waits.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// So many things, in words.
+pub(super) fn many(count: u64, one: &str) -> String {
+    match (count, one.strip_suffix('y')) {
+        (1, _) => format!("1 {one}"),
+        (_, Some(stem)) => format!("{} {stem}ies", indicatif::HumanCount(count)),
+        _ => format!("{} {one}s", indicatif::HumanCount(count)),
+    }
+}
+
+/// What an error of standard output means: a reader that went away has seen enough.
+pub(super) fn unless_closed(done: io::Result<()>) -> Result<(), Failure> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::System(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,125 @@
+//! `shardfs verify`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::exit::Failure;
+use super::output::{Output, many, unless_closed};
+use super::progress::{Progress, Unit};
+use crate::tools::source::{OpenConfig, Source};
+use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, verify};
+
+const AFTER_HELP: &str = "\
+Every defect is one line, with the shard and the position of the chunk in it. What is legal but worth
+to be told is a line that begins with \"note:\". The last line tells how much was looked at.
+
+With --json every line is an object. Findings have: severity (\"defect\" or \"note\"), code (a word that
+stays the same), message, array, and where they apply shard, position (in the shard), chunk (its
+coordinates). The last object has summary: arrays, shards, chunks, bytes, defects, notes.
+
+Examples:
+  shardfs verify volume.zarr                      indexes and entries of all shards
+  shardfs verify volume.zarr --decode             all chunks as well: every byte is read
+  shardfs verify volume.zarr --json | jq -r 'select(.severity == \"defect\").shard' | sort -u
+
+Exit codes: 0 no defect, 1 defects were found, 2 it could not be done.";
+
+/// Check every shard of sharded arrays: indexes, entries, and with --decode all chunks
+///
+/// It goes on after each defect and tells all of them. Nothing is written.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Args {
+    /// An array, a hierarchy of arrays, or a file that is an array
+    source: PathBuf,
+    /// Decode every chunk, and verify checksums over whole shards
+    #[arg(long)]
+    decode: bool,
+    /// One JSON object on each line
+    #[arg(long)]
+    json: bool,
+    /// Level of nested sharding whose chunks are meant, 1 the outermost; usually the innermost
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    level: Option<u8>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let config = OpenConfig { level: args.level.map(usize::from), ..OpenConfig::default() };
+    let source = Source::open(&args.source, config)?.for_one_pass();
+    let mut output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
+    let progress = Progress::new(Unit::Things("chunks"), None);
+    let config = VerifyConfig { decode: args.decode };
+    let verified = verify(&source, config, |step: Step| -> io::Result<()> {
+        progress.add(step.counts.chunks);
+        if step.findings.is_empty() {
+            return Ok(());
+        }
+        let mut text = String::new();
+        for finding in &step.findings {
+            text.push_str(&line(finding, args.json));
+            text.push('\n');
+        }
+        progress.pause(|| output.put(text.as_bytes()))
+    });
+    drop(progress);
+    let done = verified.and_then(|counts| {
+        output.put(summary(&counts, args.json).as_bytes())?;
+        output.finish()?;
+        Ok(counts)
+    });
+    match done {
+        Ok(counts) if counts.defects > 0 => Err(Failure::Found(String::new())),
+        done => unless_closed(done.map(drop)),
+    }
+}
+
+fn line(finding: &Finding, is_json: bool) -> String {
+    match (is_json, finding.is_note()) {
+        (true, _) => object(finding).to_string(),
+        (false, true) => format!("note: {finding}"),
+        (false, false) => finding.to_string(),
+    }
+}
+
+fn object(finding: &Finding) -> Value {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let mut object = json!({
+        "severity": if finding.is_note() { "note" } else { "defect" },
+        "code": finding.what.code(),
+        "message": finding.what.to_string(),
+        "array": text(&finding.array),
+    });
+    let mut put = |member: &str, value: Value| object[member] = value;
+    if let Some(shard) = &finding.shard {
+        put("shard", text(shard).into());
+    }
+    if let Some(within) = &finding.within {
+        put("position", within.position.clone().into());
+        if let Some(chunk) = &within.chunk {
+            put("chunk", chunk.clone().into());
+        }
+    }
+    object
+}
+
+fn summary(counts: &Counts, is_json: bool) -> String {
+    let Counts { arrays, shards, chunks, bytes, defects, notes } = *counts;
+    if is_json {
+        let summary = json!({
+            "arrays": arrays, "shards": shards, "chunks": chunks, "bytes": bytes,
+            "defects": defects, "notes": notes,
+        });
+        return format!("{}\n", json!({ "summary": summary }));
+    }
+    let size = indicatif::HumanBytes(bytes);
+    format!(
+        "{}, {}, {}, {size} looked at: {}, {}\n",
+        many(arrays, "array"),
+        many(shards, "shard"),
+        many(chunks, "chunk"),
+        many(defects, "defect"),
+        many(notes, "note"),
+    )
+}

@@ -1,0 +1,293 @@
+//! What an array is, how full it is, and what its bytes are used for.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::map::{Map, Mark};
+use super::parallel::{Give, Stopped, in_order, threads};
+use super::parts::{Loaded, SharedShard};
+use super::sizes::{Sizes, Spread};
+use super::source::{Array, ArrayFormat, Source};
+use super::survey::survey;
+use crate::format::codec::parse_chain;
+use crate::format::data_type::DataType;
+use crate::format::grid::ShardAxis;
+use crate::format::index::IndexLocation;
+use crate::store::entries::{Place, Span};
+use crate::store::{Container, StoreError};
+
+/// What an array is.
+#[derive(Debug, Clone)]
+pub struct Kind {
+    /// What it is stored as, in words.
+    pub format: &'static str,
+    /// Its shape in elements, where that is known.
+    pub shape: Option<Vec<u64>>,
+    /// Its data type as metadata of Zarr v3 names it.
+    pub data_type: Option<String>,
+    /// Names of the codecs of a chunk.
+    pub codecs: Vec<String>,
+    /// Shape of a chunk in elements.
+    pub chunk_shape: Vec<u64>,
+    /// Shape of a shard in elements; None where they differ, and where there are none.
+    pub shard_shape: Option<Vec<u64>>,
+    /// Chunks along each axis of the array.
+    pub chunk_grid: Vec<u64>,
+    /// Shards along each axis of the array.
+    pub shard_grid: Vec<u64>,
+    /// From the shard down to its chunks; empty where files have no index.
+    pub levels: Vec<Level>,
+}
+
+/// A level of sharding.
+#[derive(Debug, Clone)]
+pub struct Level {
+    /// Shape of what is inside in elements: a chunk, or a shard of the next level.
+    pub chunk_shape: Vec<u64>,
+    /// How many there are along each axis; None where shards differ.
+    pub chunks_per_shard: Option<Vec<u64>>,
+    /// Whether the index stands at the start.
+    pub index_at_start: bool,
+    /// How it is stored, in words.
+    pub index: String,
+    /// Codecs over the shard.
+    pub after: Vec<String>,
+}
+
+/// What is in an array.
+#[derive(Debug, Clone, Default)]
+pub struct Contents {
+    /// Chunks that the array can have.
+    pub possible: u64,
+    /// Those that exist.
+    pub present: u64,
+    /// Chunks that exist outside of the array's shape.
+    pub outside: u64,
+    /// Shards that the array can have.
+    pub shards_possible: u64,
+    /// Those that exist.
+    pub shards: u64,
+    /// Bytes of their files.
+    pub nbytes: u64,
+    /// Bytes of chunks, those of several chunks counted once.
+    pub live: u64,
+    /// Bytes of indexes, headers and checksums.
+    pub overhead: u64,
+    /// Bytes that nothing reaches, of shards that can be read.
+    pub dead: u64,
+    /// Bytes of the chunks once they are decoded; None if items have no fixed size.
+    pub decoded: Option<u64>,
+    /// Lengths of encoded chunks.
+    sizes: Sizes,
+    /// Chunks whose bytes another chunk has as well.
+    pub shared: u64,
+    /// Shards that cannot be read.
+    pub damaged_shards: u64,
+    /// Chunks, or shards inside a shard, that cannot be found for a bad entry or index.
+    pub damaged_entries: u64,
+    /// What could not be looked at.
+    pub errors: Vec<String>,
+}
+
+/// An array, and what is in it.
+#[derive(Debug)]
+pub struct ArrayInfo {
+    /// Its directory, from the source's root.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// What is in it.
+    pub contents: Contents,
+}
+
+impl Contents {
+    /// How long encoded chunks are.
+    pub fn spread(&self) -> Option<Spread> {
+        self.sizes.spread()
+    }
+
+    /// Whether something cannot be read.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged_shards + self.damaged_entries > 0 || !self.errors.is_empty()
+    }
+
+    fn add(&mut self, other: Self) {
+        self.present += other.present;
+        self.outside += other.outside;
+        self.shards += other.shards;
+        self.nbytes += other.nbytes;
+        self.live += other.live;
+        self.overhead += other.overhead;
+        self.dead += other.dead;
+        self.sizes.merge(other.sizes);
+        self.shared += other.shared;
+        self.damaged_shards += other.damaged_shards;
+        self.damaged_entries += other.damaged_entries;
+        self.errors.extend(other.errors);
+    }
+}
+
+/// Looks at all shards of an array. Chunks are marked on the maps. `step` is called for each shard with
+/// the number of its chunks.
+pub fn info(source: &Source, array: &Array, maps: &[Map], step: &mut dyn FnMut(u64)) -> ArrayInfo {
+    let kind = kind(array);
+    let mut contents = Contents {
+        possible: kind.chunk_grid.iter().product(),
+        shards_possible: kind.shard_grid.iter().product(),
+        ..Contents::default()
+    };
+    let find = |give: &mut Give<'_, _>| {
+        // Whoever takes them never stops.
+        let _ = find(source, array, give);
+        Ok::<_, Infallible>(())
+    };
+    let work = |found: Found<'_>| {
+        Ok(match found {
+            Ok(shard) => look(source, &shard, maps),
+            Err(error) => failed(&error),
+        })
+    };
+    let done = in_order(threads(), find, work, |found: Contents| {
+        step(found.present + found.outside);
+        contents.add(found);
+        Ok(())
+    });
+    let Ok(()) = done;
+    let item = array.twin.as_ref().and_then(|twin| twin.get("data_type"));
+    let item = item.and_then(|value| DataType::parse(value).ok());
+    let elements = kind.chunk_shape.iter().try_fold(1_u64, |all, edge| all.checked_mul(*edge));
+    let chunk = item.zip(elements);
+    let chunk = chunk.and_then(|(item, elements)| elements.checked_mul(item.nbytes() as u64));
+    contents.decoded =
+        chunk.and_then(|chunk| (contents.present + contents.outside).checked_mul(chunk));
+    ArrayInfo { path: array.source.path.clone(), kind, contents }
+}
+
+type Found<'a> = Result<Arc<SharedShard<'a>>, StoreError>;
+
+fn find<'a>(
+    source: &Source,
+    array: &'a Array,
+    give: &mut Give<'_, Found<'a>>,
+) -> Result<(), Stopped> {
+    source.store.each_shard_below(&array.source, &[], &mut |found| {
+        give(found.map(|coords| SharedShard::new(array, coords)))
+    })
+}
+
+fn failed(error: &StoreError) -> Contents {
+    Contents { errors: vec![error.to_string()], ..Contents::default() }
+}
+
+fn look(source: &Source, shard: &SharedShard<'_>, maps: &[Map]) -> Contents {
+    let (array, coords) = (shard.array, &shard.coords);
+    let loaded = match shard.load(&source.store) {
+        Ok(Loaded::Here(loaded)) => loaded,
+        Ok(Loaded::Absent | Loaded::Failed) => return Contents::default(),
+        Err(error) => return failed(&error),
+    };
+    let nbytes = loaded.stat().size;
+    let mut contents = Contents { shards: 1, nbytes, ..Contents::default() };
+    if loaded.is_damaged() {
+        contents.damaged_shards = 1;
+        let axes = coords.iter().zip(&array.source.layout.shard_grid);
+        let (first, extents): (Vec<_>, Vec<_>) =
+            axes.map(|(coord, axis)| axis.span(*coord)).unzip();
+        let span = Span { first: &first, extents: &extents };
+        maps.iter().for_each(|map| map.mark(span, Mark::Damaged));
+        return contents;
+    }
+    let grid = array.source.layout.chunk_grid();
+    let survey =
+        survey(&*source.storage, &source.store, array, coords, &loaded, &mut |span, it| {
+            match it {
+                Place::Chunk { body, .. } => {
+                    let is_outside = span.is_outside(&grid);
+                    contents.present += u64::from(!is_outside);
+                    contents.outside += u64::from(is_outside);
+                    contents.sizes.add(body.nbytes());
+                    maps.iter().for_each(|map| map.mark(span, Mark::Present));
+                }
+                Place::Bad(_) => {
+                    contents.damaged_entries += 1;
+                    maps.iter().for_each(|map| map.mark(span, Mark::Damaged));
+                }
+                Place::Empty | Place::Shard { .. } => (),
+            }
+            Ok::<_, StoreError>(())
+        });
+    match survey {
+        Ok(survey) => {
+            contents.live = survey.live;
+            contents.overhead = survey.overhead;
+            contents.dead = survey.dead;
+            contents.shared = survey.shared;
+        }
+        Err(error) => contents.errors.push(error.to_string()),
+    }
+    contents
+}
+
+/// What an array is.
+pub fn kind(array: &Array) -> Kind {
+    let layout = &array.source.layout;
+    let twin = array.twin.as_ref();
+    let shape = twin.and_then(|twin| twin.get("shape")).and_then(Value::as_array);
+    let shape = shape.and_then(|shape| shape.iter().map(Value::as_u64).collect());
+    let codecs = parse_chain(twin.and_then(|twin| twin.get("codecs"))).unwrap_or_default();
+    let has_index = array.source.container == Container::Shards;
+    let chunk_shape = layout.chunk_shape().to_vec();
+    let edges = regular_edges(array);
+    let elements = |edges: &Vec<u64>| {
+        edges.iter().zip(&chunk_shape).map(|(edge, chunk)| edge * chunk).collect()
+    };
+    Kind {
+        format: format_name(array),
+        shape,
+        data_type: twin.and_then(|twin| twin.get("data_type")).map(type_name),
+        codecs: codecs.into_iter().map(|codec| codec.name).collect(),
+        shard_shape: edges.as_ref().filter(|_| !array.is_unsharded()).map(elements),
+        chunk_grid: layout.chunk_grid(),
+        shard_grid: layout.shard_grid.iter().map(ShardAxis::shards).collect(),
+        levels: if has_index { levels(array, edges.is_some()) } else { Vec::new() },
+        chunk_shape,
+    }
+}
+
+/// Chunks along each edge of a shard, if that is the same for all.
+fn regular_edges(array: &Array) -> Option<Vec<u64>> {
+    let axes = array.source.layout.shard_grid.iter();
+    axes.map(ShardAxis::edge).collect()
+}
+
+fn levels(array: &Array, is_regular: bool) -> Vec<Level> {
+    let layout = &array.source.layout;
+    let level = |(number, level): (usize, &crate::format::sharding::ShardingLevel)| Level {
+        chunk_shape: level.chunk_shape.clone(),
+        chunks_per_shard: (is_regular || number > 0).then(|| layout.most_chunks(number).collect()),
+        index_at_start: level.index_location == IndexLocation::Start,
+        index: level.index_codecs.to_string(),
+        after: level.after.iter().map(|codec| codec.name().to_owned()).collect(),
+    };
+    layout.levels.iter().enumerate().map(level).collect()
+}
+
+fn format_name(array: &Array) -> &'static str {
+    match (array.format, &array.source.container) {
+        (ArrayFormat::Zarr3, Container::Chunks) => "Zarr v3, unsharded: each chunk is a file",
+        (ArrayFormat::Zarr3, _) => "Zarr v3, sharded",
+        (ArrayFormat::Zarr2, _) => "Zarr v2: each chunk is a file",
+        (ArrayFormat::Draft2022, Container::Chunks) => "Zarr v3 draft of 2022, unsharded",
+        (ArrayFormat::Draft2022, _) => "Zarr v3 draft of 2022, sharded",
+        (ArrayFormat::Bloscpack, _) => "Bloscpack file",
+        (ArrayFormat::Blz, _) => "BLZ or bcolz array",
+    }
+}
+
+fn type_name(value: &Value) -> String {
+    let name = value.get("name").unwrap_or(value);
+    name.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

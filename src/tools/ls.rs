@@ -1,0 +1,572 @@
+//! Listing chunks: where each is, or which do not exist.
+//!
+//! ```text
+//! source, beginning of keys -> shards that may hold such chunks, in pieces   (one thread)
+//! piece                     -> one row for each chunk                        (all threads)
+//! rows                      -> handed over in order
+//! ```
+//!
+//! Shards come in C order of their coordinates, chunks in C order within their shard.
+
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use super::parallel::{Give, Stopped, in_order, threads};
+use super::parts::{Loaded, SharedShard, parts_of};
+use super::source::{Array, Node, Source};
+use crate::format::Coords;
+use crate::format::grid::ShardAxis;
+use crate::fs::shown;
+use crate::store::entries::{Place, Span, each_slot};
+use crate::store::{Chunk, ChunkReader, LoadedShard, StoreError};
+
+/// Bytes of a chunk that are read at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Which chunks are listed, and what is told of them.
+#[derive(Debug, Clone, Default)]
+pub struct Query {
+    /// What their keys, from the source's root, begin with, cut off between two parts.
+    pub prefix: Option<PathBuf>,
+    /// Chunks that do not exist, rather than those that do.
+    pub missing: bool,
+    /// Also those beyond the array's shape.
+    pub outside: bool,
+    /// With a checksum of their bytes.
+    pub checksum: bool,
+}
+
+/// A chunk in a listing.
+#[derive(Debug)]
+pub struct Row<'a> {
+    /// Its key, from the source's root, as a mount shows it.
+    pub key: &'a [u8],
+    /// Its coordinates in the chunk grid.
+    pub chunk: &'a [u64],
+    /// Its shard, from the source's root.
+    pub shard: &'a [u8],
+    /// Where it is; None if it does not exist.
+    pub place: Option<Extent>,
+}
+
+/// Where a chunk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Offset in the shard's file in bytes; None where the shard is compressed as a whole.
+    pub offset: Option<u64>,
+    /// Length of the encoded chunk in bytes.
+    pub nbytes: u64,
+    /// Checksum of the encoded chunk, if it was asked for.
+    pub crc32c: Option<u32>,
+}
+
+/// Some rows, as they were written, and what could not be listed among them.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// What was written of each row, one after the other.
+    pub text: Vec<u8>,
+    /// How many rows there are.
+    pub count: u64,
+    /// Shards and chunks that cannot be listed.
+    pub errors: Vec<ListError>,
+}
+
+/// What cannot be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// An array's metadata.
+    #[error("{}: {error}", shown(.path))]
+    Node {
+        /// Its directory, from the source's root.
+        path: PathBuf,
+        /// What is wrong.
+        error: String,
+    },
+    /// A shard or a chunk.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// No key of the source can begin like that.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: no chunk key of the source can begin like that", .0.display())]
+pub struct NoSuchKey(PathBuf);
+
+/// Writes a row to the end of a text.
+pub type Write<'a> = dyn Fn(&Row<'_>, &mut Vec<u8>) + Sync + 'a;
+
+/// Lists chunks: `write` makes text of each in some thread, `take` gets it in order and ends it all
+/// by an error.
+pub fn list<E: Send>(
+    source: &Source,
+    query: &Query,
+    write: &Write<'_>,
+    take: impl FnMut(Rows) -> Result<(), E>,
+) -> Result<Result<(), E>, NoSuchKey> {
+    let chosen = choose(source, query.prefix.as_deref())?;
+    let find = |give: &mut Give<'_, _>| {
+        // What stops it is an error of somebody else.
+        let _ = chosen.iter().try_for_each(|chosen| find(source, query, chosen, give));
+        Ok(())
+    };
+    let work = |task| Ok(work(source, query, write, task));
+    Ok(in_order(threads(), find, work, take))
+}
+
+/// What is listed of a node: chunks with these leading coordinates.
+struct Chosen<'a> {
+    node: &'a Node,
+    leading: Coords,
+}
+
+fn choose<'a>(source: &'a Source, prefix: Option<&Path>) -> Result<Vec<Chosen<'a>>, NoSuchKey> {
+    let Some(prefix) = prefix else {
+        let all = source.nodes.iter().map(|node| Chosen { node, leading: Vec::new() });
+        return Ok(all.collect());
+    };
+    // As keys are written: without dots and doubled slashes.
+    let parts = prefix.components().filter(|part| *part != Component::CurDir);
+    let clean: PathBuf = parts.collect();
+    let of_node = |node: &'a Node| {
+        let directory = node.directory();
+        if directory.starts_with(&clean) {
+            return Some(Chosen { node, leading: Vec::new() });
+        }
+        let (Node::Array(array), Ok(rest)) = (node, clean.strip_prefix(directory)) else {
+            return None;
+        };
+        let layout = &array.source.layout;
+        let leading = layout.keys.parse_leading(rest.to_str()?, layout.rank())?;
+        Some(Chosen { node, leading })
+    };
+    let chosen: Vec<_> = source.nodes.iter().filter_map(of_node).collect();
+    if chosen.is_empty() { Err(NoSuchKey(prefix.to_owned())) } else { Ok(chosen) }
+}
+
+/// What a thread does at a time.
+enum Task<'a> {
+    /// Lists some slots of a shard, those chunks with these leading coordinates.
+    Part { shard: Arc<SharedShard<'a>>, slots: Range<u64>, leading: &'a [u64] },
+    /// Tells what is wrong.
+    Bad(ListError),
+}
+
+fn find<'a>(
+    source: &Source,
+    query: &Query,
+    chosen: &'a Chosen<'a>,
+    give: &mut Give<'_, Task<'a>>,
+) -> Result<(), Stopped> {
+    let array: &Array = match chosen.node {
+        Node::Array(array) => array,
+        Node::Bad(path, error) => {
+            let (path, error) = (path.clone(), error.to_string());
+            return give(Task::Bad(ListError::Node { path, error }));
+        }
+        Node::Group(_) | Node::Journal(_) => return Ok(()),
+    };
+    let leading = &chosen.leading[..];
+    let mut axes = leading.iter().zip(array.source.layout.chunk_grid());
+    if !query.outside && axes.any(|(coord, grid)| *coord >= grid) {
+        return Ok(());
+    }
+    let axes = leading.iter().zip(&array.source.layout.shard_grid);
+    let shards = axes.map(|(coord, axis)| {
+        let shard = axis.locate(*coord).0;
+        (shard < axis.shards()).then_some(shard)
+    });
+    let Some(prefix) = shards.collect::<Option<Coords>>() else { return Ok(()) };
+    let mut give_shard = |coords: &[u64]| {
+        let shard = SharedShard::new(array, coords);
+        parts_of(array, slots_of(array, coords, leading))
+            .try_for_each(|slots| give(Task::Part { shard: Arc::clone(&shard), slots, leading }))
+    };
+    if query.missing {
+        return each_of_grid(&array.source.layout.shard_grid, prefix, &mut give_shard);
+    }
+    let mut bad = Vec::new();
+    source.store.each_shard_below(&array.source, &prefix, &mut |found| match found {
+        Ok(coords) => give_shard(coords),
+        Err(error) => {
+            bad.push(error);
+            Ok(())
+        }
+    })?;
+    bad.into_iter().try_for_each(|error| give(Task::Bad(error.into())))
+}
+
+/// All coordinates of a grid that begin with `prefix`, in C order.
+fn each_of_grid(
+    grid: &[ShardAxis],
+    mut coords: Coords,
+    act: &mut dyn FnMut(&[u64]) -> Result<(), Stopped>,
+) -> Result<(), Stopped> {
+    let fixed = coords.len();
+    if grid.iter().any(|axis| axis.shards() == 0) {
+        return Ok(());
+    }
+    coords.resize(grid.len(), 0);
+    loop {
+        act(&coords)?;
+        let next = (fixed..grid.len()).rev().find(|axis| coords[*axis] + 1 < grid[*axis].shards());
+        let Some(axis) = next else { return Ok(()) };
+        coords[axis] += 1;
+        coords[axis + 1..].fill(0);
+    }
+}
+
+/// The slots of a shard in which chunks with these leading coordinates are: neighbours in C order.
+fn slots_of(array: &Array, coords: &[u64], leading: &[u64]) -> Range<u64> {
+    let layout = &array.source.layout;
+    let extents = layout.positions(0, coords);
+    let unit = layout.levels[0].unit();
+    let mut first = 0;
+    for (axis, chunk) in leading.iter().enumerate() {
+        let within = chunk - layout.shard_grid[axis].span(coords[axis]).0;
+        first = first * extents[axis] + within / unit[axis];
+    }
+    let each: u64 = extents[leading.len()..].iter().product();
+    first * each..(first + 1) * each
+}
+
+fn work(source: &Source, query: &Query, write: &Write<'_>, task: Task<'_>) -> Rows {
+    let (shard, slots, leading) = match task {
+        Task::Part { shard, slots, leading } => (shard, slots, leading),
+        Task::Bad(error) => return Rows { errors: vec![error], ..Rows::default() },
+    };
+    let array = shard.array;
+    let path = array.source.shard_path(&shard.coords);
+    let mut lister = Lister {
+        source,
+        query,
+        write,
+        array,
+        grid: array.source.layout.chunk_grid(),
+        leading,
+        shard: path.as_os_str().as_bytes(),
+        loaded: None,
+        key: Vec::new(),
+        stem: 0,
+        above: Vec::new(),
+        rows: Rows::default(),
+    };
+    let listed = match shard.load(&source.store) {
+        Ok(Loaded::Here(loaded)) => match shard.damage(&loaded) {
+            // Of its parts, one tells it.
+            Some(error) if slots.start == slots_of(array, &shard.coords, leading).start => {
+                Err(error)
+            }
+            Some(_) => Ok(()),
+            None => lister.list(&shard.coords, slots, &loaded),
+        },
+        Ok(Loaded::Absent) if query.missing => {
+            each_slot(&array.source, &shard.coords, slots, &mut |span| {
+                lister.missing(span);
+                Ok(())
+            })
+        }
+        Ok(Loaded::Absent | Loaded::Failed) => Ok(()),
+        Err(error) => Err(error),
+    };
+    lister.rows.errors.extend(listed.err().map(ListError::Store));
+    lister.rows
+}
+
+/// Lists a piece of a shard.
+struct Lister<'a> {
+    source: &'a Source,
+    query: &'a Query,
+    write: &'a Write<'a>,
+    array: &'a Array,
+    grid: Coords,
+    leading: &'a [u64],
+    shard: &'a [u8],
+    loaded: Option<Arc<LoadedShard>>,
+    /// The key of the chunk that was listed last.
+    key: Vec<u8>,
+    /// Length of what it has in common with others that differ in the last coordinate.
+    stem: usize,
+    /// All of its coordinates but the last.
+    above: Coords,
+    rows: Rows,
+}
+
+impl Lister<'_> {
+    fn list(
+        &mut self,
+        coords: &[u64],
+        slots: Range<u64>,
+        shard: &Arc<LoadedShard>,
+    ) -> Result<(), StoreError> {
+        let source = self.source;
+        self.loaded = Some(Arc::clone(shard));
+        source.store.each_place_within(
+            &self.array.source,
+            coords,
+            slots,
+            shard,
+            &mut |span, place| {
+                match place {
+                    Place::Chunk { body, digest } => {
+                        if !self.query.missing {
+                            let stat = *shard.stat();
+                            let chunk = Chunk { shard: stat, body, digest };
+                            self.chunk(span, &chunk);
+                        }
+                    }
+                    Place::Empty if self.query.missing => self.missing(span),
+                    Place::Bad(error) if self.is_meant(span) => {
+                        self.rows.errors.push(error.into());
+                    }
+                    Place::Empty | Place::Shard { .. } | Place::Bad(_) => (),
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// Whether chunks of a box are to be listed.
+    fn is_meant(&self, span: Span<'_>) -> bool {
+        let axes = self.leading.iter().zip(span.first).zip(span.extents);
+        let mut within = axes.map(|((at, first), extent)| at >= first && at - first < *extent);
+        within.all(|within| within) && (self.query.outside || !span.is_outside(&self.grid))
+    }
+
+    fn chunk(&mut self, span: Span<'_>, chunk: &Chunk) {
+        if !self.is_meant(span) {
+            return;
+        }
+        let crc32c = match self.query.checksum.then(|| self.checksum(span.first, chunk)) {
+            Some(Ok(crc32c)) => Some(crc32c),
+            Some(Err(error)) => return self.rows.errors.push(error.into()),
+            None => None,
+        };
+        let (offset, nbytes) = (chunk.offset(), chunk.nbytes());
+        self.row(span.first, Some(Extent { offset, nbytes, crc32c }));
+    }
+
+    fn missing(&mut self, span: Span<'_>) {
+        let mut ranges = Vec::with_capacity(self.grid.len());
+        for (axis, grid) in self.grid.iter().enumerate() {
+            let (first, extent) = (span.first[axis], span.extents[axis]);
+            let all = first..(first + extent).min(*grid);
+            ranges.push(match self.leading.get(axis) {
+                Some(at) => all.start.max(*at)..all.end.min(at + 1),
+                None => all,
+            });
+        }
+        if ranges.iter().any(Range::is_empty) {
+            return;
+        }
+        let mut chunk: Coords = ranges.iter().map(|range| range.start).collect();
+        loop {
+            self.row(&chunk, None);
+            let next = (0..chunk.len()).rev().find(|axis| chunk[*axis] + 1 < ranges[*axis].end);
+            let Some(axis) = next else { return };
+            chunk[axis] += 1;
+            for below in axis + 1..chunk.len() {
+                chunk[below] = ranges[below].start;
+            }
+        }
+    }
+
+    fn row(&mut self, chunk: &[u64], place: Option<Extent>) {
+        self.set_key(chunk);
+        let row = Row { key: &self.key, chunk, shard: self.shard, place };
+        (self.write)(&row, &mut self.rows.text);
+        self.rows.count += 1;
+    }
+
+    /// Neighbours differ in the last coordinate only.
+    fn set_key(&mut self, chunk: &[u64]) {
+        let SourceKeys { keys, path } = self.keys();
+        let Some((last, above)) = chunk.split_last() else {
+            self.key = path.join(keys.chunk_key(&[])).into_os_string().into_encoded_bytes();
+            return;
+        };
+        if self.key.is_empty() || self.above != above {
+            let stem = path.join(keys.stem(above));
+            self.key = stem.into_os_string().into_encoded_bytes();
+            self.stem = self.key.len();
+            self.above = above.to_vec();
+        }
+        self.key.truncate(self.stem);
+        self.key.extend_from_slice(itoa::Buffer::new().format(*last).as_bytes());
+    }
+
+    fn keys(&self) -> SourceKeys<'_> {
+        let source = &self.array.source;
+        SourceKeys { keys: source.layout.keys, path: &source.path }
+    }
+
+    fn checksum(&self, coords: &[u64], chunk: &Chunk) -> Result<u32, StoreError> {
+        let shard = || {
+            let location = self.array.source.layout.locate(coords);
+            self.array.source.shard_path(&location.shard)
+        };
+        let reader = self.source.store.reader(&self.array.source, coords, chunk)?;
+        let reader = reader.ok_or_else(|| StoreError::Changing { shard: shard() })?;
+        checksum(&reader).map_err(|error| StoreError::Io { path: shard(), error })
+    }
+}
+
+struct SourceKeys<'a> {
+    keys: crate::format::chunk_key::KeyEncoding,
+    path: &'a Path,
+}
+
+fn checksum(reader: &ChunkReader) -> std::io::Result<u32> {
+    let nbytes = reader.nbytes();
+    let piece = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+    let mut buffer = vec![0; piece];
+    let (mut done, mut crc32c) = (0, 0);
+    while done < nbytes {
+        let read = reader.read(&mut buffer, done)?;
+        crc32c = crc32c::crc32c_append(crc32c, &buffer[..read]);
+        done += read as u64;
+    }
+    Ok(crc32c)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::tools::testing::{NONE, array, open, plain, put, shard, sharding, with_files};
+
+    fn lines(directory: &TempDir, query: &Query) -> (Vec<String>, Vec<String>) {
+        let source = open(directory);
+        let write = |row: &Row<'_>, text: &mut Vec<u8>| {
+            let place = row.place.map(|place| (place.offset.unwrap(), place.nbytes, place.crc32c));
+            text.extend_from_slice(row.key);
+            text.extend_from_slice(format!(" {:?} {place:?}\n", row.chunk).as_bytes());
+        };
+        let (mut found, mut errors) = (Vec::new(), Vec::new());
+        list(&source, query, &write, |rows| {
+            let text = String::from_utf8(rows.text).unwrap();
+            assert_eq!(text.lines().count() as u64, rows.count);
+            found.extend(text.lines().map(str::to_owned));
+            errors.extend(rows.errors.iter().map(ToString::to_string));
+            Ok::<_, std::convert::Infallible>(())
+        })
+        .unwrap()
+        .unwrap();
+        (found, errors)
+    }
+
+    fn keys(directory: &TempDir, query: &Query) -> Vec<String> {
+        let (found, errors) = lines(directory, query);
+        assert_eq!(errors, [""; 0]);
+        found.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    }
+
+    /// Keys that begin with a text.
+    fn below(prefix: &str) -> Query {
+        Query { prefix: Some(prefix.into()), ..Query::default() }
+    }
+
+    #[test]
+    fn chunks_and_where_they_are() {
+        let query = Query { checksum: true, ..Query::default() };
+        let (found, errors) = lines(&plain(), &query);
+        let sum = |bytes: &[u8]| crc32c::crc32c(bytes);
+        let expected = [
+            format!("c/0 [0] Some((0, 2, Some({})))", sum(b"ab")),
+            format!("c/1 [1] Some((2, 2, Some({})))", sum(b"cd")),
+            format!("c/2 [2] Some((0, 2, Some({})))", sum(b"ef")),
+        ];
+        assert_eq!((found.as_slice(), errors), (&expected[..], vec![]));
+    }
+
+    #[test]
+    fn chunks_that_do_not_exist() {
+        let directory = plain();
+        let query = Query { missing: true, ..Query::default() };
+        assert_eq!(keys(&directory, &query), ["c/3"]);
+        std::fs::remove_file(directory.path().join("c/0")).unwrap();
+        assert_eq!(keys(&directory, &query), ["c/0", "c/1", "c/3"]);
+        assert_eq!(keys(&directory, &Query { prefix: Some("c/1".into()), ..query }), ["c/1"]);
+    }
+
+    #[test]
+    fn damage_is_told_and_the_rest_is_listed() {
+        let directory = plain();
+        put(directory.path(), "c/0", b"");
+        put(directory.path(), "c/1", &shard(b"ef", &[(0, 2), (9, 99)]));
+        let (found, errors) = lines(&directory, &Query::default());
+        assert_eq!(found, ["c/2 [2] Some((0, 2, None))"]);
+        let bad = "shard c/1, chunk at [1]: its entry (offset 9, nbytes 99) points outside the \
+                   shard of 38 bytes";
+        assert_eq!(errors[0].split(',').next(), Some("shard c/0: it is empty"));
+        assert_eq!(errors[1..], [bad]);
+        // Nobody asked for it.
+        assert_eq!(keys(&directory, &below("c/2")), ["c/2"]);
+    }
+
+    /// 2 x 2 shards of 2 x 2 chunks, of which the array has 3 x 3; all chunks exist.
+    fn plane(keys: &serde_json::Value) -> (TempDir, serde_json::Value) {
+        let codecs = sharding(&json!([1, 1]), &json!(["bytes"]));
+        let mut document = array(&json!([3, 3]), &json!([2, 2]), &codecs);
+        document["chunk_key_encoding"] = keys.clone();
+        (with_files(&[("group/a/zarr.json", document.to_string().as_bytes())]), document)
+    }
+
+    #[test]
+    fn beginnings_of_keys_choose_chunks() {
+        let (directory, _) = plane(&json!({"name": "default"}));
+        for path in ["c/0/0", "c/0/1", "c/1/0", "c/1/1"] {
+            let content = shard(b"abcd", &[(0, 1), (1, 1), (2, 1), (3, 1)]);
+            put(directory.path(), &format!("group/a/{path}"), &content);
+        }
+        // None but the shards that can hold them are opened.
+        put(directory.path(), "group/a/c/1/0", b"");
+        assert_eq!(
+            keys(&directory, &below("group/a/c/1")),
+            ["0", "1", "2"].map(|last| { format!("group/a/c/1/{last}") })
+        );
+        assert_eq!(keys(&directory, &below("group/./a//c/2/2")), ["group/a/c/2/2"]);
+        assert_eq!(keys(&directory, &below("group/a/c/3/0")), [""; 0]);
+        let outside = Query { outside: true, ..below("group/a/c/0/3") };
+        assert_eq!(keys(&directory, &outside), ["group/a/c/0/3"]);
+        let source = open(&directory);
+        for wrong in ["group/a/c/x", "group/b", "grou", "group/a/0", "group/a/c/0/0/0"] {
+            let error = choose(&source, Some(Path::new(wrong))).err().unwrap();
+            assert!(error.to_string().starts_with(wrong));
+        }
+        assert_eq!(choose(&source, Some(Path::new("group"))).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn keys_of_other_encodings() {
+        let dot = json!({"name": "v2", "configuration": {"separator": "."}});
+        let (directory, _) = plane(&dot);
+        let content = shard(b"a", &[NONE, (0, 1), NONE, NONE]);
+        put(directory.path(), "group/a/1.0", &content);
+        assert_eq!(keys(&directory, &Query::default()), ["group/a/2.1"]);
+        assert_eq!(keys(&directory, &below("group/a/2")), ["group/a/2.1"]);
+        let missing = Query { missing: true, ..below("group/a/2") };
+        assert_eq!(keys(&directory, &missing), ["group/a/2.0", "group/a/2.2"]);
+    }
+
+    #[test]
+    fn shards_inside_shards_are_listed_in_their_order() {
+        let inner = sharding(&json!([1, 1]), &json!(["bytes"]));
+        let document = array(&json!([4, 4]), &json!([4, 4]), &sharding(&json!([2, 2]), &inner));
+        let directory = with_files(&[("zarr.json", document.to_string().as_bytes())]);
+        let inside = shard(b"ab", &[(0, 1), NONE, NONE, (1, 1)]);
+        let each = inside.len() as u64;
+        let body = [&inside[..], &inside].concat();
+        put(directory.path(), "c/0/0", &shard(&body, &[NONE, (0, each), (each, each), NONE]));
+        let expected = ["c/0/2", "c/1/3", "c/2/0", "c/3/1"];
+        assert_eq!(keys(&directory, &Query::default()), expected);
+        assert_eq!(keys(&directory, &below("c/1")), ["c/1/3"]);
+        let missing = Query { missing: true, ..below("c/1") };
+        assert_eq!(keys(&directory, &missing), ["c/1/0", "c/1/1", "c/1/2"]);
+    }
+}

@@ -1,0 +1,268 @@
+//! What one shard holds, and what its bytes are used for.
+//!
+//! ```text
+//! file     | chunks, gaps between them | index | checksum over the shard |
+//!            live        dead            overhead
+//! ```
+
+use std::sync::Arc;
+
+use super::source::Array;
+use crate::format::after::{AfterCodec, trailing_checksums};
+use crate::format::bloscpack::SUPERCHUNK_BYTES;
+use crate::format::index::{ByteRange, CHECKSUM_BYTES};
+use crate::format::space::{Clash, Space};
+use crate::store::bloscpack::{View, head};
+use crate::store::entries::{Place, Visit};
+use crate::store::storage::Storage;
+use crate::store::{
+    Body, Container, LoadedShard, ShardStore, StoreError, SuperchunkForm, io_error,
+};
+
+/// What one shard holds.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Length of its file in bytes.
+    pub nbytes: u64,
+    /// Bytes that chunks take, those of several chunks counted once. Of a shard that is compressed as a
+    /// whole: all of them.
+    pub live: u64,
+    /// Bytes of indexes, headers and checksums.
+    pub overhead: u64,
+    /// Bytes that nothing reaches.
+    pub dead: u64,
+    /// Runs of such bytes that are long enough for an index.
+    pub gaps: Vec<ByteRange>,
+    /// Chunks whose bytes are those of another chunk that was counted.
+    pub shared: u64,
+    /// Empty entries as zarrita wrote them.
+    pub wrapped: u64,
+    /// Chunks, or shards inside the shard, whose bytes overlap others in part.
+    pub clashes: Vec<InnerClash>,
+}
+
+/// Ranges that overlap within one shard, or shard inside a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InnerClash {
+    /// Level of the shard, 0 the outermost.
+    pub level: usize,
+    /// Where its bytes begin: tells it from others of its level.
+    pub start: u64,
+    /// The ranges.
+    pub clash: Clash,
+    /// What is overlapped is the index.
+    pub is_index: bool,
+}
+
+/// A shard, or one inside it, whose places are being visited.
+struct Frame {
+    level: usize,
+    start: u64,
+    in_memory: bool,
+    index: Option<ByteRange>,
+    ranges: Vec<ByteRange>,
+}
+
+/// Looks at all places of a shard that is not damaged, and hands them on to `visit`.
+pub fn survey<E: From<StoreError>>(
+    storage: &dyn Storage,
+    store: &ShardStore,
+    array: &Array,
+    coords: &[u64],
+    shard: &Arc<LoadedShard>,
+    visit: &mut Visit<'_, E>,
+) -> Result<Survey, E> {
+    let (overhead, digest) = overhead(storage, array, coords, shard)?;
+    let mut surveyor = Surveyor { array, overhead, digest, ..Surveyor::new(array) };
+    store.each_place(&array.source, coords, shard, &mut |span, place| {
+        surveyor.take(&place);
+        visit(span, place)
+    })?;
+    Ok(surveyor.finish(shard.stat().size))
+}
+
+struct Surveyor<'a> {
+    array: &'a Array,
+    frames: Vec<Frame>,
+    /// Chunks of frames that were left, those in the file.
+    chunks: Vec<ByteRange>,
+    overhead: Vec<ByteRange>,
+    /// Bytes that follow each chunk.
+    digest: u64,
+    survey: Survey,
+}
+
+impl<'a> Surveyor<'a> {
+    fn new(array: &'a Array) -> Self {
+        let survey = Survey::default();
+        Self {
+            array,
+            frames: Vec::new(),
+            chunks: Vec::new(),
+            overhead: Vec::new(),
+            digest: 0,
+            survey,
+        }
+    }
+
+    fn take(&mut self, place: &Place<'_>) {
+        match place {
+            Place::Shard { level, shard } => {
+                self.leave(*level);
+                let (Some(body), Some(index)) = (shard.body(), shard.index()) else { return };
+                let (range, in_memory) = range_of(body);
+                if let Some(stored) = shard.stored() {
+                    self.add(stored);
+                    if let (stored, false) = range_of(stored)
+                        && in_memory
+                    {
+                        // Chunks inside have no place in the file.
+                        self.chunks.push(stored);
+                    }
+                }
+                let has_index = self.array.source.container == Container::Shards;
+                let place = has_index.then(|| index.place(range.nbytes)).flatten();
+                let index_range = place.map(|place| ByteRange {
+                    offset: range.offset + place.offset,
+                    nbytes: place.nbytes,
+                });
+                self.survey.wrapped += if has_index { index.wrapped_empties() } else { 0 };
+                if !in_memory {
+                    self.overhead.extend(index_range);
+                    self.overhead.extend(self.checksums_after(*level, range));
+                }
+                self.frames.push(Frame {
+                    level: *level,
+                    start: range.offset,
+                    in_memory,
+                    index: index_range,
+                    ranges: Vec::new(),
+                });
+            }
+            Place::Chunk { body, .. } => {
+                self.leave(self.array.source.layout.levels.len());
+                self.add(body);
+                let (range, in_memory) = range_of(body);
+                if !in_memory && self.digest > 0 {
+                    let offset = range.offset + range.nbytes;
+                    self.overhead.push(ByteRange { offset, nbytes: self.digest });
+                }
+            }
+            Place::Empty | Place::Bad(_) => (),
+        }
+    }
+
+    /// The checksums over a shard that stand behind it.
+    fn checksums_after(&self, level: usize, shard: ByteRange) -> Option<ByteRange> {
+        let after = &self.array.source.layout.levels[level].after;
+        let nbytes = trailing_checksums(after).filter(|nbytes| *nbytes > 0)?;
+        Some(ByteRange { offset: shard.offset + shard.nbytes, nbytes })
+    }
+
+    fn add(&mut self, body: &Body) {
+        let Some(frame) = self.frames.last_mut() else { return };
+        let (range, _) = range_of(body);
+        if let Some(index) = frame.index.filter(|index| overlaps(*index, range)) {
+            let clash = Clash { range, with: index };
+            let (level, start) = (frame.level, frame.start);
+            self.survey.clashes.push(InnerClash { level, start, clash, is_index: true });
+        }
+        frame.ranges.push(range);
+    }
+
+    /// Ends shards of a level and of those below.
+    fn leave(&mut self, level: usize) {
+        while let Some(frame) = self.frames.pop_if(|frame| frame.level >= level) {
+            let Frame { level, start, in_memory, ranges, .. } = frame;
+            let space = Space::new(ranges);
+            let clashes = space.clashes().into_iter();
+            self.survey.clashes.extend(clashes.map(|clash| InnerClash {
+                level,
+                start,
+                clash,
+                is_index: false,
+            }));
+            let is_innermost = level + 1 == self.array.source.layout.levels.len();
+            if !is_innermost {
+                continue;
+            }
+            if in_memory {
+                self.survey.shared += space.shared();
+            } else if self.chunks.is_empty() {
+                self.chunks = space.into_ranges();
+            } else {
+                self.chunks.extend(space.into_ranges());
+            }
+        }
+    }
+
+    fn finish(mut self, nbytes: u64) -> Survey {
+        let is_opaque = self.frames.first().is_some_and(|frame| frame.in_memory);
+        self.leave(0);
+        let mut survey = self.survey;
+        survey.nbytes = nbytes;
+        if is_opaque {
+            survey.live = nbytes;
+            return survey;
+        }
+        let space = Space::new(self.chunks);
+        survey.live = space.nbytes();
+        survey.shared += space.shared();
+        survey.overhead = Space::new(self.overhead.clone()).nbytes();
+        let mut all = space.into_ranges();
+        all.extend(self.overhead);
+        let all = Space::new(all);
+        survey.dead = nbytes.saturating_sub(all.nbytes());
+        let least = self.array.source.layout.levels[0].index_codecs.stored_size(1).unwrap_or(0);
+        survey.gaps = all.gaps(nbytes).filter(|gap| gap.nbytes >= least).collect();
+        survey
+    }
+}
+
+/// A range of the file, or of the shard that was decoded, and whether it is the latter.
+pub fn range_of(body: &Body) -> (ByteRange, bool) {
+    match body {
+        Body::InFile { offset, nbytes } => (ByteRange { offset: *offset, nbytes: *nbytes }, false),
+        Body::InMemory { start, end, .. } => {
+            (ByteRange { offset: *start as u64, nbytes: (end - start) as u64 }, true)
+        }
+    }
+}
+
+fn overlaps(one: ByteRange, other: ByteRange) -> bool {
+    one.nbytes > 0
+        && other.nbytes > 0
+        && one.offset < other.offset + other.nbytes
+        && other.offset < one.offset + one.nbytes
+}
+
+/// What a file has besides chunks that no index tells of, and how many bytes follow each chunk.
+fn overhead(
+    storage: &dyn Storage,
+    array: &Array,
+    coords: &[u64],
+    shard: &LoadedShard,
+) -> Result<(Vec<ByteRange>, u64), StoreError> {
+    let first = |nbytes| vec![ByteRange { offset: 0, nbytes }];
+    match &array.source.container {
+        Container::Shards | Container::Chunks => Ok((Vec::new(), 0)),
+        Container::Superchunks { form: SuperchunkForm::Single, .. } => {
+            Ok((first(SUPERCHUNK_BYTES as u64), 0))
+        }
+        Container::Superchunks { .. } | Container::Bloscpack(_) => {
+            let path = array.source.shard_path(coords);
+            let file = storage.open(&path).map_err(io_error(&path))?;
+            let head = head(&View::now(&*file, shard.stat().size)).map_err(io_error(&path))?;
+            // Its shard is not damaged, so its header is good.
+            Ok(head.map_or((Vec::new(), 0), |head| {
+                (first(head.body), head.header.digest.nbytes() as u64)
+            }))
+        }
+    }
+}
+
+/// Bytes of the checksums over a shard, and whether they are all that is over it.
+pub fn has_checksums_only(after: &[AfterCodec]) -> Option<usize> {
+    let nbytes = trailing_checksums(after).filter(|nbytes| *nbytes > 0)?;
+    usize::try_from(nbytes).ok().map(|nbytes| nbytes / CHECKSUM_BYTES)
+}

@@ -1,0 +1,69 @@
+//! Small sources on disk, for tests: every byte of a shard is written down.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::source::{OpenConfig, Source};
+use crate::format::index::EMPTY;
+
+/// An empty chunk.
+pub const NONE: (u64, u64) = (EMPTY, EMPTY);
+
+/// The codecs of shards of chunks of `chunk_shape`.
+pub fn sharding(chunk_shape: &Value, codecs: &Value) -> Value {
+    json!([{"name": "sharding_indexed", "configuration":
+        {"chunk_shape": chunk_shape, "codecs": codecs, "index_codecs": ["bytes", "crc32c"]}}])
+}
+
+/// Metadata of an array of bytes.
+pub fn array(shape: &Value, shard: &Value, codecs: &Value) -> Value {
+    json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shard}},
+        "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": codecs})
+}
+
+/// Eight bytes in shards of two chunks of two bytes: `abcd` in `c/0`, `ef` in `c/1`.
+pub fn plain() -> TempDir {
+    let document = array(&json!([8]), &json!([4]), &sharding(&json!([2]), &json!(["bytes"])));
+    let directory = with_files(&[("zarr.json", document.to_string().as_bytes())]);
+    put(directory.path(), "c/0", &shard(b"abcd", &[(0, 2), (2, 2)]));
+    put(directory.path(), "c/1", &shard(b"ef", &[(0, 2), NONE]));
+    directory
+}
+
+/// A directory with files in it.
+pub fn with_files(files: &[(&str, &[u8])]) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    files.iter().for_each(|(path, content)| put(directory.path(), path, content));
+    directory
+}
+
+/// Writes a file, and makes the directories above it.
+pub fn put(directory: &Path, path: &str, content: &[u8]) {
+    let path = directory.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+/// An index with its checksum.
+pub fn index(entries: &[(u64, u64)]) -> Vec<u8> {
+    let words = entries.iter().flat_map(|(offset, nbytes)| [offset, nbytes]);
+    let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+/// A shard with its index at the end.
+pub fn shard(body: &[u8], entries: &[(u64, u64)]) -> Vec<u8> {
+    [body, &index(entries)].concat()
+}
+
+/// The source in a directory.
+pub fn open(directory: &TempDir) -> Source {
+    Source::open(directory.path(), OpenConfig::default()).unwrap()
+}

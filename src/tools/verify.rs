@@ -1,0 +1,322 @@
+//! Checking a source: everything that a reader relies on, and nobody else looks at.
+//!
+//! ```text
+//! source -> names of its arrays' directories, shards            keys    (one thread)
+//! shard  -> its index, what overlaps, what is dead              shard   (all threads)
+//! shard, some slots -> their entries, their bytes decoded       chunks  (all threads)
+//! findings -> handed over in order, notes of a whole array at the end
+//! ```
+//!
+//! What is legal and yet worth to be told is a note, everything else a defect.
+
+mod chunks;
+mod finding;
+mod keys;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use self::chunks::ChunkCheck;
+pub use self::finding::{Finding, Looks, What, Within};
+use self::keys::{Key, each_key};
+use super::parallel::{Give, Stopped, in_order, threads};
+use super::parts::SharedShard;
+use super::source::{Array, ArrayFormat, Node, Source};
+use crate::format::grid::ShardAxis;
+use crate::format::pipeline::{Pipeline, PipelineError};
+use crate::store::Container;
+use crate::store::journal::pending;
+
+/// Findings that one piece of work keeps until it is its turn; what is more is handed over at once.
+const MOST_KEPT: usize = 4096;
+
+/// What is checked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VerifyConfig {
+    /// Chunks are decoded, and checksums over whole shards verified: all bytes are read.
+    pub decode: bool,
+}
+
+/// What was looked at, and found there.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// What was found.
+    pub findings: Vec<Finding>,
+    /// How much was looked at.
+    pub counts: Counts,
+}
+
+/// How much was looked at, and how much is to be told of an array as a whole.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Arrays.
+    pub arrays: u64,
+    /// Shards that are there.
+    pub shards: u64,
+    /// Chunks that are there.
+    pub chunks: u64,
+    /// Bytes of indexes and chunks that were read.
+    pub bytes: u64,
+    /// Defects.
+    pub defects: u64,
+    /// Notes.
+    pub notes: u64,
+}
+
+/// Notes that are told once for an array.
+#[derive(Debug, Default, Clone, Copy)]
+struct Tally {
+    dead: u64,
+    dead_shards: u64,
+    outside: u64,
+    shared: u64,
+    wrapped: u64,
+    no_bytes_unknown: u64,
+}
+
+/// What came of a piece of work.
+#[derive(Debug, Default)]
+struct Checked {
+    array: PathBuf,
+    step: Step,
+    tally: Tally,
+}
+
+/// An array, and what its chunks must be.
+struct Checks<'a> {
+    array: &'a Array,
+    pipeline: Result<Pipeline, PipelineError>,
+    grid: Vec<u64>,
+}
+
+/// A piece of work.
+enum Task<'a> {
+    /// A shard as a whole.
+    Shard(Arc<Checks<'a>>, Arc<SharedShard<'a>>),
+    /// Some slots of a shard.
+    Chunks(Arc<Checks<'a>>, Arc<SharedShard<'a>>, Range<u64>),
+    /// Something that was found on the way.
+    Found(Finding),
+    /// An array that begins.
+    Array,
+}
+
+/// Takes findings before it is their turn.
+type Early<'a> = dyn Fn(&mut Step) + Sync + 'a;
+
+/// Checks everything in a source. `take` gets what was found, shard after shard, unless there is very
+/// much of it in one; its error ends it all.
+pub fn verify<E: Send>(
+    source: &Source,
+    config: VerifyConfig,
+    take: impl FnMut(Step) -> Result<(), E> + Send,
+) -> Result<Counts, E> {
+    let state = Mutex::new(State { take, counts: Counts::default(), failed: None });
+    let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
+    let early = |step: &mut Step| lock().take_early(std::mem::take(step));
+    let find = |give: &mut Give<'_, _>| {
+        // What stops it is an error of somebody else.
+        let _ = source.nodes.iter().try_for_each(|node| find(source, node, config, give));
+        Ok(())
+    };
+    let work = |task| Ok(work(source, config, &early, task));
+    let mut tallies: BTreeMap<PathBuf, Tally> = BTreeMap::new();
+    in_order(threads(), find, work, |checked: Checked| {
+        tallies.entry(checked.array).or_default().add(&checked.tally);
+        lock().take(checked.step)
+    })?;
+    for (array, tally) in tallies {
+        let findings = tally.notes().map(|what| Finding::of_array(&array, what)).collect();
+        lock().take(Step { findings, counts: Counts::default() })?;
+    }
+    Ok(lock().counts)
+}
+
+/// Who takes findings.
+struct State<E, T> {
+    take: T,
+    counts: Counts,
+    /// An error of an early one.
+    failed: Option<E>,
+}
+
+impl<E, T: FnMut(Step) -> Result<(), E>> State<E, T> {
+    fn take(&mut self, mut step: Step) -> Result<(), E> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let notes = step.findings.iter().filter(|finding| finding.is_note()).count() as u64;
+        step.counts.notes += notes;
+        step.counts.defects += step.findings.len() as u64 - notes;
+        self.counts.add(&step.counts);
+        (self.take)(step)
+    }
+
+    fn take_early(&mut self, step: Step) {
+        if self.failed.is_none() {
+            self.failed = self.take(step).err();
+        }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.arrays += other.arrays;
+        self.shards += other.shards;
+        self.chunks += other.chunks;
+        self.bytes += other.bytes;
+        self.defects += other.defects;
+        self.notes += other.notes;
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.dead += other.dead;
+        self.dead_shards += other.dead_shards;
+        self.outside += other.outside;
+        self.shared += other.shared;
+        self.wrapped += other.wrapped;
+        self.no_bytes_unknown += other.no_bytes_unknown;
+    }
+
+    fn notes(self) -> impl Iterator<Item = What> {
+        let dead = What::Dead { nbytes: self.dead, shards: self.dead_shards };
+        let all = [
+            (self.dead, dead),
+            (self.outside, What::Outside(self.outside)),
+            (self.shared, What::Shared(self.shared)),
+            (self.wrapped, What::Wrapped(self.wrapped)),
+            (self.no_bytes_unknown, What::NoBytesUnknown(self.no_bytes_unknown)),
+        ];
+        all.into_iter().filter(|(count, _)| *count > 0).map(|(_, what)| what)
+    }
+}
+
+impl Checked {
+    fn of(array: &Array) -> Self {
+        Self { array: array.source.path.clone(), ..Self::default() }
+    }
+
+    /// Keeps a finding, or hands all over that were kept.
+    fn found(&mut self, early: &Early<'_>, finding: Finding) {
+        self.step.findings.push(finding);
+        if self.step.findings.len() >= MOST_KEPT {
+            early(&mut self.step);
+        }
+    }
+}
+
+impl<'a> Checks<'a> {
+    fn new(array: &'a Array) -> Self {
+        let pipeline = match &array.twin {
+            Some(twin) => Pipeline::parse(twin),
+            None => Err(PipelineError::NoArrayToBytes),
+        };
+        let has_short_end = matches!(array.format, ArrayFormat::Bloscpack | ArrayFormat::Blz);
+        let shape = || {
+            let shape = array.twin.as_ref()?.get("shape")?.as_array()?;
+            shape.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>()
+        };
+        let pipeline = pipeline.map(|pipeline| match shape().filter(|_| has_short_end) {
+            Some(shape) => pipeline.with_short_end(&shape),
+            None => pipeline,
+        });
+        Self { array, pipeline, grid: array.source.layout.chunk_grid() }
+    }
+}
+
+fn find<'a>(
+    source: &'a Source,
+    node: &'a Node,
+    config: VerifyConfig,
+    give: &mut Give<'_, Task<'a>>,
+) -> Result<(), Stopped> {
+    let directory = node.directory();
+    journal(source, node, give)?;
+    let array: &Array = match node {
+        Node::Group(_) | Node::Journal(_) => return Ok(()),
+        Node::Bad(_, error) => {
+            let what = What::Metadata(error.to_string());
+            return give(Task::Found(Finding::of_array(directory, what)));
+        }
+        Node::Array(array) => array,
+    };
+    give(Task::Array)?;
+    let checks = Arc::new(Checks::new(array));
+    if let (true, Err(error)) = (config.decode && !holds_blosc(array), &checks.pipeline) {
+        let error = match array.twin {
+            Some(_) => error.to_string(),
+            None => "its data type or compressor has no name in Zarr v3".to_owned(),
+        };
+        give(Task::Found(Finding::of_array(directory, What::NotDecoded(error))))?;
+    }
+    let of_file = |path, what| Task::Found(Finding::of_shard(directory, path, what));
+    each_key(source, array, &mut |key| match key {
+        Key::Shard(coords) => {
+            let shard = SharedShard::new(array, coords);
+            give(Task::Shard(Arc::clone(&checks), Arc::clone(&shard)))?;
+            shard.parts().try_for_each(|slots| {
+                give(Task::Chunks(Arc::clone(&checks), Arc::clone(&shard), slots))
+            })
+        }
+        Key::Stray(path) => {
+            let grid = array.source.layout.shard_grid.iter().map(ShardAxis::shards);
+            give(of_file(path, What::Stray(grid.collect())))
+        }
+        Key::Beyond(path) => give(of_file(path, What::Beyond)),
+        Key::Lock(path) => give(of_file(path, What::Lock)),
+        Key::Temporary(path) => give(of_file(path, What::Temporary)),
+        Key::Other(path) => give(of_file(path, What::NoKey)),
+        Key::Bad(error) => give(Task::Found(Finding::of_error(directory, error, None))),
+    })
+}
+
+/// What an interrupted mount has left. Its own directory is that of the node, or of a file.
+fn journal<'a>(source: &Source, node: &Node, give: &mut Give<'_, Task<'a>>) -> Result<(), Stopped> {
+    if matches!(node, Node::Group(_) | Node::Bad(..)) {
+        return Ok(());
+    }
+    let directory = node.directory();
+    match pending(&*source.storage, directory) {
+        Ok(None) => Ok(()),
+        Ok(Some(record)) => {
+            let what = What::Pending(record.shards.len() as u64);
+            give(Task::Found(Finding::of_array(directory, what)))
+        }
+        Err(error) => give(Task::Found(Finding::of_error(directory, error, None))),
+    }
+}
+
+fn work(source: &Source, config: VerifyConfig, early: &Early<'_>, task: Task<'_>) -> Checked {
+    match task {
+        Task::Found(finding) => {
+            let step = Step { findings: vec![finding], counts: Counts::default() };
+            Checked { step, ..Checked::default() }
+        }
+        Task::Array => {
+            let counts = Counts { arrays: 1, ..Counts::default() };
+            let step = Step { findings: Vec::new(), counts };
+            Checked { step, ..Checked::default() }
+        }
+        Task::Shard(checks, shard) => shard::check(source, config, early, &checks, &shard),
+        Task::Chunks(checks, shard, slots) => {
+            ChunkCheck::new(source, config, early, &checks, &shard).check(slots)
+        }
+    }
+}
+
+/// Whether chunks are Blosc buffers, whatever is in them.
+fn holds_blosc(array: &Array) -> bool {
+    matches!(array.source.container, Container::Bloscpack(_) | Container::Superchunks { .. })
+}
+
+/// Whether what is not there is empty, in the array's format.
+fn has_empty_chunks(array: &Array) -> bool {
+    !matches!(array.source.container, Container::Superchunks { .. })
+}

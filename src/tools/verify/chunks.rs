@@ -1,0 +1,195 @@
+//! The chunks of a shard, each by itself: its entry, its length, its bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Checked, Checks, Early, Finding, VerifyConfig, What, Within, holds_blosc};
+use crate::format::after::{self, AfterCodec, Compression};
+use crate::format::codec::parse_chain;
+use crate::format::pipeline::Pipeline;
+use crate::store::entries::{Place, Span};
+use crate::store::{Body, Chunk, Damage, LoadedShard, StoreError, io_error};
+use crate::tools::parts::{Loaded, SharedShard};
+use crate::tools::source::{Array, Source};
+use crate::tools::survey::range_of;
+
+/// An encoded chunk that is longer is not decoded, in bytes.
+const MAX_ENCODED_BYTES: u64 = 1 << 30;
+
+/// Codecs that write a header before anything else, of those whose arrays are not decoded here.
+const WITH_HEADER: [&str; 3] = ["vlen-utf8", "vlen-bytes", "vlen-array"];
+
+/// What Bloscpack files and superchunks hold.
+const BLOSC: AfterCodec = AfterCodec::Compressed(Compression::Blosc);
+
+/// Whether a chunk may have no bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NoBytes {
+    Legal,
+    Defect,
+    Unknown,
+}
+
+pub(super) struct ChunkCheck<'a> {
+    source: &'a Source,
+    early: &'a Early<'a>,
+    checks: &'a Checks<'a>,
+    shard: &'a SharedShard<'a>,
+    no_bytes: NoBytes,
+    nbytes: Option<u64>,
+    /// What chunks are decoded by.
+    pipeline: Option<&'a Pipeline>,
+    decodes: bool,
+    encoded: Vec<u8>,
+    decoded: Vec<u8>,
+    checked: Checked,
+}
+
+impl<'a> ChunkCheck<'a> {
+    pub(super) fn new(
+        source: &'a Source,
+        config: VerifyConfig,
+        early: &'a Early<'a>,
+        checks: &'a Checks<'a>,
+        shard: &'a SharedShard<'a>,
+    ) -> Self {
+        let pipeline = checks.pipeline.as_ref().ok();
+        Self {
+            source,
+            early,
+            checks,
+            shard,
+            no_bytes: no_bytes(checks.array, pipeline),
+            nbytes: pipeline.and_then(Pipeline::encoded_nbytes),
+            pipeline,
+            decodes: config.decode && (pipeline.is_some() || holds_blosc(checks.array)),
+            encoded: Vec::new(),
+            decoded: Vec::new(),
+            checked: Checked::of(checks.array),
+        }
+    }
+
+    pub(super) fn check(mut self, slots: Range<u64>) -> Checked {
+        match self.shard.load(&self.source.store) {
+            Ok(Loaded::Here(loaded)) if !loaded.is_damaged() => {
+                if let Err(error) = self.places(&loaded, slots) {
+                    self.error(error, None);
+                }
+            }
+            Ok(_) => (),
+            Err(error) => self.error(error, None),
+        }
+        self.checked
+    }
+
+    fn places(&mut self, shard: &Arc<LoadedShard>, slots: Range<u64>) -> Result<(), StoreError> {
+        let (store, array) = (&self.source.store, &self.checks.array.source);
+        let coords = &self.shard.coords;
+        store.each_place_within(array, coords, slots, shard, &mut |span, place| {
+            match place {
+                Place::Chunk { body, digest } => {
+                    let chunk = Chunk { shard: *shard.stat(), body, digest };
+                    self.chunk(span, &chunk);
+                }
+                Place::Bad(error) => self.error(error, Some(span.first)),
+                Place::Empty | Place::Shard { .. } => (),
+            }
+            Ok(())
+        })
+    }
+
+    fn error(&mut self, error: StoreError, chunk: Option<&[u64]>) {
+        let finding = Finding::of_error(&self.checks.array.source.path, error, chunk);
+        self.checked.found(self.early, finding);
+    }
+
+    fn found(&mut self, span: Span<'_>, what: What) {
+        let array = &self.checks.array.source;
+        let position = array.layout.locate(span.first).positions.concat();
+        let within = Within { is_shard: false, position, chunk: Some(span.first.to_vec()) };
+        let path = array.shard_path(&self.shard.coords);
+        let finding = Finding::of_shard(&array.path, path, what);
+        self.checked.found(self.early, Finding { within: Some(within), ..finding });
+    }
+
+    fn chunk(&mut self, span: Span<'_>, chunk: &Chunk) {
+        self.checked.step.counts.chunks += 1;
+        let found = chunk.nbytes();
+        if found == 0 && self.no_bytes != NoBytes::Legal {
+            if self.no_bytes == NoBytes::Defect {
+                self.found(span, What::NoBytes(range_of(&chunk.body).0.offset));
+            } else {
+                self.checked.tally.no_bytes_unknown += 1;
+            }
+            return;
+        }
+        if let Some(expected) = self.nbytes.filter(|expected| *expected != found) {
+            return self.found(span, What::Length { found, expected });
+        }
+        if !self.decodes {
+            return;
+        }
+        match self.read(span, chunk) {
+            Ok(()) => {
+                self.checked.step.counts.bytes += found;
+                if let Err(what) = self.decode(span.first) {
+                    self.found(span, what);
+                }
+            }
+            Err(error) => self.error(error, Some(span.first)),
+        }
+    }
+
+    fn decode(&mut self, coords: &[u64]) -> Result<(), What> {
+        let Some(pipeline) = self.pipeline else {
+            let encoded = std::mem::take(&mut self.encoded);
+            return match after::decode(&[BLOSC], encoded, MAX_ENCODED_BYTES) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(What::Unblosc(error)),
+            };
+        };
+        self.decoded.resize(pipeline.nbytes(), 0);
+        let decoded = pipeline.decode_at(coords, &self.encoded, &mut self.decoded);
+        decoded.map_err(What::Undecodable)
+    }
+
+    /// Reads a chunk's bytes, which verifies the checksum that follows it.
+    fn read(&mut self, span: Span<'_>, chunk: &Chunk) -> Result<(), StoreError> {
+        let array = &self.checks.array.source;
+        let shard = || array.shard_path(&self.shard.coords);
+        let (found, limit) = (chunk.nbytes(), MAX_ENCODED_BYTES);
+        if found > limit {
+            let damage = Arc::new(Damage::TooLong { found, limit });
+            return Err(StoreError::Damaged { shard: shard(), damage });
+        }
+        if let Body::InMemory { bytes, start, end } = &chunk.body {
+            self.encoded.clear();
+            self.encoded.extend_from_slice(bytes.get(*start..*end).unwrap_or_default());
+            return Ok(());
+        }
+        let reader = self.source.store.reader(array, span.first, chunk)?;
+        let reader = reader.ok_or_else(|| StoreError::Changing { shard: shard() })?;
+        self.encoded.resize(usize::try_from(found).unwrap_or(0), 0);
+        let read = reader.read(&mut self.encoded, 0);
+        let unchanged = reader.unchanged().map_err(io_error(&shard()))?;
+        if !unchanged {
+            return Err(StoreError::Changing { shard: shard() });
+        }
+        read.map_err(io_error(&shard())).map(|_| ())
+    }
+}
+
+fn no_bytes(array: &Array, pipeline: Option<&Pipeline>) -> NoBytes {
+    let has_header = || {
+        let codecs = array.twin.as_ref().and_then(|twin| twin.get("codecs"));
+        let codecs = parse_chain(codecs).unwrap_or_default();
+        codecs.iter().any(|codec| WITH_HEADER.contains(&codec.name.as_str()))
+    };
+    match pipeline {
+        _ if holds_blosc(array) => NoBytes::Defect,
+        Some(pipeline) if pipeline.nbytes() == 0 => NoBytes::Legal,
+        Some(_) => NoBytes::Defect,
+        None if has_header() => NoBytes::Defect,
+        None => NoBytes::Unknown,
+    }
+}

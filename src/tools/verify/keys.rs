@@ -1,0 +1,219 @@
+//! Everything in an array's directory that has to do with chunk keys: shards, and what is none.
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use crate::format::Coords;
+use crate::format::chunk_key::{Prefix, number};
+use crate::format::grid::ShardAxis;
+use crate::store::journal::{WORK_DIRECTORY, is_work_file};
+use crate::store::listing::is_flat;
+
+use crate::store::storage::{DirItem, FileKind};
+use crate::store::{Container, StoreError, SuperchunkForm};
+use crate::tools::parallel::Stopped;
+use crate::tools::source::{Array, Source};
+
+/// A name in an array's directory.
+pub enum Key<'a> {
+    /// Of a shard, at these coordinates.
+    Shard(&'a [u64]),
+    /// A chunk key outside the shard grid.
+    Stray(PathBuf),
+    /// A file of superchunks that the array's length leaves out.
+    Beyond(PathBuf),
+    /// Somebody's lock.
+    Lock(PathBuf),
+    /// A file of somebody who writes.
+    Temporary(PathBuf),
+    /// None, where only keys should be.
+    Other(PathBuf),
+    /// Something that cannot be listed.
+    Bad(StoreError),
+}
+
+/// What is called for each name.
+type Act<'a> = dyn FnMut(Key<'_>) -> Result<(), Stopped> + 'a;
+
+/// Calls `act` with every name in an array's directory that is a chunk key or looks like one.
+pub fn each_key(source: &Source, array: &Array, act: &mut Act<'_>) -> Result<(), Stopped> {
+    let walk = Walk { source, array };
+    match &array.source.container {
+        Container::Shards | Container::Chunks => {
+            walk.own_directory(act)?;
+            walk.work_directory(act)?;
+            if is_flat(&array.source) {
+                walk.shards(&[], act)
+            } else {
+                walk.below(&mut Vec::new(), act)
+            }
+        }
+        Container::Bloscpack(_) => walk.shards(&[], act),
+        Container::Superchunks { files, form, .. } => {
+            walk.superchunks(files, *form, act)?;
+            walk.shards(&[], act)
+        }
+    }
+}
+
+struct Walk<'a> {
+    source: &'a Source,
+    array: &'a Array,
+}
+
+impl Walk<'_> {
+    fn path(&self) -> &Path {
+        &self.array.source.path
+    }
+
+    fn grid(&self) -> &[ShardAxis] {
+        &self.array.source.layout.shard_grid
+    }
+
+    fn shards(&self, prefix: &[u64], act: &mut Act<'_>) -> Result<(), Stopped> {
+        let store = &self.source.store;
+        store.each_shard_below(&self.array.source, prefix, &mut |found| match found {
+            Ok(coords) => act(Key::Shard(coords)),
+            Err(error) => act(Key::Bad(error)),
+        })
+    }
+
+    /// Names of a directory. One that cannot be listed is an error to whoever looks for shards in it.
+    fn each_name(
+        &self,
+        directory: &Path,
+        act: &mut dyn FnMut(&DirItem<'_>) -> Result<(), Stopped>,
+    ) -> Result<(), Stopped> {
+        let mut done = Ok(());
+        let visit = &mut |item: DirItem<'_>| {
+            done = act(&item);
+            if done.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let _ = self.source.storage.list(directory, 0, visit);
+        done
+    }
+
+    /// The array's own directory: documents are in it, and all shards if their keys have no slashes.
+    fn own_directory(&self, act: &mut Act<'_>) -> Result<(), Stopped> {
+        let keys = self.array.source.layout.keys;
+        self.each_name(self.path(), &mut |item| {
+            let path = self.path().join(item.name);
+            let coords = item.name.to_str().filter(|_| is_flat(&self.array.source));
+            match coords.and_then(|name| keys.parse_flat(name, self.grid().len())) {
+                Some(coords) if self.is_inside(&coords) => Ok(()),
+                Some(_) => act(Key::Stray(path)),
+                None => other(item.name, path, false, act),
+            }
+        })
+    }
+
+    /// What interrupted commits have left.
+    fn work_directory(&self, act: &mut Act<'_>) -> Result<(), Stopped> {
+        let work = self.path().join(WORK_DIRECTORY);
+        self.each_name(&work, &mut |item| match is_work_file(item.name) {
+            true => Ok(()),
+            false => act(Key::Temporary(work.join(item.name))),
+        })
+    }
+
+    fn is_inside(&self, coords: &[u64]) -> bool {
+        coords.iter().zip(self.grid()).all(|(coord, axis)| *coord < axis.shards())
+    }
+
+    /// A directory of shards, or of such directories.
+    fn below(&self, prefix: &mut Coords, act: &mut Act<'_>) -> Result<(), Stopped> {
+        let (store, axis) = (&self.source.store, prefix.len());
+        let Some(grid) = self.grid().get(axis) else { return act(Key::Shard(prefix)) };
+        self.strays(prefix, act)?;
+        let mut from = 0;
+        loop {
+            let window = match store.shard_window(&self.array.source, prefix, from) {
+                Ok(window) => window,
+                Err(error) => return act(Key::Bad(error)),
+            };
+            for number in window.from(from) {
+                prefix.push(*number);
+                let done = self.below(prefix, act);
+                prefix.pop();
+                done?;
+            }
+            match window.numbers.last() {
+                Some(last) if !window.complete && last + 1 < grid.shards() => from = last + 1,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Names in a directory of shards that lead to none.
+    fn strays(&self, prefix: &[u64], act: &mut Act<'_>) -> Result<(), Stopped> {
+        let keys = self.array.source.layout.keys;
+        let axis = prefix.len();
+        // What else is in the array's own directory is its own affair.
+        let is_own = axis == 0 && keys.prefix != Prefix::Apart;
+        let directory = self.path().join(keys.key(prefix));
+        self.each_name(&directory, &mut |item| {
+            let path = directory.join(item.name);
+            match item.name.to_str().and_then(|name| keys.parse_part(axis, name)) {
+                Some(number) if number < self.grid()[axis].shards() => Ok(()),
+                Some(_) => self.stray(path, axis + 1, act),
+                None if is_own => Ok(()),
+                None => other(item.name, path, true, act),
+            }
+        })
+    }
+
+    /// A name, that many coordinates below the array's directory, that leads out of the grid.
+    fn stray(&self, path: PathBuf, axis: usize, act: &mut Act<'_>) -> Result<(), Stopped> {
+        let rank = self.grid().len();
+        let kind = self.source.storage.lstat(&path).map(|stat| stat.kind);
+        match (kind, axis < rank) {
+            (Ok(FileKind::Directory), true) => self.each_name(&path, &mut |item| {
+                let below = path.join(item.name);
+                let name = item.name.to_str();
+                match name.and_then(|name| self.array.source.layout.keys.parse_part(axis, name)) {
+                    Some(_) => self.stray(below, axis + 1, act),
+                    None => other(item.name, below, true, act),
+                }
+            }),
+            (_, true) => act(Key::Other(path)),
+            (_, false) => act(Key::Stray(path)),
+        }
+    }
+
+    fn superchunks(
+        &self,
+        files: &str,
+        form: SuperchunkForm,
+        act: &mut Act<'_>,
+    ) -> Result<(), Stopped> {
+        let directory = self.path().join(files);
+        let shards = self.grid().first().map_or(0, ShardAxis::shards);
+        self.each_name(&directory, &mut |item| {
+            let name = item.name.to_str().and_then(|name| name.strip_prefix("__"));
+            let text = name.and_then(|name| match form {
+                SuperchunkForm::Single => name.strip_suffix(".blp"),
+                SuperchunkForm::Many => name.strip_suffix("__.bin"),
+            });
+            let first = if form == SuperchunkForm::Many { 1 } else { 0 };
+            match text.and_then(number).and_then(|number| number.checked_sub(first)) {
+                Some(number) if number >= shards => act(Key::Beyond(directory.join(item.name))),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+/// A name that is no chunk key.
+fn other(name: &OsStr, path: PathBuf, among_keys: bool, act: &mut Act<'_>) -> Result<(), Stopped> {
+    let ends = |end: &str| name.as_encoded_bytes().ends_with(end.as_bytes());
+    if ends(".__lock") {
+        act(Key::Lock(path))
+    } else if ends(".partial") || ends(".tmp") {
+        act(Key::Temporary(path))
+    } else if among_keys {
+        act(Key::Other(path))
+    } else {
+        Ok(())
+    }
+}

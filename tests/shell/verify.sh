@@ -1,0 +1,163 @@
+#!/bin/bash
+# shardfs verify and info on real files: sound arrays of every layout, and what can stand in the place of
+# a shard. Defects within shards are tested beside the code.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+here=$repo/tests/shell
+mkdir "$TMP/elsewhere"
+
+# The chunks of arrays.py are any bytes: of items without a fixed size nothing is expected of them.
+sound_layout() {
+    local layout=$1 array="$TMP/arrays/$1" chunks
+    mkdir -p "$TMP/arrays"
+    python3 "$here/arrays.py" make "$array" "$layout"
+    sed -i 's/"data_type": "uint8"/"data_type": "string"/' "$array/zarr.json"
+    python3 "$here/arrays.py" extract "$array" "$TMP/files/$layout"
+    chunks=$(find "$TMP/files/$layout" -type f | wc -l)
+    "$SHARDFS" verify "$array" --json >"$TMP/found"
+    tail -n 1 "$TMP/found" | grep -q "\"chunks\":$chunks,.*\"defects\":0"
+    "$SHARDFS" verify "$array" --decode >"$TMP/found"
+    "$SHARDFS" info "$array" --json >"$TMP/info"
+    python3 -c 'import json, sys
+array, = json.load(open(sys.argv[1]))["arrays"]
+assert array["chunks"]["present"] == int(sys.argv[2]), array
+# Gaps are made between chunks; but those of a shard that is compressed as a whole are not seen.
+compressed = array["levels"][0]["codecs_after"] == ["gzip"]
+assert (array["bytes"]["dead"] > 0) != compressed, array
+total = sum(array["bytes"][part] for part in ("live", "overhead", "dead"))
+assert array["bytes"]["files"] == total, array' "$TMP/info" "$chunks"
+}
+
+fresh_sample() {
+    rm -rf "$TMP/sample.zarr"
+    "$SHARDFS" create --sample "$TMP/sample.zarr"
+}
+
+sound_sample() {
+    fresh_sample
+    find "$TMP/sample.zarr" -printf '%p %s %T@ %C@\n' | sort >"$TMP/before"
+    [[ $("$SHARDFS" verify "$TMP/sample.zarr" --decode) == \
+        '1 array, 4 shards, 192 chunks, 567.76 KiB looked at: 0 defects, 0 notes' ]]
+    # Nothing is written.
+    find "$TMP/sample.zarr" -printf '%p %s %T@ %C@\n' | sort | cmp - "$TMP/before"
+}
+
+# in_the_place WORDS COMMAND...: COMMAND puts something in the place of a shard.
+in_the_place() {
+    local words=$1
+    shift
+    fresh_sample
+    rm "$TMP/sample.zarr/waves/c/0/0/1"
+    "$@" "$TMP/sample.zarr/waves/c/0/0/1"
+    expect_exit 1 "$SHARDFS" verify "$TMP/sample.zarr" --decode >"$TMP/found"
+    grep -q "^shard waves/c/0/0/1: .*$words" "$TMP/found"
+    grep -q ' 1 defect, 0 notes$' "$TMP/found"
+    # The others were looked at.
+    grep -q '1 array, 4 shards, ' "$TMP/found"
+    expect_exit 1 "$SHARDFS" info "$TMP/sample.zarr" --map >"$TMP/info"
+    grep -q '×' "$TMP/info"
+}
+
+one_flipped_byte_in_a_chunk() {
+    fresh_sample
+    printf '\377' | dd of="$TMP/sample.zarr/waves/c/0/0/0" bs=1 seek=1000 conv=notrunc status=none
+    "$SHARDFS" verify "$TMP/sample.zarr" >"$TMP/found"
+    expect_exit 1 "$SHARDFS" verify "$TMP/sample.zarr" --decode >"$TMP/found"
+    grep -q '^shard waves/c/0/0/0, chunk at \[0, 0, 0\]: it cannot be decoded: ' "$TMP/found"
+    [[ $(wc -l <"$TMP/found") == 2 ]]
+}
+
+json_lines() {
+    "$SHARDFS" verify "$TMP/sample.zarr" --decode --json >"$TMP/found" || [[ $? == 1 ]]
+    python3 -c 'import json, sys
+finding, last = map(json.loads, open(sys.argv[1]))
+assert finding["severity"] == "defect" and finding["code"] == "undecodable", finding
+assert finding["shard"] == "waves/c/0/0/0" and finding["array"] == "waves", finding
+assert finding["position"] == finding["chunk"] == [0, 0, 0], finding
+assert last["summary"]["defects"] == 1, last' "$TMP/found"
+}
+
+a_reader_that_goes_away() {
+    local status
+    set +o pipefail
+    "$SHARDFS" verify "$TMP/sample.zarr" --decode 2>"$TMP/stderr" | true
+    status=("${PIPESTATUS[@]}")
+    set -o pipefail
+    [[ ${status[0]} == 0 || ${status[0]} == 1 ]]
+    [[ ! -s $TMP/stderr ]]
+}
+
+bloscpack() {
+    local file=$TMP/x.blp
+    # Five chunks of stored bytes, each followed by its crc32.
+    python3 - "$file" <<'PY'
+import struct
+import sys
+import zlib
+
+chunks = []
+for value in range(5):
+    chunk = bytes([2, 1, 2, 1]) + struct.pack("<III", 64, 64, 80) + bytes([value]) * 64
+    chunks.append(chunk + struct.pack("<I", zlib.crc32(chunk)))
+header = b"blpk" + bytes([3, 0, 2, 1]) + struct.pack("<iiqq", 64, 64, 5, 0)
+with open(sys.argv[1], "wb") as f:
+    f.write(header + b"".join(chunks))
+PY
+    "$SHARDFS" verify "$file" --decode | grep -q '5 chunks, .*: 0 defects, 0 notes'
+    printf '\377' | dd of="$file" bs=1 seek=150 conv=notrunc status=none
+    "$SHARDFS" verify "$file" >"$TMP/found"
+    expect_exit 1 "$SHARDFS" verify "$file" --decode >"$TMP/found"
+    grep -q '^shard x.blp, chunk at \[1\]: its checksum does not match' "$TMP/found"
+}
+
+maps() {
+    fresh_sample
+    # 7 x 8 chunks and 4 pictures; 32 of them are empty.
+    "$SHARDFS" info "$TMP/sample.zarr" --map >"$TMP/map"
+    [[ $(grep -o '█' "$TMP/map" | wc -l) == 193 ]] # and the legend
+    "$SHARDFS" info "$TMP/sample.zarr" --map=waves/c/0/1/1 >"$TMP/map"
+    [[ $(grep -cE '^[█·]{4}$' "$TMP/map") == 12 ]]
+    [[ $(<"$TMP/map") != *$'\x1b'* ]]
+    expect_exit 2 "$SHARDFS" info "$TMP/sample.zarr" --map=waves/c/9/9/9
+}
+
+pictures() {
+    "$SHARDFS" info "$TMP/sample.zarr" --svg "$TMP/map.svg"
+    python3 -c 'import sys, xml.etree.ElementTree as tree
+root = tree.parse(sys.argv[1]).getroot()
+space = "{http://www.w3.org/2000/svg}"
+cells = [cell for cell in root.iter(space + "rect") if cell.find(space + "title") is not None]
+assert len(cells) == 4 * 7 * 8, len(cells)
+full = [cell for cell in cells if cell.get("class") == "full"]
+assert len(full) == 192, len(full)' "$TMP/map.svg"
+    fails_with '--force replaces it' "$SHARDFS" info "$TMP/sample.zarr" --svg "$TMP/map.svg"
+    "$SHARDFS" info "$TMP/sample.zarr" --svg "$TMP/map.svg" --force
+}
+
+exit_codes() {
+    expect_exit 2 "$SHARDFS" verify "$TMP/none.zarr"
+    expect_exit 2 "$SHARDFS" verify "$TMP/elsewhere"
+    expect_exit 2 "$SHARDFS" verify --nonsense
+    expect_exit 2 "$SHARDFS" info "$TMP/none.zarr"
+    expect_exit 0 "$SHARDFS" verify --help
+}
+
+while read -r layout; do
+    check "$layout: nothing is wrong with it" sound_layout "$layout"
+done < <(python3 "$here/arrays.py" layouts)
+check 'nothing is wrong with the sample, and nothing is written' sound_sample
+check 'an empty file' in_the_place 'it is empty' touch
+check 'a directory' in_the_place 'it is a directory' mkdir
+check 'a named pipe' in_the_place 'it is a named pipe' mkfifo
+check 'a link out of the source' in_the_place 'cannot be reached' ln -s "$TMP/elsewhere"
+check 'a link that leads nowhere' in_the_place 'cannot be reached' ln -s nowhere
+check 'a link to itself' in_the_place 'cannot be reached' ln -s 1
+check 'one flipped byte in a chunk' one_flipped_byte_in_a_chunk
+check 'JSON, one object on each line' json_lines
+check 'a reader that goes away' a_reader_that_goes_away
+check 'a Bloscpack file and its checksums' bloscpack
+check 'maps' maps
+check 'maps as pictures' pictures
+check 'exit codes' exit_codes
