@@ -44,7 +44,8 @@ Examples:
 Called as mount.shardfs it works from /etc/fstab:
   /data/volume.zarr  /mnt/volume  shardfs  ro,allow_other  0  0";
 
-/// Mount a sharded Zarr v3 array so that every inner chunk is its own file.
+/// Mount a sharded Zarr v3 array so that every inner chunk is its own file; look into shards, check them,
+/// make others of them
 #[derive(Debug, Parser)]
 #[command(name = "shardfs", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
@@ -59,16 +60,16 @@ enum Command {
     Umount(umount::Args),
     Sync(sync::Args),
     Recover(recover::Args),
+    Info(info::Args),
+    Ls(ls::Args),
+    Verify(verify::Args),
     Create(Box<create::Args>),
     Resize(resize::Args),
     Delete(delete::Args),
     Pack(pack::Args),
-    Repack(repack::Args),
     Unpack(unpack::Args),
+    Repack(repack::Args),
     Refs(refs::Args),
-    Info(info::Args),
-    Ls(ls::Args),
-    Verify(verify::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
