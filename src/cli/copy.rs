@@ -1,16 +1,18 @@
 //! What `shardfs unpack`, `pack` and `repack` to another place have in common.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
 use super::progress::{Progress, Unit};
+use super::sync::{not_written, sync};
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
 use crate::fs::shown;
+use crate::mount::{Use, uses_of};
 use crate::tools::copy::{Copied, Plan, Shape};
 use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
@@ -68,6 +70,7 @@ pub(super) struct Job<'a> {
 
 /// Makes a copy, or goes on with one.
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
+    commit_mounts(job.source)?;
     let config = OpenConfig { level: job.level, pad_edge: true, ..OpenConfig::default() };
     let source = Source::open(job.source, config)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };
@@ -106,6 +109,21 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
             job.dest.display()
         ))),
     }
+}
+
+/// What waits in mounts of a source is committed first. One whose process is dead has nothing.
+fn commit_mounts(source: &Path) -> Result<(), Failure> {
+    // One that is not there is told of when it is opened.
+    let Ok(whole) = source.canonicalize() else { return Ok(()) };
+    for used in uses_of(&whole) {
+        if let Use::Shown(mountpoint) = used
+            && let Err(error) = sync(&mountpoint)
+            && error.raw_os_error() != Some(libc::ENOTCONN)
+        {
+            return Err(not_written(&mountpoint, &error));
+        }
+    }
+    Ok(())
 }
 
 fn copy_all(

@@ -106,18 +106,46 @@ has_reasons() {
     [[ ! -e x.zarr ]]
 }
 check "what cannot be done is said, and nothing is made" has_reasons
-is_interrupted_commit() {
-    python3 "$repo/tests/shell/shards.py" array pending.zarr 7
-    mkdir -p pending.zarr/.shardfs
-    mount_view pending.zarr --rw --commit-interval 3600
+waits_for_mounts() {
+    python3 "$repo/tests/shell/shards.py" array waiting.zarr 7
+    mount_view waiting.zarr --rw --commit-interval 3600
     printf 'new' >"$MP/c/0"
-    expect_exit 0 "$sf" unpack pending.zarr before.zarr
-    unmount_view
-    [[ $(stat -c %s before.zarr/c/0) == 4096 ]]
-    "$sf" unpack pending.zarr after.zarr
+    "$sf" unpack waiting.zarr after.zarr
     [[ $(<after.zarr/c/0) == new ]]
+    unmount_view
 }
-check "a mount's uncommitted chunks are not there yet" is_interrupted_commit
+check "what waits in a mount of the source is committed first" waits_for_mounts
+
+# Two shards whose chunks differ take each other's place all the time.
+is_being_written() {
+    python3 "$repo/tests/shell/shards.py" array live.zarr 7 --shards 1 --chunks 500
+    python3 "$repo/tests/shell/shards.py" shard other.shard 9 --chunks 500 --gap 700
+    cp live.zarr/c/0 this.shard
+    (while [[ ! -e stop ]]; do
+        # In place: what is being read changes under the reader.
+        cat other.shard >live.zarr/c/0
+        cat this.shard >live.zarr/c/0
+    done) &
+    local writer=$! refused=0 i rc
+    for ((i = 0; i < 15; i++)); do
+        rc=0
+        "$sf" unpack --force live.zarr live-chunks.zarr >out 2>&1 || rc=$?
+        if [[ $rc == 0 ]]; then
+            [[ $(cat live-chunks.zarr/c/* | tr -d '\007\011' | wc -c) == 0 ]]
+        else
+            # The shard is found torn, cut off, or changed; and nothing is taken for an array.
+            grep -Eq 'changed while it was being read|shard c/0|c/0: ' out || { cat out; break; }
+            [[ ! -e live-chunks.zarr/zarr.json ]] || { cat out; break; }
+            refused=$((refused + 1))
+        fi
+    done
+    touch stop
+    wait "$writer"
+    ((i == 15 && refused > 0)) || { echo "$i rounds, $refused refused"; return 1; }
+    "$sf" unpack --force live.zarr live-chunks.zarr
+    [[ $(cat live-chunks.zarr/c/* | tr -d '\007' | wc -c) == 0 ]]
+}
+check "a source that others are writing is told, and never taken for complete" is_being_written
 
 # --- damage ------------------------------------------------------------------------------------------
 
