@@ -138,7 +138,7 @@ prepared() {
 
 # --- do it -------------------------------------------------------------------------------------------------
 
-# Stores that a mount shows, and how many levels of sharding their arrays have.
+# Stores of formats that are read, and how many levels of sharding their arrays have.
 python3 - "$corpus" "$only" >"$TMP/stores" <<'PY'
 import glob
 import json
@@ -150,7 +150,7 @@ stores = {}
 for path in sorted(glob.glob(os.path.join(corpus, "manifests", "*", "*.json"))):
     with open(path) as f:
         manifest = json.load(f)
-    if manifest["kind"].startswith(("zarr3", "draft2022", "bloscpack", "bcolz")) and only in manifest["case"]:
+    if manifest["kind"].startswith(("zarr2", "zarr3", "draft2022", "bloscpack", "bcolz")) and only in manifest["case"]:
         store = os.path.join(corpus, manifest["store"])
         stores[store] = max(stores.get(store, 1), max(level["level"] for level in manifest["levels"]))
 for store, levels in stores.items():
