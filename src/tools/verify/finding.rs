@@ -67,7 +67,7 @@ pub enum What {
     #[error("{0}")]
     Entry(EntryError),
     /// A chunk of no bytes.
-    #[error("its entry (offset {0}, nbytes 0) is of no bytes, its codecs never write none")]
+    #[error("its entry (offset {0}, nbytes 0) is of no bytes, which its codecs never write")]
     NoBytes(u64),
     /// A chunk has another length than its codecs write.
     #[error("it has {found} bytes, its codecs always write {expected}")]
@@ -166,7 +166,7 @@ pub enum What {
 fn many(count: u64, one: &str) -> String {
     match (count, one.strip_suffix('y')) {
         (1, _) => format!("1 {one}"),
-        (_, Some(stem)) => format!("{count} {stem}ies"),
+        (_, Some(stem)) if !stem.ends_with('a') => format!("{count} {stem}ies"),
         _ => format!("{count} {one}s"),
     }
 }

@@ -106,8 +106,8 @@ fn entries_that_are_bad() {
     );
     assert_shard(
         &shard(b"ab", &[(0, 0), (0, 2)]),
-        &["shard c/0, chunk at [0]: its entry (offset 0, nbytes 0) is of no bytes, its codecs \
-           never write none"],
+        &["shard c/0, chunk at [0]: its entry (offset 0, nbytes 0) is of no bytes, which its \
+           codecs never write"],
     );
     assert_shard(
         &shard(b"abc", &[(0, 3), NONE]),
