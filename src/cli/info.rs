@@ -91,7 +91,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         let map = maps.first().filter(|_| args.map.is_some());
         let text = text::about(&about, map, text::has_colours(output.is_terminal()));
-        let put = output.put(text.as_bytes());
+        let gap = if std::mem::replace(&mut told.any, true) { "\n" } else { "" };
+        let put = output.put(gap.as_bytes()).and_then(|()| output.put(text.as_bytes()));
         if put.is_err() {
             return unless_closed(put);
         }
@@ -102,6 +103,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// What was told so far.
 #[derive(Default)]
 struct Told {
+    any: bool,
     arrays: Vec<Value>,
     is_damaged: bool,
 }

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use indicatif::HumanCount;
 use tempfile::NamedTempFile;
 
 use super::exit::Failure;
@@ -175,8 +176,10 @@ fn say(args: &Args, summary: Summary) {
     // Whoever does not want to know has closed it.
     let _ = writeln!(
         io::stdout(),
-        "{}: references to {chunks} chunks of {arrays} arrays",
-        args.output.display()
+        "{}: references to {} chunks in {arrays} array{}",
+        args.output.display(),
+        HumanCount(chunks),
+        if arrays == 1 { "" } else { "s" },
     );
 }
 

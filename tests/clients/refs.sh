@@ -53,7 +53,7 @@ value() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1])).get(s
 
 is_written_to_stdout_and_to_files() {
     refs "$sample" >"$TMP/a.json"
-    refs "$sample" -o "$TMP/b.json" | grep 'references to .* chunks of 1 arrays'
+    refs "$sample" -o "$TMP/b.json" | grep 'references to .* chunks in 1 array'
     cmp "$TMP/a.json" "$TMP/b.json"
     expect_exit 2 refs "$sample" -o "$TMP/b.json" | grep 'it exists; --force replaces it'
     refs "$sample" --prefix p/ -o "$TMP/b.json" --force

@@ -115,10 +115,8 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
     }
     contents.errors.iter().for_each(|error| put("error", error.clone()));
     if let Some(map) = map {
-        text.push('\n');
         put_map(&mut text, map, colours);
     }
-    text.push('\n');
     text
 }
 
@@ -167,10 +165,15 @@ fn put_map(text: &mut String, map: &Map, colours: bool) {
     let [columns, rows, pictures] = map.cells();
     let mut used = Vec::new();
     for picture in 0..pictures {
+        text.push('\n');
         if let Some(caption) = caption(map, picture) {
             let _ = writeln!(text, "{caption}");
         }
         for row in 0..rows {
+            let is_beyond = |column| map.cell([column, row, picture]).shade() == Shade::Beyond;
+            if (0..columns).all(is_beyond) {
+                continue;
+            }
             for column in 0..columns {
                 let shade = map.cell([column, row, picture]).shade();
                 if !used.contains(&shade) {
@@ -184,7 +187,7 @@ fn put_map(text: &mut String, map: &Map, colours: bool) {
         }
     }
     used.sort_unstable();
-    let _ = writeln!(text, "{}:", scale(map));
+    let _ = writeln!(text, "\n{}:", scale(map));
     for shade in used.into_iter().filter(|shade| *shade != Shade::Beyond) {
         text.push_str("  ");
         put_shade(text, shade, colours);
