@@ -17,6 +17,7 @@ use crate::tools::copy::{Copied, Plan, Shape};
 use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
 use crate::tools::source::{OpenConfig, Source};
+use crate::tools::words::many;
 
 /// Options that all of them have.
 #[derive(Debug, clap::Args)]
@@ -158,22 +159,22 @@ impl Report<'_> {
         for copied in self.copied {
             let Copied { path, digest, written, kept, .. } = copied;
             let files = match kept {
-                0 => format!("{} files", HumanCount(*written)),
+                0 => many(*written, "file"),
                 _ => format!(
-                    "{} files, {} of them there before",
-                    HumanCount(written + kept),
+                    "{}, {} of them there before",
+                    many(written + kept, "file"),
                     HumanCount(*kept)
                 ),
             };
-            let (chunks, nbytes) = (HumanCount(digest.chunks), HumanBytes(digest.nbytes));
-            super::say(&format!("{}: {chunks} chunks, {nbytes}, in {files}", shown(path)));
+            let (chunks, nbytes) = (many(digest.chunks, "chunk"), HumanBytes(digest.nbytes));
+            super::say(&format!("{}: {chunks}, {nbytes}, in {files}", shown(path)));
             super::say(&format!("  digest {digest}, read back and equal"));
         }
         for path in &self.plan.other_rank {
             super::say(&format!("{}: as it was, it has other dimensions", shown(path)));
         }
         if self.others > 0 {
-            super::say(&format!("{} other files", HumanCount(self.others)));
+            super::say(&many(self.others, "other file"));
         }
     }
 

@@ -40,15 +40,6 @@ impl Output {
     }
 }
 
-/// So many things, in words.
-pub(super) fn many(count: u64, one: &str) -> String {
-    match (count, one.strip_suffix('y')) {
-        (1, _) => format!("1 {one}"),
-        (_, Some(stem)) => format!("{} {stem}ies", indicatif::HumanCount(count)),
-        _ => format!("{} {one}s", indicatif::HumanCount(count)),
-    }
-}
-
 /// What an error of standard output means: a reader that went away has seen enough.
 pub(super) fn unless_closed(done: io::Result<()>) -> Result<(), Failure> {
     match done {

@@ -5,7 +5,6 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use indicatif::HumanCount;
 use tempfile::NamedTempFile;
 
 use super::exit::Failure;
@@ -13,6 +12,7 @@ use super::progress::{Progress, Unit};
 use super::size;
 use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
 use crate::tools::source::{OpenConfig, Source};
+use crate::tools::words::many;
 
 /// Where to write: to stdout.
 const STDOUT: &str = "-";
@@ -176,10 +176,10 @@ fn say(args: &Args, summary: Summary) {
     // Whoever does not want to know has closed it.
     let _ = writeln!(
         io::stdout(),
-        "{}: references to {} chunks in {arrays} array{}",
+        "{}: references to {} in {}",
         args.output.display(),
-        HumanCount(chunks),
-        if arrays == 1 { "" } else { "s" },
+        many(chunks, "chunk"),
+        many(arrays, "array"),
     );
 }
 

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
-use super::output::{Output, many, unless_closed};
+use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::tools::source::{OpenConfig, Source};
 use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, verify};
+use crate::tools::words::many;
 
 const AFTER_HELP: &str = "\
 Every defect is one line, with the shard and the position of the chunk in it. What is legal but worth

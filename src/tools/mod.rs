@@ -28,3 +28,4 @@ pub mod svg;
 mod testing;
 pub mod transfer;
 pub mod verify;
+pub mod words;

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use indicatif::{HumanBytes, HumanCount};
 
-use crate::cli::output::many;
 use crate::fs::shown;
 use crate::tools::info::{ArrayInfo, Contents, Kind};
 use crate::tools::map::{Map, MapSize, Shade};
 use crate::tools::svg::{caption, scale};
+use crate::tools::words::many;
 
 /// Cells of a map where the width of the terminal is not known.
 const USUAL_COLUMNS: u64 = 80;

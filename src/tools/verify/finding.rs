@@ -12,6 +12,7 @@ use crate::format::pipeline;
 use crate::fs::shown;
 use crate::store::scan::OtherReading;
 use crate::store::{Damage, StoreError};
+use crate::tools::words::many;
 
 /// Something that was found.
 #[derive(Debug)]
@@ -160,15 +161,6 @@ pub enum What {
     #[error("{} of no bytes; whether their codecs may write none is not known here",
         many(*.0, "chunk"))]
     NoBytesUnknown(u64),
-}
-
-/// So many of something.
-fn many(count: u64, one: &str) -> String {
-    match (count, one.strip_suffix('y')) {
-        (1, _) => format!("1 {one}"),
-        (_, Some(stem)) if !stem.ends_with('a') => format!("{count} {stem}ies"),
-        _ => format!("{count} {one}s"),
-    }
 }
 
 /// What a shard that cannot be read looks like.
