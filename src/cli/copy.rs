@@ -22,7 +22,7 @@ use crate::tools::words::many;
 /// Options that all of them have.
 #[derive(Debug, clap::Args)]
 pub(super) struct CopyArgs {
-    /// Replace DEST if it is a Zarr array or group, or the unfinished result of such a command
+    /// Replace DEST if it is a Zarr array or group, or begin an unfinished one anew
     #[arg(long, short = 'f')]
     force: bool,
     /// Leave out what cannot be read; without it nothing is finished that lacks a chunk

@@ -86,7 +86,8 @@ pub enum DestinationError {
 
 impl Destination {
     /// Begins a directory, or goes on with one that the same `job` has begun. One that exists is
-    /// replaced only with `force`, and only if it is a Zarr array or group, or an unfinished one.
+    /// replaced only with `force`, and only if it is a Zarr array or group, or an unfinished one; then
+    /// nothing is gone on with.
     pub fn open(
         path: &Path,
         source: &Path,
@@ -104,7 +105,8 @@ impl Destination {
             Err(error) => return Err(failed(error)),
         };
         // Nothing is written before the note is safe: one that is empty stands for nothing.
-        let is_resumed = found.as_ref().is_some_and(|found| found.is_empty() || *found == text);
+        let is_same = |found: &Vec<u8>| found.is_empty() || *found == text;
+        let is_resumed = !force && found.as_ref().is_some_and(is_same);
         if !is_resumed {
             make_room(path, found, force)?;
             fs::create_dir_all(path.join(WORK_DIRECTORY)).map_err(failed)?;

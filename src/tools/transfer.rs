@@ -42,7 +42,7 @@ pub enum TransferError {
     )]
     Changing(PathBuf),
     /// The copy cannot be written.
-    #[error("{0}; run the command again to go on from here")]
+    #[error("{0}; the same command, without --force, goes on from here")]
     Destination(#[from] DestinationError),
     /// A shard cannot be made.
     #[error("{}: {error}", .path.display())]

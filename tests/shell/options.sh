@@ -32,9 +32,9 @@ not_mounting() {
 check "--help" expect_exit 0 "$SHARDFS" --help
 check "mount --help" expect_exit 0 "$SHARDFS" mount --help
 check "--version" expect_exit 0 "$SHARDFS" --version
-check "no arguments" expect_exit 1 "$SHARDFS"
+check "no arguments" expect_exit 2 "$SHARDFS"
 check "mount without arguments" expect_exit 1 "$SHARDFS" mount
-check "an unknown command" refused 1 frobnicate frobnicate
+check "an unknown command" expect_exit 2 "$SHARDFS" frobnicate
 check "an unknown flag" not_mounting 1 --frobnicate mount --frobnicate "$TMP/a.zarr" @MP@
 check "an unknown option" not_mounting 1 frobnicate mount -o frobnicate "$TMP/a.zarr" @MP@
 check "an unknown option among good ones" not_mounting 1 frobnicate mount -o immutable,frobnicate=1,ro "$TMP/a.zarr" @MP@

@@ -79,6 +79,14 @@ is_replaced() {
     same_files chunks.zarr again.zarr
 }
 check "--force replaces an array" is_replaced
+is_begun_anew() {
+    mkdir -p begun.zarr/.shardfs begun.zarr/waves/c
+    echo '{"command": "unpack", "source": "/elsewhere"}' >begun.zarr/.shardfs/job.json
+    expect_exit 2 "$sf" unpack sample.zarr begun.zarr | grep -q 'unfinished result of another command, .shardfs unpack /elsewhere.;'
+    "$sf" unpack --force sample.zarr begun.zarr
+    same_files begun.zarr again.zarr
+}
+check "what another command has begun is left alone, or begun anew" is_begun_anew
 is_not_replaced() {
     mkdir mine
     echo precious >mine/data
@@ -238,7 +246,7 @@ is_full() {
     trap 'umount "$small"' RETURN
     expect_exit 2 "$sf" unpack sample.zarr "$small/out.zarr" | tee out
     grep -q 'No space left on device' out
-    grep -q 'run the command again to go on from here' out
+    grep -q 'the same command, without --force, goes on from here' out
     [[ ! -e $small/out.zarr/zarr.json ]]
     mount -o remount,size=4m "$small"
     "$sf" unpack sample.zarr "$small/out.zarr" | grep -q 'of them there before'
