@@ -61,6 +61,19 @@ check() {
     rm -f "$out" "$out.name"
 }
 
+# judge LABEL COMMAND...: its lines are results: "ok ...", "skipped: ...", or a failure.  LABEL stands in front.
+judge() {
+    local label=$1 verdict words
+    shift
+    while read -r verdict words; do
+        case $verdict in
+        ok) pass "$label$words" ;;
+        skipped:) skip "$label$words" ;;
+        *) fail "$label$words" ;;
+        esac
+    done < <("$@" 2>"$TMP/judge.err" || echo "FAIL ended with $?: ${*:1:3}: $(tail -n 3 "$TMP/judge.err" | tr '\n' ' ')")
+}
+
 # expect_exit CODE COMMAND...: COMMAND ends with exactly this code.  Its output goes to stdout.
 expect_exit() {
     local want=$1 rc=0

@@ -16,6 +16,7 @@ use crate::mount::{Use, uses_of};
 use crate::tools::copy::{Copied, Plan, Shape};
 use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
+use crate::tools::shard_file::Packing;
 use crate::tools::source::{OpenConfig, Source};
 use crate::tools::words::many;
 
@@ -50,6 +51,23 @@ impl CopyArgs {
     /// Whether the result is printed as JSON.
     pub(super) fn is_json(&self) -> bool {
         self.json
+    }
+}
+
+/// How chunks are to stand in a shard.
+#[derive(Debug, clap::Args)]
+pub(super) struct PackingArgs {
+    /// Order of the chunks in a shard: c, f or morton
+    #[arg(long, value_parser = order, default_value = "c")]
+    order: ChunkOrder,
+    /// Equal chunks of a shard share their bytes
+    #[arg(long)]
+    dedup: bool,
+}
+
+impl From<&PackingArgs> for Packing {
+    fn from(args: &PackingArgs) -> Self {
+        Self { order: args.order, dedup: args.dedup }
     }
 }
 
@@ -211,7 +229,7 @@ impl Report<'_> {
 }
 
 /// Reads an order of chunks by its name.
-pub(super) fn order(text: &str) -> Result<ChunkOrder, String> {
+fn order(text: &str) -> Result<ChunkOrder, String> {
     let found = ChunkOrder::NAMES.iter().find(|(name, _)| *name == text);
     let names = || ChunkOrder::NAMES.map(|(name, _)| name).join(", ");
     found.map(|(_, order)| *order).ok_or_else(|| format!("it is none of {}", names()))

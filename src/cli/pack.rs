@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::copy::{CopyArgs, Job, Shard, location, order, run as copy, shape};
+use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shape};
 use super::exit::Failure;
 use crate::format::index::IndexLocation;
-use crate::format::order::ChunkOrder;
 use crate::tools::copy::{Shape, Shards};
 use crate::tools::shard_file::Packing;
 
@@ -38,18 +37,14 @@ pub(super) struct Args {
     /// Where a shard's index is: start or end
     #[arg(long, value_name = "WHERE", value_parser = location, default_value = "end")]
     index: IndexLocation,
-    /// Order of the chunks in a shard: c, f or morton
-    #[arg(long, value_parser = order, default_value = "c")]
-    order: ChunkOrder,
-    /// Equal chunks of a shard share their bytes
-    #[arg(long)]
-    dedup: bool,
+    #[command(flatten)]
+    packing: PackingArgs,
     #[command(flatten)]
     copy: CopyArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let packing = Packing { order: args.order, dedup: args.dedup };
+    let packing = Packing::from(&args.packing);
     let shards = Shards {
         shape: Some(args.shard.0.clone()),
         index_location: Some(args.index),

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::json;
 
-use super::copy::{CopyArgs, Job, Shard, location, order, run as copy, shape};
+use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shape};
 use super::exit::Failure;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
-use crate::format::order::ChunkOrder;
 use crate::fs::shown;
 use crate::store::Container;
 use crate::tools::copy::{Shape, Shards};
@@ -47,18 +46,14 @@ pub(super) struct Args {
     /// Where a shard's index is: start or end
     #[arg(long, value_name = "WHERE", value_parser = location, requires = "dest")]
     index: Option<IndexLocation>,
-    /// Order of the chunks in a shard: c, f or morton
-    #[arg(long, value_parser = order, default_value = "c")]
-    order: ChunkOrder,
-    /// Equal chunks of a shard share their bytes
-    #[arg(long)]
-    dedup: bool,
+    #[command(flatten)]
+    packing: PackingArgs,
     #[command(flatten)]
     copy: CopyArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let packing = Packing { order: args.order, dedup: args.dedup };
+    let packing = Packing::from(&args.packing);
     let Some(dest) = &args.dest else { return in_place(args, packing) };
     let shape = args.shard.as_ref().map(|shard| shard.0.clone());
     let shards = Shards { shape, index_location: args.index, packing, anew: false };

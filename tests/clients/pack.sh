@@ -20,23 +20,11 @@ export PYTHONDONTWRITEBYTECODE=1
 out=$TMP/out
 mkdir "$out"
 
-# judge COMMAND...: its lines are results
-judge() {
-    local verdict words
-    while read -r verdict words; do
-        case $verdict in
-        ok) pass "$words" ;;
-        skipped:) skip "$words" ;;
-        *) fail "$words" ;;
-        esac
-    done < <("$@" || echo "FAIL ended with $?: ${*:1:2}")
-}
-
-judge python3 "$here/pack_check.py" make "$corpus" "$out" "$SHARDFS"
+judge '' python3 "$here/pack_check.py" make "$corpus" "$out" "$SHARDFS"
 pids=()
 for library in zarr-python tensorstore; do
     "$python" "$here/read_array.py" "$library" "$out/jobs" >"$out/$library.out" 2>"$out/$library.err" &
     pids+=($!)
 done
 wait "${pids[@]}"
-judge python3 "$here/pack_check.py" compare "$corpus" "$out"
+judge '' python3 "$here/pack_check.py" compare "$corpus" "$out"

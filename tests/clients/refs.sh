@@ -16,24 +16,12 @@ venvs=${SHARDFS_VENVS:-$repo/target/venvs}
 three() { "$venvs/refs/bin/python" "$here/refs_check.py" "$@"; }
 two() { "$venvs/refs2/bin/python" "$here/refs_check.py" "$@"; }
 
-# judge COMMAND...: its lines are results
-judge() {
-    local verdict words
-    while read -r verdict words; do
-        case $verdict in
-        ok) pass "$words" ;;
-        skipped:) skip "$words" ;;
-        *) fail "$words" ;;
-        esac
-    done < <("$@" 2>"$TMP/err" || echo "FAIL ended with $?: ${*:1:2}: $(tail -n 3 "$TMP/err" | tr '\n' ' ')")
-}
-
 # --- every array of the corpus ------------------------------------------------------------------------
 
 if corpus=$(corpus_dir); then
     mkdir "$TMP/out"
-    judge three corpus "$SHARDFS" "$corpus" "$TMP/out"
-    judge two zarr2 "$TMP/out"
+    judge '' three corpus "$SHARDFS" "$corpus" "$TMP/out"
+    judge '' two zarr2 "$TMP/out"
 else
     skip "no corpus: set SHARDFS_CORPUS"
 fi
@@ -41,7 +29,7 @@ fi
 # --- arrays of Zarr v2 --------------------------------------------------------------------------------
 
 two make2 "$TMP/two"
-judge three read2 "$SHARDFS" "$TMP/two"
+judge '' three read2 "$SHARDFS" "$TMP/two"
 
 # --- what the output is like --------------------------------------------------------------------------
 
@@ -119,7 +107,7 @@ damage_is_no_fill_value() {
     python3 -m json.tool "$TMP/bad.json" | grep -c '"c/[4-7]/0": ""' | grep -qx 4
 }
 check "what cannot be read is told, and an empty file if the rest is written" damage_is_no_fill_value
-judge three damaged "$TMP/bad.json"
+judge '' three damaged "$TMP/bad.json"
 
 nodes_are_left_out() {
     mkdir -p "$TMP/nodes/bad"

@@ -71,18 +71,7 @@ for library in zarr-python tensorstore zarrs zarrita.js; do
 done
 wait "${pids[@]}"
 
-# judge COMMAND...: its lines are results
-judge() {
-    local verdict words
-    while read -r verdict words; do
-        case $verdict in
-        ok) pass "$words" ;;
-        skipped:) skip "$words" ;;
-        *) fail "$words" ;;
-        esac
-    done < <("$@" || echo "FAIL ended with $?: ${*:1:2}")
-}
-judge python3 "$here/cases.py" compare "$corpus" "$out"
+judge '' python3 "$here/cases.py" compare "$corpus" "$out"
 
 # --- and the daemons survived ------------------------------------------------------------------------
 
@@ -95,7 +84,7 @@ done <"$TMP/views"
 mkdir "$TMP/copies"
 "$python" "$here/write_array.py" prepare "$corpus" "$TMP/copies"
 mount_view "$TMP/copies" --rw --log-file "$TMP/log"
-judge "$python" "$here/write_array.py" write "$corpus" "$TMP/copies" "$MP"
+judge '' "$python" "$here/write_array.py" write "$corpus" "$TMP/copies" "$MP"
 check "unmount after writing" unmount_view
 # Shards and metadata: no journals, lock files, temporary files.
 check "nothing else is left in the sources" python3 "$repo/tests/shell/arrays.py" check --outside "$TMP/copies"
@@ -108,7 +97,7 @@ together() { "$python" "$here/together.py" "$@" 2>&1 | awk '/^(ok|FAIL)/ { print
 mount_view "$TMP/shared" --rw --commit-interval 0.2 --log-file "$TMP/log.1"
 first=$MP
 mount_view "$TMP/shared" --rw --log-file "$TMP/log.2"
-judge together write "${SHARDFS_TOGETHER_SECONDS:-60}" "$TMP/shared" "$first" "$MP"
+judge '' together write "${SHARDFS_TOGETHER_SECONDS:-60}" "$TMP/shared" "$first" "$MP"
 check "unmount after writing at once" unmount_view
 check "unmount the other after writing at once" unmount_view "$first"
 check "no errors were logged" bash -c '! grep -h error "$@"' _ "$TMP/log.1" "$TMP/log.2"

@@ -23,19 +23,6 @@ checker() { "$venvs/clients/bin/python" "$here/views_check.py" "$@"; }
 writer() { "$venvs/clients/bin/python" "$here/views_write.py" "$@"; }
 reader() { "$venvs/views/bin/python" "$here/zarr2_read.py" "$@"; }
 
-# judge LABEL COMMAND...: its lines are results
-judge() {
-    local label=$1 verdict words
-    shift
-    while read -r verdict words; do
-        case $verdict in
-        ok) pass "$label$words" ;;
-        skipped:) skip "$label$words" ;;
-        *) fail "$label$words" ;;
-        esac
-    done < <("$@" 2>"$TMP/err" || echo "FAIL ended with $?: ${*:1:3}: $(tail -n 3 "$TMP/err" | tr '\n' ' ')")
-}
-
 # mounted NAME SOURCE [OPTION...]: mount_view, or a failed result
 mounted() {
     local name=$1
