@@ -1,4 +1,4 @@
-"""The arrays that are measured: name -> shape, inner chunk shape, shard shape (all uint8)."""
+"""The arrays that are measured, all uint8."""
 
 from dataclasses import dataclass
 from math import prod
@@ -28,6 +28,7 @@ class DataSet:
         return [f"c/{i}/{j}/{k}" for i in range(ni) for j in range(nj) for k in range(nk)]
 
 
+# Shape, inner chunk shape, shard shape.
 # 64 shards each (8 with --quick): 512 chunks of 32 KiB a shard, or 16 chunks of 1 MiB.
 DATA_SETS = {
     "32k": DataSet((1024,) * 3, (32, 32, 32), (256,) * 3),
@@ -35,3 +36,6 @@ DATA_SETS = {
     "32k-quick": DataSet((512,) * 3, (32, 32, 32), (256,) * 3),
     "1m-quick": DataSet((512,) * 3, (128, 128, 64), (256,) * 3),
 }
+
+# For what only looks at indexes: shards, chunks in each of them, bytes in each of these.
+LISTED = {"listed": (10, 1_030_301, 8), "listed-quick": (1, 1_030_301, 8)}

@@ -4,19 +4,19 @@ arrays into memory, and add it to the JSON; started by scripts/bench."""
 
 import argparse
 import itertools
-import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import version
+from functools import partial
 from math import prod
 from pathlib import Path
 
 import machine
-from variants import BenchError, Tools, mounted
+import part
+from part import in_turn, warm
+from variants import BenchError, mounted
 
 THREADS = 2
 CHUNK, SHARD = (32, 128, 128), (128, 512, 512)
@@ -84,9 +84,9 @@ class Setting:
         # Each reader has a part of the array of its own.
         self.lists = []
         for number in range(THREADS):
-            part = keys[number * len(keys) // THREADS:(number + 1) * len(keys) // THREADS]
+            own = keys[number * len(keys) // THREADS:(number + 1) * len(keys) // THREADS]
             self.lists.append(args.run_dir / f"list{number}")
-            self.lists[-1].write_text("".join(f"{key}\n" for key in part))
+            self.lists[-1].write_text("".join(f"{key}\n" for key in own))
         self.all = args.run_dir / "list"
         self.all.write_text("".join(f"{key}\n" for key in keys))
 
@@ -118,13 +118,9 @@ class Setting:
 def decoding(setting: Setting, codec: str) -> dict:
     source = setting.args.data_dir / f"decode-{codec}{'-quick' if setting.args.quick else ''}"
     seconds: dict[str, list[float]] = {how: [] for how in [*LIBRARIES, *MOUNTED]}
-    for shard in source.rglob("*"):
-        if shard.is_file():
-            shard.read_bytes()
-    for number in range(setting.args.rounds):
-        for how in seconds if number % 2 == 0 else reversed(seconds):
-            say(f"decode: {codec}: round {number + 1} of {setting.args.rounds}: {how}")
-            seconds[how].append(setting.time(how, source))
+    warm(source)
+    for _, how in in_turn(f"decode: {codec}", seconds, setting.args.rounds):
+        seconds[how].append(setting.time(how, source))
     return {"bytes": 2 * prod(SHAPES[setting.args.quick]), "chunk_bytes": 2 * prod(CHUNK),
             "seconds": seconds}
 
@@ -160,24 +156,10 @@ def huge(setting: Setting) -> dict:
     return {"bytes": size, "offsets": OFFSETS, "seconds": seconds, "memory_kib": memory}
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    parser = argparse.ArgumentParser()
+    parser = part.parser(required=False)
     parser.add_argument("--library", nargs=2, metavar=("LIBRARY", "ARRAY"))
     parser.add_argument("--make", nargs=2, metavar=("CODEC", "ARRAY"))
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--cpus", choices=["one", "two", "any"])
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--run-dir", type=Path)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--add", action="store_true", help="to what stands in the file already")
-    parser.add_argument("--reader")
-    parser.add_argument("--shardfs")
     args = parser.parse_args()
     if args.library:
         return read_with(*args.library)
@@ -185,27 +167,12 @@ def main() -> None:
         return make(Path(args.make[1]), args.make[0], args.quick)
     _client, args.daemon_prefix = machine.placement(args.cpus)
     setting = Setting(args)
-    if args.add:
-        report = json.loads(args.json.read_text())
-    else:
-        tools = Tools(args.shardfs, "", "")
-        report = {"machine": machine.facts(), "versions": machine.versions(tools, ["shardfs"]),
-                  "rounds": args.rounds, "cpus": args.cpus, "cold": False, "skipped": {}, "sets": {}}
     names = {"zarr-python": "zarr", "tensorstore": "tensorstore", "zarrs (Python)": "zarrs"}
-    report["versions"] |= {name: version(package) for name, package in names.items()}
-    report["decode"] = {"quick": args.quick, "threads": THREADS}
-    parts = {codec: lambda codec=codec: decoding(setting, codec) for codec in CODECS}
-    for name, part in {**parts, "huge": lambda: huge(setting)}.items():
-        try:
-            report["decode"][name] = part()
-        except (BenchError, OSError, subprocess.SubprocessError) as error:
-            say(f"decode: {name} failed: {error}")
-            report["decode"][name] = {"failed": str(error)}
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    report = part.report(args, names)
+    parts = {codec: partial(decoding, codec=codec) for codec in CODECS}
+    head = {"quick": args.quick, "threads": THREADS}
+    part.measure(report, "decode", head, {**parts, "huge": huge}, setting, args.json)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BenchError, subprocess.SubprocessError) as error:
-        sys.exit(f"bench: {error}")
+    part.start(main)

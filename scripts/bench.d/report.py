@@ -32,7 +32,7 @@ PLACES = {
     "two": "client and daemon have CPUs of their own",
     "any": "client and daemon run wherever the scheduler puts them",
 }
-COMPARE = {"<=": operator.le, ">=": operator.ge}
+COMPARE = {"<": operator.lt, "<=": operator.le, ">=": operator.ge}
 
 
 def print_head(report: dict) -> None:
@@ -189,6 +189,57 @@ def print_decode(decode: dict) -> None:
           f"{huge['seconds']:.1f} s, daemon's peak RSS {peak:.0f} MiB  goal <= 256: {mark}")
 
 
+def print_pack(pack: dict) -> None:
+    """Goals: half as fast as cp -r, memory that does not grow with the array, ten million lines soon."""
+    def goal(figure: float, compare: str, limit: float, unit: str = "") -> str:
+        mark = "met" if COMPARE[compare](figure, limit) else "NOT met"
+        return f"goal {compare} {limit:g}{unit}: {mark}"
+
+    def failed(name: str) -> bool:
+        if "failed" in pack[name]:
+            print(f"\n{name}: FAILED: {pack[name]['failed']}")
+        return "failed" in pack[name]
+
+    def memory(runs: list[dict]) -> float:
+        return max(run["peak_rss_kib"] for run in runs) / 1024
+
+    quick = " (quick)" if pack["quick"] else ""
+    if not failed("copying"):
+        result = pack["copying"]
+        print(f"\ncopying whole arrays{quick}: {result['files']} chunks, {result['bytes'] >> 20} MiB, in "
+              f"{result['shards']} shards or in files of their own,\nall of it in the page cache; shardfs "
+              f"syncs what it writes and reads all of it back")
+        times = {how: median(run["seconds"] for run in runs) for how, runs in result["runs"].items()}
+        print("  speed as a ratio: of the medians, [smallest and largest within a round]")
+        print(f"  {'':12s}{'seconds':>9s}{'MB/s':>7s}{'CPU, s':>8s}{'peak RSS, MiB':>15s}"
+              f"{'/ cp -r, sync':>35s}{'/ cp -r':>19s}")
+        for how, runs in result["runs"].items():
+            cells = (f"  {how:12s}{times[how]:9.2f}{result['bytes'] / times[how] / 1e6:7.0f}"
+                     f"{median(run['cpu'] for run in runs):8.2f}")
+            if not how.startswith("cp"):
+                cells += f"{memory(runs):15.1f}  {goal(memory(runs), '<', 100):18s}"
+                for other in ("cp -r, sync", "cp -r"):
+                    rounds = [a["seconds"] / b["seconds"] for a, b in zip(result["runs"][other], runs)]
+                    cells += (f"{times[other] / times[how]:5.2f} "
+                              f"[{min(rounds):.2f}, {max(rounds):.2f}]  ")
+                cells += goal(times["cp -r"] / times[how], ">=", 0.5)
+            print(cells)
+        if result["stolen_seconds"] > 1:
+            print(f"  warning: the host took {result['stolen_seconds']} s of CPU time meanwhile")
+    if not failed("listing"):
+        result = pack["listing"]
+        print(f"\nlooking at {result['chunks']:,} chunks of {result['chunk_bytes']} bytes in "
+              f"{result['shards']} shard{'s' * (result['shards'] > 1)}{quick}, into a pipe")
+        print(f"  {'':14s}{'seconds':>9s}{'CPU, s':>8s}{'million chunks/s':>18s}{'peak RSS, MiB':>15s}")
+        for how, runs in result["runs"].items():
+            seconds = median(run["seconds"] for run in runs)
+            marks = ""
+            if how == "ls":
+                marks = f"  {goal(seconds, '<', 5, ' s')}, {goal(memory(runs), '<', 100, ' MiB')}"
+            print(f"  {how:14s}{seconds:9.2f}{median(run['cpu'] for run in runs):8.2f}"
+                  f"{result['chunks'] / seconds / 1e6:18.2f}{memory(runs):15.1f}{marks}")
+
+
 def main() -> None:
     with open(sys.argv[1]) as file:
         report = json.load(file)
@@ -199,6 +250,8 @@ def main() -> None:
         print_write(report["write"])
     if "decode" in report:
         print_decode(report["decode"])
+    if "pack" in report:
+        print_pack(report["pack"])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 
 import argparse
 import json
-import mmap
 import os
 import random
 import signal
@@ -26,29 +25,6 @@ SESSIONS = [
 RANDOM_FILES = 8192
 CLIENT_SECONDS = 900
 CHECKED_FILES = 64
-
-
-class Reserve:
-    """Memory held between the mounts and let go just before a first read.
-
-    A first read fills the page cache. In a virtual machine whose host takes free memory back, a
-    free page costs a fault in the host at first use: up to four times the read itself, at random.
-    Pages that this process has just let go cost nothing, whichever variant gets them.
-    """
-
-    def __init__(self, size: int):
-        self.size = size
-        self.memory: mmap.mmap | None = None
-
-    def take(self) -> None:
-        if self.memory is None:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-            self.memory = mmap.mmap(-1, self.size, flags=flags)
-
-    def release(self) -> None:
-        if self.memory is not None:
-            self.memory.close()
-            self.memory = None
 
 
 class Client:
@@ -125,7 +101,7 @@ def measure(operations: list[str], client: Client, root: Path, daemon: Daemon | 
             result["daemon_cpu"].setdefault(operation, []).append(used)
 
 
-def one_round(name: str, data: DataSet, dir: Path, client: Client, reserve: Reserve,
+def one_round(name: str, data: DataSet, dir: Path, client: Client, reserve: machine.Reserve,
               args: argparse.Namespace, result: dict) -> None:
     """All sessions of one variant, each on a fresh mount."""
     chunks = dir / "chunks"
@@ -176,7 +152,7 @@ def run_set(set_name: str, args: argparse.Namespace) -> dict:
     data = DATA_SETS[set_name]
     dir = args.data_dir / set_name
     client = Client(data, args.run_dir, args.reader, args.client_prefix)
-    reserve = Reserve(2 * data.files * data.chunk_bytes)
+    reserve = machine.Reserve(2 * data.files * data.chunk_bytes)
     results = {name: {"seconds": {}, "daemon_cpu": {}, "mount": [], "memory_kib": []}
                for name in args.variants}
     steal = machine.stolen_seconds()

@@ -6,12 +6,9 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy
@@ -19,7 +16,9 @@ import tensorstore
 import zarr
 
 import machine
-from variants import BenchError, Tools, mounted
+import part
+from part import in_turn, sync, warm
+from variants import BenchError, mounted
 
 KIB = 1 << 10
 CHUNK = (32, 32, 32)
@@ -35,7 +34,6 @@ class Setting:
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
-        self.tools = Tools(args.shardfs, "", "")
         self.dir = args.run_dir / "write"
         self.dir.mkdir()
         self.mountpoint = args.run_dir / "mount"
@@ -75,11 +73,6 @@ class Setting:
         """Bytes that the mount has written to the source so far."""
         stats = json.loads((self.mountpoint / ".shardfs/stats.json").read_text())
         return stats["source"]["write_bytes"]
-
-
-def sync(path: Path) -> None:
-    """All of the filesystem: nobody pays for what somebody else has written."""
-    subprocess.run(["sync", "-f", path], check=True)
 
 
 def fsync(path: Path) -> None:
@@ -140,32 +133,30 @@ def durable_updates(setting: Setting) -> dict:
     seconds: dict[str, list[float]] = {"shardfs": [], "zarr-python": [], "tensorstore": []}
     counts = {"shardfs": UPDATES, "zarr-python": FEW_UPDATES, "tensorstore": FEW_UPDATES}
     source = setting.array("updates", 1, 1)
-    for number in range(setting.args.rounds):
-        for name in seconds if number % 2 == 0 else reversed(seconds):
-            say(f"write: updates: round {number + 1} of {setting.args.rounds}: {name}")
-            rng = random.Random(f"{number} {name}")
-            chosen = [rng.choice(setting.coords()) for _ in range(counts[name])]
-            block = setting.block(CHUNK)
-            sync(source)
-            if name == "shardfs":
-                with setting.mount(source) as mount:
-                    start = time.perf_counter()
-                    for coords in chosen:
-                        put(mount.joinpath("c", *map(str, coords)), block.tobytes(), durable=True)
-                    seconds[name].append(time.perf_counter() - start)
-                continue
-            array = opened(name, source)
-            start = time.perf_counter()
-            for coords in chosen:
-                box = tuple(slice(at * n, (at + 1) * n) for at, n in zip(coords, CHUNK))
-                if name == "tensorstore":
-                    array[box].write(block).result()
-                else:
-                    array[box] = block
-                # The shard, and its name where it is a new file.
-                fsync(source / "c/0/0/0")
-                fsync(source / "c/0/0")
-            seconds[name].append(time.perf_counter() - start)
+    for number, name in in_turn("write: updates", seconds, setting.args.rounds):
+        rng = random.Random(f"{number} {name}")
+        chosen = [rng.choice(setting.coords()) for _ in range(counts[name])]
+        block = setting.block(CHUNK)
+        sync(source)
+        if name == "shardfs":
+            with setting.mount(source) as mount:
+                start = time.perf_counter()
+                for coords in chosen:
+                    put(mount.joinpath("c", *map(str, coords)), block.tobytes(), durable=True)
+                seconds[name].append(time.perf_counter() - start)
+            continue
+        array = opened(name, source)
+        start = time.perf_counter()
+        for coords in chosen:
+            box = tuple(slice(at * n, (at + 1) * n) for at, n in zip(coords, CHUNK))
+            if name == "tensorstore":
+                array[box].write(block).result()
+            else:
+                array[box] = block
+            # The shard, and its name where it is a new file.
+            fsync(source / "c/0/0/0")
+            fsync(source / "c/0/0")
+        seconds[name].append(time.perf_counter() - start)
     return {"counts": counts, "seconds": seconds}
 
 
@@ -182,40 +173,29 @@ def copy_tree(setting: Setting) -> dict:
     original = setting.args.data_dir / ("32k-quick" if setting.args.quick else "32k")
     seconds: dict[str, list[float]] = {"shardfs": [], "local": []}
     written = []
-    for number in range(setting.args.rounds):
-        for name in seconds if number % 2 == 0 else reversed(seconds):
-            say(f"write: cp -r: round {number + 1} of {setting.args.rounds}: {name}")
-            target = setting.dir / "copied"
-            shutil.rmtree(target, ignore_errors=True)
-            target.mkdir()
-            warm(original / "chunks")
-            sync(target)
-            if name == "shardfs":
-                shutil.copy(original / "array.zarr/zarr.json", target)
-                with setting.mount(target) as mount:
-                    start = time.perf_counter()
-                    subprocess.run(["cp", "-r", original / "chunks/c", mount], check=True)
-                    fsync(mount)
-                    seconds[name].append(time.perf_counter() - start)
-                    written.append(setting.written())
-            else:
+    for _, name in in_turn("write: cp -r", seconds, setting.args.rounds):
+        target = setting.dir / "copied"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        warm(original / "chunks")
+        sync(target)
+        if name == "shardfs":
+            shutil.copy(original / "array.zarr/zarr.json", target)
+            with setting.mount(target) as mount:
                 start = time.perf_counter()
-                subprocess.run(["cp", "-r", original / "chunks/c", target], check=True)
-                sync(target)
+                subprocess.run(["cp", "-r", original / "chunks/c", mount], check=True)
+                fsync(mount)
                 seconds[name].append(time.perf_counter() - start)
+                written.append(setting.written())
+        else:
+            start = time.perf_counter()
+            subprocess.run(["cp", "-r", original / "chunks/c", target], check=True)
+            sync(target)
+            seconds[name].append(time.perf_counter() - start)
     shutil.rmtree(target)
     files = [path for path in (original / "chunks/c").rglob("*") if path.is_file()]
     return {"files": len(files), "asked": sum(path.stat().st_size for path in files),
             "seconds": seconds, "source_bytes": written}
-
-
-def warm(top: Path) -> None:
-    buffer = bytearray(1 << 20)
-    for path in top.rglob("*"):
-        if path.is_file():
-            with path.open("rb", buffering=0) as file:
-                while file.readinto(buffer):
-                    pass
 
 
 def rewritten(setting: Setting) -> dict:
@@ -249,50 +229,18 @@ PARTS = {"one update": one_update, "storm": storm, "durable updates": durable_up
          "copy": copy_tree, "rewritten": rewritten}
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--cpus", choices=["one", "two", "any"], required=True)
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--add", action="store_true", help="to what stands in the file already")
-    parser.add_argument("--shardfs", required=True)
-    args = parser.parse_args()
+    args = part.parser().parse_args()
     client, args.daemon_prefix = machine.placement(args.cpus)
     (args.run_dir / "mount").mkdir(exist_ok=True)
     setting = Setting(args)
-    if args.add:
-        report = json.loads(args.json.read_text())
-    else:
-        tools = Tools(args.shardfs, "", "")
-        report = {"machine": machine.facts(), "versions": machine.versions(tools, ["shardfs"]),
-                  "rounds": args.rounds, "cpus": args.cpus, "cold": False, "skipped": {}, "sets": {}}
+    report = part.report(args, {"zarr-python": "zarr", "tensorstore": "tensorstore"})
     if client:
         # This process is the client, and whoever it starts.
         os.sched_setaffinity(0, {int(client[-1])})
-    report["versions"] |= {"zarr-python": zarr.__version__,
-                           "tensorstore": version("tensorstore")}
-    report["write"] = {"quick": args.quick, "shard_chunks": setting.side**3}
-    for name, part in PARTS.items():
-        say(f"write: {name}")
-        # The other parts say something all the same.
-        try:
-            report["write"][name] = part(setting)
-        except (BenchError, OSError, subprocess.SubprocessError) as error:
-            say(f"write: {name} failed: {error}")
-            report["write"][name] = {"failed": str(error)}
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    head = {"quick": args.quick, "shard_chunks": setting.side**3}
+    part.measure(report, "write", head, PARTS, setting, args.json)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BenchError, subprocess.SubprocessError) as error:
-        sys.exit(f"bench: {error}")
+    part.start(main)

@@ -1,0 +1,93 @@
+"""What the measurements beside those of reading share: their arguments, the JSON they add to, and that
+each of their parts may fail alone."""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import machine
+from variants import BenchError, Tools
+
+
+def parser(required: bool = True) -> argparse.ArgumentParser:
+    """What scripts/bench passes; not required where the program does something else as well."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, required=required)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cpus", choices=["one", "two", "any"], required=required)
+    for path in ("--data-dir", "--run-dir", "--json"):
+        parser.add_argument(path, type=Path, required=required)
+    parser.add_argument("--add", action="store_true", help="to what stands in the file already")
+    for tool in ("--reader", "--shardfs"):
+        parser.add_argument(tool, required=required)
+    return parser
+
+
+def report(args: argparse.Namespace, packages: dict[str, str]) -> dict:
+    """What the parts are added to. `packages`: what the Python packages that take part are called."""
+    if args.add:
+        report = json.loads(args.json.read_text())
+    else:
+        tools = Tools(args.shardfs, "", "")
+        report = {"machine": machine.facts(), "versions": machine.versions(tools, ["shardfs"]),
+                  "rounds": args.rounds, "cpus": args.cpus, "cold": False, "skipped": {}, "sets": {}}
+    report["versions"] |= {name: version(package) for name, package in packages.items()}
+    return report
+
+
+def measure(report: dict, name: str, head: dict, parts: dict[str, Callable[[Any], dict]],
+            setting: Any, file: Path) -> None:
+    """Adds `name` to the report: `head`, and what each part finds out."""
+    report[name] = head
+    for title, part in parts.items():
+        say(f"{name}: {title}")
+        # The other parts say something all the same.
+        try:
+            head[title] = part(setting)
+        except (BenchError, OSError, subprocess.SubprocessError) as error:
+            say(f"{name}: {title} failed: {error}")
+            head[title] = {"failed": str(error)}
+        file.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def in_turn(what: str, names: Iterable[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Each of them in each round, every other round backwards: what the machine does meanwhile hits
+    all of them alike."""
+    names = list(names)
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            say(f"{what}: round {number + 1} of {rounds}: {name}")
+            yield number, name
+
+
+def sync(path: Path) -> None:
+    """All of the filesystem: nobody pays for what somebody else has written."""
+    subprocess.run(["sync", "-f", path], check=True)
+
+
+def warm(top: Path) -> None:
+    """Brings all files into the page cache."""
+    buffer = bytearray(1 << 20)
+    for path in top.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def start(main: Callable[[], None]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        main()
+    except (BenchError, subprocess.SubprocessError) as error:
+        sys.exit(f"bench: {error}")
