@@ -1,17 +1,17 @@
 //! What tells whether two arrays hold the same encoded chunks, however they are stored.
 //!
-//! Each chunk has a SHA-256 of its coordinates, its length and its bytes; that of the array is the sum
+//! Each chunk has a BLAKE3 of its coordinates, its length and its bytes; that of the array is the sum
 //! of them. So it is the same for shards of any shape, with their chunks in any order, and for files
 //! of one chunk each; and threads need not agree on an order.
 //!
 //! ```text
-//! SHA-256( rank, coordinates, nbytes: u64 little-endian each | encoded chunk )   as four u64
+//! BLAKE3( rank, coordinates, nbytes: u64 little-endian each | encoded chunk )   as four u64
 //! sum of those of all chunks, each u64 for itself, modulo 2^64
 //! ```
 
 use std::fmt;
 
-use sha2::{Digest as _, Sha256};
+use blake3::Hasher;
 
 /// The digest of the chunks of an array.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,17 +25,19 @@ pub struct ContentDigest {
 
 /// That of one chunk, on its way.
 pub struct ChunkDigest {
-    hash: Sha256,
+    hash: Hasher,
     nbytes: u64,
 }
 
 impl ChunkDigest {
     /// Of the chunk at `coords`, which is so long.
     pub fn new(coords: &[u64], nbytes: u64) -> Self {
-        let mut hash = Sha256::new();
-        hash.update((coords.len() as u64).to_le_bytes());
-        coords.iter().for_each(|coord| hash.update(coord.to_le_bytes()));
-        hash.update(nbytes.to_le_bytes());
+        let mut hash = Hasher::new();
+        hash.update(&(coords.len() as u64).to_le_bytes());
+        for coord in coords {
+            hash.update(&coord.to_le_bytes());
+        }
+        hash.update(&nbytes.to_le_bytes());
         Self { hash, nbytes }
     }
 
@@ -46,9 +48,9 @@ impl ChunkDigest {
 
     /// Of all bytes.
     pub fn finish(self) -> ContentDigest {
-        let hash: [u8; 32] = self.hash.finalize().into();
+        let hash = self.hash.finalize();
         let mut sum = [0; 4];
-        for (word, bytes) in sum.iter_mut().zip(hash.as_chunks::<8>().0) {
+        for (word, bytes) in sum.iter_mut().zip(hash.as_bytes().as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*bytes);
         }
         ContentDigest { sum, chunks: 1, nbytes: self.nbytes }
@@ -102,8 +104,8 @@ mod tests {
 
     #[test]
     fn it_is_what_the_documentation_says() {
-        // hashlib.sha256(struct.pack("<QQQ", 1, 7, 2) + b"hi").hexdigest()
-        let expected = "526def82617355e0db30795cb2e4e05075390ac7a0d5d7bc0ef443fb38b7c56f";
+        // Python: blake3(struct.pack("<QQQ", 1, 7, 2) + b"hi").hexdigest()
+        let expected = "2d1e14cfe9d2b6592849ba99e6b6002872070f2bbb9aa1ecf4637db59a8f1699";
         assert_eq!(of(&[7], b"hi").to_string(), expected);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
+use blake3::Hasher;
 
 use super::digest::{ChunkDigest, ContentDigest};
 use crate::format::after::trailing_checksums;
@@ -149,7 +149,7 @@ type Shared = HashMap<Share, ByteRange>;
 enum Share {
     /// They had the same bytes of the old shard.
     Place(ByteRange),
-    /// They have the same SHA-256 and length.
+    /// They have the same BLAKE3 and length.
     Content([u8; 32], u64),
 }
 
@@ -211,7 +211,7 @@ impl<E> Writer<'_, '_, E> {
             return Ok(None);
         };
         let (start, nbytes) = (self.out.at(), reader.nbytes());
-        let mut content = self.packing.dedup.then(Sha256::new);
+        let mut content = self.packing.dedup.then(Hasher::new);
         let out = &mut self.out;
         let digest = copy(coords, &reader, &mut self.buffer, &mut |bytes| {
             if let Some(content) = &mut content {
@@ -222,7 +222,7 @@ impl<E> Writer<'_, '_, E> {
         self.digest.add(&digest);
         let range = ByteRange { offset: start - base, nbytes };
         let share = match (content, place) {
-            (Some(content), _) => Share::Content(content.finalize().into(), nbytes),
+            (Some(content), _) => Share::Content(*content.finalize().as_bytes(), nbytes),
             (None, Some(place)) => Share::Place(place),
             (None, None) => return Ok(Some(range)),
         };

@@ -145,8 +145,14 @@ impl<'a> Transfer<'a> {
                 Ok(())
             },
         )?;
-        self.destination.sync()?;
-        let found = self.read_back(threads)?;
+        // The disk is busy with the one and the processors with the other.
+        let (synced, found) = std::thread::scope(|scope| {
+            let sync = scope.spawn(|| self.destination.sync());
+            let found = self.read_back(threads);
+            (sync.join(), found)
+        });
+        synced.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let found = found?;
         if found == all.digest {
             return Ok(all);
         }
