@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import zarr
@@ -16,7 +15,7 @@ import zarr
 import machine
 import part
 from data_sets import DATA_SETS, LISTED
-from part import in_turn, sync, warm
+from part import in_turn, put_away, sync, warm
 from variants import BenchError
 
 MEASURED = Path(__file__).with_name("measured.py")
@@ -101,18 +100,6 @@ def copying(setting: Setting) -> dict:
     put_away(target)
     return {"files": data.files, "shards": len(chunk_files(sharded)), "bytes": size, "runs": runs,
             "stolen_seconds": round(machine.stolen_seconds() - steal, 2)}
-
-
-def put_away(tree: Path) -> None:
-    """Gives its blocks back; the empty files stay until the run's directory is removed. ext4 does not use
-    an inode again for a minute or more after its file was removed, and looks at each such inode whenever
-    it makes a file: after the removal of 32768 files cp -r takes five times as long."""
-    if not tree.exists():
-        return
-    place = Path(tempfile.mkdtemp(prefix="away.", dir=tree.parent))
-    for path in tree.rename(place / tree.name).rglob("*"):
-        if path.is_file():
-            os.truncate(path, 0)
 
 
 def chunk_files(array: Path) -> dict[str, int]:

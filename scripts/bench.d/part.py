@@ -3,9 +3,11 @@ each of their parts may fail alone."""
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -91,3 +93,15 @@ def start(main: Callable[[], None]) -> None:
         main()
     except (BenchError, subprocess.SubprocessError) as error:
         sys.exit(f"bench: {error}")
+
+
+def put_away(tree: Path) -> None:
+    """Gives its blocks back; the empty files stay until the run's directory is removed. ext4 does not use
+    an inode again for a minute or more after its file was removed, and looks at each such inode whenever
+    it makes a file: after the removal of 32768 files cp -r takes five times as long."""
+    if not tree.exists():
+        return
+    place = Path(tempfile.mkdtemp(prefix="away.", dir=tree.parent))
+    for path in tree.rename(place / tree.name).rglob("*"):
+        if path.is_file():
+            os.truncate(path, 0)

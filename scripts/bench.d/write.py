@@ -17,7 +17,7 @@ import zarr
 
 import machine
 import part
-from part import in_turn, sync, warm
+from part import in_turn, put_away, sync, warm
 from variants import BenchError, mounted
 
 KIB = 1 << 10
@@ -175,7 +175,7 @@ def copy_tree(setting: Setting) -> dict:
     written = []
     for _, name in in_turn("write: cp -r", seconds, setting.args.rounds):
         target = setting.dir / "copied"
-        shutil.rmtree(target, ignore_errors=True)
+        put_away(target)
         target.mkdir()
         warm(original / "chunks")
         sync(target)
@@ -192,7 +192,7 @@ def copy_tree(setting: Setting) -> dict:
             subprocess.run(["cp", "-r", original / "chunks/c", target], check=True)
             sync(target)
             seconds[name].append(time.perf_counter() - start)
-    shutil.rmtree(target)
+    put_away(target)
     files = [path for path in (original / "chunks/c").rglob("*") if path.is_file()]
     return {"files": len(files), "asked": sum(path.stat().st_size for path in files),
             "seconds": seconds, "source_bytes": written}
