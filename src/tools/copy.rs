@@ -261,7 +261,8 @@ impl<'a> Plan<'a> {
         Ok(destination.finish()?)
     }
 
-    /// Copies the files that are neither chunks nor metadata, of a source of Zarr v3 or v2.
+    /// Copies the files and symbolic links that are neither chunks nor metadata, of a source of Zarr v3
+    /// or v2, and returns once they are safe. How many there were.
     pub fn copy_others(&self, destination: &Destination) -> Result<u64, CopyError> {
         let is_zarr = |array: &Planned<'_>| {
             matches!(array.array.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2)
@@ -271,8 +272,13 @@ impl<'a> Plan<'a> {
         }
         let (mut copied, mut directories) = (0, vec![PathBuf::new()]);
         while let Some(directory) = directories.pop() {
+            // A node that is left out takes its chunks along.
+            let has_array = || self.arrays.iter().any(|array| array.path.starts_with(&directory));
+            if self.left_out.iter().any(|(path, _)| *path == directory) && !has_array() {
+                continue;
+            }
             let array = self.arrays.iter().find(|array| array.path == directory);
-            let mut files = Vec::new();
+            let (mut files, mut links) = (Vec::new(), Vec::new());
             let visit = &mut |item: crate::store::storage::DirItem<'_>| {
                 let path = directory.join(item.name);
                 let is_own = DOCUMENTS.iter().any(|name| item.name == *name)
@@ -281,18 +287,34 @@ impl<'a> Plan<'a> {
                 match item.kind.or_else(|| Some(self.source.storage.lstat(&path).ok()?.kind)) {
                     Some(FileKind::Directory) if !is_own => directories.push(path),
                     Some(FileKind::File) if !is_own => files.push(path),
+                    Some(FileKind::Symlink) if !is_own => links.push(path),
                     _ => (),
                 }
                 ControlFlow::Continue(())
             };
             let listed = self.source.storage.list(&directory, 0, visit);
             listed.map_err(|error| CopyError::Io { path: directory.clone(), error })?;
-            for path in files {
-                self.copy_file(&path, destination)?;
-                copied += 1;
-            }
+            copied += (files.len() + links.len()) as u64;
+            files.iter().try_for_each(|path| self.copy_file(path, destination))?;
+            links.iter().try_for_each(|path| self.copy_link(path, destination))?;
+        }
+        if copied > 0 {
+            destination.sync()?;
         }
         Ok(copied)
+    }
+
+    /// The link as it is, wherever it leads.
+    fn copy_link(&self, path: &Path, destination: &Destination) -> Result<(), CopyError> {
+        let target = self.source.storage.read_link(path);
+        let target = target.map_err(|error| CopyError::Io { path: path.to_owned(), error })?;
+        let link = || {
+            // Makes the directories above, and takes the place of what is there.
+            drop(destination.create_anew(path)?);
+            destination.storage.remove_file(path)?;
+            destination.storage.symlink(Path::new(&target), path)
+        };
+        Ok(link().map_err(destination.failed(path))?)
     }
 
     fn copy_file(&self, path: &Path, destination: &Destination) -> Result<(), CopyError> {

@@ -23,7 +23,7 @@ use super::source::{Array, Source};
 use super::transfer::digest_of_places;
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
-use crate::format::index::{ByteRange, CHECKSUM_BYTES, IndexLocation, product};
+use crate::format::index::{ByteRange, IndexLocation, product};
 use crate::format::order::Positions;
 use crate::format::sharding::ShardedArray;
 use crate::store::journal::Journal;
@@ -386,8 +386,7 @@ impl Check<'_> {
         if how.index_location == IndexLocation::End {
             self.at += index;
         }
-        self.at += trailing_checksums(&how.after).unwrap_or(0) / CHECKSUM_BYTES as u64
-            * CHECKSUM_BYTES as u64;
+        self.at += trailing_checksums(&how.after).unwrap_or(0);
         Ok(true)
     }
 

@@ -43,10 +43,21 @@ has_other_files() {
     echo 'a note' >noted.zarr/README
     mkdir noted.zarr/waves/tables
     echo 1,2 >noted.zarr/waves/tables/a.csv
-    "$sf" unpack noted.zarr noted-chunks.zarr | grep -q '^2 other files$'
+    ln -s ../README noted.zarr/waves/about
+    "$sf" unpack noted.zarr noted-chunks.zarr | grep -q '^3 other files$'
+    [[ $(readlink noted-chunks.zarr/waves/about) == ../README ]]
     [[ $(<noted-chunks.zarr/README) == 'a note' && $(<noted-chunks.zarr/waves/tables/a.csv) == 1,2 ]]
 }
 check "other files come along" has_other_files
+leaves_out_nodes() {
+    cp -r sample.zarr half.zarr
+    cp -r half.zarr/waves half.zarr/broken
+    echo '{' >half.zarr/broken/zarr.json
+    expect_exit 2 "$sf" unpack half.zarr half-chunks.zarr | grep -q 'broken: not valid JSON'
+    expect_exit 1 "$sf" unpack --skip-damaged half.zarr half-chunks.zarr | grep -q 'broken: left out'
+    [[ -e half-chunks.zarr/waves/c && ! -e half-chunks.zarr/broken ]]
+}
+check "a node that cannot be used is left out with all it has" leaves_out_nodes
 
 keeps_every_layout() {
     local layout digest
