@@ -152,8 +152,8 @@ fn copy_all(
     args: &CopyArgs,
 ) -> Result<Vec<Copied>, crate::tools::copy::CopyError> {
     // Counting takes a look at each file, which only somebody who watches is glad of.
-    let total =
-        Progress::is_shown().then(|| plan.arrays.iter().map(|array| array.nbytes(source)).sum());
+    let total = Progress::is_shown()
+        .then(|| plan.arrays.iter().map(|planned| source.nbytes(planned.array)).sum());
     let progress = Progress::new(Unit::Bytes, total);
     let mut copied = Vec::new();
     for array in &plan.arrays {

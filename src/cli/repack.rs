@@ -78,7 +78,9 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
         return Err(Failure::System(text));
     }
     let how = How { packing, skip_damaged: args.copy.skips_damaged() };
-    let progress = Progress::new(Unit::Bytes, None);
+    // Counting takes a look at each file, which only somebody who watches is glad of.
+    let total = Progress::is_shown().then(|| arrays.iter().map(|array| source.nbytes(array)).sum());
+    let progress = Progress::new(Unit::Bytes, total);
     let mut results = Vec::new();
     for array in arrays {
         let report = |nbytes| progress.add(nbytes);

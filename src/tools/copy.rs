@@ -339,17 +339,6 @@ impl Planned<'_> {
         let layout = &self.array.source.layout;
         name.is_some_and(|name| layout.keys.claims(name, layout.rank()))
     }
-
-    /// Length in bytes of the files that its chunks are in, as far as they can be looked at.
-    pub fn nbytes(&self, source: &Source) -> u64 {
-        let mut sum = 0;
-        let counted = source.store.each_shard(&self.array.source, &mut |shard| {
-            let stat = source.storage.stat(&self.array.source.shard_path(shard));
-            sum += stat.map_or(0, |stat| stat.size);
-            Ok::<(), TransferError>(())
-        });
-        counted.map_or(0, |()| sum)
-    }
 }
 
 fn has_rank(array: &Array, shards: &Shards) -> bool {

@@ -19,7 +19,7 @@ use crate::fs::{bloscpack_file, column, superchunks};
 use crate::store::journal::WORK_DIRECTORY;
 use crate::store::local::LocalStorage;
 use crate::store::storage::{FileKind, Storage};
-use crate::store::{Container, SIZES, ShardStore, SourceArray, StoreConfig};
+use crate::store::{Container, SIZES, ShardStore, SourceArray, StoreConfig, StoreError};
 
 /// Bytes of indexes to keep where each shard is looked at once: those of shards inside a shard are
 /// asked for by several threads.
@@ -180,6 +180,17 @@ impl Source {
             }
         }
         Ok(json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}))
+    }
+
+    /// Length in bytes of the files that an array's chunks are in, as far as they can be looked at.
+    pub fn nbytes(&self, array: &Array) -> u64 {
+        let mut sum = 0;
+        let counted = self.store.each_shard(&array.source, &mut |shard| {
+            let stat = self.storage.stat(&array.source.shard_path(shard));
+            sum += stat.map_or(0, |stat| stat.size);
+            Ok::<(), StoreError>(())
+        });
+        counted.map_or(0, |()| sum)
     }
 
     /// Its arrays, those that can be used.
