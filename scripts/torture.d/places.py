@@ -73,6 +73,52 @@ class Folder:
         shutil.rmtree(self.top, ignore_errors=True)
 
 
+class Faulty:
+    """A directory below a filesystem that fails at random (examples/faulty_fs.rs)."""
+
+    kind = "faulty"
+
+    def __init__(self, top: Path, program: str, seed: int):
+        self.top, self.seed = top, seed
+        self.backing = top.with_name("backing")
+        self.odds = top.with_name("odds")
+        self.log = top.with_name("faults.log")
+        top.mkdir(parents=True)
+        self.backing.mkdir()
+        self.faults(0)
+        command = [program, "--odds", self.odds, "--seed", str(seed), self.backing, top]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
+                                            stderr=out, start_new_session=True)
+        deadline = time.monotonic() + MOUNT_SECONDS
+        while not is_mounted(top):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                raise Trouble(f"faulty_fs does not mount: {self.log.read_text()}")
+            time.sleep(0.005)
+
+    def options(self) -> str:
+        return ""
+
+    def faults(self, odds: int) -> None:
+        """From now on so many of 1000 requests fail."""
+        # In one step: an empty file would be no fault at all.
+        new = self.odds.with_suffix(".new")
+        new.write_text(f"{odds}\n")
+        new.rename(self.odds)
+
+    def happened(self) -> int:
+        """The number of faults until now."""
+        return self.log.read_bytes().count(b"\n")
+
+    def remove(self) -> None:
+        detach(self.top)
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.backing, ignore_errors=True)
+        self.top.rmdir()
+
+
 class Disk:
     """A filesystem on a loop device whose bytes are in an anonymous file in memory.
 

@@ -24,7 +24,7 @@ import numpy
 import zarr
 
 from arrays import Array, Wrong, left_over, make_source, pending, read_source, some_arrays
-from places import MKFS, MOUNT_OPTIONS, Disk, Folder, Trouble, View, loop_mounts_missing
+from places import MKFS, MOUNT_OPTIONS, Disk, Faulty, Folder, Trouble, View, loop_mounts_missing
 from writers import History, Writer, describe, read_log
 
 POLICIES = ["auto", "append", "in-place", "rewrite"]
@@ -53,6 +53,9 @@ class Round:
         self.flag = mmap.mmap(-1, 8)
         self.counts: Counter = Counter()
         self.plan: list[str] = []
+        self.faults = isinstance(place, Faulty)
+        # Chunks that are no version: a call on the way to one has failed.
+        self.partial: set[tuple[int, int]] = set()
 
     # --- the whole -------------------------------------------------------------------------------
 
@@ -61,8 +64,8 @@ class Round:
             self.make()
             lives = self.random.choice([1, 1, 2, 3, 4])
             for life in range(lives):
-                self.live(life)
-                self.look(life)
+                clean = self.live(life)
+                self.look(life, clean)
                 if life + 1 == lives or self.random.random() < 0.5:
                     self.recover(life)
         finally:
@@ -112,7 +115,8 @@ class Round:
 
     # --- writing until the end -------------------------------------------------------------------
 
-    def live(self, life: int) -> None:
+    def live(self, life: int) -> bool:
+        """Whether it ended with an unmount that had nothing to complain about."""
         options, sync = self.options()
         view = self.mount(f"daemon-{life}.log", options)
         self.flag[:8] = bytes(8)
@@ -125,7 +129,12 @@ class Round:
             self.fork(self.write, log, number, sync, seed)
         if self.cut:
             self.fork(self.write_back, f"{self.args.seed}:{self.name}:{life}")
+        if self.faults:
+            self.place.faults(self.random.choice([1, 5, 20, 100, 300]))
         self.wait_for_the_moment()
+        if self.faults:
+            # Until something has gone wrong.
+            time.sleep(self.random.random())
         if view.process.poll() is not None:
             raise Wrong(f"the daemon ended by itself with {view.process.returncode}: {view.said()}")
         ended = time.monotonic()
@@ -134,13 +143,21 @@ class Round:
             self.cut_power()
             # Errors are met and handled for a while.
             time.sleep(self.random.choice([0, 0, 0.02, 0.2]))
-        self.note("kill")
-        view.process.kill()
-        self.flag[0] = 1
-        view.kill()
-        self.view = None
-        self.wait_for_children()
-        if not self.cut:
+        if clean := self.faults and self.random.random() < 0.6:
+            self.end_well(view)
+            ended = inf
+        else:
+            self.note("kill")
+            view.process.kill()
+            self.flag[0] = 1
+            view.kill()
+            self.view = None
+            self.wait_for_children()
+        if self.faults:
+            self.place.faults(0)
+            self.counts["faults"] = self.place.happened()
+            check_faults_log(view.said())
+        elif not self.cut:
             check_log(view.said())
         elif "panicked" in view.said():
             raise Wrong(f"the daemon panicked: {view.said()}")
@@ -149,8 +166,27 @@ class Round:
         for log in logs:
             for when, text in read_log(log, self.histories, ended if self.cut else inf):
                 if when < ended:
-                    raise Wrong(f"before the {self.cut or 'kill'}: {text} (see {log.name})")
-        self.counts["crashes"] += 1
+                    raise Wrong(f"before the {self.cut or 'end'}: {text} (see {log.name})")
+        self.counts["crashes"] += not clean
+        return clean
+
+    def end_well(self, view: View) -> None:
+        """The faults end before the writers do: from then on everything can be committed."""
+        self.flag[0] = 1
+        self.wait_for_children()
+        self.note("the faults end")
+        self.place.faults(0)
+        if self.random.random() < 0.7:
+            # It may tell of what failed before; then of nothing more.
+            for attempt in range(2):
+                done = subprocess.run([self.args.shardfs, "sync", self.mountpoint], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+                self.note(f"shardfs sync: {done.returncode} {done.stdout}")
+            if done.returncode:
+                raise Wrong(f"shardfs sync, with no more faults: {done.stdout}")
+        self.note("umount")
+        view.unmount()
+        self.view = None
 
     def cut_power(self) -> None:
         if self.cut == "shutdown":
@@ -179,7 +215,7 @@ class Round:
 
     def write(self, log: Path, number: int, sync: bool, seed: str) -> None:
         writer = Writer(self.arrays, self.mountpoint, log, number, self.args.writers,
-                        self.histories, sync, seed)
+                        self.histories, sync, self.faults, seed)
         writer.run(lambda: self.flag[0])
 
     def write_back(self, seed: str) -> None:
@@ -243,8 +279,9 @@ class Round:
 
     # --- what is left ----------------------------------------------------------------------------
 
-    def look(self, life: int) -> None:
-        """A read-only mount shows old or new chunks, before anything is recovered."""
+    def look(self, life: int, clean: bool) -> None:
+        """A read-only mount shows old or new chunks, before anything is recovered; after a clean
+        end the last ones of which nobody was told that they were not written."""
         left = self.dir / f"crashed-{life}"
         subprocess.run(["cp", "-a", self.source, left], check=True)
         inodes = subprocess.run(["find", self.source, "-printf", "%i %s %P\n"],
@@ -255,21 +292,21 @@ class Round:
         self.counts["new files"] += len(list(self.source.glob("*/.shardfs/*.new")))
         view = self.mount(f"look-{life}.log", [])
         for array in self.arrays:
-            self.look_at(array, waiting[array.number], settle=False)
+            self.look_at(array, waiting[array.number], settle=False, complete=clean)
         view.unmount()
         self.view = None
         check_log(view.said(), set().union(*waiting.values()))
 
-    def look_at(self, array: Array, waiting: set[str], settle: bool) -> dict[int, bytes]:
+    def look_at(self, array: Array, waiting: set[str], settle: bool,
+                complete: bool = False) -> dict[int, bytes]:
         listed = self.listed(array, waiting)
         contents = {}
         for chunk in range(array.chunks):
             history = self.histories[array.number, chunk]
             path = self.mountpoint / array.name / array.chunk_key(chunk)
             try:
-                stored = read_whole(path)
+                stored = contents[chunk] = read_whole(path)
                 version = array.version(chunk, stored)
-                contents[chunk] = stored
             except FileNotFoundError:
                 version = None
             except OSError as error:
@@ -278,11 +315,15 @@ class Round:
                     continue
                 raise Wrong(f"{path}: {error}") from error
             except Wrong as wrong:
-                raise Wrong(f"{path}: {wrong}; {history}, durable {history.durable}") from wrong
+                history.check_torn(Wrong(f"{path}: {wrong}; {history}, durable {history.durable}"))
+                self.partial.add((array.number, chunk))
+                continue
             try:
                 if listed is not None and (chunk in listed) != (version is not None):
                     raise Wrong("listed, but not there" if version is None
                                 else "there, but not listed")
+                if complete:
+                    history.check_accepted(version)
                 history.settle(version) if settle else history.check(version)
             except Wrong as wrong:
                 raise Wrong(f"{path}: {wrong}") from wrong
@@ -315,11 +356,16 @@ class Round:
             (self.dir / f"recover-{life}.log").write_text(done.stdout)
             if done.returncode:
                 raise Wrong(f"shardfs recover: {done.returncode} {done.stdout}")
-            self.check_source(None)
+            if not self.partial:
+                self.check_source(None)
         options, _ = self.options()
         view = self.mount(f"recovered-{life}.log", options)
         for array in self.arrays:
-            self.write_one(array)
+            chunks = {chunk for number, chunk in self.partial if number == array.number}
+            for chunk in chunks | {self.random.randrange(array.chunks)}:
+                self.write_one(array, chunk)
+        self.counts["partial chunks"] += len(self.partial)
+        self.partial.clear()
         shown = [self.look_at(array, set(), settle=True) for array in self.arrays]
         # Committed is safe without a clean end.
         if clean := self.random.random() < 0.7:
@@ -338,8 +384,7 @@ class Round:
             raise Wrong(f"left over after a clean end: {left}")
         self.counts["recovered"] += 1
 
-    def write_one(self, array: Array) -> None:
-        chunk = self.random.randrange(array.chunks)
+    def write_one(self, array: Array, chunk: int) -> None:
         history = self.histories[array.number, chunk]
         history.attempt(history.last + 1, True)
         path = self.mountpoint / array.name / array.chunk_key(chunk)
@@ -366,11 +411,12 @@ class Round:
                             f"{self.described(array, chunk, there)}")
             whole = numpy.zeros(array.metadata()["shape"], dtype="uint8")
             for chunk, stored in found.items():
+                history = self.histories[array.number, chunk]
                 try:
                     version = array.version(chunk, stored)
                 except Wrong as wrong:
                     raise Wrong(f"chunk {array.chunk_key(chunk)} in its shard: {wrong}") from wrong
-                self.histories[array.number, chunk].check(version)
+                history.check(version)
                 row, column = array.coords(chunk)
                 plain = numpy.frombuffer(array.decode(stored), dtype="uint8")
                 whole[row, column * array.length:(column + 1) * array.length] = plain
@@ -417,6 +463,13 @@ def check_log(text: str, about: set[str] = frozenset()) -> None:
         # A request that was withdrawn, as at the end of a mount.
         bad = bad and "Failed to send FUSE reply" not in line
         if bad and not any(key in line for key in about):
+            raise Wrong(f"the log says: {line}")
+
+
+def check_faults_log(text: str) -> None:
+    """Whatever fails below, nobody else has written to this source."""
+    for line in text.splitlines():
+        if "panicked" in line or "in the meantime" in line:
             raise Wrong(f"the log says: {line}")
 
 
@@ -491,6 +544,8 @@ class Torture:
         places = ["local"] + [kind for kind in kinds if kind != "ext4"]
         for number in range(self.args.kills):
             self.one("kill", places[0 if number % 2 else number // 2 % len(places)], number)
+        for number in range(self.args.faults):
+            self.one("faults", "faulty", number)
         for number in range(self.args.cuts):
             for kind in kinds:
                 self.one("cut", kind, number)
@@ -503,6 +558,8 @@ class Torture:
         top = self.args.run_dir / "place"
         if kind == "local":
             place = Folder(top)
+        elif kind == "faulty":
+            place = Faulty(top, self.args.faulty_fs, rng.randrange(2**32))
         else:
             place = Disk(kind, top, rng.choice(MOUNT_OPTIONS[kind]), self.tag)
         cut = None
@@ -548,7 +605,7 @@ class Torture:
         counts = self.counts
         verdict = f"with {self.failed} violations" if self.failed else "without a violation"
         return (f"{sum(self.rounds.values())} rounds {verdict} ({rounds or 'none'}): "
-                f"{counts['crashes']} crashes, of which {counts['pending']} shards were left with "
+                f"{counts['faults']} faults, {counts['crashes']} crashes, of which {counts['pending']} shards were left with "
                 f"a record and {counts['new files']} with an unfinished file")
 
 
@@ -556,6 +613,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, required=True)
     parser.add_argument("--cuts", type=int, required=True)
+    parser.add_argument("--faults", type=int, required=True)
+    parser.add_argument("--faulty-fs", required=True)
     parser.add_argument("--seed", required=True)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--writers", type=int, required=True)

@@ -6,6 +6,9 @@ with a time in seconds:
     w ARRAY CHUNK VERSION HOW   this version is about to be written
     x ARRAY CHUNK VERSION HOW   the chunk is about to be removed, which is a version too
     d ARRAY CHUNK VERSION HOW   this version is durable: an fsync after it has returned
+    a ARRAY CHUNK VERSION HOW   the call that ended this version has returned without an error
+    u ARRAY CHUNK VERSION HOW   a call failed on the way to this version: it may be there in part
+    f TEXT                      an error that the filesystem below may have caused
     e TEXT                      something went wrong
 """
 
@@ -14,6 +17,7 @@ import os
 import random
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +25,8 @@ from arrays import Array, Wrong
 
 # What writers meet once the daemon is gone.
 GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN}
+# What faults below the source look like from above.
+FAULTS = {errno.EIO, errno.ENOSPC}
 
 
 @dataclass
@@ -31,6 +37,22 @@ class History:
     # Versions it may have, and whether it is there in them.
     present: dict[int, bool] = field(default_factory=lambda: {0: False})
     last: int = 0
+    accepted: int = 0  # the last version whose writer was told of no error
+    partial: int = 0  # the last version that may be there in part
+
+    def check_torn(self, wrong: Wrong) -> None:
+        """What holds no version at all: its writer may have been told so."""
+        if self.partial <= max(self.accepted, self.durable):
+            raise wrong
+
+    def check_accepted(self, version: int | None) -> None:
+        """Whether a chunk may be this version once everything was committed."""
+        self.check(version)
+        if version is None:
+            version = max(seq for seq, there in self.present.items() if not there)
+        if version < self.accepted:
+            raise Wrong(f"version {version}, but nobody was told that version {self.accepted} "
+                        f"was not written; {self}")
 
     def attempt(self, version: int, there: bool) -> None:
         self.present[version] = there
@@ -54,6 +76,7 @@ class History:
         if version is None:
             version = max(seq for seq, there in self.present.items() if not there)
         self.durable, self.present = version, {version: there}
+        self.accepted = self.partial = 0
 
     def __str__(self) -> str:
         recent = sorted(self.present.items())[-8:]
@@ -73,6 +96,7 @@ def read_log(path: Path, histories: dict[tuple[int, int], History],
         when, kind, rest = line.split(" ", 2)
         if kind == "e":
             errors.append((float(when), rest))
+        if kind in "ef":
             continue
         number, chunk, version = map(int, rest.split()[:3])
         history = histories.setdefault((number, chunk), History())
@@ -80,6 +104,10 @@ def read_log(path: Path, histories: dict[tuple[int, int], History],
             continue
         if kind == "d":
             history.durable = max(history.durable, version)
+        elif kind == "a":
+            history.accepted = max(history.accepted, version)
+        elif kind == "u":
+            history.partial = max(history.partial, version)
         else:
             history.attempt(version, kind == "w")
     return errors
@@ -87,8 +115,10 @@ def read_log(path: Path, histories: dict[tuple[int, int], History],
 
 class Writer:
     def __init__(self, arrays: list[Array], mount: Path, log: Path, number: int, of: int,
-                 histories: dict[tuple[int, int], History], sync: bool, seed: str):
-        self.arrays, self.mount = arrays, mount
+                 histories: dict[tuple[int, int], History], sync: bool, faults: bool, seed: str):
+        self.arrays, self.mount, self.faults = arrays, mount, faults
+        # The chunk that is being changed.
+        self.changing: tuple[int, int] | None = None
         self.number, self.sync = number, sync
         self.random = random.Random(seed)
         self.log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -115,8 +145,13 @@ class Writer:
             try:
                 self.step()
             except OSError as error:
-                self.log(f"e {self.doing}: {error}")
-                errors += 1
+                fault = self.faults and error.errno in FAULTS
+                self.log(f"{'f' if fault else 'e'} {self.doing}: {error}")
+                if self.changing is not None:
+                    number, at = self.changing
+                    self.log(f"u {number} {at} {self.versions[self.changing]} {self.doing}")
+                    self.changing = None
+                errors += not fault
                 if error.errno in GONE or errors > 20:
                     return
                 time.sleep(0.002)
@@ -144,9 +179,12 @@ class Writer:
         self.log(f"{kind} {chunk[0]} {chunk[1]} {self.versions[chunk]} {self.doing}")
         self.now.pop(chunk, None)
         self.unsafe.discard(chunk)
+        self.changing = chunk
         return self.versions[chunk]
 
     def done(self, chunk: tuple[int, int], content: bytes | None, durable: bool) -> None:
+        self.changing = None
+        self.log(f"a {chunk[0]} {chunk[1]} {self.versions[chunk]} {self.doing}")
         self.now[chunk] = None if content is None else (len(content), zlib.crc32(content))
         if durable or self.sync:
             how = "fsync" if durable else "-o sync"
@@ -165,7 +203,9 @@ class Writer:
                 # A directory goes with its last chunk.
                 if last or not flags & os.O_CREAT:
                     raise
-                path.parent.mkdir(parents=True, exist_ok=True)
+                # It may go again at once.
+                with suppress(FileExistsError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
         raise AssertionError
 
     def put(self, file: int, content: bytes) -> None:
@@ -210,8 +250,14 @@ class Writer:
         except BaseException:
             if file is not None:
                 os.close(file)
+            self.drop(other)
             raise
         self.done(chunk, content, file is not None and self.finish(file))
+
+    def drop(self, other: Path) -> None:
+        """Removes what a failed operation has left, if it can."""
+        with suppress(OSError):
+            os.unlink(other)
 
     def link(self, chunk: tuple[int, int]) -> None:
         """As clients do that must not overwrite."""
@@ -222,11 +268,15 @@ class Writer:
         other = self.temporary_name(path)
         file = self.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            self.put(file, content)
-        finally:
-            os.close(file)
-        os.link(other, path)
-        os.unlink(other)
+            try:
+                self.put(file, content)
+            finally:
+                os.close(file)
+            os.link(other, path)
+            os.unlink(other)
+        except BaseException:
+            self.drop(other)
+            raise
         self.done(chunk, content, False)
 
     def temporary_name(self, path: Path) -> Path:
