@@ -21,6 +21,7 @@ pub mod format;
 pub mod fs;
 pub mod fuse;
 pub mod mount;
+pub mod mountinfo;
 pub mod stats;
 pub mod store;
 pub mod tools;

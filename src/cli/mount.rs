@@ -210,7 +210,7 @@ impl Job {
         // Opened before the mount, which may hide it: a source can be mounted on itself.
         let (root, file) = root_of(&source).map_err(|error| failed(error.into()))?;
         let storage = LocalStorage::open_root(&root, Arc::clone(&stats));
-        let storage = storage.map_err(|error| failed(error.into()))?;
+        let storage = Arc::new(storage.map_err(|error| failed(error.into()))?);
         self.start_logging()?;
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;
@@ -222,9 +222,10 @@ impl Job {
             writable: options.fs.writable,
         };
         options.fs.writing.unsaved = unsaved_directory();
-        let views = views(&Arc::new(storage), &options, &stats).map_err(failed)?;
+        let views = views(&storage, &options, &stats).map_err(failed)?;
         let views = Arc::new(Views::new(views));
         let mounted = mount::mount(Adapter::new(Arc::clone(&views)), &spec)?;
+        storage.serves(&spec.mountpoint);
         let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();
         let committing: Vec<_> =
             writable.map(|fs| std::thread::spawn(move || fs.commit_at_intervals())).collect();

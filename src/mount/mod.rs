@@ -20,10 +20,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use self::table::{Use, uses_of};
+pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;
-
-/// Type of the filesystem in /proc/mounts.
-pub const FILESYSTEM_TYPE: &str = "fuse.shardfs";
 
 /// Longest request that reads ahead, in KiB.
 const READ_AHEAD_KIB: u32 = 1024;

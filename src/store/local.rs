@@ -4,16 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, fcntl};
-use rustix::fs::{
-    self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Timespec, Timestamps,
-};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Timespec, Timestamps};
 
+use super::beneath::{Beneath, Found};
 use super::storage::{
     DirItem, FileKind, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
 };
@@ -22,13 +21,10 @@ use crate::stats::Stats;
 /// Directory entries are read in pieces of this size.
 const LIST_BUFFER_BYTES: usize = 64 << 10;
 
-/// No way out of the source.
-const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
-
 /// A directory of the local machine. Every path is resolved beneath it: the kernel refuses
-/// symbolic links that lead out.
+/// symbolic links that lead out, and mounts that depend on this process are empty directories.
 pub struct LocalStorage {
-    root: OwnedFd,
+    beneath: Beneath,
     stats: Arc<Stats>,
 }
 
@@ -37,12 +33,16 @@ impl LocalStorage {
     pub fn open_root(root: &Path, stats: Arc<Stats>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = fs::open(root, flags, Mode::empty())?;
-        Ok(Self { root, stats })
+        Ok(Self { beneath: Beneath::new(root), stats })
+    }
+
+    /// From now on this process serves `mountpoint`: what depends on that is not entered.
+    pub fn serves(&self, mountpoint: &Path) {
+        self.beneath.serves(mountpoint);
     }
 
     fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        Ok(fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), BENEATH)?)
+        opened(self.beneath.open(path, flags, Mode::empty())?)
     }
 
     /// The directory that holds a name, and the name.
@@ -59,12 +59,15 @@ impl LocalStorage {
 
     fn create_beneath(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        Ok(fs::openat2(&self.root, path, flags, Mode::from_raw_mode(mode), BENEATH)?)
+        opened(self.beneath.open(path, flags, Mode::from_raw_mode(mode))?)
     }
 
     fn stat_with(&self, path: &Path, flags: OFlags) -> io::Result<Stat> {
         self.stats.source.stat.count();
-        stat_of(&self.open_beneath(path, flags | OFlags::PATH)?)
+        match self.beneath.open(path, flags | OFlags::PATH, Mode::empty())? {
+            Found::Open(file) => stat_of(&file),
+            Found::Masked(directory) => Ok(empty_directory(stat_of(&directory)?)),
+        }
     }
 }
 
@@ -84,12 +87,8 @@ impl Storage for LocalStorage {
         self.stat_with(path, OFlags::NOFOLLOW)
     }
 
-    /// One system call. It may follow links out of the source, but a file that was once opened
-    /// within the source is the same file wherever it is found.
     fn is_unchanged(&self, path: &Path, known: &Stat) -> bool {
-        self.stats.source.stat.count();
-        let stat = fs::statat(&self.root, path, AtFlags::empty());
-        stat.is_ok_and(|stat| from_raw(&stat).unchanged(known))
+        self.stat(path).is_ok_and(|stat| stat.unchanged(known))
     }
 
     fn read_link(&self, path: &Path) -> io::Result<OsString> {
@@ -100,7 +99,10 @@ impl Storage for LocalStorage {
 
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
         self.stats.source.list.count();
-        let directory = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Found::Open(directory) = self.beneath.open(path, flags, Mode::empty())? else {
+            return Ok(());
+        };
         if from != 0 {
             fs::seek(&directory, SeekFrom::Start(from))?;
         }
@@ -122,7 +124,7 @@ impl Storage for LocalStorage {
     }
 
     fn space(&self) -> io::Result<Space> {
-        let space = fs::fstatvfs(&self.root)?;
+        let space = fs::fstatvfs(self.beneath.root())?;
         Ok(Space {
             block_size: u32::try_from(space.f_frsize).unwrap_or(4096),
             blocks: space.f_blocks,
@@ -194,11 +196,7 @@ impl Storage for LocalStorage {
     }
 
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
-        if path.as_os_str().is_empty() {
-            return set_stat_at(&self.root, OsStr::new("."), set);
-        }
-        let (parent, name) = self.parent(path)?;
-        set_stat_at(&parent, name, set)
+        set_stat(&self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?, set)
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
@@ -318,14 +316,28 @@ fn whole_file(kind: i32) -> libc::flock {
     }
 }
 
-fn set_stat_at(parent: &OwnedFd, name: &OsStr, set: &SetStat) -> io::Result<()> {
+fn opened(found: Found) -> io::Result<OwnedFd> {
+    match found {
+        Found::Open(file) => Ok(file),
+        Found::Masked(_) => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+    }
+}
+
+/// What stands for a mount in this directory that must not be entered.
+fn empty_directory(parent: Stat) -> Stat {
+    Stat { mode: parent.mode & 0o555, links: 2, size: 0, ..parent }
+}
+
+/// Changes attributes of what is open as a path.
+fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         let (uid, gid) = (set.uid.map(fs::Uid::from_raw), set.gid.map(fs::Gid::from_raw));
-        fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)?;
     }
     if let Some(mode) = set.mode {
         // The kernel asks for it of no symbolic link.
-        fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        fs::chmod(path, Mode::from_raw_mode(mode))?;
     }
     if set.atime.is_some() || set.mtime.is_some() {
         let time = |time: Option<Timestamp>| match time {
@@ -333,7 +345,7 @@ fn set_stat_at(parent: &OwnedFd, name: &OsStr, set: &SetStat) -> io::Result<()> 
             None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
         };
         let times = Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
-        fs::utimensat(parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! Body              -> ChunkReader             (an open file and a range in it)
 //! ```
 
+mod beneath;
 mod blob;
 pub mod bloscpack;
 mod cache;

@@ -1,0 +1,101 @@
+//! /proc/self/mountinfo: what is mounted where.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Type of the filesystem in /proc/mounts.
+pub const FILESYSTEM_TYPE: &str = "fuse.shardfs";
+
+/// One line of the table.
+///
+/// ```text
+/// 36 35 98:0 /root /mount/point rw,noatime shared:1 - fuse.shardfs source rw,user_id=0
+/// id               5th field               optional   type         source
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Number of the mount; a later one may get it again.
+    pub id: u64,
+    /// The mount point.
+    pub place: PathBuf,
+    /// Type of the filesystem.
+    pub kind: Vec<u8>,
+    /// What is mounted.
+    pub source: OsString,
+}
+
+/// All mounts that this process can see, in the order in which they were made.
+pub fn mounts() -> io::Result<Vec<Mount>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The lines of a table that make sense.
+pub fn parse(table: &[u8]) -> Vec<Mount> {
+    table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect()
+}
+
+impl Mount {
+    fn parse(line: &[u8]) -> Option<Self> {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let id = std::str::from_utf8(fields.first()?).ok()?.parse().ok()?;
+        let place = unescape(fields.get(4)?).into();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        let kind = fields.get(dash + 1)?.to_vec();
+        Some(Self { id, place, kind, source: unescape(fields.get(dash + 2)?) })
+    }
+
+    /// Whether this program serves it.
+    pub fn is_ours(&self) -> bool {
+        self.kind == FILESYSTEM_TYPE.as_bytes()
+    }
+
+    /// Whether it lies within what it shows. A source that was given another name
+    /// (`-o fsname`) cannot be told by it.
+    pub fn shows_itself(&self) -> bool {
+        let source = Path::new(&self.source);
+        source.is_absolute() && self.place != source && self.place.starts_with(source)
+    }
+}
+
+/// Undoes the octal escapes of spaces, tabs, newlines and backslashes.
+fn unescape(field: &[u8]) -> OsString {
+    let mut name = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((byte, after)) = rest.split_first() {
+        let code = after.first_chunk::<3>().filter(|_| *byte == b'\\');
+        let code = code.and_then(|code| std::str::from_utf8(code).ok());
+        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
+            Some(code) => {
+                name.push(code);
+                rest = &after[3..];
+            }
+            None => {
+                name.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_within_what_it_shows_is_told_by_its_names() {
+        let shows_itself = |place: &str, source: &str| {
+            let kind = FILESYSTEM_TYPE.as_bytes().to_vec();
+            let mount = Mount { id: 1, place: place.into(), kind, source: source.into() };
+            mount.shows_itself()
+        };
+        assert!(shows_itself("/d/mp", "/d"));
+        assert!(shows_itself("/d/a/mp", "/d"));
+        // In the place of its source it hides what it shows.
+        assert!(!shows_itself("/d", "/d"));
+        assert!(!shows_itself("/dd/mp", "/d"));
+        assert!(!shows_itself("/d/mp", "d"));
+    }
+}

@@ -1,0 +1,229 @@
+//! Paths beneath the source.
+//!
+//! The kernel refuses symbolic links that lead out. Mounts in the source are entered one by one, each
+//! only if it can be told that it does not depend on this process: a daemon that asks its own mount
+//! waits for itself, and not even SIGKILL would end that.
+//!
+//! A mount of this program that was made before that of this process cannot depend on it, if all keep
+//! to that order. Neither finding a mount nor asking when it was made asks its daemon: `O_PATH`
+//! and `AT_STATX_DONT_SYNC` see to that.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::mountinfo;
+
+/// No way out of the source, and no mount entered.
+const BENEATH: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
+/// `STATX_MNT_ID_UNIQUE`: numbers of mounts that only ever grow. Since Linux 6.8.
+const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+/// As many symbolic links as the kernel follows.
+const MAX_LINKS: usize = 40;
+/// Mounts about which is remembered whether they may be entered.
+const MAX_KNOWN: usize = 1024;
+
+/// The source's root, and which mounts below it may be entered.
+pub(super) struct Beneath {
+    root: OwnedFd,
+    /// Number of this process's own mount, or 0 if the kernel does not tell; none in a process that
+    /// serves no mount.
+    own: OnceLock<u64>,
+    known: Mutex<HashMap<u64, bool>>,
+}
+
+/// What a path leads to.
+pub(super) enum Found {
+    /// A file.
+    Open(OwnedFd),
+    /// A mount that must not be entered, which lies in this directory.
+    Masked(OwnedFd),
+}
+
+impl Beneath {
+    pub(super) fn new(root: OwnedFd) -> Self {
+        Self { root, own: OnceLock::new(), known: Mutex::default() }
+    }
+
+    pub(super) fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    /// From now on this process serves `mountpoint`.
+    pub(super) fn serves(&self, mountpoint: &Path) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mount = fs::open(mountpoint, flags, Mode::empty());
+        let number = mount.ok().filter(is_ours).and_then(|mount| mount_number(&mount, UNIQUE));
+        // The second mount of a process would be a bug of the caller; the first one counts.
+        let _ = self.own.set(number.unwrap_or(0));
+    }
+
+    /// Opens a path. Where it leads through a mount that must not be entered there is nothing.
+    pub(super) fn open(&self, path: &Path, flags: OFlags, mode: Mode) -> io::Result<Found> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = flags | OFlags::CLOEXEC;
+        match fs::openat2(&self.root, path, flags, mode, BENEATH) {
+            // It leads out, or into another mount.
+            Err(Errno::XDEV) => self.walk(path, flags, mode),
+            opened => Ok(Found::Open(opened?)),
+        }
+    }
+
+    /// Opens a path name by name, as the kernel would, and asks at each mount.
+    fn walk(&self, path: &Path, flags: OFlags, mode: Mode) -> io::Result<Found> {
+        let mut rest = names(path)?;
+        let (mut above, mut at) = (Vec::new(), self.root.try_clone()?);
+        let mut links = 0;
+        while let Some(name) = rest.pop_front() {
+            if name == ".." {
+                at = above.pop().ok_or(Errno::XDEV)?;
+                continue;
+            }
+            let is_last = rest.is_empty();
+            let entry = match step(&at, &name, !is_last || flags.contains(OFlags::DIRECTORY)) {
+                Err(Errno::NOENT) if is_last && flags.contains(OFlags::CREATE) => {
+                    return Ok(Found::Open(fs::openat2(&at, &name, flags, mode, BENEATH)?));
+                }
+                entry => entry?,
+            };
+            if entry.is_mount && !self.may_enter(&entry.file) {
+                return match is_last {
+                    true => Ok(Found::Masked(at)),
+                    false if flags.contains(OFlags::CREATE) => Err(Errno::BUSY.into()),
+                    false => Err(Errno::NOENT.into()),
+                };
+            }
+            if entry.kind == FileType::Symlink && !(is_last && takes_links(flags)) {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                let target = fs::readlinkat(&entry.file, c"", Vec::new())?;
+                let target = names(&PathBuf::from(OsString::from_vec(target.into_bytes())))?;
+                rest = target.into_iter().chain(rest).collect();
+            } else if is_last && !entry.is_mount {
+                return Ok(Found::Open(fs::openat2(&at, &name, flags, mode, BENEATH)?));
+            } else {
+                above.push(std::mem::replace(&mut at, entry.file));
+            }
+        }
+        reopen(at, flags).map(Found::Open)
+    }
+
+    /// Whether a mount certainly does not depend on this process.
+    fn may_enter(&self, mount: &OwnedFd) -> bool {
+        let number = mount_number(mount, UNIQUE);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(may) = number.and_then(|number| known.get(&number)) {
+            return *may;
+        }
+        // One that is no longer there is not entered, either.
+        let Some(mount) = find(mount) else { return false };
+        let may = !mount.is_ours() || (!mount.shows_itself() && self.is_older(number));
+        if !may {
+            log::info!("{}: not entered, it is a mount of shardfs", mount.place.display());
+        }
+        if let Some(number) = number.filter(|_| self.own.get().is_some()) {
+            if known.len() >= MAX_KNOWN {
+                known.clear();
+            }
+            known.insert(number, may);
+        }
+        may
+    }
+
+    fn is_older(&self, number: Option<u64>) -> bool {
+        self.own.get().is_none_or(|own| number.is_some_and(|number| number < *own))
+    }
+}
+
+/// The names in a path, without those that lead nowhere.
+fn names(path: &Path) -> io::Result<VecDeque<OsString>> {
+    if path.is_absolute() {
+        return Err(Errno::XDEV.into());
+    }
+    let names = path.components().filter(|component| *component != Component::CurDir);
+    Ok(names.map(|component| component.as_os_str().to_owned()).collect())
+}
+
+/// Whether a symbolic link is opened, or an error, and not followed.
+fn takes_links(flags: OFlags) -> bool {
+    flags.intersects(OFlags::NOFOLLOW | OFlags::EXCL)
+}
+
+/// What a name in a directory stands for.
+struct Entry {
+    file: OwnedFd,
+    kind: FileType,
+    /// Whether it is the root of another mount.
+    is_mount: bool,
+}
+
+/// Opens a name in a directory without asking whom it belongs to. Automatic mounts are made
+/// for directories only.
+fn step(at: &OwnedFd, name: &OsStr, wants_directory: bool) -> rustix::io::Result<Entry> {
+    let open = |flags: OFlags, resolve| {
+        let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        fs::openat2(at, name, flags, Mode::empty(), resolve)
+    };
+    let open = |resolve| match wants_directory {
+        true => match open(OFlags::DIRECTORY, resolve) {
+            Err(Errno::NOTDIR | Errno::LOOP) => open(OFlags::empty(), resolve),
+            opened => opened,
+        },
+        false => open(OFlags::empty(), resolve),
+    };
+    let (file, is_mount) = match open(BENEATH) {
+        Err(Errno::XDEV) => (open(ResolveFlags::NO_MAGICLINKS)?, true),
+        opened => (opened?, false),
+    };
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = fs::statx(&file, c"", flags, StatxFlags::TYPE)?;
+    Ok(Entry { file, kind: FileType::from_raw_mode(stat.stx_mode.into()), is_mount })
+}
+
+/// Opens what is open as a path.
+fn reopen(file: OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
+    let stat =
+        fs::statx(&file, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+    let is_directory = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+    if flags.contains(OFlags::EXCL) {
+        return Err(Errno::EXIST.into());
+    }
+    if flags.contains(OFlags::DIRECTORY) && !is_directory {
+        return Err(Errno::NOTDIR.into());
+    }
+    if flags.contains(OFlags::PATH) {
+        return Ok(file);
+    }
+    if is_directory {
+        return Ok(fs::openat2(&file, ".", flags, Mode::empty(), BENEATH)?);
+    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(fs::open(path, flags.difference(OFlags::NOFOLLOW), Mode::empty())?)
+}
+
+/// The number of the mount that a file is on.
+fn mount_number(file: impl AsFd, kind: StatxFlags) -> Option<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = fs::statx(file, c"", flags, kind).ok()?;
+    (stat.stx_mask & kind.bits() != 0).then_some(stat.stx_mnt_id)
+}
+
+/// The mount that a file is on.
+fn find(file: impl AsFd) -> Option<mountinfo::Mount> {
+    let id = mount_number(file, StatxFlags::MNT_ID)?;
+    mountinfo::mounts().ok()?.into_iter().find(|mount| mount.id == id)
+}
+
+fn is_ours(file: &OwnedFd) -> bool {
+    find(file).is_some_and(|mount| mount.is_ours())
+}
