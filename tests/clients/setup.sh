@@ -23,6 +23,8 @@ views_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 xa
 # References of shardfs refs: fsspec, zarr-python 3 and 2.
 refs_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 fsspec==2026.9.0)
 refs2_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 fsspec==2026.9.0)
+# Parallel writers.
+dask_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 dask==2026.8.0)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
 
 # --- Debian packages -------------------------------------------------------------------------------
@@ -62,6 +64,7 @@ python_environment bloscpack "${bloscpack_packages[@]}"
 python_environment views "${views_packages[@]}"
 python_environment refs "${refs_packages[@]}"
 python_environment refs2 "${refs2_packages[@]}"
+python_environment dask "${dask_packages[@]}"
 
 if ! up_to_date "$node/stamp" "${node_packages[*]}"; then
     mkdir -p "$node"
