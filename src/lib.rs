@@ -16,6 +16,8 @@
 //! See `docs/ARCHITECTURE.md` for the shape of the whole and `docs/SEMANTICS.md` for what each
 //! file operation does.
 
+#![warn(clippy::disallowed_methods)]
+
 pub mod cli;
 pub mod format;
 pub mod fs;
@@ -24,5 +26,6 @@ pub mod mount;
 pub mod mountinfo;
 pub mod stats;
 pub mod store;
+pub mod text;
 pub mod tools;
 pub mod view;

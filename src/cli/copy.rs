@@ -11,8 +11,8 @@ use super::progress::{Progress, Unit};
 use super::sync::{not_written, sync};
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
-use crate::fs::shown;
 use crate::mount::{Use, uses_of};
+use crate::text::{json_path, shown};
 use crate::tools::copy::{Copied, Plan, Shape};
 use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
@@ -115,17 +115,17 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
         report.print();
     }
     for (path, error) in &plan.left_out {
-        eprintln!("shardfs: {}: left out: {error}", shown(path));
+        super::complain(format_args!("{}: left out: {error}", shown(path)));
     }
     for defect in copied.iter().flat_map(|copied| &copied.damaged) {
-        eprintln!("shardfs: {defect}");
+        super::complain(defect);
     }
     match (is_whole, args.skip_damaged) {
         (true, _) if plan.left_out.is_empty() => Ok(()),
         (_, true) => Err(Failure::Found("what cannot be read was left out".to_owned())),
         _ => Err(Failure::Found(format!(
             "{} is not finished: the source is damaged; --skip-damaged leaves out what cannot be read",
-            job.dest.display()
+            shown(&job.dest)
         ))),
     }
 }
@@ -200,7 +200,7 @@ impl Report<'_> {
         let arrays = self.copied.iter().map(|copied| {
             let Copied { path, digest, written, kept, damaged } = copied;
             json!({
-                "path": shown(path).to_string(),
+                "path": json_path(path),
                 "chunks": digest.chunks,
                 "nbytes": digest.nbytes,
                 "digest": digest.to_string(),
@@ -212,7 +212,7 @@ impl Report<'_> {
         });
         let left_out = self.plan.left_out.iter();
         let left_out =
-            left_out.map(|(path, error)| json!({"path": shown(path).to_string(), "error": error}));
+            left_out.map(|(path, error)| json!({"path": json_path(path), "error": error}));
         super::say(&format!(
             "{:#}",
             json!({

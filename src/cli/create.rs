@@ -20,6 +20,7 @@ use crate::format::index::IndexLocation;
 use crate::format::json::parse;
 use crate::format::new_array::{NewArray, codec_from_text};
 use crate::format::sample;
+use crate::text::shown;
 use crate::tools::array::{Destination, consolidated_above, create};
 
 const AFTER_HELP: &str = "\
@@ -155,7 +156,7 @@ struct RestArgs {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let directory = &args.directory;
-    let failed = |error: io::Error| system(format!("{}: {error}", directory.display()));
+    let failed = |error: io::Error| system(format!("{}: {error}", shown(&directory)));
     if args.sample {
         return create_sample(directory).map_err(failed);
     }

@@ -11,6 +11,7 @@ use super::list::bytes;
 use super::resize::log_stale;
 use crate::format::json::to_text;
 use crate::mount::{Use, uses_of};
+use crate::text::shown;
 use crate::tools::array::{Deletion, Kind, consolidated_above};
 
 const AFTER_HELP: &str = "\
@@ -58,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(Kind::Group) => "group",
         None => "leftovers",
     };
-    let shown = source.display();
+    let shown = shown(&source);
     let would = if *dry_run { "would be " } else { "" };
     let text = if *json {
         to_text(&json!({
@@ -84,14 +85,14 @@ pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
         None => Ok(()),
         Some(Use::Shown(place)) => Err(system(format!(
             "{} is mounted on {}; unmount it first: shardfs umount {}",
-            directory.display(),
-            place.display(),
-            place.display()
+            shown(&directory),
+            shown(&place),
+            shown(&place)
         ))),
         Some(Use::Holds(place)) => Err(system(format!(
             "{}: something is mounted on {}; unmount it first",
-            directory.display(),
-            place.display()
+            shown(&directory),
+            shown(&place)
         ))),
     }
 }

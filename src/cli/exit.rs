@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use crate::fs::SourceError;
 use crate::mount::MountError;
+use crate::text::{Lines, shown};
 use crate::tools::copy::CopyError;
 use crate::tools::destination::DestinationError;
 use crate::tools::source::OpenError;
@@ -39,7 +40,7 @@ pub(super) enum Failure {
     #[error(transparent)]
     Destination(#[from] DestinationError),
     /// A source cannot be copied.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Copy {
         /// The source.
         path: PathBuf,
@@ -75,7 +76,8 @@ impl Failure {
             }
             Self::Background(_) => (),
             Self::Found(text) if text.is_empty() => (),
-            _ => eprintln!("shardfs: {self}"),
+            Self::Mount(MountError::NotWritten { .. }) => eprintln!("shardfs: {}", Lines(self)),
+            _ => super::complain(self),
         }
         self.code().into()
     }

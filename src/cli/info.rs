@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::exit::Failure;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
-use crate::fs::shown;
+use crate::text::{Line, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind, Level, info};
 use crate::tools::map::{Map, MapSize};
 use crate::tools::source::{Array, OpenConfig, Source};
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 } else {
                     ""
                 };
-                Failure::System(format!("{}: {error}{hint}", path.display()))
+                Failure::System(format!("{}: {error}{hint}", shown(&path)))
             })?;
         }
         if args.json {
@@ -119,8 +119,9 @@ fn finish(args: &Args, source: &Source, told: Told, mut output: Output) -> Resul
         });
         format!("{document:#}\n")
     } else {
-        let line =
-            |(path, error): &(&Path, &crate::fs::NodeError)| format!("{}: {error}\n", shown(path));
+        let line = |(path, error): &(&Path, &crate::fs::NodeError)| {
+            format!("{}: {}\n", shown(path), Line(error))
+        };
         bad.iter().map(line).collect()
     };
     unless_closed(output.put(text.as_bytes()).and_then(|()| output.finish()))?;
@@ -167,17 +168,17 @@ fn picture(args: &Args, source: &Source) -> Result<Option<(String, PathBuf)>, Fa
     if source.arrays().count() != 1 && !of_shard {
         let text = format!(
             "{}: --svg takes one array, and there are {} here",
-            args.source.display(),
+            shown(&args.source),
             source.arrays().count()
         );
         return Err(Failure::System(text));
     }
     if !args.force && path.symlink_metadata().is_ok() {
-        return Err(Failure::System(format!("{}: it exists; --force replaces it", path.display())));
+        return Err(Failure::System(format!("{}: it exists; --force replaces it", shown(&path))));
     }
     let title = match &args.map {
-        Some(Some(key)) => format!("{}: {}", args.source.display(), key.display()),
-        _ => args.source.display().to_string(),
+        Some(Some(key)) => format!("{}: {}", shown(&args.source), shown(&key)),
+        _ => shown(&args.source).to_string(),
     };
     Ok(Some((title, path.clone())))
 }
@@ -212,7 +213,7 @@ fn shard_of<'a>(source: &'a Source, key: &Path) -> Result<(&'a Array, Option<Vec
             return Ok((array, Some(coords)));
         }
     }
-    Err(Failure::System(format!("{}: no shard of the source has this key", key.display())))
+    Err(Failure::System(format!("{}: no shard of the source has this key", shown(&key))))
 }
 
 fn object(about: &ArrayInfo) -> Value {

@@ -7,6 +7,8 @@ use std::path::Path;
 use env_logger::{Builder, Env, Target};
 use log::{Level, LevelFilter};
 
+use crate::text::Line;
+
 /// Where the log goes.
 pub(super) enum Destination<'a> {
     Stderr,
@@ -28,12 +30,12 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     match destination {
         Destination::Stderr => {
             builder.format(|out, record| {
-                writeln!(out, "shardfs: {}: {}", word(record.level()), record.args())
+                writeln!(out, "shardfs: {}: {}", word(record.level()), Line(record.args()))
             });
         }
         Destination::Syslog => {
             builder.format(|out, record| {
-                let message = format!("{}: {}", word(record.level()), record.args());
+                let message = format!("{}: {}", word(record.level()), Line(record.args()));
                 syslog(record.level(), &message);
                 let _ = out;
                 Ok(())
@@ -45,7 +47,12 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
             let pid = std::process::id();
             builder.format(move |out, record| {
                 let time = seconds_since_1970();
-                writeln!(out, "{time} shardfs[{pid}]: {}: {}", word(record.level()), record.args())
+                writeln!(
+                    out,
+                    "{time} shardfs[{pid}]: {}: {}",
+                    word(record.level()),
+                    Line(record.args())
+                )
             });
             builder.target(Target::Pipe(Box::new(file)));
         }

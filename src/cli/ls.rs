@@ -1,5 +1,6 @@
 //! `shardfs ls`.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use super::exit::Failure;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
+use crate::text::shown;
 use crate::tools::ls::{Extent, Query, Row, Rows, list};
 use crate::tools::source::{OpenConfig, Source};
 
@@ -66,22 +68,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         checksum: args.long,
     };
     let end = if args.null { 0 } else { b'\n' };
+    let mut output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
+    let names = if output.is_terminal() { Names::Escaped } else { Names::Raw };
     let write = |row: &Row<'_>, text: &mut Vec<u8>| {
         if args.json {
             write_json(row, text);
         } else {
-            write_columns(row, text);
+            write_columns(row, names, text);
         }
         text.push(end);
     };
-    let mut output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
     // On a terminal the lines themselves show it.
     let progress = (!output.is_terminal()).then(|| Progress::new(Unit::Things("chunks"), None));
     let mut damaged = 0_u64;
     let listed = list(&source, &query, &write, |rows: Rows| -> io::Result<()> {
         for error in &rows.errors {
             damaged += 1;
-            let say = || eprintln!("shardfs: {error}");
+            let say = || super::complain(error);
             progress.as_ref().map_or_else(say, |progress| progress.pause(say));
         }
         output.put(&rows.text)?;
@@ -94,10 +97,30 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if damaged == 0 { Ok(()) } else { Err(Failure::Found(String::new())) }
 }
 
-fn write_columns(row: &Row<'_>, text: &mut Vec<u8>) {
-    text.extend_from_slice(row.key);
+/// How names are written.
+#[derive(Debug, Clone, Copy)]
+enum Names {
+    /// As they are, for programs.
+    Raw,
+    /// Without what a terminal would obey.
+    Escaped,
+}
+
+impl Names {
+    fn write(self, name: &[u8], text: &mut Vec<u8>) {
+        match self {
+            Self::Raw => text.extend_from_slice(name),
+            Self::Escaped => {
+                text.extend_from_slice(shown(OsStr::from_bytes(name)).to_string().as_bytes());
+            }
+        }
+    }
+}
+
+fn write_columns(row: &Row<'_>, names: Names, text: &mut Vec<u8>) {
+    names.write(row.key, text);
     text.push(b'\t');
-    text.extend_from_slice(row.shard);
+    names.write(row.shard, text);
     let Some(Extent { offset, nbytes, crc32c }) = row.place else { return };
     text.push(b'\t');
     match offset {
@@ -144,7 +167,7 @@ fn number(text: &mut Vec<u8>, number: u64) {
 
 /// A JSON string; bytes that are no UTF-8 are replaced.
 fn string(text: &mut Vec<u8>, bytes: &[u8]) {
-    let lossy = std::ffi::OsStr::from_bytes(bytes).to_string_lossy();
+    let lossy = OsStr::from_bytes(bytes).to_string_lossy();
     // Writing to memory does not fail.
     let _ = serde_json::to_writer(text, &*lossy);
 }
@@ -152,6 +175,10 @@ fn string(text: &mut Vec<u8>, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn raw(row: &Row<'_>, text: &mut Vec<u8>) {
+        write_columns(row, Names::Raw, text);
+    }
 
     fn written(write: fn(&Row<'_>, &mut Vec<u8>), place: Option<Extent>) -> String {
         let mut text = Vec::new();
@@ -164,12 +191,24 @@ mod tests {
     fn rows_in_both_forms() {
         let place = Extent { offset: Some(12), nbytes: 3, crc32c: Some(0xff) };
         let columns = "a \"b\"/c/0/1\ta \"b\"/c/0/0\t12\t3\t000000ff";
-        assert_eq!(written(write_columns, Some(place)), columns);
+        assert_eq!(written(raw, Some(place)), columns);
         let json = r#"{"key":"a \"b\"/c/0/1","chunk":[0,1],"shard":"a \"b\"/c/0/0","offset":12,"nbytes":3,"crc32c":"000000ff"}"#;
         assert_eq!(written(write_json, Some(place)), json);
         let place = Extent { offset: None, nbytes: 3, crc32c: None };
-        assert!(written(write_columns, Some(place)).ends_with("\t-\t3"));
+        assert!(written(raw, Some(place)).ends_with("\t-\t3"));
         assert!(written(write_json, Some(place)).ends_with(r#","offset":null,"nbytes":3}"#));
-        assert_eq!(written(write_columns, None), "a \"b\"/c/0/1\ta \"b\"/c/0/0");
+        assert_eq!(written(raw, None), "a \"b\"/c/0/1\ta \"b\"/c/0/0");
+    }
+
+    #[test]
+    fn names_are_raw_for_programs_and_escaped_on_a_terminal() {
+        let written = |names| {
+            let (key, shard) = (b"a\n\xff/c/0", b"a\n\xff/c/0");
+            let mut text = Vec::new();
+            write_columns(&Row { key, chunk: &[0], shard, place: None }, names, &mut text);
+            text
+        };
+        assert_eq!(written(Names::Raw), b"a\n\xff/c/0\ta\n\xff/c/0");
+        assert_eq!(written(Names::Escaped), b"a\\n\\xff/c/0\ta\\n\\xff/c/0");
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut all = super::Cli::command().disable_help_subcommand(true);
     all.build();
     let cannot = |path: &Path| {
-        let path = path.display().to_string();
+        let path = path.to_string_lossy().into_owned();
         move |error: io::Error| Failure::System(format!("{path}: {error}"))
     };
     if args.directory == Path::new(STDOUT) {

@@ -110,6 +110,11 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Says on stderr, in one line, what is wrong.
+fn complain(what: impl std::fmt::Display) {
+    eprintln!("shardfs: {}", crate::text::Line(what));
+}
+
 /// Prints a line. Where it cannot be printed there is nobody to read it.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");

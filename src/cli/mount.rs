@@ -12,13 +12,14 @@ use super::logging::{self, Destination};
 use super::options::{MountOptions, format, policy, seconds};
 use super::size;
 use super::views::ViewArgs;
-use crate::fs::{Fs, SourceError, View, Views, shown};
+use crate::fs::{Fs, SourceError, View, Views};
 use crate::fuse::Adapter;
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::storage::Storage;
+use crate::text::shown;
 
 const OPTIONS_HELP: &str = "\
 Options of -o:
@@ -198,7 +199,7 @@ impl Job {
                 Started::Failed(code) => Err(Failure::Background(code)),
             };
         }
-        let name = source.display().to_string();
+        let name = shown(&source).to_string();
         let failed = |error: SourceError| Failure::Source { path: name.clone(), error };
         let source = source.canonicalize().map_err(|error| failed(error.into()))?;
         let mountpoint = mountpoint.canonicalize().map_err(|error| {
@@ -215,7 +216,7 @@ impl Job {
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;
         let spec = MountSpec {
-            name: options.name.clone().unwrap_or_else(|| source.display().to_string()),
+            name: options.name.clone().unwrap_or_else(|| source.to_string_lossy().into_owned()),
             mountpoint,
             access: options.access,
             threads: options.threads.unwrap_or_else(usual_threads).max(1),
@@ -254,7 +255,7 @@ impl Job {
         };
         logging::start(&destination, self.verbose).map_err(|error| {
             let path = self.log_file.as_deref().unwrap_or(Path::new("log"));
-            Failure::System(format!("{}: {error}", path.display()))
+            Failure::System(format!("{}: {error}", shown(&path)))
         })
     }
 }
@@ -302,7 +303,7 @@ fn finisher(views: Arc<Views>) -> Arc<dyn Fn() + Send + Sync> {
             for fs in views.all() {
                 let unsaved = fs.end_commits();
                 if unsaved > 0 {
-                    let place = fs.config().writing.unsaved.display().to_string();
+                    let place = shown(&fs.config().writing.unsaved).to_string();
                     log::error!("{unsaved} files could not be committed, they are in {place}");
                 }
             }

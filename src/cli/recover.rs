@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use super::exit::Failure;
-use crate::fs::shown;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::{Container, ShardStore, SourceArray};
+use crate::text::{Line, shown};
 use crate::tools::source::{Array, Node, OpenConfig, Source};
 
 /// Complete or take back what an interrupted mount has left, and repair shards
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let interrupted = finish_commits(&source);
     let has_index = |array: &&Array| array.source.container == Container::Shards;
     if args.scan && source.nodes.len() == 1 && source.arrays().any(|array| !has_index(&array)) {
-        let text = format!("{}: --scan looks at shards with an index", args.source.display());
+        let text = format!("{}: --scan looks at shards with an index", shown(&args.source));
         return interrupted.and(Err(Failure::System(text)));
     }
     // What was found of commits is said, and shards are looked at, whatever came of the others.
@@ -54,7 +54,7 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
         any |= !found.is_empty();
         for (shard, found) in found {
             lost += usize::from(found == Found::Lost);
-            println!("{}: {}", shard.display(), outcome(found));
+            println!("{}: {}", shown(&shard), outcome(found));
         }
         log::debug!("{}", shown(array));
     }
@@ -95,7 +95,7 @@ fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
             }
             Node::Bad(directory, error) => {
                 counts.hopeless += 1;
-                println!("{}: {error}", shown(directory));
+                println!("{}: {}", shown(directory), Line(error));
             }
             Node::Array(_) | Node::Group(_) | Node::Journal(_) => (),
         }
@@ -122,7 +122,7 @@ fn scan_array(
         match remedy {
             Remedy::None(why) => {
                 counts.hopeless += 1;
-                println!("{}: {fault}; {why}", path.display());
+                println!("{}: {fault}; {why}", shown(&path));
             }
             Remedy::Older(index) => {
                 let (offset, chunks) = (index.offset, index.chunks.len());
@@ -137,7 +137,7 @@ fn scan_array(
                 println!(
                     "{}: {fault}; an older index of {chunks} of {slots} chunks stands at byte \
                      {offset}{repaired}",
-                    path.display()
+                    shown(&path)
                 );
             }
         }

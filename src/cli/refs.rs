@@ -10,6 +10,7 @@ use tempfile::NamedTempFile;
 use super::exit::Failure;
 use super::progress::{Progress, Unit};
 use super::size;
+use crate::text::shown;
 use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
 use crate::tools::source::{OpenConfig, Source};
 use crate::tools::words::many;
@@ -93,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let done = write(&source, &config, &mut out, &mut |chunks| progress.add(chunks));
     drop(progress);
     let failed = |failure| match failure {
-        Written::Pipe => Failure::System(format!("{}: broken pipe", args.output.display())),
+        Written::Pipe => Failure::System(format!("{}: broken pipe", shown(&args.output))),
         Written::Failed(failure) => failure,
     };
     let summary = done.map_err(failed)?;
@@ -142,10 +143,10 @@ fn write(
         problems += 1;
         match problems {
             ..=TOLD if matches!(problem, Problem::NotInFile { .. }) => {
-                eprintln!("shardfs: {problem}; --inline says how many may");
+                super::complain(format_args!("{problem}; --inline says how many may"));
             }
-            ..=TOLD => eprintln!("shardfs: {problem}"),
-            problems if problems == TOLD + 1 => eprintln!("shardfs: ..."),
+            ..=TOLD => super::complain(problem),
+            problems if problems == TOLD + 1 => super::complain(format_args!("...")),
             _ => (),
         }
     };
@@ -177,7 +178,7 @@ fn say(args: &Args, summary: Summary) {
     let _ = writeln!(
         io::stdout(),
         "{}: references to {} in {}",
-        args.output.display(),
+        shown(&args.output),
         many(chunks, "chunk"),
         many(arrays, "array"),
     );
@@ -198,12 +199,12 @@ fn check(args: &Args, summary: Summary) -> Result<(), Written> {
 }
 
 fn exists(output: &Path) -> Failure {
-    let text = format!("{}: it exists; --force replaces it", output.display());
+    let text = format!("{}: it exists; --force replaces it", shown(&output));
     Failure::System(text)
 }
 
 fn cannot(path: &Path, error: &io::Error) -> Failure {
-    Failure::System(format!("{}: {error}", path.display()))
+    Failure::System(format!("{}: {error}", shown(&path)))
 }
 
 fn refused(error: &RefsError) -> Failure {

@@ -1,6 +1,6 @@
 //! `shardfs repack`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::json;
@@ -9,8 +9,8 @@ use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shap
 use super::exit::Failure;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
-use crate::fs::shown;
 use crate::store::Container;
+use crate::text::{json_path, shown};
 use crate::tools::copy::{Shape, Shards};
 use crate::tools::repack::{How, RepackError, Repacked, repack};
 use crate::tools::shard_file::Packing;
@@ -72,7 +72,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     let source = Source::open(&args.source, OpenConfig::default())?;
     let has_shards = |array: &&Array| array.source.container == Container::Shards;
     let arrays: Vec<&Array> = source.arrays().filter(has_shards).collect();
-    let name = args.source.display();
+    let name = shown(&args.source);
     if arrays.is_empty() {
         let text = format!("{name}: {}", RepackError::NoShards);
         return Err(Failure::System(text));
@@ -87,7 +87,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
         let done = repack(&source, array, how, args.copy.threads(), &report);
         let path = shown(&array.source.path);
         let failed = |error| Failure::System(format!("{name}: {path}: {error}"));
-        results.push((path.to_string(), done.map_err(failed)?));
+        results.push((&*array.source.path, done.map_err(failed)?));
     }
     drop(progress);
     if args.copy.is_json() {
@@ -98,7 +98,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     let bad = source.bad_nodes().map(|(path, error)| format!("{}: {error}", shown(path)));
     let damaged = results.iter().flat_map(|(_, done)| done.damaged.iter().cloned());
     let defects: Vec<String> = bad.chain(damaged).collect();
-    defects.iter().for_each(|defect| eprintln!("shardfs: {defect}"));
+    defects.iter().for_each(super::complain);
     match (defects.is_empty(), how.skip_damaged) {
         (true, _) => Ok(()),
         (_, true) => Err(Failure::Found("what cannot be read was left out".to_owned())),
@@ -108,11 +108,12 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     }
 }
 
-fn print(results: &[(String, Repacked)]) {
+fn print(results: &[(&Path, Repacked)]) {
     for (path, done) in results {
         let Repacked { shards, rewritten, before, after, .. } = done;
         super::say(&format!(
-            "{path}: {} of {} shards written anew, {} now, {} before",
+            "{}: {} of {} shards written anew, {} now, {} before",
+            shown(path),
             HumanCount(*rewritten),
             HumanCount(*shards),
             HumanBytes(*after),
@@ -121,10 +122,10 @@ fn print(results: &[(String, Repacked)]) {
     }
 }
 
-fn print_json(args: &Args, results: &[(String, Repacked)]) {
+fn print_json(args: &Args, results: &[(&Path, Repacked)]) {
     let arrays = results.iter().map(|(path, done)| {
         json!({
-            "path": path,
+            "path": json_path(path),
             "shards": done.shards,
             "shards_rewritten": done.rewritten,
             "bytes_before": done.before,

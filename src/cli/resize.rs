@@ -9,6 +9,7 @@ use super::create::system;
 use super::exit::Failure;
 use super::list::{List, bytes, shape};
 use crate::format::json::to_text;
+use crate::text::shown;
 use crate::tools::array::{Resize, Resized, consolidated_above};
 
 const AFTER_HELP: &str = "\
@@ -56,24 +57,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         log_stale(&group);
     }
     let text = if *json { document(args, &done) } else { words(args, &done) };
-    let failed = |error: io::Error| system(format!("{}: {error}", source.display()));
+    let failed = |error: io::Error| system(format!("{}: {error}", shown(&source)));
     io::stdout().write_all(&text).map_err(failed)
 }
 
 /// Says that metadata elsewhere is not what it repeats any more.
 pub(super) fn log_stale(group: &std::path::Path) {
-    let group = group.display();
-    eprintln!("shardfs: the consolidated metadata of {group} is of before; consolidate it again");
+    let group = shown(&group);
+    super::complain(format_args!(
+        "the consolidated metadata of {group} is of before; consolidate it again"
+    ));
 }
 
 fn words(args: &Args, done: &Resized) -> Vec<u8> {
     let Resized { before, after, removed } = done;
     let would = if args.dry_run { "would be " } else { "" };
     let mut text = match before == after {
-        true => format!("{} has the shape {}\n", args.source.display(), shape(after)),
+        true => format!("{} has the shape {}\n", shown(&args.source), shape(after)),
         false => format!(
             "{}: {} {would}resized to {}\n",
-            args.source.display(),
+            shown(&args.source),
             shape(before),
             shape(after)
         ),

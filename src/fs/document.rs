@@ -8,7 +8,7 @@ use super::document2::zarr2_name;
 use super::error::METADATA_FILE;
 use super::form::View;
 use super::live::{Bytes, LiveFile, What};
-use super::nodes::{ArrayView, At, Node, NodeKind, shown};
+use super::nodes::{ArrayView, At, Node, NodeKind};
 use super::{Fs, FsError, Result};
 use crate::format::back::{is_sharded, translate_back, translate_group_back};
 use crate::format::document::Dialect;
@@ -17,6 +17,7 @@ use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::store::content::Content;
+use crate::text::shown;
 
 impl Fs {
     /// Whether a path is called like a metadata document of the view.
@@ -218,13 +219,13 @@ impl Fs {
             .collect();
         for path in removed {
             if self.view() == View::Zarr2 {
-                log::warn!("{}: it stays, for its directory was not removed", path.display());
+                log::warn!("{}: it stays, for its directory was not removed", shown(&path));
                 overlay.names().take(&path);
                 continue;
             }
-            log::warn!("{}: removed, its array's shards are not", path.display());
+            log::warn!("{}: removed, its array's shards are not", shown(&path));
             if let Err(error) = self.storage.remove_file(&path) {
-                log::error!("{}: {error}", path.display());
+                log::error!("{}: {error}", shown(&path));
             }
             overlay.names().take(&path);
         }

@@ -11,6 +11,7 @@ use crate::format::error::MetadataError;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::store::StoreError;
 use crate::store::storage::FileKind;
+use crate::text::shown;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +53,7 @@ pub enum FsError {
     #[error("not open for that")]
     BadHandle,
     /// Metadata that cannot be stored.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Refused {
         /// Path of the document.
         path: PathBuf,
@@ -61,7 +62,7 @@ pub enum FsError {
         error: MetadataError,
     },
     /// A file of a decoded chunk that cannot be encoded.
-    #[error("{}: it is not written: {error}", .path.display())]
+    #[error("{}: it is not written: {error}", shown(.path))]
     Unwritable {
         /// Path of the file.
         path: PathBuf,
@@ -77,10 +78,10 @@ pub enum FsError {
     NoAttribute,
     /// A file of an array whose metadata cannot be used: it may be a shard, and its bytes must not
     /// be taken for a chunk's.
-    #[error("{}: the metadata of its array cannot be used", .0.display())]
+    #[error("{}: the metadata of its array cannot be used", shown(.0))]
     BadMetadata(PathBuf),
     /// The shard was changed after a part of the chunk had been read.
-    #[error("chunk {key} of {}: its shard was changed while it was being read", .array.display())]
+    #[error("chunk {key} of {}: its shard was changed while it was being read", shown(.array))]
     Torn {
         /// The array's directory, from the source's root.
         array: PathBuf,

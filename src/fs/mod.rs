@@ -47,8 +47,8 @@ pub use self::foreign::{Foreign, Format, bloscpack_file, column, read_document, 
 use self::form::Form;
 pub use self::form::{View, ViewConfig};
 pub use self::names::OpenHow;
+pub use self::nodes::NodeKind;
 use self::nodes::{ArrayView, At, Nodes};
-pub use self::nodes::{NodeKind, shown};
 use self::paths::Paths;
 pub use self::staging::WriteConfig;
 pub use self::views::{Place as ViewPlace, Views};

@@ -23,6 +23,7 @@ use crate::format::sharding::ShardedArray;
 use crate::store::recover::recover;
 use crate::store::storage::{FileKind, Stat, Storage};
 use crate::store::{ByteCache, Container, SIZES, SourceArray, StoreConfig};
+use crate::text::shown;
 use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW, stable_hash};
 use crate::view::tree::ChunkTree;
 
@@ -625,9 +626,4 @@ fn is_gone(storage: &dyn Storage, path: &Path) -> bool {
 
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
-}
-
-/// A path of the source as messages name it.
-pub fn shown(path: &Path) -> std::path::Display<'_> {
-    if path.as_os_str().is_empty() { Path::new(".").display() } else { path.display() }
 }

@@ -10,6 +10,7 @@ use super::{Entry, Fs, FsError, Result};
 use crate::store::content::Content;
 use crate::store::put::put_file;
 use crate::store::storage::SetStat;
+use crate::text::shown;
 
 impl Fs {
     pub(super) fn create_in_source(
@@ -31,7 +32,7 @@ impl Fs {
         if rustix::process::geteuid().is_root()
             && let Err(error) = self.storage.set_stat(path, &set)
         {
-            log::debug!("{}: {error}", path.display());
+            log::debug!("{}: {error}", shown(&path));
         }
     }
 

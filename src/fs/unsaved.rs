@@ -7,6 +7,7 @@ use std::path::Path;
 use super::Fs;
 use super::live::{Bytes, Name, What};
 use crate::store::content::Content;
+use crate::text::{Line, shown};
 
 impl Fs {
     /// What waits to be committed, in all views of the mount.
@@ -29,12 +30,12 @@ impl Fs {
             // Writing to a string cannot fail.
             let _ = match (change, error) {
                 (None, _) => Ok(()),
-                (Some(_), None) => writeln!(text, "{}", path.display()),
-                (Some(_), Some(error)) => writeln!(text, "{}: {error}", path.display()),
+                (Some(_), None) => writeln!(text, "{}", shown(&path)),
+                (Some(_), Some(error)) => writeln!(text, "{}: {}", shown(&path), Line(error)),
             };
         }
         if !text.is_empty() {
-            let place = self.config.writing.unsaved.display();
+            let place = shown(&self.config.writing.unsaved);
             let _ = writeln!(text, "what cannot be committed in the end is saved below {place}");
         }
         text
@@ -43,17 +44,17 @@ impl Fs {
     /// Saves the bytes of a chunk that cannot be committed.
     pub(super) fn save(&self, path: &Path, content: Option<&Content>, why: &dyn std::fmt::Display) {
         let Some(content) = content else {
-            return log::error!("{}: not removed: {why}", path.display());
+            return log::error!("{}: not removed: {why}", shown(&path));
         };
         let to = self.config.writing.unsaved.join(path);
         match write_out(&to, content) {
             Ok(()) => {
-                log::error!("{}: {why}; what was written is in {}", path.display(), to.display());
+                log::error!("{}: {why}; what was written is in {}", shown(&path), shown(&to));
             }
             Err(error) => log::error!(
                 "{}: {why}; what was written is lost, {} cannot be written: {error}",
-                path.display(),
-                to.display()
+                shown(&path),
+                shown(&to)
             ),
         }
     }

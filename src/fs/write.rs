@@ -13,6 +13,7 @@ use super::{Attr, Entry, Fs, FsError, Result};
 use crate::store::content::Content;
 use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::store::{Freshness, ShardStore};
+use crate::text::shown;
 
 /// A chunk file may be no longer, in bytes.
 const MAX_CHUNK_BYTES: u64 = 1 << 40;
@@ -338,7 +339,7 @@ impl Fs {
             name.stage = None;
             let mut state = file.state();
             if matches!(&state.bytes, Bytes::Here(content) if content.nbytes() == 0) {
-                log::warn!("{}: it is not written: it has no bytes", path.display());
+                log::warn!("{}: it is not written: it has no bytes", shown(&path));
             }
             (state.bytes, state.shown, state.dirty) = (Bytes::Stored(place), Shown::Written, false);
         }

@@ -22,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 pub use self::table::{Use, uses_of};
 pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;
+use crate::text::shown;
 
 /// Longest request that reads ahead, in KiB.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -60,7 +61,7 @@ pub struct MountSpec {
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The mount point is not there or cannot be reached.
-    #[error("mount point {}: {error}", .path.display())]
+    #[error("mount point {}: {error}", shown(.path))]
     Mountpoint {
         /// The mount point.
         path: PathBuf,
@@ -69,10 +70,10 @@ pub enum MountError {
         error: io::Error,
     },
     /// It is something else.
-    #[error("mount point {} is not a directory", .0.display())]
+    #[error("mount point {} is not a directory", shown(.0))]
     NotADirectory(PathBuf),
     /// Something is mounted there by this program.
-    #[error("{} is already mounted on {}; unmount it first: shardfs umount {}", .source_name, .path.display(), .path.display())]
+    #[error("{} is already mounted on {}; unmount it first: shardfs umount {}", .source_name, shown(.path), shown(.path))]
     AlreadyMounted {
         /// What is mounted.
         source_name: String,
@@ -80,13 +81,13 @@ pub enum MountError {
         path: PathBuf,
     },
     /// Nothing is mounted there by this program.
-    #[error("{} is not a mount of shardfs", .0.display())]
+    #[error("{} is not a mount of shardfs", shown(.0))]
     NotMounted(PathBuf),
     /// The FUSE device cannot be opened.
     #[error("/dev/fuse: {0}; is the fuse module loaded?")]
     Device(#[source] io::Error),
     /// The kernel refused.
-    #[error("cannot mount on {}: {error}", .path.display())]
+    #[error("cannot mount on {}: {error}", shown(.path))]
     Refused {
         /// The mount point.
         path: PathBuf,
@@ -95,10 +96,10 @@ pub enum MountError {
         error: io::Error,
     },
     /// Somebody uses the mount.
-    #[error("{} is busy: a file in it is open or a shell stands in it; shardfs umount --lazy detaches it all the same", .0.display())]
+    #[error("{} is busy: a file in it is open or a shell stands in it; shardfs umount --lazy detaches it all the same", shown(.0))]
     Busy(PathBuf),
     /// The kernel refused to unmount.
-    #[error("cannot unmount {}: {error}", .path.display())]
+    #[error("cannot unmount {}: {error}", shown(.path))]
     Unmount {
         /// The mount point.
         path: PathBuf,
@@ -116,7 +117,7 @@ pub enum MountError {
     #[error("the kernel does not answer: {0}")]
     Session(#[source] io::Error),
     /// What was written through the mount is not safe.
-    #[error("{}: not everything could be written: {error}\n{waiting}", .path.display())]
+    #[error("{}: not everything could be written: {error}\n{waiting}", shown(.path))]
     NotWritten {
         /// The mount point.
         path: PathBuf,

@@ -20,6 +20,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags
 use rustix::io::Errno;
 
 use crate::mountinfo;
+use crate::text::shown;
 
 /// No way out of the source, and no mount entered.
 const BENEATH: ResolveFlags =
@@ -129,7 +130,7 @@ impl Beneath {
         let Some(mount) = find(mount) else { return false };
         let may = !mount.is_ours() || (!mount.shows_itself() && self.is_older(number));
         if !may {
-            log::info!("{}: not entered, it is a mount of shardfs", mount.place.display());
+            log::info!("{}: not entered, it is a mount of shardfs", shown(&mount.place));
         }
         if let Some(number) = number.filter(|_| self.own.get().is_some()) {
             if known.len() >= MAX_KNOWN {

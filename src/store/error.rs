@@ -11,6 +11,7 @@ use crate::format::index::{EntryError, IndexError};
 use crate::format::journal::JournalError;
 use crate::format::pipeline;
 use crate::format::plan::PlanError;
+use crate::text::shown;
 
 /// What the system says of a path that cannot be reached within the source, as long as nobody
 /// changes something: not of one that does not exist, nor of a moment's trouble.
@@ -67,7 +68,7 @@ pub enum Damage {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Its shard is damaged.
-    #[error("shard {}: {damage}", .shard.display())]
+    #[error("shard {}: {damage}", shown(.shard))]
     Damaged {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
@@ -76,7 +77,7 @@ pub enum StoreError {
         damage: Arc<Damage>,
     },
     /// A shard inside the shard is damaged.
-    #[error("shard {}, inner shard at {position:?}: {damage}", .shard.display())]
+    #[error("shard {}, inner shard at {position:?}: {damage}", shown(.shard))]
     InnerDamaged {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
@@ -87,7 +88,7 @@ pub enum StoreError {
         damage: Arc<Damage>,
     },
     /// Its own entry in the index is bad.
-    #[error("shard {}, chunk at {position:?}: {error}", .shard.display())]
+    #[error("shard {}, chunk at {position:?}: {error}", shown(.shard))]
     BadEntry {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
@@ -98,7 +99,7 @@ pub enum StoreError {
         error: EntryError,
     },
     /// Its bytes are not what the array's codecs write.
-    #[error("shard {}, chunk at {position:?}: it cannot be decoded: {error}", .shard.display())]
+    #[error("shard {}, chunk at {position:?}: it cannot be decoded: {error}", shown(.shard))]
     Undecodable {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
@@ -109,13 +110,13 @@ pub enum StoreError {
         error: pipeline::DecodeError,
     },
     /// Others change the shard faster than it can be read, or changed it in the middle of a read.
-    #[error("shard {}: it was changed while it was being read", .shard.display())]
+    #[error("shard {}: it was changed while it was being read", shown(.shard))]
     Changing {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
     },
     /// Somebody else has changed the chunk since it was staged.
-    #[error("shard {}, chunk at {position:?}: others have changed it in the meantime", .shard.display())]
+    #[error("shard {}, chunk at {position:?}: others have changed it in the meantime", shown(.shard))]
     Stale {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
@@ -134,20 +135,20 @@ pub enum StoreError {
     /// The journal holds a record of the shard that must stay.
     #[error(
         "shard {}: nothing is written to it as long as the journal holds the record of a commit \
-         that could be neither completed nor taken back", .shard.display()
+         that could be neither completed nor taken back", shown(.shard)
     )]
     Poisoned {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
     },
     /// Shards that are compressed as a whole are not written.
-    #[error("shard {}: it is compressed as a whole, which can only be read", .shard.display())]
+    #[error("shard {}: it is compressed as a whole, which can only be read", shown(.shard))]
     Compressed {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
     },
     /// What is to be written cannot be a chunk of the array.
-    #[error("shard {}, chunk at {position:?}: it is not written: {why}", .shard.display())]
+    #[error("shard {}, chunk at {position:?}: it is not written: {why}", shown(.shard))]
     Refused {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
@@ -157,7 +158,7 @@ pub enum StoreError {
         why: &'static str,
     },
     /// A change to the shard cannot be planned.
-    #[error("shard {}: {error}", .shard.display())]
+    #[error("shard {}: {error}", shown(.shard))]
     Plan {
         /// Path of the shard, from the source's root.
         shard: PathBuf,
@@ -166,7 +167,7 @@ pub enum StoreError {
         error: PlanError,
     },
     /// The journal of an array is no journal.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Journal {
         /// Path, from the source's root.
         path: PathBuf,
@@ -175,7 +176,7 @@ pub enum StoreError {
         error: JournalError,
     },
     /// The source reports an error.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Io {
         /// Path, from the source's root.
         path: PathBuf,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::error::StoreError;
 use super::io_error;
 use super::storage::{Storage, StorageFile};
+use crate::text::shown;
 
 /// Name of the note of locks in the work directory.
 pub const NOTE: &str = "locks";
@@ -130,7 +131,7 @@ impl Drop for ShardLock<'_> {
     fn drop(&mut self) {
         // A lock file that stays is only litter; closing it gives the lock back.
         if let Err(error) = self.storage.remove_file(&self.path) {
-            log::debug!("{}: {error}", self.path.display());
+            log::debug!("{}: {error}", shown(&self.path));
         }
     }
 }

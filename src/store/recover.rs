@@ -21,6 +21,7 @@ use super::storage::{Storage, StorageFile};
 use crate::format::fingerprint::Fingerprint;
 use crate::format::journal::{Record, ShardRecord};
 use crate::format::limits::MAX_INDEX_BYTES;
+use crate::text::shown;
 
 /// How a shard was found that an unfinished commit was about to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,12 +126,12 @@ pub fn recover_locked(
         let found = recover_shard(storage, &path, shard)?;
         match found {
             Found::Replaced => (),
-            Found::Finished => log::info!("{}: a commit was completed", path.display()),
-            Found::Unfinished => log::info!("{}: a commit was taken back", path.display()),
+            Found::Finished => log::info!("{}: a commit was completed", shown(&path)),
+            Found::Unfinished => log::info!("{}: a commit was taken back", shown(&path)),
             Found::Foreign => {
-                log::warn!("{}: changed by others after an unfinished commit", path.display());
+                log::warn!("{}: changed by others after an unfinished commit", shown(&path));
             }
-            Found::Lost => log::error!("{}: {}", path.display(), super::Damage::Unfinished),
+            Found::Lost => log::error!("{}: {}", shown(&path), super::Damage::Unfinished),
         }
         all.push((path, found));
     }

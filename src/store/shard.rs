@@ -18,6 +18,7 @@ use crate::format::index::{ByteRange, EntryError, IndexError, ShardIndex, produc
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{OldShard, PlanError, overlap};
 use crate::format::sharding::{Location, ShardingLevel};
+use crate::text::shown;
 
 /// A shard that keeps changing while its index is read is given up after so many attempts.
 const LOAD_ATTEMPTS: usize = 4;
@@ -568,7 +569,7 @@ impl ShardStore {
         let is_short = |full: &u64| self.config.pad_edge && contents.last_decoded < *full;
         let padding = last.zip(full.filter(is_short));
         if contents.is_unfinished {
-            log::warn!("{}: its writer has not finished it", array.shard_path(&[0]).display());
+            log::warn!("{}: its writer has not finished it", shown(&array.shard_path(&[0])));
         }
         self.stats.indexes.loads.count();
         let slots = product(&decoding.chunks_per_shard).unwrap_or(u64::MAX);

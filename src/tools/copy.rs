@@ -27,10 +27,11 @@ use crate::format::error::MetadataError;
 use crate::format::index::IndexLocation;
 use crate::format::reshard::{Resharding, reshard, shard};
 use crate::format::sharding::{ShardedArray, parse_document};
-use crate::fs::{METADATA_FILE, NodeError, shown};
+use crate::fs::{METADATA_FILE, NodeError};
 use crate::store::journal::{WORK_DIRECTORY, pending};
 use crate::store::storage::FileKind;
 use crate::store::{Container, SourceArray};
+use crate::text::shown;
 
 /// Names of metadata documents.
 const DOCUMENTS: [&str; 5] = [METADATA_FILE, ".zarray", ".zattrs", ".zgroup", ".zmetadata"];

@@ -24,6 +24,7 @@ use crate::store::journal::WORK_DIRECTORY;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
 use crate::store::storage::{Storage, StorageFile};
+use crate::text::shown;
 
 /// Name of the note of what is being made.
 const JOB: &str = "job.json";
@@ -49,17 +50,17 @@ pub struct Destination {
 #[derive(Debug, thiserror::Error)]
 pub enum DestinationError {
     /// It is there.
-    #[error("{}: it exists; --force replaces it", .0.display())]
+    #[error("{}: it exists; --force replaces it", shown(.0))]
     Exists(PathBuf),
     /// It is there, and it is not ours to remove.
     #[error(
-        "{}: it exists and is no Zarr array or group: remove it yourself if it can go", .0.display()
+        "{}: it exists and is no Zarr array or group: remove it yourself if it can go", shown(.0)
     )]
     NotZarr(PathBuf),
     /// Another command has begun it.
     #[error(
         "{}: it holds the unfinished result of another command, {other}; --force starts anew",
-        .path.display()
+        shown(.path)
     )]
     OtherJob {
         /// The destination.
@@ -68,13 +69,13 @@ pub enum DestinationError {
         other: String,
     },
     /// Another process is at it.
-    #[error("{}: another process is writing it", .0.display())]
+    #[error("{}: another process is writing it", shown(.0))]
     Busy(PathBuf),
     /// One would be in the other.
-    #[error("{}: source and destination must not lie in each other", .0.display())]
+    #[error("{}: source and destination must not lie in each other", shown(.0))]
     Inside(PathBuf),
     /// It cannot be written.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Io {
         /// The destination, or what is in it.
         path: PathBuf,

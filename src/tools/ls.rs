@@ -18,9 +18,9 @@ use super::parts::{Loaded, SharedShard, parts_of};
 use super::source::{Array, Node, Source};
 use crate::format::Coords;
 use crate::format::grid::ShardAxis;
-use crate::fs::shown;
 use crate::store::entries::{Place, Span, each_slot};
 use crate::store::{Chunk, ChunkReader, LoadedShard, StoreError};
+use crate::text::shown;
 
 /// Bytes of a chunk that are read at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -91,7 +91,7 @@ pub enum ListError {
 
 /// No key of the source can begin like that.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: no chunk key of the source can begin like that", .0.display())]
+#[error("{}: no chunk key of the source can begin like that", shown(.0))]
 pub struct NoSuchKey(PathBuf);
 
 /// Writes a row to the end of a text.

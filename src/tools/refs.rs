@@ -27,6 +27,7 @@ use super::parallel::{self, Give};
 use super::source::Source;
 use crate::format::Coords;
 use crate::store::{ShardStore, StoreError};
+use crate::text::shown;
 
 /// Text of a shard that is kept in memory until it is written; more goes to a temporary file.
 const KEPT_BYTES: usize = 4 << 20;
@@ -61,7 +62,7 @@ pub enum Version {
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// A node cannot be used, or has no form in the format asked for.
-    #[error("{}: {why}", crate::fs::shown(.directory))]
+    #[error("{}: {why}", shown(.directory))]
     Node {
         /// Its directory, from the source's root.
         directory: PathBuf,
@@ -75,7 +76,7 @@ pub enum Problem {
     #[error(
         "shard {}, chunk {key}: the shard is compressed as a whole, so no range of it is the chunk; \
          the chunk has {nbytes} bytes, more than may be put into the references",
-        .shard.display()
+        shown(.shard)
     )]
     NotInFile {
         /// Path of the shard, from the source's root.
@@ -100,7 +101,7 @@ pub enum RefsError {
     #[error(transparent)]
     List(#[from] StoreError),
     /// JSON has no such texts.
-    #[error("{}: its name is not UTF-8, which references must be", .0.display())]
+    #[error("{}: its name is not UTF-8, which references must be", shown(.0))]
     NotText(PathBuf),
 }
 

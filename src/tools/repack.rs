@@ -34,6 +34,7 @@ use crate::store::{
     Body, Chunk, Container, Freshness, LoadedShard, ShardStore, SourceArray, StoreConfig,
     StoreError,
 };
+use crate::text::shown;
 
 /// A shard that others keep changing is given up after so many attempts.
 const ATTEMPTS: usize = 4;
@@ -75,7 +76,7 @@ pub enum RepackError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A new shard cannot be written.
-    #[error("{}: {error}; the shards are as they were, run the command again to go on", .path.display())]
+    #[error("{}: {error}; the shards are as they were, run the command again to go on", shown(.path))]
     Write {
         /// Path of the new shard, from the source's root.
         path: PathBuf,
@@ -84,10 +85,10 @@ pub enum RepackError {
         error: io::Error,
     },
     /// A new shard is not what was written; the old one stays.
-    #[error("shard {}: what was read back of the new one is something else; the old one stays", .0.display())]
+    #[error("shard {}: what was read back of the new one is something else; the old one stays", shown(.0))]
     Differs(PathBuf),
     /// Others keep changing a shard.
-    #[error("shard {}: others keep changing it; it stays as it is", .0.display())]
+    #[error("shard {}: others keep changing it; it stays as it is", shown(.0))]
     Changing(PathBuf),
     /// Another thread has failed, and tells why.
     #[error(transparent)]

@@ -20,6 +20,7 @@ use crate::store::journal::WORK_DIRECTORY;
 use crate::store::local::LocalStorage;
 use crate::store::storage::{FileKind, Storage};
 use crate::store::{Container, SIZES, ShardStore, SourceArray, StoreConfig, StoreError};
+use crate::text::shown;
 
 /// Bytes of indexes to keep where each shard is looked at once: those of shards inside a shard are
 /// asked for by several threads.
@@ -96,7 +97,7 @@ pub enum ArrayFormat {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// It cannot be read.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Io {
         /// The source, or what is in it.
         path: PathBuf,
@@ -105,7 +106,7 @@ pub enum OpenError {
         error: std::io::Error,
     },
     /// There is nothing in it that shardfs knows.
-    #[error("{}: neither an array nor a hierarchy of arrays: there is no metadata in it", .0.display())]
+    #[error("{}: neither an array nor a hierarchy of arrays: there is no metadata in it", shown(.0))]
     NoNode(PathBuf),
 }
 

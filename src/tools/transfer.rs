@@ -25,6 +25,7 @@ use crate::store::entries::Place;
 use crate::store::{
     Chunk, ChunkReader, Container, Freshness, ShardStore, SourceArray, StoreConfig, StoreError,
 };
+use crate::text::shown;
 
 /// Chunk files that are one piece of work.
 const FILES_AT_ONCE: usize = 64;
@@ -38,14 +39,14 @@ pub enum TransferError {
     /// Somebody writes to the source.
     #[error(
         "{}: it was changed while it was being read: somebody writes to the source; nothing is \
-         lost, run the command again once they have finished", .0.display()
+         lost, run the command again once they have finished", shown(.0)
     )]
     Changing(PathBuf),
     /// The copy cannot be written.
     #[error("{0}; the same command, without --force, goes on from here")]
     Destination(#[from] DestinationError),
     /// A shard cannot be made.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Shard {
         /// Its path, from the destination.
         path: PathBuf,
@@ -58,7 +59,7 @@ pub enum TransferError {
     /// The copy that was read back is another.
     #[error(
         "{}: what was written is not what was read: {found} chunks of digest {found_digest}, \
-         {expected} of {expected_digest} were expected; --force makes it anew", .path.display()
+         {expected} of {expected_digest} were expected; --force makes it anew", shown(.path)
     )]
     Differs {
         /// The array's directory in the destination.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::cli::list::{bytes, shape};
 use crate::format::json::to_text;
 use crate::format::new_array::{NewArray, Sizes};
+use crate::text::shown;
 
 /// An array that is made, or would be.
 pub(super) struct Report<'a> {
@@ -25,7 +26,7 @@ impl Report<'_> {
     /// What was done.
     pub(super) fn done(&self, replaces: bool) -> Vec<u8> {
         let done = if replaces { "replaced" } else { "created" };
-        format!("{done} {}\n{}", self.directory.display(), self.table()).into_bytes()
+        format!("{done} {}\n{}", shown(&self.directory), self.table()).into_bytes()
     }
 
     fn table(&self) -> String {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use indicatif::{HumanBytes, HumanCount};
 
-use crate::fs::shown;
+use crate::text::{Line, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind};
 use crate::tools::map::{Map, MapSize, Shade};
 use crate::tools::svg::{caption, scale};
@@ -53,7 +53,7 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
     let mut text = format!("{}\n", shown(path));
     let mut put = |name: &str, value: String| {
         // Writing to memory does not fail.
-        let _ = writeln!(text, "  {name:<12} {value}");
+        let _ = writeln!(text, "  {name:<12} {}", Line(value));
     };
     put("format", kind.format.to_owned());
     let shape = kind.shape.as_deref().map_or_else(|| "not known".to_owned(), by);

@@ -23,33 +23,34 @@ use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::fs::METADATA_FILE;
 use crate::store::StoreError;
+use crate::text::shown;
 
 /// Why an array cannot be made, resized or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum ArrayError {
     /// Something is in its place.
-    #[error("{} exists; --force replaces an array that is there", .0.display())]
+    #[error("{} exists; --force replaces an array that is there", shown(.0))]
     Exists(PathBuf),
     /// Something else than an array is in its place.
-    #[error("{} is neither a Zarr array nor an empty directory: it is not replaced", .0.display())]
+    #[error("{} is neither a Zarr array nor an empty directory: it is not replaced", shown(.0))]
     NotReplaced(PathBuf),
     /// There is no directory for it to be in.
-    #[error("{}: there is no such directory; make it first", .0.display())]
+    #[error("{}: there is no such directory; make it first", shown(.0))]
     NoParent(PathBuf),
     /// Nothing is there.
-    #[error("{}: there is no such directory", .0.display())]
+    #[error("{}: there is no such directory", shown(.0))]
     Absent(PathBuf),
     /// A path that does not name a directory itself.
-    #[error("{} is a symbolic link; name the directory that it leads to", .0.display())]
+    #[error("{} is a symbolic link; name the directory that it leads to", shown(.0))]
     Link(PathBuf),
     /// A directory without metadata.
-    #[error("{} is no Zarr v3 array or group: it has no zarr.json", .0.display())]
+    #[error("{} is no Zarr v3 array or group: it has no zarr.json", shown(.0))]
     NotANode(PathBuf),
     /// A directory with metadata of another format.
-    #[error("{} is of another format than Zarr v3, which is all that this command knows", .0.display())]
+    #[error("{} is of another format than Zarr v3, which is all that this command knows", shown(.0))]
     OtherFormat(PathBuf),
     /// Its metadata cannot be used.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Metadata {
         /// The document.
         path: PathBuf,
@@ -58,19 +59,19 @@ pub enum ArrayError {
         error: MetadataError,
     },
     /// A group, where only an array will do.
-    #[error("{} is a group; name one of its arrays", .0.display())]
+    #[error("{} is a group; name one of its arrays", shown(.0))]
     Group(PathBuf),
     /// A group, which is deleted only when that is asked for.
-    #[error("{} is a group; --recursive deletes it with everything below", .0.display())]
+    #[error("{} is a group; --recursive deletes it with everything below", shown(.0))]
     NotRecursive(PathBuf),
     /// Somebody commits to an array.
-    #[error("{} is being written to: its journal is locked", .0.display())]
+    #[error("{} is being written to: its journal is locked", shown(.0))]
     Busy(PathBuf),
     /// Shards of different shapes.
-    #[error("{} has a chunk grid that is not regular, which cannot be resized", .0.display())]
+    #[error("{} has a chunk grid that is not regular, which cannot be resized", shown(.0))]
     Irregular(PathBuf),
     /// Another number of extents than dimensions.
-    #[error("{found} extents, {} has {rank} dimensions", .path.display())]
+    #[error("{found} extents, {} has {rank} dimensions", shown(.path))]
     Rank {
         /// The array.
         path: PathBuf,
@@ -83,14 +84,14 @@ pub enum ArrayError {
     #[error(
         "{}: shards that are compressed as a whole cannot be changed, so chunks outside cannot be \
          removed; --keep-outside leaves them",
-        .0.display()
+        shown(.0)
     )]
     ReadOnly(PathBuf),
     /// A commit or a look at a shard failed.
     #[error(transparent)]
     Store(#[from] Arc<StoreError>),
     /// The system reports an error.
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {error}", shown(.path))]
     Io {
         /// Where.
         path: PathBuf,

@@ -9,9 +9,9 @@ use crate::format::after;
 use crate::format::index::{ByteRange, EntryError};
 use crate::format::journal::JournalError;
 use crate::format::pipeline;
-use crate::fs::shown;
 use crate::store::scan::OtherReading;
 use crate::store::{Damage, StoreError};
+use crate::text::{Line, shown};
 use crate::tools::words::many;
 
 /// Something that was found.
@@ -297,12 +297,12 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.shard, &self.within) {
             (None, _) => write!(f, "{}: ", shown(&self.array))?,
-            (Some(shard), None) => write!(f, "shard {}: ", shard.display())?,
+            (Some(shard), None) => write!(f, "shard {}: ", shown(&shard))?,
             (Some(shard), Some(Within { is_shard, position, .. })) => {
                 let what = if *is_shard { "inner shard" } else { "chunk" };
-                write!(f, "shard {}, {what} at {position:?}: ", shard.display())?;
+                write!(f, "shard {}, {what} at {position:?}: ", shown(&shard))?;
             }
         }
-        self.what.fmt(f)
+        Line(&self.what).fmt(f)
     }
 }

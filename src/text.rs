@@ -1,0 +1,141 @@
+//! Names and messages from outside as text that cannot deceive its reader: one line stays one line, and
+//! a terminal obeys nothing that is in it.
+
+use std::fmt::{self, Display, Formatter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// A path as messages have it: control characters, backslashes and bytes that are no UTF-8 are escaped
+/// (`\n`, `\\`, `\xff`), so that different names stay different. The source's root is a dot.
+pub fn shown<P: AsRef<Path> + ?Sized>(path: &P) -> Shown<'_> {
+    Shown(path.as_ref())
+}
+
+/// See [`shown`].
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a>(&'a Path);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let bytes = self.0.as_os_str().as_bytes();
+        if bytes.is_empty() {
+            return f.pad(".");
+        }
+        write_name(f, bytes)
+    }
+}
+
+/// Writes the bytes of a name as [`shown`] does.
+pub fn write_name(out: &mut dyn Write, name: &[u8]) -> fmt::Result {
+    for part in name.utf8_chunks() {
+        for char in part.valid().chars() {
+            match char {
+                '\\' => out.write_str("\\\\")?,
+                char => write_visible(out, char)?,
+            }
+        }
+        part.invalid().iter().try_for_each(|byte| write!(out, "\\x{byte:02x}"))?;
+    }
+    Ok(())
+}
+
+/// A path in JSON, where everything but bytes that are no UTF-8 can stand as it is.
+pub fn json_path(path: &Path) -> String {
+    if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
+}
+
+/// A message, parts of which may be from outside, on one line: control characters are escaped.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<T>(pub T);
+
+impl<T: Display> Display for Line<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(Escaping { out: f, keeps_lines: false }, "{}", self.0)
+    }
+}
+
+/// A message of several lines, each of which is known to be one.
+#[derive(Debug, Clone, Copy)]
+pub struct Lines<T>(pub T);
+
+impl<T: Display> Display for Lines<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(Escaping { out: f, keeps_lines: true }, "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'b> {
+    out: &'a mut Formatter<'b>,
+    keeps_lines: bool,
+}
+
+impl Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        let hides = |char: char| is_hidden(char) && !(self.keeps_lines && char == '\n');
+        while let Some(at) = rest.find(hides) {
+            let (before, from) = rest.split_at(at);
+            self.out.write_str(before)?;
+            let mut chars = from.chars();
+            chars.next().map_or(Ok(()), |char| write_visible(self.out, char))?;
+            rest = chars.as_str();
+        }
+        self.out.write_str(rest)
+    }
+}
+
+fn write_visible(out: &mut dyn Write, char: char) -> fmt::Result {
+    match char {
+        '\n' => out.write_str("\\n"),
+        '\r' => out.write_str("\\r"),
+        '\t' => out.write_str("\\t"),
+        char if char.is_ascii() && is_hidden(char) => write!(out, "\\x{:02x}", u32::from(char)),
+        char if is_hidden(char) => write!(out, "{}", char.escape_unicode()),
+        char => out.write_char(char),
+    }
+}
+
+/// Whether a character does something to a terminal or to the order of a line instead of being
+/// seen.
+fn is_hidden(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    fn name(bytes: &[u8]) -> String {
+        shown(OsStr::from_bytes(bytes)).to_string()
+    }
+
+    #[test]
+    fn names_are_shown_without_what_a_terminal_would_obey() {
+        assert_eq!(name(b"a/b c"), "a/b c");
+        assert_eq!(name("größe/数".as_bytes()), "größe/数");
+        assert_eq!(name(b""), ".");
+        assert_eq!(name(b"a\nshardfs: error: b\r\t"), "a\\nshardfs: error: b\\r\\t");
+        assert_eq!(name(b"\x1b[2J\x07\x7f\0"), "\\x1b[2J\\x07\\x7f\\x00");
+        assert_eq!(name("\u{9b}2J\u{202e}\u{2028}".as_bytes()), "\\u{9b}2J\\u{202e}\\u{2028}");
+    }
+
+    #[test]
+    fn different_names_are_shown_differently() {
+        let names: [&[u8]; 5] = [b"a\nb", b"a\\nb", b"a\xffb", b"a\\xffb", "a\u{fffd}b".as_bytes()];
+        let mut shown = names.map(name);
+        shown.sort();
+        assert!(shown.windows(2).all(|two| two[0] != two[1]), "{shown:?}");
+    }
+
+    #[test]
+    fn a_message_stays_on_its_line_or_lines() {
+        let message = "a\nb\u{1b}[0m \\ c";
+        assert_eq!(Line(message).to_string(), "a\\nb\\x1b[0m \\ c");
+        assert_eq!(Lines(message).to_string(), "a\nb\\x1b[0m \\ c");
+        // What was escaped once is not escaped again.
+        assert_eq!(Line(shown("a\nb")).to_string(), "a\\nb");
+    }
+}
