@@ -287,9 +287,6 @@ fn views(
         config.view.is_one_of_several = several;
         // A file of a whole array can only be read.
         config.writable &= *view != View::Flat;
-        if several {
-            config.writing.unsaved.push(view.name());
-        }
         Fs::new(Arc::clone(storage) as Arc<dyn Storage>, config, Arc::clone(stats)).map(Arc::new)
     };
     options.views.iter().map(view).collect()

@@ -1,5 +1,7 @@
 //! `shardfs recover`.
 
+mod unsaved;
+
 use std::path::PathBuf;
 
 use super::exit::Failure;
@@ -18,6 +20,9 @@ use crate::tools::source::{Array, Node, OpenConfig, Source};
 /// other software was writing to when it was stopped may still hold its older index; with --write
 /// a copy of it is put at the shard's end, and nothing else of the shard is touched.
 ///
+/// With --unsaved what a mount of SOURCE could not commit is put in: each chunk that is saved below
+/// DIR replaces the one in its shard, and its file is removed. The mount's log and `shardfs umount` name DIR.
+///
 /// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, 2 it could
 /// not be done.
 #[derive(Debug, clap::Args)]
@@ -30,11 +35,17 @@ pub(super) struct Args {
     /// Repair what --scan finds
     #[arg(long, requires = "scan")]
     write: bool,
+    /// Put the chunks that are saved below DIR into their shards
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, conflicts_with = "scan")]
+    unsaved: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = Source::open(&args.source, OpenConfig::default())?;
     let interrupted = finish_commits(&source);
+    if let Some(directory) = &args.unsaved {
+        return interrupted.and_then(|()| unsaved::put_in(directory, &args.source));
+    }
     let has_index = |array: &&Array| array.source.container == Container::Shards;
     if args.scan && source.nodes.len() == 1 && source.arrays().any(|array| !has_index(&array)) {
         let text = format!("{}: --scan looks at shards with an index", shown(&args.source));

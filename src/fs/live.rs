@@ -34,9 +34,9 @@ pub(super) struct LiveFile {
     /// Held by who hands its bytes over: what was written last must come last.
     turn: Mutex<()>,
     state: Mutex<LiveState>,
-    /// Bytes in memory, of this file and of all.
+    /// Bytes that wait, of this file and of all.
     counted: AtomicU64,
-    memory: Arc<AtomicU64>,
+    dirty: Arc<AtomicU64>,
 }
 
 /// What changes about a file.
@@ -128,7 +128,7 @@ pub(super) struct Change {
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
     names: Mutex<Names>,
-    memory: Arc<AtomicU64>,
+    dirty: Arc<AtomicU64>,
 }
 
 /// The names, by directory and name.
@@ -159,7 +159,7 @@ impl LiveFile {
 
 impl Drop for LiveFile {
     fn drop(&mut self) {
-        self.memory.fetch_sub(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.dirty.fetch_sub(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -181,7 +181,7 @@ impl LiveState {
     }
 }
 
-/// A locked file. Its memory is counted when it is unlocked.
+/// A locked file. Its bytes are counted when it is unlocked.
 pub(super) struct LiveGuard<'a> {
     file: &'a LiveFile,
     state: MutexGuard<'a, LiveState>,
@@ -203,13 +203,13 @@ impl std::ops::DerefMut for LiveGuard<'_> {
 impl Drop for LiveGuard<'_> {
     fn drop(&mut self) {
         let now = match &self.state.bytes {
-            Bytes::Here(Content::Memory(bytes)) => bytes.len() as u64,
-            _ => 0,
+            Bytes::Here(content) => content.nbytes(),
+            Bytes::Stored(_) => 0,
         };
         let before = self.file.counted.swap(now, Ordering::Relaxed);
         // One after the other: the sum is never below zero.
-        self.file.memory.fetch_add(now, Ordering::Relaxed);
-        self.file.memory.fetch_sub(before, Ordering::Relaxed);
+        self.file.dirty.fetch_add(now, Ordering::Relaxed);
+        self.file.dirty.fetch_sub(before, Ordering::Relaxed);
     }
 }
 
@@ -219,9 +219,9 @@ impl Overlay {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of files in memory.
-    pub(super) fn memory(&self) -> u64 {
-        self.memory.load(Ordering::Relaxed)
+    /// Bytes that wait, in memory and in spool files.
+    pub(super) fn dirty(&self) -> u64 {
+        self.dirty.load(Ordering::Relaxed)
     }
 
     /// A file without a name; `ino`, which the kernel may know already, if no other file has that
@@ -238,13 +238,13 @@ impl Overlay {
                 }
             },
         };
-        let (counted, memory) = (AtomicU64::new(0), Arc::clone(&self.memory));
+        let (counted, dirty) = (AtomicU64::new(0), Arc::clone(&self.dirty));
         let file = Arc::new(LiveFile {
             ino,
             turn: Mutex::default(),
             state: Mutex::new(state),
             counted,
-            memory,
+            dirty,
         });
         names.inodes.insert(ino, Known { file: Arc::clone(&file), lookups });
         file

@@ -56,6 +56,7 @@ pub use self::write::{SetAttr, now};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
 use crate::stats::Stats;
+use crate::store::spool::Spool;
 use crate::store::storage::{FileKind, Space, Stat, Storage};
 use crate::store::{Freshness, SIZES, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
@@ -97,6 +98,8 @@ pub struct Fs {
     /// What is ahead of the source, where it can be written to.
     overlay: Option<live::Overlay>,
     commits: staging::Commits,
+    /// Where what waits lies, when it is too much for memory.
+    spool: Spool,
     ahead: ahead::Ahead,
     /// Other views of the same mount.
     others: OnceLock<Vec<Weak<Fs>>>,
@@ -162,6 +165,7 @@ impl Fs {
             identities: identity::Identities::new(config.store.trusted),
             overlay: config.writable.then(live::Overlay::default),
             commits: staging::Commits::default(),
+            spool: Spool::new(&config.writing.unsaved),
             others: OnceLock::new(),
             stats,
             hasher: RandomState::new(),

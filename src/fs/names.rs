@@ -83,6 +83,8 @@ impl Fs {
             Slot::Chunk(_, place) => (Some(place), chunk_mode(mode)),
             _ => (None, mode),
         };
+        // Nor is an empty file left where nothing can be written.
+        self.make_room()?;
         let stage = place.map(|place| self.stage(place)).transpose()?;
         let ino = place.map(|Place { array, coords }| array.inodes.ino(array.tree.number(coords)));
         let file = self.new_file(ino, mode, caller)?;

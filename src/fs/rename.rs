@@ -9,6 +9,7 @@ use super::decoded::Encoded;
 use super::live::Place;
 use super::live::{Bytes, Change, LiveFile, What};
 use super::slot::Slot;
+use super::unsaved::name_spool_file;
 use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::storage::FileKind;
 
@@ -16,6 +17,7 @@ impl Fs {
     /// Gives a file or a directory another name.
     pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), no_replace: bool) -> Result<()> {
         self.overlay()?;
+        self.make_room()?;
         let (source, target) = (self.slot(from.0, from.1)?, self.slot(to.0, to.1)?);
         let moved = self.peek(from.0, from.1)?.ok_or(FsError::NotFound)?;
         let there = self.peek(to.0, to.1)?;
@@ -107,6 +109,7 @@ impl Fs {
     /// One more name for a file.
     pub fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
         self.overlay()?;
+        self.make_room()?;
         let to = self.slot(parent, name)?;
         if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
@@ -196,7 +199,7 @@ impl Fs {
 
     /// Gives a file the name `slot`, in the place of what is there. A chunk is handed over to be
     /// committed.
-    fn name_file(&self, slot: &Slot, file: &Arc<LiveFile>) -> Result<()> {
+    pub(super) fn name_file(&self, slot: &Slot, file: &Arc<LiveFile>) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
         self.keep_replaced(path, file)?;
         match slot {
@@ -210,6 +213,7 @@ impl Fs {
                 let Bytes::Here(content) = file.state().bytes.clone() else {
                     return Err(FsError::Stale);
                 };
+                name_spool_file(place, &content);
                 let encoded = self.encoded(place, &content);
                 let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
                 let Encoded { chunk: content, shown } = encoded?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use lru::LruCache;
 
 use super::live::{Bytes, LiveFile, Name, Place, Shown, What};
 use super::nodes::ArrayView;
+use super::unsaved::chunk_path;
 use super::{Fs, FsError, Result};
 use crate::format::plan::Policy;
 use crate::store::storage::{Stat, Timestamp};
@@ -52,6 +54,8 @@ impl Default for WriteConfig {
 pub(super) struct Commits {
     /// One commit at a time.
     turn: Mutex<()>,
+    /// The last commit of everything has left something that waits.
+    failing: AtomicBool,
     dates: Mutex<Dates>,
     ended: Mutex<bool>,
     wake: Condvar,
@@ -73,10 +77,18 @@ impl Default for Commits {
         };
         Self {
             turn: Mutex::default(),
+            failing: AtomicBool::default(),
             dates: Mutex::new(dates),
             ended: Mutex::default(),
             wake: Condvar::new(),
         }
+    }
+}
+
+impl Commits {
+    /// Whether a commit has failed, and none of everything has succeeded since.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
     }
 }
 
@@ -105,6 +117,10 @@ impl Fs {
         for (array, waiting) in by_array.into_values() {
             let committed = self.commit_array(&array, &waiting);
             first = first.and(committed);
+        }
+        // One that had nothing to do says nothing about the disk.
+        if first.is_err() || below.as_os_str().is_empty() {
+            self.commits.failing.store(first.is_err(), Ordering::Relaxed);
         }
         first
     }
@@ -150,7 +166,8 @@ impl Fs {
             }
             let lost = matches!(**error, StoreError::Stale { .. });
             if lost {
-                self.save(&one.path, one.chunk.content.as_ref(), error);
+                let path = name.place.as_ref().map_or_else(|| one.path.clone(), chunk_path);
+                self.save(&path, one.chunk.content.as_ref(), error);
             }
             if lost
                 && let Some(stage) = &mut name.stage
@@ -296,6 +313,7 @@ impl Fs {
                 log::warn!("{error}");
             }
         }
+        self.spool.remove();
         unsaved
     }
 

@@ -1,13 +1,24 @@
-//! What could not be committed is saved as plain files, for its owner to try again.
+//! What could not be committed is saved as plain files, for `shardfs recover --unsaved` to put in.
+//!
+//! A chunk is saved as it is stored, by its path in the view `zarr3`, whatever view it was written in.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::Fs;
-use super::live::{Bytes, Name, What};
+use super::attr::Caller;
+use super::live::{Bytes, Name, Place, What};
+use super::nodes::NodeKind;
+use super::slot::Slot;
+use super::{Fs, Result};
+use crate::format::Coords;
 use crate::store::content::Content;
 use crate::text::{Line, shown};
+
+/// Bytes of a saved file that are read at once.
+const PIECE_BYTES: usize = 1 << 20;
 
 impl Fs {
     /// What waits to be committed, in all views of the mount.
@@ -41,6 +52,17 @@ impl Fs {
         text
     }
 
+    /// Names the spool file of a file after the first of its names that is a chunk.
+    pub(super) fn name_spool_file_of(&self, paths: &[PathBuf], content: &Content) -> Result<()> {
+        if let Content::File { .. } = content {
+            let names = self.overlay()?.names();
+            let place = paths.iter().find_map(|path| names.get(path)?.place.clone());
+            drop(names);
+            place.iter().for_each(|place| name_spool_file(place, content));
+        }
+        Ok(())
+    }
+
     /// Saves the bytes of a chunk that cannot be committed.
     pub(super) fn save(&self, path: &Path, content: Option<&Content>, why: &dyn std::fmt::Display) {
         let Some(content) = content else {
@@ -59,10 +81,59 @@ impl Fs {
         }
     }
 
+    /// Stages a chunk that was saved, to be committed over what its shard holds. Whether `path`, of
+    /// the view, is one of a chunk.
+    pub fn put_saved(&self, path: &Path, content: &mut dyn Read) -> Result<bool> {
+        let Some(place) = self.chunk_at(path)? else { return Ok(false) };
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let caller = Caller { uid: uid.as_raw(), gid: gid.as_raw() };
+        let file = self.new_file(None, 0o644, caller)?;
+        let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
+        loop {
+            match content.read(&mut buffer)? {
+                0 => break,
+                read => {
+                    self.write_live(&file, at, &buffer[..read])?;
+                    at += read as u64;
+                }
+            }
+        }
+        self.name_file(&Slot::Chunk(path.to_owned(), place), &file)?;
+        file.state().dirty = false;
+        Ok(true)
+    }
+
+    /// Whether a chunk waits for its commit.
+    pub fn is_waiting(&self, path: &Path) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        let names = overlay.names();
+        names.get(path).is_some_and(|name| name.stage.is_some())
+    }
+
+    /// The chunk of the view with this path.
+    fn chunk_at(&self, path: &Path) -> Result<Option<Place>> {
+        for directory in path.ancestors().skip(1) {
+            let node = self.nodes.node(directory)?;
+            let NodeKind::Sharded(array) = &node.kind else { continue };
+            let Ok(key) = path.strip_prefix(&array.source.path) else { continue };
+            let mut names = key.iter().map(OsStr::to_str);
+            let mut coords = names.next().flatten().and_then(|name| array.tree.top(name));
+            for name in names {
+                let child = |coords: Coords| array.tree.child(&coords, name?);
+                coords = coords.and_then(child);
+            }
+            let is_chunk = |coords: &Coords| coords.len() == array.tree.rank();
+            let array = Arc::clone(array);
+            return Ok(coords.filter(is_chunk).map(|coords| Place { array, coords }));
+        }
+        Ok(None)
+    }
+
     /// Saves what the mount alone knows of a name, when it ends. Whether there was anything.
     pub(super) fn save_at_end(&self, path: &Path, name: &Name) -> bool {
         if let Some(change) = name.stage.as_ref().and_then(|stage| stage.change.as_ref()) {
-            self.save(path, change.content.as_ref(), &"it could not be written to its shard");
+            let path = name.place.as_ref().map_or_else(|| path.to_owned(), chunk_path);
+            self.save(&path, change.content.as_ref(), &"it could not be written to its shard");
             return true;
         }
         let What::File(file) = &name.what else { return false };
@@ -73,6 +144,23 @@ impl Fs {
         }
         self.save(path, Some(&content), &"it is no chunk, and was in the mount alone");
         true
+    }
+}
+
+/// The path of a chunk in the view `zarr3`, from the source's root.
+pub(super) fn chunk_path(place: &Place) -> PathBuf {
+    let source = &place.array.source;
+    source.path.join(source.layout.keys.chunk_key(&place.coords))
+}
+
+/// Names a spool file after its chunk; not one of a decoded chunk, for it is not stored like that.
+pub(super) fn name_spool_file(place: &Place, content: &Content) {
+    if let Content::File { file, .. } = content
+        && place.array.decoded_form().is_none()
+        && let Err(error) = file.name_after(&chunk_path(place))
+    {
+        // It can be committed all the same.
+        log::debug!("{}: its spool file cannot be named: {error}", chunk_path(place).display());
     }
 }
 

@@ -1,6 +1,5 @@
 //! Writing to files that are ahead of their shard: creating, opening, changing, closing them.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use super::decoded::Encoded;
 use super::live::{Bytes, Change, LiveFile, LiveState, Name, Overlay, Place, Shown, Stage, What};
 use super::{Attr, Entry, Fs, FsError, Result};
 use crate::store::content::Content;
+use crate::store::spool::{Spool, SpoolFile};
 use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::store::{Freshness, ShardStore};
 use crate::text::shown;
@@ -187,10 +187,10 @@ impl Fs {
         self.begin_change(file)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_CHUNK_BYTES);
         let end = end.ok_or(FsError::TooLarge)?;
-        self.change(file, |content, spool| {
+        self.change(file, |content, limit| {
             let nbytes = content.nbytes().max(end);
             match content {
-                Content::Memory(bytes) if nbytes <= spool => {
+                Content::Memory(bytes) if nbytes <= limit => {
                     let bytes = Arc::make_mut(bytes);
                     // Below the limit for files in memory: it fits.
                     let at = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -204,8 +204,8 @@ impl Fs {
                     bytes[at..at + data.len()].copy_from_slice(data);
                 }
                 _ => {
-                    let (file, length) = own_file(content)?;
-                    file.write_all_at(data, offset)?;
+                    let (file, length) = own_file(content, &self.spool)?;
+                    file.file().write_all_at(data, offset)?;
                     *length = nbytes;
                 }
             }
@@ -225,14 +225,14 @@ impl Fs {
             state.written();
             return Ok(());
         }
-        self.change(file, |content, spool| {
+        self.change(file, |content, limit| {
             match content {
-                Content::Memory(bytes) if length <= spool => {
+                Content::Memory(bytes) if length <= limit => {
                     Arc::make_mut(bytes).resize(usize::try_from(length).unwrap_or(0), 0);
                 }
                 _ => {
-                    let (file, nbytes) = own_file(content)?;
-                    file.set_len(length)?;
+                    let (file, nbytes) = own_file(content, &self.spool)?;
+                    file.file().set_len(length)?;
                     *nbytes = length;
                 }
             }
@@ -246,12 +246,13 @@ impl Fs {
         change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
     ) -> Result<()> {
         // No single file takes all the memory that there is for all of them.
-        let spool = self.config.writing.dirty_limit / 4;
+        let limit = self.config.writing.dirty_limit / 4;
+        self.make_room()?;
         loop {
             self.bring_here(file)?;
             let mut state = file.state();
             let Bytes::Here(content) = &mut state.bytes else { continue };
-            change(content, spool)?;
+            change(content, limit)?;
             state.written();
             return Ok(());
         }
@@ -272,6 +273,7 @@ impl Fs {
             file.state().dirty = false;
             return Ok(());
         };
+        self.name_spool_file_of(&paths, &content)?;
         let mut changes = Vec::new();
         for path in &paths {
             changes.extend(self.encoded_as(path, file, &content)?.map(|encoded| (path, encoded)));
@@ -295,8 +297,7 @@ impl Fs {
         if let Some(path) = paths.iter().find(|path| self.is_document(path)) {
             self.publish_document(path, file, &content)?;
         }
-        self.relieve_memory();
-        Ok(())
+        self.relieve()
     }
 
     /// What becomes of the content of a file as the chunk of that name; None if it is none.
@@ -345,13 +346,24 @@ impl Fs {
         }
     }
 
-    /// Writers wait here when too much waits to be committed.
-    fn relieve_memory(&self) {
-        let limit = self.config.writing.dirty_limit;
-        if self.overlay.as_ref().is_some_and(|overlay| overlay.memory() > limit) {
-            // Its errors are those of the files that they happened to.
-            let _ = self.commit(Path::new(""));
+    /// Commits what waits once that is more than `--dirty-limit`. An error if it cannot be committed
+    /// and is still too much: its writers go on only when there is room again.
+    pub(super) fn relieve(&self) -> Result<()> {
+        if !self.is_over_limit() {
+            return Ok(());
         }
+        let committed = self.commit(Path::new(""));
+        if self.is_over_limit() { committed } else { Ok(()) }
+    }
+
+    /// The same, for operations that cannot be the reason: only after a commit that has failed.
+    pub(super) fn make_room(&self) -> Result<()> {
+        if self.commits.is_failing() { self.relieve() } else { Ok(()) }
+    }
+
+    fn is_over_limit(&self) -> bool {
+        let limit = self.config.writing.dirty_limit;
+        self.overlay.as_ref().is_some_and(|overlay| overlay.dirty() > limit)
     }
 
     /// What went wrong with a file behind its writer's back; told once.
@@ -502,14 +514,17 @@ pub(super) fn check_writable(place: &Place) -> Result<()> {
 }
 
 /// Puts a content into a file that nobody else has; its bytes are copied where somebody does.
-fn own_file(content: &mut Content) -> std::io::Result<(&File, &mut u64)> {
+fn own_file<'a>(
+    content: &'a mut Content,
+    spool: &Spool,
+) -> std::io::Result<(&'a SpoolFile, &'a mut u64)> {
     let is_own = matches!(content, Content::File { file, .. } if Arc::strong_count(file) == 1);
     if !is_own {
-        let file = tempfile::tempfile()?;
+        let file = spool.create()?;
         let (mut buffer, mut at, nbytes) = (vec![0; SPOOL_PIECE], 0, content.nbytes());
         while at < nbytes {
             let read = content.read_at(&mut buffer, at)?;
-            file.write_all_at(&buffer[..read], at)?;
+            file.file().write_all_at(&buffer[..read], at)?;
             at += read as u64;
         }
         *content = Content::File { file: Arc::new(file), nbytes };

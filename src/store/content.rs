@@ -1,19 +1,20 @@
 //! The bytes of a chunk that waits for its commit: in memory, or beyond a limit in a file.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+use super::spool::SpoolFile;
 
 /// Bytes that nobody changes any more.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// In memory.
     Memory(Arc<Vec<u8>>),
-    /// In a file that has no name.
+    /// In a spool file.
     File {
         /// The file.
-        file: Arc<File>,
+        file: Arc<SpoolFile>,
         /// Length in bytes.
         nbytes: u64,
     },
@@ -38,7 +39,9 @@ impl Content {
                 let at = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
                 buffer[..length].copy_from_slice(&bytes[at..at + length]);
             }
-            Self::File { file, .. } => file.read_exact_at(&mut buffer[..length], offset)?,
+            Self::File { file, .. } => {
+                file.file().read_exact_at(&mut buffer[..length], offset)?;
+            }
         }
         Ok(length)
     }

@@ -29,6 +29,7 @@ pub mod recover;
 mod replace;
 pub mod scan;
 mod shard;
+pub mod spool;
 pub mod storage;
 mod superchunks;
 

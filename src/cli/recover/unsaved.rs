@@ -1,0 +1,145 @@
+//! `shardfs recover --unsaved`: what a mount could not commit is put into its source.
+//!
+//! ```text
+//! DIR/waves/c/0/0/1             saved when the mount ended
+//! DIR/.spool/7/waves/c/0/0/1    waited when the process was killed; the highest number was written last
+//! DIR/.spool/8/open             was still being written
+//! ```
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::cli::exit::Failure;
+use crate::cli::mount::root_of;
+use crate::fs::{Fs, FsConfig, shown};
+use crate::store::local::LocalStorage;
+use crate::store::spool::{OPEN_NAME, SPOOL_DIRECTORY};
+
+/// Chunks that are committed together.
+const TOGETHER: usize = 4096;
+
+/// A file below the directory.
+struct Saved {
+    /// Where it is.
+    file: PathBuf,
+    /// What it was in the mount.
+    path: PathBuf,
+}
+
+/// Puts every chunk that is saved below `directory` into `source`, and removes the files of those
+/// that are durable there.
+pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
+    let fs = open(source)?;
+    let all = saved_below(directory).map_err(|error| failed(directory, &error))?;
+    let (mut done, mut left) = (0, 0);
+    for some in all.chunks(TOGETHER) {
+        let mut staged = Vec::new();
+        for saved in some {
+            match stage(&fs, saved) {
+                Ok(true) => staged.push(saved),
+                Ok(false) => {
+                    left += 1;
+                    println!("{}: is no chunk of {}", shown(&saved.file), shown(source));
+                }
+                Err(error) => {
+                    left += 1;
+                    println!("{}: {error}", shown(&saved.file));
+                }
+            }
+        }
+        let committed = fs.commit(Path::new(""));
+        for saved in staged {
+            if fs.is_waiting(&saved.path) {
+                left += 1;
+                continue;
+            }
+            done += 1;
+            println!("{}: is in its shard now", shown(&saved.path));
+            remove(directory, &saved.file).map_err(|error| failed(&saved.file, &error))?;
+        }
+        committed.map_err(|error| Failure::Found(error.to_string()))?;
+    }
+    // Everything is committed: it has nothing to save, and takes its journals away.
+    fs.end_commits();
+    println!("{done} chunks put in, {left} files left");
+    match left {
+        0 => Ok(()),
+        left => Err(Failure::Found(format!("{left} files are still below {}", shown(directory)))),
+    }
+}
+
+fn open(source: &Path) -> Result<Fs, Failure> {
+    let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
+    let (root, file) = root_of(&absolute).map_err(|error| failed(source, &error))?;
+    let storage = LocalStorage::open_root(&root, Arc::default());
+    let storage = Arc::new(storage.map_err(|error| failed(source, &error))?);
+    let config = FsConfig { file, writable: true, ..FsConfig::default() };
+    Fs::new(storage, config, Arc::default())
+        .map_err(|error| Failure::Source { path: shown(source).to_string(), error })
+}
+
+fn stage(fs: &Fs, saved: &Saved) -> Result<bool, Failure> {
+    let mut file = File::open(&saved.file).map_err(|error| failed(&saved.file, &error))?;
+    let staged = fs.put_saved(&saved.path, &mut file);
+    staged.map_err(|error| Failure::Found(error.to_string()))
+}
+
+/// The files below a directory, those last that were written last.
+fn saved_below(directory: &Path) -> io::Result<Vec<Saved>> {
+    let mut all = Vec::new();
+    let spool = directory.join(SPOOL_DIRECTORY);
+    let mut numbers = Vec::new();
+    match fs::read_dir(&spool) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+        Err(error) => return Err(error),
+        Ok(entries) => {
+            for entry in entries {
+                let name = entry?.file_name();
+                numbers.extend(name.to_str().and_then(|name| name.parse::<u64>().ok()));
+            }
+        }
+    }
+    numbers.sort_unstable();
+    for number in numbers {
+        let top = spool.join(number.to_string());
+        collect(&top, &top, &mut all)?;
+    }
+    // Saved at the end: after everything in the spool.
+    collect(directory, directory, &mut all)?;
+    all.retain(|saved| saved.path != Path::new(OPEN_NAME));
+    Ok(all)
+}
+
+/// Adds the files at or below `directory`, with their paths from `top`.
+fn collect(top: &Path, directory: &Path, all: &mut Vec<Saved>) -> io::Result<()> {
+    let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (file, kind) = (entry.path(), entry.file_type()?);
+        if kind.is_dir() && file != top.join(SPOOL_DIRECTORY) {
+            collect(top, &file, all)?;
+        } else if kind.is_file()
+            && let Ok(path) = file.strip_prefix(top)
+        {
+            all.push(Saved { path: path.to_owned(), file });
+        }
+    }
+    Ok(())
+}
+
+/// Removes a file and the directories above it that are empty then, up to `top`.
+fn remove(top: &Path, file: &Path) -> io::Result<()> {
+    fs::remove_file(file)?;
+    for above in file.ancestors().skip(1).take_while(|above| above.starts_with(top)) {
+        if fs::remove_dir(above).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::System(format!("{}: {error}", shown(path)))
+}

@@ -1,0 +1,144 @@
+//! Files for bytes that wait for their commit and are too many for memory.
+//!
+//! ```text
+//! <unsaved>/.spool/7/open               while it is written
+//! <unsaved>/.spool/7/waves/c/0/0/1      once it waits for its commit, by the chunk's path
+//! ```
+//!
+//! A spool file has a name, so that it outlives a process that is killed: `shardfs recover --unsaved`
+//! finds what it is. It is removed when nobody needs its bytes any more.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Directory of spool files, below the one for what could not be committed.
+pub const SPOOL_DIRECTORY: &str = ".spool";
+/// Name of a spool file that is still written.
+pub const OPEN_NAME: &str = "open";
+
+/// Makes spool files in a directory, which is made when the first one is.
+#[derive(Debug)]
+pub struct Spool {
+    directory: PathBuf,
+    next: AtomicU64,
+}
+
+/// A spool file; removed when it is dropped.
+#[derive(Debug)]
+pub struct SpoolFile {
+    file: File,
+    /// Its own directory in the spool.
+    directory: PathBuf,
+    path: Mutex<PathBuf>,
+}
+
+impl Spool {
+    /// A spool beside what could not be committed, which is saved below `unsaved`.
+    pub fn new(unsaved: &Path) -> Self {
+        Self { directory: unsaved.join(SPOOL_DIRECTORY), next: AtomicU64::new(0) }
+    }
+
+    /// Makes an empty spool file that its owner alone can read.
+    pub fn create(&self) -> io::Result<SpoolFile> {
+        let directory = loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let directory = self.directory.join(number.to_string());
+            make_directories(&self.directory)?;
+            // Other views of the mount use the same spool.
+            match DirBuilder::new().mode(0o700).create(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
+                made => break made.map(|()| directory)?,
+            }
+        };
+        let path = directory.join(OPEN_NAME);
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        Ok(SpoolFile { file: file?, directory, path: Mutex::new(path) })
+    }
+}
+
+impl SpoolFile {
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Names the file after the chunk that its bytes are, a path from the source's root.
+    pub fn name_after(&self, chunk: &Path) -> io::Result<()> {
+        let to = self.directory.join(chunk);
+        let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+        if *path == to {
+            return Ok(());
+        }
+        if let Some(above) = to.parent() {
+            make_directories(above)?;
+        }
+        fs::rename(&*path, &to)?;
+        *path = to;
+        Ok(())
+    }
+}
+
+impl Drop for SpoolFile {
+    fn drop(&mut self) {
+        let path = self.path.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = fs::remove_file(&*path) {
+            log::warn!("{}: it cannot be removed: {error}", path.display());
+        }
+        // Nobody else has anything in there.
+        let inside =
+            path.ancestors().skip(1).take_while(|above| above.starts_with(&self.directory));
+        let _ = inside.map(fs::remove_dir).find(Result::is_err);
+    }
+}
+
+impl Spool {
+    /// Removes the spool, and the directory for what could not be committed, if nothing is in them.
+    pub fn remove(&self) {
+        let unsaved = self.directory.parent();
+        // They stay as long as something is in them, and need not be there.
+        let _ = [Some(&*self.directory), unsaved]
+            .into_iter()
+            .flatten()
+            .map(fs::remove_dir)
+            .find(Result::is_err);
+    }
+}
+
+/// Makes a directory and those above it, for their owner alone.
+pub fn make_directories(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn a_spool_file_has_the_name_of_its_chunk_until_it_is_dropped() {
+        let top = tempfile::tempdir().unwrap();
+        let unsaved = top.path().join("unsaved");
+        let spool = Spool::new(&unsaved);
+        assert!(!unsaved.exists(), "made only when it is needed");
+        let file = spool.create().unwrap();
+        file.file().write_all_at(b"bytes", 0).unwrap();
+        assert_eq!(fs::read(unsaved.join(".spool/0/open")).unwrap(), b"bytes");
+        for chunk in ["waves/c/0/1", "waves/c/0/1", "other/c/2"] {
+            file.name_after(Path::new(chunk)).unwrap();
+            let path = unsaved.join(".spool/0").join(chunk);
+            assert_eq!(fs::read(&path).unwrap(), b"bytes");
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        let second = spool.create().unwrap();
+        drop(file);
+        assert!(!unsaved.join(".spool/0/other").exists());
+        drop(second);
+        spool.remove();
+        assert!(!unsaved.exists());
+    }
+}

@@ -1,0 +1,145 @@
+#!/bin/bash
+# A source whose disk is full: writers are told, whatever way they write; nothing that waits grows beyond its
+# limit; what is left outlives the process and can be put in later.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+export HOME=$TMP/home XDG_STATE_HOME=$TMP/state
+mkdir "$HOME"
+
+if [[ $EUID != 0 ]]; then
+    skip 'full disks: only root can mount a tmpfs'
+    exit 0
+fi
+# Where root's mounts save what cannot be committed.
+unsaved_of() { find /var/lib/shardfs/unsaved -maxdepth 1 -name "*-$1" 2>/dev/null; }
+
+# small_source NAME: a source on a disk of 6 MiB; 256 chunks of 64 KiB do not fit. Sets source, disk and pid.
+small_source() {
+    disk=$TMP/disk-$1
+    mkdir "$disk"
+    mount -t tmpfs -o size=6m tmpfs "$disk"
+    echo "$disk" >>"$TMP/mounts"
+    source=$disk/a
+    "$SHARDFS" create "$source" --shape 16,1048576 --dtype uint8 --chunk 1,65536 --shard 4,262144
+    mount_view "$source" --rw --dirty-limit 1M
+    pid=$(daemon_of "$MP")
+}
+
+# write_all HOW: writes all chunks until one is refused; prints how many were not.
+write_all() {
+    python3 - "$1" "$MP" <<'PY'
+import os
+import sys
+
+how, mount = sys.argv[1:]
+done = 0
+for row in range(16):
+    os.makedirs(f"{mount}/c/{row}", exist_ok=True)
+    for column in range(16):
+        path = f"{mount}/c/{row}/{column}"
+        try:
+            name = path if how == "write" else path + ".partial"
+            with open(name, "wb") as file:
+                file.write(bytes([row * 16 + column]) * 65536)
+                if how == "fsync":
+                    file.flush()
+                    os.fsync(file.fileno())
+            if how == "link":
+                os.link(name, path)
+                os.unlink(name)
+            elif how != "write":
+                os.rename(name, path)
+        except OSError as error:
+            print(done, os.strerror(error.errno))
+            sys.exit()
+        done += 1
+print(done, "none was refused")
+PY
+}
+
+# waiting_bytes PID: what lies in spool files.
+spooled() { unsaved_of "$1" | xargs -r du -sb | cut -f 1; }
+
+refuses() {
+    local accepted why
+    small_source "$1"
+    read -r accepted why < <(write_all "$1")
+    echo "$accepted chunks: $why"
+    [[ $why == 'No space left on device' ]]
+    # What fits on the disk, and what may wait: no more.
+    ((accepted >= 64 && accepted <= 128))
+    # Another one is refused, too.
+    mkdir -p "$MP/c/15"
+    fails_with 'No space' dd if=/dev/zero of="$MP/c/15/15" bs=64K count=1 conv=fsync
+    [[ $(spooled "$pid") -le $((3 << 20)) ]]
+    find "$MP" -name '*.partial' -delete
+    # With more room everything that waits is written.
+    mount -o remount,size=64m "$disk"
+    within 10 "$SHARDFS" sync "$MP"
+    unmount_view
+    [[ -z $(unsaved_of "$pid") ]]
+    "$SHARDFS" verify "$source" >"$TMP/verify" || {
+        tail -n 5 "$TMP/verify"
+        return 1
+    }
+    [[ $("$SHARDFS" info --json "$source" | python3 -c 'import json, sys; print(json.load(sys.stdin)["arrays"][0]["chunks"]["present"])') -ge $accepted ]]
+}
+
+for how in write rename link fsync; do
+    check "a full disk is reported to writers that $how" refuses "$how"
+done
+
+# A chunk that is longer than a quarter of --dirty-limit lies in a file with its name.
+survives_a_kill() {
+    local saved disk=$TMP/disk-kill
+    mkdir "$disk"
+    mount -t tmpfs -o size=6m tmpfs "$disk"
+    echo "$disk" >>"$TMP/mounts"
+    "$SHARDFS" create "$disk/a" --shape 4,4194304 --dtype uint8 --chunk 1,4194304 --shard 4,4194304
+    head -c $((4 << 20)) /dev/urandom >"$TMP/chunk"
+    mount_view "$disk/a" --rw --dirty-limit 1M --commit-interval 1000
+    pid=$(daemon_of "$MP")
+    mkdir -p "$MP/c/0" "$MP/c/1"
+    cp "$TMP/chunk" "$MP/c/0/0"
+    # There is no room for a second one.
+    fails_with 'No space' cp "$TMP/chunk" "$MP/c/1/0"
+    cmp "$TMP/chunk" "$MP/c/1/0"
+    kill -KILL "$pid"
+    within 10 no_daemon_of "$MP"
+    umount "$MP"
+    saved=$(unsaved_of "$pid")
+    [[ $(stat -c %a "$saved") == 700 ]]
+    cmp "$TMP/chunk" "$saved"/.spool/*/c/1/0
+    # Still no room: it is kept.
+    expect_exit 1 "$SHARDFS" recover --unsaved "$saved" "$disk/a"
+    cmp "$TMP/chunk" "$saved"/.spool/*/c/1/0
+    mount -o remount,size=64m "$disk"
+    "$SHARDFS" recover --unsaved "$saved" "$disk/a"
+    [[ ! -e $saved ]]
+    mount_view "$disk/a"
+    cmp "$TMP/chunk" "$MP/c/0/0"
+    cmp "$TMP/chunk" "$MP/c/1/0"
+    unmount_view
+    "$SHARDFS" verify "$disk/a"
+}
+check 'what waits in files outlives SIGKILL and is put in by recover --unsaved' survives_a_kill
+
+# At the end of a mount chunks are saved by their names.
+saved_at_the_end() {
+    local saved
+    small_source end
+    write_all rename >/dev/null
+    fails_with 'No space' "$SHARDFS" umount "$MP"
+    within 20 no_daemon_of "$MP"
+    saved=$(unsaved_of "$pid")
+    [[ $(find "$saved" -type f | wc -l) -ge 1 ]]
+    find "$saved" -name '*.partial' -delete
+    touch "$saved/notes"
+    mount -o remount,size=64m "$disk"
+    expect_exit 1 "$SHARDFS" recover --unsaved "$saved" "$source" | grep 'notes: is no chunk'
+    [[ $(find "$saved" -type f) == "$saved/notes" ]]
+    rm -r "$saved"
+    "$SHARDFS" verify "$source"
+}
+check 'what is left at the end is put in by recover --unsaved' saved_at_the_end
