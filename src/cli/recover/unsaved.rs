@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use crate::cli::exit::Failure;
 use crate::cli::mount::root_of;
-use crate::fs::{Fs, FsConfig, shown};
+use crate::fs::{Fs, FsConfig};
 use crate::store::local::LocalStorage;
 use crate::store::spool::{OPEN_NAME, SPOOL_DIRECTORY};
+use crate::text::shown;
 
 /// Chunks that are committed together.
 const TOGETHER: usize = 4096;

@@ -1,0 +1,138 @@
+//! What a path is that is no source, and what its owner can do instead.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP};
+use crate::text::shown;
+
+/// Attributes of N5 are looked for in so many bytes.
+const HEAD_BYTES: usize = 4096;
+
+/// Something that is no source of shardfs, but is known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    /// An address.
+    #[error(
+        "URLs are not read: copy the array to a local filesystem, or mount the store with a program \
+         such as rclone and give the directory"
+    )]
+    Url,
+    /// A ZIP archive, such as `.zarr.zip` and `.ozx`.
+    #[error(
+        "it is a ZIP archive: unpack it (`unzip FILE -d DIRECTORY`), or mount it with a program such \
+         as fuse-zip, and give the directory"
+    )]
+    Zip,
+    /// A metadata document.
+    #[error("it is the metadata of an array or a group: give the directory that it lies in, {}", shown(.0))]
+    Document(PathBuf),
+    /// An array or a group of Zarr v2.
+    #[error(
+        "it is of Zarr v2, which has no shards: its chunks are files already; `shardfs pack` makes \
+         sharded arrays of Zarr v3 of it"
+    )]
+    Zarr2,
+    /// An N5 container.
+    #[error("it is an N5 container, whose blocks are files already; shardfs does not read N5")]
+    N5,
+    /// A precomputed volume of Neuroglancer.
+    #[error("it is a precomputed volume of Neuroglancer, which shardfs does not read")]
+    Precomputed,
+    /// HDF5, and netCDF-4.
+    #[error("it is an HDF5 or netCDF-4 file, which shardfs does not read")]
+    Hdf5,
+    /// TIFF.
+    #[error("it is a TIFF file, which shardfs does not read")]
+    Tiff,
+}
+
+impl Unsupported {
+    /// What a path is that can never be a source.
+    pub fn of_path(path: &Path) -> Option<Self> {
+        if path.to_str().is_some_and(is_url) && !path.exists() {
+            return Some(Self::Url);
+        }
+        if !path.is_file() {
+            return None;
+        }
+        let documents = ["zarr.json", ZARRAY, ZGROUP, ZATTRS, ".zmetadata"];
+        if path.file_name().is_some_and(|name| documents.iter().any(|other| name == *other)) {
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            return Some(Self::Document(directory.unwrap_or(Path::new(".")).to_owned()));
+        }
+        match &head(path)[..] {
+            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Some(Self::Zip),
+            [0x89, b'H', b'D', b'F', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Hdf5),
+            [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Self::Tiff),
+            _ => None,
+        }
+    }
+
+    /// What a directory is in which no node was found.
+    pub fn of_directory(path: &Path) -> Option<Self> {
+        if [ZARRAY, ZGROUP].iter().any(|name| path.join(name).is_file()) {
+            return Some(Self::Zarr2);
+        }
+        let has = |name: &str, words: &[&str]| {
+            let head = head(&path.join(name));
+            let text = String::from_utf8_lossy(&head);
+            !words.is_empty() && words.iter().any(|word| text.contains(word))
+        };
+        if has("attributes.json", &["\"n5\"", "\"blockSize\"", "\"dataType\""]) {
+            return Some(Self::N5);
+        }
+        has("info", &["\"scales\"", "\"neuroglancer_"]).then_some(Self::Precomputed)
+    }
+}
+
+fn is_url(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| {
+        !scheme.is_empty()
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+    })
+}
+
+/// The first bytes of a file; none of one that cannot be read.
+fn head(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(path) {
+        let _ = file.take(HEAD_BYTES as u64).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_source_is_named() {
+        let top = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = top.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let of = |path: PathBuf| Unsupported::of_path(&path);
+        assert_eq!(of("s3://bucket/a.zarr".into()), Some(Unsupported::Url));
+        assert_eq!(of("/no/such/path".into()), None);
+        assert_eq!(of(file("a.zarr.zip", b"PK\x03\x04...")), Some(Unsupported::Zip));
+        assert_eq!(of(file("a.h5", b"\x89HDF\r\n\x1a\n")), Some(Unsupported::Hdf5));
+        assert_eq!(of(file("a.tif", b"II*\0....")), Some(Unsupported::Tiff));
+        assert_eq!(of(file("a.blp", b"blpk....")), None);
+        let document = of(file("a/zarr.json", b"{}"));
+        assert_eq!(document, Some(Unsupported::Document(top.path().join("a"))));
+
+        let of = |path: PathBuf| Unsupported::of_directory(path.parent().unwrap());
+        assert_eq!(of(file("v2/.zgroup", b"{}")), Some(Unsupported::Zarr2));
+        assert_eq!(of(file("n5/attributes.json", b"{\"n5\":\"2.0.0\"}")), Some(Unsupported::N5));
+        assert_eq!(of(file("other/attributes.json", b"{}")), None);
+        let info = b"{\"@type\":\"neuroglancer_multiscale_volume\",\"scales\":[]}";
+        assert_eq!(of(file("pre/info", info)), Some(Unsupported::Precomputed));
+        assert_eq!(of(file("plain/info", b"all about it")), None);
+    }
+}
