@@ -63,7 +63,9 @@ impl KernelFlags {
             | InitFlags::FUSE_MAX_PAGES
             | InitFlags::FUSE_CACHE_SYMLINKS;
         // To cut a file off and to write it are one change then.
-        let wanted = if self.writable { wanted | InitFlags::FUSE_ATOMIC_O_TRUNC } else { wanted };
+        // A directory may have other rules for what is made in it than the maker's umask.
+        let writing = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_DONT_MASK;
+        let wanted = if self.writable { wanted | writing } else { wanted };
         for capability in wanted.iter() {
             // A kernel without it does without it.
             let _ = config.add_capabilities(capability);
@@ -220,13 +222,13 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if self.flags.immutable {
             // The kernel takes it for "always fine, never ask again", and so for directories.
             return reply.error(Errno::ENOSYS);
         }
         let how = open_how(flags.0);
-        match self.on(ino, |fs, ino| fs.open_for(ino, how)) {
+        match self.on(ino, |fs, ino| fs.open_for(ino, how, &caller(request, 0))) {
             Ok(opened) => {
                 let flags = self.flags.opened(opened.pages, how.write);
                 reply.opened(FileHandle(opened.handle), flags);
@@ -401,7 +403,7 @@ impl Filesystem for Adapter {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -417,11 +419,12 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let is_now = matches!((&atime, &mtime), (Some(TimeOrNow::Now), Some(TimeOrNow::Now)));
         let (atime, mtime) = (atime.map(timestamp), mtime.map(timestamp));
-        let set = SetAttr { mode, uid, gid, size, atime, mtime };
-        let place = self.views.at(ino.0);
+        let set = SetAttr { mode, uid, gid, size, atime, mtime, is_now };
+        let (place, caller) = (self.views.at(ino.0), caller(request, 0));
         let done = place.and_then(|place| {
-            Ok(place.attr(place.fs.setattr(place.ino, self.handle(handle), &set)?))
+            Ok(place.attr(place.fs.setattr(place.ino, self.handle(handle), &set, &caller)?))
         });
         match done {
             Ok(attr) => reply.attr(&self.lasting(true), &file_attr(&attr)),
@@ -443,8 +446,9 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EPERM);
         }
         let how = OpenHow { write: true, exclusive: true, truncate: false };
+        let caller = caller(request, umask);
         let made = self.entry_on(parent, |fs, parent| {
-            let (entry, opened) = fs.create(parent, name, mode & !umask, how, caller(request))?;
+            let (entry, opened) = fs.create(parent, name, mode, how, &caller)?;
             fs.release(opened.handle);
             Ok(entry)
         });
@@ -460,34 +464,37 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let made = self
-            .entry_on(parent, |fs, parent| fs.mkdir(parent, name, mode & !umask, caller(request)));
+        let caller = caller(request, umask);
+        let made = self.entry_on(parent, |fs, parent| fs.mkdir(parent, name, mode, &caller));
         self.reply_entry(made, reply);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.reply_empty(self.on(parent, |fs, parent| fs.unlink(parent, name)), reply);
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let caller = caller(request, 0);
+        self.reply_empty(self.on(parent, |fs, parent| fs.unlink(parent, name, &caller)), reply);
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.reply_empty(self.on(parent, |fs, parent| fs.rmdir(parent, name)), reply);
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let caller = caller(request, 0);
+        self.reply_empty(self.on(parent, |fs, parent| fs.rmdir(parent, name, &caller)), reply);
     }
 
     fn symlink(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let made = self.entry_on(parent, |fs, parent| fs.symlink(parent, name, target));
+        let caller = caller(request, 0);
+        let made = self.entry_on(parent, |fs, parent| fs.symlink(parent, name, target, &caller));
         self.reply_entry(made, reply);
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -499,26 +506,28 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         }
         let no_replace = flags.contains(RenameFlags::RENAME_NOREPLACE);
+        let caller = caller(request, 0);
         let rename = || {
             let (from, to) = (self.views.at(parent.0)?, self.views.at(new_parent.0)?);
             from.check_same(&to)?;
-            from.fs.rename((from.ino, name), (to.ino, new_name), no_replace)
+            from.fs.rename((from.ino, name), (to.ino, new_name), no_replace, &caller)
         };
         self.reply_empty(rename(), reply);
     }
 
     fn link(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         parent: INodeNo,
         name: &OsStr,
         reply: ReplyEntry,
     ) {
+        let caller = caller(request, 0);
         let link = || {
             let (file, parent) = (self.views.at(ino.0)?, self.views.at(parent.0)?);
             file.check_same(&parent)?;
-            Ok(parent.entry(parent.fs.link(file.ino, parent.ino, name)?))
+            Ok(parent.entry(parent.fs.link(file.ino, parent.ino, name, &caller)?))
         };
         self.reply_entry(link(), reply);
     }
@@ -533,9 +542,9 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let how = open_how(flags);
+        let (how, caller) = (open_how(flags), caller(request, umask));
         let created = self.views.at(parent.0).and_then(|place| {
-            let created = place.fs.create(place.ino, name, mode & !umask, how, caller(request));
+            let created = place.fs.create(place.ino, name, mode, how, &caller);
             created.map(|(entry, opened)| (place.entry(entry), opened))
         });
         match created {
@@ -638,8 +647,9 @@ impl Adapter {
     }
 }
 
-fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+/// Who asks; new files do not get the permission bits of `umask`.
+fn caller(request: &Request, umask: u32) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), pid: request.pid(), umask }
 }
 
 fn open_how(flags: i32) -> OpenHow {

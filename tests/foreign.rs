@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use shardfs::format::digest::Digest;
-use shardfs::fs::{Fs, FsConfig, OpenHow};
+use shardfs::fs::{Caller, Fs, FsConfig, OpenHow};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
@@ -313,8 +313,11 @@ fn a_document_of_the_view_alone_cannot_be_changed() {
     let before = storage.files();
     let zarr = fs.lookup(ROOT, OsStr::new("zarr.json")).unwrap().unwrap().attr.ino;
     let how = OpenHow { write: true, truncate: true, exclusive: false };
-    assert_eq!(fs.open_for(zarr, how).unwrap_err().errno(), libc::EROFS);
-    assert_eq!(fs.unlink(ROOT, OsStr::new("zarr.json")).unwrap_err().errno(), libc::EROFS);
+    assert_eq!(fs.open_for(zarr, how, &Caller::own()).unwrap_err().errno(), libc::EROFS);
+    assert_eq!(
+        fs.unlink(ROOT, OsStr::new("zarr.json"), &Caller::own()).unwrap_err().errno(),
+        libc::EROFS
+    );
     assert!(fs.lookup(ROOT, OsStr::new("zarr.json")).unwrap().is_some());
     assert_eq!(before, storage.files());
 }

@@ -426,7 +426,7 @@ fn a_decoded_chunk_of_a_draft_array_can_be_written() {
     let fs = start(&storage, FsConfig { writable: true, ..config(RAW, None) }).unwrap();
     let write = |ino: u64, bytes: &[u8]| {
         let how = OpenHow { write: true, truncate: true, exclusive: false };
-        let handle = fs.open_for(ino, how).unwrap().handle;
+        let handle = fs.open_for(ino, how, &Caller::own()).unwrap().handle;
         fs.write(ino, handle, 0, bytes).unwrap();
         fs.release(handle);
     };
@@ -453,9 +453,9 @@ fn documents_of_zarr_v2_cannot_be_changed_where_no_zarr_json_is_stored() {
         let how = OpenHow { write: true, truncate: true, exclusive: false };
         for name in [".zarray", ".zattrs"] {
             let document = ino(&fs, &format!("{directory}{name}"));
-            assert_eq!(errno(fs.open_for(document, how).map(drop)), libc::EROFS);
+            assert_eq!(errno(fs.open_for(document, how, &Caller::own()).map(drop)), libc::EROFS);
             let above = directory.strip_suffix('/').map_or(ROOT, |path| ino(&fs, path));
-            assert_eq!(errno(fs.unlink(above, OsStr::new(name))), libc::EROFS);
+            assert_eq!(errno(fs.unlink(above, OsStr::new(name), &Caller::own())), libc::EROFS);
         }
         drop(fs);
         assert_eq!(storage.files(), before);
@@ -470,12 +470,11 @@ fn nothing_takes_the_place_of_a_document_that_is_not_shown() {
         let fs = start(&storage, FsConfig { writable: true, ..config(view, None) }).unwrap();
         let (above, name) = (ino(&fs, "meta/root/g"), OsStr::new("a.array.json"));
         assert!(fs.lookup(above, name).unwrap().is_none());
-        let (how, caller) =
-            (OpenHow { write: true, ..OpenHow::default() }, Caller { uid: 0, gid: 0 });
-        let refused = fs.create(above, name, 0o644, how, caller).map(drop).unwrap_err();
+        let (how, caller) = (OpenHow { write: true, ..OpenHow::default() }, Caller::own());
+        let refused = fs.create(above, name, 0o644, how, &caller).map(drop).unwrap_err();
         assert_eq!(refused.errno(), libc::EPERM);
         let group = (ino(&fs, "meta/root"), OsStr::new("g.group.json"));
-        assert!(fs.rename(group, (above, name), false).is_err());
+        assert!(fs.rename(group, (above, name), false, &Caller::own()).is_err());
         drop(fs);
         assert_eq!(storage.files(), before);
     }
@@ -542,9 +541,9 @@ fn decoded_chunks_of_other_formats_are_only_read() {
     bcolz(&storage, "");
     let fs = start(&storage, FsConfig { writable: true, ..config(NPY, None) }).unwrap();
     let how = OpenHow { write: true, ..OpenHow::default() };
-    let refused = fs.open_for(ino(&fs, "c/0/0.npy"), how).map(drop).unwrap_err();
+    let refused = fs.open_for(ino(&fs, "c/0/0.npy"), how, &Caller::own()).map(drop).unwrap_err();
     assert_eq!(refused.errno(), libc::EROFS);
-    let refused = fs.unlink(ino(&fs, "c/0"), OsStr::new("0.npy")).unwrap_err();
+    let refused = fs.unlink(ino(&fs, "c/0"), OsStr::new("0.npy"), &Caller::own()).unwrap_err();
     assert_eq!(refused.errno(), libc::EROFS);
 }
 

@@ -25,7 +25,7 @@ use shardfs::store::storage::FileKind;
 use shardfs::view::inode::ROOT;
 use support::{IndexKind, Level, Model, models, places};
 
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
 /// One operation. Chunks and open files are chosen by a number, modulo how many there are.
 #[derive(Debug, Clone)]
@@ -143,7 +143,7 @@ impl Mount {
         for name in path.parent().unwrap().iter() {
             at = match self.fs.lookup(at, name).unwrap() {
                 Some(entry) => entry.attr.ino,
-                None => self.fs.mkdir(at, name, 0o755, CALLER).unwrap().attr.ino,
+                None => self.fs.mkdir(at, name, 0o755, &CALLER).unwrap().attr.ino,
             };
         }
         (at, path.file_name().unwrap())
@@ -152,7 +152,7 @@ impl Mount {
     fn open(&self, path: &str, truncate: bool) -> (u64, u64) {
         let (parent, name) = self.parent(path);
         let how = OpenHow { write: true, truncate, exclusive: false };
-        let (entry, opened) = self.fs.create(parent, name, 0o644, how, CALLER).unwrap();
+        let (entry, opened) = self.fs.create(parent, name, 0o644, how, &CALLER).unwrap();
         (entry.attr.ino, opened.handle)
     }
 }
@@ -281,7 +281,7 @@ impl Run {
                 let (parent, last) = self.mount.parent(&name);
                 let ino = self.mount.fs.lookup(parent, last).unwrap().unwrap().attr.ino;
                 let set = SetAttr { size: Some(*length), ..SetAttr::default() };
-                let attr = self.mount.fs.setattr(ino, None, &set).unwrap();
+                let attr = self.mount.fs.setattr(ino, None, &set, &CALLER).unwrap();
                 assert_eq!(attr.size, *length);
                 let content = self.expected.names[&name];
                 self.expected.contents[content].resize(*length as usize, 0);
@@ -289,13 +289,13 @@ impl Run {
             Op::Remove { file } => {
                 let Some(name) = self.existing(*file) else { return };
                 let (parent, last) = self.mount.parent(&name);
-                self.mount.fs.unlink(parent, last).unwrap();
+                self.mount.fs.unlink(parent, last, &CALLER).unwrap();
                 self.expected.names.remove(&name);
             }
             Op::Rename { from, to } => {
                 let (Some(from), Some(to)) = (self.existing(*from), self.name(*to)) else { return };
                 let (source, target) = (self.mount.parent(&from), self.mount.parent(&to));
-                self.mount.fs.rename(source, target, false).unwrap();
+                self.mount.fs.rename(source, target, false, &CALLER).unwrap();
                 let names = &mut self.expected.names;
                 // Two names of one file: nothing happens.
                 if names.get(&to) != names.get(&from) {
@@ -308,7 +308,7 @@ impl Run {
                 let (parent, last) = self.mount.parent(&from);
                 let ino = self.mount.fs.lookup(parent, last).unwrap().unwrap().attr.ino;
                 let (parent, last) = self.mount.parent(&to);
-                let linked = self.mount.fs.link(ino, parent, last);
+                let linked = self.mount.fs.link(ino, parent, last, &CALLER);
                 assert_eq!(linked.is_err(), self.expected.names.contains_key(&to), "{linked:?}");
                 if linked.is_ok() {
                     self.expected.names.insert(to, self.expected.names[&from]);
@@ -329,7 +329,7 @@ impl Run {
         for name in &self.scratch {
             if self.expected.names.remove(name).is_some() {
                 let (parent, last) = self.mount.parent(name);
-                self.mount.fs.unlink(parent, last).unwrap();
+                self.mount.fs.unlink(parent, last, &CALLER).unwrap();
             }
         }
         assert_eq!(self.mount.fs.end_commits(), 0, "all could be committed");
@@ -411,7 +411,7 @@ fn a_file_that_is_renamed_over_between_lookup_and_open_is_opened_all_the_same() 
     let lock = OsStr::new("0.__lock");
     let publish = |content: &[u8]| {
         write("c/0.__lock", content);
-        mount.fs.rename((directory, lock), (directory, OsStr::new("0")), false).unwrap();
+        mount.fs.rename((directory, lock), (directory, OsStr::new("0")), false, &CALLER).unwrap();
     };
     for committed in [false, true] {
         publish(b"first");
@@ -423,13 +423,13 @@ fn a_file_that_is_renamed_over_between_lookup_and_open_is_opened_all_the_same() 
         if committed {
             mount.fs.fsyncdir(ROOT).unwrap();
         }
-        let opened = mount.fs.open_for(found, OpenHow::default()).unwrap();
+        let opened = mount.fs.open_for(found, OpenHow::default(), &CALLER).unwrap();
         let mut content = [0; 10];
         let read = mount.fs.read(found, Some(opened.handle), 0, &mut content).unwrap();
         assert!([&b"first"[..], b"second"].contains(&&content[..read]), "{:?}", &content[..read]);
         mount.fs.release(opened.handle);
         // Once the kernel has forgotten it, so has the mount.
         mount.fs.forget(found, 100);
-        assert!(mount.fs.open_for(found, OpenHow::default()).is_err());
+        assert!(mount.fs.open_for(found, OpenHow::default(), &CALLER).is_err());
     }
 }

@@ -21,7 +21,7 @@ use shardfs::store::memory::MemoryStorage;
 use shardfs::store::storage::{FileKind, Storage};
 use shardfs::view::inode::ROOT;
 
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 const SHAPE: [usize; 3] = [64, 112, 120];
 const CHUNK: usize = 16;
 /// Bytes of a decoded chunk.
@@ -81,7 +81,7 @@ impl Mount {
 
     fn read(&self, path: &str) -> Result<Vec<u8>, i32> {
         let (ino, _, size) = self.find(path)?;
-        let opened = self.on(ino, |fs, ino| fs.open_for(ino, OpenHow::default()))?;
+        let opened = self.on(ino, |fs, ino| fs.open_for(ino, OpenHow::default(), &CALLER))?;
         let mut content = Vec::new();
         let mut buffer = vec![0; 50_000];
         loop {
@@ -107,7 +107,7 @@ impl Mount {
         let (parent, ..) = self.find(directory)?;
         let how = OpenHow { write: true, truncate: true, exclusive: false };
         let place = self.views.at(parent).map_err(|error| error.errno())?;
-        let created = place.fs.create(place.ino, OsStr::new(name), 0o644, how, CALLER);
+        let created = place.fs.create(place.ino, OsStr::new(name), 0o644, how, &CALLER);
         let (entry, opened) = created.map_err(|error| error.errno())?;
         let ino = place.outer(entry.attr.ino);
         self.on(ino, |fs, ino| fs.write(ino, opened.handle, 0, content))?;
@@ -345,13 +345,15 @@ fn a_whole_array_is_read_only_in_a_writable_mount() {
     let refused = |done: Result<(), i32>| assert_eq!(done, Err(libc::EROFS));
     refused(mount.write("flat/waves/array.raw", &[1]));
     refused(mount.write("flat/waves/new", &[1]));
-    refused(mount.on(parent, |fs, it| fs.unlink(it, name)));
-    refused(mount.on(parent, |fs, it| fs.mkdir(it, OsStr::new("d"), 0o755, CALLER).map(drop)));
-    refused(mount.on(parent, |fs, it| fs.rename((it, name), (it, OsStr::new("b")), false)));
+    refused(mount.on(parent, |fs, it| fs.unlink(it, name, &CALLER)));
+    refused(mount.on(parent, |fs, it| fs.mkdir(it, OsStr::new("d"), 0o755, &CALLER).map(drop)));
+    refused(
+        mount.on(parent, |fs, it| fs.rename((it, name), (it, OsStr::new("b")), false, &CALLER)),
+    );
     let (ino, ..) = mount.find("flat/waves/array.raw").unwrap();
-    refused(mount.on(ino, |fs, ino| fs.open_for(ino, how).map(drop)));
+    refused(mount.on(ino, |fs, ino| fs.open_for(ino, how, &CALLER).map(drop)));
     let (npy, ..) = mount.find("npy/waves").unwrap();
-    let removed = mount.on(npy, |fs, it| fs.unlink(it, OsStr::new("array.json")));
+    let removed = mount.on(npy, |fs, it| fs.unlink(it, OsStr::new("array.json"), &CALLER));
     assert_eq!(removed, Err(libc::EPERM));
     assert_eq!(mount.storage.files(), before);
 }
@@ -364,10 +366,12 @@ fn remove_tree(mount: &Mount, path: &str) {
         match mount.find(&below).unwrap().1 {
             FileKind::Directory => {
                 remove_tree(mount, &below);
-                mount.on(parent, |fs, parent| fs.rmdir(parent, OsStr::new(&name))).unwrap();
+                mount
+                    .on(parent, |fs, parent| fs.rmdir(parent, OsStr::new(&name), &CALLER))
+                    .unwrap();
             }
             _ => {
-                let removed = mount.on(parent, |fs, it| fs.unlink(it, OsStr::new(&name)));
+                let removed = mount.on(parent, |fs, it| fs.unlink(it, OsStr::new(&name), &CALLER));
                 assert_eq!(removed, Ok(()), "{below}");
             }
         }
@@ -379,7 +383,7 @@ fn arrays_and_groups_are_removed_in_the_view_of_zarr_2() {
     let mount = Mount::sample();
     remove_tree(&mount, "zarr2/waves");
     let (root, ..) = mount.find("zarr2").unwrap();
-    mount.on(root, |fs, root| fs.rmdir(root, OsStr::new("waves"))).unwrap();
+    mount.on(root, |fs, root| fs.rmdir(root, OsStr::new("waves"), &CALLER)).unwrap();
     for view in ["zarr2", "zarr3", "npy"] {
         assert_eq!(mount.find(&format!("{view}/waves")), Err(libc::ENOENT));
     }

@@ -80,12 +80,3 @@ pub struct Entry {
     /// Whether name and attributes may be believed for a while.
     pub lasting: bool,
 }
-
-/// Who asks.
-#[derive(Debug, Clone, Copy)]
-pub struct Caller {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::attr::Caller;
+use super::access::{Caller, Owner};
 use super::document2::zarr2_name;
 use super::error::METADATA_FILE;
 use super::form::View;
@@ -44,7 +44,7 @@ impl Fs {
             _ => self.stored_document(path)?,
         };
         let file =
-            self.new_file(Some(attr.ino), attr.mode, Caller { uid: attr.uid, gid: attr.gid })?;
+            self.new_file(Some(attr.ino), attr.mode, Owner { uid: attr.uid, gid: attr.gid })?;
         {
             let mut state = file.state();
             state.bytes = Bytes::Here(Content::Memory(Arc::new(text)));
@@ -182,7 +182,7 @@ impl Fs {
     }
 
     /// Removes a directory of the source in which the view shows nothing.
-    pub(super) fn remove_source_directory(&self, path: &Path) -> Result<()> {
+    pub(super) fn remove_source_directory(&self, path: &Path, caller: &Caller) -> Result<()> {
         if let NodeKind::Sharded(array) = &self.nodes.node(path)?.kind
             && array.source.path == path
         {
@@ -197,7 +197,7 @@ impl Fs {
             }
         }
         self.remove_translated_group(path)?;
-        let removed = self.storage.remove_directory(path);
+        let removed = self.on_behalf(caller, |storage| storage.remove_directory(path));
         if removed.is_ok() {
             // Nor does the mount know anything of what was below it.
             let mut names = self.overlay()?.names();
@@ -205,7 +205,7 @@ impl Fs {
             below.iter().for_each(|path| drop(names.take(path)));
         }
         self.nodes.forget(path);
-        Ok(removed?)
+        removed
     }
 
     /// Removes documents that were removed while their array was not empty.

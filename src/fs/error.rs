@@ -43,6 +43,9 @@ pub enum FsError {
     /// Not allowed here.
     #[error("not permitted here")]
     NotPermitted,
+    /// The caller may not do that.
+    #[error("permission denied")]
+    Denied,
     /// It must be copied and removed instead.
     #[error("it cannot be renamed, but copied and removed")]
     CrossDevice,
@@ -109,6 +112,7 @@ impl FsError {
             Self::Exists => libc::EEXIST,
             Self::NotEmpty => libc::ENOTEMPTY,
             Self::NotPermitted => libc::EPERM,
+            Self::Denied => libc::EACCES,
             Self::CrossDevice => libc::EXDEV,
             Self::TooLarge => libc::EFBIG,
             Self::BadHandle => libc::EBADF,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::access::Caller;
 use super::decoded::{DecodedFile, Pages};
 use super::form::Form;
 use super::live::LiveFile;
@@ -58,6 +59,10 @@ impl Fs {
     /// Opens a file for reading.
     pub fn open(&self, ino: u64) -> Result<Opened> {
         self.stats.operations.open.count();
+        self.open_as(ino, &Caller::own())
+    }
+
+    pub(super) fn open_as(&self, ino: u64, caller: &Caller) -> Result<Opened> {
         let (handle, pages) = match self.target(ino)? {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
             Target::StatsFile => (Handle::Text(self.control.stats_text().into()), Pages::Bypassed),
@@ -74,7 +79,7 @@ impl Fs {
                 let attr = self.path_attr(&path)?;
                 let content = self.fingerprint(&(attr.size, attr.mtime, attr.ctime));
                 let changed = self.identities.changed_recently(ino, content);
-                (self.open_path(&path)?, Pages::kept_if(!changed))
+                (self.open_path(&path, caller)?, Pages::kept_if(!changed))
             }
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
                 return Err(FsError::IsDirectory);
@@ -174,7 +179,9 @@ impl Fs {
         match self.target(ino)? {
             Target::ControlDirectory => Err(FsError::IsDirectory),
             Target::StatsFile => Ok(read_text(&self.control.stats_text(), offset, buffer)),
-            Target::Path(path) => self.read_handle(&self.open_path(&path)?, offset, buffer),
+            Target::Path(path) => {
+                self.read_handle(&self.open_path(&path, &Caller::own())?, offset, buffer)
+            }
             Target::WaitingFile => Ok(read_text(self.waiting_text().as_bytes(), offset, buffer)),
             Target::Live(file) => self.read_live(&file, offset, buffer),
             Target::Flat(array, file) => self.read_whole(&array, file, offset, buffer),
@@ -255,13 +262,15 @@ impl Fs {
         self.read_flat(array, form, file, offset, buffer)
     }
 
-    fn open_path(&self, path: &Path) -> Result<Handle> {
+    fn open_path(&self, path: &Path, caller: &Caller) -> Result<Handle> {
         if let At::Text(text, _) = self.nodes.at(path)? {
             return Ok(Handle::Text(text));
         }
         // Attributes first: they are refused where the bytes must not be shown.
         match self.path_attr(path)?.kind {
-            FileKind::File => Ok(Handle::File(self.storage.open(path)?)),
+            FileKind::File => {
+                Ok(Handle::File(self.on_behalf(caller, |storage| storage.open(path))?))
+            }
             FileKind::Directory => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid),
         }

@@ -1,6 +1,7 @@
 //! The operations of the filesystem, in our own types: what the kernel asks, answered from the
 //! view and the store. Nothing here knows how the questions arrive.
 
+mod access;
 mod ahead;
 pub mod attr;
 mod control;
@@ -34,7 +35,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
-pub use self::attr::{Attr, Caller, Entry, Ownership};
+pub use self::access::{Caller, Owner};
+pub use self::attr::{Attr, Entry, Ownership};
 pub use self::control::WAITING_PATH;
 pub use self::decoded::Pages;
 pub use self::directory::{DirEntry, Listing};
@@ -91,6 +93,7 @@ pub struct Fs {
     storage: Arc<dyn Storage>,
     store: Arc<ShardStore>,
     nodes: Nodes,
+    access: access::Access,
     paths: Paths,
     handles: sharded_slab::Slab<Handle>,
     control: control::Control,
@@ -159,6 +162,7 @@ impl Fs {
             ahead: ahead::Ahead::new(Arc::clone(&store), config.store.decoded_size),
             store,
             nodes,
+            access: access::Access::new(&config),
             paths: Paths::default(),
             handles: sharded_slab::Slab::new(),
             control: control::Control::new(Arc::clone(&stats)),

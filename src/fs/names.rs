@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::attr::Caller;
+use super::access::Caller;
 use super::decoded::Pages;
 use super::directory::Listing;
 use super::file::{Handle, Opened};
@@ -13,7 +13,7 @@ use super::live::{Change, LiveFile, Place, Shown, What};
 use super::slot::Slot;
 use super::write::{check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
-use crate::store::storage::{FileKind, SetStat};
+use crate::store::storage::FileKind;
 use crate::store::{Freshness, ShardStore};
 
 impl Fs {
@@ -61,7 +61,7 @@ impl Fs {
         name: &OsStr,
         mode: u32,
         how: OpenHow,
-        caller: Caller,
+        caller: &Caller,
     ) -> Result<(Entry, Opened)> {
         self.overlay()?;
         let slot = self.slot(parent, name)?;
@@ -69,7 +69,7 @@ impl Fs {
             if how.exclusive {
                 return Err(FsError::Exists);
             }
-            let opened = self.open_for(entry.attr.ino, how)?;
+            let opened = self.open_for(entry.attr.ino, how, caller)?;
             return Ok((entry, opened));
         }
         let path = match &slot {
@@ -81,13 +81,13 @@ impl Fs {
         };
         let (place, mode) = match &slot {
             Slot::Chunk(_, place) => (Some(place), chunk_mode(mode)),
-            _ => (None, mode),
+            _ => (None, mode & !caller.umask),
         };
         // Nor is an empty file left where nothing can be written.
         self.make_room()?;
         let stage = place.map(|place| self.stage(place)).transpose()?;
         let ino = place.map(|Place { array, coords }| array.inodes.ino(array.tree.number(coords)));
-        let file = self.new_file(ino, mode, caller)?;
+        let file = self.new_file(ino, mode, caller.owner())?;
         {
             let mut names = self.overlay()?.names();
             let name = names.put(path, What::File(Arc::clone(&file)), place.cloned());
@@ -100,10 +100,10 @@ impl Fs {
     }
 
     /// Opens a file, also for writing.
-    pub fn open_for(&self, ino: u64, how: OpenHow) -> Result<Opened> {
+    pub fn open_for(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
         self.stats.operations.open.count();
         if self.overlay.is_none() {
-            return if how.write { Err(FsError::ReadOnly) } else { self.open(ino) };
+            return if how.write { Err(FsError::ReadOnly) } else { self.open_as(ino, caller) };
         }
         let file = match self.target(ino)? {
             Target::Live(file) => file,
@@ -116,7 +116,7 @@ impl Fs {
             }
             Target::Path(path) if how.write => {
                 self.check_stored(&path)?;
-                let file = self.storage.open_writable(&path)?;
+                let file = self.on_behalf(caller, |storage| storage.open_writable(&path))?;
                 if how.truncate {
                     file.set_length(0)?;
                 }
@@ -125,7 +125,7 @@ impl Fs {
             Target::StatsFile | Target::WaitingFile | Target::ControlDirectory if how.write => {
                 return Err(FsError::NotPermitted);
             }
-            _ => return self.open(ino),
+            _ => return self.open_as(ino, caller),
         };
         let opened = self.open_live(&file)?;
         if how.truncate {
@@ -146,14 +146,14 @@ impl Fs {
     }
 
     /// Removes a file.
-    pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
+    pub fn unlink(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<()> {
         self.overlay()?;
         let slot = self.slot(parent, name)?;
         let entry = self.peek(parent, name)?.ok_or(FsError::NotFound)?;
-        self.unlink_slot(&slot, entry.attr.kind)
+        self.unlink_slot(&slot, entry.attr.kind, caller)
     }
 
-    fn unlink_slot(&self, slot: &Slot, kind: FileKind) -> Result<()> {
+    fn unlink_slot(&self, slot: &Slot, kind: FileKind, caller: &Caller) -> Result<()> {
         if kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
@@ -172,7 +172,7 @@ impl Fs {
                     Err(FsError::ReadOnly) => return Err(FsError::NotPermitted),
                     stored => stored?,
                 }
-                Ok(self.storage.remove_file(path)?)
+                self.on_behalf(caller, |storage| storage.remove_file(path))
             }
         }
     }
@@ -275,7 +275,7 @@ impl Fs {
     }
 
     /// Makes a directory.
-    pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: Caller) -> Result<Entry> {
+    pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry> {
         self.overlay()?;
         let slot = self.slot(parent, name)?;
         if self.peek(parent, name)?.is_some() {
@@ -289,10 +289,9 @@ impl Fs {
                 entry.ok_or(FsError::NotFound)
             }
             Slot::Source(path) => {
-                self.storage.create_directory(&path)?;
+                let mode = mode & 0o7777;
+                self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
                 self.own(&path, caller);
-                let set = SetStat { mode: Some(mode & 0o7777), ..SetStat::default() };
-                self.storage.set_stat(&path, &set)?;
                 let attr = self.path_attr(&path)?;
                 Ok(self.path_entry(&path, attr))
             }
@@ -302,18 +301,18 @@ impl Fs {
     }
 
     /// Removes a directory in which nothing is.
-    pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
+    pub fn rmdir(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<()> {
         self.overlay()?;
         let slot = self.slot(parent, name)?;
         // The kernel knows the directory: its number leads somewhere.
         let entry = self.peek(parent, name)?.ok_or(FsError::NotFound)?;
         match entry.attr.kind {
-            FileKind::Directory => self.remove_empty(&slot, entry.attr.ino),
+            FileKind::Directory => self.remove_empty(&slot, entry.attr.ino, caller),
             _ => Err(FsError::NotDirectory),
         }
     }
 
-    fn remove_empty(&self, slot: &Slot, ino: u64) -> Result<()> {
+    fn remove_empty(&self, slot: &Slot, ino: u64, caller: &Caller) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
         if !self.lists_nothing(ino)? {
             // What was removed below may still be in its shards.
@@ -333,7 +332,7 @@ impl Fs {
                 }
                 Ok(())
             }
-            Slot::Source(path) => self.remove_source_directory(path),
+            Slot::Source(path) => self.remove_source_directory(path, caller),
             _ => Err(FsError::NotPermitted),
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::attr::Caller;
+use super::access::{Caller, Owner};
 use super::decoded::Encoded;
 use super::live::Place;
 use super::live::{Bytes, Change, LiveFile, What};
@@ -15,13 +15,22 @@ use crate::store::storage::FileKind;
 
 impl Fs {
     /// Gives a file or a directory another name.
-    pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), no_replace: bool) -> Result<()> {
+    pub fn rename(
+        &self,
+        from: (u64, &OsStr),
+        to: (u64, &OsStr),
+        no_replace: bool,
+        caller: &Caller,
+    ) -> Result<()> {
         self.overlay()?;
         self.make_room()?;
         let (source, target) = (self.slot(from.0, from.1)?, self.slot(to.0, to.1)?);
         let moved = self.peek(from.0, from.1)?.ok_or(FsError::NotFound)?;
         let there = self.peek(to.0, to.1)?;
-        self.rename_slots(&source, &moved, &target, there.as_ref(), no_replace)
+        if there.is_some() && no_replace {
+            return Err(FsError::Exists);
+        }
+        self.rename_slots(&source, &moved, &target, there.as_ref(), caller)
     }
 
     fn rename_slots(
@@ -30,15 +39,12 @@ impl Fs {
         moved: &Entry,
         to: &Slot,
         there: Option<&Entry>,
-        no_replace: bool,
+        caller: &Caller,
     ) -> Result<()> {
         let (Some(_), Some(to_path)) = (from.path(), to.path()) else {
             let outside = matches!(to, Slot::Outside);
             return Err(if outside { FsError::Invalid } else { FsError::NotPermitted });
         };
-        if there.is_some() && no_replace {
-            return Err(FsError::Exists);
-        }
         // Two names of one file stay two names.
         if there.is_some_and(|there| there.attr.ino == moved.attr.ino) {
             return Ok(());
@@ -50,14 +56,16 @@ impl Fs {
             _ => (),
         }
         match (from, to) {
-            (Slot::Source(from), Slot::Source(to)) => self.rename_in_source(from, to, moved),
+            (Slot::Source(from), Slot::Source(to)) => {
+                self.rename_in_source(from, to, moved, caller)
+            }
             // Others copy and remove where this is the answer.
             _ if is_directory(moved) => Err(FsError::CrossDevice),
             (Slot::Document(_), Slot::Document(_)) => Err(FsError::CrossDevice),
             (Slot::Source(from), Slot::Document(to)) => {
                 let content = self.source_content(from)?;
                 self.write_document(to, &content)?;
-                self.storage.remove_file(from)?;
+                self.on_behalf(caller, |storage| storage.remove_file(from))?;
                 self.paths.renamed(from, to);
                 Ok(())
             }
@@ -68,13 +76,19 @@ impl Fs {
                 let file = self.file_of(from, moved)?;
                 self.bring_here(&file)?;
                 self.name_file(to, &file)?;
-                self.unname_file(from)?;
+                self.unname_file(from, caller)?;
                 self.after_change(to_path)
             }
         }
     }
 
-    fn rename_in_source(&self, from: &Path, to: &Path, moved: &Entry) -> Result<()> {
+    fn rename_in_source(
+        &self,
+        from: &Path,
+        to: &Path,
+        moved: &Entry,
+        caller: &Caller,
+    ) -> Result<()> {
         let mut made = Vec::new();
         if moved.attr.kind == FileKind::Directory {
             // What waits for arrays below it goes where they are.
@@ -91,7 +105,7 @@ impl Fs {
                 }
             }
         }
-        self.storage.rename(from, to)?;
+        self.on_behalf(caller, |storage| storage.rename(from, to))?;
         let mut names = self.overlay()?.names();
         for path in made {
             names.take(&path);
@@ -107,7 +121,7 @@ impl Fs {
     }
 
     /// One more name for a file.
-    pub fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+    pub fn link(&self, ino: u64, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry> {
         self.overlay()?;
         self.make_room()?;
         let to = self.slot(parent, name)?;
@@ -116,7 +130,7 @@ impl Fs {
         }
         let target = self.target(ino)?;
         if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
-            self.storage.link(from, to)?;
+            self.on_behalf(caller, |storage| storage.link(from, to))?;
             let attr = self.path_attr(to)?;
             return Ok(self.path_entry(to, attr));
         }
@@ -135,14 +149,21 @@ impl Fs {
     }
 
     /// Makes a symbolic link.
-    pub fn symlink(&self, parent: u64, name: &OsStr, target: &Path) -> Result<Entry> {
+    pub fn symlink(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        target: &Path,
+        caller: &Caller,
+    ) -> Result<Entry> {
         self.overlay()?;
         let slot = self.slot(parent, name)?;
         if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
         }
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
-        self.storage.symlink(target, &path)?;
+        self.on_behalf(caller, |storage| storage.symlink(target, &path))?;
+        self.own(&path, caller);
         let attr = self.path_attr(&path)?;
         Ok(self.path_entry(&path, attr))
     }
@@ -157,9 +178,9 @@ impl Fs {
                     return Err(FsError::CrossDevice);
                 }
                 let content = self.source_content(path)?;
-                let caller = Caller { uid: entry.attr.uid, gid: entry.attr.gid };
+                let owner = Owner { uid: entry.attr.uid, gid: entry.attr.gid };
                 self.paths.take(entry.attr.ino);
-                let file = self.new_file(Some(entry.attr.ino), entry.attr.mode, caller)?;
+                let file = self.new_file(Some(entry.attr.ino), entry.attr.mode, owner)?;
                 {
                     let mut state = file.state();
                     state.bytes = Bytes::Here(content);
@@ -188,8 +209,8 @@ impl Fs {
             Target::Path(path) => {
                 let attr = self.path_attr(&path)?;
                 let content = self.source_content(&path)?;
-                let caller = Caller { uid: attr.uid, gid: attr.gid };
-                let file = self.new_file(None, attr.mode, caller)?;
+                let owner = Owner { uid: attr.uid, gid: attr.gid };
+                let file = self.new_file(None, attr.mode, owner)?;
                 file.state().bytes = Bytes::Here(content);
                 Ok(file)
             }
@@ -274,12 +295,12 @@ impl Fs {
     }
 
     /// The name that a file had before.
-    fn unname_file(&self, slot: &Slot) -> Result<()> {
+    fn unname_file(&self, slot: &Slot, caller: &Caller) -> Result<()> {
         match slot {
             Slot::Chunk(path, place) => self.remove_chunk(path, place),
             Slot::Scratch(path) => self.remove_name(path),
             Slot::Document(path) => self.remove_document(path),
-            Slot::Source(path) => Ok(self.storage.remove_file(path)?),
+            Slot::Source(path) => self.on_behalf(caller, |storage| storage.remove_file(path)),
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
         }
     }

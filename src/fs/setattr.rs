@@ -1,5 +1,8 @@
 //! Changing attributes.
 
+use std::path::Path;
+
+use super::access::Caller;
 use super::live::Place;
 use super::write::SetAttr;
 use super::{Attr, Fs, FsError, Result, Target};
@@ -8,7 +11,13 @@ use crate::store::storage::SetStat;
 
 impl Fs {
     /// Changes attributes of a file.
-    pub fn setattr(&self, ino: u64, handle: Option<u64>, set: &SetAttr) -> Result<Attr> {
+    pub fn setattr(
+        &self,
+        ino: u64,
+        handle: Option<u64>,
+        set: &SetAttr,
+        caller: &Caller,
+    ) -> Result<Attr> {
         self.overlay()?;
         match self.target(ino)? {
             Target::Path(path) if set.size.is_some() && self.storage.lstat(&path).is_err() => {
@@ -40,19 +49,7 @@ impl Fs {
             }
             Target::Path(path) => {
                 self.check_stored(&path)?;
-                self.storage.set_stat(
-                    &path,
-                    &SetStat {
-                        mode: set.mode.map(|mode| mode & 0o7777),
-                        uid: set.uid,
-                        gid: set.gid,
-                        atime: set.atime,
-                        mtime: set.mtime,
-                    },
-                )?;
-                if let Some(length) = set.size {
-                    self.storage.open_writable(&path)?.set_length(length)?;
-                }
+                self.set_source_attr(&path, set, caller)?;
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }
             Target::ControlDirectory
@@ -60,6 +57,39 @@ impl Fs {
             | Target::WaitingFile
             | Target::Flat(..) => Err(FsError::NotPermitted),
         }
+    }
+
+    fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {
+        let stat = SetStat {
+            mode: set.mode.map(|mode| mode & 0o7777),
+            uid: set.uid,
+            gid: set.gid,
+            atime: set.atime,
+            mtime: set.mtime,
+            is_now: set.is_now,
+        };
+        match self.on_behalf(caller, |storage| storage.set_stat(path, &stat)) {
+            // The kernel does that for whoever writes to a file.
+            Err(error) if error.errno() == libc::EPERM && self.drops_privileges(path, set)? => {
+                self.storage.set_stat(path, &stat)?;
+            }
+            done => done?,
+        }
+        if let Some(length) = set.size {
+            self.on_behalf(caller, |storage| storage.open_writable(path)?.set_length(length))?;
+        }
+        Ok(())
+    }
+
+    /// Whether all that changes is that a program does not run as its owner or group any more.
+    fn drops_privileges(&self, path: &Path, set: &SetAttr) -> Result<bool> {
+        let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
+        else {
+            return Ok(false);
+        };
+        let privileges = libc::S_ISUID | libc::S_ISGID;
+        let before = self.storage.lstat(path)?.mode;
+        Ok((before ^ mode) & 0o7777 & !privileges == 0 && mode & !before & privileges == 0)
     }
 
     /// Attributes of a chunk that nobody writes at the moment.

@@ -3,37 +3,25 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::attr::Caller;
+use super::access::Caller;
 use super::decoded::Pages;
 use super::file::{Handle, Opened};
 use super::{Entry, Fs, FsError, Result};
 use crate::store::content::Content;
 use crate::store::put::put_file;
-use crate::store::storage::SetStat;
-use crate::text::shown;
 
 impl Fs {
     pub(super) fn create_in_source(
         &self,
         path: &Path,
         mode: u32,
-        caller: Caller,
+        caller: &Caller,
     ) -> Result<(Entry, Opened)> {
-        let file = self.storage.create(path, mode)?;
+        let file = self.on_behalf(caller, |storage| storage.create(path, mode & 0o7777))?;
         self.own(path, caller);
         let attr = self.path_attr(path)?;
         let opened = self.insert_handle(Handle::File(file), Pages::Kept)?;
         Ok((self.path_entry(path, attr), opened))
-    }
-
-    /// What root makes for somebody else is theirs.
-    pub(super) fn own(&self, path: &Path, caller: Caller) {
-        let set = SetStat { uid: Some(caller.uid), gid: Some(caller.gid), ..SetStat::default() };
-        if rustix::process::geteuid().is_root()
-            && let Err(error) = self.storage.set_stat(path, &set)
-        {
-            log::debug!("{}: {error}", shown(&path));
-        }
     }
 
     /// The bytes of a file of the source.

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::attr::Caller;
+use super::access::Caller;
 use super::live::{Bytes, Name, Place, What};
 use super::nodes::NodeKind;
 use super::slot::Slot;
@@ -85,9 +85,7 @@ impl Fs {
     /// the view, is one of a chunk.
     pub fn put_saved(&self, path: &Path, content: &mut dyn Read) -> Result<bool> {
         let Some(place) = self.chunk_at(path)? else { return Ok(false) };
-        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let caller = Caller { uid: uid.as_raw(), gid: gid.as_raw() };
-        let file = self.new_file(None, 0o644, caller)?;
+        let file = self.new_file(None, 0o644, Caller::own().owner())?;
         let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
         loop {
             match content.read(&mut buffer)? {
@@ -160,7 +158,7 @@ pub(super) fn name_spool_file(place: &Place, content: &Content) {
         && let Err(error) = file.name_after(&chunk_path(place))
     {
         // It can be committed all the same.
-        log::debug!("{}: its spool file cannot be named: {error}", chunk_path(place).display());
+        log::debug!("{}: its spool file cannot be named: {error}", shown(&chunk_path(place)));
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::attr::Caller;
+use super::access::Owner;
 use super::decoded::Encoded;
 use super::live::{Bytes, Change, LiveFile, LiveState, Name, Overlay, Place, Shown, Stage, What};
 use super::{Attr, Entry, Fs, FsError, Result};
@@ -37,6 +37,8 @@ pub struct SetAttr {
     pub atime: Option<Timestamp>,
     /// Last change of the content.
     pub mtime: Option<Timestamp>,
+    /// Both are now: whoever may write to the file may say so.
+    pub is_now: bool,
 }
 
 /// Now, as files are dated.
@@ -57,15 +59,15 @@ impl Fs {
         &self,
         ino: Option<u64>,
         mode: u32,
-        caller: Caller,
+        owner: Owner,
     ) -> Result<Arc<LiveFile>> {
         let state = LiveState {
             bytes: Bytes::Here(Content::Memory(Arc::default())),
             shown: Shown::Written,
             writes: 0,
             mode: mode & 0o7777,
-            uid: caller.uid,
-            gid: caller.gid,
+            uid: owner.uid,
+            gid: owner.gid,
             mtime: now(),
             names: Vec::new(),
             opened: 0,

@@ -176,8 +176,12 @@ impl Storage for LocalStorage {
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
+        self.make_directory(path, 0o777)
+    }
+
+    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
-        Ok(fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777))?)
+        Ok(fs::mkdirat(&parent, name, Mode::from_raw_mode(mode))?)
     }
 
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
@@ -341,6 +345,7 @@ fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
     }
     if set.atime.is_some() || set.mtime.is_some() {
         let time = |time: Option<Timestamp>| match time {
+            Some(_) if set.is_now => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW },
             Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
             None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
         };

@@ -16,6 +16,7 @@ pub mod content;
 pub mod decoded;
 pub mod entries;
 mod error;
+pub mod identity;
 pub mod journal;
 pub mod listing;
 pub mod local;

@@ -86,7 +86,7 @@ impl Drop for SpoolFile {
     fn drop(&mut self) {
         let path = self.path.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = fs::remove_file(&*path) {
-            log::warn!("{}: it cannot be removed: {error}", path.display());
+            log::warn!("{}: it cannot be removed: {error}", crate::text::shown(&path));
         }
         // Nobody else has anything in there.
         let inside =

@@ -134,6 +134,8 @@ pub struct SetStat {
     pub atime: Option<Timestamp>,
     /// Last change of the content.
     pub mtime: Option<Timestamp>,
+    /// Both are now: whoever may write to the file may say so.
+    pub is_now: bool,
 }
 
 /// One name in a directory.
@@ -217,6 +219,12 @@ pub trait Storage: Send + Sync {
 
     /// Makes a directory.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a directory with these permissions, less the umask.
+    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.create_directory(path)?;
+        self.set_stat(path, &SetStat { mode: Some(mode), ..SetStat::default() })
+    }
 
     /// Removes an empty directory.
     fn remove_directory(&self, path: &Path) -> io::Result<()>;
