@@ -17,6 +17,7 @@ use crate::text::{Lines, shown};
 use crate::tools::copy::CopyError;
 use crate::tools::destination::DestinationError;
 use crate::tools::source::OpenError;
+use crate::tools::unsupported::Unsupported;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,14 @@ pub(super) enum Failure {
         /// The error.
         error: SourceError,
     },
+    /// The source is something that shardfs does not mount.
+    #[error("{path}: {what}")]
+    Unsupported {
+        /// The source.
+        path: String,
+        /// What it is.
+        what: Unsupported,
+    },
     /// Mounting or unmounting failed.
     #[error(transparent)]
     Mount(#[from] MountError),
@@ -96,7 +105,7 @@ impl Failure {
             | Self::Destination(_)
             | Self::Copy { .. } => SYSTEM,
             Self::Found(_) => FOUND,
-            Self::Source { .. } => MOUNT,
+            Self::Source { .. } | Self::Unsupported { .. } => MOUNT,
             Self::Mount(error) => match error {
                 MountError::Device(_)
                 | MountError::NoFusermount(_)
@@ -108,6 +117,7 @@ impl Failure {
                 | MountError::AlreadyMounted { .. }
                 | MountError::NotMounted(_)
                 | MountError::Refused { .. }
+                | MountError::NotAllowed(_)
                 | MountError::Busy(_)
                 | MountError::Unmount { .. }
                 | MountError::Fusermount(_) => MOUNT,

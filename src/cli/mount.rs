@@ -1,6 +1,7 @@
 //! `shardfs mount`, and `mount.shardfs` as mount(8) calls it.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::storage::Storage;
 use crate::text::shown;
+use crate::tools::unsupported::Unsupported;
 
 const OPTIONS_HELP: &str = "\
 Options of -o:
@@ -142,6 +144,13 @@ pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
     let mut options = MountOptions::parse(&args.options)?;
     // Writing must be asked for in a way that mount(8) does not add by itself.
     options.fs.writable = asks_for_writing(&args.options);
+    if !options.fs.writable && says_rw(&args.options) {
+        let text = "read-only: mount(8) adds rw by itself; say -o writable to write";
+        match std::io::stderr().is_terminal() {
+            true => eprintln!("shardfs: {text}"),
+            false => log::info!("{text}"),
+        }
+    }
     options.check_views()?;
     let job = Job { options, log_file: None, verbose: args.verbose, foreground: false };
     if args.fake { Ok(()) } else { job.run(&args.source, &args.mountpoint) }
@@ -200,7 +209,14 @@ impl Job {
             };
         }
         let name = shown(&source).to_string();
-        let failed = |error: SourceError| Failure::Source { path: name.clone(), error };
+        let unsupported = |what| Failure::Unsupported { path: name.clone(), what };
+        if let Some(what) = Unsupported::of_path(source) {
+            return Err(unsupported(what));
+        }
+        let failed = |error: SourceError| match (&error, Unsupported::of_directory(source)) {
+            (SourceError::NoNode, Some(what)) => unsupported(what),
+            _ => Failure::Source { path: name.clone(), error },
+        };
         let source = source.canonicalize().map_err(|error| failed(error.into()))?;
         let mountpoint = mountpoint.canonicalize().map_err(|error| {
             mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
@@ -312,6 +328,12 @@ fn finisher(views: Arc<Views>) -> Arc<dyn Fn() + Send + Sync> {
 fn asks_for_writing(lists: &[String]) -> bool {
     let mut options = lists.iter().flat_map(|list| list.split(','));
     options.any(|option| ["writable", "sync"].contains(&option) || option.starts_with("update="))
+}
+
+/// Whether `rw` is the last word of the options on writing.
+fn says_rw(lists: &[String]) -> bool {
+    let options = lists.iter().flat_map(|list| list.split(','));
+    options.filter(|option| ["ro", "rw"].contains(option)).next_back() == Some("rw")
 }
 
 /// A thread for each processor, but at least two: one of them may wait for the disk.

@@ -9,24 +9,31 @@ use crate::fs::{Format, FsConfig, Ownership, View};
 use crate::mount::Access;
 use crate::store::StoreConfig;
 
-/// Options that say when and by whom something is mounted, or what holds anyway.
-const WITHOUT_EFFECT: [&str; 19] = [
+/// Options that say when and by whom something is mounted, what holds anyway, or what is never
+/// done: a mount stays `nosuid,nodev,noexec`.
+const WITHOUT_EFFECT: [&str; 25] = [
     "_netdev",
     "atime",
     "auto",
+    "auto_unmount",
     "default_permissions",
     "defaults",
+    "dev",
+    "exec",
+    "kernel_cache",
     "noatime",
     "noauto",
     "nodev",
     "nodiratime",
     "noexec",
     "nofail",
+    "nonempty",
     "nosuid",
     "nouser",
     "owner",
     "relatime",
     "ro",
+    "suid",
     "user",
     "users",
     "subtype=shardfs",
@@ -103,6 +110,11 @@ impl MountOptions {
             ("decode_limit", Some(value)) => *decode_limit = bytes(option, value)?,
             ("comment", Some(_)) => (),
             _ if WITHOUT_EFFECT.contains(&option) || option.starts_with("x-") => (),
+            ("remount", None) => {
+                let text =
+                    "remount: a mount of shardfs cannot be changed; unmount it and mount it again";
+                return Err(Failure::Option(text.to_owned()));
+            }
             _ => return Err(Failure::Option(format!("unknown mount option {option:?}"))),
         }
         Ok(())
@@ -180,6 +192,11 @@ mod tests {
     }
 
     #[test]
+    fn options_of_other_filesystems_are_accepted() {
+        parse("dev,suid,exec,nonempty,auto_unmount,kernel_cache,nouser,x-gvfs-show").unwrap();
+    }
+
+    #[test]
     fn options_are_read_and_later_ones_count() {
         let options =
             parse("rw,ro,uid=7,umask=027,fsname=a\\,b,,x-systemd.automount,level=2").unwrap();
@@ -193,6 +210,7 @@ mod tests {
     #[test]
     fn an_unknown_or_bad_option_is_named() {
         let message = |text| parse(text).unwrap_err().to_string();
+        assert!(message("remount,rw").starts_with("remount: a mount of shardfs cannot be changed"));
         assert_eq!(message("ro,banana"), "unknown mount option \"banana\"");
         assert_eq!(message("immutable=1"), "unknown mount option \"immutable=1\"");
         assert_eq!(message("umask=9"), "mount option \"umask=9\": \"9\" is not an octal number");

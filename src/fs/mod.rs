@@ -32,7 +32,7 @@ mod xattr;
 
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
 pub use self::access::{Caller, Owner};
@@ -379,7 +379,7 @@ impl Fs {
     }
 
     /// The source's directory of the shards below the directory at `coords`.
-    fn shard_directory(&self, array: &ArrayView, coords: &[u64]) -> std::path::PathBuf {
+    fn shard_directory(&self, array: &ArrayView, coords: &[u64]) -> PathBuf {
         let layout = &array.source.layout;
         let axes = coords.iter().zip(&layout.shard_grid);
         let shards: Coords = axes.map(|(coord, axis)| axis.locate(*coord).0).collect();
@@ -537,28 +537,46 @@ pub enum SourceError {
     #[error("it is not of the format that --format names")]
     OtherFormat,
     /// It has no metadata.
-    #[error("it is not a Zarr v3 array or hierarchy: no {METADATA_FILE} in it or right below it")]
+    #[error("it is not a Zarr v3 array or hierarchy: no {METADATA_FILE} in it or below it")]
     NoNode,
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[from] std::io::Error),
 }
 
-/// Whether a directory without metadata of its own holds some that have: a folder of arrays.
+/// Whether a directory without metadata of its own has some anywhere below: a folder of arrays, or
+/// of such folders. Level by level, so that what is near is found soon.
 fn holds_nodes(storage: &dyn Storage) -> std::io::Result<bool> {
-    /// Names to look at before a folder is taken for something else.
-    const LOOKED_AT: usize = 1000;
-    let mut names = Vec::new();
-    storage.list(Path::new(""), 0, &mut |item| {
-        names.push(Path::new(item.name).join(METADATA_FILE));
-        names.push(Path::new(item.name).join(SIZES));
-        if names.len() < LOOKED_AT {
-            std::ops::ControlFlow::Continue(())
-        } else {
-            std::ops::ControlFlow::Break(())
+    /// Directories to look at before a folder is taken for something else.
+    const LOOKED_AT: usize = 10_000;
+    let mut directories = std::collections::VecDeque::from([PathBuf::new()]);
+    let mut known = directories.len();
+    while let Some(directory) = directories.pop_front() {
+        if [METADATA_FILE, SIZES].iter().any(|name| storage.stat(&directory.join(name)).is_ok()) {
+            return Ok(true);
         }
-    })?;
-    Ok(names.iter().any(|name| storage.stat(name).is_ok()))
+        let listed = storage.list(&directory, 0, &mut |item| {
+            let path = directory.join(item.name);
+            let is_directory = match item.kind {
+                Some(kind) => kind == FileKind::Directory,
+                None => storage.lstat(&path).is_ok_and(|stat| stat.kind == FileKind::Directory),
+            };
+            if is_directory {
+                known += 1;
+                directories.push_back(path);
+            }
+            if known < LOOKED_AT {
+                std::ops::ControlFlow::Continue(())
+            } else {
+                std::ops::ControlFlow::Break(())
+            }
+        });
+        // One that this user may not read has nothing for them.
+        if directory.as_os_str().is_empty() {
+            listed?;
+        }
+    }
+    Ok(false)
 }
 
 fn absent_as_not_found(error: std::io::Error) -> FsError {

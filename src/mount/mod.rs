@@ -95,6 +95,12 @@ pub enum MountError {
         #[source]
         error: io::Error,
     },
+    /// This root may not mount.
+    #[error(
+        "cannot mount on {}: root has no CAP_SYS_ADMIN here, as in most containers: start the \
+         container with --device /dev/fuse --cap-add SYS_ADMIN", shown(.0)
+    )]
+    NotAllowed(PathBuf),
     /// Somebody uses the mount.
     #[error("{} is busy: a file in it is open or a shell stands in it; shardfs umount --lazy detaches it all the same", shown(.0))]
     Busy(PathBuf),
@@ -108,7 +114,10 @@ pub enum MountError {
         error: io::Error,
     },
     /// fusermount3 is not there.
-    #[error("only root can mount without fusermount3, and that cannot be run: {0}")]
+    #[error(
+        "only root can mount without fusermount3, and that cannot be run: {0}; it is in the package \
+         fuse3 (apt install fuse3, dnf install fuse3)"
+    )]
     NoFusermount(#[source] io::Error),
     /// fusermount3 said no.
     #[error("fusermount3: {0}")]
@@ -264,9 +273,19 @@ fn mount_directly(spec: &MountSpec) -> Result<OwnedFd, MountError> {
     flags.set(MountFlags::RDONLY, !spec.writable);
     let options = std::ffi::CString::new(options).unwrap_or_default();
     let path = &spec.mountpoint;
-    rustix::mount::mount(spec.name.as_str(), path, FILESYSTEM_TYPE, flags, &*options)
-        .map_err(|error| MountError::Refused { path: path.clone(), error: error.into() })?;
+    rustix::mount::mount(spec.name.as_str(), path, FILESYSTEM_TYPE, flags, &*options).map_err(
+        |error| match error {
+            rustix::io::Errno::PERM if !may_mount() => MountError::NotAllowed(path.clone()),
+            _ => MountError::Refused { path: path.clone(), error: error.into() },
+        },
+    )?;
     Ok(device.into())
+}
+
+/// Whether this process has the capability to mount.
+fn may_mount() -> bool {
+    let wanted = rustix::thread::CapabilitySet::SYS_ADMIN;
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
 }
 
 fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError> {

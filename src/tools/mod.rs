@@ -27,5 +27,6 @@ pub mod svg;
 #[cfg(test)]
 mod testing;
 pub mod transfer;
+pub mod unsupported;
 pub mod verify;
 pub mod words;

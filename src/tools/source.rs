@@ -21,6 +21,7 @@ use crate::store::local::LocalStorage;
 use crate::store::storage::{FileKind, Storage};
 use crate::store::{Container, SIZES, ShardStore, SourceArray, StoreConfig, StoreError};
 use crate::text::shown;
+use crate::tools::unsupported::Unsupported;
 
 /// Bytes of indexes to keep where each shard is looked at once: those of shards inside a shard are
 /// asked for by several threads.
@@ -108,6 +109,15 @@ pub enum OpenError {
     /// There is nothing in it that shardfs knows.
     #[error("{}: neither an array nor a hierarchy of arrays: there is no metadata in it", shown(.0))]
     NoNode(PathBuf),
+    /// It is something that shardfs does not read.
+    #[error("{}: {what}", shown(.path))]
+    Unsupported {
+        /// The source.
+        path: PathBuf,
+        /// What it is.
+        #[source]
+        what: Unsupported,
+    },
 }
 
 /// How a source is opened.
@@ -125,6 +135,10 @@ impl Source {
     /// Opens a directory or a file.
     pub fn open(path: &Path, config: OpenConfig) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Io { path: path.to_owned(), error };
+        let unsupported = |what| OpenError::Unsupported { path: path.to_owned(), what };
+        if let Some(what) = Unsupported::of_path(path) {
+            return Err(unsupported(what));
+        }
         let whole = path.canonicalize().map_err(failed)?;
         let (root, file) = match (whole.parent(), whole.file_name()) {
             (Some(directory), Some(name)) if whole.is_file() => (directory, Some(name)),
@@ -142,7 +156,8 @@ impl Source {
         }
         let nodes = walk.nodes;
         if nodes.is_empty() {
-            return Err(OpenError::NoNode(path.to_owned()));
+            let what = Unsupported::of_directory(path);
+            return Err(what.map_or_else(|| OpenError::NoNode(path.to_owned()), unsupported));
         }
         let how = StoreConfig { pad_edge: config.pad_edge, ..StoreConfig::default() };
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());

@@ -50,6 +50,54 @@ check "an unknown format" not_mounting 1 'none of auto, zarr, draft2022, bloscpa
 check "another format than the source has" not_mounting 32 "not of the format" mount -o format=draft2022 "$TMP/a.zarr" @MP@
 echo text >"$TMP/text"
 check "a file that is no Bloscpack file" not_mounting 32 'does not begin with "blpk"' mount "$TMP/text" @MP@
+check "an address is named as such" not_mounting 32 'URLs are not read' mount s3://bucket/a.zarr @MP@
+printf 'PK\003\004rest' >"$TMP/a.zarr.zip"
+check "a ZIP archive is named as such" not_mounting 32 'ZIP archive: unpack it' mount "$TMP/a.zarr.zip" @MP@
+check "so it is by commands" refused 2 'ZIP archive: unpack it' info "$TMP/a.zarr.zip"
+check "the document in the place of its directory" not_mounting 32 "give the directory that it lies in, $TMP/a.zarr" \
+    mount "$TMP/a.zarr/zarr.json" @MP@
+mkdir "$TMP/v2" "$TMP/n5" "$TMP/precomputed"
+echo '{"zarr_format": 2}' >"$TMP/v2/.zgroup"
+echo '{"n5": "2.5.1"}' >"$TMP/n5/attributes.json"
+echo '{"@type": "neuroglancer_multiscale_volume", "scales": []}' >"$TMP/precomputed/info"
+check "Zarr v2 is named as such" not_mounting 32 'shardfs pack' mount "$TMP/v2" @MP@
+check "N5 is named as such" not_mounting 32 'N5' mount "$TMP/n5" @MP@
+check "a precomputed volume is named as such" not_mounting 32 'Neuroglancer' mount "$TMP/precomputed" @MP@
+check "remounting" not_mounting 1 'unmount it and mount it again' mount -o remount,rw "$TMP/a.zarr" @MP@
+
+deep() {
+    mkdir -p "$TMP/deep/2026/run-7/out" "$TMP/deep/empty"
+    cp -r "$TMP/a.zarr" "$TMP/deep/2026/run-7/out/a.zarr"
+    mount_view "$TMP/deep"
+    [[ $(find "$MP/2026/run-7/out/a.zarr/c" -type f | wc -l) == 16 ]]
+    unmount_view
+}
+check "a folder far above its arrays" deep
+
+without_capability() {
+    new_mount_point
+    fails_with 'root has no CAP_SYS_ADMIN' setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin \
+        "$SHARDFS" mount "$TMP/a.zarr" "$MP"
+}
+if [[ $EUID == 0 ]]; then check "root that may not mount is told why" without_capability; fi
+
+without_fusermount() {
+    new_mount_point
+    chmod 755 "$TMP"
+    fails_with 'apt install fuse3' setpriv --reuid=65534 --regid=65534 --clear-groups \
+        env PATH=/nonexistent "$SHARDFS" mount "$TMP/a.zarr" "$MP"
+}
+if [[ $EUID == 0 ]]; then check "the package of fusermount3 is named" without_fusermount; fi
+
+sizes() {
+    local size
+    for size in 256MB 1.5G 64MiB 4096; do
+        mount_view "$TMP/a.zarr" --cache-size "$size"
+        unmount_view
+    done
+}
+check "sizes as people write them" sizes
+
 check "a missing mount point" refused 32 "$TMP/nowhere" mount "$TMP/a.zarr" "$TMP/nowhere"
 echo x >"$TMP/file"
 check "a mount point that is a file" refused 32 "$TMP/file" mount "$TMP/a.zarr" "$TMP/file"
