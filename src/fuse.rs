@@ -61,7 +61,9 @@ impl KernelFlags {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_MAX_PAGES
-            | InitFlags::FUSE_CACHE_SYMLINKS;
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            // Files that are read around the page cache can be mapped all the same.
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
         // To cut a file off and to write it are one change then.
         // A directory may have other rules for what is made in it than the maker's umask.
         let writing = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_DONT_MASK;

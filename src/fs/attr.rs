@@ -51,7 +51,7 @@ impl Ownership {
             ino,
             kind: stat.kind,
             // As btrfs does: a directory's subdirectories are not counted.
-            links: 1,
+            links: if directory { 1 } else { u32::try_from(stat.links).unwrap_or(u32::MAX) },
             mode: stat.mode & !self.umask.unwrap_or(0),
             uid: self.uid.unwrap_or(stat.uid),
             gid: self.gid.unwrap_or(stat.gid),
@@ -65,7 +65,7 @@ impl Ownership {
     /// Attributes of a file of `size` bytes that takes the rest from the file `stat`. It is never
     /// executable.
     pub fn file(&self, ino: u64, stat: &Stat, size: u64) -> Attr {
-        let stat = Stat { kind: FileKind::File, size, mode: stat.mode & 0o666, ..*stat };
+        let stat = Stat { kind: FileKind::File, links: 1, size, mode: stat.mode & 0o666, ..*stat };
         self.attr(ino, &stat)
     }
 }

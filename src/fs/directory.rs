@@ -20,7 +20,6 @@ use super::control::{DIRECTORY_NAME, STATS_NAME, WAITING_NAME};
 use super::form::Form;
 use super::live::{LiveFile, Name, Place, Shown, What};
 use super::nodes::ArrayView;
-use super::paths::Paths;
 use super::{Fs, FsError, METADATA_FILE, NodeKind, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::{FlatFile, FlatForm};
@@ -112,9 +111,11 @@ impl Lister<'_> {
             return Ok(ControlFlow::Break(()));
         };
         match target {
-            Target::StatsFile | Target::WaitingFile | Target::Flat(..) | Target::Live(_) => {
-                Err(FsError::NotDirectory)
-            }
+            Target::StatsFile
+            | Target::WaitingFile
+            | Target::Flat(..)
+            | Target::Live(_)
+            | Target::Nameless(_) => Err(FsError::NotDirectory),
             Target::ControlDirectory => Ok(self.control(position)),
             Target::Tree(array, coords) => self.children(array, coords, position),
             Target::Path(path) => match &self.fs.nodes.node(path)?.kind {
@@ -200,15 +201,15 @@ impl Lister<'_> {
         }
         let name = path.file_name().unwrap_or_default();
         if let (Listing::Names, Some(kind)) = (self.listing, kind) {
-            let ino = Paths::number(path);
+            let ino = fs.paths.number(path);
             return self.add(&DirEntry { name, ino, kind, next, entry: None });
         }
-        let entry = match fs.path_attr(path) {
-            Ok(attr) => fs.path_entry(path, attr),
+        let entry = match fs.path_entry(path) {
+            Ok(entry) => entry,
             // Removed since it was listed.
             Err(FsError::NotFound) => return ControlFlow::Continue(()),
             Err(_) => Entry {
-                attr: unknown(fs.remember(path), kind.unwrap_or(FileKind::File)),
+                attr: unknown(fs.remember(path, None), kind.unwrap_or(FileKind::File)),
                 generation: 0,
                 lasting: false,
             },

@@ -75,12 +75,8 @@ impl Fs {
             }
             // It tells by no date that one of its shards has changed.
             Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Dropped),
-            Target::Path(path) => {
-                let attr = self.path_attr(&path)?;
-                let content = self.fingerprint(&(attr.size, attr.mtime, attr.ctime));
-                let changed = self.identities.changed_recently(ino, content);
-                (self.open_path(&path, caller)?, Pages::kept_if(!changed))
-            }
+            Target::Path(path) => self.open_at(ino, &path, caller)?,
+            Target::Nameless(file) => (Handle::File(file), Pages::Kept),
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
                 return Err(FsError::IsDirectory);
             }
@@ -182,6 +178,7 @@ impl Fs {
             Target::Path(path) => {
                 self.read_handle(&self.open_path(&path, &Caller::own())?, offset, buffer)
             }
+            Target::Nameless(file) => Ok(file.read_at(buffer, offset)?),
             Target::WaitingFile => Ok(read_text(self.waiting_text().as_bytes(), offset, buffer)),
             Target::Live(file) => self.read_live(&file, offset, buffer),
             Target::Flat(array, file) => self.read_whole(&array, file, offset, buffer),
@@ -260,6 +257,34 @@ impl Fs {
     ) -> Result<usize> {
         let Form::Flat(form) = &array.form else { return Err(FsError::Stale) };
         self.read_flat(array, form, file, offset, buffer)
+    }
+
+    fn open_at(&self, ino: u64, path: &Path, caller: &Caller) -> Result<(Handle, Pages)> {
+        if let Handle::File(file) = self.open_path(path, caller)? {
+            let pages = self.source_pages(ino, &file, false)?;
+            return Ok((Handle::File(file), pages));
+        }
+        let attr = self.path_attr(path)?;
+        let changed = self.identities.changed_recently(ino, self.path_content(&attr, None));
+        Ok((self.open_path(path, caller)?, Pages::kept_if(!changed)))
+    }
+
+    /// A file of the source was opened under an inode number, which means it from now on. What becomes
+    /// of the kernel's pages.
+    pub(super) fn source_pages(
+        &self,
+        ino: u64,
+        file: &Arc<dyn StorageFile>,
+        writable: bool,
+    ) -> Result<Pages> {
+        let stat = file.stat()?;
+        self.paths.opened(ino, &stat, file, writable)?;
+        let content = self.fingerprint(&stat);
+        if self.identities.changed_recently(ino, content) && !writable {
+            return Ok(Pages::Bypassed);
+        }
+        let has_pages = self.paths.has_pages(ino, content);
+        Ok(if has_pages { Pages::Kept } else { Pages::Dropped })
     }
 
     fn open_path(&self, path: &Path, caller: &Caller) -> Result<Handle> {
@@ -367,7 +392,12 @@ impl Fs {
                 Some(self.chunk_entry(&chunk.array, &chunk.coords, shard, nbytes).attr)
             }
             Handle::Live(file) => self.live_attr(file).ok(),
-            Handle::File(_) | Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(..) => None,
+            Handle::File(file) => match self.live(ino) {
+                // It was renamed onto a chunk.
+                Some(live) => self.live_attr(&live).ok(),
+                None => self.open_attr(ino, &**file).ok(),
+            },
+            Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(..) => None,
         }
     }
 }

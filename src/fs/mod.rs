@@ -51,7 +51,7 @@ pub use self::form::{View, ViewConfig};
 pub use self::names::OpenHow;
 pub use self::nodes::NodeKind;
 use self::nodes::{ArrayView, At, Nodes};
-use self::paths::Paths;
+use self::paths::{Found, Paths};
 pub use self::staging::WriteConfig;
 pub use self::views::{Place as ViewPlace, Views};
 pub use self::write::{SetAttr, now};
@@ -59,7 +59,7 @@ use crate::format::Coords;
 use crate::format::flat::FlatFile;
 use crate::stats::Stats;
 use crate::store::spool::Spool;
-use crate::store::storage::{FileKind, Space, Stat, Storage};
+use crate::store::storage::{FileKind, Space, Stat, Storage, StorageFile};
 use crate::store::{Freshness, SIZES, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
 
@@ -121,6 +121,8 @@ enum Target {
     WaitingFile,
     /// Something that has a path in the source.
     Path(Arc<Path>),
+    /// An open file of the source that has no name any more.
+    Nameless(Arc<dyn StorageFile>),
     /// A chunk, or a directory above chunks: as many coordinates as its depth.
     Tree(Arc<ArrayView>, Coords),
     /// A file of a whole array.
@@ -196,9 +198,11 @@ impl Fs {
         }
         match self.target(parent)? {
             Target::ControlDirectory => Ok(self.control.lookup(name)),
-            Target::StatsFile | Target::WaitingFile | Target::Flat(..) | Target::Live(_) => {
-                Err(FsError::NotDirectory)
-            }
+            Target::StatsFile
+            | Target::WaitingFile
+            | Target::Flat(..)
+            | Target::Live(_)
+            | Target::Nameless(_) => Err(FsError::NotDirectory),
             Target::Path(directory) => self.lookup_path(&directory, name),
             Target::Tree(array, coords) => {
                 match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
@@ -244,9 +248,8 @@ impl Fs {
                 Some(coords) => self.lookup_tree(array, coords),
             };
         }
-        let path = directory.join(name);
-        match self.path_attr(&path) {
-            Ok(attr) => Ok(Some(self.path_entry(&path, attr))),
+        match self.path_entry(&directory.join(name)) {
+            Ok(entry) => Ok(Some(entry)),
             Err(FsError::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
@@ -265,13 +268,20 @@ impl Fs {
 
     /// Attributes of a path as the view shows it; the inode number is that of a listing.
     fn path_attr(&self, path: &Path) -> Result<Attr> {
+        Ok(self.path_attr_and_stat(path)?.0)
+    }
+
+    /// The same, and those of the source where it is passed through.
+    fn path_attr_and_stat(&self, path: &Path) -> Result<(Attr, Option<Stat>)> {
         let Some(directory) = path.parent() else {
             let stat = self.storage.lstat(path)?;
-            return Ok(self.config.ownership.attr(inode::ROOT, &stat));
+            return Ok((self.config.ownership.attr(inode::ROOT, &stat), Some(stat)));
         };
-        let (ownership, ino) = (&self.config.ownership, Paths::number(path));
+        let (ownership, ino) = (&self.config.ownership, self.paths.number(path));
         match self.nodes.at(path)? {
-            At::Text(text, stat) => return Ok(ownership.file(ino, &stat, text.len() as u64)),
+            At::Text(text, stat) => {
+                return Ok((ownership.file(ino, &stat, text.len() as u64), None));
+            }
             At::Hidden => return Err(FsError::NotFound),
             At::Stored => (),
         }
@@ -280,7 +290,7 @@ impl Fs {
         if stat.kind == FileKind::Directory && self.is_unshown(path)? {
             return Err(FsError::NotFound);
         }
-        Ok(ownership.attr(ino, &stat))
+        Ok((ownership.attr(ino, &stat), Some(stat)))
     }
 
     /// Refuses what must not be passed through: shards of an array, and files that may be shards
@@ -301,20 +311,30 @@ impl Fs {
         }
     }
 
-    fn remember(&self, path: &Path) -> u64 {
+    fn remember(&self, path: &Path, stat: Option<&Stat>) -> u64 {
         // A file that was renamed away keeps the number of its first path.
         let live = |ino| self.overlay.as_ref().is_some_and(|it| it.names().by_ino(ino).is_some());
-        self.paths.remember(path, live)
+        self.paths.remember(path, stat, live)
     }
 
-    fn path_entry(&self, path: &Path, mut attr: Attr) -> Entry {
-        attr.ino = self.remember(path);
-        let content = match attr.kind {
-            FileKind::File => self.fingerprint(&(attr.size, attr.mtime, attr.ctime)),
-            _ => 0,
-        };
+    /// The entry of a path as the view shows it, which the kernel is about to be told.
+    fn path_entry(&self, path: &Path) -> Result<Entry> {
+        let (mut attr, stat) = self.path_attr_and_stat(path)?;
+        attr.ino = self.remember(path, stat.as_ref());
+        let content = self.path_content(&attr, stat.as_ref());
         self.identities.changed_recently(attr.ino, content);
-        Entry { attr, generation: self.generation(content), lasting: true }
+        // Another file of that name has another number while this one is open.
+        let generation = if stat.is_some() { 0 } else { self.generation(content) };
+        Ok(Entry { attr, generation, lasting: true })
+    }
+
+    /// Tells the contents of a file apart that is passed through, or of a document.
+    fn path_content(&self, attr: &Attr, stat: Option<&Stat>) -> u64 {
+        match (attr.kind, stat) {
+            (FileKind::File, Some(stat)) => self.fingerprint(stat),
+            (FileKind::File, None) => self.fingerprint(&(attr.size, attr.mtime, attr.ctime)),
+            _ => 0,
+        }
     }
 
     /// The entry of a chunk or of a directory above chunks.
@@ -396,7 +416,11 @@ impl Fs {
             Target::ControlDirectory => Ok((self.control.directory().attr, true)),
             Target::StatsFile => Ok((self.control.stats_file().attr, false)),
             Target::WaitingFile => Ok((self.control.waiting_file().attr, false)),
-            Target::Path(path) => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
+            Target::Path(path) => match self.paths.open_file(ino, false) {
+                Some(file) => Ok((self.open_attr(ino, &*file)?, true)),
+                None => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
+            },
+            Target::Nameless(file) => Ok((self.open_attr(ino, &*file)?, true)),
             Target::Flat(array, file) => {
                 let Form::Flat(form) = &array.form else { return Err(FsError::Stale) };
                 Ok((self.flat_entry(&array, form, file)?.attr, true))
@@ -414,6 +438,11 @@ impl Fs {
                 Ok((attr, lasting))
             }
         }
+    }
+
+    /// Attributes of an open file of the source.
+    fn open_attr(&self, ino: u64, file: &dyn StorageFile) -> Result<Attr> {
+        Ok(self.config.ownership.attr(ino, &file.stat()?))
     }
 
     /// Target of a symbolic link.
@@ -460,8 +489,19 @@ impl Fs {
             inode::CONTROL_DIRECTORY => Ok(Target::ControlDirectory),
             inode::STATS_FILE => Ok(Target::StatsFile),
             inode::WAITING_FILE => Ok(Target::WaitingFile),
-            _ => self.paths.path(ino).map(Target::Path).ok_or(FsError::Stale),
+            _ => match self.paths.find(ino).ok_or(FsError::Stale)? {
+                Found::Open(file) => Ok(Target::Nameless(file)),
+                Found::Paths(names) => self.one_of(&names).map(Target::Path),
+            },
         }
+    }
+
+    /// One of the names of a file that is still there: others may have removed some.
+    fn one_of(&self, names: &[Arc<Path>]) -> Result<Arc<Path>> {
+        let is_there = |path: &&Arc<Path>| self.storage.lstat(path).is_ok();
+        let several = names.len() > 1;
+        let there = if several { names.iter().find(is_there) } else { None };
+        there.or(names.first()).cloned().ok_or(FsError::Stale)
     }
 
     /// Tells the contents of a file apart. A file opened before it was changed keeps its

@@ -117,6 +117,14 @@ impl Fs {
             Target::Path(path) if how.write => {
                 self.check_stored(&path)?;
                 let file = self.on_behalf(caller, |storage| storage.open_writable(&path))?;
+                let pages = self.source_pages(ino, &file, true)?;
+                if how.truncate {
+                    file.set_length(0)?;
+                }
+                return self.insert_handle(Handle::File(file), pages);
+            }
+            Target::Nameless(_) if how.write => {
+                let file = self.paths.open_file(ino, true).ok_or(FsError::Stale)?;
                 if how.truncate {
                     file.set_length(0)?;
                 }
@@ -172,7 +180,9 @@ impl Fs {
                     Err(FsError::ReadOnly) => return Err(FsError::NotPermitted),
                     stored => stored?,
                 }
-                self.on_behalf(caller, |storage| storage.remove_file(path))
+                self.on_behalf(caller, |storage| storage.remove_file(path))?;
+                self.paths.removed(path);
+                Ok(())
             }
         }
     }
@@ -292,8 +302,7 @@ impl Fs {
                 let mode = mode & 0o7777;
                 self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
                 self.own(&path, caller);
-                let attr = self.path_attr(&path)?;
-                Ok(self.path_entry(&path, attr))
+                self.path_entry(&path)
             }
             Slot::Outside => Err(FsError::Invalid),
             _ => Err(FsError::NotPermitted),

@@ -2,106 +2,392 @@
 //!
 //! They are hashes of paths, so the paths have to be remembered as long as the kernel knows the
 //! number. Chunks and the directories above them are not in here.
+//!
+//! As long as nobody has a file open its number means its path, whatever the source has there. While
+//! somebody has, the number means that file: it is reached through what is open, and a file that takes
+//! its name meanwhile gets the next number that is free. Several names of one file (hard links) lead to
+//! one number.
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::{FsError, Result};
+use crate::store::storage::{Stat, StorageFile};
 use crate::view::inode;
+
+/// A file of the source: its device and its inode number there.
+type FileId = (u64, u64);
 
 /// Paths by inode number.
 #[derive(Default)]
-pub struct Paths(Mutex<HashMap<u64, Known>>);
+pub struct Paths(Mutex<Table>);
 
+#[derive(Default)]
+struct Table {
+    known: HashMap<u64, Known>,
+    /// Numbers by path.
+    names: HashMap<Arc<Path>, u64>,
+    /// Numbers by file of the source.
+    files: HashMap<FileId, u64>,
+}
+
+/// What the kernel was told of.
+#[derive(Default)]
 struct Known {
-    path: Arc<Path>,
+    /// The names that lead to it; none once it was removed or replaced.
+    names: Vec<Arc<Path>>,
+    /// The file behind them; None of a document that the view makes of something else.
+    file: Option<FileId>,
+    open: Vec<Open>,
+    /// Fingerprint of the file as it was when the kernel last dropped its pages.
+    pages: u64,
     /// How many times the kernel was told of it, less what it has forgotten.
     lookups: u64,
 }
 
+/// An open file; who has it open keeps it.
+struct Open {
+    file: Weak<dyn StorageFile>,
+    writable: bool,
+}
+
+/// Where an inode number leads.
+pub enum Found {
+    /// To what these paths stand for; more than one of a file with hard links.
+    Paths(Vec<Arc<Path>>),
+    /// To an open file without a name.
+    Open(Arc<dyn StorageFile>),
+}
+
 impl Paths {
-    /// The path of an inode number that the kernel knows.
-    pub fn path(&self, ino: u64) -> Option<Arc<Path>> {
+    /// Where an inode number that the kernel knows leads.
+    pub fn find(&self, ino: u64) -> Option<Found> {
         if ino == inode::ROOT {
-            return Some(Path::new("").into());
+            return Some(Found::Paths(vec![Path::new("").into()]));
         }
-        self.lock().get(&ino).map(|known| Arc::clone(&known.path))
+        let table = self.lock();
+        let known = table.known.get(&ino)?;
+        if !known.names.is_empty() {
+            return Some(Found::Paths(known.names.clone()));
+        }
+        known.open_file(false).map(Found::Open)
+    }
+
+    /// The file that somebody has open under an inode number.
+    pub fn open_file(&self, ino: u64, writable: bool) -> Option<Arc<dyn StorageFile>> {
+        self.lock().known.get(&ino)?.open_file(writable)
+    }
+
+    /// Somebody opens `file` under an inode number. Fails if the number means another file, which is
+    /// open too.
+    pub fn opened(
+        &self,
+        ino: u64,
+        stat: &Stat,
+        file: &Arc<dyn StorageFile>,
+        writable: bool,
+    ) -> Result<()> {
+        let mut table = self.lock();
+        let known = table.known.get_mut(&ino).ok_or(FsError::Stale)?;
+        known.open.retain(|open| open.file.strong_count() > 0);
+        let id = Some(stat.id());
+        if known.file != id && !known.open.is_empty() {
+            return Err(FsError::Stale);
+        }
+        known.file = id;
+        known.open.push(Open { file: Arc::downgrade(file), writable });
+        table.files.insert(stat.id(), ino);
+        Ok(())
+    }
+
+    /// Whether the kernel's pages are of the file as it is now. If not, they are dropped by this
+    /// open.
+    pub fn has_pages(&self, ino: u64, fingerprint: u64) -> bool {
+        let mut table = self.lock();
+        let Some(known) = table.known.get_mut(&ino) else { return false };
+        std::mem::replace(&mut known.pages, fingerprint) == fingerprint
     }
 
     /// The inode number of a path, which the kernel is about to be told; none that something else
-    /// has taken.
-    pub fn remember(&self, path: &Path, is_taken: impl Fn(u64) -> bool) -> u64 {
+    /// has taken. `stat` describes the file of the source that is there.
+    pub fn remember(
+        &self,
+        path: &Path,
+        stat: Option<&Stat>,
+        is_taken: impl Fn(u64) -> bool,
+    ) -> u64 {
         let mut table = self.lock();
+        let ino = table.number(path, stat, is_taken);
+        if let Some(known) = table.known.get_mut(&ino) {
+            known.lookups += 1;
+        }
+        ino
+    }
+
+    /// A number passes to another table; the kernel goes on using it.
+    pub fn take(&self, ino: u64) {
+        self.lock().drop_number(ino);
+    }
+
+    /// A name is gone.
+    pub fn removed(&self, path: &Path) {
+        self.lock().unname(path);
+    }
+
+    /// What had its path at or below `from` has it at or below `to` now, under the same number.
+    pub fn renamed(&self, from: &Path, to: &Path) {
+        let mut table = self.lock();
+        let at_or_below = |above: &Path| -> Vec<Arc<Path>> {
+            table.names.keys().filter(|path| path.starts_with(above)).cloned().collect()
+        };
+        let (gone, moved) = (at_or_below(to), at_or_below(from));
+        // Who has open what was there goes on using it.
+        for path in gone {
+            table.unname(&path);
+        }
+        for path in moved {
+            let (Some(ino), Ok(below)) = (table.unname(&path), path.strip_prefix(from)) else {
+                continue;
+            };
+            let path = if below.as_os_str().is_empty() { to.into() } else { to.join(below).into() };
+            table.name(ino, path);
+        }
+    }
+
+    /// The inode number that a listing shows for a path.
+    pub fn number(&self, path: &Path) -> u64 {
+        let known = self.lock().names.get(path).copied();
+        known.unwrap_or_else(|| inode::of_path(path, 0))
+    }
+
+    /// The kernel has forgotten `lookups` of the times it was told of an inode number.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        let mut table = self.lock();
+        if let Some(known) = table.known.get_mut(&ino) {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 {
+                table.drop_number(ino);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn open_file(&self, writable: bool) -> Option<Arc<dyn StorageFile>> {
+        let open = self.open.iter().filter(|open| open.writable || !writable);
+        open.filter_map(|open| open.file.upgrade()).next()
+    }
+
+    fn is_open(&self) -> bool {
+        self.open_file(false).is_some()
+    }
+}
+
+impl Table {
+    /// The number of a path, with the file that is there now.
+    fn number(&mut self, path: &Path, stat: Option<&Stat>, is_taken: impl Fn(u64) -> bool) -> u64 {
+        let file = stat.map(Stat::id);
+        if let Some(&ino) = self.names.get(path)
+            && let Some(known) = self.known.get(&ino)
+        {
+            if known.file == file {
+                return ino;
+            }
+            // Another file than the one that is open, or that has other names, gets another number.
+            let is_of_name = known.names.len() == 1 && !known.is_open();
+            if is_of_name && stat.is_none_or(|stat| self.other_name(stat).is_none()) {
+                self.set_file(ino, file);
+                return ino;
+            }
+            self.unname(path);
+        }
+        if let Some(ino) = stat.and_then(|stat| self.other_name(stat)) {
+            self.name(ino, path.into());
+            return ino;
+        }
         for attempt in 0.. {
             let ino = inode::of_path(path, attempt);
             if ino == inode::ROOT {
                 return ino;
             }
-            if is_taken(ino) {
-                continue;
-            }
-            let known = table.entry(ino).or_insert_with(|| Known { path: path.into(), lookups: 0 });
-            if &*known.path == path {
-                known.lookups += 1;
+            let is_free = |known: &Known| known.names.is_empty() && !known.is_open();
+            if !is_taken(ino) && self.known.get(&ino).is_none_or(is_free) {
+                self.known.entry(ino).or_default();
+                self.name(ino, path.into());
+                self.set_file(ino, file);
                 return ino;
             }
         }
         inode::ROOT
     }
 
-    /// A number passes to another table; the kernel goes on using it.
-    pub fn take(&self, ino: u64) {
-        self.lock().remove(&ino);
+    /// The number of a file that is known by another name. A name that nobody has looked at for long
+    /// may be of a file that is no more, and whose own number the source has given to this one.
+    fn other_name(&self, stat: &Stat) -> Option<u64> {
+        let ino = *self.files.get(&stat.id())?;
+        let known = self.known.get(&ino)?;
+        let is_it = known.file == Some(stat.id()) && (stat.has_hard_links() || known.is_open());
+        is_it.then_some(ino)
     }
 
-    /// What had its path at or below `from` has it at or below `to` now, under the same number.
-    pub fn renamed(&self, from: &Path, to: &Path) {
-        let mut table = self.lock();
-        // What was there is gone; its number leads nowhere.
-        table.retain(|_, known| !known.path.starts_with(to));
-        for known in table.values_mut() {
-            if let Ok(below) = known.path.strip_prefix(from) {
-                let path = if below.as_os_str().is_empty() { to.into() } else { to.join(below) };
-                known.path = path.into();
-            }
+    fn name(&mut self, ino: u64, path: Arc<Path>) {
+        if let Some(known) = self.known.get_mut(&ino) {
+            known.names.push(Arc::clone(&path));
+            self.names.insert(path, ino);
         }
     }
 
-    /// The inode number that a listing shows for a path.
-    pub fn number(path: &Path) -> u64 {
-        inode::of_path(path, 0)
+    /// Takes a name from the number that it led to.
+    fn unname(&mut self, path: &Path) -> Option<u64> {
+        let ino = self.names.remove(path)?;
+        if let Some(known) = self.known.get_mut(&ino) {
+            known.names.retain(|name| &**name != path);
+        }
+        Some(ino)
     }
 
-    /// The kernel has forgotten `lookups` of the times it was told of an inode number.
-    pub fn forget(&self, ino: u64, lookups: u64) {
-        let mut table = self.lock();
-        if let Some(known) = table.get_mut(&ino) {
-            known.lookups = known.lookups.saturating_sub(lookups);
-            if known.lookups == 0 {
-                table.remove(&ino);
+    fn set_file(&mut self, ino: u64, file: Option<FileId>) {
+        if let Some(known) = self.known.get_mut(&ino) {
+            let before = std::mem::replace(&mut known.file, file);
+            if before != file {
+                self.drop_file(before, ino);
             }
+        }
+        if let Some(file) = file {
+            self.files.insert(file, ino);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn drop_file(&mut self, file: Option<FileId>, ino: u64) {
+        if let Some(file) = file
+            && self.files.get(&file) == Some(&ino)
+        {
+            self.files.remove(&file);
+        }
+    }
+
+    fn drop_number(&mut self, ino: u64) {
+        if let Some(known) = self.known.remove(&ino) {
+            for name in &known.names {
+                self.names.remove(name);
+            }
+            self.drop_file(known.file, ino);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::memory::MemoryStorage;
+    use crate::store::storage::Storage;
+
+    /// A storage with a file, which can be replaced.
+    struct Source(MemoryStorage);
+
+    impl Source {
+        fn new() -> Self {
+            let source = Self(MemoryStorage::default());
+            source.0.replace("a", "old");
+            source
+        }
+
+        fn remember(&self, paths: &Paths, path: &str) -> u64 {
+            let stat = self.0.lstat(Path::new(path)).unwrap();
+            paths.remember(Path::new(path), Some(&stat), |_| false)
+        }
+
+        fn open(&self, paths: &Paths, ino: u64, path: &str) -> Arc<dyn StorageFile> {
+            let file = self.0.open(Path::new(path)).unwrap();
+            paths.opened(ino, &file.stat().unwrap(), &file, false).unwrap();
+            file
+        }
+    }
+
+    fn name(paths: &Paths, ino: u64) -> Option<String> {
+        match paths.find(ino)? {
+            Found::Paths(names) => Some(names[0].to_str()?.to_owned()),
+            Found::Open(_) => Some("open".into()),
+        }
+    }
 
     #[test]
     fn a_path_is_known_until_it_is_forgotten_as_often_as_it_was_remembered() {
-        let paths = Paths::default();
-        let ino = paths.remember(Path::new("a"), |_| false);
-        assert_eq!(paths.remember(Path::new("a"), |_| false), ino);
+        let (paths, source) = (Paths::default(), Source::new());
+        let ino = source.remember(&paths, "a");
+        assert_eq!(ino, inode::of_path(Path::new("a"), 0));
+        assert_eq!(source.remember(&paths, "a"), ino);
         paths.forget(ino, 1);
-        assert_eq!(paths.path(ino).as_deref(), Some(Path::new("a")));
+        assert_eq!(name(&paths, ino).as_deref(), Some("a"));
         paths.forget(ino, 1);
-        assert_eq!(paths.path(ino), None);
-        assert_eq!(paths.remember(Path::new(""), |_| false), inode::ROOT);
-        assert_eq!(paths.path(inode::ROOT).as_deref(), Some(Path::new("")));
+        assert_eq!(name(&paths, ino), None);
+        assert_eq!(paths.remember(Path::new(""), None, |_| false), inode::ROOT);
+        assert_eq!(name(&paths, inode::ROOT).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_number_means_its_path_until_somebody_opens_the_file() {
+        let (paths, source) = (Paths::default(), Source::new());
+        let ino = source.remember(&paths, "a");
+        source.0.replace("a", "new");
+        assert_eq!(source.remember(&paths, "a"), ino);
+
+        let open = source.open(&paths, ino, "a");
+        source.0.replace("a", "newer");
+        let other = source.remember(&paths, "a");
+        assert_ne!(other, ino);
+        assert_eq!(paths.number(Path::new("a")), other);
+        assert_eq!(name(&paths, ino).as_deref(), Some("open"));
+        assert_eq!(name(&paths, other).as_deref(), Some("a"));
+        drop(open);
+        assert_eq!(name(&paths, ino), None);
+
+        // Once the kernel has forgotten both, all is as at first.
+        paths.forget(ino, 2);
+        paths.forget(other, 1);
+        assert_eq!(source.remember(&paths, "a"), ino);
+    }
+
+    #[test]
+    fn a_file_that_is_opened_under_the_number_of_another_open_one_is_refused() {
+        let (paths, source) = (Paths::default(), Source::new());
+        let ino = source.remember(&paths, "a");
+        let _open = source.open(&paths, ino, "a");
+        source.0.replace("a", "new");
+        let file = source.0.open(Path::new("a")).unwrap();
+        let opened = paths.opened(ino, &file.stat().unwrap(), &file, false);
+        assert!(matches!(opened, Err(FsError::Stale)));
+    }
+
+    #[test]
+    fn hard_links_have_one_number_that_lasts_as_long_as_one_of_them() {
+        let (paths, source) = (Paths::default(), Source::new());
+        let ino = source.remember(&paths, "a");
+        source.0.link(Path::new("a"), Path::new("b")).unwrap();
+        assert_eq!(source.remember(&paths, "b"), ino);
+        paths.removed(Path::new("a"));
+        assert_eq!(name(&paths, ino).as_deref(), Some("b"));
+        // A new file of the first name is none of theirs.
+        source.0.replace("a", "new");
+        assert_ne!(source.remember(&paths, "a"), ino);
+        paths.removed(Path::new("b"));
+        assert_eq!(name(&paths, ino), None);
+    }
+
+    #[test]
+    fn a_renamed_file_keeps_its_number_and_an_open_one_that_it_replaces_too() {
+        let (paths, source) = (Paths::default(), Source::new());
+        source.0.replace("b", "other");
+        let (a, b) = (source.remember(&paths, "a"), source.remember(&paths, "b"));
+        let _open = source.open(&paths, b, "b");
+        source.0.rename(Path::new("a"), Path::new("b")).unwrap();
+        paths.renamed(Path::new("a"), Path::new("b"));
+        assert_eq!(source.remember(&paths, "b"), a);
+        assert_eq!(name(&paths, b).as_deref(), Some("open"));
     }
 }

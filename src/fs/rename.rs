@@ -131,8 +131,7 @@ impl Fs {
         let target = self.target(ino)?;
         if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
             self.on_behalf(caller, |storage| storage.link(from, to))?;
-            let attr = self.path_attr(to)?;
-            return Ok(self.path_entry(to, attr));
+            return self.path_entry(to);
         }
         if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
             let content = self.source_content(from)?;
@@ -164,8 +163,7 @@ impl Fs {
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
         self.on_behalf(caller, |storage| storage.symlink(target, &path))?;
         self.own(&path, caller);
-        let attr = self.path_attr(&path)?;
-        Ok(self.path_entry(&path, attr))
+        self.path_entry(&path)
     }
 
     /// The file that a name stands for, as one of the mount's own.
@@ -300,7 +298,11 @@ impl Fs {
             Slot::Chunk(path, place) => self.remove_chunk(path, place),
             Slot::Scratch(path) => self.remove_name(path),
             Slot::Document(path) => self.remove_document(path),
-            Slot::Source(path) => self.on_behalf(caller, |storage| storage.remove_file(path)),
+            Slot::Source(path) => {
+                self.on_behalf(caller, |storage| storage.remove_file(path))?;
+                self.paths.removed(path);
+                Ok(())
+            }
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
         }
     }

@@ -1,13 +1,15 @@
 //! Changing attributes.
 
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::access::Caller;
 use super::live::Place;
 use super::write::SetAttr;
 use super::{Attr, Fs, FsError, Result, Target};
 use crate::store::Freshness;
-use crate::store::storage::SetStat;
+use crate::store::storage::{SetStat, Stat, Storage, StorageFile};
 
 impl Fs {
     /// Changes attributes of a file.
@@ -20,12 +22,8 @@ impl Fs {
     ) -> Result<Attr> {
         self.overlay()?;
         match self.target(ino)? {
-            Target::Path(path) if set.size.is_some() && self.storage.lstat(&path).is_err() => {
-                // Removed, and open.
-                let file = handle.and_then(|handle| self.source_handle(handle));
-                let file = file.ok_or(FsError::NotFound)?;
-                file.set_length(set.size.unwrap_or(0))?;
-                Ok(self.config.ownership.attr(ino, &file.stat()?))
+            Target::Nameless(file) => {
+                self.set_open_attr(&OpenFile { ino, handle, file: &file, path: None }, set, caller)
             }
             Target::Live(file) => {
                 self.set_live_attr(&file, set)?;
@@ -48,6 +46,11 @@ impl Fs {
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }
             Target::Path(path) => {
+                let open = handle.and_then(|handle| self.source_handle(handle));
+                if let Some(file) = open.or_else(|| self.paths.open_file(ino, false)) {
+                    let open = OpenFile { ino, handle, file: &file, path: Some(&path) };
+                    return self.set_open_attr(&open, set, caller);
+                }
                 self.check_stored(&path)?;
                 self.set_source_attr(&path, set, caller)?;
                 Ok(Attr { ino, ..self.path_attr(&path)? })
@@ -60,6 +63,49 @@ impl Fs {
     }
 
     fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {
+        self.set_stat(
+            set,
+            caller,
+            || self.storage.lstat(path),
+            |storage, stat| storage.set_stat(path, stat),
+        )?;
+        if let Some(length) = set.size {
+            self.on_behalf(caller, |storage| storage.open_writable(path)?.set_length(length))?;
+        }
+        Ok(())
+    }
+
+    /// Changes attributes of a file of the source that is open, whatever has its name by now.
+    fn set_open_attr(&self, open: &OpenFile<'_>, set: &SetAttr, caller: &Caller) -> Result<Attr> {
+        let OpenFile { ino, handle, file, path } = *open;
+        self.set_stat(set, caller, || file.stat(), |_, stat| file.set_stat(stat))?;
+        if let Some(length) = set.size {
+            let own = handle.and_then(|handle| self.source_handle(handle));
+            match (own, path) {
+                (Some(own), _) => own.set_length(length)?,
+                (None, Some(path)) => {
+                    let own = self.on_behalf(caller, |storage| storage.open_writable(path))?;
+                    if own.stat()?.id() != file.stat()?.id() {
+                        return Err(FsError::Stale);
+                    }
+                    own.set_length(length)?;
+                }
+                (None, None) => {
+                    self.paths.open_file(ino, true).ok_or(FsError::NotFound)?.set_length(length)?;
+                }
+            }
+        }
+        self.open_attr(ino, &**file)
+    }
+
+    /// Changes attributes of a file of the source that are no length, with the caller's rights.
+    fn set_stat(
+        &self,
+        set: &SetAttr,
+        caller: &Caller,
+        before: impl FnOnce() -> io::Result<Stat>,
+        change: impl Fn(&dyn Storage, &SetStat) -> io::Result<()>,
+    ) -> Result<()> {
         let stat = SetStat {
             mode: set.mode.map(|mode| mode & 0o7777),
             uid: set.uid,
@@ -68,28 +114,13 @@ impl Fs {
             mtime: set.mtime,
             is_now: set.is_now,
         };
-        match self.on_behalf(caller, |storage| storage.set_stat(path, &stat)) {
+        match self.on_behalf(caller, |storage| change(storage, &stat)) {
             // The kernel does that for whoever writes to a file.
-            Err(error) if error.errno() == libc::EPERM && self.drops_privileges(path, set)? => {
-                self.storage.set_stat(path, &stat)?;
+            Err(error) if error.errno() == libc::EPERM && drops_privileges(&before()?, set) => {
+                Ok(change(&*self.storage, &stat)?)
             }
-            done => done?,
+            done => done,
         }
-        if let Some(length) = set.size {
-            self.on_behalf(caller, |storage| storage.open_writable(path)?.set_length(length))?;
-        }
-        Ok(())
-    }
-
-    /// Whether all that changes is that a program does not run as its owner or group any more.
-    fn drops_privileges(&self, path: &Path, set: &SetAttr) -> Result<bool> {
-        let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
-        else {
-            return Ok(false);
-        };
-        let privileges = libc::S_ISUID | libc::S_ISGID;
-        let before = self.storage.lstat(path)?.mode;
-        Ok((before ^ mode) & 0o7777 & !privileges == 0 && mode & !before & privileges == 0)
     }
 
     /// Attributes of a chunk that nobody writes at the moment.
@@ -115,4 +146,23 @@ impl Fs {
         }
         Ok(attr)
     }
+}
+
+/// An open file of the source.
+struct OpenFile<'a> {
+    ino: u64,
+    handle: Option<u64>,
+    file: &'a Arc<dyn StorageFile>,
+    /// What has led to it; nothing if it has no name any more.
+    path: Option<&'a Path>,
+}
+
+/// Whether all that changes is that a program does not run as its owner or group any more.
+fn drops_privileges(before: &Stat, set: &SetAttr) -> bool {
+    let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
+    else {
+        return false;
+    };
+    let (privileges, before) = (libc::S_ISUID | libc::S_ISGID, before.mode);
+    (before ^ mode) & 0o7777 & !privileges == 0 && mode & !before & privileges == 0
 }

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::access::Caller;
-use super::decoded::Pages;
 use super::file::{Handle, Opened};
 use super::{Entry, Fs, FsError, Result};
 use crate::store::content::Content;
@@ -19,9 +18,15 @@ impl Fs {
     ) -> Result<(Entry, Opened)> {
         let file = self.on_behalf(caller, |storage| storage.create(path, mode & 0o7777))?;
         self.own(path, caller);
-        let attr = self.path_attr(path)?;
-        let opened = self.insert_handle(Handle::File(file), Pages::Kept)?;
-        Ok((self.path_entry(path, attr), opened))
+        let entry = self.path_entry(path)?;
+        let opened = self.source_pages(entry.attr.ino, &file, true).and_then(|pages| {
+            // Nobody else has changed it since.
+            self.insert_handle(Handle::File(file), pages)
+        });
+        if opened.is_err() {
+            self.forget(entry.attr.ino, 1);
+        }
+        Ok((entry, opened?))
     }
 
     /// The bytes of a file of the source.

@@ -267,11 +267,12 @@ impl StorageFile for LocalFile {
         Ok(fs::fchmod(&self.file, Mode::from_raw_mode(like.mode))?)
     }
 
+    fn set_stat(&self, set: &SetStat) -> io::Result<()> {
+        set_stat(&self.file, set)
+    }
+
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
-        let keep = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
-        let mtime = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
-        let times = Timestamps { last_access: keep, last_modification: mtime };
-        Ok(fs::futimens(&self.file, &times)?)
+        self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
     }
 
     /// An open file description lock on the whole file, the kind that TensorStore takes.
@@ -332,7 +333,7 @@ fn empty_directory(parent: Stat) -> Stat {
     Stat { mode: parent.mode & 0o555, links: 2, size: 0, ..parent }
 }
 
-/// Changes attributes of what is open as a path.
+/// Changes attributes of what is open, be it as a path.
 fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         let (uid, gid) = (set.uid.map(fs::Uid::from_raw), set.gid.map(fs::Gid::from_raw));
@@ -343,16 +344,21 @@ fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::chmod(path, Mode::from_raw_mode(mode))?;
     }
-    if set.atime.is_some() || set.mtime.is_some() {
-        let time = |time: Option<Timestamp>| match time {
-            Some(_) if set.is_now => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW },
-            Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
-            None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
-        };
-        let times = Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
+    if let Some(times) = times(set) {
         fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH)?;
     }
     Ok(())
+}
+
+/// The times that are to be changed, if any.
+fn times(set: &SetStat) -> Option<Timestamps> {
+    let time = |time: Option<Timestamp>| match time {
+        Some(_) if set.is_now => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW },
+        Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+        None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
+    };
+    let times = Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
+    (set.atime.is_some() || set.mtime.is_some()).then_some(times)
 }
 
 fn stat_of(file: &OwnedFd) -> io::Result<Stat> {

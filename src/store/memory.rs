@@ -155,6 +155,10 @@ impl From<Fault> for io::Error {
 #[derive(Debug)]
 struct MemoryFile {
     ino: u64,
+    /// Names that it has.
+    links: AtomicU64,
+    /// Permissions, user and group.
+    owner: Mutex<(u32, u32, u32)>,
     content: Mutex<(Vec<u8>, u64)>,
     shared: Arc<Shared>,
 }
@@ -169,7 +173,7 @@ impl MemoryStorage {
         for (path, ino, content) in files {
             let file = storage.file_of(ino, content);
             storage.shared.clock.fetch_max(ino, Ordering::Relaxed);
-            lock(&storage.files).insert(path, file);
+            storage.put(&path, file);
         }
         storage
     }
@@ -184,7 +188,7 @@ impl MemoryStorage {
         let tick = self.tick();
         self.shared.renamed.store(tick, Ordering::Relaxed);
         let file = self.file_of(tick, content.into());
-        lock(&self.files).insert(path.into(), file);
+        self.put(Path::new(path), file);
     }
 
     /// Changes the bytes of a file in place.
@@ -200,7 +204,7 @@ impl MemoryStorage {
     /// Removes a file.
     pub fn remove(&self, path: &str) {
         self.shared.renamed.store(self.tick(), Ordering::Relaxed);
-        lock(&self.files).remove(Path::new(path));
+        self.take(Path::new(path));
     }
 
     /// The files as they are: path, inode number, content.
@@ -248,7 +252,20 @@ impl MemoryStorage {
 
     fn file_of(&self, ino: u64, content: Vec<u8>) -> Arc<MemoryFile> {
         let content = Mutex::new((content, ino));
-        Arc::new(MemoryFile { ino, content, shared: Arc::clone(&self.shared) })
+        let links = AtomicU64::new(0);
+        let owner = Mutex::new((0o644, 0, 0));
+        Arc::new(MemoryFile { ino, links, owner, content, shared: Arc::clone(&self.shared) })
+    }
+
+    /// Gives a file a name, in the place of the one that has it.
+    fn put(&self, path: &Path, file: Arc<MemoryFile>) {
+        file.links.fetch_add(1, Ordering::Relaxed);
+        unlinked(lock(&self.files).insert(path.to_owned(), file));
+    }
+
+    /// Takes a name away.
+    fn take(&self, path: &Path) {
+        unlinked(lock(&self.files).remove(path));
     }
 
     fn file(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
@@ -294,7 +311,7 @@ impl MemoryStorage {
         Ok(())
     }
 
-    fn make(&self, path: &Path, content: Vec<u8>) -> io::Result<Arc<dyn StorageFile>> {
+    fn make(&self, path: &Path, content: Vec<u8>, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
         if lock(&self.files).contains_key(path) || self.is_directory(path) {
             return Err(errno(libc::EEXIST));
         }
@@ -305,7 +322,8 @@ impl MemoryStorage {
             lock(&self.shared.history).push(Change::Write { ino, offset: 0, bytes });
         }
         let file = self.file_of(ino, content);
-        lock(&self.files).insert(path.to_owned(), Arc::clone(&file));
+        lock(&file.owner).0 = mode;
+        self.put(path, Arc::clone(&file));
         Ok(file)
     }
 }
@@ -362,30 +380,34 @@ impl Storage for MemoryStorage {
         self.open(path)
     }
 
-    fn create(&self, path: &Path, _mode: u32) -> io::Result<Arc<dyn StorageFile>> {
-        self.make(path, Vec::new())
+    fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
+        self.make(path, Vec::new(), mode & !0o022)
     }
 
     fn clone_file(
         &self,
         original: &Path,
         path: &Path,
-        _mode: u32,
+        mode: u32,
     ) -> io::Result<Arc<dyn StorageFile>> {
         if !self.clones.load(Ordering::Relaxed) {
             return Err(errno(libc::EOPNOTSUPP));
         }
         let content = lock(&self.file(original)?.content).0.clone();
-        self.make(path, content)
+        self.make(path, content, mode & !0o022)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let file = self.file(from)?;
+        if self.file(to).is_ok_and(|there| Arc::ptr_eq(&there, &file)) {
+            // Two names of one file stay two names.
+            return Ok(());
+        }
         let (paths, ino) = ((from.to_owned(), to.to_owned()), file.ino);
         self.change_names(&[from, to], Change::Rename { from: paths.0, to: paths.1, ino })?;
         let mut files = lock(&self.files);
         files.remove(from);
-        files.insert(to.to_owned(), file);
+        unlinked(files.insert(to.to_owned(), file));
         Ok(())
     }
 
@@ -395,7 +417,7 @@ impl Storage for MemoryStorage {
         }
         self.file(path)?;
         self.change_names(&[path], Change::Remove { path: path.to_owned() })?;
-        lock(&self.files).remove(path);
+        self.take(path);
         Ok(())
     }
 
@@ -426,7 +448,7 @@ impl Storage for MemoryStorage {
             return Err(errno(libc::EEXIST));
         }
         self.change_names(&[to], Change::Name { path: to.to_owned(), ino: file.ino })?;
-        lock(&self.files).insert(to.to_owned(), file);
+        self.put(to, file);
         Ok(())
     }
 
@@ -435,13 +457,12 @@ impl Storage for MemoryStorage {
         Err(errno(libc::EPERM))
     }
 
-    /// All files have the same owner and permissions.
+    /// All directories have the same owner and permissions.
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
-        self.shared.faults.check(true)?;
-        if let (Ok(file), Some(_)) = (self.file(path), set.mtime) {
-            lock(&file.content).1 = self.shared.tick();
+        match self.file(path) {
+            Ok(file) => file.set_stat(set),
+            Err(_) => Ok(self.shared.faults.check(true)?),
         }
-        Ok(())
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
@@ -454,7 +475,10 @@ impl Storage for MemoryStorage {
 impl MemoryFile {
     fn stat_now(&self) -> io::Result<Stat> {
         let content = lock(&self.content);
-        Ok(stat(FileKind::File, self.ino, content.0.len() as u64, content.1))
+        let links = self.links.load(Ordering::Relaxed);
+        let (mode, uid, gid) = *lock(&self.owner);
+        let stat = stat(FileKind::File, self.ino, content.0.len() as u64, content.1);
+        Ok(Stat { links, mode, uid, gid, ..stat })
     }
 
     fn put(&self, bytes: &[u8], offset: u64) {
@@ -520,14 +544,24 @@ impl StorageFile for MemoryFile {
         Ok(synced?)
     }
 
-    fn set_owner(&self, _like: &Stat) -> io::Result<()> {
-        Ok(self.shared.faults.check(true)?)
+    fn set_owner(&self, like: &Stat) -> io::Result<()> {
+        let (mode, uid, gid) = (Some(like.mode), Some(like.uid), Some(like.gid));
+        self.set_stat(&SetStat { mode, uid, gid, ..SetStat::default() })
     }
 
-    fn set_mtime(&self, _mtime: Timestamp) -> io::Result<()> {
+    fn set_stat(&self, set: &SetStat) -> io::Result<()> {
         self.shared.faults.check(true)?;
-        lock(&self.content).1 = self.shared.tick();
+        let mut owner = lock(&self.owner);
+        let (mode, uid, gid) = *owner;
+        *owner = (set.mode.unwrap_or(mode), set.uid.unwrap_or(uid), set.gid.unwrap_or(gid));
+        if set.mtime.is_some() {
+            lock(&self.content).1 = self.shared.tick();
+        }
         Ok(())
+    }
+
+    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
+        self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
     }
 
     /// Tests of locks use real files.
@@ -541,6 +575,12 @@ impl StorageFile for MemoryFile {
 
     fn unlock(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+fn unlinked(file: Option<Arc<MemoryFile>>) {
+    if let Some(file) = file {
+        file.links.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -108,6 +108,16 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// Device and inode number: no two files have the same at one time.
+    pub fn id(&self) -> (u64, u64) {
+        (self.dev, self.ino)
+    }
+
+    /// Whether the file has other names.
+    pub fn has_hard_links(&self) -> bool {
+        self.kind != FileKind::Directory && self.links > 1
+    }
+
     /// Whether both describe one file that was not changed in between.
     pub fn unchanged(&self, other: &Self) -> bool {
         self.ctime == other.ctime && self.same_content(other)
@@ -261,6 +271,9 @@ pub trait StorageFile: Send + Sync {
 
     /// Gives the file the owner and the permissions of another.
     fn set_owner(&self, like: &Stat) -> io::Result<()>;
+
+    /// Changes its attributes.
+    fn set_stat(&self, set: &SetStat) -> io::Result<()>;
 
     /// Dates the last change of its content.
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()>;
