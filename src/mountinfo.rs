@@ -18,6 +18,8 @@ pub const FILESYSTEM_TYPE: &str = "fuse.shardfs";
 pub struct Mount {
     /// Number of the mount; a later one may get it again.
     pub id: u64,
+    /// Number of the FUSE connection, where it is one: the device's minor number.
+    pub connection: u32,
     /// The mount point.
     pub place: PathBuf,
     /// Type of the filesystem.
@@ -40,10 +42,12 @@ impl Mount {
     fn parse(line: &[u8]) -> Option<Self> {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let id = std::str::from_utf8(fields.first()?).ok()?.parse().ok()?;
+        let device = std::str::from_utf8(fields.get(2)?).ok()?;
+        let connection = device.split_once(':')?.1.parse().ok()?;
         let place = unescape(fields.get(4)?).into();
         let dash = fields.iter().position(|field| *field == b"-")?;
         let kind = fields.get(dash + 1)?.to_vec();
-        Some(Self { id, place, kind, source: unescape(fields.get(dash + 2)?) })
+        Some(Self { id, connection, place, kind, source: unescape(fields.get(dash + 2)?) })
     }
 
     /// Whether this program serves it.
@@ -88,7 +92,8 @@ mod tests {
     fn a_mount_within_what_it_shows_is_told_by_its_names() {
         let shows_itself = |place: &str, source: &str| {
             let kind = FILESYSTEM_TYPE.as_bytes().to_vec();
-            let mount = Mount { id: 1, place: place.into(), kind, source: source.into() };
+            let mount =
+                Mount { id: 1, connection: 1, place: place.into(), kind, source: source.into() };
             mount.shows_itself()
         };
         assert!(shows_itself("/d/mp", "/d"));

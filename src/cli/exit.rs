@@ -111,6 +111,7 @@ impl Failure {
                 | MountError::NoFusermount(_)
                 | MountError::Session(_)
                 | MountError::NotWritten { .. }
+                | MountError::Silent { .. }
                 | MountError::Signals(_) => SYSTEM,
                 MountError::Mountpoint { .. }
                 | MountError::NotADirectory(_)

@@ -16,7 +16,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    mount::check_mounted(&args.mountpoint)?;
+    mount::check_answers(&args.mountpoint)?;
     match sync(&args.mountpoint) {
         Ok(()) => Ok(()),
         Err(error) => Err(not_written(&args.mountpoint, &error)),

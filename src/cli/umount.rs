@@ -17,7 +17,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    mount::check_mounted(&args.mountpoint)?;
+    let check = if args.lazy { mount::check_mounted } else { mount::check_answers };
+    check(&args.mountpoint)?;
     // A mount whose process is dead or hangs must be unmounted all the same.
     let unwritten = match args.lazy {
         true => None,

@@ -27,6 +27,9 @@ use crate::text::shown;
 /// Longest request that reads ahead, in KiB.
 const READ_AHEAD_KIB: u32 = 1024;
 
+/// How long a mount may take to say which process is behind it, which it can at any time.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How long a mount that is busy may take to end after it was detached.
 const DETACH_GRACE: Duration = Duration::from_secs(1);
 
@@ -104,6 +107,19 @@ pub enum MountError {
     /// Somebody uses the mount.
     #[error("{} is busy: a file in it is open or a shell stands in it; shardfs umount --lazy detaches it all the same", shown(.0))]
     Busy(PathBuf),
+    /// The process behind the mount does not answer.
+    #[error(
+        "{}: the process behind it has not answered for {} seconds: it may be stopped, or wait for a disk; \
+         `shardfs umount --lazy` detaches the mount and waits for nothing; `echo 1 > \
+         /sys/fs/fuse/connections/{connection}/abort` (as root) frees those who wait in it",
+        shown(.path), ANSWER_PATIENCE.as_secs()
+    )]
+    Silent {
+        /// The mount point.
+        path: PathBuf,
+        /// Number of its FUSE connection.
+        connection: u32,
+    },
     /// The kernel refused to unmount.
     #[error("cannot unmount {}: {error}", shown(.path))]
     Unmount {
@@ -207,11 +223,29 @@ pub fn check_mounted(mountpoint: &Path) -> Result<(), MountError> {
     find_mounted(mountpoint).map(drop)
 }
 
+/// Fails if nothing is mounted at a path by this program, or if the process behind it does not answer.
+/// One that has ended answers with an error.
+pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
+    let mountpoint = find_mounted(mountpoint)?;
+    let (said, answer) = std::sync::mpsc::channel();
+    let asked = mountpoint.clone();
+    // Whoever asks a process that is stopped waits for it: that thread ends with this process.
+    std::thread::spawn(move || said.send(background::daemon_of(&asked).is_some()));
+    match answer.recv_timeout(ANSWER_PATIENCE) {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let connection = table::connection(&mountpoint).unwrap_or(0);
+            Err(MountError::Silent { path: mountpoint, connection })
+        }
+    }
+}
+
 /// Unmounts what this program has mounted on `mountpoint`, and waits until its process has ended.
 /// `lazy` detaches a busy mount: it ends when its last user has left.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     let mountpoint = &find_mounted(mountpoint)?;
-    let daemon = background::daemon_of(mountpoint);
+    // One that may hang is not asked.
+    let daemon = if lazy { None } else { background::daemon_of(mountpoint) };
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     unmount_now(mountpoint, flags)?;
     if !lazy {
@@ -315,6 +349,10 @@ fn handle_signals(
             let Err(error) = unmount_now(&mountpoint, UnmountFlags::empty()) else {
                 continue;
             };
+            // Two signals at once, or somebody else was faster: the session ends by itself.
+            if table::mounted_source(&mountpoint).is_none() {
+                continue;
+            }
             log::warn!("{error}: that is done now, its users see errors from now on");
             if let Err(error) = unmount_now(&mountpoint, UnmountFlags::DETACH) {
                 log::error!("{error}");

@@ -38,10 +38,19 @@ fn find_uses(mounts: Vec<Mount>, directory: &Path) -> Vec<Use> {
     found.collect()
 }
 
+/// Number of the FUSE connection of what one sees on `mountpoint`.
+pub(super) fn connection(mountpoint: &Path) -> Option<u32> {
+    Some(top(mounts().ok()?, mountpoint)?.connection)
+}
+
 fn find(mounts: Vec<Mount>, mountpoint: &Path) -> Option<String> {
-    // The last one on a mount point hides the others.
-    let mount = mounts.into_iter().rfind(|mount| mount.place == mountpoint)?;
+    let mount = top(mounts, mountpoint)?;
     mount.is_ours().then(|| mount.source.to_string_lossy().into_owned())
+}
+
+/// The last mount on a mount point hides the others.
+fn top(mounts: Vec<Mount>, mountpoint: &Path) -> Option<Mount> {
+    mounts.into_iter().rfind(|mount| mount.place == mountpoint)
 }
 
 #[cfg(test)]

@@ -164,6 +164,41 @@ killed() {
 }
 check "umount clears up after a killed daemon" killed
 
+# A process that does not answer must not keep others waiting for ever, and they must be told why.
+stopped() {
+    mount_view "$TMP/a.zarr"
+    local pid rc=0
+    pid=$(daemon_of "$MP")
+    kill -s STOP "$pid"
+    fails_with "has not answered" timeout 30 "$SHARDFS" umount "$MP" || rc=1
+    fails_with "/sys/fs/fuse/connections/" timeout 30 "$SHARDFS" sync "$MP" || rc=1
+    is_mounted "$MP" || rc=1
+    timeout 10 "$SHARDFS" umount --lazy "$MP" || rc=1
+    not_mounted "$MP" || rc=1
+    kill -s CONT "$pid"
+    within 10 no_daemon_of "$MP"
+    return "$rc"
+}
+check "umount and sync say that a stopped daemon does not answer; --lazy detaches its mount" stopped
+
+twice() {
+    local job round
+    for round in 1 2 3 4 5; do
+        new_mount_point
+        env --default-signal "$SHARDFS" mount -f "$TMP/a.zarr" "$MP" </dev/null >"$MP.log" 2>&1 &
+        job=$!
+        within 10 is_mounted "$MP"
+        within 5 cat "$MP/c/0"
+        kill -s INT "$job"
+        kill -s INT "$job" 2>/dev/null || true
+        wait "$job"
+        cat "$MP.log"
+        [[ $(grep -c -e warning -e error "$MP.log") == 0 ]]
+        echo "round $round"
+    done
+}
+check "a signal that comes twice is no reason to warn" twice
+
 together() {
     mount_view "$TMP/a.zarr"
     local first=$MP
