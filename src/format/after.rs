@@ -8,6 +8,7 @@ use std::io::Read;
 use super::codec::Codec;
 use super::error::MetadataError;
 use super::index::CHECKSUM_BYTES;
+use crate::memory::NoMemory;
 
 /// One bytes->bytes codec over a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,9 @@ pub enum DecodeError {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// There is no memory for what it decodes to.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
 }
 
 impl AfterCodec {
@@ -119,7 +123,10 @@ fn strip_checksum(mut bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
 }
 
 fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
-    let stream = |error: std::io::Error| DecodeError::Stream { codec, reason: error.to_string() };
+    let stream = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::OutOfMemory => NoMemory.into(),
+        _ => DecodeError::Stream { codec, reason: error.to_string() },
+    };
     let mut decoder: Box<dyn Read + '_> = match codec {
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(bytes)),
         Compression::Zlib => Box::new(flate2::bufread::ZlibDecoder::new(bytes)),
@@ -138,6 +145,7 @@ fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, D
 
 mod blosc {
     use super::{Compression, DecodeError};
+    use crate::memory::zeroed;
 
     /// Decompresses one Blosc buffer.
     #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
@@ -155,7 +163,7 @@ mod blosc {
         if length as u64 > limit {
             return Err(DecodeError::TooLong { codec, limit });
         }
-        let mut decoded = vec![0_u8; length];
+        let mut decoded = zeroed(length as u64)?;
         // SAFETY: the validation above has checked that the buffer is as long as its header says;
         // the destination is writable for the length passed along. No other thread is involved.
         let written = unsafe {

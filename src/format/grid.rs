@@ -133,6 +133,11 @@ impl ShardAxis {
         Ok(axis)
     }
 
+    /// Memory that it takes besides itself.
+    pub fn memory(&self) -> usize {
+        size_of_val(&*self.runs) + size_of::<Self>()
+    }
+
     /// Chunks along this axis that hold a part of the array.
     pub fn chunks(&self) -> u64 {
         self.chunks

@@ -3,12 +3,22 @@
 //! zarr-python writes the bare words `NaN`, `Infinity` and `-Infinity` into attributes. They are
 //! no JSON, so [`parse`] lets strings stand in for them and [`to_text`] puts the words back.
 
+use super::limits::MAX_JSON_VALUES;
 use serde_json::Value;
 
 /// Why a document is not JSON.
 #[derive(Debug, thiserror::Error)]
-#[error("not valid JSON: {0}")]
-pub struct JsonError(#[from] serde_json::Error);
+pub enum JsonError {
+    /// Its text is none.
+    #[error("not valid JSON: {0}")]
+    Invalid(#[from] serde_json::Error),
+    /// There is too much in it.
+    #[error("it holds {0} values, the limit is {MAX_JSON_VALUES}")]
+    TooMany(u64),
+}
+
+/// Memory that a parsed value takes at most, its name and what lists it included.
+const VALUE_BYTES: u64 = 256;
 
 /// The words that stand for themselves, each with its stand-in inside a JSON string. A NUL can be
 /// written in JSON only as an escape, so no document holds the stand-in by chance.
@@ -21,10 +31,36 @@ const BARE_WORDS: [(&str, &str); 3] = [
 /// Parses a document. A byte order mark is skipped. Nesting deeper than 128 levels is an error.
 pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let values = most_values(bytes);
+    if values > MAX_JSON_VALUES {
+        return Err(JsonError::TooMany(values));
+    }
     serde_json::from_slice(bytes).or_else(|error| match replaced(bytes, &BARE_WORDS) {
         Some(text) => Ok(serde_json::from_slice(&text)?),
         None => Err(error.into()),
     })
+}
+
+/// Memory that a document takes at most while it is parsed and written anew.
+pub fn memory(bytes: &[u8]) -> u64 {
+    let values = most_values(bytes).min(MAX_JSON_VALUES);
+    values.saturating_mul(VALUE_BYTES).saturating_add((bytes.len() as u64).saturating_mul(4))
+}
+
+/// How many values a document holds at most: each but the first stands behind a bracket, a comma or a
+/// colon.
+fn most_values(bytes: &[u8]) -> u64 {
+    let (mut in_string, mut escaped, mut values) = (false, false, 1);
+    for byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' | b',' | b':' if !in_string => values += 1,
+            _ => (),
+        }
+    }
+    values
 }
 
 /// Writes a document that [`parse`] has read, indented by two spaces.
@@ -108,5 +144,18 @@ mod tests {
             parse(bad).unwrap_err();
         }
         parse("[".repeat(100_000).as_bytes()).unwrap_err();
+    }
+
+    #[test]
+    fn a_document_of_too_many_values_is_refused_before_it_takes_memory() {
+        let limit = usize::try_from(MAX_JSON_VALUES).unwrap();
+        let most = format!("[{}0]", "0,".repeat(limit - 2));
+        assert_eq!(most_values(most.as_bytes()), MAX_JSON_VALUES);
+        let more = format!("[{}0]", "0,".repeat(limit - 1));
+        assert!(matches!(parse(more.as_bytes()), Err(JsonError::TooMany(_))));
+        // What stands in strings holds no values.
+        let text = format!(r#"["{}\\\"{}"]"#, ",".repeat(limit), "[".repeat(limit));
+        assert_eq!(most_values(text.as_bytes()), 2);
+        parse(text.as_bytes()).unwrap();
     }
 }

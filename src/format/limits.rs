@@ -11,6 +11,9 @@ pub const MAX_SHARDING_LEVELS: usize = 8;
 /// can take a hundred times its length.
 pub const MAX_METADATA_BYTES: u64 = 32 << 20;
 
+/// Values in one document, and names of members: parsed, each takes up to 256 bytes.
+pub const MAX_JSON_VALUES: u64 = 2 << 20;
+
 /// Length of one shard index: 16 Mi inner chunks in a shard.
 pub const MAX_INDEX_BYTES: u64 = 256 << 20;
 

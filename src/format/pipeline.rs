@@ -32,6 +32,7 @@ use super::error::MetadataError;
 use super::grid::Edges;
 use super::limits::{MAX_DECODED_BYTES, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
+use crate::memory::resize;
 
 /// The codecs of an array's chunks.
 #[derive(Debug)]
@@ -269,7 +270,7 @@ impl Chain {
                     return Ok(());
                 }
                 let mut scratch = SCRATCH.take();
-                scratch.resize(self.nbytes, 0);
+                resize(&mut scratch, self.nbytes as u64)?;
                 let decoded = self.decode_array(encoded, &mut scratch, item);
                 if decoded.is_ok() {
                     transpose.decode(&scratch, out, item.nbytes);

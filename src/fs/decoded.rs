@@ -14,6 +14,7 @@ use crate::format::decoded::{DecodedForm, WrittenError};
 use crate::format::flat::{ChunkRow, FlatFile, FlatForm};
 use crate::format::npy;
 use crate::format::pipeline::EncodeError;
+use crate::memory::zeroed;
 use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::decoded::{Asked, DecodedChunk};
@@ -249,7 +250,7 @@ impl Fs {
             return Err(refused(WrittenError::Length { found, expected }.into()));
         }
         // No longer than a chunk and a header, which have limits.
-        let mut file = vec![0; usize::try_from(found).unwrap_or(0)];
+        let mut file = zeroed(found).map_err(std::io::Error::from)?;
         content.read_at(&mut file, 0)?;
         let chunk = form.chunk(&place.coords, &file);
         let chunk = chunk.map_err(|error| refused(error.into()))?;

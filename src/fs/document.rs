@@ -16,6 +16,7 @@ use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::text::shown;
 
@@ -78,7 +79,7 @@ impl Fs {
         if size > MAX_METADATA_BYTES {
             return Err(FsError::TooLarge);
         }
-        let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
+        let mut text = zeroed(size).map_err(std::io::Error::from)?;
         let read = file.read_at(&mut text, 0)?;
         text.truncate(read);
         Ok(text)
@@ -252,7 +253,7 @@ pub(super) fn whole(content: &Content) -> Result<Vec<u8>> {
     if content.nbytes() > MAX_METADATA_BYTES {
         return Err(FsError::TooLarge);
     }
-    let mut text = vec![0; usize::try_from(content.nbytes()).unwrap_or(0)];
+    let mut text = zeroed(content.nbytes()).map_err(std::io::Error::from)?;
     content.read_at(&mut text, 0)?;
     Ok(text)
 }

@@ -10,6 +10,7 @@ use crate::format::foreign::{self, ForeignArray, SuperchunkArray};
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::numpy;
+use crate::memory::zeroed;
 use crate::store::bloscpack::{self, View};
 use crate::store::journal::pending;
 use crate::store::recover::record_of;
@@ -225,7 +226,7 @@ pub fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeEr
     if stat.size > MAX_METADATA_BYTES {
         return Err(NodeError::TooLong(stat.size));
     }
-    let mut text = vec![0; usize::try_from(stat.size).unwrap_or(0)];
+    let mut text = zeroed(stat.size).map_err(std::io::Error::from)?;
     let read = file.read_at(&mut text, 0)?;
     text.truncate(read);
     let parsed = json::parse(&text);

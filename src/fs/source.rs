@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::access::Caller;
 use super::file::{Handle, Opened};
 use super::{Entry, Fs, FsError, Result};
+use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::store::put::put_file;
 
@@ -37,7 +38,7 @@ impl Fs {
         if size > self.config.writing.dirty_limit.max(1 << 20) * 16 {
             return Err(FsError::CrossDevice);
         }
-        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let mut bytes = zeroed(size).map_err(std::io::Error::from)?;
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
         Ok(Content::Memory(Arc::new(bytes)))

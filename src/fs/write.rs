@@ -9,6 +9,7 @@ use super::access::Owner;
 use super::decoded::Encoded;
 use super::live::{Bytes, Change, LiveFile, LiveState, Name, Overlay, Place, Shown, Stage, What};
 use super::{Attr, Entry, Fs, FsError, Result};
+use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::store::spool::{Spool, SpoolFile};
 use crate::store::storage::{FileKind, Stat, Timestamp};
@@ -167,7 +168,7 @@ impl Fs {
             if reader.nbytes() > MAX_CHUNK_BYTES {
                 return Err(FsError::TooLarge);
             }
-            let mut bytes = vec![0; usize::try_from(reader.nbytes()).unwrap_or(usize::MAX)];
+            let mut bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from)?;
             let read = reader.read(&mut bytes, 0)?;
             if read < bytes.len() || !reader.unchanged()? {
                 continue;

@@ -9,6 +9,7 @@ use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::journal::CheckedRange;
 use crate::format::plan::{Blob, Source, Write};
+use crate::memory::zeroed;
 
 /// Bytes that are read or written at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -127,7 +128,7 @@ fn fingerprint(nbytes: u64, read: impl Fn(&mut [u8], u64) -> io::Result<usize>) 
 
 /// Reads a part of a file into memory; an error if the file ends before.
 pub fn bytes_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(range.nbytes).map_err(io::Error::other)?];
+    let mut bytes = zeroed(range.nbytes)?;
     let read = file.read_at(&mut bytes, range.offset)?;
     full(read, bytes.len())?;
     Ok(bytes)

@@ -19,6 +19,7 @@ use crate::format::index::{ByteRange, ENTRY_BYTES, IndexCodecs, IndexLocation, S
 use crate::format::journal::ShardRecord;
 use crate::format::limits::MAX_INDEX_BYTES;
 use crate::format::plan::overlap;
+use crate::memory::zeroed;
 
 /// A file as it is, or as it was before a commit that was not finished.
 pub struct View<'a> {
@@ -67,7 +68,7 @@ impl<'a> View<'a> {
 
     /// Up to `length` bytes; fewer at the file's end.
     fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; length];
+        let mut bytes = zeroed(length as u64)?;
         let read = self.file.read_at(&mut bytes, offset)?;
         let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(length);
         bytes.truncate(read.min(rest));

@@ -13,6 +13,7 @@ use super::{
     ByteCache, Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error, lock,
 };
 use crate::format::pipeline::{DecodeError, Pipeline};
+use crate::memory::{NoMemory, ROOM, resize, zeroed};
 
 /// Stripes of the lock that keeps two threads from decoding one chunk.
 const STRIPES: usize = 256;
@@ -55,14 +56,14 @@ struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
     /// A buffer of `nbytes` bytes with anything in it.
-    fn take(&self, nbytes: usize) -> Vec<u8> {
+    fn take(&self, nbytes: usize) -> Result<Vec<u8>, NoMemory> {
         let mut buffers = lock(&self.0);
         let fitting = buffers.iter().position(|buffer| buffer.len() == nbytes);
         match fitting.map(|at| buffers.swap_remove(at)) {
-            Some(buffer) => buffer,
+            Some(buffer) => Ok(buffer),
             None => {
                 drop(buffers);
-                vec![0; nbytes]
+                zeroed(nbytes as u64)
             }
         }
     }
@@ -181,19 +182,14 @@ impl ShardStore {
             self.stats.decoded.hits.count();
             return Ok(Asked::Here(known));
         }
-        let mut bytes = self.decoded.spare.take(pipeline.nbytes());
-        let shard = ENCODED.with_borrow_mut(|encoded| {
-            let shard = self.read_encoded(array, coords, chunk, encoded)?;
-            if shard.is_some() {
-                let decoded = pipeline.decode_at(coords, encoded, &mut bytes);
-                decoded.map_err(|error| self.undecodable(array, coords, error))?;
-            }
+        let decoded = ENCODED.with_borrow_mut(|encoded| {
+            let decoded = self.read_decoded(array, pipeline, coords, chunk, encoded);
             if encoded.capacity() > ENCODED_KEPT {
                 *encoded = Vec::new();
             }
-            Ok(shard)
-        })?;
-        let Some(shard) = shard else { return Ok(Asked::Empty) };
+            decoded
+        });
+        let Some((shard, bytes)) = decoded? else { return Ok(Asked::Empty) };
         self.stats.decoded.chunks.count();
         self.stats.decoded.bytes.add(bytes.len() as u64);
         let nbytes = bytes.len();
@@ -202,32 +198,59 @@ impl ShardStore {
         Ok(Asked::Here(chunk))
     }
 
-    /// Reads all bytes of a chunk; its shard as it was meanwhile, None if it is empty by now.
-    fn read_encoded(
+    /// Reads and decodes a chunk; with its shard as it was meanwhile, None if it is empty by now.
+    fn read_decoded(
         &self,
         array: &SourceArray,
+        pipeline: &Pipeline,
         coords: &[u64],
         found: Chunk,
         bytes: &mut Vec<u8>,
-    ) -> Result<Option<Stat>, StoreError> {
+    ) -> Result<Option<(Stat, Vec<u8>)>, StoreError> {
+        let decode = |reader: &ChunkReader, bytes: &mut Vec<u8>| {
+            self.read_and_decode(array, pipeline, coords, reader, bytes)
+        };
         let shard = || array.shard_path(&array.layout.locate(coords).shard);
         let mut found = Some(found);
         for _ in 0..ATTEMPTS {
             let Some(chunk) = found else { return Ok(None) };
             if let Some(reader) = self.reader(array, coords, &chunk)?
-                && self.read_all(&reader, &shard, bytes)?
+                && let Some(decoded) = decode(&reader, bytes)?
             {
-                return Ok(Some(*reader.shard()));
+                return Ok(Some((*reader.shard(), decoded)));
             }
             found = self.chunk(array, coords, Freshness::Again)?;
         }
-        let read = self.quiet_reader(array, coords, |reader| {
-            match self.read_all(&reader, &shard, bytes)? {
-                true => Ok(*reader.shard()),
-                false => Err(StoreError::Changing { shard: shard() }),
-            }
+        let read = self.quiet_reader(array, coords, |reader| match decode(&reader, bytes)? {
+            Some(decoded) => Ok((*reader.shard(), decoded)),
+            None => Err(StoreError::Changing { shard: shard() }),
         });
         read?.transpose()
+    }
+
+    /// Reads the bytes of an open chunk and decodes them; None if its shard changed meanwhile.
+    fn read_and_decode(
+        &self,
+        array: &SourceArray,
+        pipeline: &Pipeline,
+        coords: &[u64],
+        reader: &ChunkReader,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let shard = || array.shard_path(&array.layout.locate(coords).shard);
+        // Between codecs it is about as long as in the end.
+        let decoded = (pipeline.nbytes() as u64).saturating_mul(2);
+        let _room = ROOM.take(reader.nbytes().saturating_add(decoded));
+        if !self.read_all(reader, &shard, bytes)? {
+            return Ok(None);
+        }
+        let no_memory = |none: NoMemory| io_error(&shard())(none.into());
+        let mut decoded = self.decoded.spare.take(pipeline.nbytes()).map_err(no_memory)?;
+        match pipeline.decode_at(coords, bytes, &mut decoded) {
+            Ok(()) => Ok(Some(decoded)),
+            Err(DecodeError::NoMemory(none)) => Err(no_memory(none)),
+            Err(error) => Err(self.undecodable(array, coords, error)),
+        }
     }
 
     /// Reads the bytes of an open chunk; false if its shard changed meanwhile.
@@ -244,7 +267,7 @@ impl ShardStore {
             self.report(&error);
             return Err(error);
         }
-        bytes.resize(usize::try_from(found).unwrap_or(0), 0);
+        resize(bytes, found).map_err(|none| io_error(&shard())(none.into()))?;
         let read = reader.read(bytes, 0);
         if !self.config.immutable && !reader.unchanged().map_err(io_error(&shard()))? {
             return Ok(false);

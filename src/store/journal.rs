@@ -17,6 +17,7 @@ use super::io_error;
 use super::lock::{NOTE, lock_file};
 use super::storage::{Stat, Storage, StorageFile};
 use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
+use crate::memory::zeroed;
 
 /// Directory in an array's directory that is not part of the array.
 pub const WORK_DIRECTORY: &str = ".shardfs";
@@ -140,7 +141,7 @@ fn read(file: &dyn StorageFile, path: &Path) -> Result<Option<Record>, StoreErro
     };
     // The file's length is a limit of its own: a torn head must not cost memory.
     let held = file.stat().map_err(io_error(path))?.size.saturating_sub(HEAD_BYTES as u64);
-    let mut body = vec![0; usize::try_from(head.nbytes.min(held)).unwrap_or(0)];
+    let mut body = zeroed(head.nbytes.min(held)).map_err(|none| io_error(path)(none.into()))?;
     let length = file.read_at(&mut body, HEAD_BYTES as u64).map_err(io_error(path))?;
     if !head.is_of(&body[..length]) {
         return Ok(None);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::error::StoreError;
 use super::io_error;
 use super::storage::{Storage, StorageFile};
+use crate::memory::zeroed;
 use crate::text::shown;
 
 /// Name of the note of locks in the work directory.
@@ -115,7 +116,7 @@ pub fn note_locks<'a>(
 pub fn remove_noted_locks(storage: &dyn Storage, array: &Path, work: &Path) -> io::Result<()> {
     let file = storage.open(&work.join(NOTE))?;
     let nbytes = file.stat()?.size.min(MAX_NOTE_BYTES);
-    let mut keys = vec![0; usize::try_from(nbytes).unwrap_or(0)];
+    let mut keys = zeroed(nbytes)?;
     let read = file.read_at(&mut keys, 0)?;
     for key in keys[..read].split(|byte| *byte == b'\n').filter(|key| !key.is_empty()) {
         let shard = array.join(OsStr::from_bytes(key));

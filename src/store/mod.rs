@@ -218,7 +218,7 @@ pub struct ShardStore {
     absent: Mutex<LruCache<ShardId, u64>>,
     files: Mutex<LruCache<ShardId, OpenShard>>,
     /// Chunks with checksums that were verified: the shard's array and attributes, and the range.
-    verified: Mutex<ByteCache<VerifiedKey, Arc<[u8]>>>,
+    verified: Mutex<ByteCache<VerifiedKey, Arc<Vec<u8>>>>,
     windows: Mutex<ByteCache<(u64, PathBuf), Arc<listing::Window>>>,
     /// Errors already in the log, so that a reader who tries again does not fill it.
     reported: Mutex<LruCache<String, ()>>,

@@ -19,7 +19,7 @@ pub struct ChunkReader {
 
 enum ReadFrom {
     File { file: Arc<dyn StorageFile>, offset: u64, nbytes: u64 },
-    Memory { bytes: Arc<[u8]>, start: usize, end: usize },
+    Memory { bytes: Arc<Vec<u8>>, start: usize, end: usize },
 }
 
 /// A shard's array and attributes, a range of it, and whether what is there was filled up.
@@ -112,7 +112,7 @@ impl ShardStore {
         file: &dyn StorageFile,
         key: VerifiedKey,
         digest: Digest,
-    ) -> Result<Arc<[u8]>, StoreError> {
+    ) -> Result<Arc<Vec<u8>>, StoreError> {
         if let Some(bytes) = lock(&self.verified).get(&key) {
             return Ok(bytes);
         }
@@ -134,7 +134,7 @@ impl ShardStore {
             self.report(&error);
             return Err(error);
         }
-        let bytes: Arc<[u8]> = bytes.into();
+        let bytes = Arc::new(bytes);
         lock(&self.verified).put(key, Arc::clone(&bytes), bytes.len());
         Ok(bytes)
     }
@@ -158,20 +158,21 @@ impl ShardStore {
                 let file = self.shard_file(array, &location.shard, &chunk.shard)?;
                 let file = file.ok_or_else(|| StoreError::Changing { shard: shard.clone() })?;
                 let stored = match chunk.digest {
-                    Digest::None => blob::bytes_of(&*file, range).map_err(io_error(&shard))?.into(),
+                    Digest::None => {
+                        Arc::new(blob::bytes_of(&*file, range).map_err(io_error(&shard))?)
+                    }
                     digest => {
                         let key = (array.id, chunk.shard, range, false);
                         self.verified(array, location, &*file, key, digest)?
                     }
                 };
                 let filled = filled(&stored, full, self.config.decode_limit);
-                let filled: Arc<[u8]> = filled
-                    .ok_or_else(|| StoreError::BadEntry {
-                        shard,
-                        position: location.positions.concat(),
-                        error: EntryError::Refused("it cannot be decoded to be filled up"),
-                    })?
-                    .into();
+                let filled = filled.ok_or_else(|| StoreError::BadEntry {
+                    shard,
+                    position: location.positions.concat(),
+                    error: EntryError::Refused("it cannot be decoded to be filled up"),
+                })?;
+                let filled = Arc::new(filled);
                 lock(&self.verified).put(key, Arc::clone(&filled), filled.len());
                 filled
             }

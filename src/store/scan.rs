@@ -20,6 +20,7 @@ use crate::format::index::{
 };
 use crate::format::search::{FoundIndex, IndexSearch};
 use crate::format::space::Space;
+use crate::memory::zeroed;
 
 /// Bytes that are searched at once, indexes that are longer left aside.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -289,7 +290,7 @@ fn each_index(
     let index = search.nbytes() as u64;
     // Pieces overlap: an index that begins in one may end in the next.
     let room = PIECE_BYTES.min(range.nbytes).saturating_add(index);
-    let mut buffer = vec![0; usize::try_from(room).unwrap_or(0)];
+    let mut buffer = zeroed(room)?;
     let last = range.offset + range.nbytes;
     let mut end = last;
     while end > range.offset {

@@ -12,16 +12,22 @@ use super::journal::pending;
 use super::recover::{Found, examine, old_index, record_of};
 use super::storage::{FileKind, Stat, StorageFile};
 use super::{Container, Freshness, ShardStore, SourceArray, io_error, lock};
-use crate::format::after::{decode, trailing_checksums};
+use crate::format::after::{DecodeError, decode, trailing_checksums};
 use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, EntryError, IndexError, ShardIndex, product};
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{OldShard, PlanError, overlap};
 use crate::format::sharding::{Location, ShardingLevel};
+use crate::memory::{ROOM, zeroed};
 use crate::text::shown;
 
 /// A shard that keeps changing while its index is read is given up after so many attempts.
 const LOAD_ATTEMPTS: usize = 4;
+
+/// Compressors make shards shorter by a factor that is seldom larger.
+const USUAL_RATIO: u64 = 16;
+/// A shard of so many bytes is decoded without counting further.
+const USUAL_BYTES: u64 = 1 << 20;
 
 /// A shard that was looked at so recently was looked at just now: its chunks are looked up in
 /// bursts, each with an open right after it.
@@ -72,7 +78,7 @@ pub enum Body {
     /// A range of a shard that was decoded as a whole.
     InMemory {
         /// The decoded shard.
-        bytes: Arc<[u8]>,
+        bytes: Arc<Vec<u8>>,
         /// First byte.
         start: usize,
         /// Past the last byte.
@@ -106,11 +112,14 @@ impl Body {
     fn read(&self, file: &dyn StorageFile) -> std::io::Result<Option<Vec<u8>>> {
         match self {
             Self::InMemory { bytes, start, end } => {
-                Ok(Some(bytes.get(*start..*end).unwrap_or_default().to_vec()))
+                let part = bytes.get(*start..*end).unwrap_or_default();
+                let mut copy = zeroed(part.len() as u64)?;
+                copy.copy_from_slice(part);
+                Ok(Some(copy))
             }
             Self::InFile { offset, nbytes } => {
                 // Lengths were checked against a limit before.
-                let mut buffer = vec![0; usize::try_from(*nbytes).unwrap_or(0)];
+                let mut buffer = zeroed(*nbytes)?;
                 let read = file.read_at(&mut buffer, *offset)?;
                 Ok((read == buffer.len()).then_some(buffer))
             }
@@ -631,14 +640,28 @@ impl ShardStore {
         if found > limit {
             return Ok(Err(Damage::TooLong { found, limit }));
         }
-        let Some(bytes) = stored.read(file)? else {
-            return Ok(Err(Damage::TooShort { found, index: found }));
-        };
         self.stats.indexes.decoded.count();
-        Ok(match decode(after, bytes, limit) {
-            Ok(bytes) => Ok(Body::InMemory { start: 0, end: bytes.len(), bytes: bytes.into() }),
-            Err(error) => Err(error.into()),
-        })
+        // How long it is decoded nobody knows before. Most are tried with little room, so that many
+        // can be decoded at once; one that needs more has all there is.
+        let usual = found.saturating_mul(USUAL_RATIO).max(USUAL_BYTES);
+        for most in [usual.min(limit), limit] {
+            // As it is stored, decoded, and once more between two compressors.
+            let _room = ROOM.take(most.saturating_mul(2).saturating_add(found));
+            let Some(bytes) = stored.read(file)? else {
+                return Ok(Err(Damage::TooShort { found, index: found }));
+            };
+            return Ok(match decode(after, bytes, most) {
+                Err(DecodeError::TooLong { .. }) if most < limit => continue,
+                Err(DecodeError::NoMemory(error)) => return Err(error.into()),
+                Err(error) => Err(error.into()),
+                Ok(mut bytes) => {
+                    bytes.shrink_to_fit();
+                    Ok(Body::InMemory { start: 0, end: bytes.len(), bytes: Arc::new(bytes) })
+                }
+            });
+        }
+        // The last attempt has ended above.
+        Ok(Err(Damage::TooLong { found, limit }))
     }
 
     /// The shard of `level` + 1 that stands as a chunk at `body` inside `parent`.

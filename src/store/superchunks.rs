@@ -8,6 +8,7 @@ use super::{Container, SIZES, ShardStore, SourceArray, StoreError, io_error};
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::superchunks::{Extent, rows};
+use crate::memory::zeroed;
 
 impl ShardStore {
     /// `meta/sizes` of an array that may grow, and how long it is by that.
@@ -28,7 +29,7 @@ impl ShardStore {
         if size > MAX_METADATA_BYTES {
             return Err(std::io::Error::other("it is too long"));
         }
-        let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
+        let mut text = zeroed(size)?;
         let read = file.read_at(&mut text, 0)?;
         text.truncate(read);
         json::parse(&text).map_err(std::io::Error::other)

@@ -9,6 +9,7 @@ use super::error::{DecodeError, EncodeError, PipelineError};
 use super::{layout, stream};
 use crate::format::codec::Codec;
 use crate::format::limits::MAX_DECODED_BYTES;
+use crate::memory::zeroed;
 
 /// Length of a checksum.
 const CHECKSUM_BYTES: usize = 4;
@@ -252,7 +253,7 @@ impl BytesCodec {
     /// Decodes to at most `limit` bytes.
     fn decode_at_most(self, encoded: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecodeError> {
         let within = |found: usize| match found as u64 <= limit {
-            true => Ok(vec![0; found]),
+            true => Ok(zeroed(found as u64)?),
             false => Err(DecodeError::TooLong { limit }),
         };
         Ok(Cow::Owned(match self {

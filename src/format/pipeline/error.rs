@@ -4,6 +4,7 @@ use crate::format::data_type::DataTypeError;
 use crate::format::error::MetadataError;
 use crate::format::index::{EntryError, IndexError};
 use crate::format::limits::MAX_DECODED_BYTES;
+use crate::memory::NoMemory;
 
 /// Why no pipeline can be made of an array's metadata.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,9 @@ pub enum DecodeError {
         /// What its shape says, in bytes.
         expected: u64,
     },
+    /// There is no memory for it.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
     /// It decodes to more, how much more is not known: nothing is decoded beyond the limit.
     #[error("it decodes to more than {limit} bytes")]
     TooLong {

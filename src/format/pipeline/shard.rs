@@ -10,6 +10,7 @@ use crate::format::index::{
     ByteRange, ENTRY_BYTES, IndexCodecs, IndexError, IndexLocation, ShardIndex, product,
 };
 use crate::format::limits::MAX_INDEX_BYTES;
+use crate::memory::resize;
 
 /// How a chunk is a shard of smaller ones.
 #[derive(Debug)]
@@ -118,7 +119,7 @@ impl Shard {
             let decoded = if let Some(piece) = region.one_piece() {
                 self.inner.decode(encoded, &mut out[piece], item)
             } else {
-                scratch.resize(self.inner.nbytes, 0);
+                resize(&mut scratch, self.inner.nbytes as u64)?;
                 self.inner.decode(encoded, &mut scratch, item)
             };
             decoded.map_err(|error| DecodeError::Inner { slot, error: Box::new(error) })?;

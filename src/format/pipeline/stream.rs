@@ -7,6 +7,7 @@ use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use zstd::zstd_safe::{self, CCtx, CParameter, DCtx};
 
 use super::error::{DecodeError, EncodeError};
+use crate::memory::{NoMemory, zeroed};
 
 thread_local! {
     // Making a context costs more than decompressing a small chunk.
@@ -141,7 +142,7 @@ pub fn unlz4_at_most(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     if length as u64 > limit {
         return Err(DecodeError::TooLong { limit });
     }
-    let mut out = vec![0; length];
+    let mut out = zeroed(length as u64)?;
     unlz4(bytes, &mut out).map(|()| out)
 }
 
@@ -173,7 +174,10 @@ fn exactly<R: Read>(mut decoder: R, codec: &'static str, out: &mut [u8]) -> Resu
 fn at_most(decoder: impl Read, codec: &'static str, limit: u64) -> Result<Vec<u8>, DecodeError> {
     let mut decoded = Vec::new();
     let read = decoder.take(limit.saturating_add(1)).read_to_end(&mut decoded);
-    read.map_err(|error| DecodeError::stream(codec, error))?;
+    read.map_err(|error| match error.kind() {
+        std::io::ErrorKind::OutOfMemory => NoMemory.into(),
+        _ => DecodeError::stream(codec, error),
+    })?;
     if decoded.len() as u64 > limit {
         return Err(DecodeError::TooLong { limit });
     }

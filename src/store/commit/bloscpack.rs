@@ -10,6 +10,7 @@ use crate::format::index::ByteRange;
 use crate::format::plan::bloscpack::{NewChunk, OldFile, refused};
 use crate::format::plan::{Blob, Piece, Source};
 use crate::format::sharding::Location;
+use crate::memory::zeroed;
 use crate::store::blob::bytes_of;
 use crate::store::bloscpack::{Head, View, head};
 use crate::store::content::Content;
@@ -174,7 +175,7 @@ fn blosc_header(bytes: &[u8]) -> Option<BloscHeader> {
 
 fn bytes(content: &Content) -> std::io::Result<Vec<u8>> {
     // It is a Blosc buffer: below 2 GiB.
-    let mut bytes = vec![0; usize::try_from(content.nbytes()).unwrap_or(0)];
+    let mut bytes = zeroed(content.nbytes())?;
     let read = content.read_at(&mut bytes, 0)?;
     bytes.truncate(read);
     Ok(bytes)

@@ -10,6 +10,7 @@ use tempfile::SpooledTempFile;
 use super::nodes::{Urls, inside};
 use super::{Config, Problem, RefsError};
 use crate::format::chunk_key::KeyEncoding;
+use crate::memory::zeroed;
 use crate::store::entries::{Place, Span};
 use crate::store::storage::Stat;
 use crate::store::{Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray, StoreError};
@@ -238,7 +239,8 @@ fn read(
     let reader = store.reader(array, coords, chunk)?;
     let Some(reader) = reader else { return Err(StoreError::Changing { shard }) };
     // Inlined chunks are small, or in memory already.
-    let mut bytes = vec![0; usize::try_from(reader.nbytes()).unwrap_or(0)];
+    let bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from);
+    let mut bytes = bytes.map_err(|error| StoreError::Io { path: shard.clone(), error })?;
     reader.read(&mut bytes, 0).map_err(|error| StoreError::Io { path: shard, error })?;
     Ok(bytes)
 }

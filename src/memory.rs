@@ -1,0 +1,161 @@
+//! Memory whose amount comes from outside: lengths in metadata, in indexes and in compressed streams.
+//!
+//! All of them have limits, but many at once add up: whoever decodes or parses something takes
+//! room for it first ([`ROOM`]), in all threads and views of this process. What does not fit waits;
+//! what is larger than everything waits until it is alone.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Room for all that is being decoded or parsed at one time. What is kept afterwards has budgets of its
+/// own.
+pub static ROOM: Room = Room::new(1 << 30);
+
+/// There is no memory for something that is within its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there is no memory for it")]
+pub struct NoMemory;
+
+impl From<NoMemory> for io::Error {
+    fn from(_: NoMemory) -> Self {
+        Self::from_raw_os_error(libc::ENOMEM)
+    }
+}
+
+/// So many zeros; an error where there is no memory for them.
+pub fn zeroed(nbytes: u64) -> Result<Vec<u8>, NoMemory> {
+    let mut bytes = Vec::new();
+    resize(&mut bytes, nbytes)?;
+    Ok(bytes)
+}
+
+/// Makes a buffer as long as that, with anything in it.
+pub fn resize(bytes: &mut Vec<u8>, nbytes: u64) -> Result<(), NoMemory> {
+    let length = usize::try_from(nbytes).map_err(|_| NoMemory)?;
+    bytes.try_reserve_exact(length.saturating_sub(bytes.len())).map_err(|_| NoMemory)?;
+    bytes.resize(length, 0);
+    Ok(())
+}
+
+thread_local! {
+    /// How often this thread has taken room: the first time counts for all.
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A number of bytes that threads share.
+///
+/// **Whoever holds room waits for nothing but the source**: no lock, no other thread. Waiting for room
+/// with a lock held is allowed; the other way round would be a deadlock.
+#[derive(Debug)]
+pub struct Room {
+    total: u64,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Queue {
+    taken: u64,
+    /// Whose turn it is, and who comes next: nobody is overtaken, so the large ones come too.
+    turn: u64,
+    next: u64,
+}
+
+impl Room {
+    /// Room for `total` bytes.
+    pub const fn new(total: u64) -> Self {
+        let queue = Queue { taken: 0, turn: 0, next: 0 };
+        Self { total, queue: Mutex::new(queue), changed: Condvar::new() }
+    }
+
+    /// Waits until there is room for `nbytes`. A thread that holds room already holds enough.
+    pub fn take(&self, nbytes: u64) -> Taken<'_> {
+        let is_nested = HELD.replace(HELD.get() + 1) > 0;
+        if is_nested {
+            return Taken { room: self, nbytes: 0 };
+        }
+        let mut queue = self.lock();
+        let ticket = queue.next;
+        queue.next += 1;
+        let waits = |queue: &mut Queue| {
+            let fits = queue.taken == 0 || queue.taken.saturating_add(nbytes) <= self.total;
+            queue.turn != ticket || !fits
+        };
+        let queue = self.changed.wait_while(queue, waits);
+        let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
+        queue.turn += 1;
+        queue.taken = queue.taken.saturating_add(nbytes);
+        drop(queue);
+        self.changed.notify_all();
+        Taken { room: self, nbytes }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Room that was taken. It is given back when this goes, in the thread that took it.
+#[derive(Debug)]
+pub struct Taken<'a> {
+    room: &'a Room,
+    nbytes: u64,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        HELD.set(HELD.get().saturating_sub(1));
+        let mut queue = self.room.lock();
+        queue.taken = queue.taken.saturating_sub(self.nbytes);
+        drop(queue);
+        self.room.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn no_more_is_taken_at_once_than_there_is() {
+        static SMALL: Room = Room::new(100);
+        static NOW: AtomicU64 = AtomicU64::new(0);
+        let work = |nbytes: u64| {
+            for _ in 0..200 {
+                let _taken = SMALL.take(nbytes);
+                let now = NOW.fetch_add(nbytes, Ordering::SeqCst) + nbytes;
+                assert!(now <= 100 || now == nbytes, "{now}");
+                std::thread::yield_now();
+                NOW.fetch_sub(nbytes, Ordering::SeqCst);
+            }
+        };
+        // The last one is larger than everything: it must be alone, and must have its turn.
+        std::thread::scope(|scope| {
+            for nbytes in [30, 30, 40, 60, 100, 500] {
+                scope.spawn(move || work(nbytes));
+            }
+        });
+        assert_eq!(SMALL.lock().taken, 0);
+    }
+
+    #[test]
+    fn a_thread_that_holds_room_does_not_wait_for_itself() {
+        let room = Room::new(100);
+        let outer = room.take(100);
+        let inner = room.take(100);
+        drop(outer);
+        drop(inner);
+        assert_eq!((room.lock().taken, HELD.get()), (0, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        assert_eq!(zeroed(u64::MAX), Err(NoMemory));
+        assert_eq!(zeroed(1 << 62), Err(NoMemory));
+        assert_eq!(zeroed(3), Ok(vec![0; 3]));
+        assert_eq!(io::Error::from(NoMemory).raw_os_error(), Some(libc::ENOMEM));
+    }
+}

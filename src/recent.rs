@@ -1,0 +1,58 @@
+//! The last lines of the log of this process, for `.shardfs/log` in its mount.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Lines that are kept.
+const MAX_LINES: usize = 1000;
+/// A line is cut off behind so many bytes: 4 MB altogether.
+const MAX_LINE_BYTES: usize = 4096;
+
+/// The lines of this process's log.
+pub static LOG: Recent = Recent::new();
+
+/// Some lines, the last ones of many.
+#[derive(Debug)]
+pub struct Recent(Mutex<VecDeque<Box<str>>>);
+
+impl Recent {
+    const fn new() -> Self {
+        Self(Mutex::new(VecDeque::new()))
+    }
+
+    /// Adds a line, which must be one.
+    pub fn push(&self, line: &str) {
+        let is_end = |end: &usize| line.is_char_boundary(*end);
+        let end = (0..=line.len().min(MAX_LINE_BYTES)).rev().find(is_end).unwrap_or(0);
+        let mut lines = self.lock();
+        if lines.len() == MAX_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line[..end].into());
+    }
+
+    /// All of them, the oldest first.
+    pub fn text(&self) -> String {
+        self.lock().iter().flat_map(|line| [line, "\n"]).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Box<str>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_and_long_ones_cut_off() {
+        let recent = Recent::new();
+        (0..1500).for_each(|number| recent.push(&number.to_string()));
+        let text = recent.text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0], lines[999]), (1000, "500", "1499"));
+        recent.push(&"ä".repeat(5000));
+        assert_eq!(recent.text().lines().last().unwrap().len(), 4096);
+    }
+}
