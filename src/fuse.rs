@@ -109,9 +109,13 @@ impl Adapter {
     }
 
     fn errno(&self, error: &FsError) -> Errno {
-        if !matches!(error, FsError::NotFound | FsError::NoAttribute) {
-            self.views.stats().operations.errors.count();
-            log::debug!("{error}");
+        match error {
+            // Asked for all the time.
+            FsError::NotFound | FsError::NoAttribute => log::trace!("{error}"),
+            error => {
+                self.views.stats().operations.errors.count();
+                log::debug!("{error}");
+            }
         }
         Errno::from_i32(error.errno())
     }

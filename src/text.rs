@@ -4,9 +4,21 @@
 use std::fmt::{self, Display, Formatter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
+
+/// The name of the source that this process serves.
+static ROOT_NAME: OnceLock<String> = OnceLock::new();
+
+/// From now on messages call the source's root by the last name of its path.
+pub fn name_root(source: &Path) {
+    let name = source.file_name().map(|name| shown(Path::new(name)).to_string());
+    // The second source of a process would be a bug of the caller.
+    let _ = ROOT_NAME.set(name.unwrap_or_else(|| "/".to_owned()));
+}
 
 /// A path as messages have it: control characters, backslashes and bytes that are no UTF-8 are escaped
-/// (`\n`, `\\`, `\xff`), so that different names stay different. The source's root is a dot.
+/// (`\n`, `\\`, `\xff`), so that different names stay different. The source's root is a dot, or has
+/// its name where this process serves it.
 pub fn shown<P: AsRef<Path> + ?Sized>(path: &P) -> Shown<'_> {
     Shown(path.as_ref())
 }
@@ -19,7 +31,7 @@ impl Display for Shown<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let bytes = self.0.as_os_str().as_bytes();
         if bytes.is_empty() {
-            return f.pad(".");
+            return f.write_str(ROOT_NAME.get().map_or(".", String::as_str));
         }
         write_name(f, bytes)
     }

@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use env_logger::{Builder, Env, Target};
-use log::{Level, LevelFilter};
+use log::{Level, LevelFilter, Record};
 
+use crate::recent::LOG;
 use crate::text::Line;
 
 /// Where the log goes.
@@ -30,14 +31,13 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     match destination {
         Destination::Stderr => {
             builder.format(|out, record| {
-                writeln!(out, "shardfs: {}: {}", word(record.level()), Line(record.args()))
+                let message = message(record);
+                writeln!(out, "shardfs: {message}")
             });
         }
         Destination::Syslog => {
-            builder.format(|out, record| {
-                let message = format!("{}: {}", word(record.level()), Line(record.args()));
-                syslog(record.level(), &message);
-                let _ = out;
+            builder.format(|_, record| {
+                syslog(record.level(), &message(record));
                 Ok(())
             });
             builder.target(Target::Pipe(Box::new(io::sink())));
@@ -46,13 +46,8 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
             let file = OpenOptions::new().create(true).append(true).open(path)?;
             let pid = std::process::id();
             builder.format(move |out, record| {
-                let time = seconds_since_1970();
-                writeln!(
-                    out,
-                    "{time} shardfs[{pid}]: {}: {}",
-                    word(record.level()),
-                    Line(record.args())
-                )
+                let message = message(record);
+                writeln!(out, "{} shardfs[{pid}]: {message}", now())
             });
             builder.target(Target::Pipe(Box::new(file)));
         }
@@ -72,9 +67,16 @@ fn word(level: Level) -> &'static str {
     }
 }
 
-fn seconds_since_1970() -> String {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    format!("{:.3}", since.unwrap_or_default().as_secs_f64())
+/// A record as one line, which the mount shows as well.
+fn message(record: &Record<'_>) -> String {
+    let message = format!("{}: {}", word(record.level()), Line(record.args()));
+    LOG.push(&format!("{} {message}", now()));
+    message
+}
+
+/// The time as RFC 3339 writes it, in UTC.
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
 #[allow(unsafe_code, reason = "syslog(3) of the C library knows where the system's log is")]

@@ -228,6 +228,7 @@ impl Job {
         let (root, file) = root_of(&source).map_err(|error| failed(error.into()))?;
         let storage = LocalStorage::open_root(&root, Arc::clone(&stats));
         let storage = Arc::new(storage.map_err(|error| failed(error.into()))?);
+        crate::text::name_root(&source);
         self.start_logging()?;
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;

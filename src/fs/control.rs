@@ -11,16 +11,56 @@ use crate::view::inode;
 
 /// Its name.
 pub(super) const DIRECTORY_NAME: &str = ".shardfs";
-/// The counters.
-pub(super) const STATS_NAME: &str = "stats.json";
-/// What waits to be committed.
-pub(super) const WAITING_NAME: &str = "waiting.txt";
-/// The same, from the mount's root.
+/// What waits to be committed, from the mount's root.
 pub const WAITING_PATH: &str = ".shardfs/waiting.txt";
 
 /// The counters' file always has this length, filled with spaces: its size must be known before
 /// it is read.
 const STATS_BYTES: usize = 4096;
+
+/// A file in `.shardfs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ControlFile {
+    /// The counters.
+    Stats,
+    /// What waits to be committed.
+    Waiting,
+    /// The last lines of the log.
+    Log,
+    /// What the view cannot show, and why.
+    NotShown,
+}
+
+impl ControlFile {
+    /// All of them, in the order of a listing.
+    pub(super) const ALL: [Self; 4] = [Self::Stats, Self::Waiting, Self::Log, Self::NotShown];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stats => "stats.json",
+            Self::Waiting => "waiting.txt",
+            Self::Log => "log",
+            Self::NotShown => "not-shown.txt",
+        }
+    }
+
+    pub(super) fn ino(self) -> u64 {
+        match self {
+            Self::Stats => inode::STATS_FILE,
+            Self::Waiting => inode::WAITING_FILE,
+            Self::Log => inode::LOG_FILE,
+            Self::NotShown => inode::NOT_SHOWN_FILE,
+        }
+    }
+
+    pub(super) fn by_name(name: &OsStr) -> Option<Self> {
+        Self::ALL.into_iter().find(|file| name == file.name())
+    }
+
+    pub(super) fn by_ino(ino: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|file| file.ino() == ino)
+    }
+}
 
 /// What `.shardfs` shows.
 pub(super) struct Control {
@@ -33,30 +73,22 @@ impl Control {
         Self { stats, started: SystemTime::now() }
     }
 
-    pub(super) fn lookup(&self, name: &OsStr) -> Option<Entry> {
-        match name.to_str() {
-            Some(STATS_NAME) => Some(self.stats_file()),
-            Some(WAITING_NAME) => Some(self.waiting_file()),
-            _ => None,
-        }
-    }
-
-    /// Its length is known once it is opened; it is read around the kernel's cache.
-    pub(super) fn waiting_file(&self) -> Entry {
-        let mut attr = self.attr(inode::WAITING_FILE, FileKind::File, 0o444, SystemTime::now());
-        attr.size = 0;
+    /// Always new, so that what is read is what holds now. All but the counters name paths that not
+    /// everybody may know; their length is known once they are opened, they are read around the
+    /// kernel's cache.
+    pub(super) fn file(&self, file: ControlFile) -> Entry {
+        let (mode, size) = match file {
+            ControlFile::Stats => (0o444, STATS_BYTES as u64),
+            ControlFile::Waiting | ControlFile::Log | ControlFile::NotShown => (0o400, 0),
+        };
+        let mut attr = self.attr(file.ino(), FileKind::File, mode, SystemTime::now());
+        attr.size = size;
         Entry { attr, generation: 0, lasting: false }
     }
 
     pub(super) fn directory(&self) -> Entry {
         let attr = self.attr(inode::CONTROL_DIRECTORY, FileKind::Directory, 0o555, self.started);
         Entry { attr, generation: 0, lasting: true }
-    }
-
-    /// Always new, so that what is read is what holds now.
-    pub(super) fn stats_file(&self) -> Entry {
-        let attr = self.attr(inode::STATS_FILE, FileKind::File, 0o444, SystemTime::now());
-        Entry { attr, generation: 0, lasting: false }
     }
 
     /// The counters as JSON, filled up to the file's length.

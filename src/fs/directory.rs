@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::attr::{Attr, Entry};
-use super::control::{DIRECTORY_NAME, STATS_NAME, WAITING_NAME};
+use super::control::{ControlFile, DIRECTORY_NAME};
 use super::form::Form;
 use super::live::{LiveFile, Name, Place, Shown, What};
 use super::nodes::ArrayView;
@@ -26,7 +26,6 @@ use crate::format::flat::{FlatFile, FlatForm};
 use crate::format::grid::{ShardAxis, unravel};
 use crate::store::storage::{DirItem, FileKind};
 use crate::store::{Container, LoadedShard};
-use crate::view::inode;
 
 /// Positions after `.` and `..`. No filesystem uses the last ones.
 const DOT: u64 = i64::MAX as u64 - 9;
@@ -111,11 +110,9 @@ impl Lister<'_> {
             return Ok(ControlFlow::Break(()));
         };
         match target {
-            Target::StatsFile
-            | Target::WaitingFile
-            | Target::Flat(..)
-            | Target::Live(_)
-            | Target::Nameless(_) => Err(FsError::NotDirectory),
+            Target::Control(_) | Target::Flat(..) | Target::Live(_) | Target::Nameless(_) => {
+                Err(FsError::NotDirectory)
+            }
             Target::ControlDirectory => Ok(self.control(position)),
             Target::Tree(array, coords) => self.children(array, coords, position),
             Target::Path(path) => match &self.fs.nodes.node(path)?.kind {
@@ -147,9 +144,9 @@ impl Lister<'_> {
     }
 
     fn control(&mut self, position: u64) -> ControlFlow<()> {
-        let files = [(STATS_NAME, inode::STATS_FILE, 1), (WAITING_NAME, inode::WAITING_FILE, 2)];
-        for (name, ino, next) in files.into_iter().filter(|(_, _, next)| *next > position) {
-            let name = OsStr::new(name);
+        let files = (1..).zip(ControlFile::ALL);
+        for (next, file) in files.filter(|(next, _)| *next > position) {
+            let (name, ino) = (OsStr::new(file.name()), file.ino());
             self.add(&DirEntry { name, ino, kind: FileKind::File, next, entry: None })?;
         }
         ControlFlow::Continue(())

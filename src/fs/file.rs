@@ -65,9 +65,8 @@ impl Fs {
     pub(super) fn open_as(&self, ino: u64, caller: &Caller) -> Result<Opened> {
         let (handle, pages) = match self.target(ino)? {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
-            Target::StatsFile => (Handle::Text(self.control.stats_text().into()), Pages::Bypassed),
-            Target::WaitingFile => {
-                (Handle::Text(self.waiting_text().into_bytes().into()), Pages::Bypassed)
+            Target::Control(file) => {
+                (Handle::Text(self.control_text(file).into()), Pages::Bypassed)
             }
             Target::Live(file) => {
                 self.opened(&file);
@@ -174,12 +173,11 @@ impl Fs {
     fn read_inode(&self, ino: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match self.target(ino)? {
             Target::ControlDirectory => Err(FsError::IsDirectory),
-            Target::StatsFile => Ok(read_text(&self.control.stats_text(), offset, buffer)),
+            Target::Control(file) => Ok(read_text(&self.control_text(file), offset, buffer)),
             Target::Path(path) => {
                 self.read_handle(&self.open_path(&path, &Caller::own())?, offset, buffer)
             }
             Target::Nameless(file) => Ok(file.read_at(buffer, offset)?),
-            Target::WaitingFile => Ok(read_text(self.waiting_text().as_bytes(), offset, buffer)),
             Target::Live(file) => self.read_live(&file, offset, buffer),
             Target::Flat(array, file) => self.read_whole(&array, file, offset, buffer),
             Target::Tree(array, coords)

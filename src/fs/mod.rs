@@ -115,10 +115,8 @@ pub struct Fs {
 enum Target {
     /// `.shardfs`.
     ControlDirectory,
-    /// `.shardfs/stats.json`.
-    StatsFile,
-    /// `.shardfs/waiting.txt`.
-    WaitingFile,
+    /// A file in `.shardfs`.
+    Control(control::ControlFile),
     /// Something that has a path in the source.
     Path(Arc<Path>),
     /// An open file of the source that has no name any more.
@@ -197,18 +195,40 @@ impl Fs {
             return Ok(known);
         }
         match self.target(parent)? {
-            Target::ControlDirectory => Ok(self.control.lookup(name)),
-            Target::StatsFile
-            | Target::WaitingFile
-            | Target::Flat(..)
-            | Target::Live(_)
-            | Target::Nameless(_) => Err(FsError::NotDirectory),
+            Target::ControlDirectory => {
+                Ok(control::ControlFile::by_name(name).map(|file| self.control_entry(file)))
+            }
+            Target::Control(_) | Target::Flat(..) | Target::Live(_) | Target::Nameless(_) => {
+                Err(FsError::NotDirectory)
+            }
             Target::Path(directory) => self.lookup_path(&directory, name),
             Target::Tree(array, coords) => {
                 match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
                     None => Ok(None),
                     Some(child) => self.lookup_tree(&array, child),
                 }
+            }
+        }
+    }
+
+    fn control_entry(&self, file: control::ControlFile) -> Entry {
+        let mut entry = self.control.file(file);
+        // Without an open the kernel reads as far as it believes that the file goes.
+        if self.config.store.immutable {
+            entry.attr.size = self.control_text(file).len() as u64;
+        }
+        entry
+    }
+
+    /// The text of a file in `.shardfs`.
+    fn control_text(&self, file: control::ControlFile) -> Vec<u8> {
+        match file {
+            control::ControlFile::Stats => self.control.stats_text(),
+            control::ControlFile::Waiting => self.waiting_text().into_bytes(),
+            control::ControlFile::Log => crate::recent::LOG.text().into_bytes(),
+            control::ControlFile::NotShown => {
+                let own = self.nodes.not_shown();
+                self.others().fold(own, |text, other| text + &other.nodes.not_shown()).into_bytes()
             }
         }
     }
@@ -414,8 +434,7 @@ impl Fs {
         }
         match self.target(ino)? {
             Target::ControlDirectory => Ok((self.control.directory().attr, true)),
-            Target::StatsFile => Ok((self.control.stats_file().attr, false)),
-            Target::WaitingFile => Ok((self.control.waiting_file().attr, false)),
+            Target::Control(file) => Ok((self.control_entry(file).attr, false)),
             Target::Path(path) => match self.paths.open_file(ino, false) {
                 Some(file) => Ok((self.open_attr(ino, &*file)?, true)),
                 None => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
@@ -485,14 +504,15 @@ impl Fs {
             let coords = array.tree.coords(number).ok_or(FsError::Stale)?;
             return Ok(Target::Tree(array, coords));
         }
-        match ino {
-            inode::CONTROL_DIRECTORY => Ok(Target::ControlDirectory),
-            inode::STATS_FILE => Ok(Target::StatsFile),
-            inode::WAITING_FILE => Ok(Target::WaitingFile),
-            _ => match self.paths.find(ino).ok_or(FsError::Stale)? {
-                Found::Open(file) => Ok(Target::Nameless(file)),
-                Found::Paths(names) => self.one_of(&names).map(Target::Path),
-            },
+        if ino == inode::CONTROL_DIRECTORY {
+            return Ok(Target::ControlDirectory);
+        }
+        if let Some(file) = control::ControlFile::by_ino(ino) {
+            return Ok(Target::Control(file));
+        }
+        match self.paths.find(ino).ok_or(FsError::Stale)? {
+            Found::Open(file) => Ok(Target::Nameless(file)),
+            Found::Paths(names) => self.one_of(&names).map(Target::Path),
         }
     }
 

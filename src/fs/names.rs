@@ -130,7 +130,7 @@ impl Fs {
                 }
                 return self.insert_handle(Handle::File(file), Pages::Kept);
             }
-            Target::StatsFile | Target::WaitingFile | Target::ControlDirectory if how.write => {
+            Target::Control(_) | Target::ControlDirectory if how.write => {
                 return Err(FsError::NotPermitted);
             }
             _ => return self.open_as(ino, caller),

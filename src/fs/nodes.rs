@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
@@ -16,19 +16,23 @@ use super::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
+use crate::format::grid::ShardAxis;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::metadata::NodeMetadata;
 use crate::format::sharding::ShardedArray;
+use crate::memory::{ROOM, Taken, zeroed};
 use crate::store::recover::recover;
 use crate::store::storage::{FileKind, Stat, Storage};
 use crate::store::{ByteCache, Container, SIZES, SourceArray, StoreConfig};
-use crate::text::shown;
+use crate::text::{Line, shown};
 use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW, stable_hash};
 use crate::view::tree::ChunkTree;
 
 /// Bytes of nodes to keep.
 const NODE_CACHE_BYTES: usize = 16 << 20;
+/// Directories that are remembered because the view cannot show what is in them.
+const MAX_NOT_SHOWN: usize = 10_000;
 /// Inode ranges to try for an array before it is given up.
 const RANGE_ATTEMPTS: u64 = 1 << 10;
 
@@ -48,6 +52,12 @@ pub struct ArrayView {
 }
 
 impl ArrayView {
+    /// About how much memory it takes.
+    fn memory(&self) -> usize {
+        let runs = self.source.layout.shard_grid.iter().map(ShardAxis::memory);
+        size_of::<Self>() + runs.sum::<usize>()
+    }
+
     /// The path of a chunk, or of a directory above chunks, in the view.
     pub fn path(&self, coords: &[u64]) -> PathBuf {
         self.source.path.join(self.tree.path(coords))
@@ -142,6 +152,8 @@ pub struct Nodes {
     trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
     arrays: RwLock<HashMap<InodeRange, Arc<ArrayView>>>,
+    /// Directories of what the view cannot show, and why.
+    not_shown: Mutex<BTreeMap<PathBuf, String>>,
 }
 
 impl Nodes {
@@ -159,6 +171,7 @@ impl Nodes {
             trusted,
             cache: Mutex::new(ByteCache::new(NODE_CACHE_BYTES)),
             arrays: RwLock::default(),
+            not_shown: Mutex::default(),
         }
     }
 
@@ -194,7 +207,10 @@ impl Nodes {
             return Ok(self.keep(directory, same));
         }
         match self.load(directory, stat, checked) {
-            Ok(node) => Ok(self.keep(directory, node)),
+            Ok(node) => {
+                self.lock_not_shown().remove(directory);
+                Ok(self.keep(directory, node))
+            }
             Err((_, NodeError::Io(error))) if !is_lasting(&error) => Err(error),
             Err((stat, NodeError::Unshown(error))) => {
                 let (kind, what) = match self.hides_unshown() {
@@ -202,7 +218,8 @@ impl Nodes {
                     false => (NodeKind::AsStored, "shown as it is stored"),
                 };
                 let view = self.view.view.name();
-                log::warn!("{}: {error}; the array is {what} in the view {view}", shown(directory));
+                let why = format!("{error}; the array is {what} in the view {view}");
+                self.note_not_shown(directory, directory, why);
                 Ok(self.keep(directory, Node::plain(kind, stat, checked)))
             }
             Err((stat, error)) => {
@@ -210,15 +227,40 @@ impl Nodes {
                     NodeError::Superchunks(..) => directory.to_owned(),
                     _ => self.document_path(directory)?,
                 };
-                let document = shown(&document);
-                log::warn!("{document}: {error}; the node is shown as stored, without its data");
+                let why = format!("{error}; the node is shown as stored, without its data");
+                self.note_not_shown(directory, &document, why);
                 Ok(self.keep(directory, Node::plain(NodeKind::Bad, stat, checked)))
             }
         }
     }
 
+    /// Remembers why the view cannot show a directory, and logs it unless it was so before.
+    fn note_not_shown(&self, directory: &Path, document: &Path, why: String) {
+        let mut not_shown = self.lock_not_shown();
+        if not_shown.get(directory).is_some_and(|known| *known == why) {
+            return;
+        }
+        log::warn!("{}: {why}", shown(document));
+        if not_shown.len() < MAX_NOT_SHOWN || not_shown.contains_key(directory) {
+            not_shown.insert(directory.to_owned(), why);
+        }
+    }
+
+    /// What of all that was looked at so far the view cannot show, and why: a line each.
+    pub fn not_shown(&self) -> String {
+        let not_shown = self.lock_not_shown();
+        let line = |(path, why): (&PathBuf, &String)| format!("{}: {}\n", shown(path), Line(why));
+        let all: String = not_shown.iter().map(line).collect();
+        if not_shown.len() < MAX_NOT_SHOWN { all } else { all + "...\n" }
+    }
+
+    fn lock_not_shown(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, String>> {
+        self.not_shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The node at `directory` was changed, or those below it.
     pub fn forget(&self, directory: &Path) {
+        self.lock_not_shown().retain(|path, _| !path.starts_with(directory));
         self.lock_cache().remove_if(|path| path.starts_with(directory));
     }
 
@@ -333,8 +375,16 @@ impl Nodes {
 
     fn keep(&self, directory: &Path, node: Node) -> Arc<Node> {
         let node = Arc::new(node);
+        // Twice: the cache has the path as well as the array.
+        let path = 2 * directory.as_os_str().len();
         let document = node.document.as_ref().map_or(0, |document| document.len());
-        let bytes = size_of::<Node>() + document + directory.as_os_str().len();
+        let extra =
+            node.extra.iter().map(|(name, text)| size_of_val(name) + name.len() + text.len());
+        let array = match &node.kind {
+            NodeKind::Sharded(array) => array.memory(),
+            _ => 0,
+        };
+        let bytes = size_of::<Node>() + path + document + extra.sum::<usize>() + array;
         self.lock_cache().put(directory.to_owned(), Arc::clone(&node), bytes);
         node
     }
@@ -358,6 +408,7 @@ impl Nodes {
         };
         let fail = |error: NodeError| (Some(stat), error);
         let text = self.read(&path, &stat).map_err(fail)?;
+        let room = ROOM.take(json::memory(&text));
         let document =
             json::parse(&text).map_err(|error| fail(NodeError::Metadata(error.into())))?;
         let dialect = Dialect::of(&path);
@@ -366,7 +417,7 @@ impl Nodes {
             return Ok(Node::plain(NodeKind::Draft2022, Some(stat), checked));
         }
         if self.view.view != View::Zarr3 {
-            let node = self.load_translated(directory, document, dialect, stat, checked);
+            let node = self.load_translated(directory, document, dialect, stat, checked, room);
             return node.map_err(fail);
         }
         let shown = show(document, self.level, dialect).map_err(|e| fail(e.into()))?;
@@ -376,6 +427,8 @@ impl Nodes {
             Shown::Array(layout, twin) => {
                 let hash = layout_hash(directory, &twin, &layout);
                 let as_is = ShownArray::as_stored(layout.keys);
+                // It may wait for locks.
+                drop(room);
                 let view = self.register(directory, *layout, Container::Shards, as_is, hash);
                 let view = view.map_err(|e| fail(e.into()))?;
                 (NodeKind::Sharded(view), Some(twin))
@@ -394,6 +447,7 @@ impl Nodes {
         dialect: Dialect,
         stat: Stat,
         checked: Instant,
+        room: Taken<'_>,
     ) -> Result<Node, NodeError> {
         let (document, keys) = match dialect {
             Dialect::V3 => (document, None),
@@ -418,6 +472,8 @@ impl Nodes {
             },
         };
         layout.keys = keys.unwrap_or(layout.keys);
+        // What follows may wait for locks.
+        drop(room);
         self.translated(directory, &twin, layout, container, stat, checked)
     }
 
@@ -528,11 +584,10 @@ impl Nodes {
         if stat.kind != FileKind::File {
             return Err(NodeError::NotAFile(stat.kind));
         }
-        let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
         if stat.size > MAX_METADATA_BYTES {
             return Err(NodeError::TooLong(stat.size));
         }
-        let mut text = vec![0; size];
+        let mut text = zeroed(stat.size).map_err(std::io::Error::from)?;
         let read = self.storage.open(path)?.read_at(&mut text, 0)?;
         text.truncate(read);
         Ok(text)

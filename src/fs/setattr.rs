@@ -55,10 +55,9 @@ impl Fs {
                 self.set_source_attr(&path, set, caller)?;
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }
-            Target::ControlDirectory
-            | Target::StatsFile
-            | Target::WaitingFile
-            | Target::Flat(..) => Err(FsError::NotPermitted),
+            Target::ControlDirectory | Target::Control(_) | Target::Flat(..) => {
+                Err(FsError::NotPermitted)
+            }
         }
     }
 

@@ -24,6 +24,10 @@ pub const CONTROL_DIRECTORY: u64 = 2;
 pub const STATS_FILE: u64 = 3;
 /// Inode number of `.shardfs/waiting.txt`.
 pub const WAITING_FILE: u64 = 4;
+/// Inode number of `.shardfs/log`.
+pub const LOG_FILE: u64 = 5;
+/// Inode number of `.shardfs/not-shown.txt`.
+pub const NOT_SHOWN_FILE: u64 = 6;
 /// Inode numbers of files that live in the mount alone begin here.
 const FIRST_LIVE: u64 = 16;
 /// Inode numbers of paths begin here.

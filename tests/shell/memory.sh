@@ -99,10 +99,10 @@ check "documents that take a hundred times their length, all at once" documents
 no_memory() {
     new_mount_point
     # The shell's limit holds for the daemon: it cannot decode any of these shards.
-    (ulimit -v 700000 && exec timeout 30 "$SHARDFS" mount "$SRC" "$MP") </dev/null
+    (ulimit -v 350000 && exec timeout 30 "$SHARDFS" mount -o threads=2 "$SRC" "$MP") </dev/null
     local pid
     pid=$(daemon_of "$MP")
-    fails_with "Cannot allocate memory" timeout 60 cat "$MP/bomb/c/0"
+    fails_with "Cannot allocate memory" timeout 60 sha256sum "$MP/bomb/c/0"
     # It is as alive as before.
     [[ $(daemon_of "$MP") == "$pid" ]]
     ls "$MP/bomb" >/dev/null

@@ -16,7 +16,7 @@ use crate::cli::mount::root_of;
 use crate::fs::{Fs, FsConfig};
 use crate::store::local::LocalStorage;
 use crate::store::spool::{OPEN_NAME, SPOOL_DIRECTORY};
-use crate::text::shown;
+use crate::text::{Line, shown};
 
 /// Chunks that are committed together.
 const TOGETHER: usize = 4096;
@@ -46,7 +46,7 @@ pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
                 }
                 Err(error) => {
                     left += 1;
-                    println!("{}: {error}", shown(&saved.file));
+                    println!("{}: {}", shown(&saved.file), Line(error));
                 }
             }
         }
