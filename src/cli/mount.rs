@@ -333,8 +333,8 @@ fn asks_for_writing(lists: &[String]) -> bool {
 
 /// Whether `rw` is the last word of the options on writing.
 fn says_rw(lists: &[String]) -> bool {
-    let options = lists.iter().flat_map(|list| list.split(','));
-    options.filter(|option| ["ro", "rw"].contains(option)).next_back() == Some("rw")
+    let mut options = lists.iter().flat_map(|list| list.split(','));
+    options.rfind(|option| ["ro", "rw"].contains(option)) == Some("rw")
 }
 
 /// A thread for each processor, but at least two: one of them may wait for the disk.
