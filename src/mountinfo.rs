@@ -12,7 +12,7 @@ pub const FILESYSTEM_TYPE: &str = "fuse.shardfs";
 ///
 /// ```text
 /// 36 35 98:0 /root /mount/point rw,noatime shared:1 - fuse.shardfs source rw,user_id=0
-/// id               5th field               optional   type         source
+/// id    device root  5th field             optional   type         source
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
@@ -20,6 +20,10 @@ pub struct Mount {
     pub id: u64,
     /// Number of the FUSE connection, where it is one: the device's minor number.
     pub connection: u32,
+    /// The device that its filesystem is on.
+    pub device: Vec<u8>,
+    /// The directory of that filesystem which it shows.
+    pub root: PathBuf,
     /// The mount point.
     pub place: PathBuf,
     /// Type of the filesystem.
@@ -42,12 +46,13 @@ impl Mount {
     fn parse(line: &[u8]) -> Option<Self> {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let id = std::str::from_utf8(fields.first()?).ok()?.parse().ok()?;
-        let device = std::str::from_utf8(fields.get(2)?).ok()?;
-        let connection = device.split_once(':')?.1.parse().ok()?;
-        let place = unescape(fields.get(4)?).into();
+        let device = *fields.get(2)?;
+        let connection = std::str::from_utf8(device).ok()?.split_once(':')?.1.parse().ok()?;
+        let (root, place) = (unescape(fields.get(3)?).into(), unescape(fields.get(4)?).into());
         let dash = fields.iter().position(|field| *field == b"-")?;
-        let kind = fields.get(dash + 1)?.to_vec();
-        Some(Self { id, connection, place, kind, source: unescape(fields.get(dash + 2)?) })
+        let (device, kind) = (device.to_vec(), fields.get(dash + 1)?.to_vec());
+        let source = unescape(fields.get(dash + 2)?);
+        Some(Self { id, connection, device, root, place, kind, source })
     }
 
     /// Whether this program serves it.
@@ -92,9 +97,9 @@ mod tests {
     fn a_mount_within_what_it_shows_is_told_by_its_names() {
         let shows_itself = |place: &str, source: &str| {
             let kind = FILESYSTEM_TYPE.as_bytes().to_vec();
-            let mount =
-                Mount { id: 1, connection: 1, place: place.into(), kind, source: source.into() };
-            mount.shows_itself()
+            let (device, root) = (b"0:1".to_vec(), "/".into());
+            let (place, source) = (place.into(), source.into());
+            Mount { id: 1, connection: 1, device, root, place, kind, source }.shows_itself()
         };
         assert!(shows_itself("/d/mp", "/d"));
         assert!(shows_itself("/d/a/mp", "/d"));

@@ -1,17 +1,16 @@
 //! What `shardfs unpack`, `pack` and `repack` to another place have in common.
 
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
+use super::mounts::{check_apart, check_unused, commit_mounts};
 use super::progress::{Progress, Unit};
-use super::sync::{not_written, sync};
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
-use crate::mount::{Use, uses_of};
 use crate::text::{json_path, shown};
 use crate::tools::copy::{Copied, Plan, Shape};
 use crate::tools::destination::Destination;
@@ -89,6 +88,10 @@ pub(super) struct Job<'a> {
 
 /// Makes a copy, or goes on with one.
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
+    check_apart(job.source, job.dest)?;
+    if args.force {
+        check_unused(job.dest)?;
+    }
     commit_mounts(job.source)?;
     let config = OpenConfig { level: job.level, pad_edge: true, ..OpenConfig::default() };
     let source = Source::open(job.source, config)?;
@@ -99,8 +102,9 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
         "command": job.command,
         "source": whole.to_string_lossy(),
         "options": job.options,
+        "plan": plan.identity(),
     });
-    let destination = Destination::open(job.dest, job.source, &note, args.force)?;
+    let destination = Destination::open(job.dest, &note, args.force)?;
     let is_resumed = destination.is_resumed;
     let copied = copy_all(&plan, &source, &destination, args).map_err(named)?;
     let others = plan.copy_others(&destination).map_err(named)?;
@@ -128,21 +132,6 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
             shown(&job.dest)
         ))),
     }
-}
-
-/// What waits in mounts of a source is committed first. One whose process is dead has nothing.
-fn commit_mounts(source: &Path) -> Result<(), Failure> {
-    // One that is not there is told of when it is opened.
-    let Ok(whole) = source.canonicalize() else { return Ok(()) };
-    for used in uses_of(&whole) {
-        if let Use::Shown(mountpoint) = used
-            && let Err(error) = sync(&mountpoint)
-            && error.raw_os_error() != Some(libc::ENOTCONN)
-        {
-            return Err(not_written(&mountpoint, &error));
-        }
-    }
-    Ok(())
 }
 
 fn copy_all(

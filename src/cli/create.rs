@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use self::report::Report;
-use super::delete::check_unused;
 use super::exit::Failure;
 use super::list::List;
+use super::mounts::check_unused;
 use super::resize::log_stale;
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::chunk_layout::{ChunkShapes, Firmness, LayoutError, Of, Wanted, choose};

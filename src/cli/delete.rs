@@ -1,16 +1,16 @@
 //! `shardfs delete`.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::json;
 
 use super::create::system;
 use super::exit::Failure;
 use super::list::bytes;
+use super::mounts::check_unused;
 use super::resize::log_stale;
 use crate::format::json::to_text;
-use crate::mount::{Use, uses_of};
 use crate::text::shown;
 use crate::tools::array::{Deletion, Kind, consolidated_above};
 
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let deletion = Deletion::find(source, *recursive).map_err(system)?;
     check_unused(&deletion.path())?;
     let (kind, files, nbytes) = (deletion.kind, deletion.files, deletion.nbytes);
-    let leftovers = deletion.leftovers.len();
+    let leftovers = deletion.leftovers();
     let stale = consolidated_above(&deletion.path());
     if !dry_run {
         deletion.run().map_err(system)?;
@@ -77,22 +77,4 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let failed = |error: io::Error| system(format!("{shown}: {error}"));
     io::stdout().write_all(&text).map_err(failed)
-}
-
-/// Fails if a directory is mounted by this program, or something is mounted in it.
-pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
-    match uses_of(directory).first() {
-        None => Ok(()),
-        Some(Use::Shown(place)) => Err(system(format!(
-            "{} is mounted on {}; unmount it first: shardfs umount {}",
-            shown(&directory),
-            shown(&place),
-            shown(&place)
-        ))),
-        Some(Use::Holds(place)) => Err(system(format!(
-            "{}: something is mounted on {}; unmount it first",
-            shown(&directory),
-            shown(&place)
-        ))),
-    }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
+use super::mounts::check_apart;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::text::{Line, shown};
@@ -172,6 +173,9 @@ fn picture(args: &Args, source: &Source) -> Result<Option<(String, PathBuf)>, Fa
             source.arrays().count()
         );
         return Err(Failure::System(text));
+    }
+    if args.force && path.symlink_metadata().is_ok() {
+        check_apart(&args.source, path)?;
     }
     if !args.force && path.symlink_metadata().is_ok() {
         return Err(Failure::System(format!("{}: it exists; --force replaces it", shown(&path))));

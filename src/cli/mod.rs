@@ -11,6 +11,7 @@ mod logging;
 mod ls;
 mod man;
 mod mount;
+mod mounts;
 mod options;
 mod output;
 mod pack;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use super::exit::Failure;
+use super::mounts::check_apart;
 use super::progress::{Progress, Unit};
 use super::size;
 use crate::text::shown;
@@ -70,6 +71,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let to_stdout = args.output == Path::new(STDOUT);
     if !to_stdout && !args.force && args.output.symlink_metadata().is_ok() {
         return Err(exists(&args.output));
+    }
+    if !to_stdout && args.output.symlink_metadata().is_ok() {
+        check_apart(&args.source, &args.output)?;
     }
     let source =
         Source::open(&args.source, OpenConfig { pad_edge: true, ..OpenConfig::default() })?;

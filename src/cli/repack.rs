@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shape};
 use super::exit::Failure;
+use super::mounts::commit_mounts;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::store::Container;
@@ -69,6 +70,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
+    commit_mounts(&args.source)?;
     let source = Source::open(&args.source, OpenConfig::default())?;
     let has_shards = |array: &&Array| array.source.container == Container::Shards;
     let arrays: Vec<&Array> = source.arrays().filter(has_shards).collect();

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::create::system;
 use super::exit::Failure;
 use super::list::{List, bytes, shape};
+use super::mounts::commit_mounts;
 use crate::format::json::to_text;
 use crate::text::shown;
 use crate::tools::array::{Resize, Resized, consolidated_above};
@@ -48,6 +49,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let Args { source, shape: List(extents), keep_outside, dry_run, json } = args;
+    if !dry_run {
+        commit_mounts(source)?;
+    }
     let resize = Resize::find(source, extents, *keep_outside).map_err(system)?;
     let done = if *dry_run { resize.look() } else { resize.run() }.map_err(system)?;
     if done.before != done.after

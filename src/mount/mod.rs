@@ -3,6 +3,7 @@
 //! fuser's own mounting is not used: it drops the subtype, does not escape the source's name and
 //! gives up on a busy mount. As root mount(2) is called, otherwise fusermount3.
 
+mod apart;
 pub mod background;
 mod fusermount;
 mod table;
@@ -19,6 +20,7 @@ use fuser::{Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
+pub use self::apart::{lie_apart, will_be};
 pub use self::table::{Use, uses_of};
 pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +39,13 @@ impl LocalStorage {
     /// From now on this process serves `mountpoint`: what depends on that is not entered.
     pub fn serves(&self, mountpoint: &Path) {
         self.beneath.serves(mountpoint);
+    }
+
+    /// The directory that is open, whatever its name is by now.
+    pub fn at(directory: BorrowedFd<'_>, stats: Arc<Stats>) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::openat(directory, ".", flags, Mode::empty())?;
+        Ok(Self { beneath: Beneath::new(root), stats })
     }
 
     fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {

@@ -193,6 +193,27 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
+    /// What tells it from a plan by which other files would be made: nodes that have other names, or
+    /// arrays of another layout, would leave files of the one in the copy of the other.
+    pub fn identity(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        let mut add = |kind: &[u8], path: &Path, text: &str| {
+            for part in [kind, path.as_os_str().as_encoded_bytes(), text.as_bytes()] {
+                hash.update(&(part.len() as u64).to_le_bytes());
+                hash.update(part);
+            }
+        };
+        for array in &self.arrays {
+            let mut document = array.document.clone();
+            for name in ["attributes", "dimension_names"] {
+                document.as_object_mut().and_then(|members| members.remove(name));
+            }
+            add(b"array", &array.path, &document.to_string());
+        }
+        self.groups.keys().for_each(|path| add(b"group", path, ""));
+        hash.finalize().to_hex().to_string()
+    }
+
     fn add(&mut self, array: &'a Array, to: &Shape) -> Result<(), CopyError> {
         let path = array.source.path.clone();
         let record = pending(&*self.source.storage, &path);
@@ -252,10 +273,10 @@ impl<'a> Plan<'a> {
 
     /// Writes the documents, which makes the copy one: nothing may be missing.
     pub fn finish(&self, destination: Destination) -> Result<(), CopyError> {
-        for array in &self.arrays {
+        // Those below come first.
+        for array in self.arrays.iter().rev() {
             destination.put_document(&array.path.join(METADATA_FILE), &array.document)?;
         }
-        // Those below come first.
         for (path, document) in self.groups.iter().rev() {
             destination.put_document(&path.join(METADATA_FILE), document)?;
         }

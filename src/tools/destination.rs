@@ -3,20 +3,27 @@
 //! ```text
 //! DEST/.shardfs/job.json    what is being made of what; locked as long as somebody is at it
 //! DEST/...                  chunks and shards, as they are done
-//! DEST/**/zarr.json         last of all, once everything else is safe
+//! DEST/**/zarr.json         last of all, once everything else is durable
 //! DEST/.shardfs             removed
 //! ```
 //!
 //! Without its metadata nobody takes the directory for an array, whose missing chunks would read as
 //! fill values. The same command, called again, goes on where it was stopped.
+//!
+//! An array or a group that is replaced stays until the new one is complete, which is made aside
+//! ([`super::aside`]); then they change places.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{self as fd, AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use serde_json::Value;
 
+use super::aside::{Aside, AsideError, FileId, Marker, Place, Purpose, is_draft, new_id, sweep};
 use crate::format::json;
 use crate::fs::METADATA_FILE;
 use crate::store::content::Content;
@@ -26,8 +33,6 @@ use crate::store::put::put_file;
 use crate::store::storage::{Storage, StorageFile};
 use crate::text::shown;
 
-/// Name of the note of what is being made.
-const JOB: &str = "job.json";
 /// Names by which a directory is known as a node of Zarr.
 const NODE_NAMES: [&str; 3] = [METADATA_FILE, ".zarray", ".zgroup"];
 /// Permissions of files, less the process's umask.
@@ -37,13 +42,54 @@ const MODE: u32 = 0o666;
 pub struct Destination {
     /// As the user called it.
     pub name: PathBuf,
-    root: PathBuf,
     /// Its files.
     pub storage: Arc<dyn Storage>,
     /// Something of it was written before.
     pub is_resumed: bool,
-    /// Locked until it is dropped.
-    _job: File,
+    root: OwnedFd,
+    /// None once it is complete.
+    made: Option<Made>,
+}
+
+/// Where it is made.
+enum Made {
+    /// At its place, with a note in it.
+    Here(OwnedFd, Marker),
+    /// Aside, for what is at its place to be replaced.
+    Aside(Box<Aside>, FileId),
+}
+
+/// What there is in a place.
+enum Found {
+    Nothing,
+    /// A directory without anything in it.
+    Empty,
+    /// One that a command has begun, its work directory, and its note.
+    Unfinished(OwnedFd, Marker),
+    /// A node of Zarr.
+    Node(FileId),
+    Other,
+}
+
+/// What can be done after a copy could not be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hint {
+    /// Nothing that is not said already.
+    None,
+    /// It can be gone on with.
+    GoOn,
+    /// What is there was not touched.
+    Untouched,
+}
+
+impl std::fmt::Display for Hint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "",
+            Self::GoOn => "; the same command, without --force, goes on from here",
+            Self::Untouched => "; what was there before is as it was",
+        })
+    }
 }
 
 /// Why nothing is written to a destination.
@@ -59,7 +105,8 @@ pub enum DestinationError {
     NotZarr(PathBuf),
     /// Another command has begun it.
     #[error(
-        "{}: it holds the unfinished result of another command, {other}; --force starts anew",
+        "{}: it holds the unfinished result of another command, {other}, or of its source as it was \
+         then; --force starts anew",
         shown(.path)
     )]
     OtherJob {
@@ -71,17 +118,27 @@ pub enum DestinationError {
     /// Another process is at it.
     #[error("{}: another process is writing it", shown(.0))]
     Busy(PathBuf),
-    /// One would be in the other.
-    #[error("{}: source and destination must not lie in each other", shown(.0))]
-    Inside(PathBuf),
+    /// What was there cannot be set aside, or not be removed.
+    #[error(transparent)]
+    Aside(#[from] AsideError),
+    /// The new one is there, and what was there before cannot be removed.
+    #[error("{}: it is complete; what it has replaced cannot be removed: {error}", shown(.path))]
+    Left {
+        /// The destination.
+        path: PathBuf,
+        /// Why.
+        error: AsideError,
+    },
     /// It cannot be written.
-    #[error("{}: {error}", shown(.path))]
+    #[error("{}: {error}{hint}", shown(.path))]
     Io {
         /// The destination, or what is in it.
         path: PathBuf,
         /// The error.
         #[source]
         error: io::Error,
+        /// What can be done.
+        hint: Hint,
     },
 }
 
@@ -89,48 +146,71 @@ impl Destination {
     /// Begins a directory, or goes on with one that the same `job` has begun. One that exists is
     /// replaced only with `force`, and only if it is a Zarr array or group, or an unfinished one; then
     /// nothing is gone on with.
-    pub fn open(
-        path: &Path,
-        source: &Path,
-        job: &Value,
-        force: bool,
-    ) -> Result<Self, DestinationError> {
-        let failed = |error| DestinationError::Io { path: path.to_owned(), error };
-        check_apart(path, source)?;
-        let text = json::to_text(job);
-        let found = match fs::read(path.join(WORK_DIRECTORY).join(JOB)) {
-            Ok(found) => Some(found),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            // Something else is in the place of the directory.
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => None,
-            Err(error) => return Err(failed(error)),
-        };
-        // Nothing is written before the note is safe: one that is empty stands for nothing.
-        let is_same = |found: &Vec<u8>| found.is_empty() || *found == text;
-        let is_resumed = !force && found.as_ref().is_some_and(is_same);
-        if !is_resumed {
-            make_room(path, found, force)?;
-            fs::create_dir_all(path.join(WORK_DIRECTORY)).map_err(failed)?;
+    pub fn open(path: &Path, job: &Value, force: bool) -> Result<Self, DestinationError> {
+        let failed =
+            |error| DestinationError::Io { path: path.to_owned(), error, hint: Hint::None };
+        make_parent(path).map_err(failed)?;
+        let place = Place::of(path).map_err(failed)?;
+        sweep(&place)?;
+        let busy = || DestinationError::Busy(path.to_owned());
+        match Found::at(&place).map_err(failed)? {
+            Found::Unfinished(work, marker) => {
+                if !marker.try_lock().map_err(failed)? {
+                    return Err(busy());
+                }
+                if marker.what == *job && !force {
+                    let root = place.open_directory().map_err(failed)?;
+                    return Self::at(path, root, Made::Here(work, marker), true).map_err(failed);
+                }
+                if !force {
+                    let (path, other) = (path.to_owned(), describe(&marker.what));
+                    return Err(DestinationError::OtherJob { path, other });
+                }
+                // Nobody takes it for a copy: it need not wait for the new one.
+                let aside = Aside::begin(&place, Purpose::Delete)?;
+                aside.take()?;
+                drop(marker);
+                aside.remove()?;
+            }
+            Found::Node(old) if force => {
+                let aside = Aside::begin(&place, Purpose::Replace)?;
+                let (_, root) = aside.make_new()?;
+                return Self::at(path, root, Made::Aside(Box::new(aside), old), false)
+                    .map_err(failed);
+            }
+            Found::Node(_) => return Err(DestinationError::Exists(path.to_owned())),
+            Found::Other if force => return Err(DestinationError::NotZarr(path.to_owned())),
+            Found::Other => return Err(DestinationError::Exists(path.to_owned())),
+            Found::Nothing | Found::Empty => (),
         }
-        let job = lock_job(path, &text)?;
-        let root = path.canonicalize().map_err(failed)?;
-        let storage = LocalStorage::open_root(&root, Arc::default()).map_err(failed)?;
-        let storage = Arc::new(storage);
-        Ok(Self { name: path.to_owned(), root, storage, is_resumed, _job: job })
+        let begun = begin(&place, job).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => busy(),
+            _ => failed(error),
+        })?;
+        let (root, work, marker) = begun;
+        Self::at(path, root, Made::Here(work, marker), false).map_err(failed)
+    }
+
+    fn at(path: &Path, root: OwnedFd, made: Made, is_resumed: bool) -> io::Result<Self> {
+        let storage = Arc::new(LocalStorage::at(root.as_fd(), Arc::default())?);
+        Ok(Self { name: path.to_owned(), storage, is_resumed, root, made: Some(made) })
     }
 
     /// An error on something in it.
     pub fn failed(&self, below: &Path) -> impl FnOnce(io::Error) -> DestinationError {
         let path = self.name.join(below);
-        |error| DestinationError::Io { path, error }
+        let hint = match self.made {
+            Some(Made::Aside(..)) => Hint::Untouched,
+            _ => Hint::GoOn,
+        };
+        move |error| DestinationError::Io { path, error, hint }
     }
 
     /// Makes a file, and the directories above it.
     pub fn create(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         match self.storage.create(path, MODE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let parent = path.parent().unwrap_or(Path::new(""));
-                fs::create_dir_all(self.root.join(parent))?;
+                self.make_above(path)?;
                 self.storage.create(path, MODE)
             }
             made => made,
@@ -145,116 +225,254 @@ impl Destination {
         }
     }
 
-    /// Returns once everything that was written is safe.
-    pub fn sync(&self) -> Result<(), DestinationError> {
-        let sync = || Ok(rustix::fs::syncfs(File::open(&self.root)?)?);
-        sync().map_err(self.failed(Path::new("")))
+    /// Makes the directories above a path, those that are missing.
+    fn make_above(&self, path: &Path) -> io::Result<()> {
+        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+        above.pop();
+        above.into_iter().rev().try_for_each(|path| match self.storage.create_directory(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        })
     }
 
-    /// Writes the document at a path, for it to be seen at once and safe.
+    /// Returns once everything that was written is durable.
+    pub fn sync(&self) -> Result<(), DestinationError> {
+        let synced = fd::syncfs(&self.root).map_err(io::Error::from);
+        synced.map_err(self.failed(Path::new("")))
+    }
+
+    /// Writes the document at a path, for it to be seen at once and durable.
     pub fn put_document(&self, path: &Path, document: &Value) -> Result<(), DestinationError> {
         let put = || {
-            let parent = path.parent().unwrap_or(Path::new(""));
-            fs::create_dir_all(self.root.join(parent))?;
+            self.make_above(path)?;
             let content = Content::Memory(Arc::new(json::to_text(document)));
             put_file(&*self.storage, path, &content)
         };
         put().map_err(self.failed(path))
     }
 
-    /// It is complete.
-    pub fn finish(self) -> Result<(), DestinationError> {
-        let directory = self.root.join(WORK_DIRECTORY);
-        let finish = || {
-            fs::remove_file(directory.join(JOB))?;
-            fs::remove_dir(&directory)?;
-            File::open(&self.root)?.sync_all()
-        };
-        finish().map_err(self.failed(Path::new(WORK_DIRECTORY)))
-    }
-}
-
-fn check_apart(path: &Path, source: &Path) -> Result<(), DestinationError> {
-    let failed = |error| DestinationError::Io { path: path.to_owned(), error };
-    let source = source.canonicalize().map_err(failed)?;
-    // One that is not there yet is in a directory that is.
-    let there = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
-    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-    let whole = there.canonicalize().map_err(failed)?;
-    if whole.starts_with(&source) || path.exists() && source.starts_with(&whole) {
-        return Err(DestinationError::Inside(path.to_owned()));
-    }
-    Ok(())
-}
-
-/// Sees to it that there is nothing at `path`, or an empty directory.
-fn make_room(path: &Path, job: Option<Vec<u8>>, force: bool) -> Result<(), DestinationError> {
-    let failed = |error| DestinationError::Io { path: path.to_owned(), error };
-    let metadata = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found.map_err(failed)?,
-    };
-    if metadata.is_dir() && job.is_none() && is_empty(path).map_err(failed)? {
-        return Ok(());
-    }
-    match job {
-        Some(other) if !force => {
-            let (path, other) = (path.to_owned(), describe(&other));
-            return Err(DestinationError::OtherJob { path, other });
+    /// It is complete: the note goes, or the new one takes the place of the old one.
+    pub fn finish(mut self) -> Result<(), DestinationError> {
+        match self.made.take() {
+            Some(Made::Here(work, marker)) => {
+                let finish = || {
+                    marker.remove(work.as_fd())?;
+                    match fd::unlinkat(&self.root, WORK_DIRECTORY, AtFlags::REMOVEDIR) {
+                        // Something else in it is somebody else's business.
+                        Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => (),
+                        Err(error) => return Err(error.into()),
+                    }
+                    Ok(fd::fsync(&self.root)?)
+                };
+                finish().map_err(self.failed(Path::new(WORK_DIRECTORY)))
+            }
+            Some(Made::Aside(aside, old)) => {
+                self.sync()?;
+                aside.publish(Some(old))?;
+                let path = self.name.clone();
+                aside.remove().map_err(|error| DestinationError::Left { path, error })
+            }
+            None => Ok(()),
         }
-        None if !force => return Err(DestinationError::Exists(path.to_owned())),
-        _ => (),
     }
-    let is_ours = job.is_some() || NODE_NAMES.iter().any(|name| path.join(name).is_file());
-    if !metadata.is_dir() || !is_ours {
-        return Err(DestinationError::NotZarr(path.to_owned()));
+}
+
+impl Found {
+    fn at(place: &Place) -> io::Result<Self> {
+        let Some(stat) = place.stat()? else { return Ok(Self::Nothing) };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return Ok(Self::Other);
+        }
+        let directory = place.open_directory()?;
+        let work = open_work(&directory)?;
+        if let Some(work) = work
+            && let Some(marker) = Marker::find(work.as_fd())?
+        {
+            return Ok(Self::Unfinished(work, marker));
+        }
+        if is_empty(&directory)? {
+            return Ok(Self::Empty);
+        }
+        let is_file = |name: &str| {
+            let stat = fd::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW);
+            stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+        };
+        Ok(if NODE_NAMES.into_iter().any(is_file) {
+            Self::Node(FileId::from(&stat))
+        } else {
+            Self::Other
+        })
     }
-    // One that somebody is at keeps what it has.
-    if job.is_some() {
-        drop(lock(path)?);
+}
+
+/// The work directory in a directory, if it is one: no link and no mount point.
+fn open_work(directory: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match fd::openat2(directory, WORK_DIRECTORY, flags, Mode::empty(), within) {
+        Ok(work) => Ok(Some(work)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    fs::remove_dir_all(path).map_err(failed)
 }
 
 /// Whether nothing is in a directory, but perhaps the place of a note that was never written.
-fn is_empty(path: &Path) -> io::Result<bool> {
-    let is_work = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name() == WORK_DIRECTORY);
-    let only_work = fs::read_dir(path)?.map(is_work).collect::<io::Result<Vec<bool>>>()?;
-    match only_work[..] {
+fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
+    let names = |directory: &OwnedFd| -> io::Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        for entry in fd::Dir::read_from(directory)? {
+            let name = entry?.file_name().to_bytes().to_owned();
+            if name != b"." && name != b".." {
+                names.push(name);
+            }
+            // More than there can be.
+            if names.len() > 1 && names.iter().any(|name| !is_draft(name)) {
+                break;
+            }
+        }
+        Ok(names)
+    };
+    match &names(directory)?[..] {
         [] => Ok(true),
-        [true] => Ok(fs::read_dir(path.join(WORK_DIRECTORY))?.next().is_none()),
+        [work] if work == WORK_DIRECTORY.as_bytes() => match open_work(directory)? {
+            Some(work) => Ok(names(&work)?.iter().all(|name| is_draft(name))),
+            None => Ok(false),
+        },
         _ => Ok(false),
     }
 }
 
+/// Makes the directories above a path.
+fn make_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => std::fs::create_dir_all(parent),
+        _ => Ok(()),
+    }
+}
+
+/// Begins a copy in a place where nothing is: its directory, the work directory, the note.
+fn begin(place: &Place, job: &Value) -> io::Result<(OwnedFd, OwnedFd, Marker)> {
+    let root = match place.make_directory() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => place.open_directory()?,
+        made => made?,
+    };
+    match fd::mkdirat(&root, WORK_DIRECTORY, Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(Errno::EXIST) => (),
+        Err(error) => return Err(error.into()),
+    }
+    let work = open_work(&root)?.ok_or(io::ErrorKind::NotADirectory)?;
+    let marker = Marker::create(work.as_fd(), new_id()?, job)?;
+    File::from(root.try_clone()?).sync_all()?;
+    Ok((root, work, marker))
+}
+
 /// What a note of a job says.
-fn describe(job: &[u8]) -> String {
-    let job = json::parse(job).unwrap_or_default();
+fn describe(job: &Value) -> String {
     let text = |name: &str| job.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
     format!("`shardfs {} {}`", text("command"), text("source"))
 }
 
-fn lock(path: &Path) -> Result<File, DestinationError> {
-    let failed = |error| DestinationError::Io { path: path.to_owned(), error };
-    let mut how = File::options();
-    let how = how.read(true).write(true).create(true).truncate(false);
-    let file = how.open(path.join(WORK_DIRECTORY).join(JOB)).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(DestinationError::Busy(path.to_owned())),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
 
-/// Locks the note of a job and writes it.
-fn lock_job(path: &Path, text: &[u8]) -> Result<File, DestinationError> {
-    let failed = |error| DestinationError::Io { path: path.to_owned(), error };
-    let mut file = lock(path)?;
-    let write = |file: &mut File| {
-        file.set_len(0)?;
-        file.write_all(text)?;
-        file.sync_all()
-    };
-    write(&mut file).map_err(failed)?;
-    Ok(file)
+    use super::*;
+    use crate::tools::aside::MARKER;
+
+    fn job(command: &str) -> Value {
+        json!({"command": command, "source": "/elsewhere"})
+    }
+
+    fn open(path: &Path, command: &str, force: bool) -> Result<Destination, DestinationError> {
+        Destination::open(path, &job(command), force)
+    }
+
+    fn names(path: &Path) -> Vec<String> {
+        let name = |entry: io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let names = std::fs::read_dir(path).unwrap().map(name);
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn only_the_same_job_goes_on_and_only_one_at_a_time() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("above/dest");
+        let first = open(&path, "pack", false).unwrap();
+        assert!(!first.is_resumed);
+        first.create(Path::new("c/0/1")).unwrap();
+        assert!(matches!(open(&path, "pack", false), Err(DestinationError::Busy(_))));
+        assert!(matches!(open(&path, "pack", true), Err(DestinationError::Busy(_))));
+        drop(first);
+        assert!(matches!(open(&path, "unpack", false), Err(DestinationError::OtherJob { .. })));
+        let again = open(&path, "pack", false).unwrap();
+        assert!(again.is_resumed);
+        again.finish().unwrap();
+        assert_eq!(names(&path), ["c"]);
+    }
+
+    #[test]
+    fn a_directory_without_our_note_is_not_gone_on_with_and_not_removed() {
+        for (name, text) in [("job.json", "{}"), ("job.json", ""), ("job.json.x", "")] {
+            let top = tempfile::tempdir().unwrap();
+            let path = top.path().join("dest");
+            std::fs::create_dir_all(path.join(".shardfs")).unwrap();
+            std::fs::write(path.join(".shardfs").join(name), text).unwrap();
+            std::fs::write(path.join("README"), "mine").unwrap();
+            assert!(matches!(open(&path, "pack", false), Err(DestinationError::Exists(_))));
+            assert!(matches!(open(&path, "pack", true), Err(DestinationError::NotZarr(_))));
+            assert_eq!(names(&path), [".shardfs", "README"]);
+        }
+    }
+
+    #[test]
+    fn a_work_directory_that_is_a_link_is_not_ours() {
+        let top = tempfile::tempdir().unwrap();
+        let other = top.path().join("other");
+        drop(open(&other, "pack", false).unwrap());
+        let path = top.path().join("dest");
+        std::fs::create_dir(&path).unwrap();
+        std::os::unix::fs::symlink("../other/.shardfs", path.join(".shardfs")).unwrap();
+        assert!(matches!(open(&path, "pack", false), Err(DestinationError::Exists(_))));
+        assert!(matches!(open(&path, "pack", true), Err(DestinationError::NotZarr(_))));
+        assert_eq!(names(&other.join(".shardfs")), [MARKER]);
+    }
+
+    #[test]
+    fn the_old_one_stays_until_the_new_one_is_complete() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("dest");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("zarr.json"), "{}").unwrap();
+        std::fs::write(path.join("old"), "x").unwrap();
+        let new = open(&path, "pack", true).unwrap();
+        new.create(Path::new("new")).unwrap();
+        assert_eq!(names(&path), ["old", "zarr.json"]);
+        // Given up, as after an error.
+        drop(new);
+        assert_eq!((names(&path).len(), names(top.path()).len()), (2, 1));
+        let new = open(&path, "pack", true).unwrap();
+        new.create(Path::new("new")).unwrap();
+        new.finish().unwrap();
+        assert_eq!(
+            (names(&path), names(top.path())),
+            (vec!["new".to_owned()], vec!["dest".to_owned()])
+        );
+    }
+
+    #[test]
+    fn an_old_one_that_others_have_replaced_meanwhile_stays() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("dest");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("zarr.json"), "{}").unwrap();
+        let new = open(&path, "pack", true).unwrap();
+        std::fs::rename(&path, top.path().join("moved")).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("mine"), "x").unwrap();
+        let error = new.finish().unwrap_err();
+        assert!(error.to_string().contains("others have replaced it meanwhile"), "{error}");
+        assert_eq!((names(&path), names(top.path()).len()), (vec!["mine".to_owned()], 2));
+    }
 }

@@ -9,6 +9,7 @@
 //! ```
 
 pub mod array;
+pub mod aside;
 pub mod copy;
 pub mod destination;
 pub mod digest;

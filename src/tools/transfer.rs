@@ -43,7 +43,7 @@ pub enum TransferError {
     )]
     Changing(PathBuf),
     /// The copy cannot be written.
-    #[error("{0}; the same command, without --force, goes on from here")]
+    #[error(transparent)]
     Destination(#[from] DestinationError),
     /// A shard cannot be made.
     #[error("{}: {error}", shown(.path))]

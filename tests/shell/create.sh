@@ -373,10 +373,16 @@ PY
 check "delete: not what somebody commits to" locked
 
 leftovers() {
-    mkdir -p .gone.shardfs-deleted-abc123/c/0 .gone.shardfs-deleted-abc124 .goner.shardfs-deleted-abc123
+    local id=0123456789abcdef0123456789abcdef
+    # note NAME: as a command leaves it that was killed
+    note() { printf '{"shardfs": "unfinished", "version": 1, "id": "%s", "what": {"purpose": "delete", "name": "%s"}}' "$id" "$1"; }
+    mkdir -p .gone.shardfs-$id/old/c/0 .gone.shardfs-deleted-abc124 .goner.shardfs-$id
+    note gone >.gone.shardfs-$id/job.json
+    note goner >.goner.shardfs-$id/job.json
     "$SHARDFS" delete gone >said
     grep -q 'what an interrupted deletion has left removed' said
-    is "$(ls -dA .gone*)" .goner.shardfs-deleted-abc123
-    rmdir .goner.shardfs-deleted-abc123
+    # Of another array, and of somebody else.
+    is "$(echo .gone*)" ".gone.shardfs-deleted-abc124 .goner.shardfs-$id"
+    rm -r .gone.shardfs-deleted-abc124 .goner.shardfs-$id
 }
 check "delete: the same one again removes what an interrupted one has left" leftovers

@@ -91,9 +91,10 @@ is_replaced() {
 }
 check "--force replaces an array" is_replaced
 is_begun_anew() {
-    mkdir -p begun.zarr/.shardfs begun.zarr/waves/c
-    echo '{"command": "unpack", "source": "/elsewhere"}' >begun.zarr/.shardfs/job.json
-    expect_exit 2 "$sf" unpack sample.zarr begun.zarr | grep -q 'unfinished result of another command, .shardfs unpack /elsewhere.;'
+    cp -r sample.zarr torn.zarr
+    truncate -s 1000 torn.zarr/waves/c/0/0/1
+    expect_exit 1 "$sf" unpack torn.zarr begun.zarr
+    expect_exit 2 "$sf" unpack sample.zarr begun.zarr | grep -q 'unfinished result of another command, .shardfs unpack /.*/torn.zarr.,'
     "$sf" unpack --force sample.zarr begun.zarr
     same_files begun.zarr again.zarr
 }
@@ -148,7 +149,8 @@ is_being_written() {
     local writer=$! refused=0 i rc
     for ((i = 0; i < 15; i++)); do
         rc=0
-        "$sf" unpack --force live.zarr live-chunks.zarr >out 2>&1 || rc=$?
+        rm -rf live-chunks.zarr
+        "$sf" unpack live.zarr live-chunks.zarr >out 2>&1 || rc=$?
         if [[ $rc == 0 ]]; then
             [[ $(cat live-chunks.zarr/c/* | tr -d '\007\011' | wc -c) == 0 ]]
         else

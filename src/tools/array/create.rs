@@ -1,18 +1,19 @@
 //! Making an array.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::delete::{Deletion, Kind};
-use super::{ArrayError, Place, document_in, io_error};
+use super::{ArrayError, document_in, io_error, place_of};
 use crate::format::json;
 use crate::fs::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
+use crate::tools::aside::{Aside, FileId, Place, Purpose, sweep};
 
 /// Where an array is to be made.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ impl Destination {
     /// Looks at `directory`, which must not exist; with `force` it may be an array or an empty
     /// directory.
     pub fn find(directory: &Path, force: bool) -> Result<Self, ArrayError> {
-        let place = Place::of(directory)?;
+        let place = place_of(directory)?;
         let path = place.path();
         let Ok(found) = path.symlink_metadata() else {
             return Ok(Self { place, replaces: None });
@@ -62,28 +63,26 @@ impl Destination {
     }
 }
 
-/// Makes an array with that metadata. Nothing of it is seen before all of it is there and safe.
+/// Makes an array with that metadata. Nothing of it is seen before all of it is there and durable; what
+/// it replaces is there until then.
 pub fn create(destination: Destination, document: &Value) -> Result<(), ArrayError> {
     let Destination { place, replaces } = destination;
     let path = place.path();
-    let mut builder = tempfile::Builder::new();
-    let prefix = place.beside("new");
-    builder.prefix(&prefix).permissions(std::fs::Permissions::from_mode(0o777));
-    let new = builder.tempdir_in(&place.parent).map_err(io_error(&path))?;
-    let storage =
-        LocalStorage::open_root(new.path(), Arc::default()).map_err(io_error(new.path()))?;
+    sweep(&place)?;
+    let aside = Aside::begin(&place, Purpose::Replace)?;
+    let (new, directory) = aside.make_new()?;
+    let storage = LocalStorage::at(directory.as_fd(), Arc::default()).map_err(io_error(&new))?;
     let content = Content::Memory(Arc::new(json::to_text(document)));
     put_file(&storage, Path::new(METADATA_FILE), &content).map_err(io_error(&path))?;
-    let old = replaces.map(Deletion::hide).transpose()?;
-    // Takes the place of an empty directory, and of nothing else.
-    std::fs::rename(new.path(), &path).map_err(io_error(&path))?;
-    // Its name is another now.
-    let _ = new.keep();
-    place.sync()?;
-    match old {
-        Some(hidden) => hidden.remove().map(drop),
-        None => Ok(()),
-    }
+    let old = match &replaces {
+        Some(old) => {
+            old.check_idle(&path)?;
+            place.stat().map_err(io_error(&path))?
+        }
+        None => None,
+    };
+    aside.publish(old.as_ref().map(FileId::from))?;
+    Ok(aside.remove()?)
 }
 
 #[cfg(test)]

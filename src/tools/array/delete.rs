@@ -1,18 +1,19 @@
 //! Deleting an array or a group.
 //!
-//! It is renamed first, to a hidden name beside it. So nobody sees a part of it, and what an interrupted
-//! deletion leaves is found by that name and goes with the next one.
+//! It is set aside first ([`crate::tools::aside`]). So nobody sees a part of it, and what an interrupted
+//! deletion leaves is found there and goes with the next one.
 
-use std::fs::{DirEntry, File, OpenOptions};
+use std::fs::{DirEntry, OpenOptions};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{ArrayError, Place, document_in, io_error, is_of_other_format};
+use super::{ArrayError, document_in, io_error, is_of_other_format, place_of};
 use crate::store::journal::{JOURNAL, WORK_DIRECTORY};
 use crate::store::local::try_lock;
+use crate::tools::aside::{Aside, Leftovers, Place, Purpose};
 
 /// What a node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,28 +42,29 @@ impl Kind {
 #[derive(Debug)]
 pub struct Deletion {
     place: Place,
-    /// None if there are only leftovers of a deletion that was interrupted.
+    /// None if there are only leftovers of commands that were stopped.
     pub kind: Option<Kind>,
     /// Files below it, directories not counted.
     pub files: u64,
     /// Their lengths together, in bytes.
     pub nbytes: u64,
-    /// What deletions that were interrupted have left, hidden directories beside it.
-    pub leftovers: Vec<PathBuf>,
+    /// What commands that were stopped have left, hidden directories beside it.
+    leftovers: Leftovers,
+    /// Journals of arrays, from the directory.
     journals: Vec<PathBuf>,
 }
 
 impl Deletion {
     /// Looks at the array at `path`, or with `recursive` the array or group.
     pub fn find(path: &Path, recursive: bool) -> Result<Self, ArrayError> {
-        let place = Place::of(path)?;
+        let place = place_of(path)?;
         let whole = place.path();
-        let leftovers = leftovers(&place)?;
+        let leftovers = Leftovers::find(&place).map_err(io_error(path))?;
         let mut found =
             Self { place, kind: None, files: 0, nbytes: 0, leftovers, journals: Vec::new() };
         match whole.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if found.leftovers.is_empty() {
+                if found.leftovers.count() == 0 {
                     return Err(ArrayError::Absent(path.to_owned()));
                 }
                 return Ok(found);
@@ -94,11 +96,6 @@ impl Deletion {
         Ok(found)
     }
 
-    /// Its absolute path.
-    pub fn path(&self) -> PathBuf {
-        self.place.path()
-    }
-
     fn count(&mut self, top: &Path) -> Result<(), ArrayError> {
         let mut directories = vec![top.to_owned()];
         while let Some(directory) = directories.pop() {
@@ -114,82 +111,65 @@ impl Deletion {
                 self.files += 1;
                 self.nbytes = self.nbytes.saturating_add(metadata.len());
                 if directory.ends_with(WORK_DIRECTORY) && path.ends_with(JOURNAL) {
-                    self.journals.push(path);
+                    self.journals.extend(path.strip_prefix(top).ok().map(Path::to_owned));
                 }
             }
         }
         Ok(())
     }
 
-    /// Renames it, unless somebody commits to one of its arrays.
-    pub(super) fn hide(self) -> Result<Hidden, ArrayError> {
-        let Self { place, kind, mut leftovers, journals, .. } = self;
-        if kind.is_none() {
-            return Ok(Hidden { place, directories: leftovers });
-        }
-        let path = place.path();
-        // Held until it has its other name: who waits for one does not find it any more then.
-        let _locks = journals.iter().map(|journal| lock(journal)).collect::<Result<Vec<_>, _>>()?;
-        let prefix = place.beside("deleted");
-        let hidden = tempfile::Builder::new().prefix(&prefix).tempdir_in(&place.parent);
-        let hidden = hidden.map_err(io_error(&place.parent))?;
-        // It takes the place of the empty directory.
-        std::fs::rename(&path, hidden.path()).map_err(io_error(&path))?;
-        leftovers.push(hidden.keep());
-        place.sync()?;
-        Ok(Hidden { place, directories: leftovers })
+    /// Its absolute path.
+    pub fn path(&self) -> PathBuf {
+        self.place.path()
     }
 
-    /// Deletes it, and what was left of earlier ones.
-    pub fn run(self) -> Result<(), ArrayError> {
-        self.hide()?.remove()
+    /// How many hidden directories there are that commands have left that were stopped.
+    pub fn leftovers(&self) -> usize {
+        self.leftovers.count()
     }
-}
 
-/// What nobody sees any more.
-pub(super) struct Hidden {
-    place: Place,
-    directories: Vec<PathBuf>,
-}
-
-impl Hidden {
-    pub(super) fn remove(self) -> Result<(), ArrayError> {
-        for directory in &self.directories {
-            match std::fs::remove_dir_all(directory) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => (),
-                removed => removed.map_err(io_error(directory))?,
+    /// Fails if somebody commits to one of the arrays, which are in `directory` by now. One journal after
+    /// the other is looked at: there may be more of them than files can be open.
+    pub(super) fn check_idle(&self, directory: &Path) -> Result<(), ArrayError> {
+        for journal in &self.journals {
+            if !is_idle(&directory.join(journal))? {
+                let array = journal.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+                return Err(ArrayError::Busy(self.place.path().join(array)));
             }
         }
-        self.place.sync()
+        Ok(())
     }
-}
 
-/// The journal of an array, locked. None if it went away.
-fn lock(journal: &Path) -> Result<Option<File>, ArrayError> {
-    let file = match OpenOptions::new().read(true).write(true).open(journal) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io_error(journal)(error)),
-    };
-    match try_lock(&file).map_err(io_error(journal))? {
-        true => Ok(Some(file)),
-        false => {
-            let array = journal.parent().and_then(Path::parent).unwrap_or(journal);
-            Err(ArrayError::Busy(array.to_owned()))
+    /// Deletes it, and what was left by commands that were stopped.
+    pub fn run(self) -> Result<(), ArrayError> {
+        if self.kind.is_some() {
+            let path = self.place.path();
+            self.check_idle(&path)?;
+            let aside = Aside::begin(&self.place, Purpose::Delete)?;
+            aside.take()?;
+            // A commit that began meanwhile. None can find it by its name any more.
+            if let Err(busy) = self.check_idle(&aside.old_path()) {
+                aside.give_back()?;
+                aside.remove()?;
+                return Err(busy);
+            }
+            aside.remove()?;
         }
+        Ok(self.leftovers.remove(&self.place)?)
     }
 }
 
-fn leftovers(place: &Place) -> Result<Vec<PathBuf>, ArrayError> {
-    let prefix = place.beside("deleted");
-    let mut found = Vec::new();
-    for entry in place.parent.read_dir().map_err(io_error(&place.parent))? {
-        let entry = entry.map_err(io_error(&place.parent))?;
-        let is_left = entry.file_name().as_bytes().starts_with(prefix.as_bytes())
-            && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        found.extend(is_left.then(|| entry.path()));
+/// Whether nobody holds the lock of a journal.
+fn is_idle(journal: &Path) -> Result<bool, ArrayError> {
+    let mut how = OpenOptions::new();
+    let how = how.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    match how.open(journal) {
+        Ok(file) => try_lock(&file).map_err(io_error(journal)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        // A link is no journal.
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Ok(true),
+        Err(error) => Err(io_error(journal)(error)),
     }
-    Ok(found)
 }
 
 #[cfg(test)]
@@ -244,7 +224,7 @@ mod tests {
         let array = top.path().join("a");
         node(&array, "array");
         std::fs::create_dir(array.join(WORK_DIRECTORY)).unwrap();
-        let journal = File::create(array.join(WORK_DIRECTORY).join(JOURNAL)).unwrap();
+        let journal = std::fs::File::create(array.join(WORK_DIRECTORY).join(JOURNAL)).unwrap();
         assert!(try_lock(&journal).unwrap());
         let refused = Deletion::find(&array, false).unwrap().run().unwrap_err();
         assert!(matches!(refused, ArrayError::Busy(_)), "{refused}");
@@ -257,11 +237,18 @@ mod tests {
     #[test]
     fn what_an_interrupted_deletion_has_left_goes_with_the_next_one() {
         let top = tempfile::tempdir().unwrap();
-        let left = top.path().join(".a.shardfs-deleted-x1y2z3");
-        std::fs::create_dir_all(left.join("c/0")).unwrap();
-        std::fs::create_dir(top.path().join(".ab.shardfs-deleted-x1y2z3")).unwrap();
-        let found = Deletion::find(&top.path().join("a"), false).unwrap();
-        assert_eq!((found.kind, found.leftovers.len()), (None, 1));
+        let array = top.path().join("a");
+        node(&array, "array");
+        let place = Place::of(&array).unwrap();
+        let aside = Aside::begin(&place, Purpose::Delete).unwrap();
+        aside.take().unwrap();
+        let left = aside.path();
+        assert_eq!(Leftovers::find(&place).unwrap().count(), 0, "somebody is at it");
+        // As if it had been killed.
+        aside.abandon();
+        std::fs::create_dir(top.path().join(".a.shardfs-deleted-x1y2z3")).unwrap();
+        let found = Deletion::find(&array, false).unwrap();
+        assert_eq!((found.kind, found.leftovers()), (None, 1));
         found.run().unwrap();
         assert!(!left.exists());
         assert_eq!(top.path().read_dir().unwrap().count(), 1);

@@ -1,14 +1,13 @@
 //! Making, resizing and deleting what is in a source, without a mount.
 //!
-//! What others see at any moment is a whole array: it is made under another name and renamed, deleted
-//! by renaming it first, and resized by replacing its `zarr.json` before chunks are removed.
+//! What others see at any moment is a whole array: it is made aside and changes places with the old one,
+//! is set aside before it is deleted ([`super::aside`]), and is resized by replacing its `zarr.json` before
+//! chunks are removed.
 
 mod create;
 mod delete;
 mod resize;
 
-use std::ffi::OsString;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use serde_json::Value;
 pub use self::create::{Destination, create};
 pub use self::delete::{Deletion, Kind};
 pub use self::resize::{Resize, Resized};
+use super::aside::{AsideError, Place};
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
@@ -87,6 +87,9 @@ pub enum ArrayError {
         shown(.0)
     )]
     ReadOnly(PathBuf),
+    /// What was there cannot be set aside, or not be removed.
+    #[error(transparent)]
+    Aside(#[from] AsideError),
     /// A commit or a look at a shard failed.
     #[error(transparent)]
     Store(#[from] Arc<StoreError>),
@@ -105,61 +108,15 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ArrayError + '_ {
     |error| ArrayError::Io { path: path.to_owned(), error }
 }
 
-/// A directory that is to be made or to go away, by the one that holds it and its name.
-#[derive(Debug, Clone)]
-struct Place {
-    /// Absolute and without symbolic links.
-    parent: PathBuf,
-    name: OsString,
-}
-
-impl Place {
-    fn of(path: &Path) -> Result<Self, ArrayError> {
-        if let Some(name) = path.file_name() {
-            let parent = match path.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => parent,
-                _ => Path::new("."),
-            };
-            let found = parent.canonicalize().and_then(|parent| match parent.is_dir() {
-                true => Ok(parent),
-                false => Err(io::ErrorKind::NotADirectory.into()),
-            });
-            return match found {
-                Ok(parent) => Ok(Self { parent, name: name.to_owned() }),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    Err(ArrayError::NoParent(parent.to_owned()))
-                }
-                Err(error) => Err(io_error(parent)(error)),
-            };
+/// The place of a path, whose parent must be a directory.
+fn place_of(path: &Path) -> Result<Place, ArrayError> {
+    Place::of(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            ArrayError::NoParent(parent.unwrap_or(path).to_owned())
         }
-        // Such as `.` or `..`.
-        let whole = path.canonicalize().map_err(io_error(path))?;
-        match (whole.parent(), whole.file_name()) {
-            (Some(parent), Some(name)) => {
-                Ok(Self { parent: parent.to_owned(), name: name.to_owned() })
-            }
-            _ => Err(io_error(path)(io::ErrorKind::InvalidInput.into())),
-        }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.parent.join(&self.name)
-    }
-
-    /// What the names of hidden directories beside it begin with.
-    fn beside(&self, what: &str) -> OsString {
-        let mut name = OsString::from(".");
-        name.push(&self.name);
-        name.push(format!(".shardfs-{what}-"));
-        name
-    }
-
-    /// Returns once the names in the parent directory are safe.
-    fn sync(&self) -> Result<(), ArrayError> {
-        File::open(&self.parent)
-            .and_then(|parent| parent.sync_all())
-            .map_err(io_error(&self.parent))
-    }
+        _ => io_error(path)(error),
+    })
 }
 
 /// The metadata of a directory; None if it has none.
@@ -188,7 +145,7 @@ fn is_of_other_format(directory: &Path) -> bool {
 /// The nearest group above a node that has consolidated metadata: that has to be made again once the node
 /// is there, has changed or is gone.
 pub fn consolidated_above(directory: &Path) -> Option<PathBuf> {
-    let directory = Place::of(directory).ok()?.path();
+    let directory = place_of(directory).ok()?.path();
     let groups = directory.ancestors().skip(1);
     let mut groups = groups.map_while(|group| Some((group, document_in(group).ok()??)));
     let found = groups.find(|(_, document)| document.get("consolidated_metadata").is_some());

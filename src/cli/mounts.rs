@@ -1,0 +1,57 @@
+//! What commands ask of mounts of the same source, and of where their paths lead.
+
+use std::io;
+use std::path::Path;
+
+use super::create::system;
+use super::exit::Failure;
+use super::sync::{not_written, sync};
+use crate::mount::{Use, lie_apart, uses_of, will_be};
+use crate::text::shown;
+
+/// Lets mounts of a source commit what waits in them. One whose process is dead has nothing.
+pub(super) fn commit_mounts(source: &Path) -> Result<(), Failure> {
+    // One that is not there is told of when it is opened.
+    let Ok(whole) = source.canonicalize() else { return Ok(()) };
+    for used in uses_of(&whole) {
+        if let Use::Shown(mountpoint) = used
+            && let Err(error) = sync(&mountpoint)
+            && error.raw_os_error() != Some(libc::ENOTCONN)
+        {
+            return Err(not_written(&mountpoint, &error));
+        }
+    }
+    Ok(())
+}
+
+/// Fails if a directory that is to be replaced or removed is mounted by this program, or something is
+/// mounted in it.
+pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
+    let name = shown(directory);
+    let whole =
+        will_be(directory).map_err(|error: io::Error| system(format!("{name}: {error}")))?;
+    match uses_of(&whole).first() {
+        None => Ok(()),
+        Some(Use::Shown(place)) => Err(system(format!(
+            "{name} is mounted on {}; unmount it first: shardfs umount {}",
+            shown(place),
+            shown(place)
+        ))),
+        Some(Use::Holds(place)) => Err(system(format!(
+            "{name}: something is mounted on {}; unmount it first",
+            shown(place)
+        ))),
+    }
+}
+
+/// Fails if what is to be written would lie in the source, or the source in it.
+pub(super) fn check_apart(source: &Path, destination: &Path) -> Result<(), Failure> {
+    let name = shown(destination);
+    match lie_apart(source, destination) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            Err(system(format!("{name}: source and destination must not lie in each other")))
+        }
+        Err(error) => Err(system(format!("{name}: {error}"))),
+    }
+}

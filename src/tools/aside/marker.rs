@@ -1,0 +1,225 @@
+//! The note in a directory that says: a command is making this, or was stopped at it.
+//!
+//! ```json
+//! {"shardfs": "unfinished", "version": 1, "id": "5a21...", "what": {"command": "pack", ...}}
+//! ```
+//!
+//! Only what has such a note counts as unfinished, and is gone on with or removed. It is made under
+//! another name and renamed, so whoever finds it finds all of it, and it is locked for as long as
+//! somebody is at the directory.
+
+use std::ffi::CString;
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use super::removal::WITHIN;
+use crate::format::json;
+
+/// Its name.
+pub const MARKER: &str = "job.json";
+/// What every one says.
+const MAGIC: &str = "unfinished";
+/// Version of its form.
+const VERSION: u64 = 1;
+/// None is longer, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A note that was found or made.
+#[derive(Debug)]
+pub struct Marker {
+    /// What is being made or done.
+    pub what: Value,
+    /// A random number, in hexadecimal digits, that no other has.
+    pub id: String,
+    file: File,
+}
+
+impl Marker {
+    /// Makes the note in a directory, locked. EEXIST if there is something of its name.
+    pub fn create(directory: BorrowedFd<'_>, id: String, what: &Value) -> io::Result<Self> {
+        let name = format!("{MARKER}.{id}");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = fs::openat(directory, &name, flags, Mode::from_raw_mode(0o666))?;
+        let mut file = File::from(file);
+        let note = json!({"shardfs": MAGIC, "version": VERSION, "id": id, "what": what});
+        let mut publish = || {
+            file.try_lock()?;
+            file.write_all(&json::to_text(&note))?;
+            file.sync_all()?;
+            rename_new(directory, &name, MARKER)?;
+            Ok(fs::fsync(directory)?)
+        };
+        if let Err(error) = publish() {
+            let _ = fs::unlinkat(directory, &name, AtFlags::empty());
+            return Err(error);
+        }
+        Ok(Self { what: what.clone(), id, file })
+    }
+
+    /// Reads the note in a directory: a regular file of one name, with what only [`Self::create`] writes.
+    pub fn find(directory: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match fs::openat2(directory, MARKER, flags, Mode::empty(), WITHIN) {
+            Ok(file) => File::from(file),
+            // A link, a directory, a mount, a socket: nothing that was made here.
+            Err(Errno::NOENT | Errno::LOOP | Errno::XDEV | Errno::ISDIR | Errno::NXIO) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let stat = fs::fstat(&file)?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_file || stat.st_nlink != 1 {
+            return Ok(None);
+        }
+        let mut text = Vec::new();
+        (&file).take(MAX_BYTES + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Ok(None);
+        }
+        Ok(parse(&text).map(|(id, what)| Self { what, id, file }))
+    }
+
+    /// Locks a note that was found, unless somebody else has; whether it is locked now, and still the
+    /// note of that directory.
+    pub fn try_lock(&self) -> io::Result<bool> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(fs::fstat(&self.file)?.st_nlink == 1),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// Removes what a note of that number was being written under, unless somebody still writes it;
+    /// whether it is gone.
+    pub(super) fn remove_draft(directory: BorrowedFd<'_>, id: &str) -> io::Result<bool> {
+        let name = format!("{MARKER}.{id}");
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match fs::openat2(directory, &name, flags, Mode::empty(), WITHIN) {
+            Ok(file) if File::from(file.try_clone()?).try_lock().is_err() => Ok(false),
+            Ok(_) => Ok(fs::unlinkat(directory, &name, AtFlags::empty()).map(|()| true)?),
+            Err(Errno::NOENT) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes the note from its directory, and what others of its kind were written under when they
+    /// were stopped.
+    pub fn remove(self, directory: BorrowedFd<'_>) -> io::Result<()> {
+        fs::unlinkat(directory, MARKER, AtFlags::empty())?;
+        for entry in fs::Dir::read_from(directory)? {
+            let name: CString = entry?.file_name().to_owned();
+            if is_draft(name.to_bytes()) {
+                fs::unlinkat(directory, &name, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name is one that a note is written under before it gets its own.
+pub fn is_draft(name: &[u8]) -> bool {
+    let id = name.strip_prefix(MARKER.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+    id.is_some_and(is_id)
+}
+
+/// A random number for a note.
+pub fn new_id() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether a text is such a number.
+pub(super) fn is_id(text: &[u8]) -> bool {
+    text.len() == 32 && text.iter().all(u8::is_ascii_hexdigit)
+}
+
+fn parse(text: &[u8]) -> Option<(String, Value)> {
+    let mut note = json::parse(text).ok()?;
+    let is_ours =
+        note.get("shardfs")?.as_str()? == MAGIC && note.get("version")?.as_u64()? == VERSION;
+    let id = note.get("id")?.as_str().filter(|id| is_id(id.as_bytes()))?.to_owned();
+    let what = note.get_mut("what").filter(|what| what.is_object())?.take();
+    is_ours.then_some((id, what))
+}
+
+/// Gives a file a name that nothing has.
+pub(super) fn rename_new(directory: BorrowedFd<'_>, from: &str, to: &str) -> io::Result<()> {
+    match fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
+        // Filesystems that do not know the flag.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            match fs::statat(directory, to, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => Ok(fs::renameat(directory, from, directory, to)?),
+                Err(error) => Err(error.into()),
+                Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            }
+        }
+        renamed => Ok(renamed?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use super::*;
+
+    fn directory() -> (tempfile::TempDir, OwnedFd) {
+        let directory = tempfile::tempdir().unwrap();
+        let open = File::open(directory.path()).unwrap().into();
+        (directory, open)
+    }
+
+    #[test]
+    fn a_note_is_found_again_and_excludes_others() {
+        let (path, directory) = directory();
+        assert!(Marker::find(directory.as_fd()).unwrap().is_none());
+        let what = json!({"command": "pack"});
+        let made = Marker::create(directory.as_fd(), new_id().unwrap(), &what).unwrap();
+        let found = Marker::find(directory.as_fd()).unwrap().unwrap();
+        assert_eq!((&found.what, &found.id), (&what, &made.id));
+        assert!(!found.try_lock().unwrap());
+        let again = Marker::create(directory.as_fd(), new_id().unwrap(), &what);
+        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        std::fs::write(path.path().join(format!("{MARKER}.{}", made.id)), "").unwrap();
+        made.remove(directory.as_fd()).unwrap();
+        assert!(!found.try_lock().unwrap(), "of a directory that has none any more");
+        assert_eq!(path.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nothing_else_counts_as_a_note() {
+        let (path, directory) = directory();
+        let marker = path.path().join(MARKER);
+        let id = new_id().unwrap();
+        let good = json!({"shardfs": MAGIC, "version": 1, "id": id, "what": {}}).to_string();
+        let is_found = || Marker::find(directory.as_fd()).unwrap().is_some();
+        std::fs::write(&marker, &good).unwrap();
+        assert!(is_found());
+        let old = r#"{"command": "unpack", "source": "/elsewhere"}"#;
+        for bad in ["", "{}", "[]", "x", old, &good.replace("unfinished", "finished")] {
+            std::fs::write(&marker, bad).unwrap();
+            assert!(!is_found(), "{bad}");
+        }
+        for (from, to) in [(":1,", ":2,"), (&*id, "12"), ("{}", "1")] {
+            std::fs::write(&marker, good.replace(from, to)).unwrap();
+            assert!(!is_found(), "{from} -> {to}");
+        }
+        // The right text in the wrong kind of file.
+        std::fs::write(&marker, &good).unwrap();
+        std::fs::hard_link(&marker, path.path().join("other")).unwrap();
+        assert!(!is_found());
+        std::fs::remove_file(&marker).unwrap();
+        std::os::unix::fs::symlink("other", &marker).unwrap();
+        assert!(!is_found());
+        std::fs::remove_file(&marker).unwrap();
+        std::fs::create_dir(&marker).unwrap();
+        assert!(!is_found());
+    }
+}
