@@ -20,7 +20,7 @@ use shardfs::store::recover::recover;
 use shardfs::store::{Container, SourceArray};
 use shardfs::tools::repack::{How, RepackError, Repacked, repack};
 use shardfs::tools::shard_file::Packing;
-use shardfs::tools::source::{Array, ArrayFormat, Node, Source};
+use shardfs::tools::source::{Array, ArrayFormat, Source};
 use support::places;
 
 fn cases() -> Vec<Case> {
@@ -29,8 +29,12 @@ fn cases() -> Vec<Case> {
     plain.chain(others).chain(power::draft()).collect()
 }
 
-/// A source with one array, of which nothing is known yet.
-fn source(case: &Case, storage: &Arc<MemoryStorage>) -> Source {
+/// A source of which nothing is known yet.
+fn source(storage: &Arc<MemoryStorage>) -> Source {
+    Source::over(Path::new(ARRAY), storage.clone(), store(storage))
+}
+
+fn run(case: &Case, source: &Source, how: How) -> Result<Repacked, RepackError> {
     let SourceArray { id, path, layout, .. } = &case.array;
     let (layout, container) = (layout.clone(), Container::Shards);
     let array = SourceArray { id: *id, path: path.clone(), layout, container };
@@ -41,17 +45,7 @@ fn source(case: &Case, storage: &Arc<MemoryStorage>) -> Source {
         sharded: None,
         twin: None,
     };
-    Source {
-        name: ARRAY.into(),
-        storage: storage.clone(),
-        store: store(storage),
-        nodes: vec![Node::Array(Box::new(array))],
-    }
-}
-
-fn run(source: &Source, how: How) -> Result<Repacked, RepackError> {
-    let array = source.arrays().next().unwrap();
-    repack(source, array, how, NonZeroUsize::MIN, &|_| ())
+    repack(source, &array, how, NonZeroUsize::MIN, &|_| ())
 }
 
 /// A disk with shards that have dead space, and what is in them.
@@ -89,7 +83,7 @@ fn check_finished(case: &Case, storage: &Arc<MemoryStorage>, how: How) {
     let left: Vec<_> = storage.files().into_iter().map(|(path, ..)| path).collect();
     let other = left.iter().find(|path| path.to_string_lossy().contains(".shardfs"));
     assert_eq!(other, None, "{}: it is left over", case.name);
-    let again = run(&source(case, storage), how).unwrap();
+    let again = run(case, &source(storage), how).unwrap();
     let is_done = again.rewritten == 0 || how.packing.dedup;
     assert!(is_done, "{}: {again:?} after it was done", case.name);
 }
@@ -108,7 +102,7 @@ fn a_power_cut_leaves_every_chunk_as_it_was() {
             let (mut disk, chunks) = worn(&case, &mut rng);
             let storage = disk.now().storage(false);
             storage.take_history();
-            rewritten += run(&source(&case, &storage), how).unwrap().rewritten;
+            rewritten += run(&case, &source(&storage), how).unwrap().rewritten;
             let history = storage.take_history();
             check(&case, &storage, &chunks).unwrap();
             check_finished(&case, &storage, how);
@@ -126,7 +120,7 @@ fn a_power_cut_leaves_every_chunk_as_it_was() {
                     check(&case, &storage, &chunks).unwrap_or_else(fail);
                     recover(&*storage, Path::new(ARRAY)).unwrap();
                     check(&case, &storage, &chunks).unwrap_or_else(fail);
-                    if let Err(error) = run(&source(&case, &storage), how) {
+                    if let Err(error) = run(&case, &source(&storage), how) {
                         fail(error.to_string());
                     }
                     check(&case, &storage, &chunks).unwrap_or_else(fail);
@@ -149,7 +143,7 @@ fn an_operation_that_fails_leaves_every_chunk_as_it_was() {
             let (disk, chunks) = worn(&case, &mut rng);
             let storage = disk.now().storage(false);
             storage.fail(nth, fault);
-            let done = run(&source(&case, &storage), how);
+            let done = run(&case, &source(&storage), how);
             storage.fail(0, fault);
             if !storage.has_failed() {
                 break;
@@ -159,7 +153,7 @@ fn an_operation_that_fails_leaves_every_chunk_as_it_was() {
                 panic!("{}, {nth}. operation, {fault:?}, {done:?}: {error}", case.name)
             };
             check(&case, &storage, &chunks).unwrap_or_else(fail);
-            if let Err(error) = run(&source(&case, &storage), how) {
+            if let Err(error) = run(&case, &source(&storage), how) {
                 fail(error.to_string());
             }
             check(&case, &storage, &chunks).unwrap_or_else(fail);

@@ -16,7 +16,7 @@ use crate::tools::copy::{Copied, Plan, Shape};
 use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
 use crate::tools::shard_file::Packing;
-use crate::tools::source::{OpenConfig, Source};
+use crate::tools::source::{Node, OpenConfig, Source};
 use crate::tools::words::many;
 
 /// Options that all of them have.
@@ -96,7 +96,8 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     let config = OpenConfig { level: job.level, pad_edge: true, ..OpenConfig::default() };
     let source = Source::open(job.source, config)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };
-    let plan = Plan::new(&source, &job.shape, args.skip_damaged).map_err(named)?;
+    let nodes: Vec<Node> = source.nodes().collect();
+    let plan = Plan::new(&source, &nodes, &job.shape, args.skip_damaged).map_err(named)?;
     let whole = job.source.canonicalize().unwrap_or_else(|_| job.source.clone());
     let note = json!({
         "command": job.command,

@@ -5,6 +5,7 @@ mod text;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ use super::progress::{Progress, Unit};
 use crate::text::{Line, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind, Level, info};
 use crate::tools::map::{Map, MapSize};
-use crate::tools::source::{Array, OpenConfig, Source};
+use crate::tools::source::{Array, Node, OpenConfig, Source};
 use crate::tools::svg::svg;
 
 const AFTER_HELP: &str = "\
@@ -66,70 +67,126 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = Source::open(&args.source, config)?.for_one_pass();
     let picture = picture(args, &source)?;
     let chosen = match &args.map {
-        Some(Some(key)) => vec![shard_of(&source, key)?],
-        _ => source.arrays().map(|array| (array, None)).collect(),
+        Some(Some(key)) => Some(shard_of(&source, key)?),
+        _ => None,
     };
-    let mut output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
-    let mut told = Told::default();
-    for (array, shard) in chosen {
-        // One at a time: what is known of an array is told before the next one is looked at.
-        let (about, maps) = look(args, &source, array, shard.as_deref(), output.is_terminal());
-        told.is_damaged |= about.contents.is_damaged();
+    let output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
+    let is_terminal = output.is_terminal();
+    let mut teller = Teller { args, output, any: false, is_damaged: false, bad: Vec::new() };
+    let shard = chosen.as_ref().map(|(_, shard)| &shard[..]);
+    let maps = |array: &Array| maps(args, array, shard, is_terminal);
+    let progress = Progress::new(Unit::Things("chunks"), None);
+    let step = &mut |chunks| progress.add(chunks);
+    // What is known of an array is told before the next one is looked at.
+    let take = &mut |about: ArrayInfo, maps: &[Map]| {
         if let Some((title, path)) = &picture {
             let map = maps.last().ok_or_else(|| Failure::System("there is no map".into()))?;
-            save(path, &svg(map, title), args.force).map_err(|error| {
-                let hint = if error.kind() == io::ErrorKind::AlreadyExists {
-                    "; --force replaces it"
-                } else {
-                    ""
-                };
-                Failure::System(format!("{}: {error}{hint}", shown(&path)))
-            })?;
+            save_picture(args, path, &svg(map, title))?;
         }
-        if args.json {
-            told.arrays.push(object(&about));
-            continue;
-        }
-        let map = maps.first().filter(|_| args.map.is_some());
-        let text = text::about(&about, map, text::has_colours(output.is_terminal()));
-        let gap = if std::mem::replace(&mut told.any, true) { "\n" } else { "" };
-        let put = output.put(gap.as_bytes()).and_then(|()| output.put(text.as_bytes()));
-        if put.is_err() {
-            return unless_closed(put);
-        }
-    }
-    finish(args, &source, told, output)
-}
-
-/// What was told so far.
-#[derive(Default)]
-struct Told {
-    any: bool,
-    arrays: Vec<Value>,
-    is_damaged: bool,
-}
-
-fn finish(args: &Args, source: &Source, told: Told, mut output: Output) -> Result<(), Failure> {
-    let bad: Vec<_> = source.bad_nodes().collect();
-    let text = if args.json {
-        let node = |(path, error): &(&Path, &crate::fs::NodeError)| json!({"path": path.to_string_lossy(), "error": error.to_string()});
-        let document = json!({
-            "source": source.name.to_string_lossy(),
-            "arrays": told.arrays,
-            "bad": bad.iter().map(node).collect::<Vec<_>>(),
-        });
-        format!("{document:#}\n")
-    } else {
-        let line = |(path, error): &(&Path, &crate::fs::NodeError)| {
-            format!("{}: {}\n", shown(path), Line(error))
-        };
-        bad.iter().map(line).collect()
+        progress.pause(|| teller.tell(&about, maps)).map_err(Ended::Closed)
     };
-    unless_closed(output.put(text.as_bytes()).and_then(|()| output.finish()))?;
-    if told.is_damaged || !bad.is_empty() {
-        return Err(Failure::Found(String::new()));
+    let bad = Mutex::new(Vec::new());
+    let told = match &chosen {
+        Some((array, _)) => info(&source, std::iter::once(Arc::clone(array)), &maps, step, take),
+        None => {
+            let arrays = source.nodes().filter_map(|node| match node {
+                Node::Array(array) => Some(array),
+                Node::Bad(path, error) => {
+                    let bad = || bad.lock().unwrap_or_else(PoisonError::into_inner);
+                    bad().push((path, error.to_string()));
+                    None
+                }
+                _ => None,
+            });
+            info(&source, arrays, &maps, step, take)
+        }
+    };
+    drop(progress);
+    teller.bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match told {
+        Ok(()) => teller.finish(),
+        Err(Ended::Closed(error)) => unless_closed(Err(error)),
+        Err(Ended::Failed(failure)) => Err(failure),
     }
-    Ok(())
+}
+
+/// Why not all arrays were told.
+enum Ended {
+    /// It cannot be written.
+    Closed(io::Error),
+    Failed(Failure),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Writes what is known of arrays, one after the other.
+struct Teller<'a> {
+    args: &'a Args,
+    output: Output,
+    /// Something was written.
+    any: bool,
+    is_damaged: bool,
+    /// Nodes whose metadata cannot be used, and why.
+    bad: Vec<(PathBuf, String)>,
+}
+
+impl Teller<'_> {
+    fn tell(&mut self, about: &ArrayInfo, maps: &[Map]) -> io::Result<()> {
+        self.is_damaged |= about.contents.is_damaged();
+        let is_first = !std::mem::replace(&mut self.any, true);
+        if self.args.json {
+            let before = if is_first { self.head() } else { ",\n".to_owned() };
+            let text = format!("{:#}", object(about)).replace('\n', "\n    ");
+            return self.output.put(format!("{before}    {text}").as_bytes());
+        }
+        let map = maps.first().filter(|_| self.args.map.is_some());
+        let text = text::about(about, map, text::has_colours(self.output.is_terminal()));
+        let gap = if is_first { "" } else { "\n" };
+        self.output.put(gap.as_bytes())?;
+        self.output.put(text.as_bytes())
+    }
+
+    /// What stands before the first array in JSON.
+    fn head(&self) -> String {
+        let source = Value::from(self.args.source.to_string_lossy());
+        format!("{{\n  \"source\": {source},\n  \"arrays\": [\n")
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        let text = if self.args.json {
+            let node = |(path, error): &(PathBuf, String)| json!({"path": path.to_string_lossy(), "error": error});
+            let bad: Vec<Value> = self.bad.iter().map(node).collect();
+            let bad = format!("{:#}", Value::from(bad)).replace('\n', "\n  ");
+            let arrays = match self.any {
+                true => "\n  ]".to_owned(),
+                false => format!("{}  ]", self.head()),
+            };
+            format!("{arrays},\n  \"bad\": {bad}\n}}\n")
+        } else {
+            let line =
+                |(path, error): &(PathBuf, String)| format!("{}: {}\n", shown(path), Line(error));
+            self.bad.iter().map(line).collect()
+        };
+        unless_closed(self.output.put(text.as_bytes()).and_then(|()| self.output.finish()))?;
+        if self.is_damaged || !self.bad.is_empty() {
+            return Err(Failure::Found(String::new()));
+        }
+        Ok(())
+    }
+}
+
+fn save_picture(args: &Args, path: &Path, picture: &str) -> Result<(), Failure> {
+    save(path, picture, args.force).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::AlreadyExists => "; --force replaces it",
+            _ => "",
+        };
+        Failure::System(format!("{}: {error}{hint}", shown(path)))
+    })
 }
 
 /// Cells of a picture for a file: enough for a screen.
@@ -137,13 +194,8 @@ const PICTURE_CELLS: u64 = 1 << 16;
 /// Pictures in it.
 const PICTURES: u64 = 64;
 
-fn look(
-    args: &Args,
-    source: &Source,
-    array: &Array,
-    shard: Option<&[u64]>,
-    is_terminal: bool,
-) -> (ArrayInfo, Vec<Map>) {
+/// The maps that are asked for: that for the terminal, then that of the picture.
+fn maps(args: &Args, array: &Array, shard: Option<&[u64]>, is_terminal: bool) -> Vec<Map> {
     let map = |size| match shard {
         Some(shard) => Map::of_shard(array, shard, size),
         None => Map::of_array(array, size),
@@ -157,9 +209,7 @@ fn look(
         let edge = (PICTURE_CELLS / whole.cells()[2].max(1)).isqrt();
         maps.push(map(MapSize { columns: edge, rows: edge, pictures: PICTURES }));
     }
-    let progress = Progress::new(Unit::Things("chunks"), None);
-    let about = info(source, array, &maps, &mut |chunks| progress.add(chunks));
-    (about, maps)
+    maps
 }
 
 /// The title and the file of the picture, if there is to be one.
@@ -203,7 +253,7 @@ fn save(path: &Path, content: &str, force: bool) -> io::Result<()> {
 }
 
 /// The array and the coordinates of the shard with a key.
-fn shard_of<'a>(source: &'a Source, key: &Path) -> Result<(&'a Array, Option<Vec<u64>>), Failure> {
+fn shard_of(source: &Source, key: &Path) -> Result<(Arc<Array>, Vec<u64>), Failure> {
     let clean: PathBuf = key.components().collect();
     for array in source.arrays() {
         let layout = &array.source.layout;
@@ -214,7 +264,7 @@ fn shard_of<'a>(source: &'a Source, key: &Path) -> Result<(&'a Array, Option<Vec
             coords.len() == layout.rank() && axes.all(|(coord, axis)| *coord < axis.shards())
         });
         if let Some(coords) = coords {
-            return Ok((array, Some(coords)));
+            return Ok((array, coords));
         }
     }
     Err(Failure::System(format!("{}: no shard of the source has this key", shown(&key))))

@@ -9,7 +9,7 @@ use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::{Container, ShardStore, SourceArray};
 use crate::text::{Line, shown};
-use crate::tools::source::{Array, Node, OpenConfig, Source};
+use crate::tools::source::{Node, OpenConfig, Source};
 
 /// Complete or take back what an interrupted mount has left, and repair shards
 ///
@@ -46,8 +46,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(directory) = &args.unsaved {
         return interrupted.and_then(|()| unsaved::put_in(directory, &args.source));
     }
-    let has_index = |array: &&Array| array.source.container == Container::Shards;
-    if args.scan && source.nodes.len() == 1 && source.arrays().any(|array| !has_index(&array)) {
+    let mut nodes = source.nodes();
+    let only = nodes.next().filter(|_| nodes.next().is_none());
+    let lacks_index = |node: Node| match node {
+        Node::Array(array) => array.source.container != Container::Shards,
+        _ => false,
+    };
+    if args.scan && only.is_some_and(lacks_index) {
         let text = format!("{}: --scan looks at shards with an index", shown(&args.source));
         return interrupted.and(Err(Failure::System(text)));
     }
@@ -58,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn finish_commits(source: &Source) -> Result<(), Failure> {
     let (mut lost, mut any) = (0, false);
-    for node in &source.nodes {
+    for node in source.nodes() {
         let array = node.directory();
         let found = recover(&*source.storage, array);
         let found = found.map_err(|error| Failure::System(error.to_string()))?;
@@ -99,14 +104,14 @@ struct Counts {
 
 fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
     let mut counts = Counts::default();
-    for node in &source.nodes {
+    for node in source.nodes() {
         match node {
             Node::Array(array) if array.source.container == Container::Shards => {
                 scan_array(args, &source.store, &array.source, &mut counts)?;
             }
             Node::Bad(directory, error) => {
                 counts.hopeless += 1;
-                println!("{}: {}", shown(directory), Line(error));
+                println!("{}: {}", shown(&directory), Line(error));
             }
             Node::Array(_) | Node::Group(_) | Node::Journal(_) => (),
         }

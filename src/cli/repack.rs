@@ -1,6 +1,7 @@
 //! `shardfs repack`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::json;
@@ -15,7 +16,7 @@ use crate::text::{json_path, shown};
 use crate::tools::copy::{Shape, Shards};
 use crate::tools::repack::{How, RepackError, Repacked, repack};
 use crate::tools::shard_file::Packing;
-use crate::tools::source::{Array, OpenConfig, Source};
+use crate::tools::source::{Array, Node, OpenConfig, Source};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,24 +73,32 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     commit_mounts(&args.source)?;
     let source = Source::open(&args.source, OpenConfig::default())?;
-    let has_shards = |array: &&Array| array.source.container == Container::Shards;
-    let arrays: Vec<&Array> = source.arrays().filter(has_shards).collect();
+    let has_shards = |array: &Arc<Array>| array.source.container == Container::Shards;
     let name = shown(&args.source);
-    if arrays.is_empty() {
-        let text = format!("{name}: {}", RepackError::NoShards);
-        return Err(Failure::System(text));
-    }
     let how = How { packing, skip_damaged: args.copy.skips_damaged() };
     // Counting takes a look at each file, which only somebody who watches is glad of.
-    let total = Progress::is_shown().then(|| arrays.iter().map(|array| source.nbytes(array)).sum());
+    let total = Progress::is_shown()
+        .then(|| source.arrays().filter(has_shards).map(|array| source.nbytes(&array)).sum());
     let progress = Progress::new(Unit::Bytes, total);
-    let mut results = Vec::new();
-    for array in arrays {
+    let (mut results, mut bad) = (Vec::new(), Vec::new());
+    for node in source.nodes() {
+        let array = match node {
+            Node::Array(array) if has_shards(&array) => array,
+            Node::Bad(path, error) => {
+                bad.push(format!("{}: {error}", shown(&path)));
+                continue;
+            }
+            Node::Array(_) | Node::Group(_) | Node::Journal(_) => continue,
+        };
         let report = |nbytes| progress.add(nbytes);
-        let done = repack(&source, array, how, args.copy.threads(), &report);
+        let done = repack(&source, &array, how, args.copy.threads(), &report);
         let path = shown(&array.source.path);
         let failed = |error| Failure::System(format!("{name}: {path}: {error}"));
-        results.push((&*array.source.path, done.map_err(failed)?));
+        results.push((array.source.path.clone(), done.map_err(failed)?));
+    }
+    if results.is_empty() {
+        let text = format!("{name}: {}", RepackError::NoShards);
+        return Err(Failure::System(text));
     }
     drop(progress);
     if args.copy.is_json() {
@@ -97,9 +106,8 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     } else {
         print(&results);
     }
-    let bad = source.bad_nodes().map(|(path, error)| format!("{}: {error}", shown(path)));
     let damaged = results.iter().flat_map(|(_, done)| done.damaged.iter().cloned());
-    let defects: Vec<String> = bad.chain(damaged).collect();
+    let defects: Vec<String> = bad.into_iter().chain(damaged).collect();
     defects.iter().for_each(super::complain);
     match (defects.is_empty(), how.skip_damaged) {
         (true, _) => Ok(()),
@@ -110,7 +118,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     }
 }
 
-fn print(results: &[(&Path, Repacked)]) {
+fn print(results: &[(PathBuf, Repacked)]) {
     for (path, done) in results {
         let Repacked { shards, rewritten, before, after, .. } = done;
         super::say(&format!(
@@ -124,7 +132,7 @@ fn print(results: &[(&Path, Repacked)]) {
     }
 }
 
-fn print_json(args: &Args, results: &[(&Path, Repacked)]) {
+fn print_json(args: &Args, results: &[(PathBuf, Repacked)]) {
     let arrays = results.iter().map(|(path, done)| {
         json!({
             "path": json_path(path),

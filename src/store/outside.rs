@@ -14,6 +14,8 @@ use crate::format::plan::Policy;
 
 /// Chunks that are removed in one commit.
 const REMOVED_AT_ONCE: usize = 1 << 16;
+/// Shards that one commit removes chunks from: each has a few files open meanwhile.
+const SHARDS_AT_ONCE: usize = 128;
 
 /// What there was outside of a grid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,17 +47,23 @@ impl ShardStore {
         grid: &[u64],
         policy: Policy,
     ) -> Result<Outside, Arc<StoreError>> {
-        let (mut found, mut removed) = (Outside::default(), Vec::new());
+        let (mut found, mut removed, mut shards) = (Outside::default(), Vec::new(), 0);
         let flush = |removed: &mut Vec<StagedChunk>| -> Result<(), Arc<StoreError>> {
             let chunks = std::mem::take(removed);
             self.commit(array, &chunks, policy).into_iter().collect()
         };
         self.each_shard(array, &mut |shard| -> Result<(), Arc<StoreError>> {
+            let before = removed.len();
             for coords in self.outside_of(array, grid, shard, &mut found)? {
                 let base = self.base(array, &coords, Freshness::Now)?;
                 removed.push(StagedChunk { coords, content: None, base });
             }
-            if removed.len() >= REMOVED_AT_ONCE { flush(&mut removed) } else { Ok(()) }
+            shards += usize::from(removed.len() > before);
+            if removed.len() < REMOVED_AT_ONCE && shards < SHARDS_AT_ONCE {
+                return Ok(());
+            }
+            shards = 0;
+            flush(&mut removed)
         })?;
         flush(&mut removed)?;
         self.remove_empty_directories(array);

@@ -8,7 +8,7 @@
 //! finish   documents: arrays, then groups, the root last
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -160,15 +160,24 @@ pub struct Plan<'a> {
     pub left_out: Vec<(PathBuf, String)>,
     /// Groups, and their documents.
     groups: BTreeMap<PathBuf, Value>,
+    /// Where in `arrays` that of a directory is.
+    by_path: HashMap<PathBuf, usize>,
 }
 
 impl<'a> Plan<'a> {
-    /// Plans a copy. Nodes that cannot be used are an error unless they are left out.
-    pub fn new(source: &'a Source, to: &Shape, leave_out: bool) -> Result<Self, CopyError> {
+    /// Plans a copy of all `nodes` of the source. Those that cannot be used are an error unless they are
+    /// left out.
+    pub fn new(
+        source: &'a Source,
+        nodes: &'a [Node],
+        to: &Shape,
+        leave_out: bool,
+    ) -> Result<Self, CopyError> {
         let (arrays, other_rank, left_out) = (Vec::new(), Vec::new(), Vec::new());
-        let mut plan = Self { source, arrays, other_rank, left_out, groups: BTreeMap::new() };
+        let (groups, by_path) = (BTreeMap::new(), HashMap::new());
+        let mut plan = Self { source, arrays, other_rank, left_out, groups, by_path };
         let mut groups = Vec::new();
-        for node in &source.nodes {
+        for node in nodes {
             match node {
                 Node::Array(array) => plan.add(array, to)?,
                 Node::Group(path) => groups.push(path),
@@ -187,8 +196,13 @@ impl<'a> Plan<'a> {
         {
             return Err(CopyError::NoSuchRank(shape.len()));
         }
+        plan.by_path =
+            plan.arrays.iter().enumerate().map(|(at, array)| (array.path.clone(), at)).collect();
+        // The draft of 2022 has both of one name.
+        groups.retain(|path| plan.at(path).is_none());
         for path in groups {
-            plan.add_group(path)?;
+            let (path, document) = plan.group(path)?;
+            plan.groups.insert(path, document);
         }
         Ok(plan)
     }
@@ -233,10 +247,7 @@ impl<'a> Plan<'a> {
     }
 
     /// A group, and what it repeats of the metadata of arrays below it.
-    fn add_group(&mut self, path: &Path) -> Result<(), CopyError> {
-        if self.arrays.iter().any(|array| array.path == path) {
-            return Ok(());
-        }
+    fn group(&self, path: &Path) -> Result<(PathBuf, Value), CopyError> {
         let bad =
             |error: NodeError| CopyError::Bad { path: path.to_owned(), error: error.to_string() };
         let mut document = self.source.group(path).map_err(bad)?;
@@ -244,13 +255,17 @@ impl<'a> Plan<'a> {
         if let Some(Value::Object(nodes)) = nodes {
             for (below, node) in nodes.iter_mut() {
                 let below = path.join(below);
-                if let Some(array) = self.arrays.iter().find(|array| array.path == below) {
+                if let Some(array) = self.at(&below) {
                     *node = array.document.clone();
                 }
             }
         }
-        self.groups.insert(path.to_owned(), document);
-        Ok(())
+        Ok((path.to_owned(), document))
+    }
+
+    /// The array whose directory in the copy that is.
+    fn at(&self, path: &Path) -> Option<&Planned<'a>> {
+        self.by_path.get(path).map(|at| &self.arrays[*at])
     }
 
     /// Copies the chunks of an array.
@@ -299,13 +314,13 @@ impl<'a> Plan<'a> {
             if self.left_out.iter().any(|(path, _)| *path == directory) && !has_array() {
                 continue;
             }
-            let array = self.arrays.iter().find(|array| array.path == directory);
+            let array = self.at(&directory);
             let (mut files, mut links) = (Vec::new(), Vec::new());
             let visit = &mut |item: crate::store::storage::DirItem<'_>| {
                 let path = directory.join(item.name);
                 let is_own = DOCUMENTS.iter().any(|name| item.name == *name)
                     || item.name == WORK_DIRECTORY
-                    || array.is_some_and(|array| array.claims(item.name.to_str()));
+                    || array.is_some_and(|array| array.array.claims(item.name));
                 match item.kind.or_else(|| Some(self.source.storage.lstat(&path).ok()?.kind)) {
                     Some(FileKind::Directory) if !is_own => directories.push(path),
                     Some(FileKind::File) if !is_own => files.push(path),
@@ -352,14 +367,6 @@ impl<'a> Plan<'a> {
             to.write_at(&buffer[..read], at).map_err(destination.failed(path))?;
             at += read as u64;
         }
-    }
-}
-
-impl Planned<'_> {
-    /// Whether a name in its directory is that of a shard or chunk, or of what stands above them.
-    fn claims(&self, name: Option<&str>) -> bool {
-        let layout = &self.array.source.layout;
-        name.is_some_and(|name| layout.keys.claims(name, layout.rank()))
     }
 }
 

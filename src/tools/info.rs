@@ -1,6 +1,5 @@
 //! What an array is, how full it is, and what its bytes are used for.
 
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -130,32 +129,92 @@ impl Contents {
     }
 }
 
-/// Looks at all shards of an array. Chunks are marked on the maps. `step` is called for each shard with
-/// the number of its chunks.
-pub fn info(source: &Source, array: &Array, maps: &[Map], step: &mut dyn FnMut(u64)) -> ArrayInfo {
+/// An array that is being looked at.
+struct Looked {
+    array: Arc<Array>,
+    /// On which its chunks are marked.
+    maps: Vec<Map>,
+}
+
+/// What is worked on.
+enum Task {
+    /// A shard.
+    Shard(Arc<Looked>, Arc<SharedShard>),
+    /// Something that cannot be listed.
+    Failed(StoreError),
+    /// The array of which nothing follows.
+    End(Arc<Looked>),
+}
+
+/// What came of it.
+enum Found {
+    Contents(Box<Contents>),
+    End(Arc<Looked>),
+}
+
+/// What to do with an array once all is known of it.
+pub type Take<'a, E> = dyn FnMut(ArrayInfo, &[Map]) -> Result<(), E> + 'a;
+
+/// Looks at all shards of arrays, one array after the other. Chunks are marked on the maps that `maps`
+/// makes. `step` is called for each shard with the number of its chunks, `take` for each array.
+pub fn info<E: Send>(
+    source: &Source,
+    arrays: impl Iterator<Item = Arc<Array>> + Send,
+    maps: &(dyn Fn(&Array) -> Vec<Map> + Sync),
+    step: &mut dyn FnMut(u64),
+    take: &mut Take<'_, E>,
+) -> Result<(), E> {
+    let find = |give: &mut Give<'_, _>| {
+        for array in arrays {
+            let looked = Arc::new(Looked { maps: maps(&array), array });
+            // What stops it is an error of whoever takes them.
+            if find(source, looked, give).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let work = |task| {
+        Ok(match task {
+            Task::Shard(looked, shard) => {
+                Found::Contents(Box::new(look(source, &shard, &looked.maps)))
+            }
+            Task::Failed(error) => Found::Contents(Box::new(failed(&error))),
+            Task::End(looked) => Found::End(looked),
+        })
+    };
+    let mut contents = Contents::default();
+    in_order(threads(), find, work, |found| match found {
+        Found::Contents(found) => {
+            step(found.present + found.outside);
+            contents.add(*found);
+            Ok(())
+        }
+        Found::End(looked) => {
+            take(about(&looked.array, std::mem::take(&mut contents)), &looked.maps)
+        }
+    })
+}
+
+fn find(source: &Source, looked: Arc<Looked>, give: &mut Give<'_, Task>) -> Result<(), Stopped> {
+    let array = &looked.array;
+    source.store.each_shard_below(&array.source, &[], &mut |found| {
+        give(match found {
+            Ok(coords) => Task::Shard(Arc::clone(&looked), SharedShard::new(array, coords)),
+            Err(error) => Task::Failed(error),
+        })
+    })?;
+    give(Task::End(looked))
+}
+
+/// What is known of an array once all of its shards were looked at.
+fn about(array: &Array, found: Contents) -> ArrayInfo {
     let kind = kind(array);
     let mut contents = Contents {
         possible: kind.chunk_grid.iter().product(),
         shards_possible: kind.shard_grid.iter().product(),
-        ..Contents::default()
+        ..found
     };
-    let find = |give: &mut Give<'_, _>| {
-        // Whoever takes them never stops.
-        let _ = find(source, array, give);
-        Ok::<_, Infallible>(())
-    };
-    let work = |found: Found<'_>| {
-        Ok(match found {
-            Ok(shard) => look(source, &shard, maps),
-            Err(error) => failed(&error),
-        })
-    };
-    let done = in_order(threads(), find, work, |found: Contents| {
-        step(found.present + found.outside);
-        contents.add(found);
-        Ok(())
-    });
-    let Ok(()) = done;
     let item = array.twin.as_ref().and_then(|twin| twin.get("data_type"));
     let item = item.and_then(|value| DataType::parse(value).ok());
     let elements = kind.chunk_shape.iter().try_fold(1_u64, |all, edge| all.checked_mul(*edge));
@@ -166,24 +225,12 @@ pub fn info(source: &Source, array: &Array, maps: &[Map], step: &mut dyn FnMut(u
     ArrayInfo { path: array.source.path.clone(), kind, contents }
 }
 
-type Found<'a> = Result<Arc<SharedShard<'a>>, StoreError>;
-
-fn find<'a>(
-    source: &Source,
-    array: &'a Array,
-    give: &mut Give<'_, Found<'a>>,
-) -> Result<(), Stopped> {
-    source.store.each_shard_below(&array.source, &[], &mut |found| {
-        give(found.map(|coords| SharedShard::new(array, coords)))
-    })
-}
-
 fn failed(error: &StoreError) -> Contents {
     Contents { errors: vec![error.to_string()], ..Contents::default() }
 }
 
-fn look(source: &Source, shard: &SharedShard<'_>, maps: &[Map]) -> Contents {
-    let (array, coords) = (shard.array, &shard.coords);
+fn look(source: &Source, shard: &SharedShard, maps: &[Map]) -> Contents {
+    let (array, coords) = (&*shard.array, &shard.coords);
     let loaded = match shard.load(&source.store) {
         Ok(Loaded::Here(loaded)) => loaded,
         Ok(Loaded::Absent | Loaded::Failed) => return Contents::default(),

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::{Loaded, SharedShard, parts_of};
@@ -105,69 +106,74 @@ pub fn list<E: Send>(
     write: &Write<'_>,
     take: impl FnMut(Rows) -> Result<(), E>,
 ) -> Result<Result<(), E>, NoSuchKey> {
-    let chosen = choose(source, query.prefix.as_deref())?;
+    let any = AtomicBool::new(false);
     let find = |give: &mut Give<'_, _>| {
-        // What stops it is an error of somebody else.
-        let _ = chosen.iter().try_for_each(|chosen| find(source, query, chosen, give));
+        let chosen = source.nodes().filter_map(|node| choose(node, query.prefix.as_deref()));
+        for chosen in chosen {
+            any.store(true, Ordering::Relaxed);
+            // What stops it is an error of somebody else.
+            if find(source, query, chosen, give).is_err() {
+                break;
+            }
+        }
         Ok(())
     };
     let work = |task| Ok(work(source, query, write, task));
-    Ok(in_order(threads(), find, work, take))
+    let listed = in_order(threads(), find, work, take);
+    match &query.prefix {
+        Some(prefix) if !any.into_inner() => Err(NoSuchKey(prefix.clone())),
+        _ => Ok(listed),
+    }
 }
 
 /// What is listed of a node: chunks with these leading coordinates.
-struct Chosen<'a> {
-    node: &'a Node,
-    leading: Coords,
+struct Chosen {
+    node: Node,
+    leading: Arc<[u64]>,
 }
 
-fn choose<'a>(source: &'a Source, prefix: Option<&Path>) -> Result<Vec<Chosen<'a>>, NoSuchKey> {
-    let Some(prefix) = prefix else {
-        let all = source.nodes.iter().map(|node| Chosen { node, leading: Vec::new() });
-        return Ok(all.collect());
-    };
+/// What of a node can have keys that begin like that.
+fn choose(node: Node, prefix: Option<&Path>) -> Option<Chosen> {
+    let all = Arc::from([]);
+    let Some(prefix) = prefix else { return Some(Chosen { node, leading: all }) };
     // As keys are written: without dots and doubled slashes.
     let parts = prefix.components().filter(|part| *part != Component::CurDir);
     let clean: PathBuf = parts.collect();
-    let of_node = |node: &'a Node| {
-        let directory = node.directory();
-        if directory.starts_with(&clean) {
-            return Some(Chosen { node, leading: Vec::new() });
-        }
-        let (Node::Array(array), Ok(rest)) = (node, clean.strip_prefix(directory)) else {
-            return None;
-        };
-        let layout = &array.source.layout;
-        let leading = layout.keys.parse_leading(rest.to_str()?, layout.rank())?;
-        Some(Chosen { node, leading })
+    let directory = node.directory();
+    if directory.starts_with(&clean) {
+        return Some(Chosen { node, leading: all });
+    }
+    let (Node::Array(array), Ok(rest)) = (&node, clean.strip_prefix(directory)) else {
+        return None;
     };
-    let chosen: Vec<_> = source.nodes.iter().filter_map(of_node).collect();
-    if chosen.is_empty() { Err(NoSuchKey(prefix.to_owned())) } else { Ok(chosen) }
+    let layout = &array.source.layout;
+    let leading = layout.keys.parse_leading(rest.to_str()?, layout.rank())?.into();
+    Some(Chosen { node, leading })
 }
 
 /// What a thread does at a time.
-enum Task<'a> {
+enum Task {
     /// Lists some slots of a shard, those chunks with these leading coordinates.
-    Part { shard: Arc<SharedShard<'a>>, slots: Range<u64>, leading: &'a [u64] },
+    Part { shard: Arc<SharedShard>, slots: Range<u64>, leading: Arc<[u64]> },
     /// Tells what is wrong.
     Bad(ListError),
 }
 
-fn find<'a>(
+fn find(
     source: &Source,
     query: &Query,
-    chosen: &'a Chosen<'a>,
-    give: &mut Give<'_, Task<'a>>,
+    chosen: Chosen,
+    give: &mut Give<'_, Task>,
 ) -> Result<(), Stopped> {
-    let array: &Array = match chosen.node {
+    let array = match chosen.node {
         Node::Array(array) => array,
         Node::Bad(path, error) => {
-            let (path, error) = (path.clone(), error.to_string());
+            let error = error.to_string();
             return give(Task::Bad(ListError::Node { path, error }));
         }
         Node::Group(_) | Node::Journal(_) => return Ok(()),
     };
-    let leading = &chosen.leading[..];
+    let leading = chosen.leading;
     let mut axes = leading.iter().zip(array.source.layout.chunk_grid());
     if !query.outside && axes.any(|(coord, grid)| *coord >= grid) {
         return Ok(());
@@ -179,9 +185,11 @@ fn find<'a>(
     });
     let Some(prefix) = shards.collect::<Option<Coords>>() else { return Ok(()) };
     let mut give_shard = |coords: &[u64]| {
-        let shard = SharedShard::new(array, coords);
-        parts_of(array, slots_of(array, coords, leading))
-            .try_for_each(|slots| give(Task::Part { shard: Arc::clone(&shard), slots, leading }))
+        let shard = SharedShard::new(&array, coords);
+        parts_of(&array, slots_of(&array, coords, &leading)).try_for_each(|slots| {
+            let (shard, leading) = (Arc::clone(&shard), Arc::clone(&leading));
+            give(Task::Part { shard, slots, leading })
+        })
     };
     if query.missing {
         return each_of_grid(&array.source.layout.shard_grid, prefix, &mut give_shard);
@@ -231,12 +239,12 @@ fn slots_of(array: &Array, coords: &[u64], leading: &[u64]) -> Range<u64> {
     first * each..(first + 1) * each
 }
 
-fn work(source: &Source, query: &Query, write: &Write<'_>, task: Task<'_>) -> Rows {
+fn work(source: &Source, query: &Query, write: &Write<'_>, task: Task) -> Rows {
     let (shard, slots, leading) = match task {
         Task::Part { shard, slots, leading } => (shard, slots, leading),
         Task::Bad(error) => return Rows { errors: vec![error], ..Rows::default() },
     };
-    let array = shard.array;
+    let (array, leading) = (&*shard.array, &*leading);
     let path = array.source.shard_path(&shard.coords);
     let mut lister = Lister {
         source,
@@ -536,10 +544,13 @@ mod tests {
         assert_eq!(keys(&directory, &outside), ["group/a/c/0/3"]);
         let source = open(&directory);
         for wrong in ["group/a/c/x", "group/b", "grou", "group/a/0", "group/a/c/0/0/0"] {
-            let error = choose(&source, Some(Path::new(wrong))).err().unwrap();
+            let query = Query { prefix: Some(wrong.into()), ..Query::default() };
+            let listed = list::<std::convert::Infallible>(&source, &query, &|_, _| (), |_| Ok(()));
+            let error = listed.unwrap_err();
             assert!(error.to_string().starts_with(wrong));
         }
-        assert_eq!(choose(&source, Some(Path::new("group"))).unwrap().len(), 1);
+        let chosen = source.nodes().filter_map(|node| choose(node, Some(Path::new("group"))));
+        assert_eq!(chosen.count(), 1);
     }
 
     #[test]

@@ -14,9 +14,9 @@ use crate::store::{Freshness, LoadedShard, ShardStore, StoreError};
 const PART_CHUNKS: u64 = 1 << 14;
 
 /// A shard that several threads look into.
-pub struct SharedShard<'a> {
+pub struct SharedShard {
     /// Its array.
-    pub array: &'a Array,
+    pub array: Arc<Array>,
     /// Its coordinates in the shard grid.
     pub coords: Coords,
     state: Mutex<Option<Loaded>>,
@@ -33,9 +33,10 @@ pub enum Loaded {
     Failed,
 }
 
-impl<'a> SharedShard<'a> {
+impl SharedShard {
     /// A shard that was not loaded yet.
-    pub fn new(array: &'a Array, coords: &[u64]) -> Arc<Self> {
+    pub fn new(array: &Arc<Array>, coords: &[u64]) -> Arc<Self> {
+        let array = Arc::clone(array);
         Arc::new(Self { array, coords: coords.to_vec(), state: Mutex::new(None) })
     }
 
@@ -59,7 +60,7 @@ impl<'a> SharedShard<'a> {
     /// All its slots, in pieces.
     pub fn parts(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let slots = self.array.source.layout.positions(0, &self.coords).iter().product();
-        parts_of(self.array, 0..slots)
+        parts_of(&self.array, 0..slots)
     }
 
     /// What is wrong with it if it is damaged.

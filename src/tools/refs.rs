@@ -24,7 +24,7 @@ use tempfile::SpooledTempFile;
 use self::chunks::{ArrayRefs, Part};
 use self::nodes::{Prepared, Urls, prepare};
 use super::parallel::{self, Give};
-use super::source::Source;
+use super::source::{Node, Source};
 use crate::format::Coords;
 use crate::store::{ShardStore, StoreError};
 use crate::text::shown;
@@ -135,8 +135,9 @@ pub fn write(
     done: &mut dyn FnMut(u64),
 ) -> Result<Summary, RefsError> {
     let store = &source.store;
-    let urls = Urls::new(source, config)?;
-    let (nodes, left_out) = prepare(source, store, config, &urls)?;
+    let found: Vec<Node> = source.nodes().collect();
+    let urls = Urls::new(source, &found, config)?;
+    let (nodes, left_out) = prepare(source, &found, config, &urls)?;
     left_out.iter().for_each(&mut *problem);
     let is_array = |node: &&Prepared<'_>| node.array.is_some();
     let mut summary = Summary {

@@ -1,8 +1,12 @@
-//! Opening a source: its arrays of every format, in the order of their paths.
+//! Opening a source: its arrays of every format, in the order of their paths. They are found one after the
+//! other, and nobody keeps them: a hierarchy may have any number.
 
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Map, Value, json};
 
@@ -35,19 +39,22 @@ pub struct Source {
     pub storage: Arc<dyn Storage>,
     /// Its shards.
     pub store: ShardStore,
-    /// What is in it, in the order of the paths.
-    pub nodes: Vec<Node>,
+    config: OpenConfig,
+    /// Its name in `storage`, of a file that is an array by itself.
+    file: Option<OsString>,
+    /// What the next array is told by.
+    next_id: AtomicU64,
 }
 
 /// A node of a source.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Node {
     /// A group: its directory, from the source's root.
     Group(PathBuf),
     /// An array.
-    Array(Box<Array>),
-    /// A node whose metadata cannot be used: its directory, and why.
-    Bad(PathBuf, NodeError),
+    Array(Arc<Array>),
+    /// A node whose metadata cannot be used, or a directory that cannot be read, and why.
+    Bad(PathBuf, Arc<NodeError>),
     /// A directory with a journal of a mount, and no array of Zarr.
     Journal(PathBuf),
 }
@@ -146,22 +153,26 @@ impl Source {
         };
         let storage = LocalStorage::open_root(root, Arc::default()).map_err(failed)?;
         let storage: Arc<dyn Storage> = Arc::new(storage);
-        let mut walk = Walk { storage: &*storage, config, nodes: Vec::new() };
-        match file {
-            Some(name) => walk.bloscpack(Path::new(name)),
-            None => walk.walk(PathBuf::new()).map_err(|(below, error)| {
-                let path = path.join(below);
-                OpenError::Io { path, error }
-            })?,
-        }
-        let nodes = walk.nodes;
-        if nodes.is_empty() {
-            let what = Unsupported::of_directory(path);
-            return Err(what.map_or_else(|| OpenError::NoNode(path.to_owned()), unsupported));
+        if file.is_none() {
+            storage.list(Path::new(""), 0, &mut |_| ControlFlow::Break(())).map_err(failed)?;
         }
         let how = StoreConfig { pad_edge: config.pad_edge, ..StoreConfig::default() };
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());
-        Ok(Self { name: path.to_owned(), storage, store, nodes })
+        let (name, file) = (path.to_owned(), file.map(OsStr::to_owned));
+        let source = Self { name, storage, store, config, file, next_id: AtomicU64::new(0) };
+        match source.nodes().next() {
+            Some(_) => Ok(source),
+            None => {
+                let what = Unsupported::of_directory(path);
+                Err(what.map_or_else(|| OpenError::NoNode(path.to_owned()), unsupported))
+            }
+        }
+    }
+
+    /// A source whose files are those of a storage, and its shards.
+    pub fn over(name: &Path, storage: Arc<dyn Storage>, store: ShardStore) -> Self {
+        let (name, config) = (name.to_owned(), OpenConfig::default());
+        Self { name, storage, store, config, file: None, next_id: AtomicU64::new(0) }
     }
 
     /// The same, for whoever looks at each shard once: hardly anything is kept for a second time.
@@ -209,18 +220,19 @@ impl Source {
         counted.map_or(0, |()| sum)
     }
 
-    /// Its arrays, those that can be used.
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.nodes.iter().filter_map(|node| match node {
-            Node::Array(array) => Some(&**array),
-            _ => None,
-        })
+    /// What is in it, in the order of the paths, as it is found.
+    pub fn nodes(&self) -> Nodes<'_> {
+        let first = match &self.file {
+            Some(name) => Step::File(name.clone()),
+            None => Step::Directory(PathBuf::new()),
+        };
+        Nodes { source: self, steps: vec![first], found: VecDeque::new() }
     }
 
-    /// Nodes whose metadata cannot be used, by their directories.
-    pub fn bad_nodes(&self) -> impl Iterator<Item = (&Path, &NodeError)> {
-        self.nodes.iter().filter_map(|node| match node {
-            Node::Bad(directory, error) => Some((directory.as_path(), error)),
+    /// Its arrays, those that can be used.
+    pub fn arrays(&self) -> impl Iterator<Item = Arc<Array>> {
+        self.nodes().filter_map(|node| match node {
+            Node::Array(array) => Some(array),
             _ => None,
         })
     }
@@ -231,73 +243,147 @@ impl Array {
     pub fn is_unsharded(&self) -> bool {
         self.source.container == Container::Chunks
     }
+
+    /// Whether a name in its directory is that of a shard or chunk, or of what stands above them.
+    pub fn claims(&self, name: &OsStr) -> bool {
+        let layout = &self.source.layout;
+        name.to_str().is_some_and(|name| layout.keys.claims(name, layout.rank()))
+    }
 }
 
-/// A walk through a source.
-struct Walk<'a> {
-    storage: &'a dyn Storage,
-    config: OpenConfig,
-    nodes: Vec<Node>,
+/// The nodes of a source, as they are found.
+pub struct Nodes<'a> {
+    source: &'a Source,
+    /// What is to be looked at, the next one last.
+    steps: Vec<Step>,
+    /// What was found, and not yet handed over.
+    found: VecDeque<Node>,
 }
 
-/// Where the source failed, and how.
-type Failed = (PathBuf, std::io::Error);
+/// What is to be looked at.
+enum Step {
+    /// A directory.
+    Directory(PathBuf),
+    /// What is in one, the next name last.
+    Below(PathBuf, Vec<OsString>),
+    /// Arrays of a hierarchy of the draft of 2022, their data and their documents, the next one last.
+    Draft(Vec<(PathBuf, PathBuf)>),
+    /// A file that is an array by itself.
+    File(OsString),
+}
 
-impl Walk<'_> {
-    fn may_be(&self, format: Format) -> bool {
-        self.config.format.is_none_or(|wanted| wanted == format)
+impl Iterator for Nodes<'_> {
+    type Item = Node;
+
+    fn next(&mut self) -> Option<Node> {
+        loop {
+            if let Some(node) = self.found.pop_front() {
+                return Some(node);
+            }
+            match self.steps.pop()? {
+                Step::Directory(directory) => self.look(directory),
+                Step::Below(directory, mut names) => {
+                    let Some(name) = names.pop() else { continue };
+                    let path = directory.join(&name);
+                    let next = match name == WORK_DIRECTORY {
+                        true => Err(Node::Journal(directory.clone())),
+                        false => Ok(Step::Directory(path)),
+                    };
+                    self.steps.push(Step::Below(directory, names));
+                    match next {
+                        Ok(step) => self.steps.push(step),
+                        Err(node) => self.found.push_back(node),
+                    }
+                }
+                Step::Draft(mut documents) => {
+                    let Some((data, path)) = documents.pop() else { continue };
+                    self.steps.push(Step::Draft(documents));
+                    let array = read_document(self.storage(), &path)
+                        .and_then(|document| draft(&data, path, document, self.config().level));
+                    self.add(data, array.map(Some));
+                }
+                Step::File(name) => self.bloscpack(Path::new(&name)),
+            }
+        }
+    }
+}
+
+impl Nodes<'_> {
+    fn storage(&self) -> &dyn Storage {
+        &*self.source.storage
     }
 
-    fn add(&mut self, directory: PathBuf, found: Result<Option<Array>, NodeError>) {
+    fn config(&self) -> OpenConfig {
+        self.source.config
+    }
+
+    fn may_be(&self, format: Format) -> bool {
+        self.config().format.is_none_or(|wanted| wanted == format)
+    }
+
+    /// Hands a node over; the array, if it is one.
+    fn add(
+        &mut self,
+        directory: PathBuf,
+        found: Result<Option<Array>, NodeError>,
+    ) -> Option<Arc<Array>> {
         match found {
             Ok(Some(mut array)) => {
-                array.source.id = self.nodes.len() as u64;
-                self.nodes.push(Node::Array(Box::new(array)));
+                array.source.id = self.source.next_id.fetch_add(1, Ordering::Relaxed);
+                let array = Arc::new(array);
+                self.found.push_back(Node::Array(Arc::clone(&array)));
+                Some(array)
             }
-            Ok(None) => (),
-            Err(error) => self.nodes.push(Node::Bad(directory, error)),
+            Ok(None) => None,
+            Err(error) => {
+                self.bad(directory, error);
+                None
+            }
         }
     }
 
+    fn bad(&mut self, directory: PathBuf, error: NodeError) {
+        self.found.push_back(Node::Bad(directory, Arc::new(error)));
+    }
+
     fn bloscpack(&mut self, name: &Path) {
-        let found = self
-            .storage
+        let storage = self.storage();
+        let found = storage
             .stat(name)
             .map_err(NodeError::from)
-            .and_then(|stat| bloscpack_file(self.storage, name.as_os_str(), &stat, false))
+            .and_then(|stat| bloscpack_file(storage, name.as_os_str(), &stat, false))
             .map(|found| Some(foreign(Path::new(""), found, ArrayFormat::Bloscpack)));
         self.add(PathBuf::new(), found);
     }
 
-    /// Below an array there are chunks only.
-    fn walk(&mut self, directory: PathBuf) -> Result<(), Failed> {
+    fn look(&mut self, directory: PathBuf) {
         let path = directory.join(METADATA_FILE);
-        if self.storage.lstat(&path).is_ok() {
-            match read_document(self.storage, &path) {
+        if self.storage().lstat(&path).is_ok() {
+            match read_document(self.storage(), &path) {
                 Ok(document) => match NodeMetadata::parse(&document) {
                     _ if draft2022::is_hierarchy(&document).unwrap_or(false) => {
-                        return self.walk_draft(&directory);
+                        return self.look_at_draft(directory);
                     }
-                    Ok(NodeMetadata::Group) => self.nodes.push(Node::Group(directory.clone())),
+                    Ok(NodeMetadata::Group) => self.found.push_back(Node::Group(directory.clone())),
                     Ok(NodeMetadata::Array(_)) => {
                         let array = self.zarr3(&directory, path, document);
-                        self.add(directory, array.map(Some));
-                        return Ok(());
+                        let array = self.add(directory.clone(), array.map(Some));
+                        return self.below_array(directory, array);
                     }
                     Err(error) => {
                         let is_array = document.get("node_type").is_some_and(|it| it == "array");
-                        self.nodes.push(Node::Bad(directory.clone(), error.into()));
+                        self.bad(directory.clone(), error.into());
                         if is_array {
-                            return Ok(());
+                            return;
                         }
                     }
                 },
-                Err(error) => self.nodes.push(Node::Bad(directory.clone(), error)),
+                Err(error) => self.bad(directory.clone(), error),
             }
         } else if self.superchunks(&directory) || self.zarr2(&directory) {
-            return Ok(());
+            return;
         }
-        self.walk_below(&directory)
+        self.below(directory, |_| true);
     }
 
     /// Whether there is an array of Zarr v2 in a directory; a group is noted.
@@ -306,56 +392,62 @@ impl Walk<'_> {
             return false;
         }
         let path = directory.join(ZARRAY);
-        if self.storage.lstat(&path).is_ok() {
-            let array = zarr2_array(self.storage, directory, path);
-            self.add(directory.to_owned(), array.map(Some));
+        if self.storage().lstat(&path).is_ok() {
+            let array = zarr2_array(self.storage(), directory, path);
+            let array = self.add(directory.to_owned(), array.map(Some));
+            self.below_array(directory.to_owned(), array);
             return true;
         }
-        if self.storage.lstat(&directory.join(ZGROUP)).is_ok() {
-            self.nodes.push(Node::Group(directory.to_owned()));
+        if self.storage().lstat(&directory.join(ZGROUP)).is_ok() {
+            self.found.push_back(Node::Group(directory.to_owned()));
         }
         false
     }
 
-    fn walk_below(&mut self, directory: &Path) -> Result<(), Failed> {
-        let mut below = Vec::new();
-        self.each_entry(directory, &mut |path, kind| {
-            if kind == Some(FileKind::Directory) {
-                below.push(path);
-            }
-        })?;
-        below.sort();
-        for path in below {
-            if path.ends_with(WORK_DIRECTORY) {
-                self.nodes.push(Node::Journal(directory.to_owned()));
-            } else {
-                self.walk(path)?;
-            }
+    /// What is in an array's directory and has nothing to do with its chunks: nodes below it, which
+    /// Zarr does not foresee and some writers make.
+    fn below_array(&mut self, directory: PathBuf, array: Option<Arc<Array>>) {
+        // Of one that cannot be used nobody knows which names are those of chunks.
+        if let Some(array) = array {
+            self.below(directory, |name| name != WORK_DIRECTORY && !array.claims(name));
         }
-        Ok(())
+    }
+
+    fn below(&mut self, directory: PathBuf, is_meant: impl Fn(&OsStr) -> bool) {
+        let mut names = Vec::new();
+        let listed = self.each_entry(&directory, &is_meant, &mut |name, kind| {
+            if kind == Some(FileKind::Directory) {
+                names.push(name.to_owned());
+            }
+        });
+        if let Err(error) = listed {
+            return self.bad(directory, error);
+        }
+        names.sort_unstable_by(|one, other| other.cmp(one));
+        names.shrink_to_fit();
+        self.steps.push(Step::Below(directory, names));
     }
 
     /// A hierarchy of the draft of 2022: its arrays' documents stand together.
-    fn walk_draft(&mut self, hierarchy: &Path) -> Result<(), Failed> {
-        let mut directories = vec![draft2022::metadata_directory(hierarchy)];
+    fn look_at_draft(&mut self, hierarchy: PathBuf) {
+        let mut directories = vec![draft2022::metadata_directory(&hierarchy)];
         let mut documents = Vec::new();
         while let Some(directory) = directories.pop() {
-            self.each_entry(&directory, &mut |path, kind| {
+            let listed = self.each_entry(&directory, &|_| true, &mut |name, kind| {
+                let path = directory.join(name);
                 if kind == Some(FileKind::Directory) {
                     directories.push(path);
-                } else if let Some(data) = draft2022::data_of(hierarchy, &path) {
+                } else if let Some(data) = draft2022::data_of(&hierarchy, &path) {
                     documents.push((data, path));
                 }
-            })?;
+            });
+            if let Err(error) = listed {
+                self.bad(directory, error);
+            }
         }
-        documents.sort();
-        self.nodes.push(Node::Group(hierarchy.to_owned()));
-        for (data, path) in documents {
-            let array = read_document(self.storage, &path)
-                .and_then(|document| draft(&data, path, document, self.config.level));
-            self.add(data, array.map(Some));
-        }
-        Ok(())
+        documents.sort_unstable_by(|one, other| other.cmp(one));
+        self.found.push_back(Node::Group(hierarchy));
+        self.steps.push(Step::Draft(documents));
     }
 
     /// Whether there is a BLZ or bcolz array, or a column of a table, in a directory.
@@ -363,14 +455,14 @@ impl Walk<'_> {
         if !self.may_be(Format::Blz) {
             return false;
         }
-        let found = if self.storage.stat(&directory.join(SIZES)).is_ok() {
-            match superchunks(self.storage, directory, false) {
+        let found = if self.storage().stat(&directory.join(SIZES)).is_ok() {
+            match superchunks(self.storage(), directory, false) {
                 // A table: its columns are below.
                 Ok(None) => return false,
                 found => found,
             }
         } else {
-            match column(self.storage, directory) {
+            match column(self.storage(), directory) {
                 Some((_, found)) => found.map(Some),
                 None => return false,
             }
@@ -382,27 +474,29 @@ impl Walk<'_> {
     }
 
     fn zarr3(&self, directory: &Path, path: PathBuf, document: Value) -> Result<Array, NodeError> {
-        let (layout, container, twin) = shards(&document, self.config.level)?;
+        let (layout, container, twin) = shards(&document, self.config().level)?;
         let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
         let sharded = is_sharded(&document).then(|| document.clone());
         let document = Some((path, document));
         Ok(Array { source, format: ArrayFormat::Zarr3, document, sharded, twin: Some(twin) })
     }
 
+    /// The names in a directory that are meant, and what they are.
     fn each_entry(
         &self,
         directory: &Path,
-        act: &mut dyn FnMut(PathBuf, Option<FileKind>),
-    ) -> Result<(), Failed> {
+        is_meant: &dyn Fn(&OsStr) -> bool,
+        act: &mut dyn FnMut(&OsStr, Option<FileKind>),
+    ) -> Result<(), NodeError> {
         let visit = &mut |item: crate::store::storage::DirItem<'_>| {
-            let path = directory.join(item.name);
-            // Not every filesystem tells it with the name.
-            let kind = item.kind.or_else(|| Some(self.storage.lstat(&path).ok()?.kind));
-            act(path, kind);
+            if is_meant(item.name) {
+                // Not every filesystem tells it with the name.
+                let lstat = || Some(self.storage().lstat(&directory.join(item.name)).ok()?.kind);
+                act(item.name, item.kind.or_else(lstat));
+            }
             ControlFlow::Continue(())
         };
-        let listed = self.storage.list(directory, 0, visit);
-        listed.map_err(|error| (directory.to_owned(), error))
+        Ok(self.storage().list(directory, 0, visit)?)
     }
 }
 

@@ -16,7 +16,6 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -82,28 +81,31 @@ struct Tally {
 /// What came of a piece of work.
 #[derive(Debug, Default)]
 struct Checked {
-    array: PathBuf,
     step: Step,
     tally: Tally,
+    /// The directory of an array of which nothing follows.
+    ended: Option<PathBuf>,
 }
 
 /// An array, and what its chunks must be.
-struct Checks<'a> {
-    array: &'a Array,
+struct Checks {
+    array: Arc<Array>,
     pipeline: Result<Pipeline, PipelineError>,
     grid: Vec<u64>,
 }
 
 /// A piece of work.
-enum Task<'a> {
+enum Task {
     /// A shard as a whole.
-    Shard(Arc<Checks<'a>>, Arc<SharedShard<'a>>),
+    Shard(Arc<Checks>, Arc<SharedShard>),
     /// Some slots of a shard.
-    Chunks(Arc<Checks<'a>>, Arc<SharedShard<'a>>, Range<u64>),
+    Chunks(Arc<Checks>, Arc<SharedShard>, Range<u64>),
     /// Something that was found on the way.
     Found(Finding),
     /// An array that begins.
     Array,
+    /// The array in that directory has ended.
+    End(PathBuf),
 }
 
 /// Takes findings before it is their turn.
@@ -121,19 +123,20 @@ pub fn verify<E: Send>(
     let early = |step: &mut Step| lock().take_early(std::mem::take(step));
     let find = |give: &mut Give<'_, _>| {
         // What stops it is an error of somebody else.
-        let _ = source.nodes.iter().try_for_each(|node| find(source, node, config, give));
+        let _ = source.nodes().try_for_each(|node| find(source, &node, config, give));
         Ok(())
     };
     let work = |task| Ok(work(source, config, &early, task));
-    let mut tallies: BTreeMap<PathBuf, Tally> = BTreeMap::new();
-    in_order(threads(), find, work, |checked: Checked| {
-        tallies.entry(checked.array).or_default().add(&checked.tally);
+    // Of the array that is under way: they come one after the other.
+    let mut tally = Tally::default();
+    in_order(threads(), find, work, |mut checked: Checked| {
+        tally.add(&checked.tally);
+        if let Some(array) = checked.ended {
+            let notes = std::mem::take(&mut tally).notes();
+            checked.step.findings.extend(notes.map(|what| Finding::of_array(&array, what)));
+        }
         lock().take(checked.step)
     })?;
-    for (array, tally) in tallies {
-        let findings = tally.notes().map(|what| Finding::of_array(&array, what)).collect();
-        lock().take(Step { findings, counts: Counts::default() })?;
-    }
     Ok(lock().counts)
 }
 
@@ -199,10 +202,6 @@ impl Tally {
 }
 
 impl Checked {
-    fn of(array: &Array) -> Self {
-        Self { array: array.source.path.clone(), ..Self::default() }
-    }
-
     /// Keeps a finding, or hands all over that were kept.
     fn found(&mut self, early: &Early<'_>, finding: Finding) {
         self.step.findings.push(finding);
@@ -212,8 +211,8 @@ impl Checked {
     }
 }
 
-impl<'a> Checks<'a> {
-    fn new(array: &'a Array) -> Self {
+impl Checks {
+    fn new(array: Arc<Array>) -> Self {
         let pipeline = match &array.twin {
             Some(twin) => Pipeline::parse(twin),
             None => Err(PipelineError::NoArrayToBytes),
@@ -227,19 +226,20 @@ impl<'a> Checks<'a> {
             Some(shape) => pipeline.with_short_end(&shape),
             None => pipeline,
         });
-        Self { array, pipeline, grid: array.source.layout.chunk_grid() }
+        let grid = array.source.layout.chunk_grid();
+        Self { array, pipeline, grid }
     }
 }
 
-fn find<'a>(
-    source: &'a Source,
-    node: &'a Node,
+fn find(
+    source: &Source,
+    node: &Node,
     config: VerifyConfig,
-    give: &mut Give<'_, Task<'a>>,
+    give: &mut Give<'_, Task>,
 ) -> Result<(), Stopped> {
     let directory = node.directory();
     journal(source, node, give)?;
-    let array: &Array = match node {
+    let array = match node {
         Node::Group(_) | Node::Journal(_) => return Ok(()),
         Node::Bad(_, error) => {
             let what = What::Metadata(error.to_string());
@@ -248,7 +248,7 @@ fn find<'a>(
         Node::Array(array) => array,
     };
     give(Task::Array)?;
-    let checks = Arc::new(Checks::new(array));
+    let checks = Arc::new(Checks::new(Arc::clone(array)));
     if let (true, Err(error)) = (config.decode && !holds_blosc(array), &checks.pipeline) {
         let error = match array.twin {
             Some(_) => error.to_string(),
@@ -274,11 +274,12 @@ fn find<'a>(
         Key::Temporary(path) => give(of_file(path, What::Temporary)),
         Key::Other(path) => give(of_file(path, What::NoKey)),
         Key::Bad(error) => give(Task::Found(Finding::of_error(directory, error, None))),
-    })
+    })?;
+    give(Task::End(directory.to_owned()))
 }
 
 /// What an interrupted mount has left. Its own directory is that of the node, or of a file.
-fn journal<'a>(source: &Source, node: &Node, give: &mut Give<'_, Task<'a>>) -> Result<(), Stopped> {
+fn journal(source: &Source, node: &Node, give: &mut Give<'_, Task>) -> Result<(), Stopped> {
     if matches!(node, Node::Group(_) | Node::Bad(..)) {
         return Ok(());
     }
@@ -293,7 +294,7 @@ fn journal<'a>(source: &Source, node: &Node, give: &mut Give<'_, Task<'a>>) -> R
     }
 }
 
-fn work(source: &Source, config: VerifyConfig, early: &Early<'_>, task: Task<'_>) -> Checked {
+fn work(source: &Source, config: VerifyConfig, early: &Early<'_>, task: Task) -> Checked {
     match task {
         Task::Found(finding) => {
             let step = Step { findings: vec![finding], counts: Counts::default() };
@@ -304,6 +305,7 @@ fn work(source: &Source, config: VerifyConfig, early: &Early<'_>, task: Task<'_>
             let step = Step { findings: Vec::new(), counts };
             Checked { step, ..Checked::default() }
         }
+        Task::End(array) => Checked { ended: Some(array), ..Checked::default() },
         Task::Shard(checks, shard) => shard::check(source, config, early, &checks, &shard),
         Task::Chunks(checks, shard, slots) => {
             ChunkCheck::new(source, config, early, &checks, &shard).check(slots)

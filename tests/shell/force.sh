@@ -84,10 +84,10 @@ guards_leftovers() {
     [[ ! -e big && -e $hidden/job.json ]]
     mkdir -p "$hidden/old/keep/home"
     mount --bind home "$hidden/old/keep/home"
-    expect_exit 2 "$sf" delete big | grep -q "keep/home: something is mounted there"
+    expect_exit 2 "$sf" delete big | grep >/dev/null "keep/home: something is mounted there"
     [[ $(<home/data) == precious ]]
     umount "$hidden/old/keep/home"
-    "$sf" delete big | grep -q 'what an interrupted deletion has left removed'
+    "$sf" delete big | grep >/dev/null 'what an interrupted deletion has left removed'
     [[ ! -e $hidden ]]
 }
 check "what is mounted while something is being removed stays" guards_leftovers
@@ -109,7 +109,7 @@ no_links() {
     # A node's work directory, or its metadata, that is a link.
     mkdir fake.zarr
     ln -s ../sample.zarr/zarr.json fake.zarr/zarr.json
-    expect_exit 2 "$sf" unpack --force sample.zarr fake.zarr | grep -q 'is no Zarr array or group'
+    expect_exit 2 "$sf" unpack --force sample.zarr fake.zarr | grep >/dev/null 'is no Zarr array or group'
     nothing_hidden
 }
 check "nothing is removed through links" no_links
@@ -135,38 +135,38 @@ mounted_source() {
     [[ $(<"$MP/c/0/0/6") == new ]]
     unmount_view
     [[ ! -e dest.zarr/waves/.shardfs/unsaved ]]
-    "$sf" ls dest.zarr waves/c/0/0/6 | grep -q 'waves/c/0/0/6'
+    "$sf" ls dest.zarr waves/c/0/0/6 | grep >/dev/null 'waves/c/0/0/6'
     # What waits is committed before an array is resized or repacked.
     mount_view dest.zarr/waves --rw --commit-interval 3600
     printf newer >"$MP/c/0/0/6"
     "$sf" resize dest.zarr/waves --shape 32,112,120
-    "$sf" ls dest.zarr waves/c/0/0/6 --json | grep -q '"nbytes":5'
+    "$sf" ls dest.zarr waves/c/0/0/6 --json | grep >/dev/null '"nbytes":5'
     unmount_view
 }
 check "what a mount shows is not replaced, and loses nothing" mounted_source
 
 lie_apart() {
     local apart='source and destination must not lie in each other'
-    expect_exit 2 "$sf" unpack sample.zarr nope/../sample.zarr/inside | grep -q "$apart"
-    expect_exit 2 "$sf" unpack --force sample.zarr/waves nope/.. | grep -q "$apart"
+    expect_exit 2 "$sf" unpack sample.zarr nope/../sample.zarr/inside | grep >/dev/null "$apart"
+    expect_exit 2 "$sf" unpack --force sample.zarr/waves nope/.. | grep >/dev/null "$apart"
     ln -s sample.zarr alias.zarr
-    expect_exit 2 "$sf" pack sample.zarr alias.zarr/inside --shard 64,64,64 | grep -q "$apart"
+    expect_exit 2 "$sf" pack sample.zarr alias.zarr/inside --shard 64,64,64 | grep >/dev/null "$apart"
     ln -s sample.zarr/gone dangling.zarr
-    expect_exit 2 "$sf" repack sample.zarr dangling.zarr/x | grep -q "$apart"
+    expect_exit 2 "$sf" repack sample.zarr dangling.zarr/x | grep >/dev/null "$apart"
     mkdir bound
     mount --bind sample.zarr bound
-    expect_exit 2 "$sf" unpack sample.zarr bound/inside | grep -q "$apart"
-    expect_exit 2 "$sf" unpack bound sample.zarr/inside | grep -q "$apart"
+    expect_exit 2 "$sf" unpack sample.zarr bound/inside | grep >/dev/null "$apart"
+    expect_exit 2 "$sf" unpack bound sample.zarr/inside | grep >/dev/null "$apart"
     umount bound
     mount --bind sample.zarr/waves bound
-    expect_exit 2 "$sf" unpack sample.zarr bound/inside | grep -q "$apart"
+    expect_exit 2 "$sf" unpack sample.zarr bound/inside | grep >/dev/null "$apart"
     umount bound
     mount_view sample.zarr --rw
-    expect_exit 2 "$sf" unpack sample.zarr "$MP/inside" | grep -q "$apart"
-    expect_exit 2 "$sf" unpack "$MP" sample.zarr/inside | grep -q "$apart"
+    expect_exit 2 "$sf" unpack sample.zarr "$MP/inside" | grep >/dev/null "$apart"
+    expect_exit 2 "$sf" unpack "$MP" sample.zarr/inside | grep >/dev/null "$apart"
     unmount_view
-    expect_exit 2 "$sf" refs sample.zarr --force -o sample.zarr/zarr.json | grep -q "$apart"
-    expect_exit 2 "$sf" info sample.zarr --force --svg sample.zarr/zarr.json | grep -q "$apart"
+    expect_exit 2 "$sf" refs sample.zarr --force -o sample.zarr/zarr.json | grep >/dev/null "$apart"
+    expect_exit 2 "$sf" info sample.zarr --force --svg sample.zarr/zarr.json | grep >/dev/null "$apart"
     [[ ! -e nope && ! -e sample.zarr/inside ]]
     diff -r sample.zarr other.zarr
 }
@@ -181,8 +181,8 @@ only_ours() {
         mkdir -p mine/.shardfs
         echo precious >mine/zarr.txt
         printf %s "$note" >mine/.shardfs/job.json
-        expect_exit 2 "$sf" unpack sample.zarr mine | grep -q 'it exists'
-        expect_exit 2 "$sf" unpack --force sample.zarr mine | grep -q 'is no Zarr array or group'
+        expect_exit 2 "$sf" unpack sample.zarr mine | grep >/dev/null 'it exists'
+        expect_exit 2 "$sf" unpack --force sample.zarr mine | grep >/dev/null 'is no Zarr array or group'
         [[ $(<mine/zarr.txt) == precious && $(<mine/.shardfs/job.json) == "$note" ]]
     done
     # Our own note, in a place that is not where it was made.
@@ -191,13 +191,13 @@ only_ours() {
     expect_exit 1 "$sf" unpack torn.zarr begun.zarr
     [[ -e begun.zarr/.shardfs/job.json ]]
     ln begun.zarr/.shardfs/job.json note
-    expect_exit 2 "$sf" unpack --force sample.zarr begun.zarr | grep -q 'is no Zarr array or group'
+    expect_exit 2 "$sf" unpack --force sample.zarr begun.zarr | grep >/dev/null 'is no Zarr array or group'
     rm note
     rm -rf mine
     mkdir mine
     echo precious >mine/zarr.txt
     ln -s ../begun.zarr/.shardfs mine/.shardfs
-    expect_exit 2 "$sf" unpack --force sample.zarr mine | grep -q 'is no Zarr array or group'
+    expect_exit 2 "$sf" unpack --force sample.zarr mine | grep >/dev/null 'is no Zarr array or group'
     [[ $(<mine/zarr.txt) == precious && -e begun.zarr/.shardfs/job.json ]]
     "$sf" unpack --force sample.zarr begun.zarr
     nothing_hidden
@@ -211,7 +211,7 @@ renamed_between() {
     expect_exit 1 "$sf" unpack moved.zarr moved-chunks.zarr
     cp sample.zarr/waves/c/0/0/1 moved.zarr/waves/c/0/0/1
     mv moved.zarr/first moved.zarr/second
-    expect_exit 2 "$sf" unpack moved.zarr moved-chunks.zarr | grep -q 'or of its source as it was then; --force starts anew'
+    expect_exit 2 "$sf" unpack moved.zarr moved-chunks.zarr | grep >/dev/null 'or of its source as it was then; --force starts anew'
     # Attributes have no files.
     mv moved.zarr/second moved.zarr/first
     sed -i 's/"counts"/"volts"/' moved.zarr/*/zarr.json
@@ -227,14 +227,14 @@ old_stays() {
     "$sf" unpack --force sample.zarr dest.zarr
     local before
     before=$(sum_of dest.zarr)
-    expect_exit 1 "$sf" unpack --force torn.zarr dest.zarr | grep -q 'is not finished: the source is damaged'
+    expect_exit 1 "$sf" unpack --force torn.zarr dest.zarr | grep >/dev/null 'is not finished: the source is damaged'
     [[ $(sum_of dest.zarr) == "$before" ]]
     nothing_hidden
     mkdir small
     mount -t tmpfs -o size=1200k none small
     cp -r sample.zarr small/dest.zarr
     before=$(sum_of small/dest.zarr)
-    expect_exit 2 "$sf" unpack --force sample.zarr small/dest.zarr | grep -q 'No space left on device.*; what was there before is as it was'
+    expect_exit 2 "$sf" unpack --force sample.zarr small/dest.zarr | grep >/dev/null 'No space left on device.*; what was there before is as it was'
     [[ $(sum_of small/dest.zarr) == "$before" && $(ls -A small) == dest.zarr ]]
     mount -o remount,size=8m small
     "$sf" unpack --force sample.zarr small/dest.zarr
@@ -295,7 +295,7 @@ create_is_killed() {
         # The old one has a file more.
         if grep -q int8 array/zarr.json; then [[ -e array/old ]]; else [[ ! -e array/old ]]; fi
         killed "$most" "$sf" delete array
-        [[ ! -e array ]] || grep -q int array/zarr.json
+        [[ ! -e array ]] || grep >/dev/null int array/zarr.json
         "$sf" create --force array --shape 5 --dtype int8
         grep -q 5 array/zarr.json
         nothing_hidden

@@ -22,9 +22,9 @@ sum_of() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum | s
 # --- there and back ----------------------------------------------------------------------------------
 
 is_the_same_again() {
-    "$sf" unpack sample.zarr chunks.zarr | grep -q '^waves: 192 chunks, .* in 192 files$'
+    "$sf" unpack sample.zarr chunks.zarr | grep >/dev/null '^waves: 192 chunks, .* in 192 files$'
     [[ $(find chunks.zarr -name .shardfs) == "" ]]
-    "$sf" pack chunks.zarr packed.zarr --shard 64,64,64 | grep -q 'in 4 files$'
+    "$sf" pack chunks.zarr packed.zarr --shard 64,64,64 | grep >/dev/null 'in 4 files$'
     arrays check packed.zarr
     "$sf" unpack packed.zarr again.zarr
     same_files chunks.zarr again.zarr
@@ -44,7 +44,7 @@ has_other_files() {
     mkdir noted.zarr/waves/tables
     echo 1,2 >noted.zarr/waves/tables/a.csv
     ln -s ../README noted.zarr/waves/about
-    "$sf" unpack noted.zarr noted-chunks.zarr | grep -q '^3 other files$'
+    "$sf" unpack noted.zarr noted-chunks.zarr | grep >/dev/null '^3 other files$'
     [[ $(readlink noted-chunks.zarr/waves/about) == ../README ]]
     [[ $(<noted-chunks.zarr/README) == 'a note' && $(<noted-chunks.zarr/waves/tables/a.csv) == 1,2 ]]
 }
@@ -53,8 +53,8 @@ leaves_out_nodes() {
     cp -r sample.zarr half.zarr
     cp -r half.zarr/waves half.zarr/broken
     echo '{' >half.zarr/broken/zarr.json
-    expect_exit 2 "$sf" unpack half.zarr half-chunks.zarr | grep -q 'broken: not valid JSON'
-    expect_exit 1 "$sf" unpack --skip-damaged half.zarr half-chunks.zarr | grep -q 'broken: left out'
+    expect_exit 2 "$sf" unpack half.zarr half-chunks.zarr | grep >/dev/null 'broken: not valid JSON'
+    expect_exit 1 "$sf" unpack --skip-damaged half.zarr half-chunks.zarr | grep >/dev/null 'broken: left out'
     [[ -e half-chunks.zarr/waves/c && ! -e half-chunks.zarr/broken ]]
 }
 check "a node that cannot be used is left out with all it has" leaves_out_nodes
@@ -77,6 +77,55 @@ keeps_every_layout() {
 }
 check "arrays of every layout keep their chunks" keeps_every_layout
 
+# deep, deep/inner, deep/inner/third are arrays, and so is deep/group/fourth.
+nest() {
+    mkdir "$2"
+    cp -r "$1" "$2/deep"
+    cp -r "$1" "$2/deep/inner"
+    cp -r "$1" "$2/deep/inner/third"
+    mkdir "$2/deep/group"
+    cp -r "$1" "$2/deep/group/fourth"
+}
+nested=(deep deep/group/fourth deep/inner deep/inner/third)
+# documents DIR: where documents of arrays are
+documents() { (cd "$1" && grep -rlE '"node_type": "array"' --include zarr.json . | sed 's|^./||; s|/zarr.json$||' | sort | paste -sd ' '); }
+keeps_nested() {
+    local node=$1 source=$2 array
+    "$sf" info "$source" --json | json '" ".join(a["path"] for a in d["arrays"])' | grep >/dev/null -x "${nested[*]}"
+    "$sf" verify "$source" | grep >/dev/null '^4 arrays, '
+    [[ $("$sf" ls "$source" | cut -f 1 | sed -E 's|/(c/)?[0-9]+/[0-9]+/[0-9]+$||' | uniq | paste -sd ' ') == "${nested[*]}" ]]
+    "$sf" unpack "$source" "$source-chunks" >out
+    [[ $(grep -c 'digest' out) == 4 && $(documents "$source-chunks") == "${nested[*]}" ]]
+    "$sf" pack "$source-chunks" "$source-packed" --shard 64,64,64
+    [[ $(documents "$source-packed") == "${nested[*]}" ]]
+    "$sf" repack "$source-packed" "$source-re" --order f
+    [[ $(documents "$source-re") == "${nested[*]}" ]]
+    "$sf" repack "$source-re" | grep -c 'shards written anew' | grep >/dev/null -x 4
+    "$sf" unpack "$source-re" "$source-again"
+    same_files "$source-chunks" "$source-again"
+    mount_view "$source-packed"
+    same_files "$MP" "$source-chunks"
+    unmount_view
+    "$sf" refs "$source" -o "$source.json"
+    for array in "${nested[@]}"; do
+        [[ $(json 'd["refs"]["'"$array"'/zarr.json"]' <"$source.json") == *'"node_type": "array"'* ]]
+        [[ $(grep -cF "\"$array/zarr.json\":" "$source.json") == 1 ]]
+    done
+    [[ $(json 'sum(isinstance(value, list) for value in d["refs"].values())' <"$source.json") == 768 ]]
+    echo "$node"
+}
+nest sample.zarr/waves nested3.zarr
+echo '{"zarr_format": 3, "node_type": "group"}' | tee nested3.zarr/zarr.json >nested3.zarr/deep/group/zarr.json
+check "arrays below arrays are nodes to every command" keeps_nested v3 nested3.zarr
+as_zarr2() {
+    mount_view sample.zarr --view zarr2
+    nest "$MP/waves" nested2.zarr
+    unmount_view
+    echo '{"zarr_format": 2}' | tee nested2.zarr/.zgroup >nested2.zarr/deep/group/.zgroup
+    keeps_nested v2 nested2.zarr
+}
+check "the same of Zarr v2" as_zarr2
+
 # --- what is refused ---------------------------------------------------------------------------------
 
 check "a destination that exists is refused" \
@@ -94,7 +143,7 @@ is_begun_anew() {
     cp -r sample.zarr torn.zarr
     truncate -s 1000 torn.zarr/waves/c/0/0/1
     expect_exit 1 "$sf" unpack torn.zarr begun.zarr
-    expect_exit 2 "$sf" unpack sample.zarr begun.zarr | grep -q 'unfinished result of another command, .shardfs unpack /.*/torn.zarr.,'
+    expect_exit 2 "$sf" unpack sample.zarr begun.zarr | grep >/dev/null 'unfinished result of another command, .shardfs unpack /.*/torn.zarr.,'
     "$sf" unpack --force sample.zarr begun.zarr
     same_files begun.zarr again.zarr
 }
@@ -102,27 +151,27 @@ check "what another command has begun is left alone, or begun anew" is_begun_ane
 is_not_replaced() {
     mkdir mine
     echo precious >mine/data
-    expect_exit 2 "$sf" unpack --force sample.zarr mine | grep -q 'is no Zarr array or group'
+    expect_exit 2 "$sf" unpack --force sample.zarr mine | grep >/dev/null 'is no Zarr array or group'
     [[ $(<mine/data) == precious ]]
     echo precious >file
-    expect_exit 2 "$sf" unpack --force sample.zarr file | grep -q 'is no Zarr array or group'
+    expect_exit 2 "$sf" unpack --force sample.zarr file | grep >/dev/null 'is no Zarr array or group'
     [[ $(<file) == precious ]]
 }
 check "--force replaces nothing else" is_not_replaced
 are_apart() {
-    expect_exit 2 "$sf" unpack sample.zarr sample.zarr/waves/x | grep -q 'must not lie in each other'
-    expect_exit 2 "$sf" unpack --force sample.zarr/waves sample.zarr | grep -q 'must not lie in each other'
-    expect_exit 2 "$sf" unpack --force sample.zarr ./sample.zarr | grep -q 'must not lie in each other'
+    expect_exit 2 "$sf" unpack sample.zarr sample.zarr/waves/x | grep >/dev/null 'must not lie in each other'
+    expect_exit 2 "$sf" unpack --force sample.zarr/waves sample.zarr | grep >/dev/null 'must not lie in each other'
+    expect_exit 2 "$sf" unpack --force sample.zarr ./sample.zarr | grep >/dev/null 'must not lie in each other'
     arrays check sample.zarr
 }
 check "source and destination lie apart" are_apart
 has_reasons() {
-    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,64 | grep -q 'no array has 2 dimensions'
-    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 60,60,60 | grep -q 'do not divide a shard of 60'
-    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,a,64 | grep -q 'a number of elements for each'
-    expect_exit 2 "$sf" repack chunks.zarr | grep -q 'no shards with an index'
-    expect_exit 2 "$sf" repack sample.zarr --index start | grep -q '<DEST>'
-    expect_exit 2 "$sf" unpack nowhere.zarr x.zarr | grep -q 'No such file'
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,64 | grep >/dev/null 'no array has 2 dimensions'
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 60,60,60 | grep >/dev/null 'do not divide a shard of 60'
+    expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,a,64 | grep >/dev/null 'a number of elements for each'
+    expect_exit 2 "$sf" repack chunks.zarr | grep >/dev/null 'no shards with an index'
+    expect_exit 2 "$sf" repack sample.zarr --index start | grep >/dev/null '<DEST>'
+    expect_exit 2 "$sf" unpack nowhere.zarr x.zarr | grep >/dev/null 'No such file'
     [[ ! -e x.zarr ]]
 }
 check "what cannot be done is said, and nothing is made" has_reasons
@@ -177,7 +226,7 @@ stays_unfinished() {
     grep -q 'shard c/2: checksum of the index' out
     grep -q 'broken.zarr is not finished: the source is damaged; --skip-damaged leaves out' out
     [[ ! -e broken.zarr/zarr.json && -e broken.zarr/c/0 ]]
-    expect_exit 1 "$sf" unpack --skip-damaged damaged.zarr broken.zarr | grep -q 'was left out'
+    expect_exit 1 "$sf" unpack --skip-damaged damaged.zarr broken.zarr | grep >/dev/null 'was left out'
     [[ -e broken.zarr/zarr.json && $(find broken.zarr/c -type f | wc -l) == 12 ]]
 }
 check "a copy that lacks chunks is not finished, unless they are skipped" stays_unfinished
@@ -201,8 +250,8 @@ struct.pack_into("<2Q", index, 16, 1 << 40, 9)
 data[-68:] = index + struct.pack("<I", crc32c(index))
 open(sys.argv[1], "wb").write(data)
 PY
-    expect_exit 1 "$sf" repack entry.zarr | grep -q 'points outside the shard'
-    expect_exit 1 "$sf" repack entry.zarr --skip-damaged | grep -q 'was left out'
+    expect_exit 1 "$sf" repack entry.zarr | grep >/dev/null 'points outside the shard'
+    expect_exit 1 "$sf" repack entry.zarr --skip-damaged | grep >/dev/null 'was left out'
     expect_exit 0 "$sf" repack entry.zarr
     "$sf" unpack entry.zarr entry-chunks.zarr
     [[ $(find entry-chunks.zarr/c -type f | wc -l) == 15 && ! -e entry-chunks.zarr/c/5 ]]
@@ -215,17 +264,17 @@ gives_space_back() {
     python3 "$repo/tests/shell/shards.py" array worn.zarr 7 --gap 100000
     local before after
     before=$(digest_of "$sf" unpack worn.zarr worn-chunks.zarr)
-    "$sf" repack worn.zarr | grep -q '4 of 4 shards written anew'
+    "$sf" repack worn.zarr | grep >/dev/null '4 of 4 shards written anew'
     [[ $(stat -c %s worn.zarr/c/0) == $((4 * 4096 + 68)) && ! -e worn.zarr/.shardfs ]]
     after=$(digest_of "$sf" unpack worn.zarr worn-again.zarr)
     [[ $before == "$after" ]]
-    "$sf" repack worn.zarr | grep -q '0 of 4 shards written anew'
-    "$sf" repack worn.zarr --dedup | grep -q '4 of 4 shards written anew'
+    "$sf" repack worn.zarr | grep >/dev/null '0 of 4 shards written anew'
+    "$sf" repack worn.zarr --dedup | grep >/dev/null '4 of 4 shards written anew'
     # Sixteen equal chunks: four ranges.
     [[ $(stat -c %s worn.zarr/c/0) == $((4096 + 68)) ]]
     [[ $(digest_of "$sf" unpack worn.zarr worn-third.zarr) == "$before" ]]
     # What is shared stays shared.
-    "$sf" repack worn.zarr | grep -q '0 of 4 shards written anew'
+    "$sf" repack worn.zarr | grep >/dev/null '0 of 4 shards written anew'
 }
 check "dead space is given back, equal chunks share their bytes" gives_space_back
 
@@ -236,7 +285,7 @@ works_under_a_mount() {
     (for ((i = 0; i < 200; i++)); do printf '%4096d' $i >"$MP/c/$((i % 32))" && sleep 0.01; done) &
     writer=$!
     while kill -0 "$writer" 2>/dev/null; do
-        "$sf" repack busy.zarr --order f >out 2>&1 || grep -q 'others keep changing it' out
+        "$sf" repack busy.zarr --order f >out 2>&1 || grep >/dev/null 'others keep changing it' out
     done
     wait "$writer"
     "$SHARDFS" sync "$MP"
@@ -262,7 +311,7 @@ is_full() {
     grep -q 'the same command, without --force, goes on from here' out
     [[ ! -e $small/out.zarr/zarr.json ]]
     mount -o remount,size=4m "$small"
-    "$sf" unpack sample.zarr "$small/out.zarr" | grep -q 'of them there before'
+    "$sf" unpack sample.zarr "$small/out.zarr" | grep >/dev/null 'of them there before'
     same_files chunks.zarr "$small/out.zarr"
 }
 if [[ $EUID == 0 ]]; then check "with no space left it can be gone on with" is_full; else skip "no space left: not root"; fi

@@ -90,6 +90,17 @@ pub enum ArrayError {
     /// What was there cannot be set aside, or not be removed.
     #[error(transparent)]
     Aside(#[from] AsideError),
+    /// It has its new shape, and what lies outside was not all removed.
+    #[error(
+        "{}: it has its new shape, but not all chunks outside could be removed: {error}; they are \
+         hidden, and the same command again removes the rest; do that before the array grows", shown(.path)
+    )]
+    Left {
+        /// The array.
+        path: PathBuf,
+        /// Why.
+        error: Arc<StoreError>,
+    },
     /// A commit or a look at a shard failed.
     #[error(transparent)]
     Store(#[from] Arc<StoreError>),

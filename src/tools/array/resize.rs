@@ -130,8 +130,9 @@ impl Resize {
             let done = self.store.remove_outside(array, &self.grid, Policy::Auto);
             // A journal that somebody needs stays.
             let finished = self.store.finish_commits(array).map_err(Arc::new);
-            removed = done?;
-            finished?;
+            let left = |error| ArrayError::Left { path: self.path.clone(), error };
+            removed = done.map_err(left)?;
+            finished.map_err(left)?;
         }
         Ok(Resized { before: self.before, after: self.after, removed })
     }

@@ -13,7 +13,6 @@ use crate::format::draft2022;
 use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::METADATA_FILE;
-use crate::store::ShardStore;
 use crate::tools::source::{Array, ArrayFormat, Node, Source};
 
 /// A node whose documents are made.
@@ -38,12 +37,12 @@ pub struct Urls {
 }
 
 impl Urls {
-    pub fn new(source: &Source, config: &Config) -> Result<Self, RefsError> {
+    pub fn new(source: &Source, nodes: &[Node], config: &Config) -> Result<Self, RefsError> {
         let base = config.base.trim_end_matches('/').to_owned();
         // With a template, braces in a name would be taken for one.
         let has_braces = |text: &str| text.contains(['{', '}']);
         let mut plain = !has_braces(&base);
-        for node in &source.nodes {
+        for node in nodes {
             plain &= !has_braces(text(node.directory())?);
         }
         Ok(Self {
@@ -95,18 +94,23 @@ impl Urls {
 /// Documents of all nodes and of the directories above them, and what must be left out.
 pub fn prepare<'a>(
     source: &'a Source,
-    store: &'a ShardStore,
+    found: &'a [Node],
     config: &'a Config,
     urls: &'a Urls,
 ) -> Result<(Vec<Prepared<'a>>, Vec<Problem>), RefsError> {
-    let mut prepared = Preparing { config, first: true, groups: BTreeSet::new() };
+    // An array may have nodes below it, and is no group then.
+    let arrays = found.iter().filter_map(|node| match node {
+        Node::Array(array) => Some(node_path(array)),
+        _ => None,
+    });
+    let mut prepared = Preparing { config, first: true, done: arrays.collect() };
     let (mut nodes, mut left_out) = (Vec::new(), Vec::new());
-    for node in &source.nodes {
+    for node in found {
         let found = match node {
             Node::Journal(_) => continue,
             Node::Bad(directory, error) => Err(node_problem(directory, error)),
             Node::Group(directory) => prepared.group(source, directory),
-            Node::Array(array) => prepared.array(source, store, array, urls),
+            Node::Array(array) => prepared.array(source, array, urls),
         };
         match found {
             Ok(node) => nodes.push(node),
@@ -121,8 +125,8 @@ struct Preparing<'a> {
     config: &'a Config,
     /// Nothing was written yet.
     first: bool,
-    /// Groups that have their documents.
-    groups: BTreeSet<PathBuf>,
+    /// Groups that have their documents, and arrays, which get their own.
+    done: BTreeSet<PathBuf>,
 }
 
 /// Why a node has no documents.
@@ -145,8 +149,7 @@ fn node_problem(directory: &Path, why: impl ToString) -> Unusable {
 impl<'a> Preparing<'a> {
     fn array(
         &mut self,
-        source: &Source,
-        store: &'a ShardStore,
+        source: &'a Source,
         array: &'a Array,
         urls: &'a Urls,
     ) -> Result<Prepared<'a>, Unusable> {
@@ -166,7 +169,7 @@ impl<'a> Preparing<'a> {
         };
         let mut text = Vec::new();
         for above in path.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
-            if !self.groups.contains(above) {
+            if !self.done.contains(above) {
                 let group = source.group(above).map_err(|error| node_problem(above, error))?;
                 self.add_group(above, group, &mut text)?;
             }
@@ -174,7 +177,7 @@ impl<'a> Preparing<'a> {
         self.add(&path, documents, &mut text)?;
         let refs = ArrayRefs {
             array: &array.source,
-            store,
+            store: &source.store,
             keys,
             before: inside(&self.key(&path, "")?),
             grid: array.source.layout.chunk_grid(),
@@ -186,7 +189,7 @@ impl<'a> Preparing<'a> {
 
     fn group(&mut self, source: &Source, directory: &Path) -> Result<Prepared<'a>, Unusable> {
         let mut text = Vec::new();
-        if !self.groups.contains(directory) {
+        if !self.done.contains(directory) {
             let group = source.group(directory).map_err(|error| node_problem(directory, error))?;
             self.add_group(directory, group, &mut text)?;
         }
@@ -211,7 +214,7 @@ impl<'a> Preparing<'a> {
         } else {
             vec![(METADATA_FILE, Some(group))]
         };
-        self.groups.insert(directory.to_owned());
+        self.done.insert(directory.to_owned());
         Ok(self.add(directory, documents, text)?)
     }
 

@@ -33,8 +33,8 @@ enum NoBytes {
 pub(super) struct ChunkCheck<'a> {
     source: &'a Source,
     early: &'a Early<'a>,
-    checks: &'a Checks<'a>,
-    shard: &'a SharedShard<'a>,
+    checks: &'a Checks,
+    shard: &'a SharedShard,
     no_bytes: NoBytes,
     nbytes: Option<u64>,
     /// What chunks are decoded by.
@@ -50,8 +50,8 @@ impl<'a> ChunkCheck<'a> {
         source: &'a Source,
         config: VerifyConfig,
         early: &'a Early<'a>,
-        checks: &'a Checks<'a>,
-        shard: &'a SharedShard<'a>,
+        checks: &'a Checks,
+        shard: &'a SharedShard,
     ) -> Self {
         let pipeline = checks.pipeline.as_ref().ok();
         Self {
@@ -59,13 +59,13 @@ impl<'a> ChunkCheck<'a> {
             early,
             checks,
             shard,
-            no_bytes: no_bytes(checks.array, pipeline),
+            no_bytes: no_bytes(&checks.array, pipeline),
             nbytes: pipeline.and_then(Pipeline::encoded_nbytes),
             pipeline,
-            decodes: config.decode && (pipeline.is_some() || holds_blosc(checks.array)),
+            decodes: config.decode && (pipeline.is_some() || holds_blosc(&checks.array)),
             encoded: Vec::new(),
             decoded: Vec::new(),
-            checked: Checked::of(checks.array),
+            checked: Checked::default(),
         }
     }
 

@@ -21,11 +21,11 @@ pub(super) fn check(
     source: &Source,
     config: VerifyConfig,
     early: &Early<'_>,
-    checks: &Checks<'_>,
-    shard: &SharedShard<'_>,
+    checks: &Checks,
+    shard: &SharedShard,
 ) -> Checked {
     let check = ShardCheck { source, config, early, checks, shard };
-    let mut checked = Checked::of(checks.array);
+    let mut checked = Checked::default();
     let done = match shard.load(&source.store) {
         Ok(Loaded::Here(loaded)) => match loaded.damage() {
             Some(damage) => {
@@ -37,7 +37,7 @@ pub(super) fn check(
             None => check.sound(&loaded, &mut checked),
         },
         Ok(Loaded::Absent) => {
-            if !has_empty_chunks(checks.array) {
+            if !has_empty_chunks(&checks.array) {
                 check.found(&mut checked, What::Missing);
             }
             Ok(())
@@ -56,8 +56,8 @@ struct ShardCheck<'a> {
     source: &'a Source,
     config: VerifyConfig,
     early: &'a Early<'a>,
-    checks: &'a Checks<'a>,
-    shard: &'a SharedShard<'a>,
+    checks: &'a Checks,
+    shard: &'a SharedShard,
 }
 
 impl ShardCheck<'_> {
@@ -76,7 +76,7 @@ impl ShardCheck<'_> {
         loaded: &std::sync::Arc<LoadedShard>,
         checked: &mut Checked,
     ) -> Result<(), StoreError> {
-        let (source, array) = (self.source, self.checks.array);
+        let (source, array) = (self.source, &*self.checks.array);
         let (store, coords) = (&source.store, &self.shard.coords);
         checked.step.counts.shards = 1;
         let (mut bad, mut outside) = (0_u64, 0);
