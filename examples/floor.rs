@@ -230,6 +230,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         flags: KernelFlags {
             immutable: args.options.as_deref() == Some("immutable"),
             writable: false,
+            shared: false,
         },
         tree: ChunkTree::new(keys, "", grid)?,
         content: (0..args.chunk_bytes).map(|n| (n % 251) as u8).collect(),

@@ -15,7 +15,8 @@ use fuser::{
 };
 
 use crate::fs::{
-    Attr, Caller, DirEntry, Entry, Fs, FsError, Listing, OpenHow, Pages, SetAttr, Views, now,
+    Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Pages, SetAttr, View,
+    Views, now,
 };
 use crate::store::TRUSTED;
 use crate::store::storage::{FileKind, Timestamp};
@@ -37,7 +38,9 @@ thread_local! {
 pub struct Adapter {
     views: Arc<Views>,
     flags: KernelFlags,
-    /// Extended attributes are answered.
+    /// The kernel asks before a file is read.
+    opens: bool,
+    /// Extended attributes are answered, access control lists among them.
     xattr: bool,
 }
 
@@ -49,6 +52,8 @@ pub struct KernelFlags {
     pub immutable: bool,
     /// The mount can be written to.
     pub writable: bool,
+    /// Others than the user who mounted may use it.
+    pub shared: bool,
 }
 
 impl KernelFlags {
@@ -68,7 +73,10 @@ impl KernelFlags {
         // A directory may have other rules for what is made in it than the maker's umask.
         let writing = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_DONT_MASK;
         let wanted = if self.writable { wanted | writing } else { wanted };
-        for capability in wanted.iter() {
+        // The kernel then asks for access control lists: without them it would take the mask of a list
+        // for the permissions of the group.
+        let lists = if self.shared { InitFlags::FUSE_POSIX_ACL } else { InitFlags::empty() };
+        for capability in (wanted | lists).iter() {
             // A kernel without it does without it.
             let _ = config.add_capabilities(capability);
         }
@@ -99,9 +107,13 @@ impl Adapter {
         let flags = KernelFlags {
             immutable: configs().any(|config| config.store.immutable),
             writable: configs().any(|config| config.writable),
+            shared: configs().any(|config| config.shared),
         };
-        let xattr = configs().any(|config| config.xattr);
-        Self { views, flags, xattr }
+        let xattr = flags.shared || configs().any(|config| config.xattr);
+        // Who may read a file of a whole array is known when it is opened.
+        let checked = |config: &FsConfig| config.shared && config.view.view == View::Flat;
+        let opens = !flags.immutable || configs().any(checked);
+        Self { views, flags, opens, xattr }
     }
 
     fn lasting(&self, lasting: bool) -> Duration {
@@ -192,8 +204,8 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.views.lookup(parent.0, name) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.views.lookup(parent.0, name, &caller(request, 0)) {
             Ok(Some(entry)) => {
                 let lasting = self.lasting(entry.lasting);
                 reply.entry(&lasting, &file_attr(&entry.attr), Generation(entry.generation));
@@ -210,12 +222,12 @@ impl Filesystem for Adapter {
 
     fn getattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        match self.views.getattr(ino.0, self.handle(handle)) {
+        match self.views.getattr(ino.0, self.handle(handle), &caller(request, 0)) {
             Ok((attr, lasting)) => reply.attr(&self.lasting(lasting), &file_attr(&attr)),
             Err(error) => reply.error(self.errno(&error)),
         }
@@ -229,7 +241,7 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if self.flags.immutable {
+        if !self.opens {
             // The kernel takes it for "always fine, never ask again", and so for directories.
             return reply.error(Errno::ENOSYS);
         }
@@ -298,13 +310,14 @@ impl Filesystem for Adapter {
 
     fn readdir(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listed = self.views.readdir(ino.0, offset, Listing::Names, &mut |entry| {
+        let caller = caller(request, 0);
+        let listed = self.views.readdir(ino.0, offset, Listing::Names, &caller, &mut |entry| {
             full(reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), entry.name))
         });
         match listed {
@@ -315,13 +328,14 @@ impl Filesystem for Adapter {
 
     fn readdirplus(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = self.views.readdir(ino.0, offset, Listing::Entries, &mut |item| {
+        let caller = caller(request, 0);
+        let listed = self.views.readdir(ino.0, offset, Listing::Entries, &caller, &mut |item| {
             let (attr, generation, lasting) = match &item.entry {
                 Some(Entry { attr, generation, lasting }) => {
                     (file_attr(attr), *generation, self.lasting(*lasting))
@@ -355,7 +369,7 @@ impl Filesystem for Adapter {
 
     fn getxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         size: u32,
@@ -364,17 +378,19 @@ impl Filesystem for Adapter {
         if !self.xattr {
             return reply.error(Errno::ENOSYS);
         }
-        match self.on(ino, |fs, ino| fs.getxattr(ino, name)) {
+        let caller = caller(request, 0);
+        match self.on(ino, |fs, ino| fs.getxattr(ino, name, &caller)) {
             Ok(value) => reply_xattr(&value, size, reply),
             Err(error) => reply.error(self.errno(&error)),
         }
     }
 
-    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         if !self.xattr {
             return reply.error(Errno::ENOSYS);
         }
-        match self.on(ino, Fs::listxattr) {
+        let caller = caller(request, 0);
+        match self.on(ino, |fs, ino| fs.listxattr(ino, &caller)) {
             Ok(names) => reply_xattr(&names, size, reply),
             Err(error) => reply.error(self.errno(&error)),
         }
@@ -629,27 +645,36 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        // There is no room for them in a shard; ENOSYS: the kernel asks no more.
-        reply.error(Errno::ENOSYS);
+        if !self.xattr {
+            // The kernel asks no more.
+            return reply.error(Errno::ENOSYS);
+        }
+        let (caller, flags) = (caller(request, 0), flags.cast_unsigned());
+        let set = self.on(ino, |fs, ino| fs.setxattr(ino, name, value, flags, &caller));
+        self.reply_empty(set, reply);
     }
 
-    fn removexattr(&self, _request: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if !self.xattr {
+            return reply.error(Errno::ENOSYS);
+        }
+        let caller = caller(request, 0);
+        self.reply_empty(self.on(ino, |fs, ino| fs.removexattr(ino, name, &caller)), reply);
     }
 }
 
 impl Adapter {
-    /// An immutable mount has no open files, and the kernel sends handle 0.
+    /// Where files are not opened the kernel sends handle 0.
     fn handle(&self, handle: Option<FileHandle>) -> Option<u64> {
-        handle.filter(|_| !self.flags.immutable).map(|handle| handle.0)
+        handle.filter(|_| self.opens).map(|handle| handle.0)
     }
 }
 

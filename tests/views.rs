@@ -67,7 +67,8 @@ impl Mount {
     fn find(&self, path: &str) -> Result<(u64, FileKind, u64), i32> {
         let mut found = (ROOT, FileKind::Directory, 0);
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            let entry = self.views.lookup(found.0, OsStr::new(name)).map_err(|e| e.errno())?;
+            let entry =
+                self.views.lookup(found.0, OsStr::new(name), &CALLER).map_err(|e| e.errno())?;
             let attr = entry.ok_or(libc::ENOENT)?.attr;
             found = (attr.ino, attr.kind, attr.size);
         }
@@ -130,7 +131,7 @@ impl Mount {
             names.insert(entry.name.to_str().unwrap().to_owned());
             ControlFlow::Continue(())
         };
-        self.views.readdir(ino, 0, Listing::Entries, &mut sink).unwrap();
+        self.views.readdir(ino, 0, Listing::Entries, &CALLER, &mut sink).unwrap();
         names.into_iter().filter(|name| !name.starts_with('.') || name.starts_with(".z")).collect()
     }
 

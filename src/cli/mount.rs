@@ -19,7 +19,7 @@ use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
-use crate::store::storage::Storage;
+use crate::store::storage::{Need, Storage};
 use crate::text::shown;
 use crate::tools::unsupported::Unsupported;
 
@@ -229,9 +229,18 @@ impl Job {
         let storage = LocalStorage::open_root(&root, Arc::clone(&stats));
         let storage = Arc::new(storage.map_err(|error| failed(error.into()))?);
         crate::text::name_root(&source);
+        let unwritable = self.unwritable(&storage, &source);
+        if let (Some(warning), false) = (&unwritable, self.foreground) {
+            // The log goes elsewhere.
+            eprintln!("shardfs: {warning}");
+        }
         self.start_logging()?;
+        if let Some(warning) = unwritable {
+            log::warn!("{warning}");
+        }
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;
+        options.fs.shared = options.access == mount::Access::Everybody;
         let spec = MountSpec {
             name: options.name.clone().unwrap_or_else(|| source.to_string_lossy().into_owned()),
             mountpoint,
@@ -259,6 +268,16 @@ impl Job {
         committing.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         Ok(())
+    }
+
+    /// What to say where the mount may be written to, and its source may not.
+    fn unwritable(&self, storage: &LocalStorage, source: &Path) -> Option<String> {
+        if !self.options.fs.writable {
+            return None;
+        }
+        let error = storage.access(Path::new(""), Need::Write).err()?;
+        let source = shown(source);
+        Some(format!("{source}: mounted with --rw, but it cannot be written to: {error}"))
     }
 
     fn start_logging(&self) -> Result<(), Failure> {

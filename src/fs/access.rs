@@ -1,26 +1,42 @@
 //! Who asks, and with whose rights the source is touched for them.
 //!
-//! The kernel checks permissions by what the mount shows (`default_permissions`). Where the process
-//! is root, what is passed through is done once more with the caller's own rights: the source's
-//! filesystem then checks what the mount cannot show, and new files are the caller's.
+//! The kernel checks permissions by what the mount shows: owner, group, permissions
+//! (`default_permissions`), and in a mount that others may use the access control lists. What is left:
+//!
+//! ```text
+//! what is passed through     the kernel, and then the source's filesystem, as the caller
+//! a chunk                    the kernel, by its shard; when it is opened also the source's, as the caller
+//! behind a link that the     the source's filesystem, as the caller, for every lookup; neither names nor
+//! mount follows by itself    attributes are left to the kernel's cache
+//! a file of a whole array    when it is opened: all its shards, as the caller
+//! ```
+//!
+//! A process that is not root cannot act as the caller. There the kernel's check counts, and what is
+//! behind a link is refused to others.
 
+use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
-use super::{Fs, FsConfig, FsError, Result};
+use super::live::Place;
+use super::nodes::{ArrayView, At};
+use super::{Attr, Entry, Fs, FsConfig, FsError, Result, Target};
+use crate::store::Container;
 use crate::store::identity::Identity;
-use crate::store::storage::{SetStat, Storage};
+use crate::store::storage::{Need, SetStat, Stat, Storage};
 use crate::text::shown;
 
 /// How long what was found out about a caller is believed.
 const TRUSTED: Duration = Duration::from_secs(1);
 /// Callers to remember.
 const MAX_CALLERS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+/// A file of a whole array is for others only if it has no more shards.
+const MAX_SHARDS: u64 = 10_000;
 /// A user and a group to try out whether this process may act as others.
 const ANYBODY: u32 = 65534;
 
@@ -50,6 +66,28 @@ impl Caller {
     }
 }
 
+/// What a caller may have.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Permitted {
+    /// Whatever is there.
+    Anything,
+    /// This file.
+    File(Stat),
+    /// Nothing was there.
+    Nothing,
+}
+
+impl Permitted {
+    /// Fails if another file has taken the place of the one that was looked at.
+    pub(super) fn check(&self, file: &Stat) -> Result<()> {
+        match self {
+            Self::Anything => Ok(()),
+            Self::File(permitted) if permitted.id() == file.id() => Ok(()),
+            Self::File(_) | Self::Nothing => Err(FsError::Stale),
+        }
+    }
+}
+
 /// The owner of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
@@ -65,6 +103,8 @@ type Groups = Arc<[u32]>;
 pub(super) struct Access {
     /// Whether this process acts as the caller.
     acts: bool,
+    /// The user who mounted.
+    own: u32,
     /// Further groups of callers, and when they were read.
     groups: Mutex<LruCache<Caller, (Instant, Groups)>>,
 }
@@ -75,8 +115,14 @@ impl Access {
         let is_shown_as_stored = config.ownership.uid.or(config.ownership.gid).is_none();
         Self {
             acts: is_shown_as_stored && may_act(),
+            own: Identity::own(0).uid,
             groups: Mutex::new(LruCache::new(MAX_CALLERS)),
         }
+    }
+
+    /// Whether the source is touched with the rights of callers.
+    pub(super) fn acts(&self) -> bool {
+        self.acts
     }
 
     /// The user as whom the source is touched for a caller.
@@ -133,6 +179,196 @@ impl Fs {
     ) -> Result<T> {
         let identity = self.access.identity(caller)?;
         Ok(identity.act(|| work(&*self.storage))??)
+    }
+
+    /// Looks a name up for a caller. What others may not find is not left to the kernel's cache.
+    pub fn lookup_for(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Option<Entry>> {
+        let is_shown = self.permit_directory(parent, Need::Find, caller)?;
+        let Some(entry) = self.lookup(parent, name)? else {
+            return if is_shown { Ok(None) } else { Err(FsError::NotFound) };
+        };
+        // Files that nobody changes are not opened before they are read.
+        let need = if self.config.store.immutable { Need::Read } else { Need::Find };
+        let permitted = self.permit(&self.target(entry.attr.ino)?, need, caller);
+        if permitted.is_err() {
+            self.forget(entry.attr.ino, 1);
+        }
+        let lasting = permitted? && is_shown && entry.lasting;
+        Ok(Some(Entry { lasting, ..entry }))
+    }
+
+    /// Attributes for a caller.
+    pub fn getattr_for(
+        &self,
+        ino: u64,
+        handle: Option<u64>,
+        caller: &Caller,
+    ) -> Result<(Attr, bool)> {
+        let is_shown = match handle {
+            // Who has opened it has been permitted to.
+            Some(_) => !self.is_behind(ino),
+            None => self.permit(&self.target(ino)?, Need::Find, caller)?,
+        };
+        let (attr, lasting) = self.getattr(ino, handle)?;
+        Ok((attr, lasting && is_shown))
+    }
+
+    /// Fails unless a caller may list a directory. Whether all on the way to it is shown.
+    pub(super) fn permit_listing(&self, ino: u64, caller: &Caller) -> Result<bool> {
+        self.permit_directory(ino, Need::Read, caller)
+    }
+
+    /// Whether a node is behind a link that the mount follows by itself.
+    pub(super) fn is_behind(&self, ino: u64) -> bool {
+        let is_behind = |target: &Target| {
+            let path = self.taken_from(target)?;
+            Some(self.is_hidden_way(target, &path))
+        };
+        self.config.shared && self.target(ino).is_ok_and(|target| is_behind(&target) == Some(true))
+    }
+
+    fn permit_directory(&self, ino: u64, need: Need, caller: &Caller) -> Result<bool> {
+        if !self.config.shared {
+            return Ok(true);
+        }
+        match self.target(ino)? {
+            // Its path may lead elsewhere than when the kernel checked it.
+            Target::Path(path) if self.access.acts && !self.is_trusted(caller) => {
+                match self.on_behalf(caller, |storage| storage.access(&path, need)) {
+                    Err(error) if error.errno() == libc::ENOENT => Ok(true),
+                    permitted => permitted.map(|_| true),
+                }
+            }
+            target => self.permit(&target, need, caller),
+        }
+    }
+
+    /// Fails if something is behind a link that the mount follows by itself, and the caller may not
+    /// follow that, or not do what is needed. Whether there is no such link.
+    fn permit(&self, target: &Target, need: Need, caller: &Caller) -> Result<bool> {
+        if !self.config.shared {
+            return Ok(true);
+        }
+        let Some(path) = self.taken_from(target) else { return Ok(true) };
+        if !self.is_hidden_way(target, &path) {
+            return Ok(true);
+        }
+        self.permit_path(&path, need, caller).map(|_| false)
+    }
+
+    /// Fails if a caller may not read, or write, what is in a file.
+    pub(super) fn permit_content(
+        &self,
+        target: &Target,
+        need: Need,
+        caller: &Caller,
+    ) -> Result<Permitted> {
+        if !self.config.shared || self.is_trusted(caller) {
+            return Ok(Permitted::Anything);
+        }
+        if let Target::Flat(array, _) = target {
+            return self.permit_array(array, caller).map(|()| Permitted::Anything);
+        }
+        match self.taken_from(target) {
+            Some(path) => self.permit_path(&path, need, caller),
+            None => Ok(Permitted::Anything),
+        }
+    }
+
+    /// Fails if a caller may not write to the shard of a chunk.
+    pub(super) fn permit_change(&self, place: &Place, caller: &Caller) -> Result<()> {
+        let target = Target::Tree(Arc::clone(&place.array), place.coords.clone());
+        self.permit_content(&target, Need::Write, caller).map(drop)
+    }
+
+    /// Fails if a caller may not read all shards of an array.
+    fn permit_array(&self, array: &ArrayView, caller: &Caller) -> Result<()> {
+        let mut left = MAX_SHARDS;
+        self.store.each_shard(&array.source, &mut |shard: &[u64]| {
+            left = left.checked_sub(1).ok_or(FsError::Denied)?;
+            self.permit_path(&array.source.shard_path(shard), Need::Read, caller).map(drop)
+        })
+    }
+
+    fn permit_path(&self, path: &Path, need: Need, caller: &Caller) -> Result<Permitted> {
+        /// Nothing is there, or damage, which the store reports.
+        const NOT_A_FILE: [i32; 4] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EXDEV];
+        if self.is_trusted(caller) {
+            return Ok(Permitted::Anything);
+        }
+        if !self.access.acts {
+            let is_linked = self.storage.is_linked(path)?;
+            return if is_linked { Err(FsError::Denied) } else { Ok(Permitted::Anything) };
+        }
+        match self.on_behalf(caller, |storage| storage.access(path, need)) {
+            Err(error) if NOT_A_FILE.contains(&error.errno()) => Ok(Permitted::Nothing),
+            permitted => permitted.map(Permitted::File),
+        }
+    }
+
+    /// Whether a caller has all the rights that this process has.
+    fn is_trusted(&self, caller: &Caller) -> bool {
+        caller.uid == 0 || caller.uid == self.access.own
+    }
+
+    /// Whether there is more on the way to a file of the source than the mount shows on its own.
+    fn is_hidden_way(&self, target: &Target, path: &Path) -> bool {
+        let is_apart =
+            |array: &ArrayView| matches!(array.source.container, Container::Superchunks { .. });
+        matches!(target, Target::Tree(array, _) if is_apart(array))
+            || self.storage.is_linked(path).unwrap_or(true)
+    }
+
+    /// The file of the source that the mount takes something from by itself.
+    fn taken_from(&self, target: &Target) -> Option<PathBuf> {
+        match target {
+            Target::Path(path) => match self.nodes.at(path) {
+                Ok(At::Text(..)) => self.document_of(path).ok(),
+                _ => None,
+            },
+            _ => self.shards_of(target),
+        }
+    }
+
+    /// The document that a document of the view is made of.
+    pub(super) fn document_of(&self, path: &Path) -> Result<PathBuf> {
+        let described = match self.nodes.described_by(path)? {
+            Some(described) => described,
+            None => path.parent().unwrap_or(Path::new("")).to_owned(),
+        };
+        Ok(self.nodes.document_path(&described)?)
+    }
+
+    /// The shard of a chunk, or the directory of the shards below a directory.
+    pub(super) fn shards_of(&self, target: &Target) -> Option<PathBuf> {
+        match target {
+            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
+                let shard = array.source.layout.locate(coords).shard;
+                Some(array.source.shard_path(&shard))
+            }
+            Target::Tree(array, coords) if array.source.container.has_keys() => {
+                Some(self.shard_directory(array, coords))
+            }
+            Target::Tree(array, _) => Some(array.source.path.clone()),
+            Target::Live(file) => {
+                let paths = file.state().names.clone();
+                let names = self.overlay.as_ref()?.names();
+                let place = paths.iter().find_map(|path| names.get(path)?.place.clone());
+                drop(names);
+                self.shards_of(&Target::Tree(Arc::clone(&place.as_ref()?.array), place?.coords))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the attributes of a directory are taken from whose shards' directory does not exist.
+    pub(super) fn shown_for(&self, target: &Target) -> Option<PathBuf> {
+        match target {
+            Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
+                Some(array.source.path.clone())
+            }
+            _ => None,
+        }
     }
 
     /// Gives a caller what was made for them, where it could not be made with their rights.

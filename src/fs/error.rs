@@ -46,6 +46,9 @@ pub enum FsError {
     /// The caller may not do that.
     #[error("permission denied")]
     Denied,
+    /// This file has no room for it.
+    #[error("not supported here")]
+    NotSupported,
     /// It must be copied and removed instead.
     #[error("it cannot be renamed, but copied and removed")]
     CrossDevice,
@@ -112,6 +115,7 @@ impl FsError {
             Self::Exists => libc::EEXIST,
             Self::NotEmpty => libc::ENOTEMPTY,
             Self::NotPermitted => libc::EPERM,
+            Self::NotSupported => libc::EOPNOTSUPP,
             Self::Denied => libc::EACCES,
             Self::CrossDevice => libc::EXDEV,
             Self::TooLarge => libc::EFBIG,

@@ -13,7 +13,7 @@ use super::nodes::At;
 use super::{ArrayView, Attr, Fs, FsError, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
-use crate::store::storage::{FileKind, Stat, StorageFile};
+use crate::store::storage::{FileKind, Need, Stat, StorageFile};
 use crate::store::{Chunk, ChunkReader, Freshness};
 
 /// A chunk is looked up again so many times if its shard changes under the lookup.
@@ -63,7 +63,9 @@ impl Fs {
     }
 
     pub(super) fn open_as(&self, ino: u64, caller: &Caller) -> Result<Opened> {
-        let (handle, pages) = match self.target(ino)? {
+        let target = self.target(ino)?;
+        let permitted = self.permit_content(&target, Need::Read, caller)?;
+        let (handle, pages) = match target {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
             Target::Control(file) => {
                 (Handle::Text(self.control_text(file).into()), Pages::Bypassed)
@@ -84,6 +86,7 @@ impl Fs {
             }
             Target::Tree(array, coords) => {
                 let reader = self.chunk_reader(&array, &coords, Freshness::Now)?;
+                permitted.check(reader.shard())?;
                 let shard = array.source.layout.locate(&coords).shard;
                 let changed = self.shard_changed_recently(&array, &shard, reader.shard());
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));

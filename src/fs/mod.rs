@@ -81,6 +81,8 @@ pub struct FsConfig {
     pub ownership: Ownership,
     /// Whether extended attributes tell where chunks live.
     pub xattr: bool,
+    /// Whether others than the user who mounts may use it.
+    pub shared: bool,
     /// Whether it can be written to.
     pub writable: bool,
     /// How it is written to.

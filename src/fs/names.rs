@@ -13,7 +13,7 @@ use super::live::{Change, LiveFile, Place, Shown, What};
 use super::slot::Slot;
 use super::write::{check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
-use crate::store::storage::FileKind;
+use crate::store::storage::{FileKind, Need};
 use crate::store::{Freshness, ShardStore};
 
 impl Fs {
@@ -80,11 +80,14 @@ impl Fs {
             Slot::Chunk(path, _) | Slot::Scratch(path) | Slot::Document(path) => path,
         };
         let (place, mode) = match &slot {
-            Slot::Chunk(_, place) => (Some(place), chunk_mode(mode)),
+            Slot::Chunk(_, place) => (Some(place), chunk_mode(mode & !caller.umask)),
             _ => (None, mode & !caller.umask),
         };
         // Nor is an empty file left where nothing can be written.
         self.make_room()?;
+        if let Some(place) = place {
+            self.permit_change(place, caller)?;
+        }
         let stage = place.map(|place| self.stage(place)).transpose()?;
         let ino = place.map(|Place { array, coords }| array.inodes.ino(array.tree.number(coords)));
         let file = self.new_file(ino, mode, caller.owner())?;
@@ -105,7 +108,10 @@ impl Fs {
         if self.overlay.is_none() {
             return if how.write { Err(FsError::ReadOnly) } else { self.open_as(ino, caller) };
         }
-        let file = match self.target(ino)? {
+        let target = self.target(ino)?;
+        let need = if how.write { Need::Write } else { Need::Read };
+        self.permit_content(&target, need, caller)?;
+        let file = match target {
             Target::Live(file) => file,
             Target::Tree(array, coords) if how.write && coords.len() == array.tree.rank() => {
                 let path = array.path(&coords);
@@ -116,11 +122,14 @@ impl Fs {
             }
             Target::Path(path) if how.write => {
                 self.check_stored(&path)?;
-                let file = self.on_behalf(caller, |storage| storage.open_writable(&path))?;
+                let file = self.on_behalf(caller, |storage| {
+                    let file = storage.open_writable(&path)?;
+                    if how.truncate {
+                        file.set_length(0)?;
+                    }
+                    Ok(file)
+                })?;
                 let pages = self.source_pages(ino, &file, true)?;
-                if how.truncate {
-                    file.set_length(0)?;
-                }
                 return self.insert_handle(Handle::File(file), pages);
             }
             Target::Nameless(_) if how.write => {
@@ -168,7 +177,10 @@ impl Fs {
         match slot {
             Slot::Control => Err(FsError::NotPermitted),
             Slot::Outside | Slot::Above(..) => Err(FsError::IsDirectory),
-            Slot::Chunk(path, place) => self.remove_chunk(path, place),
+            Slot::Chunk(path, place) => {
+                self.permit_change(place, caller)?;
+                self.remove_chunk(path, place)
+            }
             Slot::Scratch(path) => {
                 self.remove_name(path)?;
                 Ok(())

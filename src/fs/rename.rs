@@ -71,7 +71,11 @@ impl Fs {
             }
             _ => {
                 if let Slot::Chunk(_, place) = from {
+                    self.permit_change(place, caller)?;
                     self.check_removable(place)?;
+                }
+                if let Slot::Chunk(_, place) = to {
+                    self.permit_change(place, caller)?;
                 }
                 let file = self.file_of(from, moved)?;
                 self.bring_here(&file)?;
@@ -137,6 +141,9 @@ impl Fs {
             let content = self.source_content(from)?;
             self.write_document(to, &content)?;
         } else {
+            if let Slot::Chunk(_, place) = &to {
+                self.permit_change(place, caller)?;
+            }
             let file = self.file_of_target(target)?;
             self.bring_here(&file)?;
             self.name_file(&to, &file)?;

@@ -15,7 +15,7 @@ use super::unsaved::chunk_path;
 use super::{Fs, FsError, Result};
 use crate::format::plan::Policy;
 use crate::store::storage::{Stat, Timestamp};
-use crate::store::{Freshness, Outcome, ShardStore, StagedChunk, StoreError};
+use crate::store::{Freshness, Maker, Outcome, ShardStore, StagedChunk, StoreError};
 
 /// Chunks and shards whose dates are remembered.
 const REMEMBERED_DATES: NonZeroUsize = NonZeroUsize::new(1 << 18).unwrap();
@@ -108,7 +108,9 @@ impl Fs {
         let _turn = lock(&self.commits.turn);
         let mut by_array: HashMap<u64, (Arc<ArrayView>, Vec<Waiting>)> = HashMap::new();
         for (path, name) in overlay.names().all(below) {
-            if let (Some(place), Some(waiting)) = (&name.place, waiting(&path, name)) {
+            if let (Some(place), Some(waiting)) =
+                (&name.place, waiting(&path, name, self.access.acts()))
+            {
                 let array = || (Arc::clone(&place.array), Vec::new());
                 by_array.entry(place.array.source.id).or_insert_with(array).1.push(waiting);
             }
@@ -336,13 +338,21 @@ impl Fs {
     }
 }
 
-fn waiting(path: &Path, name: &Name) -> Option<Waiting> {
+/// Whose a new shard is that begins with a chunk.
+fn maker(name: &Name) -> Option<Maker> {
+    let What::File(file) = &name.what else { return None };
+    let state = file.state();
+    Some(Maker { uid: state.uid, gid: state.gid, mode: state.mode & 0o666 })
+}
+
+fn waiting(path: &Path, name: &Name, as_callers: bool) -> Option<Waiting> {
     let (place, stage) = (name.place.as_ref()?, name.stage.as_ref()?);
     let change = stage.change.as_ref()?;
     let chunk = StagedChunk {
         coords: place.coords.clone(),
         content: change.content.clone(),
         base: stage.base.clone(),
+        maker: maker(name).filter(|_| as_callers),
     };
     Some(Waiting { path: path.to_owned(), number: change.number, chunk })
 }

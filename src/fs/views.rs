@@ -13,6 +13,7 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 
+use super::access::Caller;
 use super::directory::{DirEntry, Listing};
 use super::form::View;
 use super::{Attr, Entry, Fs, FsError, Result};
@@ -107,10 +108,11 @@ impl Views {
     }
 
     /// The node called `name` in a directory; None if there is none.
-    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
+    pub fn lookup(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Option<Entry>> {
         if !self.is_root(parent) {
             let place = self.at(parent)?;
-            return Ok(place.fs.lookup(place.ino, name)?.map(|entry| place.entry(entry)));
+            let found = place.fs.lookup_for(place.ino, name, caller)?;
+            return Ok(found.map(|entry| place.entry(entry)));
         }
         if let Some(place) = self.named(name) {
             let (attr, _) = place.fs.getattr(inode::ROOT, None)?;
@@ -126,12 +128,12 @@ impl Views {
     }
 
     /// Attributes of an inode, or of an open file.
-    pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<(Attr, bool)> {
+    pub fn getattr(&self, ino: u64, handle: Option<u64>, caller: &Caller) -> Result<(Attr, bool)> {
         if self.is_root(ino) {
             return self.views[0].getattr(inode::ROOT, None);
         }
         let place = self.at(ino)?;
-        let (attr, lasting) = place.fs.getattr(place.ino, handle)?;
+        let (attr, lasting) = place.fs.getattr_for(place.ino, handle, caller)?;
         Ok((place.attr(attr), lasting))
     }
 
@@ -141,14 +143,19 @@ impl Views {
         ino: u64,
         position: u64,
         listing: Listing,
+        caller: &Caller,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         if self.is_root(ino) {
-            return self.list_views(position, listing, sink);
+            return self.list_views(position, listing, caller, sink);
         }
         let place = self.at(ino)?;
+        let is_shown = place.fs.permit_listing(place.ino, caller)?;
         place.fs.readdir(place.ino, position, listing, &mut |item| {
-            let entry = item.entry.map(|entry| place.entry(entry));
+            let entry = item.entry.map(|entry| {
+                let lasting = entry.lasting && is_shown && !place.fs.is_behind(item.ino);
+                place.entry(Entry { lasting, ..entry })
+            });
             sink(&DirEntry { ino: place.outer(item.ino), entry, ..*item })
         })
     }
@@ -157,6 +164,7 @@ impl Views {
         &self,
         position: u64,
         listing: Listing,
+        caller: &Caller,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let kind = FileKind::Directory;
@@ -170,7 +178,9 @@ impl Views {
                 continue;
             }
             let entry = match (place, listing) {
-                (Some(_), Listing::Entries) => self.lookup(inode::ROOT, OsStr::new(name))?,
+                (Some(_), Listing::Entries) => {
+                    self.lookup(inode::ROOT, OsStr::new(name), caller)?
+                }
                 _ => None,
             };
             let name = OsStr::new(name);

@@ -57,6 +57,19 @@ pub struct StagedChunk {
     pub content: Option<Content>,
     /// What it was staged over.
     pub base: Base,
+    /// Who has made it: a shard that does not exist yet becomes theirs. This process if None.
+    pub maker: Option<Maker>,
+}
+
+/// Owner and permissions of new files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Maker {
+    /// User.
+    pub uid: u32,
+    /// Group, but where the directory passes on its own.
+    pub gid: u32,
+    /// Permission bits.
+    pub mode: u32,
 }
 
 /// What became of one staged chunk.

@@ -9,15 +9,22 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use nix::fcntl::{FcntlArg, fcntl};
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Timespec, Timestamps};
+use nix::fcntl::{AtFlags as NixAtFlags, FcntlArg, fcntl};
+use nix::unistd::{AccessFlags, faccessat};
+use rustix::fs::{
+    self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Timespec, Timestamps,
+    XattrFlags,
+};
+use rustix::io::Errno;
 
 use super::beneath::{Beneath, Found};
 use super::storage::{
-    DirItem, FileKind, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
+    DirItem, FileKind, Need, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
 };
 use crate::stats::Stats;
 
+/// The kernel has no longer extended attributes, nor lists of their names.
+const MAX_XATTR_BYTES: usize = 64 << 10;
 /// Directory entries are read in pieces of this size.
 const LIST_BUFFER_BYTES: usize = 64 << 10;
 
@@ -102,6 +109,63 @@ impl Storage for LocalStorage {
         let link = self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?;
         let target = fs::readlinkat(&link, c"", Vec::new())?;
         Ok(OsString::from_vec(target.into_bytes()))
+    }
+
+    fn access(&self, path: &Path, need: Need) -> io::Result<Stat> {
+        self.stats.source.stat.count();
+        let file = self.open_beneath(path, OFlags::PATH)?;
+        let access = match need {
+            Need::Find => return stat_of(&file),
+            Need::Read => AccessFlags::R_OK,
+            Need::Write => AccessFlags::W_OK,
+        };
+        // By the ids of the thread, which may not be those of the process.
+        faccessat(&file, c"", access, NixAtFlags::AT_EACCESS | NixAtFlags::AT_EMPTY_PATH)?;
+        stat_of(&file)
+    }
+
+    fn is_linked(&self, path: &Path) -> io::Result<bool> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        match fs::openat2(
+            self.beneath.root(),
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve,
+        ) {
+            // Behind another filesystem's root may be one.
+            Err(Errno::LOOP | Errno::XDEV) => Ok(true),
+            Ok(_) | Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn xattr(&self, path: &Path, name: &OsStr, follow: bool) -> io::Result<Vec<u8>> {
+        let flags = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let file = self.open_beneath(path, OFlags::PATH | flags)?;
+        let mut value = vec![0; MAX_XATTR_BYTES];
+        let length = fs::getxattr(proc_path(&file), name, &mut value[..])?;
+        value.truncate(length);
+        Ok(value)
+    }
+
+    fn xattrs(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let file = self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let mut names = vec![0; MAX_XATTR_BYTES];
+        let length = fs::listxattr(proc_path(&file), &mut names[..])?;
+        names.truncate(length);
+        Ok(names)
+    }
+
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8], flags: u32) -> io::Result<()> {
+        let file = self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        Ok(fs::setxattr(proc_path(&file), name, value, XattrFlags::from_bits_retain(flags))?)
+    }
+
+    fn remove_xattr(&self, path: &Path, name: &OsStr) -> io::Result<()> {
+        let file = self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        Ok(fs::removexattr(proc_path(&file), name)?)
     }
 
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
@@ -216,6 +280,11 @@ impl Storage for LocalStorage {
     }
 }
 
+/// The path of a file that is open as a path only, for calls that take no such file.
+fn proc_path(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
 struct LocalFile {
     file: OwnedFd,
     stats: Arc<Stats>,
@@ -228,7 +297,7 @@ impl StorageFile for LocalFile {
             match rustix::io::pread(&self.file, &mut buffer[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(read) => filled += read,
-                Err(rustix::io::Errno::INTR) => (),
+                Err(Errno::INTR) => (),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -247,7 +316,7 @@ impl StorageFile for LocalFile {
             match rustix::io::pwrite(&self.file, &bytes[written..], offset + written as u64) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(more) => written += more,
-                Err(rustix::io::Errno::INTR) => (),
+                Err(Errno::INTR) => (),
                 Err(error) => return Err(error.into()),
             }
         }

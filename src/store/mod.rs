@@ -43,7 +43,7 @@ use std::time::Duration;
 use lru::LruCache;
 
 pub use self::cache::ByteCache;
-pub use self::commit::{Base, Outcome, StagedChunk};
+pub use self::commit::{Base, Maker, Outcome, StagedChunk};
 pub use self::error::{Damage, StoreError};
 pub use self::outside::Outside;
 pub use self::reader::ChunkReader;

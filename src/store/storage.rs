@@ -148,6 +148,17 @@ pub struct SetStat {
     pub is_now: bool,
 }
 
+/// What a file is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Need {
+    /// To find it.
+    Find,
+    /// To read it.
+    Read,
+    /// To write to it.
+    Write,
+}
+
 /// One name in a directory.
 #[derive(Debug)]
 pub struct DirItem<'a> {
@@ -197,6 +208,37 @@ pub trait Storage: Send + Sync {
 
     /// Target of a symbolic link.
     fn read_link(&self, path: &Path) -> io::Result<OsString>;
+
+    /// Attributes of a file that this thread may find, and has the need of; follows symbolic links that
+    /// stay within the source.
+    fn access(&self, path: &Path, _need: Need) -> io::Result<Stat> {
+        self.stat(path)
+    }
+
+    /// Whether a symbolic link is on the way to a file, or in its place.
+    fn is_linked(&self, _path: &Path) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// An extended attribute of a file, or of the symbolic link itself unless links are followed.
+    fn xattr(&self, _path: &Path, _name: &OsStr, _follow: bool) -> io::Result<Vec<u8>> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
+    /// Names of the extended attributes, each ended by a NUL.
+    fn xattrs(&self, _path: &Path) -> io::Result<Vec<u8>> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
+    /// Sets an extended attribute: as `setxattr` does, with its flags.
+    fn set_xattr(&self, _path: &Path, _name: &OsStr, _value: &[u8], _flags: u32) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
+    /// Removes an extended attribute.
+    fn remove_xattr(&self, _path: &Path, _name: &OsStr) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
 
     /// Visits the names of a directory, without `.` and `..`, from the start (0) or from where an
     /// earlier listing stopped ([`DirItem::next`]).

@@ -159,9 +159,13 @@ check "a writable mount" writes
 
 not_permitted() {
     place
+    : >"$TMP/home/said"
+    chmod 666 "$TMP/home/said"
     (cd "$TMP/a.zarr" && find . -type f -exec sha256sum {} +) >"$TMP/before"
     user env -u XDG_STATE_HOME HOME="$TMP/home" "$SHARDFS" mount --rw --log-file "$TMP/home/log" "$TMP/a.zarr" "$MP" \
-        >/dev/null 2>&1
+        >"$TMP/home/said" 2>&1
+    grep -q "cannot be written to: Permission denied" "$TMP/home/said"
+    [[ $(grep -c "cannot be written to" "$TMP/home/log") == 1 ]]
     user cat "$MP/c/0" >/dev/null
     # The kernel refuses what the permissions of the source do not allow.
     fails_with "Permission denied" user cp "$TMP/a.zarr/zarr.json" "$MP/c/0"

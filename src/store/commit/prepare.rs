@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::base::{Line, Print};
 use super::bloscpack::BloscpackFile;
-use super::{Commit, Old, Shard, StagedChunk, Work, redate};
+use super::{Commit, Maker, Old, Shard, StagedChunk, Work, redate};
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::index::ByteRange;
@@ -23,7 +23,7 @@ use crate::store::content::Content;
 use crate::store::journal::WORK_DIRECTORY;
 use crate::store::lock::ShardLock;
 use crate::store::shard::{LoadedShard, ShardId};
-use crate::store::storage::{Stat, StorageFile};
+use crate::store::storage::{SetStat, Stat, StorageFile};
 use crate::store::{Container, Freshness, StoreError, io_error};
 
 /// A new shard's permissions, less the process's umask.
@@ -61,10 +61,11 @@ impl<'a> Commit<'a> {
             let (work, old, _lock) = (Work::Nothing, None, None);
             return Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }));
         }
+        let maker = members.iter().find_map(|(at, _)| self.chunks[*at].maker);
         let made = Cell::new(false);
         let make_directory = || {
             made.set(true);
-            self.make_directories(&path)
+            self.make_directories(&path, maker)
         };
         let lock = ShardLock::take(&*self.store.storage, &path, &make_directory);
         if made.get() {
@@ -99,7 +100,7 @@ impl<'a> Commit<'a> {
             return Ok(None);
         }
         let chunks = members.iter().map(|(at, _)| *at).collect();
-        let work = self.plan(&coords, old.as_ref(), &target, budget)?;
+        let work = self.plan(&coords, old.as_ref(), &target, maker, budget)?;
         if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
             // A change in place relies on the file being on disk as it is seen.
             old.file.sync().map_err(io_error(&path))?;
@@ -298,6 +299,7 @@ impl<'a> Commit<'a> {
         coords: &[u64],
         old: Option<&Old>,
         target: &Target<'_>,
+        maker: Option<Maker>,
         budget: &mut u64,
     ) -> Result<Work, StoreError> {
         let path = self.array.shard_path(coords);
@@ -312,7 +314,7 @@ impl<'a> Commit<'a> {
             let work = match self.planned(coords, target, policy, facts)? {
                 Plan::Remove => Work::Remove,
                 Plan::Cut(update) => Work::Cut(update),
-                Plan::Rewrite(blob) => self.write_new(&path, old, &blob)?,
+                Plan::Rewrite(blob) => self.write_new(&path, old, maker, &blob)?,
                 Plan::Clone(update) => match self.write_clone(&path, old, &update) {
                     Ok(work) => work,
                     Err(StoreError::Io { error, .. })
@@ -361,6 +363,7 @@ impl<'a> Commit<'a> {
         &mut self,
         shard: &Path,
         old: Option<&Old>,
+        maker: Option<Maker>,
         blob: &Blob,
     ) -> Result<Work, StoreError> {
         let storage = &*self.store.storage;
@@ -368,6 +371,9 @@ impl<'a> Commit<'a> {
             self.make_new(|path| storage.create(path, NEW_SHARD_MODE)).map_err(io_error(shard))?;
         let write = || {
             self.sources(old).put(&*file, 0, blob)?;
+            if let (Some(maker), None) = (maker, old) {
+                file.set_owner(&self.made_by(maker, shard, file.stat()?)?)?;
+            }
             finish_new(&*file, old)
         };
         self.keep_or_remove(shard, temporary, write())
@@ -436,8 +442,26 @@ impl<'a> Commit<'a> {
         record().map_err(io_error(path))
     }
 
+    /// Attributes of a new file or directory, if it were made by somebody in its place.
+    fn made_by(&self, maker: Maker, path: &Path, made: Stat) -> io::Result<Stat> {
+        let above = self.store.storage.stat(path.parent().unwrap_or(Path::new("")))?;
+        let passes_on = above.mode & libc::S_ISGID != 0;
+        let gid = if passes_on { above.gid } else { maker.gid };
+        Ok(Stat { uid: maker.uid, gid, mode: maker.mode, ..made })
+    }
+
+    /// A new directory becomes its maker's; who may read what is made may search it.
+    fn give_directory(&self, path: &Path, maker: Option<Maker>) -> io::Result<()> {
+        let Some(maker) = maker else { return Ok(()) };
+        let made = self.store.storage.stat(path)?;
+        let mode = maker.mode | (maker.mode & 0o444) >> 2 | made.mode & libc::S_ISGID;
+        let Stat { uid, gid, mode, .. } = self.made_by(Maker { mode, ..maker }, path, made)?;
+        let (uid, gid, mode) = (Some(uid), Some(gid), Some(mode));
+        self.store.storage.set_stat(path, &SetStat { uid, gid, mode, ..SetStat::default() })
+    }
+
     /// Makes the directories of a shard that do not exist.
-    fn make_directories(&self, shard: &Path) -> io::Result<()> {
+    fn make_directories(&self, shard: &Path, maker: Option<Maker>) -> io::Result<()> {
         let below = shard.strip_prefix(&self.array.path).unwrap_or(shard);
         let mut directory = self.array.path.clone();
         let names: Vec<_> = below.parent().into_iter().flat_map(Path::components).collect();
@@ -445,7 +469,8 @@ impl<'a> Commit<'a> {
             directory.push(name);
             match self.store.storage.create_directory(&directory) {
                 Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
-                _ => (),
+                Err(_) => (),
+                Ok(()) => self.give_directory(&directory, maker)?,
             }
         }
         Ok(())

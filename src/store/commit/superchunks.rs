@@ -181,7 +181,7 @@ impl<'a> Commit<'a> {
         let old = open().map_err(io_error(&path))?;
         let text = json::to_text(&extent.sizes(before, longer));
         let blob = Blob::of(text.len() as u64, Source::Bytes(text.into()));
-        let Work::Replace(temporary, _) = self.write_new(&path, Some(&old), &blob)? else {
+        let Work::Replace(temporary, _) = self.write_new(&path, Some(&old), None, &blob)? else {
             return Ok(());
         };
         let publish = || {

@@ -1,0 +1,133 @@
+#!/bin/bash
+# Who may do what in a mount that everybody may use: the same as in a tree of plain files on the source's filesystem.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/shell
+
+if [[ $(id -u) != 0 ]]; then
+    skip "permissions of several users: not root"
+    exit 0
+fi
+if ! command -v setfacl >/dev/null; then
+    skip "permissions of several users: no setfacl (package acl)"
+    exit 0
+fi
+chmod 755 "$TMP"
+# Where the program is may be closed to others.
+install -m 755 "$here/access.py" "$here/shards.py" "$TMP"
+
+other() { setpriv --reuid=21003 --regid=21003 --clear-groups "$@"; }
+owner() { setpriv --reuid=21001 --regid=21001 --groups=22000 "$@"; }
+
+# trees DIRECTORY: the same tree twice, in DIRECTORY/source with shards and in DIRECTORY/twin with chunk files.
+trees() {
+    mkdir -p "$1/source" "$1/twin"
+    chmod 755 "$1" "$1/source" "$1/twin"
+    python3 "$TMP/access.py" make "$1/source" "$1/twin"
+}
+
+# alike NAME DIRECTORY: the mount and the twin answer alike.
+alike() {
+    trees "$2"
+    mount_view "$2/source" --rw -o allow_other
+    judge "$1: " python3 "$TMP/access.py" compare "$MP" "$2/twin"
+    unmount_view
+}
+
+alike "$(stat -f -c %T "$TMP")" "$TMP/trees"
+mkdir "$TMP/tmpfs"
+if mount -t tmpfs -o mode=755 tmpfs "$TMP/tmpfs" 2>/dev/null; then
+    if touch "$TMP/tmpfs/try" && setfacl -m u:1:r "$TMP/tmpfs/try" 2>/dev/null; then
+        alike tmpfs "$TMP/tmpfs/trees"
+    else
+        skip "tmpfs: no access control lists"
+    fi
+    umount "$TMP/tmpfs"
+fi
+
+# What others may read of an array in which the shards are one user's, and what is behind links, in each kind of mount.
+trees "$TMP/again"
+source=$TMP/again/source
+
+read_only() {
+    local options=$1 array
+    mount_view "$source" -o "allow_other,$options"
+    # Root first: what it has looked at is in caches.
+    for array in links/c_to_closed links/shard_to_closed arrays/shard_600 arrays/c_700; do
+        cat "$MP/$array/c/0" >/dev/null
+        fails_with "Permission denied" other cat "$MP/$array/c/0"
+        owner cat "$MP/$array/c/0" >/dev/null
+    done
+    other cat "$MP/arrays/plain/c/0" "$MP/links/c_to_open/c/0" >/dev/null
+    unmount_view
+}
+check "shards of others, and links to them, read-only" read_only ro
+check "shards of others, and links to them, immutable" read_only immutable
+
+flat() {
+    local options=$1 array
+    mount_view "$source" --view flat -o "allow_other,$options"
+    for array in links/c_to_closed arrays/shard_600 arrays/c_700; do
+        cat "$MP/$array/array.raw" >/dev/null
+        fails_with "Permission denied" other cat "$MP/$array/array.raw"
+        owner cat "$MP/$array/array.raw" >/dev/null
+    done
+    other cat "$MP/arrays/plain/array.raw" >/dev/null
+    unmount_view
+}
+check "the file of a whole array is for those who may read all its shards" flat ro
+check "the file of a whole array is for those who may read all its shards, immutable" flat immutable
+
+not_root() {
+    new_mount_point
+    # It may not act as others: what it cannot check it refuses.
+    setpriv --bounding-set=-setuid,-setgid --inh-caps=-setuid,-setgid \
+        "$SHARDFS" mount -o allow_other "$source" "$MP" </dev/null >"$MP.log" 2>&1
+    cat "$MP/links/c_to_open/c/0" >/dev/null
+    fails_with "Permission denied" other cat "$MP/links/c_to_closed/c/0"
+    fails_with "Permission denied" other cat "$MP/links/c_to_open/c/0"
+    fails_with "Permission denied" other cat "$MP/arrays/shard_600/c/0"
+    other cat "$MP/arrays/plain/c/0" >/dev/null
+    unmount_view
+}
+check "links are for the mount's own user where it cannot act as others" not_root
+
+swapped() {
+    local array=$source/links/c_to_open
+    mount_view "$source" -o allow_other
+    other cat "$MP/links/c_to_open/c/0" >/dev/null
+    ln -sfn ../../closed/c "$array/c"
+    fails_with "" other cat "$MP/links/c_to_open/c/0"
+    fails_with "" other ls "$MP/links/c_to_open/c"
+    ln -sfn ../../open/c "$array/c"
+    unmount_view
+}
+check "a link that is exchanged is followed with nobody else's rights" swapped
+
+written() {
+    local array=$source/arrays/plain
+    chmod 777 "$array/c"
+    chmod 644 "$array"/c/*
+    mount_view "$source" --rw -o allow_other
+    # Its directory may be written to, its shard may not.
+    fails_with "Permission denied" other cp "$array/zarr.json" "$MP/arrays/plain/c/0"
+    fails_with "Permission denied" other rm -f "$MP/arrays/plain/c/0"
+    fails_with "Permission denied" other cp "$array/zarr.json" "$MP/arrays/plain/c/3"
+    fails_with "Permission denied" other mv -f "$MP/arrays/plain/c/0" "$MP/arrays/plain/c/1"
+    owner rm "$MP/arrays/plain/c/0"
+    unmount_view
+}
+check "a chunk is changed by those who may write to its shard" written
+
+new_shards() {
+    local array=$source/arrays/plain
+    rm "$array/c/3"
+    chown 21001:22000 "$array/c"
+    chmod 2777 "$array/c"
+    mount_view "$source" --rw -o allow_other
+    (umask 027 && other cp --no-preserve=all "$array/zarr.json" "$MP/arrays/plain/c/12")
+    unmount_view
+    [[ $(stat -c '%u:%g %a' "$array/c/3") == "21003:22000 640" ]] || { stat "$array/c/3"; return 1; }
+}
+check "a new shard belongs to whoever made its first chunk, and to the group of its directory" new_shards
