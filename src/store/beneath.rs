@@ -49,6 +49,24 @@ pub(super) enum Found {
     Masked(OwnedFd),
 }
 
+/// What becomes of symbolic links on a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Links {
+    /// They are followed as long as they stay beneath the root.
+    Followed,
+    /// ELOOP.
+    Refused,
+}
+
+impl Links {
+    fn resolve(self) -> ResolveFlags {
+        match self {
+            Self::Followed => BENEATH,
+            Self::Refused => BENEATH.union(ResolveFlags::NO_SYMLINKS),
+        }
+    }
+}
+
 impl Beneath {
     pub(super) fn new(root: OwnedFd) -> Self {
         Self { root, own: OnceLock::new(), known: Mutex::default() }
@@ -68,18 +86,25 @@ impl Beneath {
     }
 
     /// Opens a path. Where it leads through a mount that must not be entered there is nothing.
-    pub(super) fn open(&self, path: &Path, flags: OFlags, mode: Mode) -> io::Result<Found> {
+    pub(super) fn open(
+        &self,
+        path: &Path,
+        flags: OFlags,
+        mode: Mode,
+        links: Links,
+    ) -> io::Result<Found> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = flags | OFlags::CLOEXEC;
-        match fs::openat2(&self.root, path, flags, mode, BENEATH) {
+        match fs::openat2(&self.root, path, flags, mode, links.resolve()) {
             // It leads out, or into another mount.
-            Err(Errno::XDEV) => self.walk(path, flags, mode),
+            Err(Errno::XDEV) => self.walk(path, flags, mode, links),
             opened => Ok(Found::Open(opened?)),
         }
     }
 
     /// Opens a path name by name, as the kernel would, and asks at each mount.
-    fn walk(&self, path: &Path, flags: OFlags, mode: Mode) -> io::Result<Found> {
+    fn walk(&self, path: &Path, flags: OFlags, mode: Mode, how: Links) -> io::Result<Found> {
+        let resolve = how.resolve();
         let mut rest = names(path)?;
         let (mut above, mut at) = (Vec::new(), self.root.try_clone()?);
         let mut links = 0;
@@ -91,7 +116,7 @@ impl Beneath {
             let is_last = rest.is_empty();
             let entry = match step(&at, &name, !is_last || flags.contains(OFlags::DIRECTORY)) {
                 Err(Errno::NOENT) if is_last && flags.contains(OFlags::CREATE) => {
-                    return Ok(Found::Open(fs::openat2(&at, &name, flags, mode, BENEATH)?));
+                    return Ok(Found::Open(fs::openat2(&at, &name, flags, mode, resolve)?));
                 }
                 entry => entry?,
             };
@@ -104,14 +129,14 @@ impl Beneath {
             }
             if entry.kind == FileType::Symlink && !(is_last && takes_links(flags)) {
                 links += 1;
-                if links > MAX_LINKS {
+                if links > MAX_LINKS || how == Links::Refused {
                     return Err(Errno::LOOP.into());
                 }
                 let target = fs::readlinkat(&entry.file, c"", Vec::new())?;
                 let target = names(&PathBuf::from(OsString::from_vec(target.into_bytes())))?;
                 rest = target.into_iter().chain(rest).collect();
             } else if is_last && !entry.is_mount {
-                return Ok(Found::Open(fs::openat2(&at, &name, flags, mode, BENEATH)?));
+                return Ok(Found::Open(fs::openat2(&at, &name, flags, mode, resolve)?));
             } else {
                 above.push(std::mem::replace(&mut at, entry.file));
             }

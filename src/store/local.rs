@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::beneath::{Beneath, Found};
+use super::beneath::{Beneath, Found, Links};
 use super::storage::{
     DirItem, FileKind, Need, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
 };
@@ -30,6 +30,8 @@ const LIST_BUFFER_BYTES: usize = 64 << 10;
 
 /// A directory of the local machine. Every path is resolved beneath it: the kernel refuses
 /// symbolic links that lead out, and mounts that depend on this process are empty directories.
+/// Nothing is changed through any symbolic link: the kernel resolves those of a view before it
+/// asks, and one that is met here was put there by somebody else.
 pub struct LocalStorage {
     beneath: Beneath,
     stats: Arc<Stats>,
@@ -56,15 +58,19 @@ impl LocalStorage {
     }
 
     fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        opened(self.beneath.open(path, flags, Mode::empty())?)
+        opened(self.beneath.open(path, flags, Mode::empty(), Links::Followed)?)
     }
 
-    /// The directory that holds a name, and the name.
+    fn open_unlinked(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        opened(self.beneath.open(path, flags, Mode::empty(), Links::Refused)?)
+    }
+
+    /// The directory that holds a name that is to be changed, and the name.
     fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
         let no_name = || io::Error::from_raw_os_error(libc::EINVAL);
         let name = path.file_name().ok_or_else(no_name)?;
         let parent = path.parent().unwrap_or(Path::new(""));
-        Ok((self.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
+        Ok((self.open_unlinked(parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
     }
 
     fn file(&self, file: OwnedFd) -> Arc<dyn StorageFile> {
@@ -73,12 +79,12 @@ impl LocalStorage {
 
     fn create_beneath(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        opened(self.beneath.open(path, flags, Mode::from_raw_mode(mode))?)
+        opened(self.beneath.open(path, flags, Mode::from_raw_mode(mode), Links::Refused)?)
     }
 
     fn stat_with(&self, path: &Path, flags: OFlags) -> io::Result<Stat> {
         self.stats.source.stat.count();
-        match self.beneath.open(path, flags | OFlags::PATH, Mode::empty())? {
+        match self.beneath.open(path, flags | OFlags::PATH, Mode::empty(), Links::Followed)? {
             Found::Open(file) => stat_of(&file),
             Found::Masked(directory) => Ok(empty_directory(stat_of(&directory)?)),
         }
@@ -91,6 +97,12 @@ impl Storage for LocalStorage {
         // A named pipe in a shard's place must not block the mount.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         Ok(self.file(self.open_beneath(path, flags)?))
+    }
+
+    fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        self.stats.source.open.count();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(self.file(self.open_unlinked(path, flags)?))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -171,7 +183,9 @@ impl Storage for LocalStorage {
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
         self.stats.source.list.count();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Found::Open(directory) = self.beneath.open(path, flags, Mode::empty())? else {
+        let Found::Open(directory) =
+            self.beneath.open(path, flags, Mode::empty(), Links::Followed)?
+        else {
             return Ok(());
         };
         if from != 0 {
@@ -209,7 +223,7 @@ impl Storage for LocalStorage {
     fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         self.stats.source.open.count();
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(self.file(self.open_beneath(path, flags)?))
+        Ok(self.file(self.open_unlinked(path, flags)?))
     }
 
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
@@ -271,12 +285,13 @@ impl Storage for LocalStorage {
     }
 
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
-        set_stat(&self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?, set)
+        set_stat(&self.open_unlinked(path, OFlags::PATH | OFlags::NOFOLLOW)?, set)
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.stats.source.syncs.count();
-        Ok(fs::fsync(self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        Ok(fs::fsync(self.open_unlinked(path, flags)?)?)
     }
 }
 
@@ -541,7 +556,7 @@ mod tests {
         assert_eq!(mtime, Timestamp { seconds: 7, nanoseconds: 8 });
 
         let refused = |result: io::Result<()>| {
-            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EXDEV));
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ELOOP));
         };
         std::os::unix::fs::symlink("..", directory.path().join("source/up")).unwrap();
         refused(storage.create(Path::new("up/new"), 0o600).map(drop));
@@ -551,6 +566,41 @@ mod tests {
         refused(storage.remove_file(Path::new("up/outside")));
         refused(storage.create_directory(Path::new("up/new")));
         refused(storage.remove_directory(Path::new("up/source")));
+    }
+
+    #[test]
+    fn nothing_is_changed_through_a_link_within_the_source() {
+        let (directory, storage) = storage();
+        let top = directory.path().join("source");
+        std::fs::create_dir(top.join("real")).unwrap();
+        std::fs::write(top.join("real/file"), b"mine").unwrap();
+        std::os::unix::fs::symlink("real", top.join("alias")).unwrap();
+        let through = |name: &str| Path::new("alias").join(name);
+        let refused = |what: &str, result: io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ELOOP), "{what}");
+        };
+        refused("open a link", storage.open_writable(Path::new("in")).map(drop));
+        refused("read a link", storage.open_plain(Path::new("in")).map(drop));
+        refused("open", storage.open_writable(&through("file")).map(drop));
+        refused("read", storage.open_plain(&through("file")).map(drop));
+        refused("create", storage.create(&through("new"), 0o600).map(drop));
+        refused("clone", storage.clone_file(Path::new("file"), &through("new"), 0o600).map(drop));
+        refused("rename from", storage.rename(&through("file"), Path::new("moved")));
+        refused("rename to", storage.rename(Path::new("file"), &through("file")));
+        refused("link", storage.link(Path::new("file"), &through("new")));
+        refused("symlink", storage.symlink(Path::new("x"), &through("new")));
+        refused("remove", storage.remove_file(&through("file")));
+        refused("mkdir", storage.create_directory(&through("new")));
+        refused("rmdir", storage.remove_directory(&through("new")));
+        let set = SetStat { mode: Some(0o777), ..SetStat::default() };
+        refused("set", storage.set_stat(&through("file"), &set));
+        refused("sync", storage.sync_directory(Path::new("alias")));
+        assert_eq!(std::fs::read(top.join("real/file")).unwrap(), b"mine");
+        assert_eq!(top.join("real").read_dir().unwrap().count(), 1);
+        // The link itself is a name like any other.
+        storage.remove_file(Path::new("alias")).unwrap();
+        // Reading follows it.
+        assert_eq!(storage.open(Path::new("in")).unwrap().stat().unwrap().size, 7);
     }
 
     #[test]

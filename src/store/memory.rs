@@ -18,6 +18,8 @@ use super::storage::{
 pub struct MemoryStorage {
     files: Mutex<BTreeMap<PathBuf, Arc<MemoryFile>>>,
     directories: Mutex<BTreeSet<PathBuf>>,
+    /// Symbolic links and what they lead to, from the root.
+    symlinks: Mutex<BTreeMap<PathBuf, PathBuf>>,
     shared: Arc<Shared>,
     /// Whether files can be cloned.
     clones: AtomicBool,
@@ -178,6 +180,38 @@ impl MemoryStorage {
         storage
     }
 
+    /// Puts a symbolic link at `path` that leads to `target`, from the root.
+    pub fn put_symlink(&self, path: &str, target: &str) {
+        lock(&self.symlinks).insert(path.into(), target.into());
+    }
+
+    /// The path without the symbolic links on the way and in its place.
+    fn resolved(&self, path: &Path) -> io::Result<PathBuf> {
+        const MOST_LINKS: usize = 40;
+        let symlinks = lock(&self.symlinks);
+        let mut resolved = path.to_owned();
+        for _ in 0..MOST_LINKS {
+            let mut above: Vec<&Path> = resolved.ancestors().collect();
+            above.reverse();
+            let link = above.into_iter().find_map(|at| Some((at, symlinks.get(at)?)));
+            let Some((link, target)) = link else { return Ok(resolved) };
+            let rest = resolved.strip_prefix(link).unwrap_or(Path::new(""));
+            resolved = if rest.as_os_str().is_empty() { target.clone() } else { target.join(rest) };
+        }
+        Err(errno(libc::ELOOP))
+    }
+
+    /// Fails where a symbolic link is on the way to a name.
+    fn no_symlinks_above(&self, path: &Path) -> io::Result<()> {
+        let symlinks = lock(&self.symlinks);
+        let is_link = |above: &Path| symlinks.contains_key(above);
+        if path.ancestors().skip(1).any(is_link) { Err(errno(libc::ELOOP)) } else { Ok(()) }
+    }
+
+    fn is_symlink(&self, path: &Path) -> bool {
+        lock(&self.symlinks).contains_key(path)
+    }
+
     /// Lets files be cloned.
     pub fn allow_clones(&self) {
         self.clones.store(true, Ordering::Relaxed);
@@ -286,6 +320,7 @@ impl MemoryStorage {
         };
         lock(&self.files).keys().for_each(|file| put(file, FileKind::File));
         lock(&self.directories).iter().for_each(|made| put(made, FileKind::Directory));
+        lock(&self.symlinks).keys().for_each(|link| put(link, FileKind::Symlink));
         children
     }
 
@@ -302,6 +337,7 @@ impl MemoryStorage {
     /// A change of names: it may fail, needs its directories, and is remembered.
     fn change_names(&self, paths: &[&Path], change: Change) -> io::Result<()> {
         self.shared.faults.check(true)?;
+        paths.iter().try_for_each(|path| self.no_symlinks_above(path))?;
         let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
         if !paths.iter().all(|path| self.is_directory(&parent(path))) {
             return Err(errno(libc::ENOENT));
@@ -312,7 +348,9 @@ impl MemoryStorage {
     }
 
     fn make(&self, path: &Path, content: Vec<u8>, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
-        if lock(&self.files).contains_key(path) || self.is_directory(path) {
+        self.no_symlinks_above(path)?;
+        if lock(&self.files).contains_key(path) || self.is_directory(path) || self.is_symlink(path)
+        {
             return Err(errno(libc::EEXIST));
         }
         let ino = self.tick();
@@ -337,15 +375,36 @@ impl Shared {
 impl Storage for MemoryStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         self.shared.faults.check(false)?;
+        Ok(self.file(&self.resolved(path)?)?)
+    }
+
+    fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        self.shared.faults.check(false)?;
+        self.no_symlinks_above(path)?;
+        if self.is_symlink(path) {
+            return Err(errno(libc::ELOOP));
+        }
+        if self.is_directory(path) {
+            return Err(errno(libc::EISDIR));
+        }
         Ok(self.file(path)?)
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
-        self.lstat(path)
+        self.lstat(&self.resolved(path)?)
     }
 
     fn lstat(&self, path: &Path) -> io::Result<Stat> {
         self.shared.faults.check(false)?;
+        if self.is_symlink(path) {
+            return Ok(stat(FileKind::Symlink, 1, 0, 0));
+        }
+        let parent = path.parent().map(|parent| self.resolved(parent)).transpose()?;
+        let path = match (parent, path.file_name()) {
+            (Some(parent), Some(name)) => parent.join(name),
+            _ => path.to_owned(),
+        };
+        let path = path.as_path();
         if self.is_directory(path) {
             let renamed = self.shared.renamed.load(Ordering::Relaxed);
             return Ok(stat(FileKind::Directory, 1, 0, renamed));
@@ -359,6 +418,7 @@ impl Storage for MemoryStorage {
 
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
         self.shared.faults.check(false)?;
+        let path = &*self.resolved(path)?;
         if !self.is_directory(path) {
             return Err(errno(libc::ENOENT));
         }
@@ -377,7 +437,7 @@ impl Storage for MemoryStorage {
     }
 
     fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.open(path)
+        self.open_plain(path)
     }
 
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
@@ -393,11 +453,12 @@ impl Storage for MemoryStorage {
         if !self.clones.load(Ordering::Relaxed) {
             return Err(errno(libc::EOPNOTSUPP));
         }
-        let content = lock(&self.file(original)?.content).0.clone();
+        let content = lock(&self.file(&self.resolved(original)?)?.content).0.clone();
         self.make(path, content, mode & !0o022)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.no_symlinks_above(from)?;
         let file = self.file(from)?;
         if self.file(to).is_ok_and(|there| Arc::ptr_eq(&there, &file)) {
             // Two names of one file stay two names.
@@ -408,12 +469,17 @@ impl Storage for MemoryStorage {
         let mut files = lock(&self.files);
         files.remove(from);
         unlinked(files.insert(to.to_owned(), file));
+        lock(&self.symlinks).remove(to);
         Ok(())
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.no_symlinks_above(path)?;
         if self.is_directory(path) {
             return Err(errno(libc::EISDIR));
+        }
+        if lock(&self.symlinks).remove(path).is_some() {
+            return Ok(());
         }
         self.file(path)?;
         self.change_names(&[path], Change::Remove { path: path.to_owned() })?;
@@ -422,7 +488,8 @@ impl Storage for MemoryStorage {
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
-        if self.is_directory(path) || self.file(path).is_ok() {
+        self.no_symlinks_above(path)?;
+        if self.is_directory(path) || self.file(path).is_ok() || self.is_symlink(path) {
             return Err(errno(libc::EEXIST));
         }
         self.change_names(&[path], Change::MakeDirectory { path: path.to_owned() })?;
@@ -452,7 +519,7 @@ impl Storage for MemoryStorage {
         Ok(())
     }
 
-    /// There are none in here.
+    /// Tests put theirs with [`MemoryStorage::put_symlink`].
     fn symlink(&self, _target: &Path, _path: &Path) -> io::Result<()> {
         Err(errno(libc::EPERM))
     }

@@ -190,10 +190,14 @@ pub struct Space {
 /// What a storage calls for each name of a directory; it says whether to go on.
 pub type Visit<'a> = dyn FnMut(DirItem<'_>) -> ControlFlow<()> + 'a;
 
-/// A tree of files.
+/// A tree of files. Whatever changes something fails with ELOOP where a path leads through a symbolic
+/// link: only those who read follow links.
 pub trait Storage: Send + Sync {
     /// Opens a file for reading, following symbolic links that stay within the source.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
+
+    /// Opens a file for reading; ELOOP where there is a symbolic link on the way or in its place.
+    fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
 
     /// Attributes of a file, following symbolic links that stay within the source.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
@@ -247,7 +251,7 @@ pub trait Storage: Send + Sync {
     /// Space of the filesystem.
     fn space(&self) -> io::Result<Space>;
 
-    /// Opens a file for reading and writing.
+    /// Opens a file for reading and writing; ELOOP where it is a symbolic link.
     fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
 
     /// Makes a file that does not exist yet, with these permissions less the process's umask, and
