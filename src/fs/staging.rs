@@ -168,8 +168,12 @@ impl Fs {
             }
             let lost = matches!(**error, StoreError::Stale { .. });
             if lost {
+                let file = match &what {
+                    What::File(file) => Some(&**file),
+                    _ => None,
+                };
                 let path = name.place.as_ref().map_or_else(|| one.path.clone(), chunk_path);
-                self.save(&path, one.chunk.content.as_ref(), error);
+                self.save(&path, file, one.chunk.content.as_ref(), error);
             }
             if lost
                 && let Some(stage) = &mut name.stage

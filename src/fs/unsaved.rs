@@ -3,18 +3,20 @@
 //! A chunk is saved as it is stored, by its path in the view `zarr3`, whatever view it was written in.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::access::Caller;
-use super::live::{Bytes, Name, Place, What};
+use super::live::{Bytes, LiveFile, Name, Place, What};
 use super::nodes::NodeKind;
 use super::slot::Slot;
 use super::{Fs, Result};
 use crate::format::Coords;
 use crate::store::content::Content;
+use crate::store::spool::make_directories;
 use crate::text::{Line, shown};
 
 /// Bytes of a saved file that are read at once.
@@ -64,12 +66,18 @@ impl Fs {
     }
 
     /// Saves the bytes of a chunk that cannot be committed.
-    pub(super) fn save(&self, path: &Path, content: Option<&Content>, why: &dyn std::fmt::Display) {
+    pub(super) fn save(
+        &self,
+        path: &Path,
+        file: Option<&LiveFile>,
+        content: Option<&Content>,
+        why: &dyn std::fmt::Display,
+    ) {
         let Some(content) = content else {
             return log::error!("{}: not removed: {why}", shown(&path));
         };
         let to = self.config.writing.unsaved.join(path);
-        match write_out(&to, content) {
+        match write_out(&to, file, content) {
             Ok(()) => {
                 log::error!("{}: {why}; what was written is in {}", shown(&path), shown(&to));
             }
@@ -131,7 +139,12 @@ impl Fs {
     pub(super) fn save_at_end(&self, path: &Path, name: &Name) -> bool {
         if let Some(change) = name.stage.as_ref().and_then(|stage| stage.change.as_ref()) {
             let path = name.place.as_ref().map_or_else(|| path.to_owned(), chunk_path);
-            self.save(&path, change.content.as_ref(), &"it could not be written to its shard");
+            let file = match &name.what {
+                What::File(file) => Some(&**file),
+                _ => None,
+            };
+            let why = "it could not be written to its shard";
+            self.save(&path, file, change.content.as_ref(), &why);
             return true;
         }
         let What::File(file) = &name.what else { return false };
@@ -140,7 +153,8 @@ impl Fs {
         if content.nbytes() == 0 || name.place.is_some() {
             return false;
         }
-        self.save(path, Some(&content), &"it is no chunk, and was in the mount alone");
+        let why = "it is no chunk, and was in the mount alone";
+        self.save(path, Some(&**file), Some(&content), &why);
         true
     }
 }
@@ -162,11 +176,24 @@ pub(super) fn name_spool_file(place: &Place, content: &Content) {
     }
 }
 
-fn write_out(path: &Path, content: &Content) -> io::Result<()> {
+/// Writes a file with the owner and the permissions that it had, in directories that only this
+/// process's user may enter: those that protected it in the source do not protect it here.
+fn write_out(path: &Path, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+        make_directories(parent)?;
     }
-    let mut file = File::create(path)?;
+    let mut how = OpenOptions::new();
+    let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    if let Some(live) = live {
+        let (uid, gid, mode) = {
+            let state = live.state();
+            (state.uid, state.gid, state.mode)
+        };
+        if rustix::process::geteuid().is_root() {
+            fchown(&file, Some(uid), Some(gid))?;
+        }
+        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+    }
     let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
     while at < content.nbytes() {
         let read = content.read_at(&mut buffer, at)?;
