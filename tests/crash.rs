@@ -19,6 +19,7 @@ use shardfs::format::plan::Policy;
 use shardfs::store::ShardStore;
 use shardfs::store::journal::pending;
 use shardfs::store::memory::{Change, Fault, MemoryStorage};
+use shardfs::store::owner::Owner;
 use shardfs::store::recover::{Found, recover};
 use support::{Coords, places};
 
@@ -263,7 +264,8 @@ impl<'a> Trial<'a> {
         self.tried += 1;
         let storage = state.storage(self.clones);
         self.only_read(&storage, allowed).map_err(|error| format!("before recovery: {error}"))?;
-        let found = recover(&*storage, Path::new(ARRAY)).map_err(|error| error.to_string())?;
+        let found = recover(&*storage, Owner::Array(&self.case.array))
+            .map_err(|error| error.to_string())?;
         if found.iter().any(|(_, found)| *found == Found::Lost) {
             return Err(format!("recovery found {found:?}"));
         }
@@ -450,7 +452,7 @@ fn fault(
         After::Killed => {
             // With `shardfs recover` in between, or without.
             if rng.one_in(3) {
-                recover(&*storage, Path::new(ARRAY)).map_err(|error| error.to_string())?;
+                recover(&*storage, Owner::Array(&case.array)).map_err(|error| error.to_string())?;
             }
             live = store(&storage);
             stage(&live, &case.array, last)
@@ -714,7 +716,7 @@ fn what_others_write_over_a_shard_is_not_undone_by_a_record_of_old_bytes() {
             for state in disk.states(&mut Rng(0), 1000, 100) {
                 let storage = state.storage(false);
                 // It cannot be told in each case that the record is an old one. It is left alone.
-                recover(&*storage, Path::new(ARRAY)).unwrap();
+                recover(&*storage, Owner::Array(&case.array)).unwrap();
                 let (_, _, found) = file_of(&storage, &path);
                 assert_eq!(found, theirs, "{}, {policy:?}: {state:?}", case.name);
             }
@@ -784,7 +786,7 @@ fn a_new_file_of_another_mount_that_was_left_behind_is_not_in_the_way() {
     history(&case, &array, &changes, Policy::Rewrite);
     array.0.replace("a/.shardfs/2.new", "of another");
     history(&case, &array, &changes, Policy::Rewrite);
-    recover(&*array.0, Path::new(ARRAY)).unwrap();
+    recover(&*array.0, Owner::Array(&case.array)).unwrap();
     assert!(!array.0.directories().contains(Path::new("a/.shardfs")));
 }
 
@@ -805,5 +807,5 @@ fn no_record_comes_back_after_an_unmount_or_a_recovery() {
         }
     };
     ended(&|_, live| live.finish_commits(&case.array).unwrap());
-    ended(&|storage, _| drop(recover(&**storage, Path::new(ARRAY)).unwrap()));
+    ended(&|storage, _| drop(recover(&**storage, Owner::Array(&case.array)).unwrap()));
 }

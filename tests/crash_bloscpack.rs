@@ -17,6 +17,7 @@ use shardfs::format::bloscpack::Header;
 use shardfs::format::foreign;
 use shardfs::format::plan::Policy;
 use shardfs::store::memory::{Change, MemoryStorage};
+use shardfs::store::owner::Owner;
 use shardfs::store::recover::{Found, recover};
 use shardfs::store::{Container, SourceArray};
 
@@ -281,7 +282,8 @@ impl<'a> Trial<'a> {
             }
         }
         assert_eq!(storage.take_history(), [], "a reader has written");
-        let found = recover(&*storage, Path::new(ARRAY)).map_err(|error| error.to_string())?;
+        let found =
+            recover(&*storage, Owner::Array(&self.array)).map_err(|error| error.to_string())?;
         if found.iter().any(|(_, found)| *found == Found::Lost) {
             return Err(format!("recovery found {found:?}"));
         }
@@ -433,7 +435,7 @@ fn an_operation_that_fails_leaves_the_file_old_or_new() {
                 }
                 live.finish_commits(&array).map_err(|error| error.to_string())?;
                 // What could not be removed is removed by the next mount.
-                recover(&*storage, Path::new(ARRAY)).map_err(|error| error.to_string())?;
+                recover(&*storage, Owner::Array(&array)).map_err(|error| error.to_string())?;
                 trial.whole(&storage, &[&new]).map_err(|error| {
                     format!("again after {nth}, {fault:?}, failed {failed}: {error}")
                 })?;

@@ -16,6 +16,7 @@ use power::{ARRAY, Case, Chunks, Rng, apply, read, stage, store};
 use shardfs::format::order::ChunkOrder;
 use shardfs::format::plan::Policy;
 use shardfs::store::memory::MemoryStorage;
+use shardfs::store::owner::Owner;
 use shardfs::store::recover::recover;
 use shardfs::store::{Container, SourceArray};
 use shardfs::tools::repack::{How, RepackError, Repacked, repack};
@@ -118,7 +119,7 @@ fn a_power_cut_leaves_every_chunk_as_it_was() {
                     };
                     let storage = state.storage(false);
                     check(&case, &storage, &chunks).unwrap_or_else(fail);
-                    recover(&*storage, Path::new(ARRAY)).unwrap();
+                    recover(&*storage, Owner::Array(&case.array)).unwrap();
                     check(&case, &storage, &chunks).unwrap_or_else(fail);
                     if let Err(error) = run(&case, &source(&storage), how) {
                         fail(error.to_string());

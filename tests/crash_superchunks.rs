@@ -16,6 +16,7 @@ use power::{ARRAY, Rng, read, stage, store};
 use shardfs::format::foreign;
 use shardfs::format::plan::Policy;
 use shardfs::store::memory::MemoryStorage;
+use shardfs::store::owner::Owner;
 use shardfs::store::recover::recover;
 use shardfs::store::{Container, SUPERCHUNKS, SourceArray, SuperchunkForm};
 
@@ -172,7 +173,7 @@ fn a_power_cut_leaves_files_of_one_chunk_and_the_rows_that_are_counted() {
             for state in disk.states(&mut rng, 12, 6) {
                 tried += 1;
                 let storage = state.storage(clones);
-                recover(&*storage, Path::new(ARRAY)).unwrap();
+                recover(&*storage, Owner::Array(&array)).unwrap();
                 let allowed = &values[done..values.len().min(done + 2)];
                 check_superchunks(&storage, &array, allowed).unwrap_or_else(|error| {
                     panic!("{error}, in commit {done}, after {:#?}", &history[..moment])
@@ -212,7 +213,7 @@ fn an_operation_that_fails_leaves_files_of_one_chunk_and_the_rows_that_are_count
             for state in disk.states(&mut rng, 4, 2) {
                 tried += 1;
                 let storage = state.storage(false);
-                recover(&*storage, Path::new(ARRAY)).unwrap();
+                recover(&*storage, Owner::Array(&array)).unwrap();
                 let allowed = if failed { &values[..] } else { &values[1..] };
                 check_superchunks(&storage, &array, allowed).unwrap_or_else(|error| {
                     panic!("{error}: commit {last}, {nth}. operation, {fault:?}, failed {failed}")
@@ -224,7 +225,7 @@ fn an_operation_that_fails_leaves_files_of_one_chunk_and_the_rows_that_are_count
                 });
             }
             live.finish_commits(&array).unwrap();
-            recover(&*storage, Path::new(ARRAY)).unwrap();
+            recover(&*storage, Owner::Array(&array)).unwrap();
             check_superchunks(&storage, &array, &values[1..]).unwrap_or_else(|error| {
                 panic!("again: {error}: commit {last}, {nth}. operation, {fault:?}")
             });

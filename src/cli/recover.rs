@@ -5,6 +5,7 @@ mod unsaved;
 use std::path::PathBuf;
 
 use super::exit::Failure;
+use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::{Container, ShardStore, SourceArray};
@@ -64,15 +65,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn finish_commits(source: &Source) -> Result<(), Failure> {
     let (mut lost, mut any) = (0, false);
     for node in source.nodes() {
-        let array = node.directory();
-        let found = recover(&*source.storage, array);
+        let owner = match &node {
+            Node::Array(array) => Owner::Array(&array.source),
+            node => Owner::Directory(node.directory()),
+        };
+        let found = recover(&*source.storage, owner);
         let found = found.map_err(|error| Failure::System(error.to_string()))?;
         any |= !found.is_empty();
         for (shard, found) in found {
             lost += usize::from(found == Found::Lost);
             println!("{}: {}", shown(&shard), outcome(found));
         }
-        log::debug!("{}", shown(array));
+        log::debug!("{}", shown(owner.path()));
     }
     if !any {
         println!("nothing to recover");

@@ -14,15 +14,20 @@
 //! All numbers are little-endian, u64 where nothing else is said. A body that does not have its
 //! fingerprint was not written to its end: the commit had not begun, there is no record.
 
+use std::collections::HashSet;
+
 use super::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use super::index::ByteRange;
+use super::limits::MAX_INDEX_BYTES;
 
 /// First bytes of a journal.
 const MAGIC: [u8; 8] = *b"shardfs1";
 /// Magic, length and fingerprint.
 pub const HEAD_BYTES: usize = 16 + FINGERPRINT_BYTES;
 /// No body is longer: a commit that would need more makes new files instead.
-pub const MAX_BODY_BYTES: u64 = 1 << 30;
+pub const MAX_BODY_BYTES: u64 = 320 << 20;
+/// No key is longer, in bytes: there is no longer path.
+const MAX_KEY_BYTES: usize = 4096;
 
 /// What a commit is about to do to files that stay in their place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,6 +79,14 @@ pub enum JournalError {
     /// Its fingerprint is right, and yet it makes no sense.
     #[error("its record cannot be understood")]
     Body,
+    /// It says of a shard what no commit does.
+    #[error("its record cannot be of a commit: shard {shard}: {why}")]
+    Shard {
+        /// Number of the shard in it, from 0.
+        shard: usize,
+        /// What.
+        why: &'static str,
+    },
 }
 
 /// What the head of a journal says of its body.
@@ -149,8 +162,65 @@ impl Record {
     pub fn decode(body: &[u8]) -> Result<Self, JournalError> {
         let mut input = Input(body);
         let record = input.record().filter(|_| input.0.is_empty());
-        record.ok_or(JournalError::Body)
+        let record = record.ok_or(JournalError::Body)?;
+        record.check()?;
+        Ok(record)
     }
+
+    /// Fails unless everything in it is as a commit makes it, whatever file it is about: its bytes may
+    /// be those of somebody who wants to write where he may not.
+    pub fn check(&self) -> Result<(), JournalError> {
+        let mut keys = HashSet::new();
+        for (shard, record) in self.shards.iter().enumerate() {
+            let refused = |why| JournalError::Shard { shard, why };
+            record.check().map_err(refused)?;
+            if !keys.insert(&record.key) {
+                return Err(refused("it is in it twice"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ShardRecord {
+    fn check(&self) -> Result<(), &'static str> {
+        let longest = i64::MAX as u64;
+        if self.key.is_empty() || self.key.len() > MAX_KEY_BYTES {
+            return Err("its key is empty or too long");
+        }
+        if self.length > longest || self.old_length > self.length {
+            return Err("its length is none after a change in place");
+        }
+        let index = self.old_index.range;
+        if index.nbytes == 0 || index.nbytes > MAX_INDEX_BYTES || !is_within(index, self.old_length)
+        {
+            return Err("its old index is not in the old file");
+        }
+        let mut end = 0;
+        for CheckedRange { range, .. } in &self.written {
+            if range.nbytes == 0 || range.offset < end || !is_within(*range, self.length) {
+                return Err("what is written is not in the new file, or not in order");
+            }
+            end = range.offset + range.nbytes;
+        }
+        let is_written = |old: ByteRange| {
+            let next = self.written.partition_point(|new| new.range.offset <= old.offset);
+            let run = next.checked_sub(1).map(|at| self.written[at].range);
+            run.is_some_and(|run| is_within(old, run.offset + run.nbytes))
+        };
+        for (offset, bytes) in &self.overwritten {
+            let old = ByteRange { offset: *offset, nbytes: bytes.len() as u64 };
+            if old.nbytes == 0 || !is_within(old, self.old_length) || !is_written(old) {
+                return Err("bytes are kept that are not overwritten");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a range ends within so many bytes.
+fn is_within(range: ByteRange, length: u64) -> bool {
+    range.offset.checked_add(range.nbytes).is_some_and(|end| end <= length)
 }
 
 fn put(body: &mut Vec<u8>, number: u64) {
@@ -246,7 +316,7 @@ mod tests {
             old_index: checked(48, 52, 1),
             length: 180,
             written: vec![checked(10, 3, 2), checked(100, 80, 3)],
-            overwritten: vec![(7, b"old".to_vec())],
+            overwritten: vec![(10, b"old".to_vec())],
         };
         Record { shards: vec![shard("c/0/1"), shard("c/0/2")] }
     }
@@ -312,6 +382,52 @@ mod tests {
             bytes[..torn].fill(0);
             assert_eq!(Head::decode(&bytes), Ok(None), "without the first {torn} bytes");
         }
+    }
+
+    /// The error where one field of the second shard is another.
+    fn refused(change: impl FnOnce(&mut ShardRecord)) -> &'static str {
+        let mut record = record();
+        change(&mut record.shards[1]);
+        match Record::decode(&record.encode()[HEAD_BYTES..]) {
+            Err(JournalError::Shard { shard: 1, why }) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_record_that_no_commit_makes_is_refused_field_by_field() {
+        let key = "its key is empty or too long";
+        assert_eq!(refused(|shard| shard.key.clear()), key);
+        assert_eq!(refused(|shard| shard.key = vec![b'c'; 4097]), key);
+        assert_eq!(refused(|shard| shard.key = b"c/0/1".to_vec()), "it is in it twice");
+        let length = "its length is none after a change in place";
+        assert_eq!(refused(|shard| shard.length = 99), length);
+        assert_eq!(refused(|shard| shard.length = u64::MAX), length);
+        assert_eq!(refused(|shard| shard.old_length = u64::MAX), length);
+        let index = "its old index is not in the old file";
+        assert_eq!(refused(|shard| shard.old_index.range.nbytes = 0), index);
+        assert_eq!(refused(|shard| shard.old_index.range.nbytes = 53), index);
+        assert_eq!(refused(|shard| shard.old_index.range.nbytes = u64::MAX), index);
+        assert_eq!(refused(|shard| shard.old_index.range.offset = u64::MAX), index);
+        assert_eq!(refused(|shard| shard.old_length = 99), index);
+        let huge = ByteRange { offset: 0, nbytes: MAX_INDEX_BYTES + 1 };
+        let long = |shard: &mut ShardRecord| {
+            (shard.old_index.range, shard.old_length, shard.length) = (huge, 1 << 40, 1 << 40);
+        };
+        assert_eq!(refused(long), index);
+        let written = "what is written is not in the new file, or not in order";
+        assert_eq!(refused(|shard| shard.written[1].range.nbytes = 81), written);
+        assert_eq!(refused(|shard| shard.written[1].range.nbytes = u64::MAX), written);
+        assert_eq!(refused(|shard| shard.written[1].range.offset = 12), written);
+        assert_eq!(refused(|shard| shard.written[0].range.nbytes = 0), written);
+        assert_eq!(refused(|shard| shard.written.swap(0, 1)), written);
+        let kept = "bytes are kept that are not overwritten";
+        assert_eq!(refused(|shard| shard.overwritten[0].0 = 9), kept);
+        assert_eq!(refused(|shard| shard.overwritten[0].0 = 11), kept);
+        assert_eq!(refused(|shard| shard.overwritten[0].0 = u64::MAX), kept);
+        assert_eq!(refused(|shard| shard.overwritten[0].0 = 110), kept);
+        assert_eq!(refused(|shard| shard.overwritten[0].1.clear()), kept);
+        assert_eq!(refused(|shard| shard.overwritten[0].1 = vec![0; 4]), kept);
     }
 
     #[test]

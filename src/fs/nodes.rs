@@ -22,6 +22,7 @@ use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::metadata::NodeMetadata;
 use crate::format::sharding::ShardedArray;
 use crate::memory::{ROOM, Taken, zeroed};
+use crate::store::owner::Owner;
 use crate::store::recover::recover;
 use crate::store::storage::{FileKind, Stat, Storage};
 use crate::store::{ByteCache, Container, SIZES, SourceArray, StoreConfig};
@@ -620,7 +621,7 @@ impl Nodes {
                     let source = SourceArray { id, path, layout, container };
                     if self.writable {
                         // What an interrupted mount has left comes first.
-                        if let Err(error) = recover(&*self.storage, directory) {
+                        if let Err(error) = recover(&*self.storage, Owner::Array(&source)) {
                             log::error!("{}: {error}", shown(directory));
                         }
                     }

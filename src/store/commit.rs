@@ -32,9 +32,9 @@ use self::base::Line;
 use super::blob::Sources;
 use super::content::Content;
 use super::error::StoreError;
-use super::io_error;
-use super::journal::{Journal, WORK_DIRECTORY};
-use super::lock::{ShardLock, note_locks};
+use super::journal::Journal;
+use super::lock::{ShardLock, clear_note, has_note, note_locks};
+use super::owner::Owner;
 use super::recover::{Found, recover_locked};
 use super::shard::ShardId;
 use super::storage::{Stat, StorageFile, Timestamp};
@@ -45,8 +45,8 @@ use crate::format::journal::{Record, ShardRecord};
 use crate::format::plan::{Policy, Update};
 use crate::format::sharding::Location;
 
-/// Old bytes that a record may hold, all shards together; beyond, shards become new files.
-const MAX_OVERWRITTEN: u64 = 256 << 20;
+/// Length of a record in bytes, its head apart; beyond, shards become new files.
+const MAX_RECORD: u64 = 256 << 20;
 
 /// A chunk to be committed.
 #[derive(Debug, Clone)]
@@ -133,8 +133,10 @@ impl ShardStore {
         state: &mut ArrayCommits,
     ) -> Result<Journal<'_>, StoreError> {
         let mut journal = Journal::lock(&*self.storage, &array.path)?;
-        if !state.swept || journal.found().is_some() {
-            let found = recover_locked(&*self.storage, &array.path, &mut journal)?;
+        // Others who were killed have left at least a note of their locks.
+        let is_left = journal.found().is_some() || has_note(&*self.storage, &array.path)?;
+        if !state.swept || is_left {
+            let found = recover_locked(&*self.storage, Owner::Array(array), &mut journal)?;
             state.stuck = false;
             state.poisoned.clear();
             if found.iter().any(|(_, found)| *found == Found::Lost) {
@@ -169,10 +171,10 @@ impl ShardStore {
 
     /// Removes the journal of an array, unless somebody needs its record.
     pub fn finish_commits(&self, array: &SourceArray) -> Result<(), StoreError> {
-        match lock(&self.commits.arrays).remove(&array.id) {
-            Some(_) => Journal::lock(&*self.storage, &array.path)?.remove(),
-            None => Ok(()),
-        }
+        let commits = lock(&self.commits.arrays).remove(&array.id);
+        let Some(commits) = commits else { return Ok(()) };
+        let mut commits = lock(&commits);
+        self.settle(array, &mut commits)?.remove()
     }
 
     /// Whether chunks of the array can be committed: not where shards are compressed as a whole,
@@ -231,6 +233,8 @@ struct Shard<'a> {
 struct Old {
     stat: Stat,
     file: Arc<dyn StorageFile>,
+    /// It has other names, or its name is a symbolic link: it must keep its content.
+    is_linked: bool,
 }
 
 /// What is to be done to a shard.
@@ -277,11 +281,10 @@ impl<'a> Commit<'a> {
             by_shard.entry(location.shard.clone()).or_default().push((at, location));
         }
         let keys: Vec<Vec<u8>> = by_shard.keys().map(|shard| self.key(shard)).collect();
-        let work = self.array.path.join(WORK_DIRECTORY);
         let keys = keys.iter().map(Vec::as_slice);
-        if let Err(error) = note_locks(&*self.store.storage, &work, keys) {
+        if let Err(error) = note_locks(&*self.store.storage, &self.array.path, keys) {
             let all: Vec<usize> = (0..self.chunks.len()).collect();
-            self.fail(&all, io_error(&work)(error));
+            self.fail(&all, error);
             return self.outcomes;
         }
         let id = |coords: &Coords| ShardId::of_shard(self.array, coords);
@@ -292,6 +295,7 @@ impl<'a> Commit<'a> {
                 self.commit_shards(by_shard);
             }
         }
+        clear_note(&*self.store.storage, &self.array.path);
         for id in ids {
             self.store.commits.set_busy(id, false);
         }
@@ -308,7 +312,7 @@ impl<'a> Commit<'a> {
     }
 
     fn commit_shards(&mut self, by_shard: BTreeMap<Coords, Vec<(usize, Location)>>) {
-        let mut budget = MAX_OVERWRITTEN;
+        let mut budget = MAX_RECORD;
         let mut shards = Vec::new();
         for (coords, members) in by_shard {
             let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::storage::FileKind;
+use super::work::Unfit;
 use crate::format::after::DecodeError;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::index::{EntryError, IndexError};
@@ -166,6 +167,27 @@ pub enum StoreError {
         #[source]
         error: PlanError,
     },
+    /// Something stands where shardfs keeps a file or a directory of its own.
+    #[error("{}: {found}; nothing was changed, move it away and try again", shown(.path))]
+    Unfit {
+        /// Path, from the source's root.
+        path: PathBuf,
+        /// What it is.
+        found: Unfit,
+    },
+    /// A record in the journal is none of a commit to this array.
+    #[error(
+        "{}: it names {key:?}: {why}; no shard was changed. If nobody knows where it is from, move it \
+         away and try again", shown(.path)
+    )]
+    ForeignRecord {
+        /// Path of the journal, from the source's root.
+        path: PathBuf,
+        /// What the record names.
+        key: String,
+        /// Why it is none.
+        why: String,
+    },
     /// The journal of an array is no journal.
     #[error("{}: {error}", shown(.path))]
     Journal {
@@ -231,6 +253,8 @@ impl StoreError {
             | Self::NotWritten { .. }
             | Self::Journal { .. }
             | Self::Poisoned { .. }
+            | Self::Unfit { .. }
+            | Self::ForeignRecord { .. }
             | Self::Plan { .. }
             | Self::Changing { .. } => libc::EIO,
             Self::Stale { .. } => libc::ESTALE,

@@ -2,7 +2,7 @@
 //! array, and that holds the record of the commit ([`crate::format::journal`]).
 //!
 //! ```text
-//! <array>/.shardfs/          also the place of new shards until they are renamed
+//! <array>/.shardfs/          also the place of new shards until they are renamed (see `work`)
 //! <array>/.shardfs/journal
 //! ```
 //!
@@ -14,13 +14,12 @@ use std::sync::Arc;
 
 use super::error::StoreError;
 use super::io_error;
-use super::lock::{NOTE, lock_file};
+use super::lock::{Making, NOTE, lock_file};
 use super::storage::{Stat, Storage, StorageFile};
+use super::work::{WORK_DIRECTORY, make_directory, open_to_read};
 use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
 use crate::memory::zeroed;
 
-/// Directory in an array's directory that is not part of the array.
-pub const WORK_DIRECTORY: &str = ".shardfs";
 /// The journal's name in it.
 pub const JOURNAL: &str = "journal";
 
@@ -45,11 +44,11 @@ impl<'a> Journal<'a> {
     pub fn lock(storage: &'a dyn Storage, array: &Path) -> Result<Self, StoreError> {
         let directory = array.join(WORK_DIRECTORY);
         let path = directory.join(JOURNAL);
-        let make_directory = || match storage.create_directory(&directory) {
-            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
-            _ => Ok(()),
+        let making = Making {
+            mode: &|| journal_mode(storage, array),
+            directory: &|| make_directory(storage, &directory),
         };
-        let file = lock_file(storage, &path, &make_directory)?;
+        let file = lock_file(storage, &path, &making)?;
         let found = read(&*file, &path)?;
         let is_new = file.stat().map_err(io_error(&path))?.size == 0;
         let array = array.to_owned();
@@ -61,8 +60,26 @@ impl<'a> Journal<'a> {
         self.found.as_ref()
     }
 
+    /// Takes the right to read the journal from those who may not read one of these shards, whose bytes
+    /// it is about to hold.
+    pub fn narrow<'b>(&self, shards: impl Iterator<Item = &'b Stat>) -> Result<(), StoreError> {
+        let stat = self.stat()?;
+        let readers = |shard: &Stat| match shard.mode {
+            mode if mode & 0o004 != 0 => 0o777,
+            mode if mode & 0o040 != 0 && shard.gid == stat.gid => 0o770,
+            _ => 0o700,
+        };
+        let mode = shards.fold(stat.mode, |mode, shard| mode & readers(shard));
+        if mode == stat.mode {
+            return Ok(());
+        }
+        self.file.set_owner(&Stat { mode, ..stat }).map_err(io_error(&self.path()))
+    }
+
     /// Makes a record safe, in the place of the one before.
     pub fn write(&mut self, record: &Record) -> Result<(), StoreError> {
+        let path = self.path();
+        record.check().map_err(|error| StoreError::Journal { path, error })?;
         self.put(&record.encode())?;
         self.file.sync().map_err(io_error(&self.path()))?;
         self.found = Some(record.clone());
@@ -103,7 +120,8 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    fn path(&self) -> PathBuf {
+    /// Its path.
+    pub fn path(&self) -> PathBuf {
         self.array.join(WORK_DIRECTORY).join(JOURNAL)
     }
 
@@ -124,10 +142,19 @@ impl<'a> Journal<'a> {
 /// who only read.
 pub fn pending(storage: &dyn Storage, array: &Path) -> Result<Option<Record>, StoreError> {
     let path = array.join(WORK_DIRECTORY).join(JOURNAL);
-    match storage.open(&path) {
-        Ok(file) => read(&*file, &path),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        Err(error) => Err(io_error(&path)(error)),
+    match open_to_read(storage, &path)? {
+        Some(file) => read(&*file, &path),
+        None => Ok(None),
+    }
+}
+
+/// Permissions of a new journal, less the process's umask: who may write the array's directory may go
+/// on with a commit, unless only owners may remove what is in it.
+fn journal_mode(storage: &dyn Storage, array: &Path) -> u32 {
+    const STICKY: u32 = 0o1000;
+    match storage.stat(array) {
+        Ok(Stat { mode, .. }) if mode & STICKY == 0 => 0o644 | mode & 0o022,
+        _ => 0o644,
     }
 }
 
@@ -160,7 +187,8 @@ mod tests {
     fn record(key: &str) -> Record {
         let old_index = CheckedRange { range: ByteRange { offset: 0, nbytes: 4 }, fingerprint: 1 };
         let key = key.into();
-        let (written, overwritten) = (vec![], vec![(9, vec![1, 2, 3])]);
+        let written = CheckedRange { range: ByteRange { offset: 1, nbytes: 8 }, fingerprint: 1 };
+        let (written, overwritten) = (vec![written], vec![(1, vec![1, 2, 3])]);
         let shard =
             ShardRecord { key, ino: 1, old_length: 4, old_index, length: 9, written, overwritten };
         Record { shards: vec![shard] }

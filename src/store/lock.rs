@@ -1,14 +1,14 @@
 //! Files that are locked while somebody changes what they stand for.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::StoreError;
 use super::io_error;
+use super::owner::Owner;
 use super::storage::{Storage, StorageFile};
+use super::work::{WORK_DIRECTORY, open_to_read, open_to_write, unfit_or};
 use crate::memory::zeroed;
 use crate::text::shown;
 
@@ -18,54 +18,67 @@ pub const NOTE: &str = "locks";
 const MAX_NOTE_BYTES: u64 = 64 << 20;
 /// A file that others keep removing is given up after so many attempts.
 const LOCK_ATTEMPTS: usize = 1000;
+/// Permissions of lock files, less the process's umask: there is nothing in them, and others have to
+/// be able to take them.
+const LOCK_MODE: u32 = 0o666;
+
+/// How a lock file is made that is not there.
+pub struct Making<'a> {
+    /// Its permissions, less the process's umask.
+    pub mode: &'a dyn Fn() -> u32,
+    /// Makes its directory, which is missing.
+    pub directory: &'a dyn Fn() -> Result<(), StoreError>,
+}
 
 /// Opens the file at `path`, makes it if there is none, waits for its lock, and takes it.
-/// `make_directory` is called where its directory is missing.
 ///
 /// Who gives such a lock back may remove the file first: the lock counts only if the file still
 /// has its name. TensorStore and others do the same.
 pub fn lock_file(
     storage: &dyn Storage,
     path: &Path,
-    make_directory: &dyn Fn() -> io::Result<()>,
+    making: &Making<'_>,
 ) -> Result<Arc<dyn StorageFile>, StoreError> {
     for _ in 0..LOCK_ATTEMPTS {
-        let file = open_or_make(storage, path, make_directory).map_err(io_error(path))?;
+        let file = open_or_make(storage, path, making)?;
         file.lock().map_err(io_error(path))?;
-        let ours = file.stat().map_err(io_error(path))?;
-        let current = storage.stat(path);
-        if current.is_ok_and(|stat| (stat.dev, stat.ino) == (ours.dev, ours.ino)) {
+        if has_name(storage, &*file, path).map_err(io_error(path))? {
             return Ok(file);
         }
     }
     Err(StoreError::Changing { shard: path.to_owned() })
 }
 
+/// Whether an open file is the one that has this name now.
+pub fn has_name(storage: &dyn Storage, file: &dyn StorageFile, path: &Path) -> io::Result<bool> {
+    let ours = file.stat()?;
+    let current = storage.lstat(path);
+    Ok(current.is_ok_and(|stat| (stat.dev, stat.ino) == (ours.dev, ours.ino)))
+}
+
 fn open_or_make(
     storage: &dyn Storage,
     path: &Path,
-    make_directory: &dyn Fn() -> io::Result<()>,
-) -> io::Result<Arc<dyn StorageFile>> {
+    making: &Making<'_>,
+) -> Result<Arc<dyn StorageFile>, StoreError> {
     let mut error = io::Error::from_raw_os_error(libc::ENOENT);
     for _ in 0..LOCK_ATTEMPTS {
-        match storage.open_writable(path) {
-            Ok(file) => return Ok(file),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
-            Err(error) => return Err(error),
+        if let Some(file) = open_to_write(storage, path)? {
+            return Ok(file);
         }
-        match storage.create(path, 0o666) {
+        match storage.create(path, (making.mode)()) {
             Ok(file) => return Ok(file),
             // Others were faster.
             Err(failed) if failed.raw_os_error() == Some(libc::EEXIST) => error = failed,
             // Its directory is missing; others may remove it again, but not for ever.
             Err(failed) if failed.raw_os_error() == Some(libc::ENOENT) => {
-                make_directory()?;
+                (making.directory)()?;
                 error = failed;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(unfit_or(storage, path, error)),
         }
     }
-    Err(error)
+    Err(io_error(path)(error))
 }
 
 /// The lock that TensorStore takes while it replaces a shard: a file beside it. It is removed
@@ -77,15 +90,21 @@ pub struct ShardLock<'a> {
 }
 
 impl<'a> ShardLock<'a> {
-    /// Waits until nobody else replaces the shard.
+    /// Waits until nobody else replaces the shard. `directory` makes its directory, which is missing.
     pub fn take(
         storage: &'a dyn Storage,
         shard: &Path,
-        make_directory: &dyn Fn() -> io::Result<()>,
+        directory: &dyn Fn() -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
         let path = lock_path(shard);
-        let file = lock_file(storage, &path, make_directory)?;
+        let file = lock_file(storage, &path, &Making { mode: &|| LOCK_MODE, directory })?;
         Ok(Self { storage, path, _file: file })
+    }
+
+    /// The same for a shard whose directory must be there.
+    pub fn take_of(storage: &'a dyn Storage, shard: &Path) -> Result<Self, StoreError> {
+        let gone = || Err(io_error(shard)(io::ErrorKind::NotFound.into()));
+        Self::take(storage, shard, &gone)
     }
 }
 
@@ -95,37 +114,79 @@ fn lock_path(shard: &Path) -> PathBuf {
     path.into()
 }
 
-/// Notes in an array's work directory which shards a commit is about to lock: if it is killed,
-/// somebody has to remove their lock files. Without the note they stay; that is all.
+/// Notes in an array's work directory which shards somebody who holds its journal is about to lock: if
+/// he is killed, the next one has to remove their lock files.
 pub fn note_locks<'a>(
     storage: &dyn Storage,
-    work: &Path,
+    array: &Path,
     keys: impl Iterator<Item = &'a [u8]>,
-) -> io::Result<()> {
-    let path = work.join(NOTE);
-    let file = match storage.open_writable(&path) {
-        Ok(file) => file,
-        Err(_) => storage.create(&path, 0o666)?,
+) -> Result<(), StoreError> {
+    let path = array.join(WORK_DIRECTORY).join(NOTE);
+    let file = match open_to_write(storage, &path)? {
+        Some(file) => file,
+        None => {
+            let made = storage.create(&path, LOCK_MODE);
+            made.map_err(|error| unfit_or(storage, &path, error))?
+        }
     };
     let keys: Vec<u8> = keys.flat_map(|key| [key, b"\n"].concat()).collect();
-    file.set_length(0)?;
-    file.write_at(&keys, 0)
+    let write = || {
+        file.set_length(0)?;
+        file.write_at(&keys, 0)
+    };
+    write().map_err(io_error(&path))
 }
 
-/// Removes the lock files of a commit that was killed, those that nobody holds any more.
-pub fn remove_noted_locks(storage: &dyn Storage, array: &Path, work: &Path) -> io::Result<()> {
-    let file = storage.open(&work.join(NOTE))?;
-    let nbytes = file.stat()?.size.min(MAX_NOTE_BYTES);
-    let mut keys = zeroed(nbytes)?;
-    let read = file.read_at(&mut keys, 0)?;
-    for key in keys[..read].split(|byte| *byte == b'\n').filter(|key| !key.is_empty()) {
-        let shard = array.join(OsStr::from_bytes(key));
-        if storage.lstat(&lock_path(&shard)).is_ok() {
-            let none = || Err(io::ErrorKind::NotFound.into());
-            drop(ShardLock::take(storage, &shard, &none));
+/// Empties the note: the locks in it were given back. Fails where it cannot be reached, which leaves
+/// work for the next one and does no harm.
+pub fn clear_note(storage: &dyn Storage, array: &Path) {
+    let path = array.join(WORK_DIRECTORY).join(NOTE);
+    let cleared = open_to_write(storage, &path).and_then(|file| match file {
+        Some(file) => file.set_length(0).map_err(io_error(&path)),
+        None => Ok(()),
+    });
+    if let Err(error) = cleared {
+        log::debug!("{error}");
+    }
+}
+
+/// Whether there is a note of locks that were not given back.
+pub fn has_note(storage: &dyn Storage, array: &Path) -> Result<bool, StoreError> {
+    let path = array.join(WORK_DIRECTORY).join(NOTE);
+    let Some(file) = open_to_read(storage, &path)? else { return Ok(false) };
+    Ok(file.stat().map_err(io_error(&path))?.size > 0)
+}
+
+/// Removes the lock files that a commit that was killed has noted, those of the array's own shards
+/// that nobody holds. Whoever holds one, TensorStore included, removes it himself.
+pub fn remove_noted_locks(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
+    let path = owner.path().join(WORK_DIRECTORY).join(NOTE);
+    let Some(file) = open_to_read(storage, &path)? else { return Ok(()) };
+    let read = || {
+        let nbytes = file.stat()?.size.min(MAX_NOTE_BYTES);
+        let mut keys = zeroed(nbytes)?;
+        let read = file.read_at(&mut keys, 0)?;
+        keys.truncate(read);
+        Ok(keys)
+    };
+    let keys = read().map_err(io_error(&path))?;
+    for key in keys.split(|byte| *byte == b'\n').filter(|key| !key.is_empty()) {
+        let Ok(shard) = owner.shard_path(key) else { continue };
+        if let Err(error) = remove_if_free(storage, &lock_path(&shard)) {
+            log::debug!("{error}");
         }
     }
+    clear_note(storage, owner.path());
     Ok(())
+}
+
+fn remove_if_free(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
+    let Some(file) = open_to_write(storage, path)? else { return Ok(()) };
+    let remove = || match file.try_lock()? && has_name(storage, &*file, path)? {
+        true => storage.remove_file(path),
+        false => Ok(()),
+    };
+    remove().map_err(io_error(path))
 }
 
 impl Drop for ShardLock<'_> {

@@ -24,6 +24,7 @@ mod lock;
 pub mod memory;
 pub mod new_shards;
 mod outside;
+pub mod owner;
 pub mod put;
 mod reader;
 pub mod recover;
@@ -33,6 +34,7 @@ mod shard;
 pub mod spool;
 pub mod storage;
 mod superchunks;
+pub mod work;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -51,7 +53,10 @@ use self::reader::VerifiedKey;
 pub use self::shard::{Body, LoadedShard};
 use self::shard::{InnerError, ShardId};
 use self::storage::{Stat, Storage, StorageFile};
+use crate::format::Coords;
+use crate::format::chunk_key::number;
 use crate::format::digest::Digest;
+use crate::format::grid::ShardAxis;
 use crate::format::sharding::{Location, ShardedArray};
 use crate::format::superchunks::Extent;
 use crate::stats::Stats;
@@ -128,12 +133,50 @@ impl SuperchunkForm {
             Self::Many => format!("__{}__.bin", number.saturating_add(1)),
         }
     }
+
+    /// The number in the name of a file.
+    fn number(self, name: &str) -> Option<u64> {
+        let between = |before, after| number(name.strip_prefix(before)?.strip_suffix(after)?);
+        match self {
+            Self::Single => between("__", ".blp"),
+            Self::Many => between("__", "__.bin")?.checked_sub(1),
+        }
+    }
 }
 
 impl SourceArray {
     /// Path of a shard, from the source's root.
     pub fn shard_path(&self, shard: &[u64]) -> PathBuf {
         self.path.join(self.shard_name(shard))
+    }
+
+    /// Whether this is the path of a shard, from the array's directory, spelled as a commit spells it.
+    /// It may lie beyond the grid: the array may have been longer when it was written.
+    pub(super) fn is_shard_name(&self, name: &str) -> bool {
+        match &self.container {
+            Container::Shards | Container::Chunks => self.shard_coords(name).is_some(),
+            Container::Bloscpack(own) => own == name,
+            Container::Superchunks { files, form, .. } => {
+                let below = Path::new(name).strip_prefix(files).ok().and_then(Path::to_str);
+                let number = below.and_then(|name| form.number(name));
+                number.is_some_and(|at| self.shard_name(&[at]).as_os_str() == name)
+            }
+        }
+    }
+
+    /// The coordinates of the shard with this key, where shards have keys.
+    pub(super) fn shard_coords(&self, key: &str) -> Option<Coords> {
+        let coords = self.layout.keys.parse_leading(key, self.layout.rank())?;
+        let is_whole = coords.len() == self.layout.rank();
+        // Far beyond the grid there are no numbers for its chunks.
+        let fits = |(coord, axis): (&u64, &ShardAxis)| {
+            let chunks = coord.checked_mul(axis.longest_edge().max(1));
+            chunks.is_some_and(|chunks| chunks.checked_add(axis.chunks()).is_some())
+        };
+        let is_spelled_so = || self.layout.keys.chunk_key(&coords) == key;
+        let is_key =
+            is_whole && is_spelled_so() && coords.iter().zip(&self.layout.shard_grid).all(fits);
+        is_key.then_some(coords)
     }
 
     /// Path of a shard, from the array's directory.

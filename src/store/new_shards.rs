@@ -12,22 +12,27 @@ use std::sync::Arc;
 
 use super::error::StoreError;
 use super::io_error;
-use super::journal::WORK_DIRECTORY;
-use super::lock::lock_file;
+use super::lock::{Making, lock_file};
+use super::owner::Owner;
 use super::storage::{FileKind, Storage, StorageFile};
+use super::work::{WORK_DIRECTORY, check_directory, make_directory, open_to_write};
 use super::{Container, SourceArray};
+use crate::text::shown;
 
 /// The directory, in the work directory.
 const NEW_SHARDS: &str = "repack";
 /// Name of the lock in it.
 const LOCK: &str = "lock";
-/// Permissions of files in it.
+/// Permissions of the lock, less the process's umask: others have to be able to take it.
+const LOCK_MODE: u32 = 0o666;
+/// Permissions of new shards, until they have those of the old ones.
 const MODE: u32 = 0o600;
 
 /// The directory of new shards of an array, locked until it is dropped.
 pub struct NewShards<'a> {
     storage: &'a dyn Storage,
     directory: PathBuf,
+    original: &'a SourceArray,
     /// The array as if its shards were there.
     pub array: SourceArray,
     _lock: Arc<dyn StorageFile>,
@@ -35,25 +40,29 @@ pub struct NewShards<'a> {
 
 impl<'a> NewShards<'a> {
     /// Waits until nobody else makes new shards of the array, and clears what was left.
-    pub fn lock(storage: &'a dyn Storage, array: &SourceArray) -> Result<Self, StoreError> {
-        let work = array.path.join(WORK_DIRECTORY);
+    pub fn lock(storage: &'a dyn Storage, original: &'a SourceArray) -> Result<Self, StoreError> {
+        let work = original.path.join(WORK_DIRECTORY);
         let directory = work.join(NEW_SHARDS);
         let make = || {
             make_directory(storage, &work)?;
             make_directory(storage, &directory)
         };
-        let lock = lock_file(storage, &directory.join(LOCK), &make)?;
-        let (id, path, layout) = (array.id, directory.clone(), array.layout.clone());
+        let making = Making { mode: &|| LOCK_MODE, directory: &make };
+        let lock = lock_file(storage, &directory.join(LOCK), &making)?;
+        let (id, path, layout) = (original.id, directory.clone(), original.layout.clone());
         let array = SourceArray { id, path, layout, container: Container::Shards };
-        clear(storage, &directory, true).map_err(io_error(&directory))?;
-        Ok(Self { storage, directory, array, _lock: lock })
+        clear(storage, original, &directory, "").map_err(io_error(&directory))?;
+        Ok(Self { storage, directory, original, array, _lock: lock })
     }
 
     /// Makes a file, and the directories above it.
     pub fn create(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
         above.retain(|above| above.starts_with(&self.directory) && *above != self.directory);
-        above.into_iter().rev().try_for_each(|path| make_directory(self.storage, path))?;
+        above.into_iter().rev().try_for_each(|path| match self.storage.create_directory(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        })?;
         self.storage.create(path, MODE)
     }
 
@@ -65,67 +74,74 @@ impl<'a> NewShards<'a> {
         }
     }
 
-    /// Removes the directory and what is in it.
+    /// Removes the directory and the shards in it.
     pub fn remove(self) -> Result<(), StoreError> {
-        remove(self.storage, &self.directory).map_err(io_error(&self.directory))
+        let removed = remove(self.storage, self.original, &self.directory);
+        removed.map_err(io_error(&self.directory))
     }
 }
 
 /// Removes what was left of new shards, unless somebody makes some at the moment.
-pub fn sweep(storage: &dyn Storage, array: &Path) -> Result<(), StoreError> {
-    let directory = array.join(WORK_DIRECTORY).join(NEW_SHARDS);
-    let sweep = || {
-        let lock = match storage.open_writable(&directory.join(LOCK)) {
-            Ok(lock) => Some(lock),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        match lock.as_ref().map(|lock| lock.try_lock()) {
-            Some(Ok(false)) => Ok(()),
-            Some(Err(error)) => Err(error),
-            Some(Ok(true)) | None if storage.lstat(&directory).is_ok() => {
-                remove(storage, &directory)
-            }
-            _ => Ok(()),
-        }
+pub fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
+    let Some(array) = owner.keyed() else { return Ok(()) };
+    let directory = array.path.join(WORK_DIRECTORY).join(NEW_SHARDS);
+    if !check_directory(storage, &directory)? {
+        return Ok(());
+    }
+    let lock = open_to_write(storage, &directory.join(LOCK))?;
+    let sweep = || match lock.as_ref().map_or(Ok(true), |lock| lock.try_lock())? {
+        true => remove(storage, array, &directory),
+        false => Ok(()),
     };
     sweep().map_err(io_error(&directory))
 }
 
-fn make_directory(storage: &dyn Storage, path: &Path) -> io::Result<()> {
-    match storage.create_directory(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// The lock goes last: without it the directory counts as nobody's.
-fn remove(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
-    clear(storage, directory, true)?;
+fn remove(storage: &dyn Storage, array: &SourceArray, directory: &Path) -> io::Result<()> {
+    clear(storage, array, directory, "")?;
     match storage.remove_file(&directory.join(LOCK)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => (),
     }
-    storage.remove_directory(directory)
+    remove_directory(storage, directory)
 }
 
-/// Removes what is in a directory; not the lock that is in the topmost.
-fn clear(storage: &dyn Storage, directory: &Path, is_topmost: bool) -> io::Result<()> {
+/// Removes the shards in a directory and in those below it that their keys lead through. What is
+/// called otherwise is nothing that was made here, and stays. `key` is the directory's own.
+fn clear(
+    storage: &dyn Storage,
+    array: &SourceArray,
+    directory: &Path,
+    key: &str,
+) -> io::Result<()> {
     let mut found = Vec::new();
     storage.list(directory, 0, &mut |item| {
-        found.push((item.name.to_owned(), item.kind));
+        found.extend(item.name.to_str().map(|name| (name.to_owned(), item.kind)));
         ControlFlow::Continue(())
     })?;
+    let (keys, rank) = (array.layout.keys, array.layout.rank());
     for (name, kind) in found {
         let path = directory.join(&name);
+        let key = if key.is_empty() { name } else { format!("{key}/{name}") };
         match kind.map_or_else(|| Ok(storage.lstat(&path)?.kind), io::Result::Ok)? {
-            FileKind::Directory => {
-                clear(storage, &path, false)?;
-                storage.remove_directory(&path)?;
+            FileKind::Directory if keys.parse_leading(&key, rank).is_some() => {
+                clear(storage, array, &path, &key)?;
+                remove_directory(storage, &path)?;
             }
-            _ if is_topmost && name == LOCK => (),
-            _ => storage.remove_file(&path)?,
+            FileKind::File if array.is_shard_name(&key) => storage.remove_file(&path)?,
+            _ => (),
         }
     }
     Ok(())
+}
+
+/// Removes a directory unless there is something in it that shardfs has not made.
+fn remove_directory(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
+    match storage.remove_directory(directory) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+            log::warn!("{}: there are files of others in it: it stays", shown(directory));
+            Ok(())
+        }
+        removed => removed,
+    }
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use super::error::StoreError;
 use super::io_error;
-use super::journal::{Journal, WORK_DIRECTORY};
-use super::lock::{ShardLock, note_locks};
+use super::journal::Journal;
+use super::lock::{ShardLock, clear_note, has_note, note_locks, remove_noted_locks};
+use super::owner::Owner;
 use super::shard::ShardId;
 use super::storage::Stat;
 use super::{ShardStore, SourceArray};
@@ -28,14 +29,14 @@ impl ShardStore {
         if journal.found().is_some() {
             return Err(StoreError::Poisoned { shard: path });
         }
+        if has_note(&*self.storage, &array.path)? {
+            remove_noted_locks(&*self.storage, Owner::Array(array))?;
+        }
         // If this process is killed, somebody must find its lock.
-        let work = array.path.join(WORK_DIRECTORY);
         let key = array.shard_name(coords).into_os_string();
-        let noted = note_locks(&*self.storage, &work, std::iter::once(key.as_bytes()));
-        noted.map_err(io_error(&work))?;
+        note_locks(&*self.storage, &array.path, std::iter::once(key.as_bytes()))?;
         {
-            let gone = || Err(std::io::ErrorKind::NotFound.into());
-            let _lock = ShardLock::take(&*self.storage, &path, &gone)?;
+            let _lock = ShardLock::take_of(&*self.storage, &path)?;
             if !self.storage.is_unchanged(&path, expected) {
                 return Ok(false);
             }
@@ -46,6 +47,7 @@ impl ShardStore {
             replace().map_err(io_error(&path))?;
             self.forget(ShardId::of_shard(array, coords));
         }
+        clear_note(&*self.storage, &array.path);
         let parent = path.parent().unwrap_or(Path::new(""));
         self.storage.sync_directory(parent).map_err(io_error(parent))?;
         Ok(true)

@@ -5,13 +5,16 @@
 //! behind everything else makes the shard readable again, and takes nothing away.
 
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::blob::bytes_of;
 use super::error::{Damage, StoreError};
 use super::journal::Journal;
-use super::lock::ShardLock;
+use super::lock::{ShardLock, clear_note, note_locks};
+use super::owner::Owner;
+use super::recover::recover_locked;
 use super::storage::{FileKind, Stat, StorageFile};
 use super::{Container, Freshness, LoadedShard, ShardStore, SourceArray, io_error};
 use crate::format::after::trailing_checksums;
@@ -243,10 +246,12 @@ impl ShardStore {
             return Ok(());
         };
         let path = &shard.path;
-        let journal = Journal::lock(&*self.storage, &array.path)?;
+        let mut journal = Journal::lock(&*self.storage, &array.path)?;
+        recover_locked(&*self.storage, Owner::Array(array), &mut journal)?;
+        let key = path.strip_prefix(&array.path).unwrap_or(path).as_os_str().as_bytes();
+        note_locks(&*self.storage, &array.path, std::iter::once(key))?;
         {
-            let gone = || Err(std::io::ErrorKind::NotFound.into());
-            let _lock = ShardLock::take(&*self.storage, path, &gone)?;
+            let _lock = ShardLock::take_of(&*self.storage, path)?;
             let file = self.storage.open_writable(path).map_err(io_error(path))?;
             let now = file.stat().map_err(io_error(path))?;
             if now.kind != FileKind::File || !now.same_content(stat) {
@@ -258,6 +263,7 @@ impl ShardStore {
             };
             append().map_err(io_error(path))?;
         }
+        clear_note(&*self.storage, &array.path);
         journal.remove()
     }
 }

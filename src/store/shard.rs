@@ -429,6 +429,10 @@ impl ShardStore {
                 Some(record) => self.read_pending(&decoding, &*file, &before, record),
             };
             let state = state.map_err(io_error(path))?;
+            // A commit may have begun, or ended, since its record was looked for.
+            if state.is_err() && self.pending(array, coords) != pending {
+                continue;
+            }
             let after = file.stat().map_err(io_error(path))?;
             if !before.unchanged(&after) {
                 continue;

@@ -28,8 +28,9 @@ use crate::format::index::IndexLocation;
 use crate::format::reshard::{Resharding, reshard, shard};
 use crate::format::sharding::{ShardedArray, parse_document};
 use crate::fs::{METADATA_FILE, NodeError};
-use crate::store::journal::{WORK_DIRECTORY, pending};
+use crate::store::journal::pending;
 use crate::store::storage::FileKind;
+use crate::store::work::WORK_DIRECTORY;
 use crate::store::{Container, SourceArray};
 use crate::text::shown;
 

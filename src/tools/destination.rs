@@ -27,10 +27,10 @@ use super::aside::{Aside, AsideError, FileId, Marker, Place, Purpose, is_draft, 
 use crate::format::json;
 use crate::fs::METADATA_FILE;
 use crate::store::content::Content;
-use crate::store::journal::WORK_DIRECTORY;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
 use crate::store::storage::{Storage, StorageFile};
+use crate::store::work::WORK_DIRECTORY;
 use crate::text::shown;
 
 /// Names by which a directory is known as a node of Zarr.

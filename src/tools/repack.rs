@@ -28,6 +28,7 @@ use crate::format::order::Positions;
 use crate::format::sharding::ShardedArray;
 use crate::store::journal::Journal;
 use crate::store::new_shards::NewShards;
+use crate::store::owner::Owner;
 use crate::store::recover::recover;
 use crate::store::storage::{Stat, StorageFile};
 use crate::store::{
@@ -112,7 +113,7 @@ pub fn repack(
     }
     let array = &array.source;
     // What was interrupted before comes first.
-    recover(&*source.storage, &array.path)?;
+    recover(&*source.storage, Owner::Array(array))?;
     let place = NewShards::lock(&*source.storage, array)?;
     let mut all = Repacked::default();
     let find = |give: &mut Give<'_, Coords>| {
@@ -132,7 +133,7 @@ pub fn repack(
         Ok(())
     })?;
     place.remove()?;
-    Journal::lock(&*source.storage, &array.path)?.remove()?;
+    recover(&*source.storage, Owner::Array(array))?;
     Ok(all)
 }
 
@@ -172,15 +173,14 @@ impl Shard<'_> {
         let as_it_is =
             Repacked { shards: 1, before: stat.size, after: stat.size, ..<_>::default() };
         let refused = |damaged| Ok(Attempt::Done(Repacked { damaged, ..as_it_is.clone() }));
-        if let Some(damage) = old.damage() {
-            let shard = self.array.shard_path(self.coords);
-            return refused(BTreeSet::from([StoreError::Damaged { shard, damage }.to_string()]));
+        let (census, damaged) = self.census(&old)?;
+        if !damaged.is_empty() && !self.is_damaged_at_rest()? {
+            return Ok(Attempt::Changed);
         }
-        let old = OldShard { store, array: self.array, shard: &old };
-        let (census, damaged) = old.census(self.coords)?;
-        if !damaged.is_empty() && !self.how.skip_damaged {
+        if old.damage().is_some() || !damaged.is_empty() && !self.how.skip_damaged {
             return refused(damaged);
         }
+        let old = OldShard { store, array: self.array, shard: &old };
         if damaged.is_empty() && !self.how.packing.dedup && self.is_packed(&old, &census, &stat)? {
             return Ok(Attempt::Done(as_it_is));
         }
@@ -204,6 +204,29 @@ impl Shard<'_> {
             true => Attempt::Done(Repacked { rewritten: 1, after, damaged, ..as_it_is }),
             false => Attempt::Changed,
         })
+    }
+
+    /// What is known of the chunks of the shard, and what is wrong with it.
+    fn census(&self, shard: &Arc<LoadedShard>) -> Result<(Census, BTreeSet<String>), RepackError> {
+        match shard.damage() {
+            Some(damage) => {
+                let shard = self.array.shard_path(self.coords);
+                let damaged = StoreError::Damaged { shard, damage }.to_string();
+                Ok((Census::default(), BTreeSet::from([damaged])))
+            }
+            None => {
+                let old = OldShard { store: &self.source.store, array: self.array, shard };
+                old.census(self.coords)
+            }
+        }
+    }
+
+    /// Whether something is wrong with the shard also while nobody commits to it: in the middle of a
+    /// commit it may look so.
+    fn is_damaged_at_rest(&self) -> Result<bool, RepackError> {
+        let _quiet = Journal::lock(&*self.source.storage, &self.array.path)?;
+        let shard = self.source.store.shard(self.array, self.coords, Freshness::Again)?;
+        shard.map_or(Ok(false), |shard| Ok(!self.census(&shard)?.1.is_empty()))
     }
 
     fn failed(&self, path: &Path, error: io::Error) -> RepackError {
@@ -299,6 +322,7 @@ struct OldShard<'a> {
 }
 
 /// What is known of its chunks.
+#[derive(Default)]
 struct Census {
     /// Ranges that several chunks share.
     shared: HashSet<ByteRange>,

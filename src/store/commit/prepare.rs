@@ -20,14 +20,16 @@ use crate::format::plan::{self, Blob, Changes, Facts, Plan, Policy, ShardLayout,
 use crate::format::sharding::Location;
 use crate::store::blob::{bytes_of, fingerprint_of, fingerprint_of_content};
 use crate::store::content::Content;
-use crate::store::journal::WORK_DIRECTORY;
 use crate::store::lock::ShardLock;
 use crate::store::shard::{LoadedShard, ShardId};
-use crate::store::storage::{SetStat, Stat, StorageFile};
+use crate::store::storage::{FileKind, SetStat, Stat, StorageFile};
+use crate::store::work::{WORK_DIRECTORY, new_name, unfit_or};
 use crate::store::{Container, Freshness, StoreError, io_error};
 
-/// A new shard's permissions, less the process's umask.
+/// Permissions of a shard where none was, less the process's umask.
 const NEW_SHARD_MODE: u32 = 0o666;
+/// Those of one that is to have the owner and permissions of another, or of its maker, until it has.
+const REPLACING_MODE: u32 = 0o600;
 
 /// What a plan is made for.
 enum Target<'a> {
@@ -123,15 +125,17 @@ impl<'a> Commit<'a> {
     }
 
     fn open_old(&self, loaded: &LoadedShard, path: &Path) -> Result<Old, StoreError> {
-        let open = || {
-            let file = self.store.storage.open_writable(path)?;
-            Ok((file.stat()?, file))
-        };
-        let (stat, file) = open().map_err(io_error(path))?;
+        let storage = &*self.store.storage;
+        let is_link = |stat: Stat| stat.kind == FileKind::Symlink;
+        // A new file takes the place of a link, and what it leads to stays as it is.
+        let is_linked = storage.lstat(path).is_ok_and(is_link);
+        let file = if is_linked { storage.open(path) } else { storage.open_writable(path) };
+        let file = file.map_err(|error| unfit_or(storage, path, error))?;
+        let stat = file.stat().map_err(io_error(path))?;
         if !stat.unchanged(loaded.stat()) {
             return Err(StoreError::Changing { shard: path.to_owned() });
         }
-        Ok(Old { stat, file })
+        Ok(Old { stat, file, is_linked: is_linked || stat.links > 1 })
     }
 
     /// Whether nobody else has changed the chunk since it was staged.
@@ -306,7 +310,7 @@ impl<'a> Commit<'a> {
         let mut policy = if self.state.stuck { Policy::Rewrite } else { self.policy };
         let mut facts = Facts {
             can_clone: !self.store.commits.no_clones.load(Ordering::Relaxed),
-            linked: old.is_some_and(|old| old.stat.links > 1),
+            linked: old.is_some_and(|old| old.is_linked),
             block: self.store.config.block_size,
         };
         // At most once each: clones turn out to be impossible, the record would be too long.
@@ -327,12 +331,11 @@ impl<'a> Commit<'a> {
                     Err(error) => return Err(error),
                 },
                 Plan::Journal(update) => {
-                    let overwritten: u64 = update.overwritten.iter().map(|old| old.nbytes).sum();
-                    if overwritten > *budget {
+                    let Some(rest) = budget.checked_sub(self.record_bytes(coords, &update)) else {
                         policy = Policy::Rewrite;
                         continue;
-                    }
-                    *budget -= overwritten;
+                    };
+                    *budget = rest;
                     let record = self.record(coords, &path, old, &update)?;
                     Work::Journal(update, record)
                 }
@@ -348,7 +351,7 @@ impl<'a> Commit<'a> {
     ) -> io::Result<(PathBuf, Arc<dyn StorageFile>)> {
         loop {
             self.state.names += 1;
-            let name = format!("{}.new", self.state.names);
+            let name = new_name(self.state.names);
             let path = self.array.path.join(WORK_DIRECTORY).join(name);
             match make(&path) {
                 // Another mount could not remove it.
@@ -367,8 +370,10 @@ impl<'a> Commit<'a> {
         blob: &Blob,
     ) -> Result<Work, StoreError> {
         let storage = &*self.store.storage;
+        let has_owner = old.is_some() || maker.is_some();
+        let mode = if has_owner { REPLACING_MODE } else { NEW_SHARD_MODE };
         let (temporary, file) =
-            self.make_new(|path| storage.create(path, NEW_SHARD_MODE)).map_err(io_error(shard))?;
+            self.make_new(|path| storage.create(path, mode)).map_err(io_error(shard))?;
         let write = || {
             self.sources(old).put(&*file, 0, blob)?;
             if let (Some(maker), None) = (maker, old) {
@@ -388,7 +393,7 @@ impl<'a> Commit<'a> {
     ) -> Result<Work, StoreError> {
         let storage = &*self.store.storage;
         let (temporary, file) = self
-            .make_new(|path| storage.clone_file(shard, path, NEW_SHARD_MODE))
+            .make_new(|path| storage.clone_file(shard, path, REPLACING_MODE))
             .map_err(io_error(shard))?;
         let write = || {
             self.sources(old).put_all(&*file, &update.writes)?;
@@ -414,6 +419,16 @@ impl<'a> Commit<'a> {
         }
     }
 
+    /// An upper bound of the bytes that a change in place takes in the record.
+    fn record_bytes(&self, coords: &[u64], update: &Update) -> u64 {
+        const SHARD: usize = 128;
+        const RANGE: usize = 24;
+        let ranges = update.writes.len() + update.overwritten.len();
+        let all = SHARD + self.key(coords).len() + ranges * RANGE;
+        let kept = update.overwritten.iter().map(|old| old.nbytes);
+        kept.fold(all as u64, u64::saturating_add)
+    }
+
     fn record(
         &self,
         coords: &[u64],
@@ -423,7 +438,7 @@ impl<'a> Commit<'a> {
     ) -> Result<ShardRecord, StoreError> {
         // A shard that changes in place exists.
         let changing = || StoreError::Changing { shard: path.to_owned() };
-        let Old { stat, file } = old.ok_or_else(changing)?;
+        let Old { stat, file, .. } = old.ok_or_else(changing)?;
         let keep = |range: &ByteRange| Ok((range.offset, bytes_of(&**file, *range)?));
         let record = || {
             Ok(ShardRecord {
@@ -461,16 +476,20 @@ impl<'a> Commit<'a> {
     }
 
     /// Makes the directories of a shard that do not exist.
-    fn make_directories(&self, shard: &Path, maker: Option<Maker>) -> io::Result<()> {
+    fn make_directories(&self, shard: &Path, maker: Option<Maker>) -> Result<(), StoreError> {
         let below = shard.strip_prefix(&self.array.path).unwrap_or(shard);
         let mut directory = self.array.path.clone();
         let names: Vec<_> = below.parent().into_iter().flat_map(Path::components).collect();
         for name in names {
             directory.push(name);
             match self.store.storage.create_directory(&directory) {
-                Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+                Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
+                    return Err(unfit_or(&*self.store.storage, &directory, error));
+                }
                 Err(_) => (),
-                Ok(()) => self.give_directory(&directory, maker)?,
+                Ok(()) => {
+                    self.give_directory(&directory, maker).map_err(io_error(&directory))?;
+                }
             }
         }
         Ok(())

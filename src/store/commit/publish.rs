@@ -21,7 +21,10 @@ impl<'a> Commit<'a> {
             _ => None,
         });
         self.state.cleared = None;
-        if let Err(error) = self.journal.write(&Record { shards: records.collect() }) {
+        let record = Record { shards: records.collect() };
+        let stats = shards.iter().filter_map(|shard| Some(&shard.old.as_ref()?.stat));
+        let written = self.journal.narrow(stats).and_then(|()| self.journal.write(&record));
+        if let Err(error) = written {
             // A record of what did not happen: it is taken back when it is found.
             let _ = self.journal.clear();
             let all: Vec<usize> =

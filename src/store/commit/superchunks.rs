@@ -176,7 +176,7 @@ impl<'a> Commit<'a> {
         let storage = &*self.store.storage;
         let open = || {
             let file = storage.open_writable(&path)?;
-            Ok(Old { stat: file.stat()?, file })
+            Ok(Old { stat: file.stat()?, file, is_linked: false })
         };
         let old = open().map_err(io_error(&path))?;
         let text = json::to_text(&extent.sizes(before, longer));

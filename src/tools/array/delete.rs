@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{ArrayError, document_in, io_error, is_of_other_format, place_of};
-use crate::store::journal::{JOURNAL, WORK_DIRECTORY};
+use crate::store::journal::JOURNAL;
 use crate::store::local::try_lock;
+use crate::store::work::WORK_DIRECTORY;
 use crate::tools::aside::{Aside, Leftovers, Place, Purpose};
 
 /// What a node is.

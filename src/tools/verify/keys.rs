@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::format::Coords;
 use crate::format::chunk_key::{Prefix, number};
 use crate::format::grid::ShardAxis;
-use crate::store::journal::{WORK_DIRECTORY, is_work_file};
+use crate::store::journal::is_work_file;
 use crate::store::listing::is_flat;
+use crate::store::work::WORK_DIRECTORY;
 
 use crate::store::storage::{DirItem, FileKind};
 use crate::store::{Container, StoreError, SuperchunkForm};

@@ -1,0 +1,142 @@
+//! What shardfs keeps in an array's directory while it works there, and how it tells that from what
+//! others have put in its place.
+//!
+//! Whoever can write to the directory of one array must not be able to send a daemon, which may have
+//! other rights, to the files of another. So a work directory is a real directory, the files in it are
+//! regular files with one name, and only names that a commit makes are ever removed.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::StoreError;
+use super::io_error;
+use super::storage::{FileKind, Stat, Storage, StorageFile};
+use crate::format::chunk_key::number;
+
+/// Directory in an array's directory that is not part of the array.
+pub const WORK_DIRECTORY: &str = ".shardfs";
+/// What names of files end in that take the place of others once they are complete.
+const NEW_SUFFIX: &str = ".new";
+
+/// What stands in the place of a file or a directory of shardfs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// Something else where a directory must be.
+    NotADirectory(FileKind),
+    /// Something else where a file must be.
+    NotAFile(FileKind),
+    /// A file with so many names: it may be a file of others.
+    Linked(u64),
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotADirectory(found) => write!(f, "it is {found} where a directory must be"),
+            Self::NotAFile(found) => write!(f, "it is {found} where a regular file must be"),
+            Self::Linked(links) => {
+                write!(f, "it has {links} names (hard links) where a file with one must be")
+            }
+        }
+    }
+}
+
+/// The name of a new file in a work directory.
+pub fn new_name(number: u64) -> String {
+    format!("{number}{NEW_SUFFIX}")
+}
+
+/// Whether a name in a work directory is that of a new file, which is left by whoever was killed.
+pub fn is_new_name(name: &OsStr) -> bool {
+    let text = name.to_str().and_then(|name| name.strip_suffix(NEW_SUFFIX));
+    text.and_then(number).is_some()
+}
+
+/// Opens a file of shardfs for reading. None if there is none.
+pub fn open_to_read(
+    storage: &dyn Storage,
+    path: &Path,
+) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
+    match storage.open_plain(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        opened => checked(storage, path, opened).map(Some),
+    }
+}
+
+/// Opens a file of shardfs for reading and writing. None if there is none.
+pub fn open_to_write(
+    storage: &dyn Storage,
+    path: &Path,
+) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
+    match storage.open_writable(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        opened => checked(storage, path, opened).map(Some),
+    }
+}
+
+fn checked(
+    storage: &dyn Storage,
+    path: &Path,
+    opened: io::Result<Arc<dyn StorageFile>>,
+) -> Result<Arc<dyn StorageFile>, StoreError> {
+    let file = opened.map_err(|error| unfit_or(storage, path, error))?;
+    check_plain(path, &file.stat().map_err(io_error(path))?)?;
+    Ok(file)
+}
+
+/// Fails unless this is a regular file that has no other name. One that has none any more is fit.
+pub fn check_plain(path: &Path, stat: &Stat) -> Result<(), StoreError> {
+    let found = match (stat.kind, stat.links) {
+        (FileKind::File, 0 | 1) => return Ok(()),
+        (FileKind::File, links) => Unfit::Linked(links),
+        (kind, _) => Unfit::NotAFile(kind),
+    };
+    Err(StoreError::Unfit { path: path.to_owned(), found })
+}
+
+/// Makes a directory of shardfs, unless it is there.
+pub fn make_directory(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
+    match storage.create_directory(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+            check_directory(storage, path).map(drop)
+        }
+        Err(error) => Err(unfit_or(storage, path, error)),
+    }
+}
+
+/// Whether there is a directory of shardfs; an error if there is something else.
+pub fn check_directory(storage: &dyn Storage, path: &Path) -> Result<bool, StoreError> {
+    match storage.lstat(path) {
+        Ok(Stat { kind: FileKind::Directory, .. }) => Ok(true),
+        Ok(Stat { kind, .. }) => {
+            Err(StoreError::Unfit { path: path.to_owned(), found: Unfit::NotADirectory(kind) })
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(unfit_or(storage, path, error)),
+    }
+}
+
+/// The error that tells what is in the way where that is why something failed.
+pub fn unfit_or(storage: &dyn Storage, path: &Path, error: io::Error) -> StoreError {
+    const IN_THE_WAY: [i32; 5] =
+        [libc::ELOOP, libc::ENOTDIR, libc::EISDIR, libc::ENXIO, libc::EXDEV];
+    if !error.raw_os_error().is_some_and(|errno| IN_THE_WAY.contains(&errno)) {
+        return io_error(path)(error);
+    }
+    let mut above: Vec<PathBuf> = path.ancestors().map(Path::to_owned).collect();
+    above.retain(|path| !path.as_os_str().is_empty());
+    for at in above.into_iter().rev() {
+        let Ok(Stat { kind, .. }) = storage.lstat(&at) else { break };
+        let found = match (kind, at == path) {
+            (FileKind::Directory, false) | (FileKind::File, true) => continue,
+            (kind, false) => Unfit::NotADirectory(kind),
+            (kind, true) => Unfit::NotAFile(kind),
+        };
+        return StoreError::Unfit { path: at, found };
+    }
+    io_error(path)(error)
+}
