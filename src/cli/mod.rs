@@ -33,6 +33,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::exit::Failure;
 
@@ -75,8 +76,16 @@ enum Command {
     Man(man::Args),
 }
 
+/// Every open chunk keeps its shard open, and so do commits: as many files as this user may have.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it the usual number of files can be open.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
+    raise_file_limit();
     let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
     let done = if is_mount_helper(&name, arguments.peek()) {

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 use super::exit::Failure;
 use super::logging::{self, Destination};
 use super::options::{MountOptions, format, policy, seconds};
@@ -222,7 +220,6 @@ impl Job {
             mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
         })?;
         return_memory();
-        raise_file_limit();
         let stats = Arc::new(Stats::default());
         // Opened before the mount, which may hide it: a source can be mounted on itself.
         let (root, file) = root_of(&source).map_err(|error| failed(error.into()))?;
@@ -359,13 +356,6 @@ fn says_rw(lists: &[String]) -> bool {
 /// A thread for each processor, but at least two: one of them may wait for the disk.
 fn usual_threads() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get).clamp(2, 16)
-}
-
-/// Every open chunk keeps its shard open: as many files as this user may have.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // Without it the usual number of files can be open.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Shard indexes come and go, hundreds of kilobytes each. The C library would learn from the first

@@ -44,6 +44,8 @@ pub(super) struct OpenChunk {
     served: AtomicBool,
     /// The shard whose bytes were handed out instead, after it had been changed in place.
     moved_to: Mutex<Option<Stat>>,
+    /// The file of `reader`, as it was when the chunk was found in it again, after its ctime had changed.
+    touched: Mutex<Option<Stat>>,
 }
 
 /// What the opener of a file is told.
@@ -90,9 +92,10 @@ impl Fs {
                 let shard = array.source.layout.locate(&coords).shard;
                 let changed = self.shard_changed_recently(&array, &shard, reader.shard());
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
+                let touched = Mutex::new(None);
                 let line = || self.store.line_of(&array.source, &shard, reader.shard());
                 let line = self.overlay.is_some().then(line);
-                let chunk = OpenChunk { array, coords, reader, line, served, moved_to };
+                let chunk = OpenChunk { array, coords, reader, line, served, moved_to, touched };
                 (Handle::Chunk(Box::new(chunk)), Pages::kept_if(!changed))
             }
         };
@@ -334,18 +337,61 @@ impl Fs {
             open.served.store(true, Ordering::Relaxed);
             return read.map_err(failed);
         }
+        if let Some(read) = self.read_touched(open, offset, buffer)? {
+            return read.map_err(failed);
+        }
         for attempt in 1..=OPEN_ATTEMPTS {
             let (array, coords) = (&open.array, &open.coords);
             let read = self.attempt(attempt, array, coords, Freshness::Again, |reader| {
                 self.read_moved(open, &reader, offset, buffer)
             });
-            match read? {
-                ControlFlow::Continue(()) => (),
-                ControlFlow::Break(Some(read)) => return read.map_err(failed),
-                ControlFlow::Break(None) => break,
+            match read {
+                // Not ENOENT, which means an empty chunk: this one had bytes when it was opened.
+                Err(FsError::NotFound) => break,
+                Err(error) => return Err(error),
+                Ok(ControlFlow::Continue(())) => (),
+                Ok(ControlFlow::Break(Some(read))) => return read.map_err(failed),
+                Ok(ControlFlow::Break(None)) => break,
             }
         }
         Err(failed(std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Reads from an open chunk of whose file the ctime alone has changed: another one has its name now, it
+    /// was linked, its owner or permissions were changed; or it was written to by somebody who has put
+    /// the mtime back. So the chunk is looked for in the file once more. None if it is not certain that
+    /// its bytes are those that it was opened with.
+    fn read_touched(
+        &self,
+        open: &OpenChunk,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Option<std::io::Result<usize>>> {
+        for _ in 0..OPEN_ATTEMPTS {
+            let read = open.reader.read(buffer, offset);
+            let now = open.reader.stat_now()?;
+            let mut touched = open.touched.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = touched.unwrap_or(*open.reader.shard());
+            if touched.is_some_and(|touched| touched.unchanged(&now)) {
+                open.served.store(true, Ordering::Relaxed);
+                return Ok(Some(read));
+            }
+            if !now.same_content(&before) {
+                return Ok(None);
+            }
+            let attributes = |stat: &Stat| (stat.links, stat.mode, stat.uid, stat.gid);
+            let is_explained = attributes(&before) != attributes(&now);
+            // Other bytes of the same length cannot be told from those that were handed out.
+            if !is_explained && open.served.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let source = &open.array.source;
+            match self.store.found_again(source, &open.coords, &open.reader)? {
+                Some(stat) => *touched = Some(stat),
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     /// Reads from where an open chunk is now: breaks with what was read, or with None if that is
@@ -364,7 +410,7 @@ impl Fs {
         let same = open
             .line
             .is_some_and(|line| self.store.is_of_line(source, &shard, reader.shard(), line));
-        let expected = moved_to.is_none_or(|stat| stat.same_content(reader.shard()));
+        let expected = moved_to.is_none_or(|stat| stat.unchanged(reader.shard()));
         let served = open.served.load(Ordering::Relaxed);
         if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {
             return Ok(ControlFlow::Break(None));

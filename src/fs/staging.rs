@@ -15,7 +15,8 @@ use super::unsaved::chunk_path;
 use super::{Fs, FsError, Result};
 use crate::format::plan::Policy;
 use crate::store::storage::{Stat, Timestamp};
-use crate::store::{Freshness, Maker, Outcome, ShardStore, StagedChunk, StoreError};
+use crate::store::{Maker, Outcome, ShardStore, StagedChunk, StoreError};
+use crate::text::shown;
 
 /// Chunks and shards whose dates are remembered.
 const REMEMBERED_DATES: NonZeroUsize = NonZeroUsize::new(1 << 18).unwrap();
@@ -61,7 +62,8 @@ pub(super) struct Commits {
     wake: Condvar,
 }
 
-/// When chunks were changed. A commit changes the date of the whole shard.
+/// When chunks were changed. A commit changes the date of the whole shard. Dates are all that is told by
+/// them, so it does not matter who has changed the ctime of a shard alone.
 struct Dates {
     /// Chunks that were written here, by path.
     chunks: LruCache<PathBuf, Timestamp>,
@@ -145,9 +147,11 @@ impl Fs {
                 first = first.and(Err(FsError::Commit(Arc::clone(error))));
             }
         }
-        // Written again in the meantime: over what was just committed.
+        // Written again in the meantime: over what was just committed. The source is not asked, which
+        // may fail, and may hold what others have written since.
         for one in again {
-            if let Ok(base) = self.store.base(&array.source, &one.chunk.coords, Freshness::Now)
+            let base = one.chunk.base.clone().committed(one.chunk.content.as_ref());
+            if let Ok(base) = base.inspect_err(|error| log::error!("{}: {error}", shown(&one.path)))
                 && let Some(name) = self.overlay()?.names().get_mut(&one.path)
                 && let Some(stage) = &mut name.stage
             {

@@ -154,6 +154,7 @@ impl Fs {
 
     /// Brings the bytes of a file out of its shard.
     pub(super) fn bring_here(&self, file: &LiveFile) -> Result<()> {
+        let mut freshness = Freshness::Now;
         loop {
             let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(()) };
             if let Some(form) = place.array.decoded_form() {
@@ -164,13 +165,14 @@ impl Fs {
                 }
                 return Ok(());
             }
-            let reader = self.chunk_reader(&place.array, &place.coords, Freshness::Now)?;
+            let reader = self.chunk_reader(&place.array, &place.coords, freshness)?;
             if reader.nbytes() > MAX_CHUNK_BYTES {
                 return Err(FsError::TooLarge);
             }
             let mut bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from)?;
             let read = reader.read(&mut bytes, 0)?;
             if read < bytes.len() || !reader.unchanged()? {
+                freshness = Freshness::Again;
                 continue;
             }
             let mut state = file.state();

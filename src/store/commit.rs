@@ -10,17 +10,21 @@
 //! clear the journal
 //! ```
 //!
+//! Many shards are committed in groups, one after the other ([`group`]): a group holds a number of
+//! open files and of locks that does not grow with the work.
+//!
 //! Each shard is old or new at any moment, for whoever recovers. A shard that fails leaves the
 //! others alone, and can be committed again: after an error nothing that is seen of it is taken for
 //! safe, and a record that could not be taken back is dealt with first.
 
 mod base;
 mod bloscpack;
+mod group;
 mod prepare;
 mod publish;
 mod superchunks;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -28,7 +32,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 pub use self::base::Base;
-use self::base::Line;
+use self::base::{Line, Print};
+use self::group::{Group, Groups};
 use super::blob::Sources;
 use super::content::Content;
 use super::error::StoreError;
@@ -43,7 +48,6 @@ use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::journal::{Record, ShardRecord};
 use crate::format::plan::{Policy, Update};
-use crate::format::sharding::Location;
 
 /// Length of a record in bytes, its head apart; beyond, shards become new files.
 const MAX_RECORD: u64 = 256 << 20;
@@ -101,7 +105,14 @@ struct ArrayCommits {
     poisoned: HashSet<Vec<u8>>,
     /// Names of new files so far.
     names: u64,
+    /// What chunks were to become by commits that have failed after their shard was touched. A recovery
+    /// may complete one of those later: no change by others. Forgotten with the chunk's next commit.
+    attempts: HashMap<Coords, VecDeque<Option<Print>>>,
 }
+
+/// Failed commits of one chunk to remember. What is older can be found in its shard only if every one
+/// since was taken back.
+const MAX_ATTEMPTS: usize = 64;
 
 impl Commits {
     fn of_array(&self, array: &SourceArray) -> Arc<Mutex<ArrayCommits>> {
@@ -143,6 +154,11 @@ impl ShardStore {
                 state.keep(journal.found());
             }
             state.swept = true;
+        } else {
+            // The record is gone: its shards were dealt with, and it was cleared as far as that could
+            // be done, or somebody else has done it.
+            state.stuck = false;
+            state.poisoned.clear();
         }
         Ok(journal)
     }
@@ -154,19 +170,42 @@ impl ShardStore {
         chunks: &[StagedChunk],
         policy: Policy,
     ) -> Vec<Outcome> {
-        if chunks.is_empty() {
-            return Vec::new();
-        }
-        let commits = self.commits.of_array(array);
-        let mut commits = lock(&commits);
-        match Commit::begin(self, array, chunks, policy, &mut commits) {
-            Ok(commit) => commit.run(),
-            Err(error) => {
-                self.report(&error);
-                let error = Arc::new(error);
-                chunks.iter().map(|_| Err(Arc::clone(&error))).collect()
+        let empty = || Content::Memory(Arc::default());
+        let contents = chunks.iter().map(|chunk| chunk.content.clone().unwrap_or_else(empty));
+        let contents: Vec<Content> = contents.collect();
+        let mut outcomes: Vec<Outcome> = chunks.iter().map(|_| Ok(())).collect();
+        let mut groups = Groups::new(array, chunks, &contents, self.open_files.in_commit);
+        while let Some(group) = groups.next() {
+            let commits = self.commits.of_array(array);
+            // Given back after each group: others wait for a turn.
+            let mut commits = lock(&commits);
+            let journal = self.with_files(|| self.settle(array, &mut commits));
+            match journal {
+                Ok(journal) => {
+                    let (state, outcomes) = (&mut *commits, &mut outcomes);
+                    let (store, contents) = (self, &*contents);
+                    let commit =
+                        Commit { store, array, chunks, contents, policy, state, journal, outcomes };
+                    groups.put_back(commit.run(group));
+                }
+                Err(error) => {
+                    self.report(&error);
+                    let error = Arc::new(error);
+                    for (at, _) in group.into_iter().chain(groups.rest()).flat_map(|one| one.1) {
+                        outcomes[at] = Err(Arc::clone(&error));
+                    }
+                }
             }
         }
+        let count = &self.stats.commits;
+        for (chunk, content) in outcomes.iter().zip(&contents) {
+            match chunk {
+                Ok(()) => count.chunks.count(),
+                Err(_) => count.failed.count(),
+            }
+            count.chunk_bytes.add(if chunk.is_ok() { content.nbytes() } else { 0 });
+        }
+        outcomes
     }
 
     /// Removes the journal of an array, unless somebody needs its record.
@@ -202,17 +241,18 @@ impl ShardStore {
     }
 }
 
-/// One commit.
+/// The commit of one group of shards.
 struct Commit<'a> {
     store: &'a ShardStore,
     array: &'a SourceArray,
+    /// Those of all groups.
     chunks: &'a [StagedChunk],
     /// Of every chunk; that of a removed one is empty.
-    contents: Vec<Content>,
+    contents: &'a [Content],
     policy: Policy,
     state: &'a mut ArrayCommits,
     journal: Journal<'a>,
-    outcomes: Vec<Outcome>,
+    outcomes: &'a mut [Outcome],
 }
 
 /// A shard with changes.
@@ -252,80 +292,64 @@ enum Work {
 }
 
 impl<'a> Commit<'a> {
-    fn begin(
-        store: &'a ShardStore,
-        array: &'a SourceArray,
-        chunks: &'a [StagedChunk],
-        policy: Policy,
-        state: &'a mut ArrayCommits,
-    ) -> Result<Self, StoreError> {
-        let journal = store.settle(array, state)?;
-        let empty = || Content::Memory(Arc::default());
-        let contents = chunks.iter().map(|chunk| chunk.content.clone().unwrap_or_else(empty));
-        Ok(Self {
-            contents: contents.collect(),
-            outcomes: chunks.iter().map(|_| Ok(())).collect(),
-            store,
-            array,
-            chunks,
-            policy,
-            state,
-            journal,
-        })
-    }
-
-    fn run(mut self) -> Vec<Outcome> {
-        let mut by_shard: BTreeMap<Coords, Vec<(usize, Location)>> = BTreeMap::new();
-        for (at, chunk) in self.chunks.iter().enumerate() {
-            let location = self.array.layout.locate(&chunk.coords);
-            by_shard.entry(location.shard.clone()).or_default().push((at, location));
-        }
-        let keys: Vec<Vec<u8>> = by_shard.keys().map(|shard| self.key(shard)).collect();
+    /// Commits a group of shards. Those that it could not take along, for want of open files or of
+    /// time, are left for the next one.
+    fn run(mut self, group: Group) -> Group {
+        let keys: Vec<Vec<u8>> = group.iter().map(|(shard, _)| self.key(shard)).collect();
         let keys = keys.iter().map(Vec::as_slice);
         if let Err(error) = note_locks(&*self.store.storage, &self.array.path, keys) {
-            let all: Vec<usize> = (0..self.chunks.len()).collect();
+            let all: Vec<usize> =
+                group.iter().flat_map(|(_, members)| members).map(|it| it.0).collect();
             self.fail(&all, error);
-            return self.outcomes;
+            return Group::new();
         }
-        let id = |coords: &Coords| ShardId::of_shard(self.array, coords);
-        let ids: Vec<ShardId> = by_shard.keys().map(id).collect();
-        match self.array.container {
-            Container::Superchunks { extent, .. } => self.commit_superchunks(by_shard, extent),
+        let ids: Vec<ShardId> =
+            group.iter().map(|(coords, _)| ShardId::of_shard(self.array, coords)).collect();
+        self.store.stats.commits.commits.count();
+        let store = self.store;
+        let left = match self.array.container {
+            Container::Superchunks { extent, .. } => self.commit_superchunks(group, extent),
             Container::Shards | Container::Chunks | Container::Bloscpack(_) => {
-                self.commit_shards(by_shard);
+                self.commit_shards(group)
             }
-        }
-        clear_note(&*self.store.storage, &self.array.path);
+        };
+        clear_note(&*store.storage, &self.array.path);
         for id in ids {
-            self.store.commits.set_busy(id, false);
+            store.commits.set_busy(id, false);
         }
-        let count = &self.store.stats.commits;
-        count.commits.count();
-        for (chunk, content) in self.outcomes.iter().zip(&self.contents) {
-            match chunk {
-                Ok(()) => count.chunks.count(),
-                Err(_) => count.failed.count(),
-            }
-            count.chunk_bytes.add(if chunk.is_ok() { content.nbytes() } else { 0 });
-        }
-        self.outcomes
+        left
     }
 
-    fn commit_shards(&mut self, by_shard: BTreeMap<Coords, Vec<(usize, Location)>>) {
+    fn commit_shards(&mut self, group: Group) -> Group {
         let mut budget = MAX_RECORD;
-        let mut shards = Vec::new();
-        for (coords, members) in by_shard {
-            let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();
-            match self.prepare(coords, members, &mut budget) {
-                Ok(shard) => shards.extend(shard),
-                Err(error) => self.fail(&all, error),
-            }
-        }
+        let (shards, left) = self.prepare_group(group, &mut budget);
+        let touched: Vec<usize> = shards.iter().flat_map(|shard| &shard.chunks).copied().collect();
         let (recorded, others): (Vec<_>, Vec<_>) =
             shards.into_iter().partition(|shard| matches!(shard.work, Work::Journal(..)));
         let mut done = self.commit_recorded(recorded);
         done.extend(self.commit_others(others));
         self.sync_directories(&done);
+        self.note_attempts(&touched);
+        left
+    }
+
+    /// Remembers what chunks may have become, of which that is not certain.
+    fn note_attempts(&mut self, touched: &[usize]) {
+        for at in touched {
+            let chunk = &self.chunks[*at];
+            if self.outcomes[*at].is_ok() {
+                self.state.attempts.remove(&chunk.coords);
+                continue;
+            }
+            // What waits and cannot be read cannot have been written, either.
+            let Ok(print) = chunk.content.as_ref().map(Print::of).transpose() else { continue };
+            let attempts = self.state.attempts.entry(chunk.coords.clone()).or_default();
+            attempts.retain(|other| *other != print);
+            attempts.push_back(print);
+            if attempts.len() > MAX_ATTEMPTS {
+                attempts.pop_front();
+            }
+        }
     }
 
     fn fail(&mut self, chunks: &[usize], error: StoreError) {
@@ -361,7 +385,7 @@ impl<'a> Commit<'a> {
     }
 
     fn sources<'b>(&'b self, old: Option<&'b Old>) -> Sources<'b> {
-        Sources { contents: &self.contents, old: old.map(|old| &*old.file) }
+        Sources { contents: self.contents, old: old.map(|old| &*old.file) }
     }
 }
 

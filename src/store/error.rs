@@ -209,6 +209,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether it is that no more files could be opened.
+    pub(super) fn is_shortage(&self) -> bool {
+        let Self::Io { error, .. } = self else { return false };
+        [Some(libc::EMFILE), Some(libc::ENFILE)].contains(&error.raw_os_error())
+    }
+
     /// Whether it is the source's bytes that are wrong, not the moment or the system.
     pub fn is_damage(&self) -> bool {
         matches!(

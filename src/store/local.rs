@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{AtFlags as NixAtFlags, FcntlArg, fcntl};
 use nix::unistd::{AccessFlags, faccessat};
@@ -34,15 +34,42 @@ const LIST_BUFFER_BYTES: usize = 64 << 10;
 /// asks, and one that is met here was put there by somebody else.
 pub struct LocalStorage {
     beneath: Beneath,
+    /// Open files that are given up for a moment where no more can be opened ([`Self::with_spare`]).
+    spare: Mutex<Vec<OwnedFd>>,
     stats: Arc<Stats>,
 }
+
+/// As many files as a rename has open: two directories.
+const SPARE_FILES: usize = 2;
 
 impl LocalStorage {
     /// Opens the directory `root`.
     pub fn open_root(root: &Path, stats: Arc<Stats>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = fs::open(root, flags, Mode::empty())?;
-        Ok(Self { beneath: Beneath::new(root), stats })
+        Ok(Self::of_root(fs::open(root, flags, Mode::empty())?, stats))
+    }
+
+    fn of_root(root: OwnedFd, stats: Arc<Stats>) -> Self {
+        let spare = (0..SPARE_FILES).filter_map(|_| root.try_clone().ok()).collect();
+        Self { beneath: Beneath::new(root), spare: Mutex::new(spare), stats }
+    }
+
+    /// Does something for which files are open only until it has returned: also where no more files can be
+    /// opened. So names can always be removed, those of locks for example.
+    fn with_spare<T>(&self, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let is_shortage =
+            |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        match act() {
+            Err(error) if is_shortage(&error) => {
+                let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                spare.clear();
+                let done = act();
+                let again = (0..SPARE_FILES).map_while(|_| self.beneath.root().try_clone().ok());
+                spare.extend(again);
+                done
+            }
+            done => done,
+        }
     }
 
     /// From now on this process serves `mountpoint`: what depends on that is not entered.
@@ -53,8 +80,7 @@ impl LocalStorage {
     /// The directory that is open, whatever its name is by now.
     pub fn at(directory: BorrowedFd<'_>, stats: Arc<Stats>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = fs::openat(directory, ".", flags, Mode::empty())?;
-        Ok(Self { beneath: Beneath::new(root), stats })
+        Ok(Self::of_root(fs::openat(directory, ".", flags, Mode::empty())?, stats))
     }
 
     fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -84,10 +110,12 @@ impl LocalStorage {
 
     fn stat_with(&self, path: &Path, flags: OFlags) -> io::Result<Stat> {
         self.stats.source.stat.count();
-        match self.beneath.open(path, flags | OFlags::PATH, Mode::empty(), Links::Followed)? {
-            Found::Open(file) => stat_of(&file),
-            Found::Masked(directory) => Ok(empty_directory(stat_of(&directory)?)),
-        }
+        self.with_spare(|| {
+            match self.beneath.open(path, flags | OFlags::PATH, Mode::empty(), Links::Followed)? {
+                Found::Open(file) => stat_of(&file),
+                Found::Masked(directory) => Ok(empty_directory(stat_of(&directory)?)),
+            }
+        })
     }
 }
 
@@ -251,13 +279,17 @@ impl Storage for LocalStorage {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let ((from_parent, from), (to_parent, to)) = (self.parent(from)?, self.parent(to)?);
-        Ok(fs::renameat(&from_parent, from, &to_parent, to)?)
+        self.with_spare(|| {
+            let ((from_parent, from), (to_parent, to)) = (self.parent(from)?, self.parent(to)?);
+            Ok(fs::renameat(&from_parent, from, &to_parent, to)?)
+        })
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
-        Ok(fs::unlinkat(&parent, name, AtFlags::empty())?)
+        self.with_spare(|| {
+            let (parent, name) = self.parent(path)?;
+            Ok(fs::unlinkat(&parent, name, AtFlags::empty())?)
+        })
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
@@ -265,13 +297,17 @@ impl Storage for LocalStorage {
     }
 
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
-        Ok(fs::mkdirat(&parent, name, Mode::from_raw_mode(mode))?)
+        self.with_spare(|| {
+            let (parent, name) = self.parent(path)?;
+            Ok(fs::mkdirat(&parent, name, Mode::from_raw_mode(mode))?)
+        })
     }
 
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
-        Ok(fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
+        self.with_spare(|| {
+            let (parent, name) = self.parent(path)?;
+            Ok(fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
+        })
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -291,7 +327,7 @@ impl Storage for LocalStorage {
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.stats.source.syncs.count();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        Ok(fs::fsync(self.open_unlinked(path, flags)?)?)
+        self.with_spare(|| Ok(fs::fsync(self.open_unlinked(path, flags)?)?))
     }
 }
 

@@ -43,6 +43,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lru::LruCache;
+use rustix::process::{Resource, getrlimit};
 
 pub use self::cache::ByteCache;
 pub use self::commit::{Base, Maker, Outcome, StagedChunk};
@@ -203,7 +204,7 @@ pub struct StoreConfig {
     pub cache_size: usize,
     /// Bytes of decoded chunks to keep.
     pub decoded_size: usize,
-    /// Shard files to keep open.
+    /// Shard files to keep open, if the process may have that many files.
     pub open_files: usize,
     /// Longest shard to decode as a whole, in bytes, before and after.
     pub decode_limit: u64,
@@ -268,6 +269,32 @@ pub struct ShardStore {
     loading: [Mutex<()>; LOADING_STRIPES],
     decoded: decoded::DecodedChunks,
     commits: commit::Commits,
+    open_files: OpenFiles,
+}
+
+/// How many files a store has open, by what they are for. What is open for readers of chunks comes to
+/// that: their number is up to them.
+#[derive(Debug, Clone, Copy)]
+struct OpenFiles {
+    /// Shards that were read lately.
+    cached: usize,
+    /// Shards of one group of a commit, with two files each.
+    in_commit: usize,
+}
+
+impl OpenFiles {
+    /// Shards in a group of a commit, however many files there may be.
+    const MOST_IN_COMMIT: usize = 1024;
+    /// A mount may have several stores, and readers want most of what there is.
+    const PART: u64 = 16;
+
+    /// For a process that may have `limit` files open, None if there is no limit.
+    fn within(limit: Option<u64>, cached: usize) -> Self {
+        let part = limit.map_or(usize::MAX, |limit| {
+            usize::try_from(limit / Self::PART).unwrap_or(usize::MAX).max(1)
+        });
+        Self { cached: cached.min(part), in_commit: Self::MOST_IN_COMMIT.min(part) }
+    }
 }
 
 /// An open shard and its attributes when it was opened.
@@ -286,10 +313,13 @@ impl ShardStore {
     /// A store over `storage`.
     pub fn new(storage: Arc<dyn Storage>, config: StoreConfig, stats: Arc<Stats>) -> Self {
         let at_least_one = |n: usize| NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN);
+        let limit = getrlimit(Resource::Nofile).current;
+        let open_files = OpenFiles::within(limit, config.open_files);
         Self {
+            open_files,
             shards: Mutex::new(ByteCache::new(config.cache_size)),
             absent: Mutex::new(LruCache::new(at_least_one(ABSENT_SHARDS))),
-            files: Mutex::new(LruCache::new(at_least_one(config.open_files))),
+            files: Mutex::new(LruCache::new(at_least_one(open_files.cached))),
             verified: Mutex::new(ByteCache::new(VERIFIED_BYTES)),
             windows: Mutex::new(ByteCache::new(WINDOW_CACHE_BYTES)),
             reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),
@@ -424,6 +454,21 @@ impl ShardStore {
                 Some(hint) => log::error!("{text}; {hint}"),
                 None => log::error!("{text}"),
             }
+        }
+    }
+
+    /// Does something that opens files; once more, without the shards that are kept open, if there may
+    /// be no more open files.
+    pub fn with_files<T>(
+        &self,
+        mut act: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match act() {
+            Err(error) if error.is_shortage() => {
+                lock(&self.files).clear();
+                act()
+            }
+            done => done,
         }
     }
 

@@ -96,12 +96,37 @@ impl ShardStore {
             let file = self.storage.open(&path)?;
             Ok((file.stat()?, file))
         };
-        let (stat, file) = open().map_err(|error| StoreError::Io { path: path.clone(), error })?;
+        let (stat, file) = self.with_files(|| open().map_err(io_error(&path)))?;
         if !stat.unchanged(expected) {
             return Ok(None);
         }
         lock(&self.files).put(id, (stat, Arc::clone(&file)));
         Ok(Some(file))
+    }
+
+    /// Looks for an open chunk in its file, of which the ctime has changed since: through the index as it
+    /// is now. The file's attributes; None if the chunk is not where it was, or more than the ctime
+    /// has changed.
+    pub fn found_again(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        reader: &ChunkReader,
+    ) -> Result<Option<Stat>, StoreError> {
+        let ReadFrom::File { file, offset, nbytes } = &reader.source else {
+            return Ok(Some(reader.shard));
+        };
+        let location = array.layout.locate(coords);
+        let path = array.shard_path(&location.shard);
+        let before = file.stat().map_err(io_error(&path))?;
+        if !before.same_content(&reader.shard) {
+            return Ok(None);
+        }
+        let found = self.body_in(array, &location, &**file, &before).map_err(io_error(&path))?;
+        let after = file.stat().map_err(io_error(&path))?;
+        let same = matches!(found, Some(Body::InFile { offset: at, nbytes: length })
+            if (at, length) == (*offset, *nbytes));
+        Ok((same && after.unchanged(&before)).then_some(after))
     }
 
     /// Reads a chunk that has a checksum: all of it, or nothing can be said of any part.
@@ -218,12 +243,18 @@ impl ChunkReader {
         }
     }
 
-    /// Whether the file that was read from is still as it was when the chunk was found. It may
-    /// have been replaced by another in the meantime: then this one still holds the chunk.
+    /// Whether the file that was read from is still as it was when the chunk was found. A file that
+    /// was replaced by another in the meantime is not: its ctime has changed
+    /// ([`ShardStore::found_again`]).
     pub fn unchanged(&self) -> std::io::Result<bool> {
+        Ok(self.stat_now()?.unchanged(&self.shard))
+    }
+
+    /// Attributes of the file that was read from; of one that was decoded into memory, what they were.
+    pub fn stat_now(&self) -> std::io::Result<Stat> {
         match &self.source {
-            ReadFrom::File { file, .. } => Ok(file.stat()?.same_content(&self.shard)),
-            ReadFrom::Memory { .. } => Ok(true),
+            ReadFrom::File { file, .. } => file.stat(),
+            ReadFrom::Memory { .. } => Ok(self.shard),
         }
     }
 }

@@ -254,7 +254,7 @@ impl ShardStore {
             let _lock = ShardLock::take_of(&*self.storage, path)?;
             let file = self.storage.open_writable(path).map_err(io_error(path))?;
             let now = file.stat().map_err(io_error(path))?;
-            if now.kind != FileKind::File || !now.same_content(stat) {
+            if now.kind != FileKind::File || !now.unchanged(stat) {
                 return Err(StoreError::Changing { shard: path.clone() });
             }
             let append = || {

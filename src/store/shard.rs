@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::bloscpack::{Chunks, View, chunks_of};
 use super::error::{Damage, StoreError, UNREACHABLE};
@@ -137,7 +137,7 @@ pub struct LoadedShard {
     stored: Option<Body>,
     /// When the file was last seen to be unchanged, in milliseconds of [`now`].
     checked: AtomicU64,
-    /// Somebody is about to change it: it is looked at anew each time.
+    /// Somebody is about to change it, or could have without a trace: it is looked at anew each time.
     provisional: bool,
 }
 
@@ -356,7 +356,7 @@ impl ShardStore {
             return Ok(Some(shard));
         }
         let asked = now();
-        let loaded = self.load(array, coords, id, &path);
+        let loaded = self.with_files(|| self.load(array, coords, id, &path));
         // Of one that is changing it is told where it is given up.
         let loaded = loaded.inspect_err(|error| match error {
             StoreError::Changing { .. } => (),
@@ -396,6 +396,51 @@ impl ShardStore {
         current
     }
 
+    /// Whether a shard was changed so recently that one more change need not show in its attributes. A
+    /// commit of this mount dates a shard as no other writer would.
+    fn may_look_unchanged(&self, id: ShardId, stat: &Stat) -> bool {
+        !self.config.immutable
+            && stat.is_unsettled(SystemTime::now())
+            && !self.commits.has_left(id, stat)
+    }
+
+    fn decoding<'a>(&self, array: &'a SourceArray, level: usize, shard: &[u64]) -> Decoding<'a> {
+        Decoding {
+            level: &array.layout.levels[level],
+            chunks_per_shard: array.layout.chunks_per_shard(level, shard),
+            limit: self.config.decode_limit,
+        }
+    }
+
+    /// Where a chunk is in a shard's file, by what the file holds now: nothing that is known of it
+    /// already is used. None if it is not there, or that cannot be told.
+    pub(super) fn body_in(
+        &self,
+        array: &SourceArray,
+        location: &Location,
+        file: &dyn StorageFile,
+        stat: &Stat,
+    ) -> std::io::Result<Option<Body>> {
+        let mut body = Body::InFile { offset: 0, nbytes: stat.size };
+        for (number, (level, position)) in
+            array.layout.levels.iter().zip(&location.positions).enumerate()
+        {
+            let decoding = self.decoding(array, number, &location.shard);
+            let state = match number {
+                0 if array.container != Container::Shards => {
+                    self.read_container(array, &decoding, file, stat, None)?
+                }
+                0 => self.read_shard(&decoding, file, stat)?,
+                _ => self.read_ready(&decoding, file, body)?,
+            };
+            let Ok(ready) = state else { return Ok(None) };
+            let range = ready.index.range(level.in_shard_axes(position), ready.body.nbytes());
+            let Ok(Some(range)) = range else { return Ok(None) };
+            body = ready.body.part(range.offset, range.nbytes);
+        }
+        Ok(Some(body))
+    }
+
     fn load(
         &self,
         array: &SourceArray,
@@ -403,11 +448,7 @@ impl ShardStore {
         id: ShardId,
         path: &Path,
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
-        let decoding = Decoding {
-            level: &array.layout.levels[0],
-            chunks_per_shard: array.layout.chunks_per_shard(0, coords),
-            limit: self.config.decode_limit,
-        };
+        let decoding = self.decoding(array, 0, coords);
         if let Some(shards) = self.shards_now(array)?
             && coords.first().is_some_and(|number| *number >= shards)
         {
@@ -439,7 +480,7 @@ impl ShardStore {
             }
             lock(&self.files).put(id, (after, file));
             let mut shard = self.loaded(id, path, after, state, asked);
-            shard.provisional = pending.is_some();
+            shard.provisional = pending.is_some() || self.may_look_unchanged(id, &after);
             return Ok(Some(Arc::new(shard)));
         }
         Err(StoreError::Changing { shard: path.to_owned() })
@@ -711,16 +752,12 @@ impl ShardStore {
         let path = array.shard_path(outer);
         let changing = || StoreError::Changing { shard: path.clone() };
         let file = self.shard_file(array, outer, &parent.stat)?.ok_or_else(changing)?;
-        let decoding = Decoding {
-            level: &array.layout.levels[id.level],
-            chunks_per_shard: array.layout.chunks_per_shard(id.level, outer),
-            limit: self.config.decode_limit,
-        };
+        let decoding = self.decoding(array, id.level, outer);
         let stored = Some(body.clone());
         let state = self.read_ready(&decoding, &*file, body).map_err(io_error(&path))?;
         if !self.config.immutable {
             let after = file.stat().map_err(io_error(&path))?;
-            if !after.same_content(&parent.stat) {
+            if !after.unchanged(&parent.stat) {
                 return Err(changing());
             }
         }

@@ -123,11 +123,23 @@ impl Stat {
         self.ctime == other.ctime && self.same_content(other)
     }
 
-    /// Whether both describe one file whose content was not changed in between; it may have been
-    /// renamed, linked or unlinked.
+    /// Whether both describe one file of which at most the ctime has changed in between. That happens when
+    /// it is renamed, linked, unlinked, or given another owner or permissions; but also when its content
+    /// is changed by somebody who puts the mtime back (`touch -r`, `cp -p`, `rsync --inplace --times`).
+    /// So this alone tells nothing about the content.
     pub fn same_content(&self, other: &Self) -> bool {
         let content = |stat: &Self| (stat.dev, stat.ino, stat.kind, stat.size, stat.mtime);
         content(self) == content(other)
+    }
+}
+
+/// The clock by which filesystems date changes may tick as rarely as this.
+const TICK: Duration = Duration::from_millis(10);
+
+impl Stat {
+    /// Whether another change at `now` might still leave the ctime as it is.
+    pub fn is_unsettled(&self, now: SystemTime) -> bool {
+        now.duration_since(self.ctime.into()).is_ok_and(|since| since < TICK)
     }
 }
 

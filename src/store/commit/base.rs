@@ -1,6 +1,7 @@
 //! What is remembered of a shard from the first write to one of its chunks to the commit, so that
 //! changes by others are noticed and those of this mount are not.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,7 +9,8 @@ use super::Commits;
 use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
-use crate::store::blob::fingerprint_of;
+use crate::store::blob::{fingerprint_of, fingerprint_of_content};
+use crate::store::content::Content;
 use crate::store::shard::{Body, LoadedShard, ShardId};
 use crate::store::storage::Stat;
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error, lock};
@@ -32,6 +34,14 @@ pub(super) struct Print {
     pub(super) fingerprint: u64,
 }
 
+impl Print {
+    /// That of a chunk with this content.
+    pub(super) fn of(content: &Content) -> io::Result<Self> {
+        let fingerprint = fingerprint_of_content(content)?;
+        Ok(Self { nbytes: content.nbytes(), fingerprint })
+    }
+}
+
 /// A shard as it was last seen by [`ShardStore::base`] or left by a commit of ours. As long as it
 /// is found like that, nobody else has changed it.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +60,12 @@ pub(super) struct Line {
 const MAX_LINES: usize = 1 << 16;
 
 impl Base {
+    /// What the next change of the chunk is staged over, once this store has committed `content` (None:
+    /// nothing any more) over `self`.
+    pub fn committed(self, content: Option<&Content>) -> io::Result<Self> {
+        Ok(Self { chunk: content.map(Print::of).transpose()?, ..self })
+    }
+
     /// Attributes of the shard when the chunk was staged; None if there was none.
     pub fn shard(&self) -> Option<&Stat> {
         self.shard.as_ref()
@@ -79,6 +95,13 @@ impl Commits {
         if let Some(line) = lock(&self.lines).get_mut(&id) {
             line.is_busy = is_busy;
         }
+    }
+
+    /// Whether a shard, found like this, is as a commit of this store has left it.
+    pub(in crate::store) fn has_left(&self, id: ShardId, found: &Stat) -> bool {
+        lock(&self.lines)
+            .get(&id)
+            .is_some_and(|line| line.is_safe && is_same(line.shard.as_ref(), Some(found)))
     }
 
     /// Whether a commit of this store is changing a shard.
@@ -115,7 +138,7 @@ fn is_being_changed(error: &StoreError) -> bool {
 fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
     match (one, other) {
         (None, None) => true,
-        (Some(one), Some(other)) => one.same_content(other),
+        (Some(one), Some(other)) => one.unchanged(other),
         _ => false,
     }
 }
@@ -210,7 +233,7 @@ impl ShardStore {
                 let changing = || StoreError::Changing { shard: path.clone() };
                 let file = self.shard_file(array, &location.shard, &stat)?.ok_or_else(changing)?;
                 let found = fingerprint_of(&*file, ByteRange { offset, nbytes });
-                if !file.stat().map_err(io_error(&path))?.same_content(&stat) {
+                if !file.stat().map_err(io_error(&path))?.unchanged(&stat) {
                     return Err(changing());
                 }
                 found.map_err(io_error(&path))?

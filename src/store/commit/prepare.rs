@@ -18,8 +18,7 @@ use crate::format::journal::{CheckedRange, ShardRecord};
 use crate::format::plan::bloscpack::NewChunk;
 use crate::format::plan::{self, Blob, Changes, Facts, Plan, Policy, ShardLayout, Source, Update};
 use crate::format::sharding::Location;
-use crate::store::blob::{bytes_of, fingerprint_of, fingerprint_of_content};
-use crate::store::content::Content;
+use crate::store::blob::{bytes_of, fingerprint_of};
 use crate::store::lock::ShardLock;
 use crate::store::shard::{LoadedShard, ShardId};
 use crate::store::storage::{FileKind, SetStat, Stat, StorageFile};
@@ -45,13 +44,13 @@ impl<'a> Commit<'a> {
     /// Everything that can go wrong before anything is changed. None if nothing is left to do.
     pub(super) fn prepare(
         &mut self,
-        coords: Coords,
+        coords: &Coords,
         mut members: Vec<(usize, Location)>,
         budget: &mut u64,
     ) -> Result<Option<Shard<'a>>, StoreError> {
-        let path = self.array.shard_path(&coords);
-        let id = ShardId::of_shard(self.array, &coords);
-        if self.state.poisoned.contains(&self.key(&coords)) {
+        let path = self.array.shard_path(coords);
+        let id = ShardId::of_shard(self.array, coords);
+        if self.state.poisoned.contains(&self.key(coords)) {
             return Err(StoreError::Poisoned { shard: path });
         }
         let removals = members.iter().all(|(at, _)| self.chunks[*at].content.is_none());
@@ -74,7 +73,7 @@ impl<'a> Commit<'a> {
             self.store.commits.doubt(id);
         }
         let lock = lock?;
-        let loaded = self.store.shard(self.array, &coords, Freshness::Again)?;
+        let loaded = self.store.shard(self.array, coords, Freshness::Again)?;
         let line = self.store.commits.line(id, loaded.as_ref().map(|shard| shard.stat()));
         self.store.commits.set_busy(id, true);
         if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
@@ -84,6 +83,7 @@ impl<'a> Commit<'a> {
             None => None,
             Some(loaded) => Some(self.open_old(loaded, &path)?),
         };
+        let mut shortage = None;
         members.retain(|(at, location)| {
             let same = self.is_as_staged(*at, location, loaded.as_ref(), line);
             let stale = match same {
@@ -92,17 +92,24 @@ impl<'a> Commit<'a> {
                     let position = location.positions.concat();
                     StoreError::Stale { shard: path.clone(), position }
                 }
+                Err(error) if error.is_shortage() => {
+                    shortage = Some(error);
+                    return true;
+                }
                 Err(error) => error,
             };
             self.fail(&[*at], stale);
             false
         });
-        let target = self.target(&path, &coords, loaded.as_ref(), old.as_ref(), &mut members)?;
+        if let Some(error) = shortage {
+            return Err(error);
+        }
+        let target = self.target(&path, coords, loaded.as_ref(), old.as_ref(), &mut members)?;
         if members.is_empty() {
             return Ok(None);
         }
         let chunks = members.iter().map(|(at, _)| *at).collect();
-        let work = self.plan(&coords, old.as_ref(), &target, maker, budget)?;
+        let work = self.plan(coords, old.as_ref(), &target, maker, budget)?;
         if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
             // A change in place relies on the file being on disk as it is seen.
             old.file.sync().map_err(io_error(&path))?;
@@ -146,7 +153,7 @@ impl<'a> Commit<'a> {
         loaded: Option<&Arc<LoadedShard>>,
         line: Line,
     ) -> Result<bool, StoreError> {
-        let StagedChunk { base, content, .. } = &self.chunks[at];
+        let StagedChunk { base, content, coords, .. } = &self.chunks[at];
         if base.line == line.number {
             return Ok(true);
         }
@@ -157,12 +164,11 @@ impl<'a> Commit<'a> {
         if now == base.chunk {
             return Ok(true);
         }
-        // An earlier attempt may have got further than was seen.
-        let print = |content: &Content| {
-            let fingerprint = fingerprint_of_content(content)?;
-            Ok(Print { nbytes: content.nbytes(), fingerprint })
-        };
-        let new = content.as_ref().map(print).transpose();
+        // An earlier attempt may have got further than was seen, or was completed by a recovery.
+        if self.state.attempts.get(coords).is_some_and(|attempts| attempts.contains(&now)) {
+            return Ok(true);
+        }
+        let new = content.as_ref().map(Print::of).transpose();
         Ok(now == new.map_err(io_error(&self.array.shard_path(&location.shard)))?)
     }
 

@@ -99,9 +99,12 @@ impl<'a> Commit<'a> {
             return Vec::new();
         }
         let mut done = Vec::new();
-        for shard in shards {
+        for mut shard in shards {
             match self.publish(&shard) {
-                Ok(()) => done.push(shard),
+                Ok(()) => {
+                    self.note_published(&mut shard);
+                    done.push(shard);
+                }
                 Err(error) => self.give_up(&shard, io_error(&shard.path)(error)),
             }
         }
@@ -144,6 +147,17 @@ impl<'a> Commit<'a> {
                 old.file.sync()
             }
             (Work::Nothing | Work::Cut(_) | Work::Journal(..), _) => Ok(()),
+        }
+    }
+
+    /// A rename has changed the ctime of the new file. If somebody else was faster and has put another
+    /// one there, what the file was before its rename stands for it: nothing that is found is like it.
+    fn note_published(&self, shard: &mut Shard<'_>) {
+        if let Work::Replace(_, stat) = &mut shard.work
+            && let Ok(now) = self.store.storage.stat(&shard.path)
+            && now.same_content(stat)
+        {
+            *stat = now;
         }
     }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::bloscpack::decoded;
+use super::group::Group;
 use super::{Commit, Old, Shard, Work};
-use crate::format::Coords;
 use crate::format::bloscpack::{SUPERCHUNK_BYTES, superchunk_header};
 use crate::format::json;
 use crate::format::plan::{Blob, Piece, Source};
@@ -16,27 +16,23 @@ use crate::format::sharding::Location;
 use crate::format::superchunks::{Changes, Extent};
 use crate::store::{SIZES, StoreError, io_error};
 
-/// The members of shards, by the shards' coordinates.
-type Members = BTreeMap<Coords, Vec<(usize, Location)>>;
-
 impl<'a> Commit<'a> {
     /// Commits chunks, those first that make the array longer; what makes it shorter comes last.
-    pub(super) fn commit_superchunks(&mut self, by_shard: Members, extent: Extent) {
-        let all: Vec<usize> = by_shard.values().flatten().map(|(at, _)| *at).collect();
+    /// What is left for the next group.
+    pub(super) fn commit_superchunks(&mut self, group: Group, extent: Extent) -> Group {
         let (sizes, extent) = match self.store.sizes(self.array, extent) {
             Ok(sizes) => sizes,
-            Err(error) => return self.fail(&all, error),
-        };
-        let mut by_shard = by_shard;
-        self.leave_misplaced(&mut by_shard, extent);
-        let mut shards = Vec::new();
-        for (coords, members) in by_shard {
-            let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();
-            match self.prepare(coords, members, &mut 0) {
-                Ok(shard) => shards.extend(shard),
-                Err(error) => self.fail(&all, error),
+            Err(error) => {
+                let all: Vec<usize> =
+                    group.iter().flat_map(|(_, members)| members).map(|it| it.0).collect();
+                self.fail(&all, error);
+                return Group::new();
             }
-        }
+        };
+        let mut group = group;
+        self.leave_misplaced(&mut group, extent);
+        let (shards, left) = self.prepare_group(group, &mut 0);
+        let touched: Vec<usize> = shards.iter().flat_map(|shard| &shard.chunks).copied().collect();
         // Others may have failed that they build upon.
         let wanted = extent.change(&self.changes_of(&shards));
         let (misplaced, shards): (Vec<_>, Vec<_>) =
@@ -52,6 +48,8 @@ impl<'a> Commit<'a> {
         } else {
             self.lengthen(shards, &sizes, extent);
         }
+        self.note_attempts(&touched);
+        left
     }
 
     /// Chunks first, then the sizes that count them.
@@ -91,10 +89,10 @@ impl<'a> Commit<'a> {
     }
 
     /// Leaves out what is no Blosc buffer, and chunks that have no place in an array of that length.
-    fn leave_misplaced(&mut self, by_shard: &mut Members, extent: Extent) {
+    fn leave_misplaced(&mut self, group: &mut Group, extent: Extent) {
         let mut changes = Changes::new();
         let mut refused = BTreeMap::new();
-        for (coords, members) in &*by_shard {
+        for (coords, members) in &*group {
             let number = coords.first().copied().unwrap_or(0);
             // Of a chunk that is given twice, the last counts.
             let Some((at, _)) = members.last() else { continue };
@@ -104,7 +102,7 @@ impl<'a> Commit<'a> {
             }
         }
         refused.extend(extent.change(&changes).refused);
-        by_shard.retain(|coords, members| {
+        group.retain(|(coords, members)| {
             let Some(why) = refused.get(&coords.first().copied().unwrap_or(0)) else { return true };
             let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();
             let (shard, position) = (self.array.shard_path(coords), vec![0; coords.len()]);

@@ -1,0 +1,118 @@
+//! Groups of shards that are committed together: as many as open files, bytes and time allow.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::{Commit, Shard};
+use crate::format::Coords;
+use crate::format::sharding::Location;
+use crate::store::content::Content;
+use crate::store::{Container, SourceArray, StagedChunk};
+
+/// New bytes that a group brings along, unless one shard alone has more.
+const MAX_BYTES: u64 = 256 << 20;
+/// After so long a group takes no more shards along: others wait for the journal.
+const MAX_TIME: Duration = Duration::from_secs(1);
+
+/// Shards with their members: a chunk by its number in the commit, and where it is.
+pub(super) type Group = VecDeque<(Coords, Vec<(usize, Location)>)>;
+
+/// The shards of a commit, of which groups are taken.
+pub(super) struct Groups<'a> {
+    shards: Group,
+    contents: &'a [Content],
+    /// Shards in a group.
+    most: usize,
+}
+
+impl<'a> Groups<'a> {
+    /// Those of some chunks; in a group are `most` shards at most.
+    pub(super) fn new(
+        array: &SourceArray,
+        chunks: &[StagedChunk],
+        contents: &'a [Content],
+        most: usize,
+    ) -> Self {
+        let mut by_shard: BTreeMap<Coords, Vec<(usize, Location)>> = BTreeMap::new();
+        for (at, chunk) in chunks.iter().enumerate() {
+            let location = array.layout.locate(&chunk.coords);
+            by_shard.entry(location.shard.clone()).or_default().push((at, location));
+        }
+        let mut shards: Group = by_shard.into_iter().collect();
+        if let Container::Superchunks { .. } = array.container {
+            // Chunks are removed from the end on, and added from the front on.
+            let is_removed = |members: &[(usize, Location)]| {
+                members.last().is_some_and(|(at, _)| chunks[*at].content.is_none())
+            };
+            let (removed, written): (Group, Group) =
+                shards.into_iter().partition(|(_, members)| is_removed(members));
+            shards = removed.into_iter().rev().chain(written).collect();
+        }
+        Self { shards, contents, most: most.max(1) }
+    }
+
+    /// The next group; None once nothing is left.
+    pub(super) fn next(&mut self) -> Option<Group> {
+        let (mut group, mut nbytes) = (Group::new(), 0_u64);
+        while group.len() < self.most
+            && let Some((_, members)) = self.shards.front()
+        {
+            let more = members.iter().map(|(at, _)| self.contents[*at].nbytes());
+            nbytes = more.fold(nbytes, u64::saturating_add);
+            if !group.is_empty() && nbytes > MAX_BYTES {
+                break;
+            }
+            group.extend(self.shards.pop_front());
+        }
+        (!group.is_empty()).then_some(group)
+    }
+
+    /// Takes back what a group has left; the next one is smaller.
+    pub(super) fn put_back(&mut self, left: Group) {
+        if !left.is_empty() {
+            self.most = self.most.saturating_sub(left.len()).div_ceil(2).max(1);
+        }
+        left.into_iter().rev().for_each(|shard| self.shards.push_front(shard));
+    }
+
+    /// Everything that is left.
+    pub(super) fn rest(&mut self) -> Group {
+        std::mem::take(&mut self.shards)
+    }
+}
+
+impl<'a> Commit<'a> {
+    /// Prepares the shards of a group, and returns those that are left for the next one. The first
+    /// is never left, so that there is an end.
+    pub(super) fn prepare_group(
+        &mut self,
+        mut group: Group,
+        budget: &mut u64,
+    ) -> (Vec<Shard<'a>>, Group) {
+        let (began, mut shards) = (Instant::now(), Vec::new());
+        let mut is_first = true;
+        while let Some((coords, members)) = group.pop_front() {
+            if !is_first && began.elapsed() > MAX_TIME {
+                group.push_front((coords, members));
+                break;
+            }
+            let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();
+            let store = self.store;
+            let prepared = match shards.is_empty() {
+                true => store.with_files(|| self.prepare(&coords, members.clone(), budget)),
+                false => self.prepare(&coords, members.clone(), budget),
+            };
+            match prepared {
+                Ok(shard) => shards.extend(shard),
+                // Those before it give their files back when they are done.
+                Err(error) if error.is_shortage() && !shards.is_empty() => {
+                    group.push_front((coords, members));
+                    break;
+                }
+                Err(error) => self.fail(&all, error),
+            }
+            is_first = false;
+        }
+        (shards, group)
+    }
+}

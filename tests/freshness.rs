@@ -1,0 +1,224 @@
+//! Writers who leave a shard's length and mtime as they were, on a real filesystem: only its ctime
+//! tells, and no byte of theirs is read through an index that was read before.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+mod support;
+
+use std::ffi::OsStr;
+use std::fs::{File, FileTimes, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use shardfs::fs::{Fs, FsConfig};
+use shardfs::stats::Stats;
+use shardfs::store::local::LocalStorage;
+use shardfs::view::inode::ROOT;
+use support::{IndexKind, Level, Model};
+
+const CHUNKS: u64 = 4;
+
+/// A source with one shard, mounted with the usual options.
+struct Source {
+    directory: tempfile::TempDir,
+    model: Model,
+    fs: Fs,
+}
+
+/// Chunk `n` of a version holds this byte alone. Lengths differ, and their sum does not.
+fn byte(version: u64, n: u64) -> u8 {
+    u8::try_from(version % 16 * CHUNKS + n).unwrap()
+}
+
+fn lengths(version: u64) -> [usize; 4] {
+    if version.is_multiple_of(2) { [40, 20, 30, 10] } else { [20, 40, 10, 30] }
+}
+
+impl Source {
+    fn new() -> Self {
+        let level = Level {
+            per_shard: vec![CHUNKS],
+            order: vec![0],
+            index: IndexKind::Usual,
+            at_start: false,
+            after: vec![],
+        };
+        let chunks = std::collections::BTreeMap::new();
+        let (shape, chunk) = (vec![CHUNKS], vec![1]);
+        let keys = ("default", "/");
+        let mut model = Model { shape, chunk, levels: vec![level], keys, chunks };
+        set(&mut model, 0);
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("zarr.json"), model.metadata().to_string()).unwrap();
+        std::fs::create_dir(directory.path().join("c")).unwrap();
+        std::fs::write(directory.path().join("c/0"), model.shard(&[0]).unwrap()).unwrap();
+        let storage = LocalStorage::open_root(directory.path(), Arc::default()).unwrap();
+        let fs = Fs::new(Arc::new(storage), FsConfig::default(), Arc::new(Stats::default()));
+        Self { directory, model, fs: fs.unwrap() }
+    }
+
+    fn shard(&self) -> PathBuf {
+        self.directory.path().join("c/0")
+    }
+
+    /// Writes the shard anew in its place, and puts its mtime back.
+    fn write_over(&mut self, version: u64) {
+        let mtime = self.shard().metadata().unwrap().modified().unwrap();
+        set(&mut self.model, version);
+        write_over(&self.shard(), &self.model, mtime);
+    }
+
+    fn open(&self, n: u64) -> (u64, u64) {
+        open(&self.fs, n)
+    }
+
+    fn read(&self, opened: (u64, u64)) -> Result<Vec<u8>, i32> {
+        read(&self.fs, opened)
+    }
+}
+
+fn set(model: &mut Model, version: u64) {
+    for (n, length) in (0..CHUNKS).zip(lengths(version)) {
+        model.chunks.insert(vec![n], vec![byte(version, n); length]);
+    }
+}
+
+fn write_over(shard: &Path, model: &Model, mtime: std::time::SystemTime) {
+    let mut file = OpenOptions::new().write(true).open(shard).unwrap();
+    file.write_all(&model.shard(&[0]).unwrap()).unwrap();
+    file.set_times(FileTimes::new().set_modified(mtime)).unwrap();
+}
+
+fn open(fs: &Fs, n: u64) -> (u64, u64) {
+    let c = fs.lookup(ROOT, OsStr::new("c")).unwrap().unwrap().attr.ino;
+    let chunk = fs.lookup(c, OsStr::new(&n.to_string())).unwrap().unwrap().attr.ino;
+    (chunk, fs.open(chunk).unwrap().handle)
+}
+
+fn read(fs: &Fs, (ino, handle): (u64, u64)) -> Result<Vec<u8>, i32> {
+    let mut buffer = vec![0; 100];
+    let read = fs.read(ino, Some(handle), 0, &mut buffer).map_err(|error| error.errno())?;
+    buffer.truncate(read);
+    Ok(buffer)
+}
+
+#[test]
+fn what_was_written_over_with_its_old_mtime_is_read_through_its_own_index() {
+    let mut source = Source::new();
+    for version in 1..40 {
+        // Everything is known of the version before.
+        for n in 0..CHUNKS {
+            let opened = source.open(n);
+            source.read(opened).unwrap();
+            source.fs.release(opened.1);
+        }
+        source.write_over(version);
+        for n in 0..CHUNKS {
+            let opened = source.open(n);
+            // Where its length is another, the chunk cannot be read as it was opened.
+            if let Ok(found) = source.read(opened) {
+                assert!(
+                    found.iter().all(|it| *it == byte(version, n)),
+                    "{version}, {n}: {found:?}"
+                );
+            }
+            source.fs.release(opened.1);
+        }
+    }
+}
+
+#[test]
+fn an_open_chunk_never_gives_bytes_of_two_versions() {
+    let mut source = Source::new();
+    let (unread, read) = (source.open(0), source.open(1));
+    assert_eq!(source.read(read), Ok(vec![byte(0, 1); 20]));
+    // With the same lengths: nothing but the ctime tells.
+    source.write_over(2);
+    assert_eq!(source.read(unread), Ok(vec![byte(2, 0); 40]));
+    assert_eq!(source.read(read), Err(libc::EIO));
+}
+
+#[test]
+fn an_open_chunk_goes_on_when_its_shard_is_replaced_linked_or_gets_other_permissions() {
+    let source = Source::new();
+    let opened = source.open(1);
+    let old = Ok(vec![byte(0, 1); 20]);
+    assert_eq!(source.read(opened), old);
+    std::fs::hard_link(source.shard(), source.directory.path().join("linked")).unwrap();
+    assert_eq!(source.read(opened), old);
+    std::fs::set_permissions(source.shard(), Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(source.read(opened), old);
+    std::fs::remove_file(source.directory.path().join("linked")).unwrap();
+    assert_eq!(source.read(opened), old);
+    let mut model = source.model.clone();
+    set(&mut model, 1);
+    let new = source.directory.path().join("new");
+    File::create(&new).unwrap().write_all(&model.shard(&[0]).unwrap()).unwrap();
+    std::fs::rename(new, source.shard()).unwrap();
+    assert_eq!(source.read(opened), old);
+    assert_eq!(source.read(opened), old);
+}
+
+#[test]
+fn a_file_that_was_written_over_and_then_lost_its_name_is_not_read_through_the_old_index() {
+    let mut source = Source::new();
+    let opened = source.open(1);
+    source.read(opened).unwrap();
+    source.write_over(1);
+    std::fs::remove_file(source.shard()).unwrap();
+    assert_eq!(source.read(opened), Err(libc::EIO));
+}
+
+/// A write over a shard is no single step, so whoever reads in its middle may see its halves. Before and
+/// after it there is one version, though nothing but the ctime tells them apart.
+#[test]
+fn readers_between_the_writes_of_others_see_no_chunk_as_another() {
+    let source = Source::new();
+    let ended = AtomicBool::new(false);
+    // Odd while the shard is written over.
+    let writes = AtomicU64::new(0);
+    let compared = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for first in 0..2 {
+            let (fs, ended, writes, compared) = (&source.fs, &ended, &writes, &compared);
+            scope.spawn(move || {
+                for n in (first..).map(|n| n % CHUNKS) {
+                    if ended.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let before = writes.load(Ordering::SeqCst);
+                    let Some(opened) = open_if_sound(fs, n) else { continue };
+                    let found = read(fs, opened);
+                    let is_between = before % 2 == 0 && before == writes.load(Ordering::SeqCst);
+                    if let (Ok(found), true) = (found, is_between) {
+                        compared.fetch_add(1, Ordering::Relaxed);
+                        let is_own = |it: &u8| u64::from(*it) % CHUNKS == n && *it == found[0];
+                        assert!(found.iter().all(is_own), "{n}: {found:?}");
+                    }
+                    fs.release(opened.1);
+                }
+            });
+        }
+        let (mut model, shard) = (source.model.clone(), source.shard());
+        let mtime = shard.metadata().unwrap().modified().unwrap();
+        for version in 1..400 {
+            set(&mut model, version);
+            writes.fetch_add(1, Ordering::SeqCst);
+            write_over(&shard, &model, mtime);
+            writes.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(std::time::Duration::from_micros(version % 7 * 300));
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert!(compared.into_inner() > 0);
+}
+
+/// A shard that is being written over may be damaged for the moment.
+fn open_if_sound(fs: &Fs, n: u64) -> Option<(u64, u64)> {
+    let c = fs.lookup(ROOT, OsStr::new("c")).ok()??.attr.ino;
+    let chunk = fs.lookup(c, OsStr::new(&n.to_string())).ok()??.attr.ino;
+    Some((chunk, fs.open(chunk).ok()?.handle))
+}
