@@ -300,12 +300,26 @@ impl Filesystem for Adapter {
         self.reply_empty(released, reply);
     }
 
-    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if self.flags.immutable {
-            reply.error(Errno::ENOSYS);
-        } else {
-            reply.opened(FileHandle(0), FopenFlags::empty());
+            return reply.error(Errno::ENOSYS);
         }
+        let handle = if self.flags.writable { self.views.opendir(ino.0) } else { 0 };
+        reply.opened(FileHandle(handle), FopenFlags::empty());
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        if self.flags.writable {
+            self.views.releasedir(ino.0, handle.0);
+        }
+        reply.ok();
     }
 
     fn readdir(
@@ -619,14 +633,14 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         ino: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
         if !self.flags.writable {
             return reply.error(Errno::ENOSYS);
         }
-        self.reply_empty(self.views.fsyncdir(ino.0), reply);
+        self.reply_empty(self.views.fsyncdir(ino.0, handle.0), reply);
     }
 
     fn fallocate(

@@ -432,7 +432,7 @@ fn a_decoded_chunk_of_a_draft_array_can_be_written() {
     };
     write(ino(&fs, "data/root/g/a/c0/0.raw"), &numbers(&[20, 21, 22, 23, 24, 25]));
     write(ino(&fs, "data/root/plain/c0/0.raw"), &numbers(&[30, 31, 32, 33, 34, 35]));
-    fs.fsyncdir(ROOT).unwrap();
+    fs.fsyncdir(ROOT, None).unwrap();
     drop(fs);
     let found = all(&storage, RAW, None);
     assert_eq!(found["data/root/g/a/c0/0.raw"], Ok(numbers(&[20, 21, 22, 23, 24, 25])));

@@ -416,12 +416,12 @@ fn a_file_that_is_renamed_over_between_lookup_and_open_is_opened_all_the_same() 
     for committed in [false, true] {
         publish(b"first");
         if committed {
-            mount.fs.fsyncdir(ROOT).unwrap();
+            mount.fs.fsyncdir(ROOT, None).unwrap();
         }
         let found = mount.fs.lookup(directory, OsStr::new("0")).unwrap().unwrap().attr.ino;
         publish(b"second");
         if committed {
-            mount.fs.fsyncdir(ROOT).unwrap();
+            mount.fs.fsyncdir(ROOT, None).unwrap();
         }
         let opened = mount.fs.open_for(found, OpenHow::default(), &CALLER).unwrap();
         let mut content = [0; 10];

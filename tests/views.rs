@@ -121,7 +121,7 @@ impl Mount {
     }
 
     fn sync(&self) -> Result<(), i32> {
-        self.views.fsyncdir(ROOT).map_err(|error| error.errno())
+        self.views.fsyncdir(ROOT, 0).map_err(|error| error.errno())
     }
 
     fn list(&self, path: &str) -> BTreeSet<String> {

@@ -126,7 +126,7 @@ impl Access {
     }
 
     /// The user as whom the source is touched for a caller.
-    fn identity(&self, caller: &Caller) -> Result<Identity> {
+    pub(super) fn identity(&self, caller: &Caller) -> Result<Identity> {
         let Caller { uid, gid, umask, .. } = *caller;
         if !self.acts {
             return Ok(Identity::own(umask));

@@ -184,6 +184,7 @@ impl Fs {
 
     /// Removes a directory of the source in which the view shows nothing.
     pub(super) fn remove_source_directory(&self, path: &Path, caller: &Caller) -> Result<()> {
+        self.free_name(path)?;
         if let NodeKind::Sharded(array) = &self.nodes.node(path)?.kind
             && array.source.path == path
         {
@@ -215,7 +216,8 @@ impl Fs {
         let removed: Vec<_> = overlay
             .names()
             .all(Path::new(""))
-            .filter(|(path, name)| matches!(name.what, What::Removed) && self.is_document(path))
+            .filter(|(_, name)| matches!(name.what, What::Removed) && name.hidden.is_none())
+            .filter(|(path, _)| self.is_document(path))
             .map(|(path, _)| path)
             .collect();
         for path in removed {

@@ -104,6 +104,9 @@ impl Fs {
 
     pub(super) fn insert_handle(&self, handle: Handle, pages: Pages) -> Result<Opened> {
         let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
+        if self.overlay.is_some() {
+            self.failures.opened(handle as u64);
+        }
         Ok(Opened { handle: handle as u64, pages })
     }
 
@@ -131,6 +134,7 @@ impl Fs {
     /// Closes an open file.
     pub fn release(&self, handle: u64) {
         let live = self.live_handle(handle);
+        self.failures.closed(handle);
         if let Ok(handle) = usize::try_from(handle) {
             self.handles.remove(handle);
         }

@@ -13,9 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::nodes::ArrayView;
+use super::order::Promise;
+use super::unsaved::Copy;
 use crate::format::Coords;
 use crate::store::content::Content;
-use crate::store::storage::Timestamp;
+use crate::store::identity::Identity;
+use crate::store::storage::{Stat, Timestamp};
 use crate::store::{Base, StoreError};
 use crate::view::inode;
 
@@ -57,8 +60,8 @@ pub(super) struct LiveState {
     pub opened: u64,
     /// It was written since it was last handed over to be committed.
     pub dirty: bool,
-    /// Why it could not be committed; told once.
-    pub error: Option<Arc<StoreError>>,
+    /// A durable copy of it outside the source, as long as it has no other place.
+    pub copy: Option<Copy>,
 }
 
 /// Where a file's bytes are.
@@ -94,6 +97,23 @@ pub(super) struct Name {
     pub stage: Option<Stage>,
     /// Listings of other files go by it: no two names have the same.
     pub number: u64,
+    /// What others wait for: that the file is durable under this name.
+    pub made: Vec<Arc<Promise>>,
+    /// What it waits for before its change may be committed.
+    pub after: Vec<Arc<Promise>>,
+    /// The file of the source that was renamed away, and is to be removed.
+    pub hidden: Option<Hidden>,
+    /// Why its change could not be committed the last time.
+    pub error: Option<Arc<StoreError>>,
+}
+
+/// A file of the source that is to be removed.
+#[derive(Debug, Clone)]
+pub(super) struct Hidden {
+    /// The file: others may put another one in its place.
+    pub stat: Stat,
+    /// Who has renamed it away.
+    pub by: Identity,
 }
 
 /// What a name stands for.
@@ -138,6 +158,10 @@ pub(super) struct Names {
     directories: BTreeMap<PathBuf, BTreeMap<OsString, Name>>,
     inodes: HashMap<u64, Known>,
     numbers: u64,
+    /// Files of the source that were linked to names that are not durable yet.
+    links: HashMap<PathBuf, Vec<Arc<Promise>>>,
+    /// A promise was broken since what waited for it was last looked for.
+    is_broken: bool,
 }
 
 #[derive(Debug)]
@@ -316,6 +340,10 @@ impl Names {
             place: None,
             stage: None,
             number,
+            made: Vec::new(),
+            after: Vec::new(),
+            hidden: None,
+            error: None,
         });
         let before = std::mem::replace(&mut entry.what, what);
         entry.place = place;
@@ -338,7 +366,95 @@ impl Names {
         }
         let taken = taken?;
         unname(&taken.what, path);
+        // Nobody waits for what is no more.
+        taken.made.iter().for_each(|promise| promise.keep());
         Some(taken)
+    }
+
+    /// A file loses the name `path`: what that stood for may go once the file is durable under another
+    /// of its names, and what waited for this name waits for that one.
+    pub(super) fn leave(&mut self, path: &Path, file: &LiveFile) {
+        let others: Vec<PathBuf> =
+            file.state().names.iter().filter(|name| *name != path).cloned().collect();
+        let is_chunk = |name: &&PathBuf| self.get(name).is_some_and(|name| name.place.is_some());
+        let is_durable = |name: &PathBuf| {
+            self.get(name).is_some_and(|name| name.place.is_some() && name.stage.is_none())
+        };
+        let Some(other) = others.iter().find(is_chunk).or(others.first()) else { return };
+        let is_durable = others.iter().any(is_durable);
+        let Some(name) = self.get_mut(path) else { return };
+        let mut made = std::mem::take(&mut name.made);
+        if is_durable {
+            return made.iter().for_each(|promise| promise.keep());
+        }
+        made.iter().for_each(|promise| promise.pass_to(other));
+        if name.place.is_some() {
+            let promise = Promise::of(other);
+            name.after.push(Arc::clone(&promise));
+            made.push(promise);
+        }
+        if let Some(other) = self.get_mut(other) {
+            other.made.extend(made);
+        }
+    }
+
+    /// What waits for the file called `path` to be durable.
+    pub(super) fn promise(&mut self, path: &Path) -> Arc<Promise> {
+        let promise = Promise::of(path);
+        match self.get_mut(path) {
+            Some(name) if name.place.is_none() || name.stage.is_some() => {
+                name.made.push(Arc::clone(&promise));
+            }
+            // Removed in the meantime, or committed.
+            _ => promise.keep(),
+        }
+        promise
+    }
+
+    /// What was written under the name `path` is given up.
+    pub(super) fn break_promises(&mut self, path: &Path, error: &Arc<StoreError>) {
+        let Some(name) = self.get_mut(path) else { return };
+        let made = std::mem::take(&mut name.made);
+        made.iter().for_each(|promise| promise.break_for(error));
+        self.is_broken |= !made.is_empty();
+    }
+
+    /// What was removed for the sake of promises that were broken, and is there again.
+    pub(super) fn bring_back(&mut self) -> Vec<(PathBuf, Option<Place>, Arc<StoreError>)> {
+        if !std::mem::take(&mut self.is_broken) {
+            return Vec::new();
+        }
+        let broken = |name: &Name| name.after.iter().find_map(|promise| promise.broken());
+        let back: Vec<_> = self
+            .all(Path::new(""))
+            .filter(|(_, name)| matches!(name.what, What::Removed))
+            .filter_map(|(path, name)| Some((path, name.place.clone(), broken(name)?)))
+            .collect();
+        for (path, _, error) in &back {
+            self.break_promises(path, error);
+            self.take(path);
+        }
+        back
+    }
+
+    /// Hides a file of the source that has another name now, until it can be removed.
+    pub(super) fn hide(&mut self, path: &Path, hidden: Hidden, after: Vec<Arc<Promise>>) {
+        let name = self.put(path, What::Removed, None);
+        name.hidden = Some(hidden);
+        name.after.extend(after);
+    }
+
+    /// A file of the source has one more name.
+    pub(super) fn linked(&mut self, from: &Path, promise: Arc<Promise>) {
+        self.links.retain(|_, promises| promises.iter().any(|promise| promise.is_open()));
+        self.links.entry(from.to_owned()).or_default().push(promise);
+    }
+
+    /// What must be durable before a file of the source that was linked may go.
+    pub(super) fn take_links(&mut self, path: &Path) -> Vec<Arc<Promise>> {
+        let mut links = self.links.remove(path).unwrap_or_default();
+        links.retain(|promise| promise.is_open());
+        links
     }
 
     pub(super) fn by_ino(&self, ino: u64) -> Option<Arc<LiveFile>> {

@@ -10,6 +10,7 @@ mod directory;
 mod document;
 mod document2;
 mod error;
+mod failures;
 mod file;
 mod foreign;
 pub mod form;
@@ -18,7 +19,9 @@ mod identity;
 mod live;
 mod names;
 mod nodes;
+mod order;
 mod paths;
+mod pending;
 mod rename;
 mod setattr;
 mod slot;
@@ -33,6 +36,7 @@ mod xattr;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
 pub use self::access::{Caller, Owner};
@@ -62,6 +66,9 @@ use crate::store::spool::Spool;
 use crate::store::storage::{FileKind, Space, Stat, Storage, StorageFile};
 use crate::store::{Freshness, SIZES, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
+
+/// Open directories have numbers from here on; those of open files are below.
+const FIRST_DIRECTORY: u64 = 1 << 63;
 
 /// How a source is shown.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +112,10 @@ pub struct Fs {
     commits: staging::Commits,
     /// Where what waits lies, when it is too much for memory.
     spool: Spool,
+    /// What was given up after it was closed.
+    failures: failures::Failures,
+    /// The next open directory.
+    directories: AtomicU64,
     ahead: ahead::Ahead,
     /// Other views of the same mount.
     others: OnceLock<Vec<Weak<Fs>>>,
@@ -172,6 +183,8 @@ impl Fs {
             overlay: config.writable.then(live::Overlay::default),
             commits: staging::Commits::default(),
             spool: Spool::new(&config.writing.unsaved),
+            failures: failures::Failures::default(),
+            directories: AtomicU64::new(FIRST_DIRECTORY),
             others: OnceLock::new(),
             stats,
             hasher: RandomState::new(),

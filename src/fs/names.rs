@@ -9,7 +9,7 @@ use super::access::Caller;
 use super::decoded::Pages;
 use super::directory::Listing;
 use super::file::{Handle, Opened};
-use super::live::{Change, LiveFile, Place, Shown, What};
+use super::live::{Change, Hidden, LiveFile, Place, Shown, What};
 use super::slot::Slot;
 use super::write::{check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
@@ -76,7 +76,10 @@ impl Fs {
             Slot::Control => return Err(FsError::NotPermitted),
             Slot::Outside => return Err(FsError::Invalid),
             Slot::Above(..) => return Err(FsError::IsDirectory),
-            Slot::Source(path) => return self.create_in_source(path, mode, caller),
+            Slot::Source(path) => {
+                self.free_name(path)?;
+                return self.create_in_source(path, mode, caller);
+            }
             Slot::Chunk(path, _) | Slot::Scratch(path) | Slot::Document(path) => path,
         };
         let (place, mode) = match &slot {
@@ -192,20 +195,40 @@ impl Fs {
                     Err(FsError::ReadOnly) => return Err(FsError::NotPermitted),
                     stored => stored?,
                 }
-                self.on_behalf(caller, |storage| storage.remove_file(path))?;
-                self.paths.removed(path);
-                Ok(())
+                self.remove_source_file(path, caller)
             }
         }
+    }
+
+    /// Removes a file of the source; one that was linked to a name beside it only once it is durable
+    /// there.
+    pub(super) fn remove_source_file(&self, path: &Path, caller: &Caller) -> Result<()> {
+        let links = self.overlay()?.names().take_links(path);
+        if links.is_empty() {
+            self.on_behalf(caller, |storage| storage.remove_file(path))?;
+            self.paths.removed(path);
+            return Ok(());
+        }
+        let hidden = Hidden { stat: self.storage.lstat(path)?, by: self.access.identity(caller)? };
+        self.overlay()?.names().hide(path, hidden, links);
+        self.paths.removed(path);
+        self.after_change(path)
     }
 
     /// Takes a name of the mount out, and its file if nobody needs that any more.
     pub(super) fn remove_name(&self, path: &Path) -> Result<()> {
         let mut names = self.overlay()?.names();
+        if let Some(What::File(file)) = names.get(path).map(|name| name.what.clone()) {
+            names.leave(path, &file);
+        }
         if let Some(name) = names.take(path)
             && let What::File(file) = &name.what
+            && file.state().names.is_empty()
         {
             file.state().dirty = false;
+            if let Some(copy) = file.state().copy.take() {
+                copy.remove();
+            }
             names.drop_unused(file);
         }
         Ok(())
@@ -234,8 +257,12 @@ impl Fs {
             self.bring_here(file)?;
         }
         let mut names = self.overlay()?.names();
+        if let Some(file) = &live {
+            names.leave(path, file);
+        }
         let number = names.next_number();
         let name = names.put(path, What::Removed, Some(place.clone()));
+        name.error = None;
         let stage = name.stage.get_or_insert(stage);
         stage.change = Some(Change { content: None, number });
         if let Some(file) = live {
@@ -311,6 +338,7 @@ impl Fs {
                 entry.ok_or(FsError::NotFound)
             }
             Slot::Source(path) => {
+                self.free_name(&path)?;
                 let mode = mode & 0o7777;
                 self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
                 self.own(&path, caller);

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::access::{Caller, Owner};
 use super::decoded::Encoded;
 use super::live::Place;
-use super::live::{Bytes, Change, LiveFile, What};
+use super::live::{Bytes, Change, Hidden, LiveFile, What};
 use super::slot::Slot;
 use super::unsaved::name_spool_file;
 use super::{Entry, Fs, FsError, Result, Target};
-use crate::store::storage::FileKind;
+use crate::store::storage::{FileKind, Stat};
 
 impl Fs {
     /// Gives a file or a directory another name.
@@ -41,7 +41,7 @@ impl Fs {
         there: Option<&Entry>,
         caller: &Caller,
     ) -> Result<()> {
-        let (Some(_), Some(to_path)) = (from.path(), to.path()) else {
+        let (Some(from_path), Some(to_path)) = (from.path(), to.path()) else {
             let outside = matches!(to, Slot::Outside);
             return Err(if outside { FsError::Invalid } else { FsError::NotPermitted });
         };
@@ -61,11 +61,14 @@ impl Fs {
             }
             // Others copy and remove where this is the answer.
             _ if is_directory(moved) => Err(FsError::CrossDevice),
-            (Slot::Document(_), Slot::Document(_)) => Err(FsError::CrossDevice),
+            // A document is durable when it is written; what it is renamed to may not be.
+            (Slot::Document(_), Slot::Document(_) | Slot::Chunk(..) | Slot::Scratch(_)) => {
+                Err(FsError::CrossDevice)
+            }
             (Slot::Source(from), Slot::Document(to)) => {
                 let content = self.source_content(from)?;
                 self.write_document(to, &content)?;
-                self.on_behalf(caller, |storage| storage.remove_file(from))?;
+                self.remove_source_file(from, caller)?;
                 self.paths.renamed(from, to);
                 Ok(())
             }
@@ -77,13 +80,38 @@ impl Fs {
                 if let Slot::Chunk(_, place) = to {
                     self.permit_change(place, caller)?;
                 }
+                let is_source = matches!(from, Slot::Source(_));
+                let before = is_source.then(|| self.storage.lstat(from_path)).transpose()?;
                 let file = self.file_of(from, moved)?;
                 self.bring_here(&file)?;
                 self.name_file(to, &file)?;
-                self.unname_file(from, caller)?;
-                self.after_change(to_path)
+                match before {
+                    Some(stat) => self.unname_source(from_path, stat, to_path, &file, caller)?,
+                    None => self.unname_file(from, caller)?,
+                }
+                self.after_change(to_path)?;
+                self.after_change(from_path)
             }
         }
+    }
+
+    /// A file of the source has another name now: it is removed once it is durable under that.
+    fn unname_source(
+        &self,
+        from: &Path,
+        stat: Stat,
+        to: &Path,
+        file: &LiveFile,
+        caller: &Caller,
+    ) -> Result<()> {
+        let hidden = Hidden { stat, by: self.access.identity(caller)? };
+        let mut names = self.overlay()?.names();
+        let mut after = names.take_links(from);
+        if file.state().names.iter().any(|name| name == to) {
+            after.push(names.promise(to));
+        }
+        names.hide(from, hidden, after);
+        Ok(())
     }
 
     fn rename_in_source(
@@ -109,6 +137,7 @@ impl Fs {
                 }
             }
         }
+        self.free_name(to)?;
         self.on_behalf(caller, |storage| storage.rename(from, to))?;
         let mut names = self.overlay()?.names();
         for path in made {
@@ -116,6 +145,9 @@ impl Fs {
             if let Ok(below) = path.strip_prefix(from) {
                 names.put(&to.join(below), What::Directory, None);
             }
+        }
+        for link in names.take_links(from) {
+            names.linked(to, link);
         }
         drop(names);
         self.paths.renamed(from, to);
@@ -134,6 +166,7 @@ impl Fs {
         }
         let target = self.target(ino)?;
         if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
+            self.free_name(to)?;
             self.on_behalf(caller, |storage| storage.link(from, to))?;
             return self.path_entry(to);
         }
@@ -144,9 +177,18 @@ impl Fs {
             if let Slot::Chunk(_, place) = &to {
                 self.permit_change(place, caller)?;
             }
+            let source = match &target {
+                Target::Path(path) => Some(Arc::clone(path)),
+                _ => None,
+            };
             let file = self.file_of_target(target)?;
             self.bring_here(&file)?;
             self.name_file(&to, &file)?;
+            if let (Some(from), Some(to)) = (source, to.path()) {
+                let mut names = self.overlay()?.names();
+                let promise = names.promise(to);
+                names.linked(&from, promise);
+            }
         }
         if let Some(path) = to.path() {
             self.after_change(path)?;
@@ -168,6 +210,7 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
+        self.free_name(&path)?;
         self.on_behalf(caller, |storage| storage.symlink(target, &path))?;
         self.own(&path, caller);
         self.path_entry(&path)
@@ -247,7 +290,13 @@ impl Fs {
                 file.state().shown = shown;
                 let number = names.next_number();
                 let replaced = names.get(path).map(|name| name.what.clone());
+                if let Some(What::File(replaced)) = &replaced
+                    && !Arc::ptr_eq(replaced, file)
+                {
+                    names.leave(path, replaced);
+                }
                 let name = names.put(path, What::File(Arc::clone(file)), Some(place.clone()));
+                name.error = None;
                 let stage = name.stage.get_or_insert(stage);
                 stage.change = Some(Change { content, number });
                 if let Some(What::File(replaced)) = replaced {
@@ -258,6 +307,11 @@ impl Fs {
             Slot::Scratch(_) => {
                 let mut names = self.overlay()?.names();
                 let replaced = names.get(path).map(|name| name.what.clone());
+                if let Some(What::File(replaced)) = &replaced
+                    && !Arc::ptr_eq(replaced, file)
+                {
+                    names.leave(path, replaced);
+                }
                 names.put(path, What::File(Arc::clone(file)), None);
                 if let Some(What::File(replaced)) = replaced {
                     names.drop_unused(&replaced);
@@ -274,6 +328,7 @@ impl Fs {
                 let Bytes::Here(content) = file.state().bytes.clone() else {
                     return Err(FsError::Stale);
                 };
+                self.free_name(path)?;
                 self.write_source(path, &content)
             }
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
@@ -305,11 +360,7 @@ impl Fs {
             Slot::Chunk(path, place) => self.remove_chunk(path, place),
             Slot::Scratch(path) => self.remove_name(path),
             Slot::Document(path) => self.remove_document(path),
-            Slot::Source(path) => {
-                self.on_behalf(caller, |storage| storage.remove_file(path))?;
-                self.paths.removed(path);
-                Ok(())
-            }
+            Slot::Source(path) => self.remove_source_file(path, caller),
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
         }
     }

@@ -1,7 +1,7 @@
 //! From the mount to the shards: committing what was written, as a group.
 
-use std::collections::{BTreeMap, HashMap};
-use std::num::NonZeroUsize;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,6 +11,8 @@ use lru::LruCache;
 
 use super::live::{Bytes, LiveFile, Name, Place, Shown, What};
 use super::nodes::ArrayView;
+use super::order::Promise;
+use super::pending::{Round, Task};
 use super::unsaved::chunk_path;
 use super::{Fs, FsError, Result};
 use crate::format::plan::Policy;
@@ -19,7 +21,7 @@ use crate::store::{Maker, Outcome, ShardStore, StagedChunk, StoreError};
 use crate::text::shown;
 
 /// Chunks and shards whose dates are remembered.
-const REMEMBERED_DATES: NonZeroUsize = NonZeroUsize::new(1 << 18).unwrap();
+const REMEMBERED_DATES: usize = 1 << 18;
 
 /// How a writable mount writes.
 #[derive(Debug, Clone)]
@@ -73,10 +75,7 @@ struct Dates {
 
 impl Default for Commits {
     fn default() -> Self {
-        let dates = Dates {
-            chunks: LruCache::new(REMEMBERED_DATES),
-            shards: LruCache::new(REMEMBERED_DATES),
-        };
+        let dates = Dates { chunks: LruCache::unbounded(), shards: LruCache::unbounded() };
         Self {
             turn: Mutex::default(),
             failing: AtomicBool::default(),
@@ -100,36 +99,66 @@ struct Waiting {
     /// Of its change.
     number: u64,
     chunk: StagedChunk,
+    /// Promises that are kept by it.
+    made: Vec<Arc<Promise>>,
 }
 
 impl Fs {
     /// Commits what was written below a path of the view and closed since, and returns once it is
-    /// safe. The first error; the others are told to who has the files open, and logged.
+    /// durable. The first error; the others stay with what waits, or are [`super::failures`].
     pub fn commit(&self, below: &Path) -> Result<()> {
-        let Some(overlay) = &self.overlay else { return Ok(()) };
-        let _turn = lock(&self.commits.turn);
-        let mut by_array: HashMap<u64, (Arc<ArrayView>, Vec<Waiting>)> = HashMap::new();
-        for (path, name) in overlay.names().all(below) {
-            if let (Some(place), Some(waiting)) =
-                (&name.place, waiting(&path, name, self.access.acts()))
-            {
-                let array = || (Arc::clone(&place.array), Vec::new());
-                by_array.entry(place.array.source.id).or_insert_with(array).1.push(waiting);
-            }
-        }
-        let mut first = Ok(());
-        for (array, waiting) in by_array.into_values() {
-            let committed = self.commit_array(&array, &waiting);
-            first = first.and(committed);
-        }
+        let committed = self.commit_for(below, false);
         // One that had nothing to do says nothing about the disk.
-        if first.is_err() || below.as_os_str().is_empty() {
-            self.commits.failing.store(first.is_err(), Ordering::Relaxed);
+        if self.overlay.is_some() && (committed.is_err() || below.as_os_str().is_empty()) {
+            self.commits.failing.store(committed.is_err(), Ordering::Relaxed);
         }
-        first
+        committed
     }
 
-    fn commit_array(&self, array: &ArrayView, waiting: &[Waiting]) -> Result<()> {
+    /// The same; what was renamed away from names of the source below the path must not wait any
+    /// longer if there has to be room for something else.
+    pub(super) fn commit_for(&self, below: &Path, room: bool) -> Result<()> {
+        let Some(overlay) = &self.overlay else { return Ok(()) };
+        let _turn = lock(&self.commits.turn);
+        let (until, as_callers) = (overlay.names().next_number(), self.access.acts());
+        let mut round = Round { until, as_callers, failed: HashSet::new() };
+        let mut first = Ok(());
+        loop {
+            let pending = self.next_pending(below, &round, room)?;
+            if pending.is_empty() {
+                return first;
+            }
+            let mut by_array: HashMap<u64, (Arc<ArrayView>, Vec<Waiting>)> = HashMap::new();
+            for one in pending {
+                let (path, number, made) = (one.path, one.number, one.made);
+                match one.task {
+                    Task::Chunk(array, chunk) => {
+                        let (_, waiting) =
+                            by_array.entry(array.source.id).or_insert((array, Vec::new()));
+                        waiting.push(Waiting { path, number, chunk, made });
+                    }
+                    Task::Remove(stat) => {
+                        let removed = self.remove_hidden(&path, &stat);
+                        if removed.is_err() {
+                            round.failed.insert((path, number));
+                        }
+                        first = first.and(removed);
+                    }
+                }
+            }
+            for (array, waiting) in by_array.into_values() {
+                let committed = self.commit_array(&array, &waiting, &mut round);
+                first = first.and(committed);
+            }
+        }
+    }
+
+    fn commit_array(
+        &self,
+        array: &ArrayView,
+        waiting: &[Waiting],
+        round: &mut Round,
+    ) -> Result<()> {
         let chunks: Vec<StagedChunk> = waiting.iter().map(|one| one.chunk.clone()).collect();
         let shards = self.shards_before(array, &chunks);
         let outcomes = self.store.commit(&array.source, &chunks, self.config.writing.policy);
@@ -144,6 +173,7 @@ impl Fs {
                 again.push(one);
             }
             if let Err(error) = outcome {
+                round.failed.insert((one.path.clone(), one.number));
                 first = first.and(Err(FsError::Commit(Arc::clone(error))));
             }
         }
@@ -163,56 +193,82 @@ impl Fs {
 
     /// Whether a chunk was changed again since.
     fn settle(&self, one: &Waiting, outcome: &Outcome) -> Result<bool> {
+        if let Err(error) = outcome {
+            self.settle_failed(one, error)?;
+            return Ok(false);
+        }
+        one.made.iter().for_each(|promise| promise.keep());
         let mut names = self.overlay()?.names();
         let Some(name) = names.get_mut(&one.path) else { return Ok(false) };
         let what = name.what.clone();
-        if let Err(error) = outcome {
-            if let What::File(file) = &what {
-                file.state().error = Some(Arc::clone(error));
-            }
-            let lost = matches!(**error, StoreError::Stale { .. });
-            if lost {
-                let file = match &what {
-                    What::File(file) => Some(&**file),
-                    _ => None,
-                };
-                let path = name.place.as_ref().map_or_else(|| one.path.clone(), chunk_path);
-                self.save(&path, file, one.chunk.content.as_ref(), error);
-            }
-            if lost
-                && let Some(stage) = &mut name.stage
-                && is_change(stage, one.number)
-            {
-                // What others have written counts from now on.
-                name.stage = None;
-                match what {
-                    What::File(file) => {
-                        let place = name.place.clone();
-                        names.settled(&file, place);
-                    }
-                    _ => drop(names.take(&one.path)),
-                }
-            }
-            return Ok(false);
-        }
+        name.made.retain(|promise| promise.is_open());
+        name.after.retain(|promise| promise.is_open());
         let Some(stage) = &mut name.stage else { return Ok(false) };
         if !is_change(stage, one.number) {
             return Ok(true);
         }
         stage.change = None;
+        name.error = None;
+        // Those as well that were made while it was being committed.
+        name.made.drain(..).for_each(|promise| promise.keep());
+        if let What::File(file) = &what
+            && let Some(copy) = file.state().copy.take()
+        {
+            copy.remove();
+        }
         match what {
             What::File(file) if file.state().dirty => return Ok(true),
             What::File(file) => {
                 name.stage = None;
                 let place = name.place.clone();
                 let mtime = file.state().mtime;
-                lock(&self.commits.dates).chunks.put(one.path.clone(), mtime);
+                remember(&mut lock(&self.commits.dates).chunks, one.path.clone(), mtime);
                 names.settled(&file, place);
             }
             What::Removed => drop(names.take(&one.path)),
             What::Directory => (),
         }
         Ok(false)
+    }
+
+    /// A change waits for the next attempt, or is given up for good: others have changed the chunk.
+    fn settle_failed(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<()> {
+        if !matches!(**error, StoreError::Stale { .. }) {
+            if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
+                name.error = Some(Arc::clone(error));
+            }
+            return Ok(());
+        }
+        let name = self.overlay()?.names().get(&one.path).cloned();
+        let (place, what) = name.map_or((None, None), |name| (name.place, Some(name.what)));
+        let saved = place.as_ref().map_or_else(|| one.path.clone(), chunk_path);
+        let file = match what {
+            Some(What::File(file)) => Some(file),
+            _ => None,
+        };
+        self.save(&saved, file.as_deref(), one.chunk.content.as_ref(), error);
+        self.failures.record(&one.path, error);
+        let mut names = self.overlay()?.names();
+        let Some(name) = names.get_mut(&one.path) else { return Ok(()) };
+        if name.stage.as_ref().is_some_and(|stage| is_change(stage, one.number)) {
+            // What others have written counts from now on.
+            (name.stage, name.error) = (None, None);
+            name.after.clear();
+            let (what, place) = (name.what.clone(), name.place.clone());
+            if let What::File(file) = &what {
+                // Where it is, what was written has just been saved.
+                file.state().copy = None;
+            }
+            names.break_promises(&one.path, error);
+            if let What::File(file) = what {
+                names.settled(&file, place);
+            } else {
+                names.take(&one.path);
+                drop(names);
+                self.show_stored(&one.path, place)?;
+            }
+        }
+        Ok(())
     }
 
     /// The shards of chunks, as they are, by path.
@@ -249,7 +305,7 @@ impl Fs {
                 Some((stat, date)) if stat.same_content(&before) => *date,
                 _ => before.mtime,
             };
-            dates.shards.put(path, (after, date));
+            remember(&mut dates.shards, path, (after, date));
         }
     }
 
@@ -279,9 +335,9 @@ impl Fs {
         let mut dates = lock(&self.commits.dates);
         let path = source.shard_path(&source.layout.locate(&place.coords).shard);
         if !dates.shards.get(&path).is_some_and(|(stat, _)| stat.same_content(shard)) {
-            dates.shards.put(path, (*shard, before));
+            remember(&mut dates.shards, path, (*shard, before));
         }
-        dates.chunks.put(place.array.path(&place.coords), date);
+        remember(&mut dates.chunks, place.array.path(&place.coords), date);
     }
 
     /// Commits at intervals what waits, until [`Fs::end_commits`].
@@ -292,7 +348,7 @@ impl Fs {
             ended = waited.unwrap_or_else(PoisonError::into_inner).0;
             if !*ended {
                 drop(ended);
-                // Errors are told to those whose files they happened to, and logged.
+                // Errors stay with what waits, and are reported to whoever asks; they stand in the log.
                 let _ = self.commit(Path::new(""));
                 ended = lock(&self.commits.ended);
             }
@@ -306,14 +362,21 @@ impl Fs {
         self.commits.wake.notify_all();
         let Some(overlay) = &self.overlay else { return 0 };
         self.publish_all();
+        // Errors: what is left is saved, and counted.
+        let _ = self.commit(Path::new(""));
+        let all = || -> Vec<(PathBuf, Name)> {
+            overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect()
+        };
+        let mut unsaved = 0;
+        for (path, name) in all().iter().filter(|(_, name)| name.place.is_none()) {
+            unsaved += usize::from(self.save_scratch(path, name));
+        }
+        // What had waited for those.
         let _ = self.commit(Path::new(""));
         self.remove_documents_at_end();
-        let left: Vec<(PathBuf, Name)> =
-            overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect();
-        let mut unsaved = 0;
         let mut arrays: HashMap<u64, Arc<ArrayView>> = HashMap::new();
-        for (path, name) in left {
-            unsaved += usize::from(self.save_at_end(&path, &name));
+        for (path, name) in all() {
+            unsaved += usize::from(self.save_chunk(&path, &name));
         }
         for array in self.nodes.arrays() {
             arrays.insert(array.source.id, array);
@@ -347,22 +410,18 @@ impl Fs {
 }
 
 /// Whose a new shard is that begins with a chunk.
-fn maker(name: &Name) -> Option<Maker> {
+pub(super) fn maker(name: &Name) -> Option<Maker> {
     let What::File(file) = &name.what else { return None };
     let state = file.state();
     Some(Maker { uid: state.uid, gid: state.gid, mode: state.mode & 0o666 })
 }
 
-fn waiting(path: &Path, name: &Name, as_callers: bool) -> Option<Waiting> {
-    let (place, stage) = (name.place.as_ref()?, name.stage.as_ref()?);
-    let change = stage.change.as_ref()?;
-    let chunk = StagedChunk {
-        coords: place.coords.clone(),
-        content: change.content.clone(),
-        base: stage.base.clone(),
-        maker: maker(name).filter(|_| as_callers),
-    };
-    Some(Waiting { path: path.to_owned(), number: change.number, chunk })
+/// Puts a date in. Memory is taken as there are more of them, not for all at once.
+fn remember<K: Hash + Eq, V>(dates: &mut LruCache<K, V>, key: K, date: V) {
+    dates.put(key, date);
+    if dates.len() > REMEMBERED_DATES {
+        dates.pop_lru();
+    }
 }
 
 fn is_change(stage: &super::live::Stage, number: u64) -> bool {

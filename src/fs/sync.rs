@@ -1,6 +1,9 @@
 //! Writing to open files, closing them, and making safe what was written.
 
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::live::LiveFile;
 use super::{Fs, FsError, Result, Target};
@@ -39,7 +42,12 @@ impl Fs {
         if self.config.writing.sync {
             self.commit_file(&file)?;
         }
-        self.take_error(&file)
+        let names = file.state().names.clone();
+        self.failures.check(handle, names.iter().map(PathBuf::as_path))?;
+        // What is tried again and again, and has failed so far.
+        let overlay = self.overlay()?.names();
+        let error = names.iter().find_map(|name| overlay.get(name)?.error.clone());
+        error.map_or(Ok(()), |error| Err(FsError::Commit(error)))
     }
 
     /// Its writer hears at once of a chunk that will never be committed like this.
@@ -58,51 +66,85 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns once what was written to a file is safe.
+    /// Returns once what was written to a file is durable. Fails if it could not be made so, or was
+    /// given up since; not for what happens to other files.
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
         match self.writable_handle(ino, handle) {
             Ok(Written::Source(file)) => Ok(file.sync()?),
             Ok(Written::Live(file)) => {
                 self.publish(&file)?;
-                self.commit_file(&file)?;
-                self.take_error(&file)
+                let committed = self.commit_file(&file);
+                let names = file.state().names.clone();
+                let given_up =
+                    self.failures.report(Some(handle), names.iter().map(PathBuf::as_path));
+                committed.and(given_up)
             }
             // Opened for reading only, as a chunk that is in its shard.
-            Err(_) => Ok(()),
+            Err(_) => match self.target(ino)? {
+                Target::Tree(array, coords) => {
+                    self.failures.report(Some(handle), [&*array.path(&coords)])
+                }
+                _ => Ok(()),
+            },
         }
     }
 
-    /// Commits the chunks that a file stands for, and what waits beside them.
+    /// Commits the chunks that a file stands for, and what waits beside them. Fails if one of its own
+    /// still waits.
     fn commit_file(&self, file: &LiveFile) -> Result<()> {
         let names = file.state().names.clone();
         let mut first = Ok(());
-        for name in names {
-            let place = self.overlay()?.names().get(&name).and_then(|name| name.place.clone());
-            if let Some(place) = place {
-                // Those of the same array come along: one record, one turn at the lock.
-                let committed = self.commit(&place.array.source.path);
-                let own = file.state().error.take();
-                first = first.and(match own {
-                    Some(error) => Err(FsError::Commit(error)),
-                    None => committed.or(Ok(())),
-                });
-            }
+        for path in names {
+            let waiting = |number: Option<u64>| {
+                let names = self.overlay()?.names();
+                let Some(name) = names.get(&path) else { return Ok(None) };
+                let change = name.stage.as_ref().and_then(|stage| stage.change.as_ref());
+                let change = change.filter(|it| number.is_none_or(|number| number == it.number));
+                let place = name.place.clone().zip(change.map(|change| change.number));
+                Ok::<_, FsError>(place.map(|place| (place, name.error.clone())))
+            };
+            let Some(((place, number), _)) = waiting(None)? else { continue };
+            // Those of the same array come along: one record, one turn at the lock.
+            let committed = self.commit(&place.array.source.path);
+            let Some((_, error)) = waiting(Some(number))? else { continue };
+            first = first.and(match error {
+                Some(error) => Err(FsError::Commit(error)),
+                None => committed.and(Err(FsError::Io(ErrorKind::ResourceBusy.into()))),
+            });
         }
         first
     }
 
-    /// Returns once everything below a directory is safe.
-    pub fn fsyncdir(&self, ino: u64) -> Result<()> {
+    /// A directory was opened: names the open directory, which is told of everything that is given up
+    /// below it from now on.
+    pub fn opendir(&self) -> u64 {
+        let handle = self.directories.fetch_add(1, Ordering::Relaxed);
+        if self.overlay.is_some() {
+            self.failures.opened(handle);
+        }
+        handle
+    }
+
+    /// It was closed.
+    pub fn releasedir(&self, handle: u64) {
+        self.failures.closed(handle);
+    }
+
+    /// Returns once everything below a directory is durable. Fails if something could not be made so,
+    /// or was given up since the directory was opened, or since anybody asked.
+    pub fn fsyncdir(&self, ino: u64, handle: Option<u64>) -> Result<()> {
         let target = self.target(ino)?;
         let path = match &target {
             Target::ControlDirectory => return Ok(()),
             target => self.directory_path(target)?,
         };
         let committed = self.commit(&path);
-        if let Target::Path(path) = &target {
-            self.storage.sync_directory(path)?;
-        }
-        committed
+        let given_up = self.failures.report(handle, [&*path]);
+        let synced = match &target {
+            Target::Path(path) => self.storage.sync_directory(path),
+            _ => Ok(()),
+        };
+        committed.and(given_up).and(synced.map_err(FsError::from))
     }
 }
 

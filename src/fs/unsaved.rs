@@ -3,6 +3,7 @@
 //! A chunk is saved as it is stored, by its path in the view `zarr3`, whatever view it was written in.
 
 use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
@@ -22,6 +23,19 @@ use crate::text::{Line, shown};
 /// Bytes of a saved file that are read at once.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// A copy of a file that has no other durable place.
+#[derive(Debug)]
+pub(super) struct Copy(PathBuf);
+
+impl Copy {
+    /// It is needed no more.
+    pub(super) fn remove(self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            log::warn!("{}: it is needed no more, and cannot be removed: {error}", shown(&self.0));
+        }
+    }
+}
+
 impl Fs {
     /// What waits to be committed, in all views of the mount.
     pub(super) fn waiting_text(&self) -> String {
@@ -35,18 +49,21 @@ impl Fs {
         let Some(overlay) = &self.overlay else { return text };
         let names = overlay.names();
         for (path, name) in names.all(Path::new("")) {
-            let change = name.stage.as_ref().and_then(|stage| stage.change.as_ref());
-            let error = match &name.what {
-                What::File(file) => file.state().error.clone(),
-                _ => None,
-            };
+            let is_changed = name.stage.as_ref().is_some_and(|stage| stage.change.is_some());
+            if !is_changed && name.hidden.is_none() {
+                continue;
+            }
+            let path = shown(&path);
+            let before = name.after.iter().find_map(|promise| promise.path());
             // Writing to a string cannot fail.
-            let _ = match (change, error) {
-                (None, _) => Ok(()),
-                (Some(_), None) => writeln!(text, "{}", shown(&path)),
-                (Some(_), Some(error)) => writeln!(text, "{}: {}", shown(&path), Line(error)),
+            let _ = match (&name.error, before) {
+                (Some(error), _) => writeln!(text, "{path}: {}", Line(error)),
+                (None, Some(before)) => writeln!(text, "{path}: after {}", shown(&before)),
+                (None, None) => writeln!(text, "{path}"),
             };
         }
+        drop(names);
+        text += &self.failures.list();
         if !text.is_empty() {
             let place = shown(&self.config.writing.unsaved);
             let _ = writeln!(text, "what cannot be committed in the end is saved below {place}");
@@ -65,27 +82,31 @@ impl Fs {
         Ok(())
     }
 
-    /// Saves the bytes of a chunk that cannot be committed.
+    /// Saves the bytes of a chunk that cannot be committed. Whether they are durable now.
     pub(super) fn save(
         &self,
         path: &Path,
         file: Option<&LiveFile>,
         content: Option<&Content>,
         why: &dyn std::fmt::Display,
-    ) {
+    ) -> bool {
         let Some(content) = content else {
-            return log::error!("{}: not removed: {why}", shown(&path));
+            log::error!("{}: not removed: {why}", shown(path));
+            return false;
         };
         let to = self.config.writing.unsaved.join(path);
-        match write_out(&to, file, content) {
+        match self.write_unsaved(&to, file, content) {
             Ok(()) => {
-                log::error!("{}: {why}; what was written is in {}", shown(&path), shown(&to));
+                log::error!("{}: {why}; what was written is in {}", shown(path), shown(&to));
+                true
             }
-            Err(error) => log::error!(
-                "{}: {why}; what was written is lost, {} cannot be written: {error}",
-                shown(&path),
-                shown(&to)
-            ),
+            Err(error) => {
+                let (path, to) = (shown(path), shown(&to));
+                log::error!(
+                    "{path}: {why}; what was written is lost, {to} cannot be written: {error}"
+                );
+                false
+            }
         }
     }
 
@@ -135,27 +156,90 @@ impl Fs {
         Ok(None)
     }
 
-    /// Saves what the mount alone knows of a name, when it ends. Whether there was anything.
-    pub(super) fn save_at_end(&self, path: &Path, name: &Name) -> bool {
+    /// Saves a file that is in the mount alone, when that ends; then what has waited for it may go.
+    /// Whether there was anything to save.
+    pub(super) fn save_scratch(&self, path: &Path, name: &Name) -> bool {
+        let What::File(file) = &name.what else { return false };
+        let Bytes::Here(content) = file.state().bytes.clone() else { return false };
+        // Lock files and the like.
+        if content.nbytes() == 0 && name.made.is_empty() {
+            return false;
+        }
+        let why = "it is no chunk, and was in the mount alone";
+        if self.save(path, Some(&**file), Some(&content), &why) {
+            name.made.iter().for_each(|promise| promise.keep());
+        }
+        true
+    }
+
+    /// Saves what was written to a chunk and could not be committed, when the mount ends. Whether there
+    /// was anything.
+    pub(super) fn save_chunk(&self, path: &Path, name: &Name) -> bool {
+        if name.hidden.is_some() {
+            log::error!("{}: renamed, but not removed", shown(path));
+            return true;
+        }
+        if name.place.is_none() {
+            return false;
+        }
+        let why = &"it could not be written to its shard";
         if let Some(change) = name.stage.as_ref().and_then(|stage| stage.change.as_ref()) {
             let path = name.place.as_ref().map_or_else(|| path.to_owned(), chunk_path);
             let file = match &name.what {
                 What::File(file) => Some(&**file),
                 _ => None,
             };
-            let why = "it could not be written to its shard";
-            self.save(&path, file, change.content.as_ref(), &why);
+            self.save(&path, file, change.content.as_ref(), why);
             return true;
         }
         let What::File(file) = &name.what else { return false };
-        let Bytes::Here(content) = file.state().bytes.clone() else { return false };
-        // Lock files and the like.
-        if content.nbytes() == 0 || name.place.is_some() {
-            return false;
+        let state = file.state();
+        let (is_dirty, bytes) = (state.dirty, state.bytes.clone());
+        drop(state);
+        match bytes {
+            Bytes::Here(content) if is_dirty => {
+                self.save(path, Some(&**file), Some(&content), why);
+                true
+            }
+            _ => false,
         }
-        let why = "it is no chunk, and was in the mount alone";
-        self.save(path, Some(&**file), Some(&content), &why);
-        true
+    }
+
+    /// A durable copy of a file that is about to lose its only durable place.
+    pub(super) fn copy(&self, path: &Path, file: &LiveFile, content: &Content) -> Option<Copy> {
+        let to = self.config.writing.unsaved.join(path);
+        match self.write_unsaved(&to, Some(file), content) {
+            Ok(()) => {
+                log::info!(
+                    "{}: until it has a place in the source, it is in {}",
+                    shown(path),
+                    shown(&to)
+                );
+                Some(Copy(to))
+            }
+            Err(error) => {
+                let path = shown(path);
+                log::error!("{path}: no copy of it can be written to {}: {error}", shown(&to));
+                None
+            }
+        }
+    }
+
+    /// Writes a file outside the source, and returns once it is durable.
+    fn write_unsaved(
+        &self,
+        path: &Path,
+        file: Option<&LiveFile>,
+        content: &Content,
+    ) -> io::Result<()> {
+        let made: Vec<&Path> =
+            path.ancestors().skip(1).take_while(|directory| !directory.exists()).collect();
+        write_out(path, file, content)?;
+        let names = path.parent().into_iter().chain(made.into_iter().filter_map(Path::parent));
+        for directory in names.filter(|directory| !directory.as_os_str().is_empty()) {
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(())
     }
 }
 

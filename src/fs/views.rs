@@ -203,14 +203,26 @@ impl Views {
         self.views[0].space()
     }
 
-    /// Returns once everything below a directory is safe.
-    pub fn fsyncdir(&self, ino: u64) -> Result<()> {
+    /// A directory was opened: names the open directory.
+    pub fn opendir(&self, ino: u64) -> u64 {
+        self.at(ino).map_or(0, |place| place.fs.opendir())
+    }
+
+    /// It was closed.
+    pub fn releasedir(&self, ino: u64, handle: u64) {
+        if let Ok(place) = self.at(ino) {
+            place.fs.releasedir(handle);
+        }
+    }
+
+    /// Returns once everything below a directory is durable.
+    pub fn fsyncdir(&self, ino: u64, handle: u64) -> Result<()> {
         if self.is_root(ino) {
-            let synced = self.views.iter().map(|fs| fs.fsyncdir(inode::ROOT));
+            let synced = self.views.iter().map(|fs| fs.fsyncdir(inode::ROOT, None));
             return synced.fold(Ok(()), Result::and);
         }
         let place = self.at(ino)?;
-        place.fs.fsyncdir(place.ino)
+        place.fs.fsyncdir(place.ino, Some(handle))
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::access::Owner;
 use super::decoded::Encoded;
 use super::live::{Bytes, Change, LiveFile, LiveState, Name, Overlay, Place, Shown, Stage, What};
+use super::unsaved::chunk_path;
 use super::{Attr, Entry, Fs, FsError, Result};
 use crate::memory::zeroed;
 use crate::store::content::Content;
@@ -73,7 +74,7 @@ impl Fs {
             names: Vec::new(),
             opened: 0,
             dirty: true,
-            error: None,
+            copy: None,
         };
         Ok(self.overlay()?.file(ino, state))
     }
@@ -99,7 +100,7 @@ impl Fs {
             names: Vec::new(),
             opened: 0,
             dirty: false,
-            error: None,
+            copy: None,
         };
         let file = self.overlay()?.file(Some(attr.ino), state);
         let mut names = self.overlay()?.names();
@@ -289,13 +290,15 @@ impl Fs {
             let mut state = file.state();
             for (path, Encoded { chunk, shown }) in changes {
                 let number = names.next_number();
-                if let Some(stage) = names.get_mut(path).and_then(|name| name.stage.as_mut()) {
+                if let Some(name) = names.get_mut(path)
+                    && let Some(stage) = &mut name.stage
+                {
                     stage.change = Some(Change { content: chunk, number });
+                    // Of what was written before, which nobody will try to commit again.
+                    name.error = None;
                 }
                 state.shown = shown;
             }
-            // Of what was written before, which nobody will try to commit again.
-            state.error = None;
             state.dirty = state.writes != writes;
         }
         drop(turn);
@@ -334,7 +337,7 @@ impl Fs {
         let names = file.state().names.clone();
         for path in names {
             // What was closed before that is no part of it.
-            let _ = self.commit(&path);
+            let committed = self.commit(&path);
             let Ok(overlay) = self.overlay() else { return };
             let mut names = overlay.names();
             let Some(name) = names.get_mut(&path) else { continue };
@@ -342,7 +345,12 @@ impl Fs {
             if place.array.decoded_form().is_none() {
                 continue;
             }
-            name.stage = None;
+            let change = name.stage.take().and_then(|stage| stage.change);
+            if let (Some(change), Err(FsError::Commit(error))) = (change, committed) {
+                self.save(&chunk_path(&place), Some(&**file), change.content.as_ref(), &error);
+                self.failures.record(&path, &error);
+                names.break_promises(&path, &error);
+            }
             let mut state = file.state();
             if matches!(&state.bytes, Bytes::Here(content) if content.nbytes() == 0) {
                 log::warn!("{}: it is not written: it has no bytes", shown(&path));
@@ -369,14 +377,6 @@ impl Fs {
     fn is_over_limit(&self) -> bool {
         let limit = self.config.writing.dirty_limit;
         self.overlay.as_ref().is_some_and(|overlay| overlay.dirty() > limit)
-    }
-
-    /// What went wrong with a file behind its writer's back; told once.
-    pub(super) fn take_error(&self, file: &LiveFile) -> Result<()> {
-        match file.state().error.take() {
-            None => Ok(()),
-            Some(error) => Err(FsError::Commit(error)),
-        }
     }
 
     /// Attributes of a file that is ahead of its shard.

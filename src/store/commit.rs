@@ -63,6 +63,8 @@ pub struct StagedChunk {
     pub base: Base,
     /// Who has made it: a shard that does not exist yet becomes theirs. This process if None.
     pub maker: Option<Maker>,
+    /// Chunks of the same shard and commit without which it is not committed either.
+    pub with: Vec<Coords>,
 }
 
 /// Owner and permissions of new files.

@@ -56,7 +56,13 @@ impl ShardStore {
             let before = removed.len();
             for coords in self.outside_of(array, grid, shard, &mut found)? {
                 let base = self.base(array, &coords, Freshness::Now)?;
-                removed.push(StagedChunk { coords, content: None, base, maker: None });
+                removed.push(StagedChunk {
+                    coords,
+                    content: None,
+                    base,
+                    maker: None,
+                    with: vec![],
+                });
             }
             shards += usize::from(removed.len() > before);
             if removed.len() < REMOVED_AT_ONCE && shards < SHARDS_AT_ONCE {

@@ -244,7 +244,7 @@ pub fn read(
 
 pub fn staged(coords: &[u64], content: Option<Vec<u8>>, base: Base) -> StagedChunk {
     let content = content.map(|bytes| Content::Memory(bytes.into()));
-    StagedChunk { coords: coords.to_vec(), content, base, maker: None }
+    StagedChunk { coords: coords.to_vec(), content, base, maker: None, with: vec![] }
 }
 
 /// Stages changes over what is there now.

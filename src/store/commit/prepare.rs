@@ -104,6 +104,7 @@ impl<'a> Commit<'a> {
         if let Some(error) = shortage {
             return Err(error);
         }
+        self.leave_out_dependent(&mut members);
         let target = self.target(&path, coords, loaded.as_ref(), old.as_ref(), &mut members)?;
         if members.is_empty() {
             return Ok(None);
@@ -123,6 +124,28 @@ impl<'a> Commit<'a> {
         };
         let _lock = Some(lock);
         Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }))
+    }
+
+    /// Leaves out what must not be committed without chunks that have failed.
+    fn leave_out_dependent(&mut self, members: &mut Vec<(usize, Location)>) {
+        loop {
+            let failed: BTreeMap<&Coords, &Arc<StoreError>> = self
+                .chunks
+                .iter()
+                .zip(self.outcomes.iter())
+                .filter_map(|(chunk, outcome)| Some((&chunk.coords, outcome.as_ref().err()?)))
+                .collect();
+            let why = |at: usize| self.chunks[at].with.iter().find_map(|other| failed.get(other));
+            let dependent: Vec<(usize, Arc<StoreError>)> =
+                members.iter().filter_map(|(at, _)| Some((*at, Arc::clone(why(*at)?)))).collect();
+            if dependent.is_empty() {
+                return;
+            }
+            for (at, error) in dependent {
+                members.retain(|(other, _)| *other != at);
+                self.outcomes[at] = Err(error);
+            }
+        }
     }
 
     /// The directories on the way to a shard, from that of the array on.

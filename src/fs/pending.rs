@@ -1,0 +1,278 @@
+//! What waits to be committed, and what of it may go now.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::live::{Bytes, Hidden, Name, Names, Place, What};
+use super::nodes::ArrayView;
+use super::order::{Promise, Step, ready};
+use super::staging::maker;
+use super::unsaved::chunk_path;
+use super::{Fs, FsError, Result};
+use crate::format::Coords;
+use crate::store::{StagedChunk, StoreError};
+use crate::text::shown;
+
+/// Something that waits.
+pub(super) struct Pending {
+    pub path: PathBuf,
+    /// Of its change.
+    pub number: u64,
+    pub task: Task,
+    /// Promises that must be kept before.
+    after: Vec<Arc<Promise>>,
+    /// Promises that it keeps.
+    pub made: Vec<Arc<Promise>>,
+}
+
+/// What is to be done.
+pub(super) enum Task {
+    /// A chunk is changed.
+    Chunk(Arc<ArrayView>, StagedChunk),
+    /// A file of the source that was renamed away is removed, if it is still this one.
+    Remove(Hidden),
+}
+
+/// What happens in one step of the disk.
+#[derive(PartialEq)]
+enum Group {
+    Shard(u64, Coords),
+    Source(PathBuf),
+}
+
+/// How far a commit got.
+pub(super) struct Round {
+    /// Changes that were made later are left to the next commit.
+    pub until: u64,
+    /// New shards are those of who has made their chunks.
+    pub as_callers: bool,
+    /// What has failed already is not tried twice.
+    pub failed: HashSet<(PathBuf, u64)>,
+}
+
+impl Pending {
+    fn of(path: &Path, name: &Name, as_callers: bool) -> Option<Self> {
+        let (number, task) = match (&name.place, &name.stage, &name.hidden) {
+            (Some(Place { array, coords }), Some(stage), _) => {
+                let change = stage.change.as_ref()?;
+                let (content, base) = (change.content.clone(), stage.base.clone());
+                let (coords, with) = (coords.clone(), Vec::new());
+                let maker = maker(name).filter(|_| as_callers);
+                let chunk = StagedChunk { coords, content, base, maker, with };
+                (change.number, Task::Chunk(Arc::clone(array), chunk))
+            }
+            (_, _, Some(hidden)) => (name.number, Task::Remove(hidden.clone())),
+            _ => return None,
+        };
+        let is_other = |promise: &Arc<Promise>| promise.path().is_some_and(|at| at != path);
+        let after = name.after.iter().filter(|promise| is_other(promise)).cloned().collect();
+        Some(Self { path: path.to_owned(), number, task, after, made: name.made.clone() })
+    }
+
+    fn group(&self) -> Group {
+        match &self.task {
+            Task::Chunk(array, chunk) => {
+                let shard = array.source.layout.locate(&chunk.coords).shard;
+                Group::Shard(array.source.id, shard)
+            }
+            Task::Remove(_) => Group::Source(self.path.clone()),
+        }
+    }
+
+    /// Whether it is more than taking something away: then it is not kept waiting for anything.
+    fn is_content(&self) -> bool {
+        matches!(&self.task, Task::Chunk(_, chunk) if chunk.content.is_some())
+    }
+}
+
+impl Names {
+    /// What waits at or below a path, and everything that must come before, wherever that is.
+    fn pending(&self, below: &Path, round: &Round) -> Vec<Pending> {
+        let of = |path: &Path, name: &Name| {
+            let pending = Pending::of(path, name, round.as_callers)?;
+            let has_failed = round.failed.contains(&(pending.path.clone(), pending.number));
+            (pending.number <= round.until && !has_failed).then_some(pending)
+        };
+        let mut found: Vec<Pending> =
+            self.all(below).filter_map(|(path, name)| of(&path, name)).collect();
+        let mut seen: HashSet<PathBuf> = found.iter().map(|one| one.path.clone()).collect();
+        let mut at = 0;
+        while let Some(one) = found.get(at) {
+            let before: Vec<PathBuf> = one.after.iter().filter_map(|it| it.path()).collect();
+            for path in before {
+                if seen.insert(path.clone()) {
+                    found.extend(self.get(&path).and_then(|name| of(&path, name)));
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+}
+
+/// What can be committed now, and what must wait.
+fn split(mut pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
+    let kept_by: HashMap<*const Promise, usize> = pending
+        .iter()
+        .enumerate()
+        .flat_map(|(at, one)| one.made.iter().map(move |promise| (Arc::as_ptr(promise), at)))
+        .collect();
+    let before = |promise: &Arc<Promise>| kept_by.get(&Arc::as_ptr(promise)).copied();
+    let steps: Vec<Step<Group>> = pending
+        .iter()
+        .map(|one| Step { group: one.group(), after: one.after.iter().map(before).collect() })
+        .collect();
+    let ready = ready(&steps);
+    // In one shard, but not at all if the other one is given up.
+    for at in (0..pending.len()).filter(|at| ready[*at]) {
+        let with = steps[at].after.iter().flatten().filter_map(|before| {
+            let Task::Chunk(_, chunk) = &pending[*before].task else { return None };
+            Some(chunk.coords.clone())
+        });
+        let with = with.collect();
+        if let Task::Chunk(_, chunk) = &mut pending[at].task {
+            chunk.with = with;
+        }
+    }
+    let (mut now, mut held) = (Vec::new(), Vec::new());
+    for (one, is_ready) in pending.into_iter().zip(ready) {
+        if is_ready { now.push(one) } else { held.push(one) }
+    }
+    (now, held)
+}
+
+impl Fs {
+    /// What is to be committed next; nothing once all that can be was. What must not wait any longer is
+    /// freed by a copy of what it would take away: all content, and with `for_room` the removal of
+    /// files of the source.
+    pub(super) fn next_pending(
+        &self,
+        below: &Path,
+        round: &Round,
+        for_room: bool,
+    ) -> Result<Vec<Pending>> {
+        loop {
+            self.bring_back()?;
+            let (now, held) = split(self.overlay()?.names().pending(below, round));
+            if !now.is_empty() {
+                return Ok(now);
+            }
+            let needs_room = |one: &Pending| {
+                for_room && matches!(one.task, Task::Remove(_)) && one.path.starts_with(below)
+            };
+            let urgent = held.iter().filter(|one| one.is_content() || needs_room(one));
+            let freed = urgent.flat_map(|one| &one.after).filter(|it| self.keep_by_copy(it));
+            if freed.count() == 0 {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    /// Keeps a promise by a durable copy outside the source: of a file that is no chunk, of one whose
+    /// shard cannot be written, of one of two that change places. Whether it is kept now.
+    fn keep_by_copy(&self, promise: &Promise) -> bool {
+        let (Some(path), Ok(overlay)) = (promise.path(), self.overlay()) else { return true };
+        let name = overlay.names().get(&path).cloned();
+        if let Some(Name { what: What::File(file), place, stage, .. }) = name {
+            let change = stage.and_then(|stage| stage.change);
+            let content = match (change.and_then(|change| change.content), &file.state().bytes) {
+                (Some(content), _) => Some(content),
+                (None, Bytes::Here(content)) => Some(content.clone()),
+                (None, Bytes::Stored(_)) => None,
+            };
+            if let Some(content) = content {
+                let place = place.filter(|place| place.array.decoded_form().is_none());
+                let saved = place.as_ref().map_or_else(|| path.clone(), chunk_path);
+                let Some(copy) = self.copy(&saved, &file, &content) else { return false };
+                file.state().copy = Some(copy);
+            }
+        }
+        promise.keep();
+        true
+    }
+
+    /// Shows again what was removed for the sake of what was given up.
+    fn bring_back(&self) -> Result<()> {
+        loop {
+            let back = self.overlay()?.names().bring_back();
+            if back.is_empty() {
+                return Ok(());
+            }
+            for (path, place, error) in back {
+                log::error!("{}: it is not removed, its new name was lost: {error}", shown(&path));
+                self.failures.record(&path, &error);
+                self.show_stored(&path, place)?;
+            }
+        }
+    }
+
+    /// A chunk is there again that was renamed away. If its file has taken the inode number along, it
+    /// needs another one.
+    pub(super) fn show_stored(&self, path: &Path, place: Option<Place>) -> Result<()> {
+        let Some(place) = place else { return Ok(()) };
+        let ino = place.array.inodes.ino(place.array.tree.number(&place.coords));
+        let is_taken = self.overlay()?.names().by_ino(ino).is_some();
+        if is_taken && let Err(error) = self.chunk_file(path, &place) {
+            // Others have removed it in the meantime.
+            log::debug!("{}: {error}", shown(path));
+        }
+        Ok(())
+    }
+
+    /// Removes a file of the source that has another name now, which is durable; not what others have
+    /// put in its place. It is shown again if whoever renamed it must not remove it.
+    pub(super) fn remove_hidden(&self, path: &Path, hidden: &Hidden) -> Result<()> {
+        let removed = self.remove_if_same(path, hidden);
+        let mut names = self.overlay()?.names();
+        let Err(error) = removed else {
+            names.take(path);
+            return Ok(());
+        };
+        let is_denied = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+        let error = Arc::new(StoreError::Io { path: path.to_owned(), error });
+        if is_denied {
+            log::error!("{}: it has another name now, and is not removed: {error}", shown(path));
+            self.failures.record(path, &error);
+            names.take(path);
+        } else if let Some(name) = names.get_mut(path) {
+            name.error = Some(Arc::clone(&error));
+        }
+        Err(FsError::Commit(error))
+    }
+
+    fn remove_if_same(&self, path: &Path, hidden: &Hidden) -> io::Result<()> {
+        match self.storage.lstat(path) {
+            Ok(found) if !found.same_content(&hidden.stat) => {
+                let path = shown(path);
+                log::warn!("{path}: others have changed it since it was renamed: it stays");
+                return Ok(());
+            }
+            Ok(_) => hidden.by.act(|| self.storage.remove_file(path))??,
+            // Removed by others, or by an attempt that got no further.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
+            Err(error) => return Err(error),
+        }
+        self.storage.sync_directory(path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Makes room for something new in the source: what was renamed away from `path`, or from below it,
+    /// is removed now, and what was linked there is durable.
+    pub(super) fn free_name(&self, path: &Path) -> Result<()> {
+        let is_hidden = || -> Result<bool> {
+            Ok(self.overlay()?.names().all(path).any(|(_, name)| name.hidden.is_some()))
+        };
+        if is_hidden()? {
+            self.commit_for(path, true)?;
+            if is_hidden()? {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY).into());
+            }
+        }
+        let links = self.overlay()?.names().take_links(path);
+        for link in links.iter().filter_map(|promise| promise.path()) {
+            self.commit(&link)?;
+        }
+        Ok(())
+    }
+}
