@@ -102,6 +102,11 @@ struct Run {
 }
 
 impl ShardAxis {
+    /// Whether the shards that both have are equally long.
+    pub fn has_same_edges(&self, other: &Self) -> bool {
+        self.runs.iter().zip(&other.runs).all(|(run, other)| run == other)
+    }
+
     /// Lays an array of `extent` elements out in shards of `edges` and chunks of `chunk` elements.
     pub fn new(edges: &Edges, chunk: u64, extent: u64) -> Result<Self, MetadataError> {
         let single;

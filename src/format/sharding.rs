@@ -17,7 +17,7 @@ use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
 
 /// One level of sharding: how the shards of that level are stored.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ShardingLevel {
     /// `axes[j]` is the array axis that axis `j` of the shard runs along: a transpose before the
     /// sharding permutes the axes of index and chunks.
@@ -87,6 +87,16 @@ pub struct Location {
 }
 
 impl ShardedArray {
+    /// Whether a chunk of one array is the same bytes at the same place in the other: they differ in
+    /// their extents at most.
+    pub fn has_same_chunks(&self, other: &Self) -> bool {
+        let mut axes = self.shard_grid.iter().zip(&other.shard_grid);
+        self.shard_grid.len() == other.shard_grid.len()
+            && axes.all(|(axis, other)| axis.has_same_edges(other))
+            && (self.keys, &self.levels) == (other.keys, &other.levels)
+            && self.view_codecs == other.view_codecs
+    }
+
     /// Reads the layout of an array from its metadata, showing the chunks of sharding `level`
     /// (1 is the outermost; None the innermost). None if there is no sharding to look into.
     pub fn parse(

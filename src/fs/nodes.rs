@@ -194,9 +194,31 @@ impl Nodes {
     /// The node at `directory`, as old as is believed at most. Fails where the source fails for
     /// the moment: that makes nothing of the directory.
     pub fn node(&self, directory: &Path) -> std::io::Result<Arc<Node>> {
+        self.node_trusting(directory, self.trusted)
+    }
+
+    /// Whether an array is still the one that `known` is of, though maybe of another shape: chunks
+    /// that were written to it can be committed. Fails while that cannot be told: somebody may just
+    /// be writing its metadata.
+    pub fn is_still_there(&self, known: &ArrayView) -> std::io::Result<bool> {
+        let node = self.node_trusting(&known.source.path, Duration::ZERO)?;
+        Ok(match &node.kind {
+            NodeKind::Sharded(array) => {
+                let (source, known) = (&array.source, &known.source);
+                std::mem::discriminant(&source.container)
+                    == std::mem::discriminant(&known.container)
+                    && (!source.container.has_keys()
+                        || source.layout.has_same_chunks(&known.layout))
+            }
+            NodeKind::Bad => return Err(std::io::Error::other("its metadata cannot be used")),
+            _ => false,
+        })
+    }
+
+    fn node_trusting(&self, directory: &Path, trusted: Duration) -> std::io::Result<Arc<Node>> {
         let cached = self.lock_cache().get(directory);
         if let Some(node) = &cached
-            && (self.immutable || node.checked.elapsed() < self.trusted)
+            && (self.immutable || node.checked.elapsed() < trusted)
         {
             return Ok(Arc::clone(node));
         }

@@ -161,7 +161,10 @@ impl Fs {
     ) -> Result<()> {
         let chunks: Vec<StagedChunk> = waiting.iter().map(|one| one.chunk.clone()).collect();
         let shards = self.shards_before(array, &chunks);
-        let outcomes = self.store.commit(&array.source, &chunks, self.config.writing.policy);
+        let outcomes = match self.replaced(array) {
+            Some(error) => vec![Err(Arc::new(error)); chunks.len()],
+            None => self.store.commit(&array.source, &chunks, self.config.writing.policy),
+        };
         self.redate(array, shards);
         if !ShardStore::has_holes(&array.source) {
             // Their metadata tells how many chunks there are.
@@ -189,6 +192,16 @@ impl Fs {
             }
         }
         first
+    }
+
+    /// Why nothing can be committed to an array: there is another one by now, or that cannot be told.
+    fn replaced(&self, array: &ArrayView) -> Option<StoreError> {
+        let path = array.source.path.clone();
+        match self.nodes.is_still_there(array) {
+            Ok(true) => None,
+            Ok(false) => Some(StoreError::Replaced { array: path }),
+            Err(error) => Some(StoreError::Io { path, error }),
+        }
     }
 
     /// Whether a chunk was changed again since.
@@ -233,7 +246,7 @@ impl Fs {
 
     /// A change waits for the next attempt, or is given up for good: others have changed the chunk.
     fn settle_failed(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<()> {
-        if !matches!(**error, StoreError::Stale { .. }) {
+        if !matches!(**error, StoreError::Stale { .. } | StoreError::Replaced { .. }) {
             if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
                 name.error = Some(Arc::clone(error));
             }

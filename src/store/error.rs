@@ -124,6 +124,12 @@ pub enum StoreError {
         /// Position of the chunk in the shard.
         position: Vec<u64>,
     },
+    /// The array that the chunk was staged for is no longer there.
+    #[error("array {}: others have removed it in the meantime, or put another one in its place", shown(.array))]
+    Replaced {
+        /// Path of the array, from the source's root.
+        array: PathBuf,
+    },
     /// A shard that cannot be read, or not all of it, is not written.
     #[error(
         "{cause}; nothing is written to such a shard, `shardfs recover --scan` tells what can be done"
@@ -263,7 +269,7 @@ impl StoreError {
             | Self::ForeignRecord { .. }
             | Self::Plan { .. }
             | Self::Changing { .. } => libc::EIO,
-            Self::Stale { .. } => libc::ESTALE,
+            Self::Stale { .. } | Self::Replaced { .. } => libc::ESTALE,
             Self::Refused { .. } => libc::EINVAL,
             Self::Compressed { .. } => libc::EROFS,
             Self::Io { error, .. } => match error.raw_os_error() {

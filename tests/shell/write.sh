@@ -1370,6 +1370,61 @@ else
     skip "no space, read-only source: only root can mount filesystems"
 fi
 
+# What was written to an array must not end up in another one that has its place by now.
+replaced_array() {
+    local top=$TMP/replaced-$1 log=$TMP/replaced-$1.log saved
+    mkdir "$top"
+    "$SHARDFS" create "$top/a" --shape 64,64 --dtype uint8 --chunk 8,8 --shard 32,32
+    mount_view "$top" --rw --commit-interval 1000 --log-file "$log"
+    mkdir -p "$MP/a/c/0"
+    head -c 64 "$data/page" >"$MP/a/c/0/0"
+    mv "$top/a" "$top/old"
+    if [[ $1 == other ]]; then
+        "$SHARDFS" create "$top/a" --shape 64,64 --dtype uint8 --chunk 4,4 --shard 32,32
+    fi
+    fails_with 'or put another one in its place' "$SHARDFS" sync "$MP"
+    saved=$(sed -n 's/.*what was written is in //p' "$log")
+    head -c 64 "$data/page" | cmp - "$saved"
+    unmount_view
+    [[ ! -e $top/a/c ]]
+    # It belongs to the old one.
+    mv "$top/old" "$top/new"
+    rm -rf "$top/a"
+    mv "$top/new" "$top/a"
+    "$SHARDFS" recover --unsaved "${saved%/a/c/0/0}" "$top"
+    mount_view "$top"
+    head -c 64 "$data/page" | cmp - "$MP/a/c/0/0"
+    unmount_view
+}
+for what in other none; do
+    at_once "an array that is replaced while chunks wait ($what): ESTALE, they are saved" replaced_array $what
+done
+
+# The shape alone may change.
+grown_array() {
+    local top=$TMP/grown
+    mkdir "$top"
+    "$SHARDFS" create "$top/a" --shape 64,64 --dtype uint8 --chunk 8,8 --shard 32,32
+    mount_view "$top" --rw --commit-interval 1000
+    mkdir -p "$MP/a/c/0"
+    head -c 64 "$data/page" >"$MP/a/c/0/0"
+    python3 - "$top/a/zarr.json" <<'PY'
+import json
+import sys
+
+with open(sys.argv[1]) as file:
+    document = json.load(file)
+document["shape"] = [96, 64]
+with open(sys.argv[1], "w") as file:
+    json.dump(document, file)
+PY
+    "$SHARDFS" sync "$MP"
+    head -c 64 "$data/page" | cmp - "$MP/a/c/0/0"
+    unmount_view
+    "$SHARDFS" verify "$top"
+}
+at_once "an array that grows while chunks wait" grown_array
+
 wait "${background[@]}"
 
 # An error of the mount must not be one of its own making: no check has left a word of a crash.
