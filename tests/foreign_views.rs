@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use shardfs::format::json;
 use shardfs::format::npy::Header;
+use shardfs::format::zarr2::Missing;
 use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig};
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
@@ -36,7 +37,7 @@ const fn of(view: View) -> ViewConfig {
         is_one_of_several: false,
         big_endian: false,
         clip: false,
-        fill: false,
+        missing: Missing::Auto,
         keep_fill: false,
     }
 }
@@ -378,7 +379,7 @@ fn a_draft_array_is_shown_decoded_and_its_document_is_not() {
     assert_eq!(chunk("data/root/plain/c0/0.npy"), shown(&[1, 2, 3, 4, 5, 6]));
     let clipped = all(&draft(), CLIPPED, None);
     assert_eq!(clipped["data/root/g/a/c1/0.raw"], Ok(numbers(&[7, 8, 9])));
-    let filled = all(&draft(), ViewConfig { fill: true, ..RAW }, None);
+    let filled = all(&draft(), ViewConfig { missing: Missing::Fill, ..RAW }, None);
     assert_eq!(filled["data/root/g/a/c1/1.raw"], Ok(numbers(&[-1; 6])));
     let flat = all(&draft(), FLAT, None);
     let whole = numbers(&[1, 2, 3, 7, 4, 5, 6, 10, 7, 8, 9, -1]);
@@ -506,7 +507,7 @@ fn a_short_last_chunk_is_filled_up_with_the_fill_value_or_clipped() {
         let whole = [vec![0; 48], vec![1; 48], vec![2; 24]].concat();
         assert_eq!(all(FLAT)["array.raw"], Ok(whole));
         // Nothing beyond the array, however far it could grow.
-        let found = all(ViewConfig { fill: true, ..RAW });
+        let found = all(ViewConfig { missing: Missing::Fill, ..RAW });
         assert_eq!(found.keys().filter(|name| name.starts_with("c/")).count(), 3);
     }
 }

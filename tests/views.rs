@@ -14,6 +14,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use shardfs::format::sample;
+use shardfs::format::zarr2::Missing;
 use shardfs::fs::{Caller, Fs, FsConfig, FsError, Listing, OpenHow, View, ViewConfig, Views};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
@@ -229,7 +230,7 @@ fn inode_numbers_of_views_are_all_different() {
 
 #[test]
 fn edges_are_clipped_and_missing_chunks_filled() {
-    let view = ViewConfig { clip: true, fill: true, ..ViewConfig::default() };
+    let view = ViewConfig { clip: true, missing: Missing::Fill, ..ViewConfig::default() };
     let mount = Mount::new(sample_files(), view);
     let all = SHAPE.map(|extent| extent.div_ceil(CHUNK)).iter().product::<usize>();
     assert_eq!(mount.files("raw/waves").len(), all + 1);
@@ -390,6 +391,94 @@ fn arrays_and_groups_are_removed_in_the_view_of_zarr_2() {
     }
     let left: Vec<_> = mount.storage.files().into_iter().map(|(path, ..)| path).collect();
     assert_eq!(left, [PathBuf::from("zarr.json")]);
+}
+
+/// The sample with a missing value, which is not its fill value.
+fn sample_with_missing_value() -> Vec<(String, Vec<u8>)> {
+    let mut files = sample_files();
+    for (_, text) in files.iter_mut().filter(|(path, _)| path == "waves/zarr.json") {
+        let document = String::from_utf8(text.clone()).unwrap();
+        let attributes = "\"attributes\": {\n    \"_FillValue\": 7,";
+        *text = document.replacen("\"attributes\": {", attributes, 1).into_bytes();
+    }
+    files
+}
+
+#[test]
+fn chunks_that_do_not_exist_are_shown_in_the_view_of_zarr_2_where_fill_values_are_missing_values() {
+    let mount = Mount::new(sample_with_missing_value(), ViewConfig::default());
+    let zarray = String::from_utf8(mount.read("zarr2/waves/.zarray").unwrap()).unwrap();
+    assert!(zarray.contains("\"fill_value\": 7,"), "{zarray}");
+    let chunk = |path: &str| gunzip(&mount.read(path).unwrap());
+    let (zeros, sevens) = (vec![0; NBYTES], [7, 0].repeat(NBYTES / 2));
+    assert!(
+        mount.list("zarr2/waves/0/0").contains("6")
+            && !mount.list("zarr3/waves/c/0/0").contains("6")
+    );
+    assert_eq!(chunk("zarr2/waves/0/0/6"), zeros);
+    // Whoever removes a chunk means missing values, whether it exists or not.
+    let (parent, ..) = mount.find("zarr2/waves/0/0").unwrap();
+    for name in ["5", "6"] {
+        mount.on(parent, |fs, it| fs.unlink(it, OsStr::new(name), &CALLER)).unwrap();
+    }
+    mount.sync().unwrap();
+    for key in ["0/0/5", "0/0/6"] {
+        assert_eq!(chunk(&format!("zarr2/waves/{key}")), sevens);
+        assert_eq!(chunk(&format!("zarr3/waves/c/{key}")), sevens);
+    }
+    // A part of one that does not exist is written.
+    let (other, _, nbytes) = mount.find("zarr2/waves/0/1/6").unwrap();
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let opened = mount.on(other, |fs, ino| fs.open_for(ino, how, &CALLER)).unwrap();
+    mount.on(other, |fs, ino| fs.write(ino, opened.handle, nbytes, b"!")).unwrap();
+    mount.on(other, |fs, ino| fs.flush(ino, opened.handle)).unwrap();
+    mount
+        .on(other, |fs, _| {
+            fs.release(opened.handle);
+            Ok(())
+        })
+        .unwrap();
+    let written = mount.read("zarr2/waves/0/1/6").unwrap();
+    assert_eq!((written.len() as u64, written.last()), (nbytes + 1, Some(&b'!')));
+    // The whole array goes all the same.
+    remove_tree(&mount, "zarr2/waves");
+    let (root, ..) = mount.find("zarr2").unwrap();
+    mount.on(root, |fs, root| fs.rmdir(root, OsStr::new("waves"), &CALLER)).unwrap();
+    assert_eq!(mount.find("zarr3/waves"), Err(libc::ENOENT));
+}
+
+#[test]
+fn a_listing_of_all_chunks_shows_those_that_wait_to_be_committed() {
+    let view = ViewConfig { missing: Missing::Fill, ..<_>::default() };
+    let mount = Mount::new(sample_with_missing_value(), view);
+    let other = OTHER.repeat(NBYTES / 2);
+    for (directory, name, content) in
+        [("zarr2/waves/0/0", "6", gzip(&other)), ("raw/waves/c/0/0", "6.raw", other.clone())]
+    {
+        let path = format!("{directory}/{name}");
+        mount.write(&path, &content).unwrap();
+        let (parent, ..) = mount.find(directory).unwrap();
+        let mut listed = None;
+        let mut sink = |entry: &shardfs::fs::DirEntry<'_>| {
+            if entry.name == name {
+                listed = entry.entry.map(|it| (it.attr.ino, it.attr.size));
+            }
+            ControlFlow::Continue(())
+        };
+        mount.views.readdir(parent, 0, Listing::Entries, &CALLER, &mut sink).unwrap();
+        let (ino, _, size) = mount.find(&path).unwrap();
+        assert_eq!((listed, size), (Some((ino, size)), content.len() as u64), "{path}");
+        assert_eq!(mount.read(&path).unwrap(), content);
+    }
+}
+
+#[test]
+fn chunks_that_do_not_exist_are_absent_where_that_is_asked_for() {
+    let view = ViewConfig { missing: Missing::Absent, ..<_>::default() };
+    let mount = Mount::new(sample_with_missing_value(), view);
+    let zarray = String::from_utf8(mount.read("zarr2/waves/.zarray").unwrap()).unwrap();
+    assert!(zarray.contains("\"fill_value\": 0,"), "{zarray}");
+    assert_eq!(mount.find("zarr2/waves/0/0/6"), Err(libc::ENOENT));
 }
 
 #[test]

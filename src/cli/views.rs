@@ -3,6 +3,7 @@
 use super::exit::Failure;
 use super::options::MountOptions;
 use super::size;
+use crate::format::zarr2::Missing;
 use crate::fs::{View, ViewConfig};
 
 /// What is shown.
@@ -19,7 +20,8 @@ pub(super) struct ViewArgs {
     /// [default: full]
     #[arg(long, value_name = "HOW")]
     edge: Option<String>,
-    /// Chunks that do not exist in npy and raw: absent, or fill to show them made of the fill value
+    /// Chunks that do not exist in npy, raw and zarr2: absent, or fill to show them made of the fill
+    /// value
     /// [default: absent]
     #[arg(long, value_name = "HOW")]
     missing: Option<String>,
@@ -56,11 +58,14 @@ impl ViewArgs {
 impl MountOptions {
     /// Sets an option of the views.
     pub(super) fn set_view(&mut self, option: &str, value: &str) -> Result<(), Failure> {
-        let ViewConfig { big_endian, clip, fill, .. } = &mut self.fs.view;
+        let ViewConfig { big_endian, clip, missing, .. } = &mut self.fs.view;
         match option {
             "endian" => *big_endian = either(option, value, ["little", "big"])?,
             "edge" => *clip = either(option, value, ["full", "clip"])?,
-            "missing" => *fill = either(option, value, ["absent", "fill"])?,
+            "missing" => {
+                let fill = either(option, value, ["absent", "fill"])?;
+                *missing = if fill { Missing::Fill } else { Missing::Absent };
+            }
             _ => self.views = views(value)?,
         }
         Ok(())

@@ -16,6 +16,7 @@ pub mod digest;
 pub mod document;
 pub mod draft2022;
 pub mod error;
+pub mod fill_chunk;
 pub mod fingerprint;
 pub mod flat;
 pub mod foreign;

@@ -17,6 +17,7 @@ mod back;
 mod chain;
 mod data_type;
 mod forward;
+mod missing;
 
 use serde_json::{Map, Value, json};
 
@@ -29,6 +30,7 @@ use super::metadata::{ArrayMetadata, NodeMetadata};
 
 pub use self::back::{back, check_consolidated};
 pub use self::forward::{NoTwin, group_to_zarr3, layout, to_zarr3};
+pub use self::missing::Filled;
 
 /// An array's document.
 pub const ZARRAY: &str = ".zarray";
@@ -46,8 +48,21 @@ pub fn is_document(name: &str) -> bool {
     [ZARRAY, ZATTRS, ZGROUP, ZMETADATA].contains(&name)
 }
 
+/// Which chunks that do not exist are shown all the same, made of the fill value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// In Zarr v2, those of arrays whose fill value readers would take for a missing value, or for
+    /// another one than it is; else none.
+    #[default]
+    Auto,
+    /// None.
+    Absent,
+    /// All.
+    Fill,
+}
+
 /// An array as Zarr v2 has it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct Array2 {
     /// Its `.zarray`.
     pub zarray: Value,
@@ -55,6 +70,10 @@ pub struct Array2 {
     pub zattrs: Option<Value>,
     /// How its chunk keys are made.
     pub keys: KeyEncoding,
+    /// All chunks are shown, those that do not exist as well.
+    pub filled: Option<Filled>,
+    /// Readers that take the fill value for a missing value see other values than in Zarr v3.
+    pub is_misread: bool,
 }
 
 /// A group as Zarr v2 has it.
@@ -149,9 +168,16 @@ impl Parts {
 }
 
 /// The documents of an array whose metadata, that of an unsharded array, is `twin`.
-pub fn array(twin: &Value) -> Result<Array2, NoForm> {
+pub fn array(twin: &Value, missing: Missing) -> Result<Array2, NoForm> {
     let Parts { shape, chunks, keys, data_type, chain } = Parts::of(twin)?;
-    let rank = shape.len();
+    let mut attributes = attributes(twin);
+    if let Some(names) = dimension_names(twin, shape.len())
+        && !attributes.contains_key(DIMENSIONS)
+    {
+        attributes.insert(DIMENSIONS.to_owned(), names);
+    }
+    let fill_value = data_type.fill_value(twin.get("fill_value"))?;
+    let told = missing::tell(twin, &data_type, fill_value, &mut attributes, missing);
     let filters = if chain.filters.is_empty() { Value::Null } else { chain.filters.into() };
     let zarray = json!({
         "zarr_format": 2,
@@ -159,30 +185,26 @@ pub fn array(twin: &Value) -> Result<Array2, NoForm> {
         "chunks": chunks,
         "dtype": data_type.descr(chain.big_endian),
         "compressor": chain.compressor,
-        "fill_value": data_type.fill_value(twin.get("fill_value"))?,
+        "fill_value": told.fill_value,
         "order": chain.order,
         "filters": filters,
         "dimension_separator": keys.separator.as_char().to_string(),
     });
-    let mut attributes = attributes(twin);
-    if let Some(names) = dimension_names(twin, rank)
-        && !attributes.contains_key(DIMENSIONS)
-    {
-        attributes.insert(DIMENSIONS.to_owned(), names);
-    }
-    Ok(Array2 { zarray, zattrs: document(attributes), keys })
+    let (filled, is_misread) = (told.filled, told.is_misread);
+    Ok(Array2 { zarray, zattrs: document(attributes), keys, filled, is_misread })
 }
 
 /// The documents of a group. Nodes of consolidated metadata are those of unsharded arrays; arrays
-/// without a form in Zarr v2 are left out, as their directories have no documents either.
-pub fn group(document: &Value) -> Group2 {
+/// without a form in Zarr v2 are left out, as their directories have no documents either. `missing`
+/// is asked for each array, by its path from the group.
+pub fn group(document: &Value, missing: &dyn Fn(&str) -> Missing) -> Group2 {
     let (zgroup, zattrs) = (zgroup(), self::document(attributes(document)));
     let nodes = document.get("consolidated_metadata").and_then(|value| value.get("metadata"));
     let zmetadata = nodes.and_then(Value::as_object).map(|nodes| {
         let mut documents = Map::from_iter([(ZGROUP.to_owned(), zgroup.clone())]);
         documents.extend(zattrs.clone().map(|zattrs| (ZATTRS.to_owned(), zattrs)));
         for (path, node) in nodes {
-            consolidate(path, node, &mut documents);
+            consolidate(path, node, missing(path), &mut documents);
         }
         json!({"zarr_consolidated_format": 1, "metadata": documents})
     });
@@ -190,10 +212,10 @@ pub fn group(document: &Value) -> Group2 {
 }
 
 /// Adds the documents of the node at a path.
-fn consolidate(path: &str, node: &Value, documents: &mut Map<String, Value>) {
+fn consolidate(path: &str, node: &Value, missing: Missing, documents: &mut Map<String, Value>) {
     let (name, own, zattrs) = match NodeMetadata::parse(node) {
         Ok(NodeMetadata::Group) => (ZGROUP, zgroup(), document(attributes(node))),
-        Ok(NodeMetadata::Array(_)) => match array(node) {
+        Ok(NodeMetadata::Array(_)) => match array(node, missing) {
             Ok(array) => (ZARRAY, array.zarray, array.zattrs),
             Err(_) => return,
         },
@@ -219,8 +241,11 @@ fn document(attributes: Map<String, Value>) -> Option<Value> {
 }
 
 /// The names of all dimensions, if they are named. A dimension without a name is called by its
-/// number: xarray wants a name for each.
+/// number: xarray wants a name for each, and a list of none where there is no dimension.
 fn dimension_names(document: &Value, rank: usize) -> Option<Value> {
+    if rank == 0 {
+        return Some(json!([]));
+    }
     let names = document.get("dimension_names")?.as_array().filter(|names| names.len() == rank)?;
     let name = |(axis, name): (usize, &Value)| match name {
         Value::Null => Some(usual_name(axis)),

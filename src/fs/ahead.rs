@@ -154,6 +154,6 @@ fn pipeline(array: &ArrayView) -> Option<&Pipeline> {
     match &array.form {
         Form::Decoded(form) => Some(form.pipeline()),
         Form::Flat(form) => Some(form.pipeline()),
-        Form::Encoded => None,
+        Form::Encoded | Form::Filled(_) => None,
     }
 }

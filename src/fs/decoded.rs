@@ -11,9 +11,11 @@ use super::live::{Place, Shown};
 use super::nodes::ArrayView;
 use super::{Fs, FsError, Result};
 use crate::format::decoded::{DecodedForm, WrittenError};
+use crate::format::fill_chunk::FillChunk;
 use crate::format::flat::{ChunkRow, FlatFile, FlatForm};
 use crate::format::npy;
 use crate::format::pipeline::EncodeError;
+use crate::format::zarr2::{Missing, ZARRAY};
 use crate::memory::zeroed;
 use crate::store::Freshness;
 use crate::store::content::Content;
@@ -122,7 +124,7 @@ impl Fs {
                 None => Items::Whole(chunk),
                 Some(items) => Items::Made(items),
             },
-            None if self.config.view.fill => self.filled(form, coords),
+            None if self.fills() => self.filled(form, coords),
             None => return Ok(None),
         };
         Ok(Some(DecodedFile { header: form.header(coords), items }))
@@ -150,15 +152,27 @@ impl Fs {
     /// Attributes from which those of a chunk that does not exist are made, in a view that shows it
     /// all the same; None in every other.
     pub(super) fn filler(&self, array: &ArrayView) -> Result<Option<Stat>> {
-        match (&array.form, self.config.view.fill) {
-            (Form::Decoded(_), true) => Ok(Some(self.storage.stat(&array.source.path)?)),
-            _ => Ok(None),
-        }
+        let fills = match &array.form {
+            Form::Decoded(_) => self.fills(),
+            Form::Filled(_) => true,
+            Form::Encoded | Form::Flat(_) => false,
+        };
+        fills.then(|| Ok(self.storage.stat(&array.source.path)?)).transpose()
+    }
+
+    /// Whether decoded chunks are shown that do not exist.
+    fn fills(&self) -> bool {
+        self.config.view.missing == Missing::Fill
     }
 
     /// Whether every chunk of the grid is shown.
     pub(super) fn shows_all(&self, array: &ArrayView) -> bool {
-        matches!(array.form, Form::Decoded(_)) && self.config.view.fill
+        match &array.form {
+            Form::Decoded(_) => self.fills(),
+            // One that is being removed has nothing but what is stored.
+            Form::Filled(_) => !self.is_removed(&array.source.path.join(ZARRAY)),
+            Form::Encoded | Form::Flat(_) => false,
+        }
     }
 
     /// The entry of the file of a whole array.
@@ -256,7 +270,7 @@ impl Fs {
         let chunk = chunk.map_err(|error| refused(error.into()))?;
         let fill = form.pipeline().fill();
         let is_fill = chunk.chunks_exact(fill.len().max(1)).all(|item| item == fill);
-        if is_fill && !self.config.view.keep_fill && !self.config.view.fill {
+        if is_fill && !self.config.view.keep_fill && !self.fills() {
             return Ok(Encoded { chunk: None, shown: Shown::Nothing });
         }
         let coords = &place.coords;
@@ -300,8 +314,28 @@ impl ArrayView {
     pub(super) fn decoded_form(&self) -> Option<&DecodedForm> {
         match &self.form {
             Form::Decoded(form) => Some(form),
-            Form::Encoded | Form::Flat(_) => None,
+            Form::Encoded | Form::Filled(_) | Form::Flat(_) => None,
         }
+    }
+
+    /// The encoded chunk that stands for one that does not exist, in a view that shows such.
+    pub(super) fn absent_chunk(&self) -> Result<Option<Arc<[u8]>>> {
+        match &self.form {
+            Form::Filled(filled) => Ok(Some(self.made(&filled.absent)?)),
+            Form::Encoded | Form::Decoded(_) | Form::Flat(_) => Ok(None),
+        }
+    }
+
+    /// The encoded chunk that comes in the place of one that is removed; None if nothing does.
+    pub(super) fn removed_chunk(&self) -> Result<Option<Arc<[u8]>>> {
+        match &self.form {
+            Form::Filled(filled) => filled.removed.as_ref().map(|it| self.made(it)).transpose(),
+            Form::Encoded | Form::Decoded(_) | Form::Flat(_) => Ok(None),
+        }
+    }
+
+    fn made(&self, chunk: &FillChunk) -> Result<Arc<[u8]>> {
+        chunk.encoded().map_err(|error| FsError::Io(std::io::Error::other(error)))
     }
 
     /// Length of a chunk's file in bytes, where the encoded chunk has `nbytes`.

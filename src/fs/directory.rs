@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::attr::{Attr, Entry};
 use super::control::{ControlFile, DIRECTORY_NAME};
 use super::form::Form;
-use super::live::{LiveFile, Name, Place, Shown, What};
+use super::live::{LiveFile, Place, Shown, What};
 use super::nodes::ArrayView;
 use super::{Fs, FsError, METADATA_FILE, NodeKind, Result, Target};
 use crate::format::Coords;
@@ -514,7 +514,7 @@ impl Lister<'_> {
     }
 
     /// A file that is ahead of its shard, or in the mount alone.
-    fn live(&mut self, name: &OsStr, file: &LiveFile, next: u64) -> ControlFlow<()> {
+    pub(super) fn live(&mut self, name: &OsStr, file: &LiveFile, next: u64) -> ControlFlow<()> {
         let shown = file.state().shown.clone();
         let is_nothing = match &shown {
             Shown::Nothing => true,
@@ -588,8 +588,12 @@ type Scratch = (u64, OsString, Arc<LiveFile>);
 
 impl Fs {
     pub(super) fn is_removed(&self, path: &Path) -> bool {
-        let Some(overlay) = &self.overlay else { return false };
-        matches!(overlay.names().get(path), Some(Name { what: What::Removed, .. }))
+        matches!(self.staged_at(path), Some(What::Removed))
+    }
+
+    /// What stands at a path that the source does not have yet.
+    pub(super) fn staged_at(&self, path: &Path) -> Option<What> {
+        self.overlay.as_ref()?.names().get(path).map(|name| name.what.clone())
     }
 
     /// Whether a directory was made, or something below it.

@@ -1,7 +1,9 @@
 //! Documents of Zarr v2 that are written through the mount: translated to the `zarr.json` that is
 //! stored.
 
-use std::path::Path;
+use std::path::{Component, Path};
+
+use serde_json::{Value, json};
 
 use super::document::whole;
 use super::error::METADATA_FILE;
@@ -12,8 +14,11 @@ use super::{Fs, FsError, Result};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::json;
-use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP};
+use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::content::Content;
+
+/// A document of Zarr v3, or why there is none.
+type Translated = std::result::Result<Value, MetadataError>;
 
 /// The name of a document of Zarr v2; None if a path is called otherwise.
 pub(super) fn zarr2_name(path: &Path) -> Option<&str> {
@@ -69,19 +74,19 @@ impl Fs {
         Ok(())
     }
 
-    fn translate_zarr2(&self, path: &Path, written: Option<&serde_json::Value>) -> Result<()> {
+    fn translate_zarr2(&self, path: &Path, written: Option<&Value>) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
         let name = zarr2_name(path).unwrap_or_default();
         let document = directory.join(METADATA_FILE);
         let stored = self.stored(&document);
         let stored = stored.map_err(|e| e.map_or_else(Into::into, |error| refused(path, error)))?;
-        let shown = show(stored.clone(), self.config.level, Dialect::V3);
-        let twin = match shown.map_err(|error| refused(path, error))? {
-            Shown::Array(_, twin) | Shown::Group(twin) => twin,
-            Shown::AsStored => stored.clone(),
+        let back = match (name, written) {
+            (ZMETADATA, Some(written)) => self.consolidated_back(directory, &stored, written),
+            _ => self.twin_of(&stored).and_then(|twin| {
+                zarr2::back(&stored, &twin, name, written, self.config.view.missing)
+            }),
         };
-        let back = zarr2::back(&stored, &twin, name, written);
         let back = back.map_err(|error| refused(path, error))?;
         if back == stored {
             return Ok(());
@@ -91,6 +96,45 @@ impl Fs {
             NodeKind::Sharded(array) => self.after_shrinking(directory, array),
             _ => Ok(()),
         }
+    }
+
+    /// What the documents of a node are made of that is stored as `stored`.
+    fn twin_of(&self, stored: &Value) -> Translated {
+        Ok(match show(stored.clone(), self.config.level, Dialect::V3)? {
+            Shown::Array(_, twin) | Shown::Group(twin) => twin,
+            Shown::AsStored => stored.clone(),
+        })
+    }
+
+    /// A group with the metadata of the nodes below it, all as they are stored. What was written must
+    /// say of each node what the view shows of it.
+    fn consolidated_back(&self, directory: &Path, group: &Value, written: &Value) -> Translated {
+        let stored = |below: &str| {
+            let mut parts = Path::new(below).components();
+            let is_below = parts.all(|part| matches!(part, Component::Normal(_)));
+            let mut node = self.stored(&directory.join(below).join(METADATA_FILE)).ok()?;
+            // What is below a group stands beside it.
+            node.as_object_mut()?.shift_remove("consolidated_metadata");
+            is_below.then_some(node)
+        };
+        let before = group.get("consolidated_metadata").and_then(|it| it.get("metadata"));
+        let mut nodes = before.and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut twin = |below: &str| {
+            let node = stored(below)?;
+            let twin = self.twin_of(&node).ok()?;
+            if !below.is_empty() {
+                nodes.insert(below.to_owned(), node);
+            }
+            Some(twin)
+        };
+        zarr2::check_consolidated(written, self.config.view.missing, &mut twin)?;
+        for (below, node) in &mut nodes {
+            *node = stored(below).unwrap_or_else(|| node.take());
+        }
+        let mut group = group.clone();
+        group["consolidated_metadata"] =
+            json!({"kind": "inline", "must_understand": false, "metadata": nodes});
+        Ok(group)
     }
 
     /// Removes the `zarr.json` of a group whose `.zgroup` was removed, when its directory is.

@@ -87,7 +87,16 @@ impl Fs {
                 self.open_decoded(&array, &coords)?
             }
             Target::Tree(array, coords) => {
-                let reader = self.chunk_reader(&array, &coords, Freshness::Now)?;
+                let reader = match (
+                    self.chunk_reader(&array, &coords, Freshness::Now),
+                    array.absent_chunk()?,
+                ) {
+                    // It may exist at any time.
+                    (Err(FsError::NotFound), Some(chunk)) => {
+                        return self.insert_handle(Handle::Text(chunk), Pages::Bypassed);
+                    }
+                    (reader, _) => reader?,
+                };
                 permitted.check(reader.shard())?;
                 let shard = array.source.layout.locate(&coords).shard;
                 let changed = self.shard_changed_recently(&array, &shard, reader.shard());
@@ -193,8 +202,14 @@ impl Fs {
             Target::Tree(array, coords)
                 if self.config.store.immutable && array.decoded_form().is_none() =>
             {
-                let reader = self.chunk_reader(&array, &coords, Freshness::Recent)?;
-                reader.read(buffer, offset).map_err(|error| torn(&array, &coords, error))
+                match (self.chunk_reader(&array, &coords, Freshness::Recent), array.absent_chunk()?)
+                {
+                    (Err(FsError::NotFound), Some(chunk)) => Ok(read_text(&chunk, offset, buffer)),
+                    (reader, _) => {
+                        let read = reader?.read(buffer, offset);
+                        read.map_err(|error| torn(&array, &coords, error))
+                    }
+                }
             }
             Target::Tree(array, coords) => self.read_stored(&array, &coords, offset, buffer),
         }
@@ -217,6 +232,14 @@ impl Fs {
                 let read = reader.read(buffer, offset);
                 Ok(reader.unchanged()?.then_some(read))
             });
+            if let (Err(FsError::NotFound), Some(chunk)) = (&read, array.absent_chunk()?) {
+                // It may exist since it was looked at.
+                if self.store.chunk(&array.source, coords, Freshness::Again)?.is_none() {
+                    return Ok(read_text(&chunk, offset, buffer));
+                }
+                freshness = Freshness::Again;
+                continue;
+            }
             if let Some(read) = read? {
                 return read.map_err(|error| torn(array, coords, error));
             }

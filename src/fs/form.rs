@@ -11,7 +11,7 @@ use crate::format::error::{MetadataError, shape};
 use crate::format::flat::FlatForm;
 use crate::format::json;
 use crate::format::pipeline::{Pipeline, PipelineError};
-use crate::format::zarr2::{self, NoForm};
+use crate::format::zarr2::{self, Filled, Missing, NoForm};
 
 /// Name of an array's metadata where its chunks are no Zarr chunks: no reader of Zarr must take the
 /// absence of chunks for fill values.
@@ -71,8 +71,8 @@ pub struct ViewConfig {
     pub big_endian: bool,
     /// Decoded chunks at the array's edge end where it does.
     pub clip: bool,
-    /// Chunks that do not exist are shown as well, made of the fill value.
-    pub fill: bool,
+    /// Which chunks that do not exist are shown as well, made of the fill value.
+    pub missing: Missing,
     /// A chunk that is written and equals the fill value is stored all the same.
     pub keep_fill: bool,
 }
@@ -82,6 +82,8 @@ pub struct ViewConfig {
 pub enum Form {
     /// Encoded chunks as they are stored.
     Encoded,
+    /// The same, and one for each chunk that does not exist.
+    Filled(Box<Filled>),
     /// Decoded chunks.
     Decoded(DecodedForm),
     /// None: there is one file of the whole array, in several formats.
@@ -107,12 +109,15 @@ pub struct ShownArray {
     pub form: Form,
     /// Documents in its directory.
     pub documents: Vec<(OsString, Vec<u8>)>,
+    /// Readers that take the fill value for a missing value see other values than in Zarr v3.
+    pub is_misread: bool,
 }
 
 impl ShownArray {
     /// An array whose chunk files are its encoded chunks, with keys as they are stored.
     pub fn as_stored(keys: KeyEncoding) -> Self {
-        Self { keys, suffix: "", form: Form::Encoded, documents: Vec::new() }
+        let (suffix, form, documents) = ("", Form::Encoded, Vec::new());
+        Self { keys, suffix, form, documents, is_misread: false }
     }
 }
 
@@ -155,7 +160,16 @@ impl ViewConfig {
         match self.view {
             View::Zarr3 => return Ok(shown),
             View::Zarr2 => {
-                let documents = zarr2::array(twin)?;
+                // Formats of one file have no chunks that are missing.
+                let missing = match lengths {
+                    Lengths::Equal => self.missing,
+                    Lengths::ShortEnd => Missing::Absent,
+                };
+                let documents = zarr2::array(twin, missing)?;
+                shown.is_misread = documents.is_misread;
+                if let Some(filled) = documents.filled {
+                    shown.form = Form::Filled(Box::new(filled));
+                }
                 // Keys of Zarr v2 have no prefix.
                 shown.keys = KeyEncoding { prefix: Prefix::None, ..keys };
                 shown.documents.push((zarr2::ZARRAY.into(), json::to_text(&documents.zarray)));
@@ -188,7 +202,7 @@ impl ViewConfig {
         match self.view {
             View::Zarr3 => Vec::new(),
             View::Zarr2 => {
-                let documents = zarr2::group(group);
+                let documents = zarr2::group(group, &|_| self.missing);
                 let named = [
                     (zarr2::ZGROUP, Some(documents.zgroup)),
                     (zarr2::ZATTRS, documents.zattrs),

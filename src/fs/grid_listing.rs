@@ -1,9 +1,11 @@
 //! Listing directories in a view that shows every chunk of the grid, whether it exists or not.
 
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::directory::{Lister, Listing};
+use super::live::{Shown, What};
 use super::nodes::ArrayView;
 use crate::format::grid::unravel;
 use crate::store::Freshness;
@@ -39,6 +41,14 @@ impl Lister<'_> {
     }
 
     fn grid_chunk(&mut self, array: &ArrayView, coords: &[u64], next: u64) -> ControlFlow<()> {
+        // The kernel believes what is listed: what waits to be committed comes before what is stored.
+        match self.fs.staged_at(&array.path(coords)) {
+            Some(What::Removed) => return ControlFlow::Continue(()),
+            Some(What::File(file)) if !matches!(file.state().shown, Shown::Stored(_)) => {
+                return self.live(OsStr::new(&array.tree.name(coords)), &file, next);
+            }
+            Some(What::File(_) | What::Directory) | None => (),
+        }
         let entry = match self.listing {
             Listing::Names => None,
             // A lookup will tell what is wrong.

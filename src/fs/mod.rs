@@ -383,8 +383,9 @@ impl Fs {
             return self.tree_directory(array, coords);
         }
         let Some(chunk) = self.store.chunk(&array.source, coords, freshness)? else {
-            let filler = self.filler(array)?;
-            return Ok(filler.map(|stat| self.chunk_entry(array, coords, &stat, 0)));
+            let Some(stat) = self.filler(array)? else { return Ok(None) };
+            let nbytes = array.absent_chunk()?.map_or(0, |chunk| chunk.len() as u64);
+            return Ok(Some(self.chunk_entry(array, coords, &stat, nbytes)));
         };
         let shard = array.source.layout.locate(coords).shard;
         self.shard_changed_recently(array, &shard, &chunk.shard);

@@ -13,6 +13,7 @@ use super::live::{Change, Hidden, LiveFile, Place, Shown, What};
 use super::slot::Slot;
 use super::write::{check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
+use crate::store::content::Content;
 use crate::store::storage::{FileKind, Need};
 use crate::store::{Freshness, ShardStore};
 
@@ -243,6 +244,11 @@ impl Fs {
                 return self.remove_name(path);
             }
         }
+        // Where readers take the absence of a chunk for other values than it has, it gets these.
+        let left = match self.shows_all(&place.array) {
+            true => place.array.removed_chunk()?.map(|chunk| Arc::new(chunk.to_vec())),
+            false => None,
+        };
         let before = self.overlay()?.names().get(path).cloned();
         let stage = match before.as_ref().and_then(|name| name.stage.clone()) {
             Some(stage) => stage,
@@ -264,7 +270,7 @@ impl Fs {
         let name = names.put(path, What::Removed, Some(place.clone()));
         name.error = None;
         let stage = name.stage.get_or_insert(stage);
-        stage.change = Some(Change { content: None, number });
+        stage.change = Some(Change { content: left.map(Content::Memory), number });
         if let Some(file) = live {
             let without_name = file.state().names.is_empty();
             if without_name {

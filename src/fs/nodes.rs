@@ -512,14 +512,24 @@ impl Nodes {
         let mut shown = self.view.array(twin, layout.keys, Lengths::Equal)?;
         let extra = std::mem::take(&mut shown.documents);
         let extra = extra.into_iter().map(|(name, text)| (name, text.into())).collect();
-        let hash = self.form_hash(twin, layout_hash(directory, twin, &layout));
+        if shown.is_misread {
+            log::warn!(
+                "{}: in the view zarr2 its fill value is not what it is in Zarr v3, the missing value: \
+                 readers of CF conventions, xarray and netCDF among them, see other values",
+                self::shown(directory)
+            );
+        }
+        let hash = self.form_hash(twin, &shown.form, layout_hash(directory, twin, &layout));
         let kind = NodeKind::Sharded(self.register(directory, layout, container, shown, hash)?);
         Ok(Node { kind, document: None, extra, is_translated: true, stat: Some(stat), checked })
     }
 
     /// The hash of a layout with what decoded chunks depend on as well: they are others once that has
     /// changed, and so are the files.
-    fn form_hash(&self, twin: &Value, layout_hash: u64) -> u64 {
+    fn form_hash(&self, twin: &Value, form: &Form, layout_hash: u64) -> u64 {
+        if let Form::Filled(filled) = form {
+            return stable_hash([filled.values.as_bytes(), &layout_hash.to_le_bytes()]);
+        }
         if !self.view.view.is_decoded() {
             return layout_hash;
         }
@@ -591,7 +601,8 @@ impl Nodes {
             (Some(twin), _) => (self.view.array(twin, array.layout.keys, Lengths::ShortEnd)?, true),
             (None, _) => return Err(Unshown::NoMetadata.into()),
         };
-        let hash = array.metadata.as_ref().map_or(hash, |twin| self.form_hash(twin, hash));
+        let hash =
+            array.metadata.as_ref().map_or(hash, |twin| self.form_hash(twin, &shown.form, hash));
         let mut documents = documents;
         if is_translated {
             documents.retain(|(name, _)| name != METADATA_FILE);

@@ -166,7 +166,15 @@ impl Fs {
                 }
                 return Ok(());
             }
-            let reader = self.chunk_reader(&place.array, &place.coords, freshness)?;
+            let reader = self.chunk_reader(&place.array, &place.coords, freshness);
+            if let (Err(FsError::NotFound), Some(chunk)) = (&reader, place.array.absent_chunk()?) {
+                let mut state = file.state();
+                if let Bytes::Stored(_) = state.bytes {
+                    state.bytes = Bytes::Here(Content::Memory(Arc::new(chunk.to_vec())));
+                }
+                return Ok(());
+            }
+            let reader = reader?;
             if reader.nbytes() > MAX_CHUNK_BYTES {
                 return Err(FsError::TooLarge);
             }
@@ -391,8 +399,14 @@ impl Fs {
             Bytes::Stored(Place { array, coords }) => match array.decoded_form() {
                 Some(form) => form.nbytes(&coords),
                 None => {
-                    let chunk = self.store.chunk(&array.source, &coords, Freshness::Recent)?;
-                    chunk.ok_or(FsError::NotFound)?.nbytes()
+                    let mut chunk = self.store.chunk(&array.source, &coords, Freshness::Recent)?;
+                    if chunk.is_none() {
+                        chunk = self.store.chunk(&array.source, &coords, Freshness::Again)?;
+                    }
+                    match chunk {
+                        Some(chunk) => chunk.nbytes(),
+                        None => array.absent_chunk()?.ok_or(FsError::NotFound)?.len() as u64,
+                    }
                 }
             },
         };
@@ -451,7 +465,7 @@ impl Fs {
             let chunk = self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
             match chunk {
                 Some(chunk) => self.set_chunk_date(&place, &chunk.shard, mtime),
-                None if place.array.decoded_form().is_some() => (),
+                None if self.filler(&place.array)?.is_some() => (),
                 None => return Err(FsError::NotFound),
             }
         }

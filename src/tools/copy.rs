@@ -14,7 +14,7 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::destination::{Destination, DestinationError};
 use super::digest::ContentDigest;
@@ -27,6 +27,7 @@ use crate::format::error::MetadataError;
 use crate::format::index::IndexLocation;
 use crate::format::reshard::{Resharding, reshard, shard};
 use crate::format::sharding::{ShardedArray, parse_document};
+use crate::format::zarr2::ZMETADATA;
 use crate::fs::{METADATA_FILE, NodeError};
 use crate::store::journal::pending;
 use crate::store::storage::FileKind;
@@ -181,7 +182,7 @@ impl<'a> Plan<'a> {
         for node in nodes {
             match node {
                 Node::Array(array) => plan.add(array, to)?,
-                Node::Group(path) => groups.push(path),
+                Node::Group(path) => groups.push(path.as_path()),
                 Node::Bad(path, error) if leave_out => {
                     plan.left_out.push((path.clone(), error.to_string()));
                 }
@@ -201,8 +202,8 @@ impl<'a> Plan<'a> {
             plan.arrays.iter().enumerate().map(|(at, array)| (array.path.clone(), at)).collect();
         // The draft of 2022 has both of one name.
         groups.retain(|path| plan.at(path).is_none());
-        for path in groups {
-            let (path, document) = plan.group(path)?;
+        for path in &groups {
+            let (path, document) = plan.group(path, &groups)?;
             plan.groups.insert(path, document);
         }
         Ok(plan)
@@ -248,10 +249,14 @@ impl<'a> Plan<'a> {
     }
 
     /// A group, and what it repeats of the metadata of arrays below it.
-    fn group(&self, path: &Path) -> Result<(PathBuf, Value), CopyError> {
+    fn group(&self, path: &Path, groups: &[&Path]) -> Result<(PathBuf, Value), CopyError> {
         let bad =
             |error: NodeError| CopyError::Bad { path: path.to_owned(), error: error.to_string() };
         let mut document = self.source.group(path).map_err(bad)?;
+        let stored = self.source.zarr2_documents(path).map_err(bad)?.unwrap_or_default();
+        if stored.iter().any(|(name, _)| *name == ZMETADATA) {
+            document["consolidated_metadata"] = self.consolidated(path, groups)?;
+        }
         let nodes = document.get_mut("consolidated_metadata").and_then(|it| it.get_mut("metadata"));
         if let Some(Value::Object(nodes)) = nodes {
             for (below, node) in nodes.iter_mut() {
@@ -267,6 +272,27 @@ impl<'a> Plan<'a> {
     /// The array whose directory in the copy that is.
     fn at(&self, path: &Path) -> Option<&Planned<'a>> {
         self.by_path.get(path).map(|at| &self.arrays[*at])
+    }
+
+    /// The consolidated metadata of a group of Zarr v3 that had it in Zarr v2.
+    fn consolidated(&self, group: &Path, groups: &[&Path]) -> Result<Value, CopyError> {
+        let mut nodes = BTreeMap::new();
+        let mut add = |path: &Path, document: &Value| {
+            if let Some(below) = path.strip_prefix(group).ok().and_then(Path::to_str)
+                && !below.is_empty()
+            {
+                nodes.insert(below.to_owned(), document.clone());
+            }
+        };
+        self.arrays.iter().for_each(|array| add(&array.path, &array.document));
+        for path in groups.iter().filter(|path| **path != group) {
+            let bad = |error: NodeError| {
+                let (path, error) = (path.to_path_buf(), error.to_string());
+                CopyError::Bad { path, error }
+            };
+            add(path, &self.source.group(path).map_err(bad)?);
+        }
+        Ok(json!({"kind": "inline", "must_understand": false, "metadata": nodes}))
     }
 
     /// Copies the chunks of an array.

@@ -13,6 +13,7 @@
 //! What is missing reads as fill values. So a chunk that cannot be read is an empty file, which
 //! readers cannot decode and refuse.
 
+mod absent;
 mod chunks;
 mod nodes;
 
@@ -86,6 +87,14 @@ pub enum Problem {
         /// Its length.
         nbytes: u64,
     },
+    /// Nothing that is left out. The array has no reference for each chunk that does not exist, so
+    /// that its fill value in Zarr v2 cannot be the missing value.
+    #[error(
+        "{}: in Zarr v2 its fill value is not what it is in Zarr v3, the missing value: readers of CF \
+         conventions, xarray and netCDF among them, see other values",
+        shown(.0)
+    )]
+    Misread(PathBuf),
 }
 
 /// Why references cannot be written.
@@ -137,7 +146,9 @@ pub fn write(
     let store = &source.store;
     let found: Vec<Node> = source.nodes().collect();
     let urls = Urls::new(source, &found, config)?;
-    let (nodes, left_out) = prepare(source, &found, config, &urls)?;
+    let (decided, misread) = absent::decide(&found, store, config)?;
+    let (nodes, left_out) = prepare(source, &found, config, &urls, &decided)?;
+    misread.iter().for_each(&mut *problem);
     left_out.iter().for_each(&mut *problem);
     let is_array = |node: &&Prepared<'_>| node.array.is_some();
     let mut summary = Summary {
@@ -176,10 +187,14 @@ fn find<'a>(
             break;
         }
         let Some(refs) = &node.array else { continue };
-        let found = store.each_shard(refs.array, &mut |coords| {
+        let mut each = |coords: &[u64]| {
             let given = give(Thing::Shard(refs, coords.to_vec()));
             given.map_err(|_| Ended::Stopped)
-        });
+        };
+        let found = match &refs.absent {
+            None => store.each_shard(refs.array, &mut each),
+            Some(_) => refs.each_shard_of_grid(&mut each),
+        };
         match found {
             Ok(()) => (),
             // Somebody else tells why.

@@ -17,7 +17,7 @@ use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::metadata::NodeMetadata;
 use crate::format::sharding::ShardedArray;
-use crate::format::zarr2::{self, NoTwin, ZARRAY, ZATTRS, ZGROUP};
+use crate::format::zarr2::{self, NoTwin, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::{Foreign, Format, METADATA_FILE, NodeError, read_document};
 use crate::fs::{bloscpack_file, column, superchunks};
 use crate::store::local::LocalStorage;
@@ -127,6 +127,9 @@ pub enum OpenError {
     },
 }
 
+/// Documents of a node, by name.
+pub type Documents = Vec<(&'static str, Value)>;
+
 /// How a source is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenConfig {
@@ -207,6 +210,24 @@ impl Source {
             }
         }
         Ok(json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}))
+    }
+
+    /// The documents of Zarr v2 that a node has as it is stored, by name; None if it is none of Zarr v2.
+    pub fn zarr2_documents(&self, directory: &Path) -> Result<Option<Documents>, NodeError> {
+        let at = |name: &'static str| {
+            let document = document_at(&*self.storage, &directory.join(name))?;
+            Ok::<_, NodeError>(document.map(|document| (name, document)))
+        };
+        if self.storage.lstat(&directory.join(METADATA_FILE)).is_ok() {
+            return Ok(None);
+        }
+        let node = match at(ZARRAY)? {
+            Some(node) => Some(node),
+            None => at(ZGROUP)?,
+        };
+        let Some(node) = node else { return Ok(None) };
+        let consolidated = if node.0 == ZGROUP { at(ZMETADATA)? } else { None };
+        Ok(Some([Some(node), at(ZATTRS)?, consolidated].into_iter().flatten().collect()))
     }
 
     /// Length in bytes of the files that an array's chunks are in, as far as they can be looked at.

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::data_type::DataType2;
 use super::{
-    Array2, DIMENSIONS, NoForm, ZARRAY, ZATTRS, ZGROUP, array, attributes, dimension_names,
-    usual_name, zgroup,
+    Array2, DIMENSIONS, Missing, NoForm, ZARRAY, ZATTRS, ZGROUP, array, attributes,
+    dimension_names, missing, usual_name, zgroup,
 };
 use crate::format::back::same;
 use crate::format::document::{Dialect, show};
@@ -40,17 +40,23 @@ const USUAL: [(&str, &str, &str); 19] = [
 ];
 
 /// What to store for a node that is stored as `stored`, after `written` was written to its document
-/// `name`, or after that was removed. `twin` is what the node's Zarr v2 documents are made of.
+/// `name`, or after that was removed. `twin` is what the node's Zarr v2 documents are made of, with
+/// `missing`.
 pub fn back(
     stored: &Value,
     twin: &Value,
     name: &str,
     written: Option<&Value>,
+    missing: Missing,
 ) -> Result<Value, MetadataError> {
     let is_array = matches!(NodeMetadata::parse(stored)?, NodeMetadata::Array(_));
     let back = match (name, written) {
-        (ZATTRS, written) => attributes_back(stored, is_array, written)?,
-        (ZARRAY, Some(written)) if is_array => shape_back(stored, twin, written)?,
+        (ZATTRS, written) if is_array => {
+            let attributes = missing_back(stored, twin, object(written)?, missing)?;
+            attributes_back(stored, true, attributes)?
+        }
+        (ZATTRS, written) => attributes_back(stored, false, object(written)?)?,
+        (ZARRAY, Some(written)) if is_array => shape_back(stored, twin, written, missing)?,
         (ZGROUP, Some(written)) if !is_array => {
             fixed_members(&zgroup(), written, |_, a, b| Some(same(a?, b?)))?;
             stored.clone()
@@ -70,13 +76,14 @@ pub fn back(
 /// of; the path of the group itself is empty.
 pub fn check_consolidated(
     written: &Value,
+    missing: Missing,
     twin: &mut dyn FnMut(&str) -> Option<Value>,
 ) -> Result<(), MetadataError> {
     let documents = written.get("metadata").and_then(Value::as_object);
     let documents = documents.ok_or(MetadataError::Missing("metadata"))?;
     for (key, written) in documents {
         let (path, name) = key.rsplit_once('/').unwrap_or(("", key));
-        let agrees = twin(path).is_some_and(|twin| says_the_same(&twin, name, written));
+        let agrees = twin(path).is_some_and(|twin| says_the_same(&twin, name, written, missing));
         if !agrees {
             return Err(MetadataError::Fixed(key.clone()));
         }
@@ -85,16 +92,16 @@ pub fn check_consolidated(
 }
 
 /// Whether `written` says what the view shows as the document `name`.
-fn says_the_same(twin: &Value, name: &str, written: &Value) -> bool {
+fn says_the_same(twin: &Value, name: &str, written: &Value, missing: Missing) -> bool {
     let none = Value::Object(Map::new());
     match (NodeMetadata::parse(twin), name) {
         (Ok(NodeMetadata::Group), ZGROUP) => same(&zgroup(), written),
         (Ok(NodeMetadata::Group), ZATTRS) => same(&attributes(twin).into(), written),
         (Ok(NodeMetadata::Array(_)), ZATTRS) => {
-            array(twin).is_ok_and(|array| same(&array.zattrs.unwrap_or(none), written))
+            array(twin, missing).is_ok_and(|array| same(&array.zattrs.unwrap_or(none), written))
         }
         (Ok(NodeMetadata::Array(_)), ZARRAY) => {
-            let parts = array(twin)
+            let parts = array(twin, missing)
                 .and_then(|array| Ok((array.zarray, DataType2::parse(twin.get("data_type"))?)));
             parts.is_ok_and(|(zarray, data_type)| {
                 same_array(&data_type, &zarray, written).is_ok()
@@ -109,17 +116,35 @@ fn rank(document: &Value) -> Result<usize, MetadataError> {
     Ok(shape(document.get("shape"), "shape")?.len())
 }
 
+/// Attributes that were written; a document that was removed has none.
+fn object(written: Option<&Value>) -> Result<Map<String, Value>, MetadataError> {
+    match written {
+        None => Ok(Map::new()),
+        Some(Value::Object(attributes)) => Ok(attributes.clone()),
+        Some(_) => Err(MetadataError::NotAnObject),
+    }
+}
+
+/// Attributes with the missing value that Zarr v2 has in another place.
+fn missing_back(
+    stored: &Value,
+    twin: &Value,
+    mut attributes: Map<String, Value>,
+    missing: Missing,
+) -> Result<Map<String, Value>, MetadataError> {
+    let shown = array(twin, missing).map_err(no_form)?;
+    let data_type = DataType2::parse(twin.get("data_type")).map_err(no_form)?;
+    let stored = stored.get("attributes").and_then(|it| it.get(missing::ATTRIBUTE));
+    missing::back(&mut attributes, stored, &shown, &data_type);
+    Ok(attributes)
+}
+
 /// The document with other attributes.
 fn attributes_back(
     stored: &Value,
     is_array: bool,
-    written: Option<&Value>,
+    mut attributes: Map<String, Value>,
 ) -> Result<Value, MetadataError> {
-    let mut attributes = match written {
-        None => Map::new(),
-        Some(Value::Object(attributes)) => attributes.clone(),
-        Some(_) => return Err(MetadataError::NotAnObject),
-    };
     let mut back = stored.clone();
     let Value::Object(members) = &mut back else { return Err(MetadataError::NotAnObject) };
     let own = members.get("attributes").is_some_and(|value| value.get(DIMENSIONS).is_some());
@@ -152,7 +177,10 @@ fn names_back(members: &mut Map<String, Value>, attributes: &mut Map<String, Val
         if *name == usual_name(axis) && was_null(axis) { Value::Null } else { name.clone() }
     };
     let names: Vec<Value> = names.iter().enumerate().map(name).collect();
-    members.insert("dimension_names".to_owned(), names.into());
+    // Of no dimensions there need not be a list.
+    if rank > 0 {
+        members.insert("dimension_names".to_owned(), names.into());
+    }
     attributes.shift_remove(DIMENSIONS);
 }
 
@@ -165,8 +193,13 @@ fn no_form(reason: NoForm) -> MetadataError {
 }
 
 /// The document with the shape of what was written to `.zarray`.
-fn shape_back(stored: &Value, twin: &Value, written: &Value) -> Result<Value, MetadataError> {
-    let Array2 { zarray, .. } = array(twin).map_err(no_form)?;
+fn shape_back(
+    stored: &Value,
+    twin: &Value,
+    written: &Value,
+    missing: Missing,
+) -> Result<Value, MetadataError> {
+    let Array2 { zarray, .. } = array(twin, missing).map_err(no_form)?;
     let data_type = DataType2::parse(twin.get("data_type")).map_err(no_form)?;
     same_array(&data_type, &zarray, written)?;
     let mut back = stored.clone();

@@ -58,7 +58,7 @@ impl DataType2 {
     }
 
     /// The letter of NumPy's name.
-    fn letter(&self) -> char {
+    pub fn letter(&self) -> char {
         self.descr(false).chars().nth(1).unwrap_or('V')
     }
 
@@ -98,6 +98,24 @@ impl DataType2 {
             _ => Value::Null,
         };
         self.spelled(&unspelled, &data_type.fill_value(None).ok()?)
+    }
+
+    /// Whether a fill value is a floating-point number that is none.
+    pub fn is_nan(&self, value: &Value) -> bool {
+        let is_nan = |value: &Value| value == "NaN";
+        match self.letter() {
+            'f' => is_nan(value),
+            'c' => value.as_array().is_some_and(|parts| parts.iter().any(is_nan)),
+            _ => false,
+        }
+    }
+
+    /// Whether two values in the spelling of Zarr v2 are equal to the same items, or both to none.
+    pub fn same_missing(&self, a: &Value, b: &Value) -> bool {
+        let is_zero = |value: &Value| value.as_f64() == Some(0.0);
+        self.same_fill(a, b)
+            || self.is_nan(a) && self.is_nan(b)
+            || self.letter() == 'f' && is_zero(a) && is_zero(b)
     }
 
     /// Whether items are texts or bytes, of whatever length.

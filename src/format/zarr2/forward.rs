@@ -7,7 +7,8 @@
 //! filters     codecs before bytes, those that make items of items; codecs after it, all others
 //! compressor  the last codec
 //! keys        chunk_key_encoding v2
-//! .zattrs     attributes; _ARRAY_DIMENSIONS also as dimension_names, if it names each dimension
+//! .zattrs     attributes; _ARRAY_DIMENSIONS as dimension_names, if it names each dimension
+//! fill_value  the same; the attribute _FillValue too, if there is _ARRAY_DIMENSIONS
 //! ```
 //!
 //! This is the inverse of [`super::array`] wherever that has a form. Codecs of numcodecs that Zarr v3
@@ -19,7 +20,8 @@ mod items;
 use serde_json::{Map, Value, json};
 
 use self::items::ArrayItems;
-use super::{DIMENSIONS, dimension_names};
+use super::data_type::DataType2;
+use super::{DIMENSIONS, dimension_names, missing};
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::error::{MetadataError, shape};
 use crate::format::index::{IndexCodecs, IndexLocation};
@@ -83,8 +85,16 @@ pub fn to_zarr3(zarray: &Value, zattrs: Option<&Value>) -> Result<Value, NoTwin>
         "codecs": codecs::translate(&codecs, &items, is_reversed(zarray)? && rank > 1, rank)?,
         "attributes": attributes(zattrs)?,
     });
+    if let Ok(data_type) = DataType2::parse(document.get("data_type"))
+        && let Some(attributes) = document["attributes"].as_object_mut()
+    {
+        missing::to_zarr3(attributes, zarray.get("fill_value"), &data_type);
+    }
     if let Some(names) = names(&document, rank) {
         document["dimension_names"] = names;
+        if let Some(attributes) = document["attributes"].as_object_mut() {
+            attributes.shift_remove(DIMENSIONS);
+        }
     }
     Ok(document)
 }

@@ -3,7 +3,26 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::format::fill_chunk::FillChunk;
 use crate::format::json;
+use crate::format::pipeline::Pipeline;
+
+fn array(twin: &Value) -> Result<Array2, NoForm> {
+    super::array(twin, Missing::Auto)
+}
+
+fn group(document: &Value) -> Group2 {
+    super::group(document, &|_| Missing::Auto)
+}
+
+fn back(
+    stored: &Value,
+    twin: &Value,
+    name: &str,
+    written: Option<&Value>,
+) -> Result<Value, MetadataError> {
+    super::back(stored, twin, name, written, Missing::Auto)
+}
 
 fn twin() -> Value {
     json!({"zarr_format": 3, "node_type": "array", "shape": [8, 6], "data_type": "float32",
@@ -52,7 +71,7 @@ fn a_whole_array() {
     twin["dimension_names"] = json!(["y", null]);
     let array = array(&twin).unwrap();
     let expected = json!({"zarr_format": 2, "shape": [8, 6], "chunks": [2, 3], "dtype": ">f4",
-        "compressor": {"id": "zstd", "level": 3}, "fill_value": 0.1, "order": "C",
+        "compressor": {"id": "zstd", "level": 3}, "fill_value": null, "order": "C",
         "filters": null, "dimension_separator": "/"});
     assert_eq!(array.zarray, expected);
     let expected = json!({"units": "m", "gain": 2.50, "_ARRAY_DIMENSIONS": ["y", "dim_1"]});
@@ -476,7 +495,7 @@ fn consolidated_metadata_must_say_what_is_shown() {
             "g/x" => Some(node.clone()),
             _ => None,
         };
-        check_consolidated(&written, &mut twin).map_err(|error| error.to_string())
+        check_consolidated(&written, Missing::Auto, &mut twin).map_err(|error| error.to_string())
     };
     let mut new = json!({"zarr_consolidated_format": 1, "metadata": {
         ".zgroup": {"zarr_format": 2}, ".zattrs": {},
@@ -501,4 +520,150 @@ fn odd_documents_are_errors_and_no_panics() {
         }
     }
     assert!(back(&sharded(), &json!(1), ZARRAY, Some(&json!({}))).is_err());
+}
+
+/// An array as xarray writes it: `fill_value`, and maybe the attribute `_FillValue`.
+fn of_xarray(data_type: &str, fill_value: Value, missing: Option<Value>) -> Value {
+    let mut twin = twin();
+    (twin["data_type"], twin["fill_value"]) = (json!(data_type), fill_value);
+    (twin["dimension_names"], twin["attributes"]) = (json!(["y", "x"]), json!({"units": "m"}));
+    if let Some(missing) = missing {
+        twin["attributes"]["_FillValue"] = missing;
+    }
+    twin
+}
+
+/// A fill value in Zarr v2, an attribute, and what stands for an absent and a removed chunk: the first
+/// item of each.
+type Shown = (Value, Option<Value>, Option<Vec<u8>>, Option<Vec<u8>>);
+
+#[track_caller]
+fn told(twin: &Value) -> Shown {
+    let array = array(twin).unwrap();
+    assert!(!array.is_misread);
+    let zattrs = array.zattrs.unwrap();
+    assert_eq!((&zattrs["units"], &zattrs["_ARRAY_DIMENSIONS"]), (&json!("m"), &json!(["y", "x"])));
+    let nbytes = Pipeline::parse(twin).unwrap().data_type().nbytes();
+    let item = |chunk: &FillChunk| chunk.encoded().unwrap()[..nbytes].to_vec();
+    let (absent, removed) = match &array.filled {
+        Some(filled) => (Some(item(&filled.absent)), filled.removed.as_ref().map(item)),
+        None => (None, None),
+    };
+    (array.zarray["fill_value"].clone(), zattrs.get("_FillValue").cloned(), absent, removed)
+}
+
+#[test]
+fn a_missing_value_is_the_fill_value_of_zarr_v2() {
+    let packed = of_xarray("int16", json!(0), Some(json!(-32768)));
+    let expected = (json!(-32768), Some(json!(-32768)), Some(vec![0, 0]), Some(vec![0, 0x80]));
+    assert_eq!(told(&packed), expected);
+    // xarray's own spelling of a floating-point number, and others.
+    let number = of_xarray("float32", json!(1.5), Some(json!("AAAAAICHw8A=")));
+    let item = |value: f32| Some(value.to_le_bytes().to_vec());
+    assert_eq!(told(&number), (json!(-9999.0), Some(json!(-9999.0)), item(1.5), item(-9999.0)));
+    let number = of_xarray("float32", json!(1.5), Some(json!(-9999)));
+    assert_eq!(told(&number), (json!(-9999), Some(json!(-9999)), item(1.5), item(-9999.0)));
+    let zero = of_xarray("float64", json!(0.0), Some(json!("AAAAAAAA+H8=")));
+    let bits = |value: f64| Some(value.to_le_bytes().to_vec());
+    assert_eq!(told(&zero), (json!("NaN"), None, bits(0.0), bits(f64::NAN)));
+    let parts = json!(["AAAAAAAA+H8=", "AAAAAAAA8D8="]);
+    let complex = of_xarray("complex64", json!([0.0, 0.0]), Some(parts));
+    assert_eq!(told(&complex).0, json!(["NaN", 1.0]));
+}
+
+#[test]
+fn an_array_without_a_missing_value_has_no_fill_value_in_zarr_v2() {
+    for (data_type, fill_value) in
+        [("int8", json!(0)), ("float64", json!(0.0)), ("bool", json!(false))]
+    {
+        let (shown, attribute, absent, removed) = told(&of_xarray(data_type, fill_value, None));
+        assert_eq!((shown, attribute, removed), (Value::Null, None, None), "{data_type}");
+        assert!(absent.unwrap().iter().all(|byte| *byte == 0));
+    }
+    // What is no number is missing all the same.
+    let nan = of_xarray("float32", json!("NaN"), None);
+    assert_eq!(told(&nan), (json!("NaN"), None, None, None));
+    // Readers take zeros for what has no fill value.
+    let ones = of_xarray("int8", json!(1), None);
+    assert_eq!(told(&ones), (Value::Null, None, Some(vec![1]), Some(vec![0])));
+}
+
+#[test]
+fn a_missing_value_that_is_the_fill_value_needs_no_chunks() {
+    let nan = of_xarray("float32", json!("NaN"), Some(json!("AAAAAAAA+H8=")));
+    assert_eq!(told(&nan), (json!("NaN"), None, None, None));
+    let nan = of_xarray("float64", json!("0x7ff8000000000001"), Some(json!("AAAAAAAA+H8=")));
+    assert_eq!(told(&nan), (json!("NaN"), None, None, None));
+    let packed = of_xarray("int16", json!(-5), Some(json!(-5)));
+    assert_eq!(told(&packed), (json!(-5), Some(json!(-5)), None, None));
+}
+
+#[test]
+fn missing_values_that_no_item_has_stay_attributes() {
+    let odd = of_xarray("int8", json!(0), Some(json!(255)));
+    assert_eq!(told(&odd), (Value::Null, Some(json!(255)), Some(vec![0]), None));
+    // Nobody can read this.
+    let odd = of_xarray("int8", json!(0), Some(json!("x")));
+    assert_eq!(told(&odd), (json!(0), Some(json!("x")), None, None));
+}
+
+#[test]
+fn arrays_whose_dimensions_have_no_names_have_the_fill_value_that_they_have() {
+    let mut plain = of_xarray("int16", json!(0), Some(json!(-1)));
+    plain.as_object_mut().unwrap().shift_remove("dimension_names");
+    let array = array(&plain).unwrap();
+    assert_eq!((&array.zarray["fill_value"], array.filled.is_some()), (&json!(0), false));
+    assert_eq!(array.zattrs.unwrap()["_FillValue"], -1);
+}
+
+#[test]
+fn without_chunks_in_the_place_of_absent_ones_the_fill_value_stays() {
+    let packed = of_xarray("float32", json!(0.0), Some(json!("AAAAAICHw8A=")));
+    let mut unknown = packed.clone();
+    unknown["codecs"] = json!([{"name": "bytes"}, {"name": "numcodecs.lzma"}]);
+    for (twin, missing) in [(&packed, Missing::Absent), (&unknown, Missing::Auto)] {
+        let array = super::array(twin, missing).unwrap();
+        assert!(array.is_misread && array.filled.is_none());
+        assert_eq!(array.zarray["fill_value"], json!(0.0));
+        assert_eq!(array.zattrs.unwrap()["_FillValue"], json!(-9999.0));
+    }
+    let array = super::array(&twin(), Missing::Fill).unwrap();
+    assert!(array.filled.is_some_and(|filled| filled.removed.is_none()) && !array.is_misread);
+}
+
+#[test]
+fn dimensions_of_a_scalar_are_an_empty_list() {
+    let mut scalar = twin();
+    (scalar["shape"], scalar["chunk_grid"]["configuration"]["chunk_shape"]) =
+        (json!([]), json!([]));
+    let zattrs = array(&scalar).unwrap().zattrs.unwrap();
+    assert_eq!(zattrs, json!({"_ARRAY_DIMENSIONS": []}));
+    let same = back(&scalar, &scalar, ZATTRS, Some(&zattrs)).unwrap();
+    assert_eq!(same, scalar);
+}
+
+#[test]
+fn missing_values_come_back() {
+    let base64 = json!("AAAAAICHw8A=");
+    let number = of_xarray("float32", json!(1.5), Some(base64.clone()));
+    let shown = array(&number).unwrap();
+    for (name, written) in [(ZARRAY, &shown.zarray), (ZATTRS, shown.zattrs.as_ref().unwrap())] {
+        assert_eq!(back(&number, &number, name, Some(written)).unwrap(), number);
+    }
+    let back_to = |twin: &Value, written: Value| {
+        let back = back(twin, twin, ZATTRS, Some(&written)).unwrap();
+        (back["attributes"].clone(), back["fill_value"].clone())
+    };
+    let names = json!(["y", "x"]);
+    let other = json!({"a": 1, "_ARRAY_DIMENSIONS": names});
+    assert_eq!(back_to(&number, other), (json!({"a": 1, "_FillValue": base64}), json!(1.5)));
+    // No attributes at all: the missing value is none of them.
+    let none = back(&number, &number, ZATTRS, None).unwrap();
+    assert_eq!(none["attributes"], json!({"_FillValue": base64}));
+    // Another one is stored as xarray spells it.
+    let other = json!({"_FillValue": -1.0, "_ARRAY_DIMENSIONS": names});
+    assert_eq!(back_to(&number, other).0, json!({"_FillValue": "AAAAAAAA8L8="}));
+    let plain = of_xarray("int16", json!(0), None);
+    let other = json!({"_FillValue": -1, "_ARRAY_DIMENSIONS": names});
+    assert_eq!(back_to(&plain, other), (json!({"_FillValue": -1}), json!(0)));
 }

@@ -10,6 +10,7 @@ use tempfile::SpooledTempFile;
 use super::nodes::{Urls, inside};
 use super::{Config, Problem, RefsError};
 use crate::format::chunk_key::KeyEncoding;
+use crate::format::grid::ShardAxis;
 use crate::memory::zeroed;
 use crate::store::entries::{Place, Span};
 use crate::store::storage::Stat;
@@ -34,6 +35,8 @@ pub struct ArrayRefs<'a> {
     pub urls: &'a Urls,
     /// What references are like.
     pub config: &'a Config,
+    /// What stands for a chunk that does not exist; None if nothing does.
+    pub absent: Option<String>,
 }
 
 /// What was made of one thing.
@@ -82,6 +85,9 @@ struct Shard<'a, 'b> {
     problems: &'b mut Problems,
 }
 
+/// Does something with the chunk at some coordinates.
+type Act<'a, T> = dyn FnMut(&mut T, &[u64]) -> Result<(), Failed> + 'a;
+
 /// An error of the temporary file, or of a visit.
 struct Failed(RefsError);
 
@@ -98,23 +104,40 @@ impl From<StoreError> for Failed {
 }
 
 impl ArrayRefs<'_> {
+    /// Calls `act` with every shard that there can be.
+    pub fn each_shard_of_grid<E>(
+        &self,
+        act: &mut dyn FnMut(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let ends: Vec<u64> = self.array.layout.shard_grid.iter().map(ShardAxis::shards).collect();
+        let each = each_in_box(&vec![0; ends.len()], &ends, &mut |coords| match act(coords) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        });
+        each.map_or(Ok(()), Err)
+    }
+
     /// Adds references to the chunks of a shard.
     pub fn shard(&self, coords: &[u64], part: &mut Part) -> Result<(), RefsError> {
         let found = self.store.shard(self.array, coords, Freshness::Now);
         let path = self.array.shard_path(coords);
-        let Some(shard) = found.transpose() else { return Ok(()) };
+        let found = found.transpose();
+        if found.is_none() && self.absent.is_none() {
+            return Ok(());
+        }
         let url = inside(&self.urls.of(&path)?);
         let text = BufWriter::new(&mut part.text);
         let problems = &mut part.problems;
         let mut writer = Shard { refs: self, coords, url, text, chunks: 0, problems };
-        let done = match shard {
-            Ok(shard) => {
+        let done = match found {
+            None => writer.absent_shard(),
+            Some(Ok(shard)) => {
                 let stat = *shard.stat();
                 self.store.each_place(self.array, coords, &shard, &mut |span, place| {
                     writer.place(stat, span, place)
                 })
             }
-            Err(error) => writer.unreadable_shard(error),
+            Some(Err(error)) => writer.unreadable_shard(error),
         };
         let done = done.and_then(|()| Ok(writer.text.flush()?));
         part.chunks += writer.chunks;
@@ -129,7 +152,7 @@ impl Shard<'_, '_> {
             return Ok(());
         }
         match place {
-            Place::Empty => Ok(()),
+            Place::Empty => self.absent(span.first, span.extents),
             Place::Shard { shard, .. } => match damage_of(self, shard) {
                 Some(error) => self.unreadable(span.first, span.extents, error),
                 None => Ok(()),
@@ -193,6 +216,21 @@ impl Shard<'_, '_> {
         Ok(self.text.write_all(b"\"\"")?)
     }
 
+    /// All chunks of a box that do not exist.
+    fn absent(&mut self, first: &[u64], extents: &[u64]) -> Result<(), Failed> {
+        let Some(text) = &self.refs.absent else { return Ok(()) };
+        self.each_within(first, extents, &mut |shard, coords| {
+            shard.key(coords)?;
+            shard.chunks -= 1;
+            Ok(shard.text.write_all(text.as_bytes())?)
+        })
+    }
+
+    fn absent_shard(&mut self) -> Result<(), Failed> {
+        let (first, extents) = self.span();
+        self.absent(&first, &extents)
+    }
+
     /// All chunks of a box that nobody can read.
     fn unreadable(
         &mut self,
@@ -204,21 +242,36 @@ impl Shard<'_, '_> {
         if !self.refs.config.skips {
             return Ok(());
         }
+        self.each_within(first, extents, &mut Self::empty)
+    }
+
+    /// Does something with all chunks of a box that are in the grid.
+    fn each_within(
+        &mut self,
+        first: &[u64],
+        extents: &[u64],
+        act: &mut Act<'_, Self>,
+    ) -> Result<(), Failed> {
         let grid = &self.refs.grid;
         let ends =
             first.iter().zip(extents).zip(grid).map(|((first, n), grid)| (first + n).min(*grid));
         let ends: Vec<u64> = ends.collect();
-        let each = each_in_box(first, &ends, &mut |coords| match self.empty(coords) {
+        let each = each_in_box(first, &ends, &mut |coords| match act(self, coords) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
         });
         each.map_or(Ok(()), Err)
     }
 
+    /// The chunks of the shard: the first one, and how many along each axis.
+    fn span(&self) -> (Vec<u64>, Vec<u64>) {
+        let axes = self.coords.iter().zip(&self.refs.array.layout.shard_grid);
+        axes.map(|(at, axis)| axis.span(*at)).unzip()
+    }
+
     /// A shard that cannot even be opened.
     fn unreadable_shard(&mut self, error: StoreError) -> Result<(), Failed> {
-        let axes = self.coords.iter().zip(&self.refs.array.layout.shard_grid);
-        let (first, extents): (Vec<u64>, Vec<u64>) = axes.map(|(at, axis)| axis.span(*at)).unzip();
+        let (first, extents) = self.span();
         self.unreadable(&first, &extents, error)
     }
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::absent::{self, Decided};
 use super::chunks::ArrayRefs;
 use super::{Config, Problem, RefsError, Version};
 use crate::format::chunk_key::KeyEncoding;
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::json;
-use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::format::zarr2::{self, Missing, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::METADATA_FILE;
 use crate::tools::source::{Array, ArrayFormat, Node, Source};
 
@@ -97,13 +98,14 @@ pub fn prepare<'a>(
     found: &'a [Node],
     config: &'a Config,
     urls: &'a Urls,
+    decided: &'a Decided,
 ) -> Result<(Vec<Prepared<'a>>, Vec<Problem>), RefsError> {
     // An array may have nodes below it, and is no group then.
     let arrays = found.iter().filter_map(|node| match node {
         Node::Array(array) => Some(node_path(array)),
         _ => None,
     });
-    let mut prepared = Preparing { config, first: true, done: arrays.collect() };
+    let mut prepared = Preparing { config, decided, first: true, done: arrays.collect() };
     let (mut nodes, mut left_out) = (Vec::new(), Vec::new());
     for node in found {
         let found = match node {
@@ -121,8 +123,13 @@ pub fn prepare<'a>(
     Ok((nodes, left_out))
 }
 
+/// Documents of a node by name, those that it has.
+type Named = Vec<(&'static str, Option<Value>)>;
+
 struct Preparing<'a> {
     config: &'a Config,
+    /// What becomes of chunks that do not exist.
+    decided: &'a Decided,
     /// Nothing was written yet.
     first: bool,
     /// Groups that have their documents, and arrays, which get their own.
@@ -155,23 +162,32 @@ impl<'a> Preparing<'a> {
     ) -> Result<Prepared<'a>, Unusable> {
         let directory = &array.source.path;
         let problem = |why: String| node_problem(directory, why);
-        let twin = array.twin.as_ref();
-        let twin = twin.ok_or_else(|| problem("it has no form in Zarr v3".to_owned()))?;
+        let twin = || {
+            let twin = array.twin.as_ref();
+            twin.ok_or_else(|| problem("it has no form in Zarr v3".to_owned()))
+        };
         let path = node_path(array);
-        let (documents, keys) = if self.config.zarr2 {
-            let two = zarr2::array(twin).map_err(|error| problem(error.to_string()))?;
+        let mut absent = None;
+        let (documents, keys) = if let Some(documents) = self.as_stored(source, directory)? {
+            if absent::decided(self.decided, &path) == Missing::Auto {
+                absent = absent::text_as_stored(array);
+            }
+            (documents, array.source.layout.keys)
+        } else if self.config.zarr2 {
+            let missing = absent::decided(self.decided, &path);
+            let two = zarr2::array(twin()?, missing).map_err(|error| problem(error.to_string()))?;
+            absent = absent::text(&two);
             let documents = [(ZARRAY, Some(two.zarray)), (ZATTRS, two.zattrs)];
             (documents.to_vec(), two.keys)
         } else {
-            let keys = KeyEncoding::parse(twin.get("chunk_key_encoding"));
+            let keys = KeyEncoding::parse(twin()?.get("chunk_key_encoding"));
             let keys = keys.map_err(|error| problem(error.to_string()))?;
-            (vec![(METADATA_FILE, Some(twin.clone()))], keys)
+            (vec![(METADATA_FILE, Some(twin()?.clone()))], keys)
         };
         let mut text = Vec::new();
         for above in path.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
             if !self.done.contains(above) {
-                let group = source.group(above).map_err(|error| node_problem(above, error))?;
-                self.add_group(above, group, &mut text)?;
+                self.add_group(source, above, &mut text)?;
             }
         }
         self.add(&path, documents, &mut text)?;
@@ -183,6 +199,7 @@ impl<'a> Preparing<'a> {
             grid: array.source.layout.chunk_grid(),
             urls,
             config: self.config,
+            absent,
         };
         Ok(Prepared { text, array: Some(refs) })
     }
@@ -190,8 +207,7 @@ impl<'a> Preparing<'a> {
     fn group(&mut self, source: &Source, directory: &Path) -> Result<Prepared<'a>, Unusable> {
         let mut text = Vec::new();
         if !self.done.contains(directory) {
-            let group = source.group(directory).map_err(|error| node_problem(directory, error))?;
-            self.add_group(directory, group, &mut text)?;
+            self.add_group(source, directory, &mut text)?;
         }
         Ok(Prepared { text, array: None })
     }
@@ -199,23 +215,39 @@ impl<'a> Preparing<'a> {
     /// Adds a group's documents; its consolidated metadata is that of unsharded arrays.
     fn add_group(
         &mut self,
+        source: &Source,
         directory: &Path,
-        group: Value,
         text: &mut Vec<u8>,
     ) -> Result<(), Unusable> {
+        if let Some(documents) = self.as_stored(source, directory)? {
+            self.done.insert(directory.to_owned());
+            return Ok(self.add(directory, documents, text)?);
+        }
+        let group = source.group(directory).map_err(|error| node_problem(directory, error))?;
         let shown = show(group.clone(), None, Dialect::V3);
         let group = match shown.map_err(|error| node_problem(directory, error))? {
             Shown::Group(rewritten) => rewritten,
             Shown::AsStored | Shown::Array(..) => group,
         };
         let documents = if self.config.zarr2 {
-            let two = zarr2::group(&group);
+            let missing = |path: &str| absent::decided(self.decided, &directory.join(path));
+            let two = zarr2::group(&group, &missing);
             vec![(ZGROUP, Some(two.zgroup)), (ZATTRS, two.zattrs), (ZMETADATA, two.zmetadata)]
         } else {
             vec![(METADATA_FILE, Some(group))]
         };
         self.done.insert(directory.to_owned());
         Ok(self.add(directory, documents, text)?)
+    }
+
+    /// The documents of a node that is stored as what is asked for, Zarr v2.
+    fn as_stored(&self, source: &Source, directory: &Path) -> Result<Option<Named>, Unusable> {
+        if !self.config.zarr2 {
+            return Ok(None);
+        }
+        let stored = source.zarr2_documents(directory);
+        let stored = stored.map_err(|error| node_problem(directory, error))?;
+        Ok(stored.map(|documents| documents.into_iter().map(|(n, it)| (n, Some(it))).collect()))
     }
 
     fn add(
@@ -249,7 +281,7 @@ impl<'a> Preparing<'a> {
 }
 
 /// Where an array is in its hierarchy: in the draft of 2022 its data is elsewhere.
-fn node_path(array: &Array) -> PathBuf {
+pub fn node_path(array: &Array) -> PathBuf {
     let directory = &array.source.path;
     let draft = array.document.as_ref().filter(|_| array.format == ArrayFormat::Draft2022);
     let node = draft.and_then(|(document, _)| draft2022::node_of(document, directory));

@@ -10,7 +10,7 @@ use shardfs::format::limits::{MAX_DECODED_BYTES, MAX_RANK, MAX_SHARDING_LEVELS, 
 use shardfs::format::metadata::NodeMetadata;
 use shardfs::format::pipeline::Pipeline;
 use shardfs::format::sharding::ShardedArray;
-use shardfs::format::zarr2::{self, ZARRAY};
+use shardfs::format::zarr2::{self, Missing, ZARRAY, ZATTRS};
 use shardfs::view::inode::InodeRange;
 use shardfs::view::tree::ChunkTree;
 
@@ -87,15 +87,29 @@ fn views(document: &Value) {
             flat.headers();
         }
     }
-    zarr2::group(document);
-    if let Ok(documents) = zarr2::array(document) {
-        let back = zarr2::back(document, document, ZARRAY, Some(&documents.zarray));
-        let again = zarr2::array(&back.expect("it was shown")).expect("it is what it was");
-        assert_eq!(again.zarray, documents.zarray);
+    for missing in [Missing::Auto, Missing::Absent, Missing::Fill] {
+        zarr2::group(document, &|_| missing);
+        documents2(document, missing);
+    }
+}
+
+/// The documents of an array in Zarr v2, written as they are shown, change nothing.
+fn documents2(document: &Value, missing: Missing) {
+    if let Ok(documents) = zarr2::array(document, missing) {
+        let back = |name, written| zarr2::back(document, document, name, written, missing);
+        let back = [back(ZARRAY, Some(&documents.zarray)), back(ZATTRS, documents.zattrs.as_ref())];
+        for back in back {
+            let again = zarr2::array(&back.expect("it was shown"), missing);
+            let again = again.expect("it is what it was");
+            assert_eq!(
+                (again.zarray, again.zattrs),
+                (documents.zarray.clone(), documents.zattrs.clone())
+            );
+        }
         // Filters of other items than the array's are shown, but are none of Zarr v3.
         let twin = zarr2::to_zarr3(&documents.zarray, documents.zattrs.as_ref());
         if let Ok(twin) = twin {
-            let again = zarr2::array(&twin).expect("it came from there");
+            let again = zarr2::array(&twin, missing).expect("it came from there");
             for member in ["shape", "chunks", "dtype", "order", "dimension_separator"] {
                 assert_eq!(again.zarray[member], documents.zarray[member]);
             }

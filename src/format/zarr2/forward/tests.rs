@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::format::json;
 use crate::format::pipeline::Pipeline;
-use crate::format::zarr2::array;
+use crate::format::zarr2::{Missing, array};
 
 fn zarray() -> Value {
     json!({"zarr_format": 2, "shape": [8, 6], "chunks": [2, 3], "dtype": "<f4", "compressor": null,
@@ -56,6 +56,7 @@ fn a_whole_array() {
     zarray["compressor"] = json!({"id": "zstd", "level": 3});
     zarray["dimension_separator"] = json!("/");
     let zattrs = json!({"units": "m", "gain": 2.50, "_ARRAY_DIMENSIONS": ["y", "x"]});
+    let attributes = json!({"units": "m", "gain": 2.50, "_FillValue": -3});
     let expected = json!({
         "zarr_format": 3, "node_type": "array", "shape": [8, 6], "data_type": "int16",
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
@@ -65,7 +66,7 @@ fn a_whole_array() {
             {"name": "transpose", "configuration": {"order": [1, 0]}},
             {"name": "bytes", "configuration": {"endian": "big"}},
             {"name": "zstd", "configuration": {"level": 3, "checksum": false}}],
-        "attributes": zattrs, "dimension_names": ["y", "x"]});
+        "attributes": attributes, "dimension_names": ["y", "x"]});
     assert_eq!(to_zarr3(&zarray, Some(&zattrs)).unwrap(), expected);
     assert_eq!(layout(&zarray).unwrap().chunk_grid(), [4, 2]);
 }
@@ -85,7 +86,9 @@ fn keys_names_and_rank_0() {
     assert_eq!(member(&zarray(), "chunk_key_encoding")["configuration"]["separator"], ".");
     let named = |names: Value| {
         let twin = to_zarr3(&zarray(), Some(&json!({"_ARRAY_DIMENSIONS": names}))).unwrap();
-        assert_eq!(twin["attributes"]["_ARRAY_DIMENSIONS"], names);
+        // It is in one place or the other.
+        let attribute = twin["attributes"].get("_ARRAY_DIMENSIONS").cloned();
+        assert_eq!(attribute.xor(twin.get("dimension_names").cloned()), Some(names));
         twin.get("dimension_names").cloned()
     };
     assert_eq!(named(json!(["y", "x"])), Some(json!(["y", "x"])));
@@ -346,10 +349,17 @@ proptest! {
             "chunk_key_encoding": codec("default", json!({"separator": separator})),
             "fill_value": fill, "codecs": codecs, "attributes": {"a": 1},
             "dimension_names": ["y", "x"]});
-        let two = array(&twin).unwrap();
-        let back = to_zarr3(&two.zarray, two.zattrs.as_ref()).unwrap();
+        let documents = |twin: &Value| {
+            let two = array(twin, Missing::Absent).unwrap();
+            let mut attributes = two.zattrs.unwrap();
+            // A fill value is a missing value once it was one of Zarr v2.
+            attributes.as_object_mut().unwrap().shift_remove("_FillValue");
+            (two.zarray, attributes)
+        };
+        let two = documents(&twin);
+        let back = to_zarr3(&two.0, Some(&two.1)).unwrap();
         // Zarr v2 has the same to say of it,
-        prop_assert_eq!(&array(&back).unwrap(), &two);
+        prop_assert_eq!(&documents(&back), &two);
         prop_assert_eq!(&back["dimension_names"], &twin["dimension_names"]);
         // and one's chunks are the other's.
         let (ours, theirs) = (Pipeline::parse(&twin).unwrap(), Pipeline::parse(&back).unwrap());
@@ -360,4 +370,32 @@ proptest! {
         theirs.decode(&ours.encode(&chunk).unwrap(), &mut decoded).unwrap();
         prop_assert_eq!(decoded, chunk);
     }
+}
+
+#[test]
+fn a_fill_value_of_xarray_is_its_missing_value() {
+    let read = |dtype: &str, fill_value: Value, zattrs: Value| {
+        let mut zarray = with("dtype", json!(dtype));
+        zarray["fill_value"] = fill_value;
+        let twin = to_zarr3(&zarray, Some(&zattrs)).unwrap();
+        (twin["fill_value"].clone(), twin["attributes"].get("_FillValue").cloned())
+    };
+    let named = || json!({"_ARRAY_DIMENSIONS": ["y", "x"]});
+    let nan = Some(json!("AAAAAAAA+H8="));
+    assert_eq!(read("<i2", json!(-32768), named()), (json!(-32768), Some(json!(-32768))));
+    assert_eq!(read("<f4", json!("NaN"), named()), (json!("NaN"), nan.clone()));
+    let number = (json!(-9999.0), Some(json!("AAAAAICHw8A=")));
+    assert_eq!(read(">f8", json!(-9999.0), named()), number);
+    let parts = json!(["AAAAAAAA+H8=", "AAAAAAAAAAA="]);
+    assert_eq!(read("<c8", json!(["NaN", 0.0]), named()), (json!(["NaN", 0.0]), Some(parts)));
+    assert_eq!(read("|b1", json!(true), named()), (json!(true), Some(json!(true))));
+    // None, and none beside a fill value.
+    assert_eq!(read("<i2", Value::Null, named()), (json!(0), None));
+    let both = json!({"_ARRAY_DIMENSIONS": ["y", "x"], "_FillValue": 7});
+    assert_eq!(read("<i2", json!(1), both.clone()), (json!(1), Some(json!(1))));
+    assert_eq!(read("<f4", Value::Null, both).1, Some(json!("AAAAAAAAHEA=")));
+    // xarray reads none of these from an attribute.
+    assert_eq!(read("|S2", json!("YQ=="), named()), (json!("YQ=="), None));
+    // Whoever names no dimensions means nothing by it.
+    assert_eq!(read("<f4", json!("NaN"), json!({})), (json!("NaN"), None));
 }

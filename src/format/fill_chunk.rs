@@ -1,0 +1,150 @@
+//! The encoded chunk that holds one value alone: what stands for a chunk that does not exist, for
+//! readers that would take its absence for something else.
+
+use std::sync::{Arc, OnceLock};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::codec::parse_chain;
+use super::metadata::ArrayMetadata;
+use super::pipeline::{EncodeError, Pipeline};
+
+/// Decoded chunks of more bytes have none: it would take as much memory to make it.
+const MAX_CHUNK_BYTES: u64 = 256 << 20;
+
+/// An encoded chunk of one value. It is made when it is needed first.
+#[derive(Debug)]
+pub struct FillChunk {
+    pipeline: Pipeline,
+    content: Content,
+    encoded: OnceLock<Result<Arc<[u8]>, EncodeError>>,
+}
+
+/// What is encoded.
+#[derive(Debug)]
+enum Content {
+    /// The pipeline's fill value.
+    Items,
+    /// The same item of bytes so many times, as the codecs vlen-utf8 and vlen-bytes store it.
+    Objects(Vec<u8>, u32),
+}
+
+impl FillChunk {
+    /// The chunk of the fill value of an unsharded array with this metadata; None if its codecs are
+    /// not known or the chunk is too large.
+    pub fn of(twin: &Value) -> Option<Self> {
+        let (pipeline, content) = match Pipeline::parse(twin) {
+            Ok(pipeline) => (pipeline, Content::Items),
+            Err(_) => objects(twin)?,
+        };
+        let is_small = pipeline.nbytes() as u64 <= MAX_CHUNK_BYTES;
+        is_small.then(|| Self { pipeline, content, encoded: OnceLock::new() })
+    }
+
+    /// The chunk of another value of the same array.
+    pub fn of_value(twin: &Value, fill_value: &Value) -> Option<Self> {
+        let mut twin = twin.clone();
+        twin["fill_value"] = fill_value.clone();
+        Self::of(&twin)
+    }
+
+    /// The encoded bytes.
+    pub fn encoded(&self) -> Result<Arc<[u8]>, EncodeError> {
+        self.encoded.get_or_init(|| self.encode().map(Arc::from)).clone()
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        let chunk = match &self.content {
+            Content::Items => {
+                let fill = self.pipeline.fill();
+                fill.repeat(self.pipeline.nbytes().checked_div(fill.len()).unwrap_or(0))
+            }
+            Content::Objects(item, count) => {
+                let items = item.repeat(usize::try_from(*count).unwrap_or(0));
+                [&count.to_le_bytes(), items.as_slice()].concat()
+            }
+        };
+        self.pipeline.encode(&chunk)
+    }
+}
+
+/// The codecs behind vlen-utf8 or vlen-bytes, and what they are given. Whatever transposes the chunk
+/// leaves one of a single value as it is.
+fn objects(twin: &Value) -> Option<(Pipeline, Content)> {
+    let array = ArrayMetadata::parse(twin).ok()?;
+    let chain = parse_chain(twin.get("codecs")).ok()?;
+    let at = chain.iter().position(|codec| codec.name != "transpose")?;
+    let value = twin.get("fill_value").and_then(Value::as_str)?;
+    let value = match chain[at].name.as_str() {
+        "vlen-utf8" => value.as_bytes().to_vec(),
+        "vlen-bytes" => STANDARD.decode(value).ok()?,
+        _ => return None,
+    };
+    let count = array.grid.iter().try_fold(1_u64, |count, axis| match axis {
+        super::grid::Edges::Equal(edge) => count.checked_mul(*edge),
+        super::grid::Edges::Runs(_) => None,
+    })?;
+    let count = u32::try_from(count).ok()?;
+    let item = [&u32::try_from(value.len()).ok()?.to_le_bytes(), value.as_slice()].concat();
+    let nbytes = u64::from(count).checked_mul(item.len() as u64)?.checked_add(4)?;
+    let mut codecs = vec![json!({"name": "bytes"})];
+    codecs.extend(chain[at + 1..].iter().map(|codec| codec.document().clone()));
+    let behind = json!({
+        "shape": [nbytes],
+        "data_type": "uint8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [nbytes]}},
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0,
+        "codecs": codecs,
+    });
+    Some((Pipeline::parse(&behind).ok()?, Content::Objects(item, count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn twin(data_type: &str, fill_value: Value, codecs: Value) -> Value {
+        json!({"zarr_format": 3, "node_type": "array", "shape": [5], "data_type": data_type,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [3]}},
+            "chunk_key_encoding": {"name": "default"}, "fill_value": fill_value, "codecs": codecs})
+    }
+
+    fn encoded(twin: &Value) -> Vec<u8> {
+        FillChunk::of(twin).unwrap().encoded().unwrap().to_vec()
+    }
+
+    #[test]
+    fn chunks_of_numbers() {
+        let little = twin("int16", json!(-2), json!(["bytes"]));
+        assert_eq!(encoded(&little), [0xfe, 0xff, 0xfe, 0xff, 0xfe, 0xff]);
+        let other = FillChunk::of_value(&little, &json!(1)).unwrap();
+        assert_eq!(*other.encoded().unwrap(), [1, 0, 1, 0, 1, 0]);
+        let big = json!([{"name": "bytes", "configuration": {"endian": "big"}}, {"name": "zstd"}]);
+        let big = twin("int16", json!(1), big);
+        let mut chunk = [0; 6];
+        Pipeline::parse(&big).unwrap().decode(&encoded(&big), &mut chunk).unwrap();
+        assert_eq!(chunk, [1, 0, 1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn chunks_of_texts() {
+        let texts = twin("string", json!("ä"), json!([{"name": "vlen-utf8"}]));
+        let item = [2, 0, 0, 0, 0xc3, 0xa4];
+        assert_eq!(encoded(&texts), [&[3, 0, 0, 0], item.repeat(3).as_slice()].concat());
+        let bytes = twin("variable_length_bytes", json!("AQ=="), json!([{"name": "vlen-bytes"}]));
+        assert_eq!(encoded(&bytes), [3, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn chunks_of_unknown_codecs_and_too_large_ones_are_none() {
+        assert!(FillChunk::of(&twin("int16", json!(0), json!(["bytes", "rle"]))).is_none());
+        let delta = json!([{"name": "numcodecs.delta"}, "bytes"]);
+        assert!(FillChunk::of(&twin("int16", json!(0), delta)).is_none());
+        let mut large = twin("int64", json!(0), json!(["bytes"]));
+        large["chunk_grid"]["configuration"]["chunk_shape"] = json!([1_u64 << 26]);
+        assert!(FillChunk::of(&large).is_none());
+    }
+}

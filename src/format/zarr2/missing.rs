@@ -1,0 +1,244 @@
+//! Missing values, as xarray and other readers of CF conventions find them.
+//!
+//! ```text
+//! Zarr v3   attribute _FillValue; fill_value is nothing but what a chunk that does not exist holds
+//! Zarr v2   fill_value is both; the attribute _FillValue counts where fill_value is null alone
+//! ```
+//!
+//! So the fill value of Zarr v2 is the missing value of Zarr v3, null without one, and where that is
+//! not the fill value of Zarr v3 every chunk must exist. netCDF knows it from the attribute alone, which
+//! xarray does not look at beside a fill value, so that has it too, as far as JSON does. In Zarr v3 xarray writes a floating-point
+//! number in the attribute as the Base64 of its 64 bits, most significant last, and nothing else can
+//! be read there.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Number, Value, json};
+
+use super::data_type::DataType2;
+use super::{Array2, DIMENSIONS, Missing};
+use crate::format::back::same;
+use crate::format::fill_chunk::FillChunk;
+
+/// The attribute that names the missing value.
+pub const ATTRIBUTE: &str = "_FillValue";
+
+/// What chunk files of an array are shown besides those that exist.
+#[derive(Debug)]
+pub struct Filled {
+    /// Stands for chunks that do not exist.
+    pub absent: FillChunk,
+    /// What readers of Zarr v2 take the absence of a chunk for; None if that is the same.
+    pub removed: Option<FillChunk>,
+    /// Both values, as text: other files are shown once they have changed.
+    pub values: String,
+}
+
+/// What an array of Zarr v2 says of missing values.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Its `fill_value`.
+    pub fill_value: Value,
+    /// All chunks are shown, those that do not exist as well.
+    pub filled: Option<Filled>,
+    /// Readers that take the fill value for a missing value see other values than in Zarr v3.
+    pub is_misread: bool,
+}
+
+/// Says what there is to say of an array whose unsharded metadata is `twin`, whose fill value in
+/// Zarr v2 would be `fill_value`, and moves the missing value out of its attributes.
+pub fn tell(
+    twin: &Value,
+    data_type: &DataType2,
+    fill_value: Value,
+    attributes: &mut Map<String, Value>,
+    missing: Missing,
+) -> Told {
+    let chunk = |wanted| if missing == wanted { FillChunk::of(twin) } else { None };
+    let values = |removed: &Value| format!("{fill_value} {removed}");
+    let plain = || {
+        let values = values(&fill_value);
+        let filled = chunk(Missing::Fill).map(|absent| Filled { absent, removed: None, values });
+        Told { fill_value: fill_value.clone(), filled, is_misread: false }
+    };
+    if !attributes.contains_key(DIMENSIONS) || fill_value.is_null() {
+        return plain();
+    }
+    let mask = Mask::of(attributes.get(ATTRIBUTE), data_type);
+    match &mask {
+        Mask::Unknown => return plain(),
+        Mask::Value(value) if data_type.same_missing(value, &fill_value) => {
+            name(attributes, value);
+            return plain();
+        }
+        Mask::None if data_type.is_nan(&fill_value) => return plain(),
+        Mask::None | Mask::Value(_) | Mask::Other(_) => (),
+    }
+    let absent = chunk(Missing::Fill).or_else(|| chunk(Missing::Auto));
+    match (mask, absent) {
+        (Mask::Value(value), Some(absent)) => {
+            name(attributes, &value);
+            let (removed, values) = (FillChunk::of_value(twin, &value), values(&value));
+            let filled = Some(Filled { absent, removed, values });
+            Told { fill_value: value, filled, is_misread: false }
+        }
+        (mask, Some(absent)) => {
+            if let Mask::Other(value) = mask {
+                attributes.insert(ATTRIBUTE.to_owned(), value);
+            }
+            // zarr-python takes zeros for what has no fill value.
+            let zero = data_type.zero().filter(|zero| *zero != fill_value);
+            let removed = zero.and_then(|zero| FillChunk::of_value(twin, &zero));
+            let filled = Some(Filled { absent, removed, values: values(&Value::Null) });
+            Told { fill_value: Value::Null, filled, is_misread: false }
+        }
+        (mask, None) => {
+            if let Mask::Value(value) | Mask::Other(value) = &mask {
+                name(attributes, value);
+            }
+            Told { fill_value, filled: None, is_misread: true }
+        }
+    }
+}
+
+/// Names a missing value in the attribute, if that can be.
+fn name(attributes: &mut Map<String, Value>, value: &Value) {
+    match value.is_number() {
+        true => drop(attributes.insert(ATTRIBUTE.to_owned(), value.clone())),
+        false => drop(attributes.shift_remove(ATTRIBUTE)),
+    }
+}
+
+/// The missing value that an attribute names.
+enum Mask {
+    /// None: there is no such attribute.
+    None,
+    /// An item, as Zarr v2 spells it.
+    Value(Value),
+    /// A number that the data type does not have.
+    Other(Value),
+    /// Nothing that anybody can read.
+    Unknown,
+}
+
+impl Mask {
+    fn of(attribute: Option<&Value>, data_type: &DataType2) -> Self {
+        let Some(attribute) = attribute else { return Self::None };
+        let Some(plain) = decoded(attribute, data_type) else { return Self::Unknown };
+        match data_type.fill_value(Some(&plain)) {
+            Ok(value) if !value.is_null() => Self::Value(value),
+            _ if plain.is_number() => Self::Other(plain),
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// A missing value in the spelling of fill values.
+fn decoded(attribute: &Value, data_type: &DataType2) -> Option<Value> {
+    match (data_type.letter(), attribute) {
+        ('f', _) => float(attribute),
+        ('c', Value::Array(parts)) => match parts.as_slice() {
+            [real, imaginary] => Some(json!([float(real)?, float(imaginary)?])),
+            _ => None,
+        },
+        ('i' | 'u', Value::Number(_)) => Some(attribute.clone()),
+        ('b', Value::Bool(_) | Value::Number(_)) => Some(attribute.clone()),
+        ('U' | 'S' | 'O', Value::String(_)) => Some(attribute.clone()),
+        _ => None,
+    }
+}
+
+/// A floating-point number: in Base64, a number, or a word for one that JSON does not have.
+fn float(value: &Value) -> Option<Value> {
+    let Value::String(text) = value else { return value.is_number().then(|| value.clone()) };
+    if ["NaN", "Infinity", "-Infinity"].contains(&text.as_str()) {
+        return Some(value.clone());
+    }
+    let bits: [u8; 8] = STANDARD.decode(text).ok()?.try_into().ok()?;
+    let number = f64::from_le_bytes(bits);
+    Some(match Number::from_f64(number) {
+        Some(number) => number.into(),
+        None if number.is_nan() => "NaN".into(),
+        None => if number > 0.0 { "Infinity" } else { "-Infinity" }.into(),
+    })
+}
+
+/// A missing value as xarray writes it to the attribute of an array of Zarr v3; None if it cannot be
+/// read there.
+pub fn encoded(value: &Value, data_type: &DataType2) -> Option<Value> {
+    let number = |value: &Value| {
+        let number = match value {
+            Value::String(text) => match text.as_str() {
+                "NaN" => f64::NAN,
+                "Infinity" => f64::INFINITY,
+                "-Infinity" => f64::NEG_INFINITY,
+                _ => return None,
+            },
+            value => value.as_f64()?,
+        };
+        Some(Value::from(STANDARD.encode(number.to_le_bytes())))
+    };
+    match data_type.letter() {
+        'f' => number(value),
+        'c' => Some(json!([number(value.get(0)?)?, number(value.get(1)?)?])),
+        'i' | 'u' => value.is_number().then(|| value.clone()),
+        'b' => value.is_boolean().then(|| value.clone()),
+        _ => None,
+    }
+}
+
+/// The attributes of an array of Zarr v3 that has `attributes` and `fill_value` in Zarr v2: the missing
+/// value is in them, if xarray has named its dimensions there.
+pub fn to_zarr3(
+    attributes: &mut Map<String, Value>,
+    fill_value: Option<&Value>,
+    data_type: &DataType2,
+) {
+    if !attributes.contains_key(DIMENSIONS) {
+        return;
+    }
+    let fill_value = fill_value.filter(|value| !value.is_null());
+    let value = match fill_value {
+        Some(value) => data_type.fill_value(Some(value)).ok(),
+        None => attributes.get(ATTRIBUTE).and_then(|value| decoded(value, data_type)),
+    };
+    match value.and_then(|value| encoded(&value, data_type)) {
+        Some(value) => drop(attributes.insert(ATTRIBUTE.to_owned(), value)),
+        // It counts for nothing beside a fill value.
+        None if fill_value.is_some() => drop(attributes.shift_remove(ATTRIBUTE)),
+        None => (),
+    }
+}
+
+/// Puts the missing value of an array, which is stored with the attributes `stored`, back into
+/// attributes that were written where `shown` was shown. Whoever leaves out the attribute beside a
+/// fill value that is the same changes nothing.
+pub fn back(
+    attributes: &mut Map<String, Value>,
+    stored: Option<&Value>,
+    shown: &Array2,
+    data_type: &DataType2,
+) {
+    let attribute = shown.zattrs.as_ref().and_then(|attributes| attributes.get(ATTRIBUTE));
+    let is_fill_value = || match Mask::of(stored, data_type) {
+        Mask::Value(value) => data_type.same_missing(&value, &shown.zarray["fill_value"]),
+        Mask::None | Mask::Other(_) | Mask::Unknown => false,
+    };
+    let is_as_shown = match (attributes.get(ATTRIBUTE), attribute) {
+        (None, None) => true,
+        (None, Some(_)) => is_fill_value(),
+        (Some(written), Some(shown)) => same(written, shown),
+        (Some(_), None) => false,
+    };
+    if is_as_shown {
+        match stored {
+            Some(stored) => drop(attributes.insert(ATTRIBUTE.to_owned(), stored.clone())),
+            None => drop(attributes.shift_remove(ATTRIBUTE)),
+        }
+    } else if let Some(written) = attributes.get(ATTRIBUTE)
+        && let Some(value) = decoded(written, data_type)
+        && let Some(value) = encoded(&value, data_type)
+    {
+        attributes.insert(ATTRIBUTE.to_owned(), value);
+    }
+}
