@@ -19,9 +19,10 @@ draft_packages=(zarr==2.16.1 numcodecs==0.12.1 numpy==1.24.4 pytest==8.4.2)
 bloscpack_packages=(bloscpack==0.16.0 blosc==1.11.4 numpy==1.23.5)
 # Readers that know no sharding.  netCDF4 brings its own netCDF-C, with filters; Debian's has none.
 views_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 xarray==2025.3.1 pandas==3.1.1
-    netCDF4==1.7.5.1.post1 SimpleITK==2.5.7 pynrrd==1.1.3)
-# References of shardfs refs: fsspec, zarr-python 3 and 2.
-refs_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 fsspec==2026.9.0)
+    fsspec==2026.9.0 netCDF4==1.7.5.1.post1 SimpleITK==2.5.7 pynrrd==1.1.3)
+# References of shardfs refs: fsspec, zarr-python 3 and 2; xarray.
+refs_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 fsspec==2026.9.0
+    xarray==2026.9.0 pandas==3.1.1 kerchunk==0.2.10)
 refs2_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 fsspec==2026.9.0)
 # Parallel writers.
 dask_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 dask==2026.8.0)
