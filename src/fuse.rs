@@ -251,6 +251,11 @@ impl Filesystem for Adapter {
                 let flags = self.flags.opened(opened.pages, how.write);
                 reply.opened(FileHandle(opened.handle), flags);
             }
+            // The kernel knows a name that is gone: so it looks again, and makes the file if it is to.
+            Err(error @ FsError::NotFound) => {
+                self.errno(&error);
+                reply.error(Errno::ESTALE);
+            }
             Err(error) => reply.error(self.errno(&error)),
         }
     }

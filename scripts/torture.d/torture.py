@@ -282,6 +282,10 @@ class Round:
     def look(self, life: int, clean: bool) -> None:
         """A read-only mount shows old or new chunks, before anything is recovered; after a clean
         end the last ones of which nobody was told that they were not written."""
+        if not clean:
+            # What was accepted was lost with the process, unless it was durable.
+            for history in self.histories.values():
+                history.accepted = 0
         left = self.dir / f"crashed-{life}"
         subprocess.run(["cp", "-a", self.source, left], check=True)
         inodes = subprocess.run(["find", self.source, "-printf", "%i %s %P\n"],

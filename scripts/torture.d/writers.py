@@ -196,7 +196,7 @@ class Writer:
         return self.arrays[chunk[0]].content(chunk[1], self.begin(chunk, "w"))
 
     def open(self, path: Path, flags: int) -> int:
-        for last in (False, False, True):
+        for last in [False] * 9 + [True]:
             try:
                 return os.open(path, flags, 0o644)
             except FileNotFoundError:
@@ -244,8 +244,9 @@ class Writer:
             if self.random.random() < 0.3:
                 os.fsync(file)
             if self.random.random() < 0.5:
-                os.close(file)
-                file = None
+                # It is closed even if that fails.
+                closing, file = file, None
+                os.close(closing)
             os.rename(other, path)
         except BaseException:
             if file is not None:

@@ -116,6 +116,11 @@ impl Fs {
         let need = if how.write { Need::Write } else { Need::Read };
         self.permit_content(&target, need, caller)?;
         let file = match target {
+            // The kernel knows a name that another file has by now: after a rename, say, that was done
+            // but could not be committed. What is written must not go where nobody finds it.
+            Target::Live(file) if how.write && file.state().names.is_empty() => {
+                return Err(FsError::Stale);
+            }
             Target::Live(file) => file,
             Target::Tree(array, coords) if how.write && coords.len() == array.tree.rank() => {
                 let path = array.path(&coords);

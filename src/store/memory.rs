@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
@@ -397,7 +398,7 @@ impl Storage for MemoryStorage {
     fn lstat(&self, path: &Path) -> io::Result<Stat> {
         self.shared.faults.check(false)?;
         if self.is_symlink(path) {
-            return Ok(stat(FileKind::Symlink, 1, 0, 0));
+            return Ok(stat(FileKind::Symlink, number_of(path), 0, 0));
         }
         let parent = path.parent().map(|parent| self.resolved(parent)).transpose()?;
         let path = match (parent, path.file_name()) {
@@ -407,7 +408,7 @@ impl Storage for MemoryStorage {
         let path = path.as_path();
         if self.is_directory(path) {
             let renamed = self.shared.renamed.load(Ordering::Relaxed);
-            return Ok(stat(FileKind::Directory, 1, 0, renamed));
+            return Ok(stat(FileKind::Directory, number_of(path), 0, renamed));
         }
         self.file(path)?.stat_now()
     }
@@ -643,6 +644,13 @@ impl StorageFile for MemoryFile {
     fn unlock(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Inode number of what has no file here: other than those, which count from one.
+fn number_of(path: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish() | 1 << 63
 }
 
 fn unlinked(file: Option<Arc<MemoryFile>>) {

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::text::shown;
+
 /// Directory of spool files, below the one for what could not be committed.
 pub const SPOOL_DIRECTORY: &str = ".spool";
 /// Name of a spool file that is still written.
@@ -84,14 +86,10 @@ impl SpoolFile {
 
 impl Drop for SpoolFile {
     fn drop(&mut self) {
-        let path = self.path.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = fs::remove_file(&*path) {
-            log::warn!("{}: it cannot be removed: {error}", crate::text::shown(&path));
+        // Made by `Spool::create` for this file alone.
+        if let Err(error) = fs::remove_dir_all(&self.directory) {
+            log::warn!("{}: it cannot be removed: {error}", shown(&self.directory));
         }
-        // Nobody else has anything in there.
-        let inside =
-            path.ancestors().skip(1).take_while(|above| above.starts_with(&self.directory));
-        let _ = inside.map(fs::remove_dir).find(Result::is_err);
     }
 }
 
