@@ -15,6 +15,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
 use crate::store::storage::{Storage, StorageFile};
-use crate::store::work::WORK_DIRECTORY;
+use crate::store::work::{WORK_DIRECTORY, is_new_name};
 use crate::text::shown;
 
 /// Names by which a directory is known as a node of Zarr.
@@ -245,10 +246,29 @@ impl Destination {
     pub fn put_document(&self, path: &Path, document: &Value) -> Result<(), DestinationError> {
         let put = || {
             self.make_above(path)?;
+            self.clear_work(path.parent().unwrap_or(Path::new("")))?;
             let content = Content::Memory(Arc::new(json::to_text(document)));
             put_file(&*self.storage, path, &content)
         };
         put().map_err(self.failed(path))
+    }
+
+    /// Removes documents that were being written when an earlier attempt was killed: nobody else
+    /// writes any here.
+    fn clear_work(&self, directory: &Path) -> io::Result<()> {
+        let work = directory.join(WORK_DIRECTORY);
+        let mut left = Vec::new();
+        let listed = self.storage.list(&work, 0, &mut |item| {
+            if is_new_name(item.name) {
+                left.push(work.join(item.name));
+            }
+            ControlFlow::Continue(())
+        });
+        match listed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            listed => listed?,
+        }
+        left.iter().try_for_each(|path| self.storage.remove_file(path))
     }
 
     /// It is complete: the note goes, or the new one takes the place of the old one.
