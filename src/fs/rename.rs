@@ -325,11 +325,8 @@ impl Fs {
                 self.write_document(path, &content)
             }
             Slot::Source(_) => {
-                let Bytes::Here(content) = file.state().bytes.clone() else {
-                    return Err(FsError::Stale);
-                };
                 self.free_name(path)?;
-                self.write_source(path, &content)
+                self.move_to_source(path, file)
             }
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
         }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use super::access::Caller;
 use super::file::{Handle, Opened};
+use super::live::{Bytes, LiveFile};
 use super::{Entry, Fs, FsError, Result};
 use crate::memory::zeroed;
 use crate::store::content::Content;
-use crate::store::put::put_file;
+use crate::store::put::{put_file, put_moved_file};
+use crate::store::storage::SetStat;
 
 impl Fs {
     pub(super) fn create_in_source(
@@ -42,6 +44,24 @@ impl Fs {
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
         Ok(Content::Memory(Arc::new(bytes)))
+    }
+
+    /// Writes a file of the source that was another one of the mount, in the place of the one that is
+    /// there.
+    pub(super) fn move_to_source(&self, path: &Path, file: &LiveFile) -> Result<()> {
+        let (bytes, attributes) = {
+            let state = file.state();
+            let attributes = SetStat {
+                mode: Some(state.mode & 0o7777),
+                uid: Some(state.uid),
+                gid: Some(state.gid),
+                mtime: Some(state.mtime),
+                ..SetStat::default()
+            };
+            (state.bytes.clone(), attributes)
+        };
+        let Bytes::Here(content) = bytes else { return Err(FsError::Stale) };
+        Ok(put_moved_file(&*self.storage, path, &content, &attributes)?)
     }
 
     /// Writes a file of the source, in the place of the one that is there.

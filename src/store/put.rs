@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::content::Content;
 use super::lock::has_name;
-use super::storage::{Stat, Storage, StorageFile};
+use super::storage::{SetStat, Storage, StorageFile};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
 
 /// Others who make files or remove the directory are given way to so many times.
@@ -19,10 +19,32 @@ const ATTEMPTS: u64 = 1000;
 /// It is written in a work directory beside it, where whoever clears up after a killed process finds
 /// it. It is locked, so nobody does before.
 pub fn put_file(storage: &dyn Storage, path: &Path, content: &Content) -> io::Result<()> {
+    put(storage, path, content, None)
+}
+
+/// The same for a file that was moved there: owner, permissions and date are those it had, as far as
+/// this user may give them.
+pub fn put_moved_file(
+    storage: &dyn Storage,
+    path: &Path,
+    content: &Content,
+    attributes: &SetStat,
+) -> io::Result<()> {
+    put(storage, path, content, Some(attributes))
+}
+
+fn put(
+    storage: &dyn Storage,
+    path: &Path,
+    content: &Content,
+    attributes: Option<&SetStat>,
+) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let work = directory.join(WORK_DIRECTORY);
     let before = storage.stat(path).ok();
-    let (temporary, file) = make_new(storage, &work, before.as_ref())?;
+    // Nobody else opens it before it has its owner and permissions.
+    let mode = if before.is_some() || attributes.is_some() { 0o600 } else { 0o666 };
+    let (temporary, file) = make_new(storage, &work, mode)?;
     let write = || {
         let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
         while at < content.nbytes() {
@@ -30,8 +52,10 @@ pub fn put_file(storage: &dyn Storage, path: &Path, content: &Content) -> io::Re
             file.write_at(&buffer[..read], at)?;
             at += read as u64;
         }
-        if let Some(before) = &before {
-            file.set_owner(before)?;
+        match (attributes, &before) {
+            (Some(attributes), _) => set_attributes(storage, &temporary, attributes)?,
+            (None, Some(before)) => file.set_owner(before)?,
+            (None, None) => (),
         }
         file.sync()?;
         storage.rename(&temporary, path)?;
@@ -43,13 +67,22 @@ pub fn put_file(storage: &dyn Storage, path: &Path, content: &Content) -> io::Re
     written
 }
 
+/// Others than root cannot give files away: theirs then, with the same permissions.
+fn set_attributes(storage: &dyn Storage, path: &Path, attributes: &SetStat) -> io::Result<()> {
+    match storage.set_stat(path, attributes) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            storage.set_stat(path, &SetStat { uid: None, gid: None, ..*attributes })
+        }
+        set => set,
+    }
+}
+
 /// A new file in a work directory, which is made where it is missing.
 fn make_new(
     storage: &dyn Storage,
     work: &Path,
-    before: Option<&Stat>,
+    mode: u32,
 ) -> io::Result<(PathBuf, Arc<dyn StorageFile>)> {
-    let mode = if before.is_some() { 0o600 } else { 0o666 };
     for number in 1..ATTEMPTS {
         make_directory(storage, work).map_err(io::Error::other)?;
         let path = work.join(new_name(number));

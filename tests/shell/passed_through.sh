@@ -20,3 +20,28 @@ judge "in a writable mount: " python3 "$here/open_files.py" "$MP" "$TMP/written"
 group "$TMP/read"
 mount_view "$TMP/read"
 judge "in a read-only mount: " python3 "$here/open_files.py" "$MP" "$TMP/read"
+
+# What was a chunk, or beside chunks, is whose it was, for whom it was and as old as it was.
+keeps_attributes() {
+    local source=$TMP/moved shard before
+    "$SHARDFS" create --sample "$source"
+    shard=$source/waves/c/0/0/0
+    chmod 640 "$shard"
+    [[ $EUID != 0 ]] || chown 1234:2345 "$shard"
+    mount_view "$source" --rw
+    touch -d '2020-02-02 02:02:02' "$MP/waves/c/0/0/0"
+    before=$(stat -c '%a %u:%g %Y %s' "$MP/waves/c/0/0/0")
+    mv "$MP/waves/c/0/0/0" "$MP/waves/chunk.bin"
+    [[ $(stat -c '%a %u:%g %Y %s' "$source/waves/chunk.bin") == "$before" ]]
+    (umask 077 && echo secret >"$MP/waves/c/0/0/1.partial")
+    mv "$MP/waves/c/0/0/1.partial" "$MP/waves/secret"
+    [[ $(stat -c %a "$source/waves/secret") == 600 ]]
+    # In the place of a file for everybody, too.
+    echo old >"$MP/waves/open"
+    chmod 644 "$MP/waves/open"
+    (umask 077 && echo secret >"$MP/waves/c/0/0/1.partial")
+    mv "$MP/waves/c/0/0/1.partial" "$MP/waves/open"
+    [[ $(stat -c %a "$source/waves/open") == 600 && $(<"$source/waves/open") == secret ]]
+    unmount_view
+}
+check "what is renamed from among the chunks keeps its owner, permissions and date" keeps_attributes
