@@ -41,7 +41,12 @@ fn put(
 ) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let work = directory.join(WORK_DIRECTORY);
-    let before = storage.stat(path).ok();
+    let before = match storage.stat(path) {
+        Ok(before) => Some(before),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
+        // Its owner and permissions would be lost.
+        Err(error) => return Err(error),
+    };
     // Nobody else opens it before it has its owner and permissions.
     let mode = if before.is_some() || attributes.is_some() { 0o600 } else { 0o666 };
     let (temporary, file) = make_new(storage, &work, mode)?;

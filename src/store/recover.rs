@@ -144,9 +144,10 @@ pub fn recover_locked(
     let mut all = Vec::new();
     for (path, shard, found) in examined {
         // Opened anew: there may be more shards than open files.
-        if let Some(file) = open_shard(storage, &path, shard)? {
-            finish(&*file, shard, found).map_err(io_error(&path))?;
-        }
+        let found = match open_shard(storage, &path, shard)? {
+            Some(file) => finish(&*file, shard, found).map(|()| found).map_err(io_error(&path))?,
+            None => Found::Replaced,
+        };
         report(&path, found);
         all.push((path, found));
     }
@@ -167,9 +168,14 @@ fn open_shard(
         Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
         Err(error) => {
-            // Another file in its place has nothing to do with the commit, whatever it is.
-            let is_ours = storage.lstat(path).is_ok_and(|stat| stat.ino == record.ino);
-            return if is_ours { Err(unfit_or(storage, path, error)) } else { Ok(None) };
+            return match storage.lstat(path) {
+                Ok(stat) if stat.ino == record.ino => Err(unfit_or(storage, path, error)),
+                // Another file in its place has nothing to do with the commit, whatever it is.
+                Ok(_) => Ok(None),
+                // That must be certain: without its record an unfinished shard is lost.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+                Err(_) => Err(io_error(path)(error)),
+            };
         }
     };
     let stat = file.stat().map_err(io_error(path))?;
@@ -223,7 +229,7 @@ fn may_write(journal: &Stat, shard: &Stat, own: u32) -> bool {
 
 fn report(path: &Path, found: Found) {
     match found {
-        Found::Replaced => (),
+        Found::Replaced => log::info!("{}: replaced since an unfinished commit", shown(path)),
         Found::Finished => log::info!("{}: a commit was completed", shown(path)),
         Found::Unfinished => log::info!("{}: a commit was taken back", shown(path)),
         Found::Foreign => {
