@@ -7,8 +7,10 @@ use std::io::Read;
 
 use super::codec::Codec;
 use super::error::MetadataError;
+use super::gzip::Members;
 use super::index::CHECKSUM_BYTES;
-use crate::memory::NoMemory;
+use super::pipeline::{self, Buffer};
+use crate::memory::{NoMemory, zeroed};
 
 /// One bytes->bytes codec over a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,12 +130,12 @@ fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, D
         _ => DecodeError::Stream { codec, reason: error.to_string() },
     };
     let mut decoder: Box<dyn Read + '_> = match codec {
-        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(bytes)),
+        Compression::Gzip => Box::new(Members::new(bytes)),
         Compression::Zlib => Box::new(flate2::bufread::ZlibDecoder::new(bytes)),
         Compression::Zstd => {
             Box::new(zstd::stream::read::Decoder::with_buffer(bytes).map_err(stream)?)
         }
-        Compression::Blosc => return blosc::decompress(bytes, limit),
+        Compression::Blosc => return decompress_blosc(bytes, limit),
     };
     let mut decoded = Vec::new();
     (&mut decoder).take(limit.saturating_add(1)).read_to_end(&mut decoded).map_err(stream)?;
@@ -143,43 +145,17 @@ fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, D
     Ok(decoded)
 }
 
-mod blosc {
-    use super::{Compression, DecodeError};
-    use crate::memory::zeroed;
-
-    /// Decompresses one Blosc buffer.
-    #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
-    pub(super) fn decompress(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
-        let codec = Compression::Blosc;
-        let bad = |reason: &str| DecodeError::Stream { codec, reason: reason.to_owned() };
-        let mut length = 0;
-        // SAFETY: `bytes` is readable for the given length and `length` outlives the call.
-        let valid = unsafe {
-            blosc_src::blosc_cbuffer_validate(bytes.as_ptr().cast(), bytes.len(), &raw mut length)
-        };
-        if valid < 0 {
-            return Err(bad("not a Blosc buffer"));
-        }
-        if length as u64 > limit {
-            return Err(DecodeError::TooLong { codec, limit });
-        }
-        let mut decoded = zeroed(length as u64)?;
-        // SAFETY: the validation above has checked that the buffer is as long as its header says;
-        // the destination is writable for the length passed along. No other thread is involved.
-        let written = unsafe {
-            blosc_src::blosc_decompress_ctx(
-                bytes.as_ptr().cast(),
-                decoded.as_mut_ptr().cast(),
-                length,
-                1,
-            )
-        };
-        if usize::try_from(written) == Ok(length) {
-            Ok(decoded)
-        } else {
-            Err(bad("it cannot be decoded"))
-        }
+fn decompress_blosc(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+    let codec = Compression::Blosc;
+    let bad =
+        |error: pipeline::DecodeError| DecodeError::Stream { codec, reason: error.to_string() };
+    let buffer = Buffer::parse(bytes).map_err(bad)?;
+    if buffer.decoded as u64 > limit {
+        return Err(DecodeError::TooLong { codec, limit });
     }
+    let mut decoded = zeroed(buffer.decoded as u64)?;
+    buffer.decompress(&mut decoded).map_err(bad)?;
+    Ok(decoded)
 }
 
 #[cfg(test)]
@@ -210,6 +186,25 @@ mod tests {
     #[test]
     fn members_of_a_gzip_file_are_joined() {
         assert_eq!(decode(&[GZIP], [gzip(b"ab"), gzip(b"cd")].concat(), 4).unwrap(), b"abcd");
+    }
+
+    /// What numcodecs reads, readers of whole shards read too.
+    #[test]
+    fn padding_and_what_follows_a_stream_are_no_damage() {
+        let members = [&gzip(b"ab")[..], &[0; 9], &gzip(b"cd"), &[0; 600]].concat();
+        assert_eq!(decode(&[GZIP], members.clone(), 4).unwrap(), b"abcd");
+        assert!(matches!(decode(&[GZIP], members, 3), Err(DecodeError::TooLong { limit: 3, .. })));
+        let garbage = [&gzip(b"ab")[..], b"garbage"].concat();
+        assert!(matches!(decode(&[GZIP], garbage, 9), Err(DecodeError::Stream { .. })));
+        let zlib = AfterCodec::Compressed(Compression::Zlib);
+        // zlib.compress(b"ab"), and more.
+        let stored = b"x\x9cKL\x02\x00\x01&\x00\xc4garbage".to_vec();
+        assert_eq!(decode(&[zlib], stored, 2).unwrap(), b"ab");
+        let mut stored = vec![2, 1, 2, 1, 4, 0, 0, 0, 4, 0, 0, 0, 20, 0, 0, 0];
+        stored.extend(b"abcdgarbage");
+        assert_eq!(decode(&[BLOSC], stored, 4).unwrap(), b"abcd");
+        let frames = [zstd::encode_all(&b"ab"[..], 1).unwrap(), b"garbage".to_vec()].concat();
+        assert!(matches!(decode(&[ZSTD], frames, 9), Err(DecodeError::Stream { .. })));
     }
 
     #[test]

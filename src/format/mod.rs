@@ -21,6 +21,7 @@ pub mod fingerprint;
 pub mod flat;
 pub mod foreign;
 pub mod grid;
+pub mod gzip;
 pub mod index;
 pub mod journal;
 pub mod json;

@@ -22,6 +22,7 @@ use std::cell::RefCell;
 
 use serde_json::Value;
 
+pub(super) use self::blosc::Buffer;
 use self::bytes::BytesCodec;
 pub use self::error::{DecodeError, EncodeError, PipelineError};
 use self::layout::Transpose;

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use super::error::{DecodeError, EncodeError};
-use crate::format::bloscpack::BLOSC_BYTES;
+use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
 
 /// How a buffer is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,45 +25,53 @@ pub const COMPRESSORS: [&CStr; 5] = [c"blosclz", c"lz4", c"lz4hc", c"zlib", c"zs
 
 const CODEC: &str = "blosc";
 
-/// Bytes that a buffer decompresses to, by its header. The header is as long as it must be and says
-/// the buffer's own length right.
-#[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
-pub fn decoded_length(buffer: &[u8]) -> Result<usize, DecodeError> {
-    if buffer.len() < BLOSC_BYTES {
-        return Err(DecodeError::TooShort { codec: CODEC, found: buffer.len() });
-    }
-    let mut length = 0;
-    // SAFETY: `buffer` is readable for the given length and `length` outlives the call.
-    let valid = unsafe {
-        blosc_src::blosc_cbuffer_validate(buffer.as_ptr().cast(), buffer.len(), &raw mut length)
-    };
-    if valid < 0 {
-        return Err(DecodeError::stream(
-            CODEC,
-            "its header is not that of a Blosc buffer of this length",
-        ));
-    }
-    Ok(length)
+/// A Blosc buffer that is as long as its header says.
+#[derive(Debug, Clone, Copy)]
+pub struct Buffer<'a> {
+    bytes: &'a [u8],
+    /// Bytes that it decompresses to, by its header.
+    pub decoded: usize,
 }
 
-/// Decompresses a buffer that has exactly the length of `out`.
-#[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
-pub fn decompress(buffer: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
-    let length = decoded_length(buffer)?;
-    DecodeError::check_length(length, out.len())?;
-    // SAFETY: `decoded_length` has checked that the buffer is as long as its header says; `out` is
-    // writable for the length passed along and is another slice. No other thread is involved.
-    let written = unsafe {
-        blosc_src::blosc_decompress_ctx(
-            buffer.as_ptr().cast(),
-            out.as_mut_ptr().cast(),
-            out.len(),
-            1,
-        )
-    };
-    match usize::try_from(written) {
-        Ok(written) if written == length => Ok(()),
-        _ => Err(DecodeError::stream(CODEC, "it cannot be decompressed")),
+impl<'a> Buffer<'a> {
+    /// Reads the header of the buffer that `bytes` begin with. What follows it is ignored, as by
+    /// numcodecs.
+    #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let too_short = DecodeError::TooShort { codec: CODEC, found: bytes.len() };
+        let header = BloscHeader::parse(bytes.first_chunk().ok_or(too_short)?);
+        let nbytes = usize::try_from(header.nbytes).unwrap_or(usize::MAX);
+        let bytes = bytes.get(..nbytes).unwrap_or(bytes);
+        let mut decoded = 0;
+        // SAFETY: `bytes` is readable for the given length and `decoded` outlives the call.
+        let valid = unsafe {
+            blosc_src::blosc_cbuffer_validate(bytes.as_ptr().cast(), bytes.len(), &raw mut decoded)
+        };
+        if valid < 0 {
+            let reason = "its header is not that of a Blosc buffer of this length";
+            return Err(DecodeError::stream(CODEC, reason));
+        }
+        Ok(Self { bytes, decoded })
+    }
+
+    /// Decompresses it; it has exactly the length of `out`.
+    #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
+    pub fn decompress(self, out: &mut [u8]) -> Result<(), DecodeError> {
+        DecodeError::check_length(self.decoded, out.len())?;
+        // SAFETY: `parse` has checked that the buffer is as long as its header says; `out` is writable
+        // for the length passed along and is another slice. No other thread is involved.
+        let written = unsafe {
+            blosc_src::blosc_decompress_ctx(
+                self.bytes.as_ptr().cast(),
+                out.as_mut_ptr().cast(),
+                out.len(),
+                1,
+            )
+        };
+        match usize::try_from(written) {
+            Ok(written) if written == self.decoded => Ok(()),
+            _ => Err(DecodeError::stream(CODEC, "it cannot be decompressed")),
+        }
     }
 }
 

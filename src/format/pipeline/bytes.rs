@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::blosc::{self, Blosc, COMPRESSORS};
+use super::blosc::{Blosc, Buffer, COMPRESSORS};
 use super::error::{DecodeError, EncodeError, PipelineError};
 use super::{layout, stream};
 use crate::format::codec::Codec;
@@ -21,7 +21,7 @@ const USUAL_ZLIB_LEVEL: u32 = 6;
 pub enum BytesCodec {
     /// Four bytes in front or behind.
     Checksum(Sum, Location),
-    /// RFC 1952, one or more members; the level from 0 to 9.
+    /// RFC 1952, one or more members and zeros behind them; the level from 0 to 9.
     Gzip(u32),
     /// RFC 1950; the level from 0 to 9.
     Zlib(u32),
@@ -238,7 +238,7 @@ impl BytesCodec {
             Self::Gzip(_) => stream::ungzip(encoded, out),
             Self::Zlib(_) => stream::unzlib(encoded, out),
             Self::Zstd(..) => stream::unzstd(encoded, out),
-            Self::Blosc(_) => blosc::decompress(encoded, out),
+            Self::Blosc(_) => Buffer::parse(encoded)?.decompress(out),
             Self::Lz4 => stream::unlz4(encoded, out),
             Self::Shuffle(element) => {
                 DecodeError::check_length(encoded.len(), out.len())?;
@@ -265,8 +265,9 @@ impl BytesCodec {
             Self::Zstd(..) => stream::unzstd_at_most(encoded, limit)?,
             Self::Lz4 => stream::unlz4_at_most(encoded, limit)?,
             Self::Blosc(_) => {
-                let mut out = within(blosc::decoded_length(encoded)?)?;
-                blosc::decompress(encoded, &mut out)?;
+                let buffer = Buffer::parse(encoded)?;
+                let mut out = within(buffer.decoded)?;
+                buffer.decompress(&mut out)?;
                 out
             }
             Self::Shuffle(_) => {

@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::io::{Read, Write};
 
-use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use flate2::bufread::ZlibDecoder;
 use zstd::zstd_safe::{self, CCtx, CParameter, DCtx};
 
 use super::error::{DecodeError, EncodeError};
+use crate::format::gzip::Members;
 use crate::memory::{NoMemory, zeroed};
 
 thread_local! {
@@ -70,12 +71,12 @@ pub fn zstd(bytes: &[u8], level: i32, checksum: bool) -> Result<Vec<u8>, EncodeE
 
 /// Decompresses gzip members that hold exactly as much as `out`.
 pub fn ungzip(members: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
-    exactly(MultiGzDecoder::new(members), "gzip", out).map(|_| ())
+    exactly(Members::new(members), "gzip", out)
 }
 
 /// Decompresses gzip members that hold at most `limit` bytes.
 pub fn ungzip_at_most(members: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
-    at_most(MultiGzDecoder::new(members), "gzip", limit)
+    at_most(Members::new(members), "gzip", limit)
 }
 
 /// Compresses into one member.
@@ -86,24 +87,15 @@ pub fn gzip(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
     finished.map_err(|error| EncodeError::stream("gzip", error))
 }
 
-/// Decompresses a zlib stream that holds exactly as much as `out`.
+/// Decompresses a zlib stream that holds exactly as much as `out`. What follows it is ignored, as by
+/// numcodecs.
 pub fn unzlib(stream: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
-    let decoder = exactly(ZlibDecoder::new(stream), "zlib", out)?;
-    nothing_follows(&decoder)
+    exactly(ZlibDecoder::new(stream), "zlib", out)
 }
 
 /// Decompresses a zlib stream that holds at most `limit` bytes.
 pub fn unzlib_at_most(stream: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
-    let mut decoder = ZlibDecoder::new(stream);
-    let decoded = at_most(&mut decoder, "zlib", limit)?;
-    nothing_follows(&decoder).map(|()| decoded)
-}
-
-fn nothing_follows(decoder: &ZlibDecoder<&[u8]>) -> Result<(), DecodeError> {
-    match decoder.get_ref().len() {
-        0 => Ok(()),
-        more => Err(DecodeError::stream("zlib", format!("{more} bytes follow its end"))),
-    }
+    at_most(ZlibDecoder::new(stream), "zlib", limit)
 }
 
 /// Compresses into a zlib stream.
@@ -155,7 +147,7 @@ pub fn lz4(bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
 }
 
 /// Fills `out` and expects the end of the stream, checksums and all, right behind it.
-fn exactly<R: Read>(mut decoder: R, codec: &'static str, out: &mut [u8]) -> Result<R, DecodeError> {
+fn exactly(mut decoder: impl Read, codec: &'static str, out: &mut [u8]) -> Result<(), DecodeError> {
     let bad = |error| DecodeError::stream(codec, error);
     let mut filled = 0;
     while filled < out.len() {
@@ -166,7 +158,7 @@ fn exactly<R: Read>(mut decoder: R, codec: &'static str, out: &mut [u8]) -> Resu
     }
     DecodeError::check_length(filled, out.len())?;
     match decoder.read(&mut [0]).map_err(bad)? {
-        0 => Ok(decoder),
+        0 => Ok(()),
         _ => Err(DecodeError::TooLong { limit: out.len() as u64 }),
     }
 }
