@@ -345,9 +345,18 @@ class Writer:
             names = set()
         for one, wanted in self.now.items():
             path = self.path(one)
-            if path.parent == directory and (path.name in names) != (wanted is not None):
-                raise Wrong(f"{path.name} is listed, but removed" if wanted is None
-                            else f"{path.name} is not listed, but there")
+            if path.parent != directory or (path.name in names) == (wanted is not None):
+                continue
+            if wanted is not None:
+                raise Wrong(f"{path.name} is not listed, but there")
+            # In a shard that could not be read every chunk may exist; it must not have any content.
+            if self.faults:
+                self.doing = f"read {path}, which is listed, but removed"
+                with suppress(FileNotFoundError):
+                    path.read_bytes()
+                    raise Wrong("there again after it was removed")
+                continue
+            raise Wrong(f"{path.name} is listed, but removed")
 
     def sync_directory(self, chunk: tuple[int, int]) -> None:
         """All that was written below it before is durable then."""

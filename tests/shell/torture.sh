@@ -19,6 +19,7 @@ skipped() {
 }
 
 check 'kills of the daemon' torture 40 --kills 10 --cuts 0 --faults 0
+check 'a filesystem below that fails at random' torture 40 --kills 0 --cuts 0 --faults 8
 for fs in ext4 xfs btrfs; do
     name="power cuts on $fs"
     if out=$(torture 20 --kills 0 --cuts 2 --faults 0 --fs "$fs"); then
