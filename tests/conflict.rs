@@ -400,7 +400,7 @@ fn a_chunk_can_be_staged_while_it_is_being_committed() {
 fn a_chunk_can_be_staged_after_another_mount_was_killed_while_it_wrote_over_it() {
     let case = power::plain(false).swap_remove(0);
     let (coords, _) = two_of(&case).unwrap();
-    let fault = Fault { errno: libc::EIO, lasting: true, half_done: true, changes_only: true };
+    let fault = Fault { errno: libc::EIO, times: u64::MAX, half_done: true, changes_only: true };
     let mut unfinished = 0;
     for nth in 1..20 {
         let mut array = Array::new(&case);

@@ -363,16 +363,16 @@ impl<'a> Trial<'a> {
 
 /// Faults of each kind.
 const FAULTS: [Fault; 6] = {
-    const fn fault(errno: i32, lasting: bool, half_done: bool, changes_only: bool) -> Fault {
-        Fault { errno, lasting, half_done, changes_only }
+    const fn fault(errno: i32, times: u64, half_done: bool, changes_only: bool) -> Fault {
+        Fault { errno, times, half_done, changes_only }
     }
     [
-        fault(libc::EIO, false, false, true),
-        fault(libc::ENOSPC, false, true, true),
-        fault(libc::EIO, false, false, false),
-        fault(libc::EIO, true, false, true),
-        fault(libc::ENOSPC, true, true, true),
-        fault(libc::EIO, true, true, false),
+        fault(libc::EIO, 1, false, true),
+        fault(libc::ENOSPC, 1, true, true),
+        fault(libc::EIO, 1, false, false),
+        fault(libc::EIO, u64::MAX, false, true),
+        fault(libc::ENOSPC, u64::MAX, true, true),
+        fault(libc::EIO, u64::MAX, true, false),
     ]
 };
 

@@ -660,7 +660,7 @@ fn chunks_of_two_shards_that_change_places_are_never_both_at_risk() {
         for nth in 1.. {
             let fault = shardfs::store::memory::Fault {
                 errno: libc::EIO,
-                lasting: true,
+                times: u64::MAX,
                 half_done: false,
                 changes_only: true,
             };
@@ -772,7 +772,7 @@ fn a_removal_that_cannot_be_committed_is_listed_with_its_reason_and_fails_each_f
     with_mount(|user, storage, _| {
         let fault = shardfs::store::memory::Fault {
             errno: libc::EIO,
-            lasting: true,
+            times: u64::MAX,
             half_done: false,
             changes_only: true,
         };

@@ -23,16 +23,18 @@ use support::Coords;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
-const FAULTS: [Fault; 5] = {
-    const fn fault(errno: i32, lasting: bool, half_done: bool, changes_only: bool) -> Fault {
-        Fault { errno, lasting, half_done, changes_only }
+const FAULTS: [Fault; 7] = {
+    const fn fault(errno: i32, times: u64, half_done: bool, changes_only: bool) -> Fault {
+        Fault { errno, times, half_done, changes_only }
     }
     [
-        fault(libc::EIO, false, true, true),
-        fault(libc::ENOSPC, false, true, true),
-        fault(libc::EIO, false, false, false),
-        fault(libc::EIO, true, false, true),
-        fault(libc::ENOSPC, true, true, true),
+        fault(libc::EIO, 1, true, true),
+        fault(libc::ENOSPC, 1, true, true),
+        fault(libc::EIO, 1, false, false),
+        fault(libc::EIO, 2, false, false),
+        fault(libc::EIO, 3, false, false),
+        fault(libc::EIO, u64::MAX, false, true),
+        fault(libc::ENOSPC, u64::MAX, true, true),
     ]
 };
 const POLICIES: [Policy; 4] = [Policy::Auto, Policy::Append, Policy::InPlace, Policy::Rewrite];

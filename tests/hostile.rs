@@ -11,7 +11,7 @@ use std::sync::Arc;
 use shardfs::format::fingerprint::Fingerprint;
 use shardfs::format::index::ByteRange;
 use shardfs::format::journal::{CheckedRange, Record, ShardRecord};
-use shardfs::store::memory::MemoryStorage;
+use shardfs::store::memory::{Fault, MemoryStorage};
 use shardfs::store::owner::Owner;
 use shardfs::store::recover::{Found, recover};
 use shardfs::store::storage::Storage;
@@ -77,6 +77,53 @@ fn what_a_commit_has_left_is_taken_back() {
     assert_eq!(found, [(path.clone().into(), Found::Unfinished)]);
     assert!(storage.files().contains(&(path.into(), shard.1, shard.2)));
     assert!(storage.lstat(Path::new("a/.shardfs")).is_err());
+}
+
+/// Also where what fails in a row makes the shard look as if it were gone.
+#[test]
+fn a_record_stays_until_its_shard_is_as_it_was_whatever_fails_on_the_way() {
+    for (nth, times) in (1..40).flat_map(|nth| (1..=3).map(move |times| (nth, times))) {
+        let (case, storage, shard) = array();
+        let found = record(&shard, index_bytes(&case));
+        storage.replace(JOURNAL, Record { shards: vec![found] }.encode());
+        let path = format!("a/{}", shard.0);
+        storage.change(&path, |bytes| bytes.extend([0; 30]));
+        let fault = Fault { errno: libc::EIO, times, half_done: false, changes_only: false };
+        storage.fail(nth, fault);
+        let first = recover(&*storage, Owner::Array(&case.array));
+        storage.fail(0, fault);
+        recover(&*storage, Owner::Array(&case.array)).unwrap();
+        let is_restored = storage.files().contains(&(path.into(), shard.1, shard.2));
+        assert!(is_restored, "{times} faults from operation {nth} on: {first:?}");
+    }
+}
+
+/// Nobody takes an unfinished shard for a finished one because its record could not be read.
+#[test]
+fn a_shard_is_not_read_while_its_record_cannot_be() {
+    for nth in 1..20 {
+        let (case, storage, shard) = array();
+        let index = index_bytes(&case);
+        let mut found = record(&shard, index);
+        // An empty index was appended, and is not finished as the record says.
+        found.length = (shard.2.len() + index) as u64;
+        found.written[0].range.nbytes = index as u64;
+        storage.replace(JOURNAL, Record { shards: vec![found] }.encode());
+        let empty = vec![0xff; index - 4];
+        let checksum = crc32c::crc32c(&empty).to_le_bytes();
+        storage.change(&format!("a/{}", shard.0), |bytes| {
+            bytes.extend(empty);
+            bytes.extend(checksum);
+        });
+        let store = power::store(&storage);
+        storage.fail_nth(nth);
+        for (coords, bytes) in &case.model.chunks {
+            match power::read(&store, &case.array, coords) {
+                Ok(found) => assert_eq!(found.as_ref(), Some(bytes), "{coords:?}, operation {nth}"),
+                Err(error) => assert!(error.contains("Input/output"), "{error}"),
+            }
+        }
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::memory::zeroed;
 use crate::store::content::Content;
+use crate::store::storage::if_present;
 use crate::text::shown;
 
 impl Fs {
@@ -123,10 +124,22 @@ impl Fs {
             }
             _ => {
                 let mut new = new;
-                let mut lookup =
-                    |below: &str| self.stored(&directory.join(below).join(METADATA_FILE)).ok();
+                let mut failed = None;
+                let absent = [libc::ENOENT, libc::ENOTDIR];
+                let mut lookup = |below: &str| {
+                    match self.stored(&directory.join(below).join(METADATA_FILE)) {
+                        Ok(document) => return Some(document),
+                        Err(Err(error)) if !absent.contains(&error.errno()) => failed = Some(error),
+                        Err(_) => (),
+                    }
+                    None
+                };
                 let changed = translate_group_back(&mut new, &mut lookup, self.config.level)
                     .map_err(refused)?;
+                // What cannot be read may be a sharded array, and must not be taken for a plain one.
+                if let Some(error) = failed {
+                    return Err(error);
+                }
                 if is_sharded(&new) {
                     return Err(refused(MetadataError::ShardedThroughView));
                 }
@@ -170,7 +183,7 @@ impl Fs {
         let (directory, node) = self.described_node(path)?;
         // Where data and metadata are apart, the data may be gone already.
         if let NodeKind::Sharded(_) = &node.kind
-            && self.storage.lstat(&directory).is_ok()
+            && if_present(self.storage.lstat(&directory))?.is_some()
         {
             let mut names = self.overlay()?.names();
             names.put(path, What::Removed, None);

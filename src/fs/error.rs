@@ -166,3 +166,25 @@ pub enum NodeError {
     #[error("{0}: {1}")]
     Superchunks(&'static str, #[source] Box<NodeError>),
 }
+
+impl NodeError {
+    /// What could not be read, whatever it was read for.
+    #[must_use]
+    pub fn io(&self) -> Option<&io::Error> {
+        match self {
+            Self::Io(error) => Some(error),
+            Self::Superchunks(_, error) => error.io(),
+            _ => None,
+        }
+    }
+
+    /// The same by value; any other error as one of no errno.
+    #[must_use]
+    pub fn into_io(self) -> io::Error {
+        match self {
+            Self::Io(error) => error,
+            Self::Superchunks(_, error) => error.into_io(),
+            error => io::Error::other(error),
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Nodes of other formats: Bloscpack files, BLZ and bcolz directories, found by what is in them.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::Path;
 
 use serde_json::Value;
@@ -12,9 +13,9 @@ use crate::format::limits::MAX_METADATA_BYTES;
 use crate::format::numpy;
 use crate::memory::zeroed;
 use crate::store::bloscpack::{self, View};
-use crate::store::journal::pending;
+use crate::store::journal::pending_if_readable;
 use crate::store::recover::record_of;
-use crate::store::storage::{FileKind, Stat, Storage};
+use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
 use crate::store::{Container, SIZES, SUPERCHUNKS, SuperchunkForm};
 
 /// Where a BLZ or bcolz array says how it is stored.
@@ -72,7 +73,7 @@ pub fn bloscpack_file(
         return Err(NodeError::NotAFile(stat.kind));
     }
     let file = storage.open(Path::new(name))?;
-    let pending = pending(storage, Path::new("")).unwrap_or_default();
+    let pending = pending_if_readable(storage, Path::new(""), |error| log::warn!("{error}"))?;
     let pending = pending.as_ref().and_then(|record| record_of(record, Path::new(name)));
     // Where neither is to be had, the chunks tell.
     let view = View::durable(&*file, stat.size, pending)?;
@@ -125,28 +126,24 @@ pub fn superchunks(
 
 /// The column in a directory below the `data` of a table, in the design document's form; None if it is
 /// none. Columns are of one length, which is why none of them grows.
+///
+/// # Errors
+/// Whether there is a table cannot be found out.
 pub fn column(
     storage: &dyn Storage,
     directory: &Path,
-) -> Option<(Stat, Result<Foreign, NodeError>)> {
-    let name = directory.file_name()?.to_str()?;
-    let table = directory.parent().filter(|data| data.ends_with(SUPERCHUNKS))?.parent()?;
-    let stat = storage.stat(&table.join(SIZES)).ok()?;
-    let mut documents = match Documents::read(storage, table) {
+) -> io::Result<Option<(Stat, Result<Foreign, NodeError>)>> {
+    let table = directory.parent().filter(|data| data.ends_with(SUPERCHUNKS));
+    let Some(table) = table.and_then(Path::parent) else { return Ok(None) };
+    let Some(stat) = if_present(storage.stat(&table.join(SIZES)))? else { return Ok(None) };
+    let documents = match Documents::read(storage, table) {
         Ok(documents) => documents,
-        Err(error) => return Some((stat, Err(error))),
+        Err(error) => return Ok(Some((stat, Err(error)))),
     };
-    let fields = documents.fields();
-    let number = fields.iter().position(|(field, _)| *field == name)?;
-    let data_type = fields.get(number)?.1.to_owned();
-    *documents.storage.get_mut("dtype")? = data_type.into();
-    if let Some(Value::Array(each)) = documents.storage.get("dflt") {
-        let own = each.get(number).cloned().unwrap_or_default();
-        *documents.storage.get_mut("dflt")? = own;
-    }
+    let Some(documents) = documents.of_column(directory) else { return Ok(None) };
     let found = form_of(storage, directory)
         .and_then(|(form, chunks_per_file)| documents.array("", form, chunks_per_file, 0));
-    Some((stat, found))
+    Ok(Some((stat, found)))
 }
 
 /// The documents of a BLZ or bcolz array.
@@ -163,7 +160,20 @@ impl Documents {
             document.map_err(|error| NodeError::Superchunks(name, Box::new(error)))
         };
         let (sizes, storage) = (read(SIZES)?, read(STORAGE)?);
-        let attributes = read(ATTRIBUTES).or_else(|_| read(ATTRIBUTES_TOO)).ok();
+        let mut attributes = None;
+        for name in [ATTRIBUTES, ATTRIBUTES_TOO] {
+            match read(name) {
+                Ok(found) => {
+                    attributes = Some(found);
+                    break;
+                }
+                Err(error) if error.io().is_some_and(|error| !is_absent(error)) => {
+                    return Err(error);
+                }
+                // An array without attributes, or with some that say nothing, is one all the same.
+                Err(_) => (),
+            }
+        }
         Ok(Self { sizes, storage, attributes })
     }
 
@@ -171,6 +181,20 @@ impl Documents {
     fn fields(&self) -> Vec<(&str, &str)> {
         let data_type = self.storage.get("dtype").and_then(Value::as_str);
         data_type.and_then(numpy::fields).unwrap_or_default()
+    }
+
+    /// The documents of the column in a directory, if the table has one of that name.
+    fn of_column(mut self, directory: &Path) -> Option<Self> {
+        let name = directory.file_name()?.to_str()?;
+        let fields = self.fields();
+        let number = fields.iter().position(|(field, _)| *field == name)?;
+        let data_type = fields.get(number)?.1.to_owned();
+        *self.storage.get_mut("dtype")? = data_type.into();
+        if let Some(Value::Array(each)) = self.storage.get("dflt") {
+            let own = each.get(number).cloned().unwrap_or_default();
+            *self.storage.get_mut("dflt")? = own;
+        }
+        Some(self)
     }
 
     fn array(
@@ -193,7 +217,9 @@ impl Documents {
 /// but for the last.
 fn form_of(storage: &dyn Storage, files: &Path) -> Result<(SuperchunkForm, u64), NodeError> {
     let many = files.join(SuperchunkForm::Many.name(0));
-    let Ok(stat) = storage.stat(&many) else { return Ok((SuperchunkForm::Single, 1)) };
+    let Some(stat) = if_present(storage.stat(&many))? else {
+        return Ok((SuperchunkForm::Single, 1));
+    };
     let file = storage.open(&many)?;
     let view = View::now(&*file, stat.size);
     let head = bloscpack::head(&view)?;
@@ -226,7 +252,7 @@ pub fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeEr
     if stat.size > MAX_METADATA_BYTES {
         return Err(NodeError::TooLong(stat.size));
     }
-    let mut text = zeroed(stat.size).map_err(std::io::Error::from)?;
+    let mut text = zeroed(stat.size).map_err(io::Error::from)?;
     let read = file.read_at(&mut text, 0)?;
     text.truncate(read);
     let parsed = json::parse(&text);

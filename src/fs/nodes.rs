@@ -24,7 +24,7 @@ use crate::format::sharding::ShardedArray;
 use crate::memory::{ROOM, Taken, zeroed};
 use crate::store::owner::Owner;
 use crate::store::recover::recover;
-use crate::store::storage::{FileKind, Stat, Storage};
+use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
 use crate::store::{ByteCache, Container, SIZES, SourceArray, StoreConfig};
 use crate::text::{Line, shown};
 use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW, stable_hash};
@@ -234,7 +234,9 @@ impl Nodes {
                 self.lock_not_shown().remove(directory);
                 Ok(self.keep(directory, node))
             }
-            Err((_, NodeError::Io(error))) if !is_lasting(&error) => Err(error),
+            Err((_, error)) if error.io().is_some_and(|error| !is_lasting(error)) => {
+                Err(error.into_io())
+            }
             Err((stat, NodeError::Unshown(error))) => {
                 let (kind, what) = match self.hides_unshown() {
                     true => (NodeKind::Unshown, "not shown"),
@@ -323,11 +325,15 @@ impl Nodes {
         let directory = match path.parent() {
             Some(directory) if path.ends_with(METADATA_FILE) => directory.to_owned(),
             _ => {
-                let mut described = draft2022::described(path);
-                match described.find(|(hierarchy, _)| self.is_draft(hierarchy).unwrap_or(false)) {
-                    Some((_, directory)) => directory,
-                    None => return Ok(None),
+                let mut found = None;
+                for (hierarchy, directory) in draft2022::described(path) {
+                    if self.is_draft(hierarchy)? {
+                        found = Some(directory);
+                        break;
+                    }
                 }
+                let Some(directory) = found else { return Ok(None) };
+                directory
             }
         };
         Ok((self.document_path(&directory)? == path).then_some(directory))
@@ -561,12 +567,16 @@ impl Nodes {
                 (*stat, bloscpack_file(storage, file, stat, self.grows()).map(Some))
             }
             (_, Err(error)) if is_absent(error) && self.may_be(Format::Blz) => {
-                match storage.stat(&directory.join(SIZES)) {
-                    Ok(stat) => (stat, superchunks(storage, directory, self.grows())),
-                    Err(_) => {
-                        let (stat, found) = column(storage, directory)?;
-                        (stat, found.map(Some))
-                    }
+                match if_present(storage.stat(&directory.join(SIZES))) {
+                    Ok(Some(stat)) => (stat, superchunks(storage, directory, self.grows())),
+                    Ok(None) => match column(storage, directory) {
+                        Ok(found) => {
+                            let (stat, found) = found?;
+                            (stat, found.map(Some))
+                        }
+                        Err(error) => return Some(Err((None, error.into()))),
+                    },
+                    Err(error) => return Some(Err((None, error.into()))),
                 }
             }
             _ => return None,
@@ -711,8 +721,4 @@ fn is_lasting(error: &std::io::Error) -> bool {
 /// Whether there is nothing at `path`, not even a symbolic link that leads nowhere.
 fn is_gone(storage: &dyn Storage, path: &Path) -> bool {
     storage.lstat(path).is_err_and(|error| is_absent(&error))
-}
-
-fn is_absent(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }

@@ -9,6 +9,7 @@ use super::live::Place;
 use super::nodes::{At, NodeKind};
 use super::{Fs, FsError, Result, Target};
 use crate::format::chunk_key::Prefix;
+use crate::store::storage::if_present;
 
 /// What a name in a directory of the view is for.
 pub(super) enum Slot {
@@ -89,7 +90,7 @@ impl Fs {
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
                     && array.tree.top_depth() == array.tree.rank()
                     && resembles_chunk(name, array.tree.prefix())
-                    && !self.is_in_source(&path)
+                    && if_present(self.storage.lstat(&path))?.is_none()
                 {
                     return Ok(Slot::Scratch(path));
                 }
@@ -101,10 +102,6 @@ impl Fs {
     /// Whether the view has no place for a name, whatever the source has there.
     fn is_hidden(&self, path: &Path) -> Result<bool> {
         Ok(matches!(self.nodes.at(path)?, At::Hidden))
-    }
-
-    fn is_in_source(&self, path: &Path) -> bool {
-        self.storage.lstat(path).is_ok()
     }
 }
 

@@ -9,6 +9,7 @@
 //! A record is safe when [`Journal::write`] returns. It is replaced by the next one, or cleared;
 //! an old one may come back after a power cut unless it was cleared durably.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -145,6 +146,31 @@ pub fn pending(storage: &dyn Storage, array: &Path) -> Result<Option<Record>, St
     match open_to_read(storage, &path)? {
         Some(file) => read(&*file, &path),
         None => Ok(None),
+    }
+}
+
+/// The same where there is no record if what is there is none, or this user may not read it: `report` is
+/// told of that.
+///
+/// # Errors
+/// There may be a record, without which an unfinished shard would be taken for a finished one.
+pub fn pending_if_readable(
+    storage: &dyn Storage,
+    array: &Path,
+    report: impl FnOnce(&StoreError),
+) -> io::Result<Option<Record>> {
+    const FORBIDDEN: [i32; 2] = [libc::EACCES, libc::EPERM];
+    match pending(storage, array) {
+        Ok(record) => Ok(record),
+        Err(StoreError::Io { error, .. })
+            if !error.raw_os_error().is_some_and(|errno| FORBIDDEN.contains(&errno)) =>
+        {
+            Err(error)
+        }
+        Err(error) => {
+            report(&error);
+            Ok(None)
+        }
     }
 }
 

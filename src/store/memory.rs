@@ -110,8 +110,8 @@ pub enum Change {
 pub struct Fault {
     /// With this errno.
     pub errno: i32,
-    /// It fails so often: again and again, or once.
-    pub lasting: bool,
+    /// It and those after it, so many in a row; `u64::MAX` for all.
+    pub times: u64,
     /// A write has written half of its bytes by then.
     pub half_done: bool,
     /// Only operations that write, sync or change names.
@@ -140,12 +140,13 @@ impl Faults {
         if *left > 0 {
             return Ok(());
         }
-        let fault = *fault;
-        if !fault.lasting {
+        let failing = *fault;
+        fault.times -= u64::from(fault.times < u64::MAX);
+        if fault.times == 0 {
             *planned = None;
         }
         self.failed.fetch_add(1, Ordering::Relaxed);
-        Err(fault)
+        Err(failing)
     }
 }
 
@@ -261,8 +262,7 @@ impl MemoryStorage {
 
     /// Lets the `nth` operation from now, counted from 1, fail with EIO, once.
     pub fn fail_nth(&self, nth: u64) {
-        let fault =
-            Fault { errno: libc::EIO, lasting: false, half_done: false, changes_only: false };
+        let fault = Fault { errno: libc::EIO, times: 1, half_done: false, changes_only: false };
         self.fail(nth, fault);
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::bloscpack::{Chunks, View, chunks_of};
 use super::error::{Damage, StoreError, UNREACHABLE};
-use super::journal::pending;
+use super::journal::pending_if_readable;
 use super::recover::{Found, examine, old_index, record_of};
 use super::storage::{FileKind, Stat, StorageFile};
 use super::{Container, Freshness, ShardStore, SourceArray, io_error, lock};
@@ -461,7 +461,7 @@ impl ShardStore {
                 Err(error) => return self.not_opened(id, path, error),
             };
             let before = file.stat().map_err(io_error(path))?;
-            let pending = self.pending(array, coords);
+            let pending = self.pending(array, coords)?;
             let state = match &pending {
                 _ if array.container != Container::Shards => {
                     self.read_container(array, &decoding, &*file, &before, pending.as_ref())
@@ -471,7 +471,7 @@ impl ShardStore {
             };
             let state = state.map_err(io_error(path))?;
             // A commit may have begun, or ended, since its record was looked for.
-            if state.is_err() && self.pending(array, coords) != pending {
+            if state.is_err() && self.pending(array, coords)? != pending {
                 continue;
             }
             let after = file.stat().map_err(io_error(path))?;
@@ -523,14 +523,14 @@ impl ShardStore {
     }
 
     /// What an unfinished commit was about to do to a shard.
-    fn pending(&self, array: &SourceArray, coords: &[u64]) -> Option<ShardRecord> {
-        match pending(&*self.storage, &array.path) {
-            Ok(record) => record_of(&record?, &array.shard_name(coords)).cloned(),
-            Err(error) => {
-                self.report(&error);
-                None
-            }
-        }
+    fn pending(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+    ) -> Result<Option<ShardRecord>, StoreError> {
+        let record = pending_if_readable(&*self.storage, &array.path, |error| self.report(error));
+        let record = record.map_err(io_error(&array.path))?;
+        Ok(record.and_then(|record| record_of(&record, &array.shard_name(coords)).cloned()))
     }
 
     /// Reads a shard that somebody is about to change, or was when the power went: as it is

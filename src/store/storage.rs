@@ -37,6 +37,41 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
+/// What a lookup has found, `None` if there is nothing of that name. What cannot be looked at is not
+/// absent: any other error stays one.
+///
+/// # Errors
+/// Those of the lookup, but for ENOENT and ENOTDIR.
+pub fn if_present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error says that there is nothing of that name.
+#[must_use]
+pub fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
+}
+
+/// What an entry of a directory is: not every filesystem tells it with the name. `None` if it was removed
+/// since.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn kind_of(
+    storage: &dyn Storage,
+    directory: &Path,
+    item: &DirItem<'_>,
+) -> io::Result<Option<FileKind>> {
+    match item.kind {
+        Some(kind) => Ok(Some(kind)),
+        None => Ok(if_present(storage.lstat(&directory.join(item.name)))?.map(|stat| stat.kind)),
+    }
+}
+
 impl From<Timestamp> for SystemTime {
     fn from(time: Timestamp) -> Self {
         let seconds = Duration::from_secs(time.seconds.unsigned_abs());

@@ -30,7 +30,7 @@ use crate::format::sharding::{ShardedArray, parse_document};
 use crate::format::zarr2::ZMETADATA;
 use crate::fs::{METADATA_FILE, NodeError};
 use crate::store::journal::pending;
-use crate::store::storage::FileKind;
+use crate::store::storage::{FileKind, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 use crate::store::{Container, SourceArray};
 use crate::text::shown;
@@ -343,20 +343,25 @@ impl<'a> Plan<'a> {
             }
             let array = self.at(&directory);
             let (mut files, mut links) = (Vec::new(), Vec::new());
+            let mut failed = Ok(());
             let visit = &mut |item: crate::store::storage::DirItem<'_>| {
                 let path = directory.join(item.name);
                 let is_own = DOCUMENTS.iter().any(|name| item.name == *name)
                     || item.name == WORK_DIRECTORY
                     || array.is_some_and(|array| array.array.claims(item.name));
-                match item.kind.or_else(|| Some(self.source.storage.lstat(&path).ok()?.kind)) {
-                    Some(FileKind::Directory) if !is_own => directories.push(path),
-                    Some(FileKind::File) if !is_own => files.push(path),
-                    Some(FileKind::Symlink) if !is_own => links.push(path),
-                    _ => (),
+                match kind_of(&*self.source.storage, &directory, &item) {
+                    Ok(Some(FileKind::Directory)) if !is_own => directories.push(path),
+                    Ok(Some(FileKind::File)) if !is_own => files.push(path),
+                    Ok(Some(FileKind::Symlink)) if !is_own => links.push(path),
+                    Ok(_) => (),
+                    Err(error) => {
+                        failed = Err(error);
+                        return ControlFlow::Break(());
+                    }
                 }
                 ControlFlow::Continue(())
             };
-            let listed = self.source.storage.list(&directory, 0, visit);
+            let listed = self.source.storage.list(&directory, 0, visit).and(failed);
             listed.map_err(|error| CopyError::Io { path: directory.clone(), error })?;
             copied += (files.len() + links.len()) as u64;
             files.iter().try_for_each(|path| self.copy_file(path, destination))?;

@@ -21,7 +21,7 @@ use crate::format::zarr2::{self, NoTwin, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::{Foreign, Format, METADATA_FILE, NodeError, read_document};
 use crate::fs::{bloscpack_file, column, superchunks};
 use crate::store::local::LocalStorage;
-use crate::store::storage::{FileKind, Storage};
+use crate::store::storage::{FileKind, Storage, if_present, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 use crate::store::{Container, SIZES, ShardStore, SourceArray, StoreConfig, StoreError};
 use crate::text::shown;
@@ -218,7 +218,7 @@ impl Source {
             let document = document_at(&*self.storage, &directory.join(name))?;
             Ok::<_, NodeError>(document.map(|document| (name, document)))
         };
-        if self.storage.lstat(&directory.join(METADATA_FILE)).is_ok() {
+        if if_present(self.storage.lstat(&directory.join(METADATA_FILE)))?.is_some() {
             return Ok(None);
         }
         let node = match at(ZARRAY)? {
@@ -379,8 +379,9 @@ impl Nodes<'_> {
 
     fn look(&mut self, directory: PathBuf) {
         let path = directory.join(METADATA_FILE);
-        if self.storage().lstat(&path).is_ok() {
-            match read_document(self.storage(), &path) {
+        let document = document_at(self.storage(), &path);
+        if let Some(document) = document.transpose() {
+            match document {
                 Ok(document) => match NodeMetadata::parse(&document) {
                     _ if draft2022::is_hierarchy(&document).unwrap_or(false) => {
                         return self.look_at_draft(directory);
@@ -413,14 +414,20 @@ impl Nodes<'_> {
             return false;
         }
         let path = directory.join(ZARRAY);
-        if self.storage().lstat(&path).is_ok() {
-            let array = zarr2_array(self.storage(), directory, path);
+        let array = match if_present(self.storage().lstat(&path)) {
+            Ok(Some(_)) => Some(zarr2_array(self.storage(), directory, path)),
+            Ok(None) => None,
+            Err(error) => Some(Err(error.into())),
+        };
+        if let Some(array) = array {
             let array = self.add(directory.to_owned(), array.map(Some));
             self.below_array(directory.to_owned(), array);
             return true;
         }
-        if self.storage().lstat(&directory.join(ZGROUP)).is_ok() {
-            self.found.push_back(Node::Group(directory.to_owned()));
+        match if_present(self.storage().lstat(&directory.join(ZGROUP))) {
+            Ok(Some(_)) => self.found.push_back(Node::Group(directory.to_owned())),
+            Ok(None) => (),
+            Err(error) => self.bad(directory.to_owned(), error.into()),
         }
         false
     }
@@ -476,17 +483,18 @@ impl Nodes<'_> {
         if !self.may_be(Format::Blz) {
             return false;
         }
-        let found = if self.storage().stat(&directory.join(SIZES)).is_ok() {
-            match superchunks(self.storage(), directory, false) {
+        let found = match if_present(self.storage().stat(&directory.join(SIZES))) {
+            Ok(Some(_)) => match superchunks(self.storage(), directory, false) {
                 // A table: its columns are below.
                 Ok(None) => return false,
                 found => found,
-            }
-        } else {
-            match column(self.storage(), directory) {
-                Some((_, found)) => found.map(Some),
-                None => return false,
-            }
+            },
+            Ok(None) => match column(self.storage(), directory) {
+                Ok(Some((_, found))) => found.map(Some),
+                Ok(None) => return false,
+                Err(error) => Err(error.into()),
+            },
+            Err(error) => Err(error.into()),
         };
         let array =
             found.map(|found| found.map(|found| foreign(directory, found, ArrayFormat::Blz)));
@@ -509,15 +517,21 @@ impl Nodes<'_> {
         is_meant: &dyn Fn(&OsStr) -> bool,
         act: &mut dyn FnMut(&OsStr, Option<FileKind>),
     ) -> Result<(), NodeError> {
+        let mut failed = Ok(());
         let visit = &mut |item: crate::store::storage::DirItem<'_>| {
             if is_meant(item.name) {
-                // Not every filesystem tells it with the name.
-                let lstat = || Some(self.storage().lstat(&directory.join(item.name)).ok()?.kind);
-                act(item.name, item.kind.or_else(lstat));
+                match kind_of(self.storage(), directory, &item) {
+                    Ok(kind) => act(item.name, kind),
+                    Err(error) => {
+                        failed = Err(error);
+                        return ControlFlow::Break(());
+                    }
+                }
             }
             ControlFlow::Continue(())
         };
-        Ok(self.storage().list(directory, 0, visit)?)
+        self.storage().list(directory, 0, visit)?;
+        Ok(failed?)
     }
 }
 
@@ -540,10 +554,9 @@ fn shards(
 
 /// The document at a path, if there is one.
 fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
-    match storage.lstat(path) {
-        Ok(_) => read_document(storage, path).map(Some),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
+    match if_present(storage.lstat(path))? {
+        Some(_) => read_document(storage, path).map(Some),
+        None => Ok(None),
     }
 }
 

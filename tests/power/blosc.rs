@@ -22,7 +22,7 @@ pub fn decoded(chunk: &[u8]) -> u32 {
 
 /// Faults of some kinds.
 pub const FAULTS: [Fault; 3] = [
-    Fault { errno: libc::EIO, lasting: false, half_done: false, changes_only: true },
-    Fault { errno: libc::ENOSPC, lasting: false, half_done: true, changes_only: true },
-    Fault { errno: libc::EIO, lasting: true, half_done: true, changes_only: false },
+    Fault { errno: libc::EIO, times: 1, half_done: false, changes_only: true },
+    Fault { errno: libc::ENOSPC, times: 1, half_done: true, changes_only: true },
+    Fault { errno: libc::EIO, times: u64::MAX, half_done: true, changes_only: false },
 ];

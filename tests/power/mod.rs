@@ -15,7 +15,7 @@ use std::time::Duration;
 use shardfs::format::draft2022;
 use shardfs::format::sharding::parse_document;
 use shardfs::store::content::Content;
-use shardfs::store::memory::MemoryStorage;
+use shardfs::store::memory::{Fault, MemoryStorage};
 use shardfs::store::{
     Base, Container, Freshness, ShardStore, SourceArray, StagedChunk, StoreConfig,
 };
@@ -123,6 +123,10 @@ impl Case {
         Disk::new(Path::new(ARRAY), files.map(|((path, bytes), ino)| (path, ino, bytes)))
     }
 }
+
+/// For [`MemoryStorage::fail`], after which nothing fails any more.
+pub const NO_FAULT: Fault =
+    Fault { errno: libc::EIO, times: 1, half_done: false, changes_only: false };
 
 pub fn shard_of(model: &Model, coords: &[u64]) -> Coords {
     coords.iter().zip(model.per_shard()).map(|(coord, per)| coord / per).collect()

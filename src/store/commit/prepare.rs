@@ -156,9 +156,8 @@ impl<'a> Commit<'a> {
 
     fn open_old(&self, loaded: &LoadedShard, path: &Path) -> Result<Old, StoreError> {
         let storage = &*self.store.storage;
-        let is_link = |stat: Stat| stat.kind == FileKind::Symlink;
         // A new file takes the place of a link, and what it leads to stays as it is.
-        let is_linked = storage.lstat(path).is_ok_and(is_link);
+        let is_linked = storage.lstat(path).map_err(io_error(path))?.kind == FileKind::Symlink;
         let file = if is_linked { storage.open(path) } else { storage.open_writable(path) };
         let file = file.map_err(|error| unfit_or(storage, path, error))?;
         let stat = file.stat().map_err(io_error(path))?;
