@@ -713,7 +713,19 @@ fn open_how(flags: i32) -> OpenHow {
 fn timestamp(time: TimeOrNow) -> Timestamp {
     match time {
         TimeOrNow::Now => now(),
-        TimeOrNow::SpecificTime(time) => time.into(),
+        TimeOrNow::SpecificTime(time) => as_sent(time),
+    }
+}
+
+/// A time as the kernel has sent it: whole seconds, rounded down, and nanoseconds on top. fuser takes the
+/// nanoseconds away from those of a time before 1970.
+fn as_sent(time: SystemTime) -> Timestamp {
+    match SystemTime::UNIX_EPOCH.duration_since(time) {
+        Ok(before) if before > Duration::ZERO => Timestamp {
+            seconds: 0_i64.saturating_sub_unsigned(before.as_secs()),
+            nanoseconds: before.subsec_nanos(),
+        },
+        _ => time.into(),
     }
 }
 

@@ -25,7 +25,7 @@ const SPOOL_PIECE: usize = 1 << 20;
 const CHUNK_MODE: u32 = 0o644;
 
 /// What is to be changed about a file's attributes; None stays.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,

@@ -29,6 +29,8 @@ const BENEATH: ResolveFlags =
 const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// As many symbolic links as the kernel follows.
 const MAX_LINKS: usize = 40;
+/// As long is no path that the kernel takes, in bytes.
+const MAX_PATH_BYTES: usize = 4096;
 /// Mounts about which is remembered whether they may be entered.
 const MAX_KNOWN: usize = 1024;
 
@@ -98,6 +100,10 @@ impl Beneath {
         match fs::openat2(&self.root, path, flags, mode, links.resolve()) {
             // It leads out, or into another mount.
             Err(Errno::XDEV) => self.walk(path, flags, mode, links),
+            // Longer than the kernel takes a path, which its names need not be.
+            Err(Errno::NAMETOOLONG) if path.as_os_str().len() >= MAX_PATH_BYTES => {
+                self.walk(path, flags, mode, links)
+            }
             opened => Ok(Found::Open(opened?)),
         }
     }

@@ -462,7 +462,7 @@ fn empty_directory(parent: Stat) -> Stat {
 
 /// Changes attributes of what is open, be it as a path.
 fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
-    if set.uid.is_some() || set.gid.is_some() {
+    if set.uid.is_some() || set.gid.is_some() || set.ctime {
         let (uid, gid) = (set.uid.map(fs::Uid::from_raw), set.gid.map(fs::Gid::from_raw));
         fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)?;
     }

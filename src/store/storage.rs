@@ -193,6 +193,8 @@ pub struct SetStat {
     pub mtime: Option<Timestamp>,
     /// Both are now: whoever may write to the file may say so.
     pub is_now: bool,
+    /// Nothing of it but when that was last done.
+    pub ctime: bool,
 }
 
 /// What a file is needed for.

@@ -181,3 +181,14 @@ not_permitted() {
 if [[ ${#as_user[@]} != 0 ]]; then
     check "a source that may not be written is not" not_permitted
 fi
+
+# Before python3 becomes the user: what it is made of may be closed to others.
+place
+mkdir -p "$TMP/group/here" "$TMP/twin"
+echo '{"zarr_format": 3, "node_type": "group"}' >"$TMP/group/zarr.json"
+uid=$(user id -u)
+[[ ${#as_user[@]} == 0 ]] || chown -R "$uid:$uid" "$TMP/group" "$TMP/twin"
+user "$SHARDFS" mount --rw "$TMP/group" "$MP" >/dev/null 2>&1
+judge "system calls of the user: " python3 "$here/system_calls.py" "$MP/here" "$TMP/twin" one-user \
+    ${as_user:+"$uid"}
+user "$SHARDFS" umount "$MP"
