@@ -400,6 +400,8 @@ impl Lister<'_> {
         entry: Option<Entry>,
     ) -> ControlFlow<()> {
         let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
+        // The number may mean another file by now: a lookup will tell.
+        let entry = entry.filter(|entry| !self.fs.has_moved(entry.attr.ino));
         self.add(&DirEntry { name: OsStr::new(&name), ino, kind, next, entry })
     }
 

@@ -10,6 +10,7 @@ use super::decoded::{DecodedFile, Pages};
 use super::form::Form;
 use super::live::LiveFile;
 use super::nodes::At;
+use super::open::{Behind, OpenFile};
 use super::{ArrayView, Attr, Fs, FsError, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
@@ -22,9 +23,8 @@ const OPEN_ATTEMPTS: usize = 4;
 /// An open file.
 pub(super) enum Handle {
     Chunk(Box<OpenChunk>),
-    File(Arc<dyn StorageFile>),
-    /// A file that is ahead of its shard.
-    Live(Arc<LiveFile>),
+    /// A file that is passed through, or ahead of its shard.
+    Open(Arc<OpenFile>),
     /// A decoded chunk.
     Decoded(Box<DecodedFile>),
     /// A whole array.
@@ -73,13 +73,12 @@ impl Fs {
                 (Handle::Text(self.control_text(file).into()), Pages::Bypassed)
             }
             Target::Live(file) => {
-                self.opened(&file);
-                (Handle::Live(file), Pages::Kept)
+                return self.insert_live(&file, false, Pages::Kept);
             }
             // It tells by no date that one of its shards has changed.
             Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Dropped),
             Target::Path(path) => self.open_at(ino, &path, caller)?,
-            Target::Nameless(file) => (Handle::File(file), Pages::Kept),
+            Target::Nameless(file) => (self.open_nameless(ino, file, false), Pages::Kept),
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
                 return Err(FsError::IsDirectory);
             }
@@ -119,12 +118,45 @@ impl Fs {
         Ok(Opened { handle: handle as u64, pages })
     }
 
-    /// The file of the source behind a handle.
-    pub(super) fn source_handle(&self, handle: u64) -> Option<Arc<dyn StorageFile>> {
+    /// Opens a file that is ahead of its shard.
+    pub(super) fn insert_live(
+        &self,
+        file: &Arc<LiveFile>,
+        is_writable: bool,
+        pages: Pages,
+    ) -> Result<Opened> {
+        let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable);
+        self.opened(file, &open)?;
+        let opened = self.insert_handle(Handle::Open(Arc::clone(&open)), pages);
+        if opened.is_err() {
+            self.closed(file, &open);
+        }
+        opened
+    }
+
+    /// Opens a file of the source once more that has no name.
+    pub(super) fn open_nameless(
+        &self,
+        ino: u64,
+        file: Arc<dyn StorageFile>,
+        is_writable: bool,
+    ) -> Handle {
+        let open = OpenFile::new(Behind::Source(file), is_writable);
+        self.paths.opened_again(ino, &open);
+        Handle::Open(open)
+    }
+
+    /// The open file behind a handle, if it is one that can change what it is.
+    pub(super) fn open_handle(&self, handle: u64) -> Option<Arc<OpenFile>> {
         match &*self.handles.get(usize::try_from(handle).ok()?)? {
-            Handle::File(file) => Some(Arc::clone(file)),
+            Handle::Open(open) => Some(Arc::clone(open)),
             _ => None,
         }
+    }
+
+    /// The file of the source behind a handle.
+    pub(super) fn source_handle(&self, handle: u64) -> Option<Arc<dyn StorageFile>> {
+        self.open_handle(handle)?.source()
     }
 
     /// The file ahead of its shard that has an inode number.
@@ -132,23 +164,17 @@ impl Fs {
         self.overlay.as_ref()?.names().by_ino(ino)
     }
 
-    /// The file ahead of its shard behind a handle.
-    pub(super) fn live_handle(&self, handle: u64) -> Option<Arc<LiveFile>> {
-        match &*self.handles.get(usize::try_from(handle).ok()?)? {
-            Handle::Live(file) => Some(Arc::clone(file)),
-            _ => None,
-        }
-    }
-
     /// Closes an open file.
     pub fn release(&self, handle: u64) {
-        let live = self.live_handle(handle);
+        let open = self.open_handle(handle);
         self.failures.closed(handle);
         if let Ok(handle) = usize::try_from(handle) {
             self.handles.remove(handle);
         }
-        if let Some(file) = live {
-            self.closed(&file);
+        if let Some(open) = open
+            && let Some(file) = open.live()
+        {
+            self.closed(&file, &open);
         }
     }
 
@@ -165,9 +191,13 @@ impl Fs {
         let handle = handle.and_then(|handle| usize::try_from(handle).ok());
         let read = match handle.and_then(|handle| self.handles.get(handle)) {
             Some(handle) => match (&*handle, self.live(ino)) {
-                // Opened before somebody began to write to it, or before it became a chunk.
-                (Handle::Chunk(_) | Handle::Decoded(_) | Handle::File(_), Some(file)) => {
+                // Opened before somebody began to write to it.
+                (Handle::Chunk(_) | Handle::Decoded(_), Some(file)) => {
                     self.read_live(&file, offset, buffer)?
+                }
+                // It was a chunk when it was opened, and is passed through now.
+                (Handle::Chunk(_) | Handle::Decoded(_), None) if self.paths.has_adopted(ino) => {
+                    self.read_inode(ino, offset, buffer)?
                 }
                 _ => self.read_handle(&handle, offset, buffer)?,
             },
@@ -180,8 +210,10 @@ impl Fs {
     fn read_handle(&self, handle: &Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match handle {
             Handle::Chunk(chunk) => self.read_chunk(chunk, offset, buffer),
-            Handle::File(file) => Ok(file.read_at(buffer, offset)?),
-            Handle::Live(file) => self.read_live(file, offset, buffer),
+            Handle::Open(open) => match &*open.behind() {
+                Behind::Source(file) => Ok(file.read_at(buffer, offset)?),
+                Behind::Live(file) => self.read_live(file, offset, buffer),
+            },
             Handle::Decoded(file) => Ok(file.read(offset, buffer)),
             Handle::Flat(array, file) => self.read_whole(array, *file, offset, buffer),
             Handle::Text(text) => Ok(read_text(text, offset, buffer)),
@@ -291,9 +323,9 @@ impl Fs {
     }
 
     fn open_at(&self, ino: u64, path: &Path, caller: &Caller) -> Result<(Handle, Pages)> {
-        if let Handle::File(file) = self.open_path(path, caller)? {
-            let pages = self.source_pages(ino, &file, false)?;
-            return Ok((Handle::File(file), pages));
+        if let Handle::Open(open) = self.open_path(path, caller)? {
+            let pages = self.source_pages(ino, &open)?;
+            return Ok((Handle::Open(open), pages));
         }
         let attr = self.path_attr(path)?;
         let changed = self.identities.changed_recently(ino, self.path_content(&attr, None));
@@ -302,16 +334,11 @@ impl Fs {
 
     /// A file of the source was opened under an inode number, which means it from now on. What becomes
     /// of the kernel's pages.
-    pub(super) fn source_pages(
-        &self,
-        ino: u64,
-        file: &Arc<dyn StorageFile>,
-        writable: bool,
-    ) -> Result<Pages> {
-        let stat = file.stat()?;
-        self.paths.opened(ino, &stat, file, writable)?;
+    pub(super) fn source_pages(&self, ino: u64, open: &Arc<OpenFile>) -> Result<Pages> {
+        let stat = open.source().ok_or(FsError::Stale)?.stat()?;
+        self.paths.opened(ino, &stat, open)?;
         let content = self.fingerprint(&stat);
-        if self.identities.changed_recently(ino, content) && !writable {
+        if self.identities.changed_recently(ino, content) && !open.is_writable {
             return Ok(Pages::Bypassed);
         }
         let has_pages = self.paths.has_pages(ino, content);
@@ -325,7 +352,8 @@ impl Fs {
         // Attributes first: they are refused where the bytes must not be shown.
         match self.path_attr(path)?.kind {
             FileKind::File => {
-                Ok(Handle::File(self.on_behalf(caller, |storage| storage.open(path))?))
+                let file = self.on_behalf(caller, |storage| storage.open(path))?;
+                Ok(Handle::Open(OpenFile::new(Behind::Source(file), false)))
             }
             FileKind::Directory => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid),
@@ -462,14 +490,15 @@ impl Fs {
                 if let Some(file) = self.live(ino) {
                     return self.live_attr(&file).ok();
                 }
+                if self.paths.has_adopted(ino) {
+                    return None;
+                }
                 let (shard, nbytes) = (chunk.reader.shard(), chunk.reader.nbytes());
                 Some(self.chunk_entry(&chunk.array, &chunk.coords, shard, nbytes).attr)
             }
-            Handle::Live(file) => self.live_attr(file).ok(),
-            Handle::File(file) => match self.live(ino) {
-                // It was renamed onto a chunk.
-                Some(live) => self.live_attr(&live).ok(),
-                None => self.open_attr(ino, &**file).ok(),
+            Handle::Open(open) => match &*open.behind() {
+                Behind::Live(file) => self.live_attr(file).ok(),
+                Behind::Source(file) => self.open_attr(ino, &**file).ok(),
             },
             Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(..) => None,
         }

@@ -10,15 +10,16 @@ use std::ffi::{OsStr, OsString};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::nodes::ArrayView;
+use super::open::OpenFile;
 use super::order::Promise;
 use super::unsaved::Copy;
 use crate::format::Coords;
 use crate::store::content::Content;
 use crate::store::identity::Identity;
-use crate::store::storage::{Stat, Timestamp};
+use crate::store::storage::{Stat, StorageFile, Timestamp};
 use crate::store::{Base, StoreError};
 use crate::view::inode;
 
@@ -30,7 +31,6 @@ pub(super) struct Place {
 }
 
 /// A file of the mount.
-#[derive(Debug)]
 pub(super) struct LiveFile {
     /// Its inode number, which it keeps under all its names.
     pub ino: u64,
@@ -43,7 +43,6 @@ pub(super) struct LiveFile {
 }
 
 /// What changes about a file.
-#[derive(Debug)]
 pub(super) struct LiveState {
     pub bytes: Bytes,
     /// What others see of it.
@@ -56,8 +55,10 @@ pub(super) struct LiveState {
     pub mtime: Timestamp,
     /// Its names; none once it was removed.
     pub names: Vec<PathBuf>,
-    /// How often it is open.
-    pub opened: u64,
+    /// Who has it open.
+    pub openers: Vec<Weak<OpenFile>>,
+    /// It was linked to a name outside of the mount's own, which has a copy.
+    pub is_copied: bool,
     /// It was written since it was last handed over to be committed.
     pub dirty: bool,
     /// A durable copy of it outside the source, as long as it has no other place.
@@ -65,12 +66,14 @@ pub(super) struct LiveState {
 }
 
 /// Where a file's bytes are.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) enum Bytes {
     /// In the shard, as those of this chunk.
     Stored(Place),
     /// Here.
     Here(Content),
+    /// In this file of the source, which it has become.
+    Moved(Arc<dyn StorageFile>),
 }
 
 /// What others see of a file than who writes it. Of a file that is a chunk as it is written they see
@@ -171,6 +174,12 @@ struct Known {
     lookups: u64,
 }
 
+impl std::fmt::Debug for LiveFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiveFile").field("ino", &self.ino).finish_non_exhaustive()
+    }
+}
+
 impl LiveFile {
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
@@ -192,6 +201,16 @@ impl LiveState {
     pub(super) fn written(&mut self) {
         (self.dirty, self.mtime, self.shown) = (true, super::now(), Shown::Written);
         self.writes += 1;
+    }
+
+    /// Whether somebody has it open.
+    pub(super) fn is_open(&self) -> bool {
+        self.openers.iter().any(|open| open.strong_count() > 0)
+    }
+
+    /// All who have it open.
+    pub(super) fn open_files(&self) -> Vec<Arc<OpenFile>> {
+        self.openers.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The bytes that others see. Of a file of fill values that somebody still has open these are
@@ -228,7 +247,7 @@ impl Drop for LiveGuard<'_> {
     fn drop(&mut self) {
         let now = match &self.state.bytes {
             Bytes::Here(content) => content.nbytes(),
-            Bytes::Stored(_) => 0,
+            Bytes::Stored(_) | Bytes::Moved(_) => 0,
         };
         let before = self.file.counted.swap(now, Ordering::Relaxed);
         // One after the other: the sum is never below zero.
@@ -461,6 +480,22 @@ impl Names {
         self.inodes.get(&ino).map(|known| Arc::clone(&known.file))
     }
 
+    /// A file is one of the source now, and its number too. How often the kernel was told of that, and
+    /// has not forgotten it.
+    pub(super) fn release(&mut self, file: &Arc<LiveFile>) -> u64 {
+        let is_it = |known: &Known| Arc::ptr_eq(&known.file, file);
+        let is_its_number = self.inodes.get(&file.ino).is_some_and(is_it);
+        let known = if is_its_number { self.inodes.remove(&file.ino) } else { None };
+        known.map_or(0, |known| known.lookups)
+    }
+
+    /// The kernel was told of a file so often, as of something else.
+    pub(super) fn set_lookups(&mut self, file: &LiveFile, lookups: u64) {
+        if let Some(known) = self.inodes.get_mut(&file.ino) {
+            known.lookups = lookups.max(1);
+        }
+    }
+
     /// The kernel was told of a file.
     pub(super) fn told(&mut self, ino: u64) {
         if let Some(known) = self.inodes.get_mut(&ino) {
@@ -482,7 +517,7 @@ impl Names {
     /// may be about to open it.
     pub(super) fn drop_unused(&mut self, file: &Arc<LiveFile>) {
         let state = file.state();
-        if state.opened > 0 || state.dirty {
+        if state.is_open() || state.dirty {
             return;
         }
         let Some(known) = self.inodes.get(&file.ino) else { return };
@@ -519,7 +554,11 @@ impl Names {
 /// A name does not stand for a file any more.
 fn unname(what: &What, path: &Path) {
     if let What::File(file) = what {
-        file.state().names.retain(|name| name != path);
+        let mut state = file.state();
+        state.names.retain(|name| name != path);
+        if state.is_copied && state.names.is_empty() {
+            state.open_files().iter().for_each(|open| open.leave());
+        }
     }
 }
 

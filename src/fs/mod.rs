@@ -19,6 +19,7 @@ mod identity;
 mod live;
 mod names;
 mod nodes;
+mod open;
 mod order;
 mod paths;
 mod pending;
@@ -37,7 +38,7 @@ use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 pub use self::access::{Caller, Owner};
 pub use self::attr::{Attr, Entry, Ownership};
@@ -104,6 +105,8 @@ pub struct Fs {
     nodes: Nodes,
     access: access::Access,
     paths: Paths,
+    /// Held while files of the source become files of the mount, or the other way.
+    moves: Mutex<()>,
     handles: sharded_slab::Slab<Handle>,
     control: control::Control,
     identities: identity::Identities,
@@ -177,6 +180,7 @@ impl Fs {
             nodes,
             access: access::Access::new(&config),
             paths: Paths::default(),
+            moves: Mutex::default(),
             handles: sharded_slab::Slab::new(),
             control: control::Control::new(Arc::clone(&stats)),
             identities: identity::Identities::new(config.store.trusted),
@@ -258,7 +262,22 @@ impl Fs {
                 || self.holds_chunks(&place);
             return if there { self.tree_directory(array, &place.coords) } else { Ok(None) };
         }
-        self.tree_entry(array, &coords, Freshness::Now)
+        let entry = self.tree_entry(array, &coords, Freshness::Now)?;
+        match entry {
+            // The file that has been the chunk has taken its number along.
+            Some(entry) if self.has_moved(entry.attr.ino) => {
+                let place = live::Place { array: Arc::clone(array), coords };
+                let file = self.chunk_file(&array.path(&place.coords), &place)?;
+                self.live_entry(&file).map(Some)
+            }
+            entry => Ok(entry),
+        }
+    }
+
+    /// Whether the number of a chunk means another file, which was that chunk.
+    fn has_moved(&self, ino: u64) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        self.paths.has_adopted(ino) || overlay.names().by_ino(ino).is_some()
     }
 
     fn lookup_path(&self, directory: &Path, name: &OsStr) -> Result<Option<Entry>> {
@@ -495,7 +514,7 @@ impl Fs {
         {
             return;
         }
-        if InodeRange::split(ino).is_none() {
+        if InodeRange::split(ino).is_none() || self.paths.has_adopted(ino) {
             self.paths.forget(ino, lookups);
         }
     }
@@ -511,7 +530,9 @@ impl Fs {
         {
             return Ok(Target::Live(file));
         }
-        if let Some((range, number)) = InodeRange::split(ino) {
+        if let Some((range, number)) = InodeRange::split(ino)
+            && !self.paths.has_adopted(ino)
+        {
             let array = self.nodes.array(range)?.ok_or(FsError::Stale)?;
             if let Form::Flat(_) = array.form {
                 let file = FlatFile::ALL.into_iter().find(|file| *file as u64 == number);

@@ -10,6 +10,7 @@ use super::decoded::Pages;
 use super::directory::Listing;
 use super::file::{Handle, Opened};
 use super::live::{Change, Hidden, LiveFile, Place, Shown, What};
+use super::open::{Behind, OpenFile};
 use super::slot::Slot;
 use super::write::{check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
@@ -103,7 +104,7 @@ impl Fs {
             }
         }
         let entry = self.live_entry(&file)?;
-        Ok((entry, self.open_live(&file)?))
+        Ok((entry, self.open_live(&file, true)?))
     }
 
     /// Opens a file, also for writing.
@@ -138,37 +139,33 @@ impl Fs {
                     }
                     Ok(file)
                 })?;
-                let pages = self.source_pages(ino, &file, true)?;
-                return self.insert_handle(Handle::File(file), pages);
+                let open = OpenFile::new(Behind::Source(file), true);
+                let pages = self.source_pages(ino, &open)?;
+                return self.insert_handle(Handle::Open(open), pages);
             }
             Target::Nameless(_) if how.write => {
                 let file = self.paths.open_file(ino, true).ok_or(FsError::Stale)?;
                 if how.truncate {
                     file.set_length(0)?;
                 }
-                return self.insert_handle(Handle::File(file), Pages::Kept);
+                let handle = self.open_nameless(ino, file, true);
+                return self.insert_handle(handle, Pages::Kept);
             }
             Target::Control(_) | Target::ControlDirectory if how.write => {
                 return Err(FsError::NotPermitted);
             }
             _ => return self.open_as(ino, caller),
         };
-        let opened = self.open_live(&file)?;
+        let opened = self.open_live(&file, how.write)?;
         if how.truncate {
             self.truncate_live(&file, 0)?;
         }
         Ok(opened)
     }
 
-    fn open_live(&self, file: &Arc<LiveFile>) -> Result<Opened> {
-        self.opened(file);
+    fn open_live(&self, file: &Arc<LiveFile>, is_writable: bool) -> Result<Opened> {
         // What is written to a document may be refused: the kernel must not keep it.
-        let pages = Pages::kept_if(!self.is_refusable(file));
-        let opened = self.insert_handle(Handle::Live(Arc::clone(file)), pages);
-        if opened.is_err() {
-            self.closed(file);
-        }
-        opened
+        self.insert_live(file, is_writable, Pages::kept_if(!self.is_refusable(file)))
     }
 
     /// Removes a file.

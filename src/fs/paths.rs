@@ -10,18 +10,24 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::open::OpenFile;
 use super::{FsError, Result};
 use crate::store::storage::{Stat, StorageFile};
-use crate::view::inode;
+use crate::view::inode::{self, InodeRange};
 
 /// A file of the source: its device and its inode number there.
 type FileId = (u64, u64);
 
 /// Paths by inode number.
 #[derive(Default)]
-pub struct Paths(Mutex<Table>);
+pub(super) struct Paths {
+    table: Mutex<Table>,
+    /// How many numbers of chunks are in it: of chunks that are files of the source now.
+    adopted: AtomicUsize,
+}
 
 #[derive(Default)]
 struct Table {
@@ -34,26 +40,22 @@ struct Table {
 
 /// What the kernel was told of.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     /// The names that lead to it; none once it was removed or replaced.
     names: Vec<Arc<Path>>,
     /// The file behind them; None of a document that the view makes of something else.
     file: Option<FileId>,
-    open: Vec<Open>,
+    open: Vec<Weak<OpenFile>>,
+    /// It was linked to a name that is not passed through, which has a copy.
+    is_copied: bool,
     /// Fingerprint of the file as it was when the kernel last dropped its pages.
     pages: u64,
     /// How many times the kernel was told of it, less what it has forgotten.
     lookups: u64,
 }
 
-/// An open file; who has it open keeps it.
-struct Open {
-    file: Weak<dyn StorageFile>,
-    writable: bool,
-}
-
 /// Where an inode number leads.
-pub enum Found {
+pub(super) enum Found {
     /// To what these paths stand for; more than one of a file with hard links.
     Paths(Vec<Arc<Path>>),
     /// To an open file without a name.
@@ -66,37 +68,43 @@ impl Paths {
         if ino == inode::ROOT {
             return Some(Found::Paths(vec![Path::new("").into()]));
         }
-        let table = self.lock();
-        let known = table.known.get(&ino)?;
-        if !known.names.is_empty() {
-            return Some(Found::Paths(known.names.clone()));
+        let names = self.lock().known.get(&ino)?.names.clone();
+        if !names.is_empty() {
+            return Some(Found::Paths(names));
         }
-        known.open_file(false).map(Found::Open)
+        self.open_file(ino, false).map(Found::Open)
     }
 
     /// The file that somebody has open under an inode number.
     pub fn open_file(&self, ino: u64, writable: bool) -> Option<Arc<dyn StorageFile>> {
-        self.lock().known.get(&ino)?.open_file(writable)
+        let open = self.open_files(ino);
+        open.iter().filter(|open| open.is_writable || !writable).find_map(|open| open.source())
+    }
+
+    /// All who have the file open that has an inode number.
+    pub fn open_files(&self, ino: u64) -> Vec<Arc<OpenFile>> {
+        self.lock().known.get(&ino).map(Known::open_files).unwrap_or_default()
+    }
+
+    /// Somebody opens a file once more that has no name.
+    pub fn opened_again(&self, ino: u64, file: &Arc<OpenFile>) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.open.push(Arc::downgrade(file));
+        }
     }
 
     /// Somebody opens `file` under an inode number. Fails if the number means another file, which is
     /// open too.
-    pub fn opened(
-        &self,
-        ino: u64,
-        stat: &Stat,
-        file: &Arc<dyn StorageFile>,
-        writable: bool,
-    ) -> Result<()> {
+    pub fn opened(&self, ino: u64, stat: &Stat, file: &Arc<OpenFile>) -> Result<()> {
         let mut table = self.lock();
         let known = table.known.get_mut(&ino).ok_or(FsError::Stale)?;
-        known.open.retain(|open| open.file.strong_count() > 0);
+        known.open.retain(|open| open.strong_count() > 0);
         let id = Some(stat.id());
         if known.file != id && !known.open.is_empty() {
             return Err(FsError::Stale);
         }
         known.file = id;
-        known.open.push(Open { file: Arc::downgrade(file), writable });
+        known.open.push(Arc::downgrade(file));
         table.files.insert(stat.id(), ino);
         Ok(())
     }
@@ -125,9 +133,79 @@ impl Paths {
         ino
     }
 
-    /// A number passes to another table; the kernel goes on using it.
-    pub fn take(&self, ino: u64) {
-        self.lock().drop_number(ino);
+    /// A number passes to another table; the kernel goes on using it. None, and nothing is changed, if
+    /// others than `openers` have its file open.
+    pub fn take(&self, ino: u64, openers: &[Arc<OpenFile>]) -> Option<Known> {
+        let mut table = self.lock();
+        let Some(known) = table.known.get(&ino) else { return Some(Known::default()) };
+        let is_known = |open: &Arc<OpenFile>| openers.iter().any(|other| Arc::ptr_eq(open, other));
+        if !known.open_files().iter().all(is_known) {
+            return None;
+        }
+        let taken = table.drop_number(ino);
+        drop(table);
+        self.left(ino);
+        taken.or_else(|| Some(Known::default()))
+    }
+
+    /// It is this table's again.
+    pub fn give_back(&self, ino: u64, known: Known) {
+        let mut table = self.lock();
+        if table.known.contains_key(&ino) || known.names.is_empty() && !known.is_open() {
+            return;
+        }
+        for name in &known.names {
+            table.names.entry(Arc::clone(name)).or_insert(ino);
+        }
+        if let Some(file) = known.file {
+            table.files.insert(file, ino);
+        }
+        table.known.insert(ino, known);
+        self.came(ino);
+    }
+
+    /// A file of the mount is one of the source now, called `path`, and keeps its number.
+    pub fn adopt(&self, ino: u64, path: &Path, stat: &Stat, openers: &[Arc<OpenFile>]) {
+        let mut table = self.lock();
+        table.unname(path);
+        if table.drop_number(ino).is_none() {
+            self.came(ino);
+        }
+        let open = openers.iter().map(Arc::downgrade).collect();
+        table.known.insert(ino, Known { open, lookups: 1, ..Known::default() });
+        table.name(ino, path.into());
+        table.set_file(ino, Some(stat.id()));
+    }
+
+    /// The kernel was told of a number so often.
+    pub fn told(&self, ino: u64, lookups: u64) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.lookups += lookups;
+        }
+    }
+
+    /// A name that is not passed through has a copy of a file.
+    pub fn copied(&self, ino: u64) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.is_copied = true;
+        }
+    }
+
+    /// Whether a number that is that of a chunk is known as that of a file of the source.
+    pub fn has_adopted(&self, ino: u64) -> bool {
+        self.adopted.load(Ordering::Acquire) > 0 && self.lock().known.contains_key(&ino)
+    }
+
+    fn came(&self, ino: u64) {
+        if InodeRange::split(ino).is_some() {
+            self.adopted.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn left(&self, ino: u64) {
+        if InodeRange::split(ino).is_some() {
+            self.adopted.fetch_sub(1, Ordering::Release);
+        }
     }
 
     /// A name is gone.
@@ -166,25 +244,29 @@ impl Paths {
         let mut table = self.lock();
         if let Some(known) = table.known.get_mut(&ino) {
             known.lookups = known.lookups.saturating_sub(lookups);
-            if known.lookups == 0 {
-                table.drop_number(ino);
+            if known.lookups == 0 && table.drop_number(ino).is_some() {
+                self.left(ino);
             }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Known {
-    fn open_file(&self, writable: bool) -> Option<Arc<dyn StorageFile>> {
-        let open = self.open.iter().filter(|open| open.writable || !writable);
-        open.filter_map(|open| open.file.upgrade()).next()
+    /// How many times the kernel was told of it, less what it has forgotten.
+    pub(super) fn lookups(&self) -> u64 {
+        self.lookups
+    }
+
+    fn open_files(&self) -> Vec<Arc<OpenFile>> {
+        self.open.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn is_open(&self) -> bool {
-        self.open_file(false).is_some()
+        self.open.iter().any(|open| open.strong_count() > 0)
     }
 }
 
@@ -247,6 +329,9 @@ impl Table {
         let ino = self.names.remove(path)?;
         if let Some(known) = self.known.get_mut(&ino) {
             known.names.retain(|name| &**name != path);
+            if known.is_copied && known.names.is_empty() {
+                known.open_files().iter().for_each(|open| open.leave());
+            }
         }
         Some(ino)
     }
@@ -271,18 +356,19 @@ impl Table {
         }
     }
 
-    fn drop_number(&mut self, ino: u64) {
-        if let Some(known) = self.known.remove(&ino) {
-            for name in &known.names {
-                self.names.remove(name);
-            }
-            self.drop_file(known.file, ino);
+    fn drop_number(&mut self, ino: u64) -> Option<Known> {
+        let known = self.known.remove(&ino)?;
+        for name in &known.names {
+            self.names.remove(name);
         }
+        self.drop_file(known.file, ino);
+        Some(known)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::open::Behind;
     use super::*;
     use crate::store::memory::MemoryStorage;
     use crate::store::storage::Storage;
@@ -302,9 +388,14 @@ mod tests {
             paths.remember(Path::new(path), Some(&stat), |_| false)
         }
 
-        fn open(&self, paths: &Paths, ino: u64, path: &str) -> Arc<dyn StorageFile> {
+        fn opened(&self, path: &str) -> (Stat, Arc<OpenFile>) {
             let file = self.0.open(Path::new(path)).unwrap();
-            paths.opened(ino, &file.stat().unwrap(), &file, false).unwrap();
+            (file.stat().unwrap(), OpenFile::new(Behind::Source(file), false))
+        }
+
+        fn open(&self, paths: &Paths, ino: u64, path: &str) -> Arc<OpenFile> {
+            let (stat, file) = self.opened(path);
+            paths.opened(ino, &stat, &file).unwrap();
             file
         }
     }
@@ -359,8 +450,8 @@ mod tests {
         let ino = source.remember(&paths, "a");
         let _open = source.open(&paths, ino, "a");
         source.0.replace("a", "new");
-        let file = source.0.open(Path::new("a")).unwrap();
-        let opened = paths.opened(ino, &file.stat().unwrap(), &file, false);
+        let (stat, file) = source.opened("a");
+        let opened = paths.opened(ino, &stat, &file);
         assert!(matches!(opened, Err(FsError::Stale)));
     }
 

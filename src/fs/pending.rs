@@ -12,6 +12,7 @@ use super::staging::maker;
 use super::unsaved::chunk_path;
 use super::{Fs, FsError, Result};
 use crate::format::Coords;
+use crate::store::storage::Stat;
 use crate::store::{StagedChunk, StoreError};
 use crate::text::shown;
 
@@ -180,7 +181,7 @@ impl Fs {
             let content = match (change.and_then(|change| change.content), &file.state().bytes) {
                 (Some(content), _) => Some(content),
                 (None, Bytes::Here(content)) => Some(content.clone()),
-                (None, Bytes::Stored(_)) => None,
+                (None, Bytes::Stored(_) | Bytes::Moved(_)) => None,
             };
             if let Some(content) = content {
                 let place = place.filter(|place| place.array.decoded_form().is_none());
@@ -243,8 +244,13 @@ impl Fs {
     }
 
     fn remove_if_same(&self, path: &Path, hidden: &Hidden) -> io::Result<()> {
+        let is_linked = |found: &Stat| {
+            let links = [found, &hidden.stat];
+            found.id() == hidden.stat.id() && links.iter().any(|stat| stat.has_hard_links())
+        };
         match self.storage.lstat(path) {
-            Ok(found) if !found.same_content(&hidden.stat) => {
+            // What was written since is the content of its other names, those included that it had.
+            Ok(found) if !found.same_content(&hidden.stat) && !is_linked(&found) => {
                 let path = shown(path);
                 log::warn!("{path}: others have changed it since it was renamed: it stays");
                 return Ok(());

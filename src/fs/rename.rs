@@ -2,13 +2,15 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use super::access::{Caller, Owner};
 use super::decoded::Encoded;
 use super::live::Place;
 use super::live::{Bytes, Change, Hidden, LiveFile, What};
+use super::open::{Behind, OpenFile};
 use super::slot::Slot;
+use super::source::{Moved, overwrite};
 use super::unsaved::name_spool_file;
 use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::storage::{FileKind, Stat};
@@ -69,6 +71,8 @@ impl Fs {
                 let content = self.source_content(from)?;
                 self.write_document(to, &content)?;
                 self.remove_source_file(from, caller)?;
+                // What is written to it later is no part of the document.
+                self.paths.open_files(moved.attr.ino).iter().for_each(|open| open.leave());
                 self.paths.renamed(from, to);
                 Ok(())
             }
@@ -80,19 +84,133 @@ impl Fs {
                 if let Slot::Chunk(_, place) = to {
                     self.permit_change(place, caller)?;
                 }
-                let is_source = matches!(from, Slot::Source(_));
-                let before = is_source.then(|| self.storage.lstat(from_path)).transpose()?;
-                let file = self.file_of(from, moved)?;
-                self.bring_here(&file)?;
-                self.name_file(to, &file)?;
-                match before {
-                    Some(stat) => self.unname_source(from_path, stat, to_path, &file, caller)?,
-                    None => self.unname_file(from, caller)?,
+                match (from, to) {
+                    (Slot::Source(from), to) => {
+                        let (stat, file) = self.become_live(from, to, moved)?;
+                        self.unname_source(from, stat, to_path, &file, caller)?;
+                    }
+                    (from, Slot::Source(to)) => self.rename_to_source(from, to, caller)?,
+                    (from, to) => self.rename_live(from, to, caller)?,
                 }
                 self.after_change(to_path)?;
                 self.after_change(from_path)
             }
         }
+    }
+
+    /// A file of the mount gets another name that is none of the source.
+    fn rename_live(&self, from: &Slot, to: &Slot, caller: &Caller) -> Result<()> {
+        let file = self.file_of(from)?;
+        self.bring_here(&file)?;
+        self.name_file(to, &file)?;
+        self.unname_file(from, caller)?;
+        if let Slot::Document(_) = to {
+            // What is written to it later is no part of the document.
+            file.state().open_files().iter().for_each(|open| open.leave());
+        }
+        Ok(())
+    }
+
+    /// A file of the mount gets a name that is passed through, and whoever has it open goes on with the
+    /// file of the source.
+    fn rename_to_source(&self, from: &Slot, to: &Path, caller: &Caller) -> Result<()> {
+        let file = self.file_of(from)?;
+        // It cannot be both.
+        if file.state().names.iter().any(|name| Some(&**name) != from.path()) {
+            return Err(FsError::CrossDevice);
+        }
+        self.free_name(to)?;
+        let moved = self.move_to_source(to, &file)?;
+        self.unname_file(from, caller)?;
+        self.become_source(&file, to, &moved).inspect_err(|_| {
+            file.state().open_files().iter().for_each(|open| open.leave());
+        })
+    }
+
+    /// A file of the source becomes one of the mount called `to`, and whoever has it open goes on with
+    /// that. What it was in the source.
+    fn become_live(&self, from: &Path, to: &Slot, moved: &Entry) -> Result<(Stat, Arc<LiveFile>)> {
+        if moved.attr.kind != FileKind::File {
+            return Err(FsError::CrossDevice);
+        }
+        let _turn = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let openers = self.paths.open_files(moved.attr.ino);
+            let held: Vec<_> = openers.iter().map(|open| open.hold()).collect();
+            let Some(known) = self.paths.take(moved.attr.ino, &openers) else { continue };
+            match self.make_live(from, to, moved, &openers, known.lookups()) {
+                Ok((stat, file)) => {
+                    for mut behind in held {
+                        *behind = Behind::Live(Arc::clone(&file));
+                    }
+                    return Ok((stat, file));
+                }
+                Err(error) => {
+                    self.paths.give_back(moved.attr.ino, known);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Makes a file of the mount called `to` of what nobody writes to in the source.
+    fn make_live(
+        &self,
+        from: &Path,
+        to: &Slot,
+        moved: &Entry,
+        openers: &[Arc<OpenFile>],
+        lookups: u64,
+    ) -> Result<(Stat, Arc<LiveFile>)> {
+        let attr = &moved.attr;
+        let stat = self.storage.lstat(from)?;
+        let content = self.source_content(from)?;
+        let owner = Owner { uid: attr.uid, gid: attr.gid };
+        let file = self.new_file(Some(attr.ino), attr.mode, owner)?;
+        {
+            let mut state = file.state();
+            state.bytes = Bytes::Here(content);
+            state.mtime = stat.mtime;
+            state.openers = openers.iter().map(Arc::downgrade).collect();
+        }
+        self.overlay()?.names().set_lookups(&file, lookups);
+        match self.name_file(to, &file) {
+            Ok(()) => Ok((stat, file)),
+            Err(error) => {
+                self.overlay()?.names().release(&file);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whoever has a file of the mount open goes on with the file of the source that it has become.
+    fn become_source(&self, file: &Arc<LiveFile>, to: &Path, moved: &Moved) -> Result<()> {
+        let _turn = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let openers = loop {
+            let openers = file.state().open_files();
+            let held: Vec<_> = openers.iter().map(|open| open.hold()).collect();
+            let mut state = file.state();
+            if state.open_files().len() > openers.len() {
+                continue;
+            }
+            if let Bytes::Here(content) = &state.bytes
+                && state.writes != moved.writes
+            {
+                // Written while the file was being made.
+                overwrite(&*moved.file, content)?;
+            }
+            (state.bytes, state.dirty) = (Bytes::Moved(Arc::clone(&moved.file)), false);
+            drop(state);
+            for mut behind in held {
+                *behind = Behind::Source(Arc::clone(&moved.file));
+            }
+            break openers;
+        };
+        openers.iter().for_each(|open| open.stay());
+        self.paths.adopt(file.ino, to, &moved.file.stat()?, &openers);
+        let lookups = self.overlay()?.names().release(file);
+        self.paths.told(file.ino, lookups.saturating_sub(1));
+        Ok(())
     }
 
     /// A file of the source has another name now: it is removed once it is durable under that.
@@ -173,6 +291,7 @@ impl Fs {
         if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
             let content = self.source_content(from)?;
             self.write_document(to, &content)?;
+            self.paths.copied(ino);
         } else {
             if let Slot::Chunk(_, place) = &to {
                 self.permit_change(place, caller)?;
@@ -184,6 +303,11 @@ impl Fs {
             let file = self.file_of_target(target)?;
             self.bring_here(&file)?;
             self.name_file(&to, &file)?;
+            match (&source, &to) {
+                (Some(_), _) => self.paths.copied(ino),
+                (None, Slot::Source(_) | Slot::Document(_)) => file.state().is_copied = true,
+                _ => (),
+            }
             if let (Some(from), Some(to)) = (source, to.path()) {
                 let mut names = self.overlay()?.names();
                 let promise = names.promise(to);
@@ -217,25 +341,10 @@ impl Fs {
     }
 
     /// The file that a name stands for, as one of the mount's own.
-    fn file_of(&self, slot: &Slot, entry: &Entry) -> Result<Arc<LiveFile>> {
+    fn file_of(&self, slot: &Slot) -> Result<Arc<LiveFile>> {
         match slot {
             Slot::Chunk(path, place) => self.chunk_file(path, place),
             Slot::Document(path) => self.document_file(path),
-            Slot::Source(path) => {
-                if entry.attr.kind != FileKind::File {
-                    return Err(FsError::CrossDevice);
-                }
-                let content = self.source_content(path)?;
-                let owner = Owner { uid: entry.attr.uid, gid: entry.attr.gid };
-                self.paths.take(entry.attr.ino);
-                let file = self.new_file(Some(entry.attr.ino), entry.attr.mode, owner)?;
-                {
-                    let mut state = file.state();
-                    state.bytes = Bytes::Here(content);
-                    state.mtime = entry.attr.mtime;
-                }
-                Ok(file)
-            }
             Slot::Scratch(path) => {
                 let names = self.overlay()?.names();
                 match names.get(path).map(|name| name.what.clone()) {
@@ -243,7 +352,9 @@ impl Fs {
                     _ => Err(FsError::NotFound),
                 }
             }
-            Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
+            Slot::Source(_) | Slot::Above(..) | Slot::Outside | Slot::Control => {
+                Err(FsError::NotPermitted)
+            }
         }
     }
 
@@ -326,7 +437,7 @@ impl Fs {
             }
             Slot::Source(_) => {
                 self.free_name(path)?;
-                self.move_to_source(path, file)
+                self.move_to_source(path, file).map(drop)
             }
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
         }
@@ -348,7 +459,7 @@ impl Fs {
     /// Whether somebody reads a file once it has lost a name: it is open, or has other names.
     fn is_needed_without(&self, file: &LiveFile, path: &Path) -> bool {
         let state = file.state();
-        state.opened > 0 || state.names.iter().any(|name| name != path)
+        state.is_open() || state.names.iter().any(|name| name != path)
     }
 
     /// The name that a file had before.

@@ -21,6 +21,11 @@ impl Fs {
         caller: &Caller,
     ) -> Result<Attr> {
         self.overlay()?;
+        if set.size.is_some()
+            && let Some(open) = handle.and_then(|handle| self.open_handle(handle))
+        {
+            open.check_written()?;
+        }
         match self.target(ino)? {
             Target::Nameless(file) => {
                 self.set_open_attr(&OpenFile { ino, handle, file: &file, path: None }, set, caller)

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::access::Caller;
 use super::file::{Handle, Opened};
 use super::live::{Bytes, LiveFile};
+use super::open::{Behind, OpenFile};
 use super::{Entry, Fs, FsError, Result};
 use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::store::put::{put_file, put_moved_file};
-use crate::store::storage::SetStat;
+use crate::store::storage::{SetStat, StorageFile};
 
 impl Fs {
     pub(super) fn create_in_source(
@@ -22,9 +23,10 @@ impl Fs {
         let file = self.on_behalf(caller, |storage| storage.create(path, mode & 0o7777))?;
         self.own(path, caller);
         let entry = self.path_entry(path)?;
-        let opened = self.source_pages(entry.attr.ino, &file, true).and_then(|pages| {
+        let open = OpenFile::new(Behind::Source(file), true);
+        let opened = self.source_pages(entry.attr.ino, &open).and_then(|pages| {
             // Nobody else has changed it since.
-            self.insert_handle(Handle::File(file), pages)
+            self.insert_handle(Handle::Open(open), pages)
         });
         if opened.is_err() {
             self.forget(entry.attr.ino, 1);
@@ -47,9 +49,11 @@ impl Fs {
     }
 
     /// Writes a file of the source that was another one of the mount, in the place of the one that is
-    /// there.
-    pub(super) fn move_to_source(&self, path: &Path, file: &LiveFile) -> Result<()> {
-        let (bytes, attributes) = {
+    /// there. It stays open; `writes` tells what of the file is in it.
+    pub(super) fn move_to_source(&self, path: &Path, file: &LiveFile) -> Result<Moved> {
+        // What had to be committed before may have been this file.
+        self.bring_here(file)?;
+        let (bytes, writes, attributes) = {
             let state = file.state();
             let attributes = SetStat {
                 mode: Some(state.mode & 0o7777),
@@ -58,14 +62,33 @@ impl Fs {
                 mtime: Some(state.mtime),
                 ..SetStat::default()
             };
-            (state.bytes.clone(), attributes)
+            (state.bytes.clone(), state.writes, attributes)
         };
         let Bytes::Here(content) = bytes else { return Err(FsError::Stale) };
-        Ok(put_moved_file(&*self.storage, path, &content, &attributes)?)
+        let file = put_moved_file(&*self.storage, path, &content, &attributes)?;
+        Ok(Moved { file, writes })
     }
 
     /// Writes a file of the source, in the place of the one that is there.
     pub(super) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
         Ok(put_file(&*self.storage, path, content)?)
     }
+}
+
+/// A file of the source that was one of the mount.
+pub(super) struct Moved {
+    pub file: Arc<dyn StorageFile>,
+    /// How often the file of the mount had been written to when its bytes were taken.
+    pub writes: u64,
+}
+
+/// Gives a file another content.
+pub(super) fn overwrite(file: &dyn StorageFile, content: &Content) -> std::io::Result<()> {
+    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
+    while at < content.nbytes() {
+        let read = content.read_at(&mut buffer, at)?;
+        file.write_at(&buffer[..read], at)?;
+        at += read as u64;
+    }
+    file.set_length(content.nbytes())
 }

@@ -2,41 +2,43 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::live::LiveFile;
+use super::open::Behind;
 use super::{Fs, FsError, Result, Target};
 use crate::store::ShardStore;
-use crate::store::storage::StorageFile;
 
 impl Fs {
     /// Writes to an open file.
     pub fn write(&self, ino: u64, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         self.stats.operations.write.count();
-        match self.writable_handle(ino, handle)? {
-            Written::Live(file) => self.write_live(&file, offset, data)?,
-            Written::Source(file) => file.write_at(data, offset)?,
+        match self.open_handle(handle) {
+            Some(open) => {
+                open.check_written()?;
+                match &*open.behind() {
+                    Behind::Live(file) => self.write_live(file, offset, data)?,
+                    Behind::Source(file) => file.write_at(data, offset)?,
+                }
+            }
+            // What was mapped and is written by the kernel.
+            None => self.write_live(&self.live(ino).ok_or(FsError::BadHandle)?, offset, data)?,
         }
         self.stats.operations.write_bytes.add(data.len() as u64);
         Ok(())
     }
 
     /// What is behind an open file that is written to.
-    fn writable_handle(&self, ino: u64, handle: u64) -> Result<Written> {
-        if let Some(file) = self.live_handle(handle) {
-            return Ok(Written::Live(file));
+    fn writable_handle(&self, ino: u64, handle: u64) -> Result<Behind> {
+        match self.open_handle(handle) {
+            Some(open) => Ok(open.behind().clone()),
+            None => self.live(ino).map(Behind::Live).ok_or(FsError::BadHandle),
         }
-        // A file of the source that was renamed onto a chunk since it was opened.
-        if let Some(file) = self.live(ino) {
-            return Ok(Written::Live(file));
-        }
-        self.source_handle(handle).map(Written::Source).ok_or(FsError::BadHandle)
     }
 
     /// A file was closed, by one of those who have it open.
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
-        let Ok(Written::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
+        let Ok(Behind::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
         self.publish(&file)?;
         self.check_chunks(&file)?;
         if self.config.writing.sync {
@@ -70,8 +72,8 @@ impl Fs {
     /// given up since; not for what happens to other files.
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
         match self.writable_handle(ino, handle) {
-            Ok(Written::Source(file)) => Ok(file.sync()?),
-            Ok(Written::Live(file)) => {
+            Ok(Behind::Source(file)) => Ok(file.sync()?),
+            Ok(Behind::Live(file)) => {
                 self.publish(&file)?;
                 let committed = self.commit_file(&file);
                 let names = file.state().names.clone();
@@ -146,10 +148,4 @@ impl Fs {
         };
         committed.and(given_up).and(synced.map_err(FsError::from))
     }
-}
-
-/// What is written to.
-enum Written {
-    Live(Arc<LiveFile>),
-    Source(Arc<dyn StorageFile>),
 }

@@ -8,12 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::access::Owner;
 use super::decoded::Encoded;
 use super::live::{Bytes, Change, LiveFile, LiveState, Name, Overlay, Place, Shown, Stage, What};
+use super::open::OpenFile;
 use super::unsaved::chunk_path;
 use super::{Attr, Entry, Fs, FsError, Result};
 use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::store::spool::{Spool, SpoolFile};
-use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp};
 use crate::store::{Freshness, ShardStore};
 use crate::text::shown;
 
@@ -72,11 +73,12 @@ impl Fs {
             gid: owner.gid,
             mtime: now(),
             names: Vec::new(),
-            opened: 0,
+            openers: Vec::new(),
+            is_copied: false,
             dirty: true,
             copy: None,
         };
-        Ok(self.overlay()?.file(ino, state))
+        Ok(self.overlay()?.file(ino.filter(|ino| !self.paths.has_adopted(*ino)), state))
     }
 
     /// The file of a chunk that exists, for it to be changed.
@@ -98,11 +100,13 @@ impl Fs {
             gid: attr.gid,
             mtime: attr.mtime,
             names: Vec::new(),
-            opened: 0,
+            openers: Vec::new(),
+            is_copied: false,
             dirty: false,
             copy: None,
         };
-        let file = self.overlay()?.file(Some(attr.ino), state);
+        let ino = Some(attr.ino).filter(|ino| !self.paths.has_adopted(*ino));
+        let file = self.overlay()?.file(ino, state);
         let mut names = self.overlay()?.names();
         // Another thread may have been faster.
         if let Some(What::File(other)) = names.get(path).map(|name| name.what.clone()) {
@@ -201,7 +205,8 @@ impl Fs {
         self.begin_change(file)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_CHUNK_BYTES);
         let end = end.ok_or(FsError::TooLarge)?;
-        self.change(file, |content, limit| {
+        let in_source = |file: &dyn StorageFile| file.write_at(data, offset);
+        self.change(file, in_source, |content, limit| {
             let nbytes = content.nbytes().max(end);
             match content {
                 Content::Memory(bytes) if nbytes <= limit => {
@@ -235,11 +240,15 @@ impl Fs {
         }
         if length == 0 {
             let mut state = file.state();
+            if let Bytes::Moved(file) = &state.bytes {
+                return Ok(file.set_length(0)?);
+            }
             state.bytes = Bytes::Here(Content::Memory(Arc::default()));
             state.written();
             return Ok(());
         }
-        self.change(file, |content, limit| {
+        let in_source = |file: &dyn StorageFile| file.set_length(length);
+        self.change(file, in_source, |content, limit| {
             match content {
                 Content::Memory(bytes) if length <= limit => {
                     Arc::make_mut(bytes).resize(usize::try_from(length).unwrap_or(0), 0);
@@ -257,6 +266,7 @@ impl Fs {
     fn change(
         &self,
         file: &LiveFile,
+        in_source: impl FnOnce(&dyn StorageFile) -> std::io::Result<()>,
         change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
     ) -> Result<()> {
         // No single file takes all the memory that there is for all of them.
@@ -265,7 +275,11 @@ impl Fs {
         loop {
             self.bring_here(file)?;
             let mut state = file.state();
-            let Bytes::Here(content) = &mut state.bytes else { continue };
+            let content = match &mut state.bytes {
+                Bytes::Here(content) => content,
+                Bytes::Stored(_) => continue,
+                Bytes::Moved(file) => return Ok(in_source(&**file)?),
+            };
             change(content, limit)?;
             state.written();
             return Ok(());
@@ -396,6 +410,7 @@ impl Fs {
         };
         let size = match bytes {
             Bytes::Here(content) => content.nbytes(),
+            Bytes::Moved(stored) => return self.open_attr(file.ino, &*stored),
             Bytes::Stored(Place { array, coords }) => match array.decoded_form() {
                 Some(form) => form.nbytes(&coords),
                 None => {
@@ -448,6 +463,7 @@ impl Fs {
         let bytes = file.state().shown();
         match bytes {
             Bytes::Here(content) => Ok(content.read_at(buffer, offset)?),
+            Bytes::Moved(file) => Ok(file.read_at(buffer, offset)?),
             Bytes::Stored(place) => self.read_stored(&place.array, &place.coords, offset, buffer),
         }
     }
@@ -457,7 +473,7 @@ impl Fs {
         if let Some(length) = set.size {
             self.truncate_live(file, length)?;
             // Not by an open file: nobody will close it.
-            if file.state().opened == 0 {
+            if !file.state().is_open() {
                 self.publish(file).inspect_err(|_| self.revert(file))?;
             }
         }
@@ -487,20 +503,26 @@ impl Fs {
     }
 
     /// One more user of a file.
-    pub(super) fn opened(&self, file: &Arc<LiveFile>) {
-        file.state().opened += 1;
+    pub(super) fn opened(&self, file: &Arc<LiveFile>, open: &Arc<OpenFile>) -> Result<()> {
+        let mut state = file.state();
+        // Opened by a name that is passed through by now.
+        if let Bytes::Moved(_) = state.bytes {
+            return Err(FsError::Stale);
+        }
+        state.openers.push(Arc::downgrade(open));
+        Ok(())
     }
 
     /// One user less.
-    pub(super) fn closed(&self, file: &Arc<LiveFile>) {
+    pub(super) fn closed(&self, file: &Arc<LiveFile>, open: &Arc<OpenFile>) {
         // What was written without a flush: by a mapping, for instance.
         if let Err(error) = self.publish(file) {
             log::debug!("{error}");
         }
         let last = {
             let mut state = file.state();
-            state.opened -= 1;
-            state.opened == 0
+            state.openers.retain(|other| other.as_ptr() != Arc::as_ptr(open));
+            !state.is_open()
         };
         if last && file.state().dirty {
             self.revert(file);

@@ -19,17 +19,17 @@ const ATTEMPTS: u64 = 1000;
 /// It is written in a work directory beside it, where whoever clears up after a killed process finds
 /// it. It is locked, so nobody does before.
 pub fn put_file(storage: &dyn Storage, path: &Path, content: &Content) -> io::Result<()> {
-    put(storage, path, content, None)
+    put(storage, path, content, None).map(drop)
 }
 
 /// The same for a file that was moved there: owner, permissions and date are those it had, as far as
-/// this user may give them.
+/// this user may give them. The file is open for reading and writing.
 pub fn put_moved_file(
     storage: &dyn Storage,
     path: &Path,
     content: &Content,
     attributes: &SetStat,
-) -> io::Result<()> {
+) -> io::Result<Arc<dyn StorageFile>> {
     put(storage, path, content, Some(attributes))
 }
 
@@ -38,7 +38,7 @@ fn put(
     path: &Path,
     content: &Content,
     attributes: Option<&SetStat>,
-) -> io::Result<()> {
+) -> io::Result<Arc<dyn StorageFile>> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let work = directory.join(WORK_DIRECTORY);
     let before = match storage.stat(path) {
@@ -64,12 +64,14 @@ fn put(
         }
         file.sync()?;
         storage.rename(&temporary, path)?;
-        storage.sync_directory(directory)
+        storage.sync_directory(directory)?;
+        // It has its own name now: nobody clears it up.
+        file.unlock()
     };
     let written = write().inspect_err(|_| drop(storage.remove_file(&temporary)));
     // Whoever has something else in it needs it.
     let _ = storage.remove_directory(&work);
-    written
+    written.map(|()| file)
 }
 
 /// Others than root cannot give files away: theirs then, with the same permissions.

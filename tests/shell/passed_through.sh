@@ -21,6 +21,14 @@ group "$TMP/read"
 mount_view "$TMP/read"
 judge "in a read-only mount: " python3 "$here/open_files.py" "$MP" "$TMP/read"
 
+# A file that is renamed while it is open, from and to each kind of name.
+mkdir -p "$TMP/plain/waves/c/0/0" "$TMP/plain/waves/c/1/1"
+judge "in an ordinary directory: " python3 "$here/moved_open.py" "$TMP/plain" "$TMP/plain"
+"$SHARDFS" create --sample "$TMP/renamed"
+mount_view "$TMP/renamed" --rw
+judge "in a writable mount: " python3 "$here/moved_open.py" "$MP" "$TMP/renamed"
+unmount_view
+
 # What was a chunk, or beside chunks, is whose it was, for whom it was and as old as it was.
 keeps_attributes() {
     local source=$TMP/moved shard before

@@ -1,0 +1,84 @@
+//! Open files that can change what they are: a file of the source that is renamed onto a chunk, or a
+//! file of the mount that is renamed to a name that is passed through. Whoever has one open goes on with
+//! it, wherever its bytes are.
+//!
+//! ```text
+//! handle -> OpenFile -> a file of the source     [`super::paths`] knows who has it open
+//!                    -> a file of the mount      its `openers`
+//! ```
+//!
+//! A rename from one to the other holds all its open files while it takes the bytes over.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::live::LiveFile;
+use super::{FsError, Result};
+use crate::store::storage::StorageFile;
+
+/// An open file. Who has it open keeps it.
+pub(super) struct OpenFile {
+    /// Whether it was opened for writing.
+    pub is_writable: bool,
+    behind: RwLock<Behind>,
+    /// Its file has a new place that it cannot follow to.
+    is_left: AtomicBool,
+}
+
+/// What is behind an open file.
+#[derive(Clone)]
+pub(super) enum Behind {
+    /// A file of the source.
+    Source(Arc<dyn StorageFile>),
+    /// A file that is ahead of its shard.
+    Live(Arc<LiveFile>),
+}
+
+impl OpenFile {
+    pub(super) fn new(behind: Behind, is_writable: bool) -> Arc<Self> {
+        let (behind, is_left) = (RwLock::new(behind), AtomicBool::new(false));
+        Arc::new(Self { is_writable, behind, is_left })
+    }
+
+    /// What is behind it, for as long as the guard lives. Nothing else of the filesystem may be held by
+    /// who asks.
+    pub(super) fn behind(&self) -> RwLockReadGuard<'_, Behind> {
+        self.behind.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody reads or writes it while the guard lives.
+    pub(super) fn hold(&self) -> RwLockWriteGuard<'_, Behind> {
+        self.behind.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file of the source behind it.
+    pub(super) fn source(&self) -> Option<Arc<dyn StorageFile>> {
+        match &*self.behind() {
+            Behind::Source(file) => Some(Arc::clone(file)),
+            Behind::Live(_) => None,
+        }
+    }
+
+    /// The file of the mount behind it.
+    pub(super) fn live(&self) -> Option<Arc<LiveFile>> {
+        match &*self.behind() {
+            Behind::Live(file) => Some(Arc::clone(file)),
+            Behind::Source(_) => None,
+        }
+    }
+
+    /// What would be written to it reaches no name any more, though the file has one.
+    pub(super) fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+
+    /// The file has its only name where this leads.
+    pub(super) fn stay(&self) {
+        self.is_left.store(false, Ordering::Relaxed);
+    }
+
+    /// Fails if what would be written to it reaches no name any more, though the file has one.
+    pub(super) fn check_written(&self) -> Result<()> {
+        if self.is_left.load(Ordering::Relaxed) { Err(FsError::Stale) } else { Ok(()) }
+    }
+}
