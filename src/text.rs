@@ -51,6 +51,21 @@ pub fn write_name(out: &mut dyn Write, name: &[u8]) -> fmt::Result {
     Ok(())
 }
 
+/// So many of something: `1 byte`, `2000 bytes`, `3 entries`.
+pub fn count(number: impl Display, one: &str) -> String {
+    let number = number.to_string();
+    match (number.as_str(), one.strip_suffix("ry")) {
+        ("1", _) => format!("1 {one}"),
+        (_, Some(stem)) => format!("{number} {stem}ries"),
+        _ => format!("{number} {one}s"),
+    }
+}
+
+/// The same with commas between thousands: `2,000 bytes`.
+pub fn many(number: u64, one: &str) -> String {
+    count(indicatif::HumanCount(number), one)
+}
+
 /// A path in JSON, where everything but bytes that are no UTF-8 can stand as it is.
 pub fn json_path(path: &Path) -> String {
     if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
@@ -122,6 +137,17 @@ mod tests {
 
     fn name(bytes: &[u8]) -> String {
         shown(OsStr::from_bytes(bytes)).to_string()
+    }
+
+    #[test]
+    fn one_and_many() {
+        assert_eq!(many(1, "entry"), "1 entry");
+        assert_eq!(many(0, "entry"), "0 entries");
+        assert_eq!(many(2000, "array"), "2,000 arrays");
+        assert_eq!(
+            (count(1_u8, "byte"), count(2000, "byte")),
+            ("1 byte".into(), "2000 bytes".into())
+        );
     }
 
     #[test]

@@ -19,7 +19,19 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Cli::command(), "shardfs", &mut script);
-    print(&script)
+    match args.shell {
+        Shell::Bash => print(with_files(&String::from_utf8_lossy(&script)).as_bytes()),
+        _ => print(&script),
+    }
+}
+
+/// The script for bash offers the options of a command where nothing was typed yet, and nothing but
+/// options behind that. With this change it offers options where a dash was typed; elsewhere words if
+/// there are some for that place, and otherwise bash completes names of files by itself.
+fn with_files(script: &str) -> String {
+    const ALL: &str = "\n            COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )";
+    let words = ALL.replace("compgen", "compgen -X '-*'");
+    script.replace(" || ${COMP_CWORD} -eq 2 ]]", " ]]").replace(ALL, &words)
 }
 
 /// Writes to stdout. Whoever has closed it wants no more.

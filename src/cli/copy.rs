@@ -3,21 +3,24 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
+use super::help::Words;
+use super::interrupt::Interruptible;
 use super::mounts::{check_apart, check_unused, commit_mounts};
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
+use crate::text::many;
 use crate::text::{json_path, shown};
 use crate::tools::copy::{Copied, Plan, Shape};
 use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
 use crate::tools::shard_file::Packing;
 use crate::tools::source::{Node, OpenConfig, Source};
-use crate::tools::words::many;
 
 /// Options that all of them have.
 #[derive(Debug, clap::Args)]
@@ -57,7 +60,8 @@ impl CopyArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct PackingArgs {
     /// Order of the chunks in a shard: c, f or morton
-    #[arg(long, value_parser = order, default_value = "c")]
+    #[arg(long, value_parser = ORDERS.try_map(|text| order(&text)), default_value = "c")]
+    #[arg(hide_possible_values = true)]
     order: ChunkOrder,
     /// Equal chunks of a shard share their bytes
     #[arg(long)]
@@ -94,7 +98,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     }
     commit_mounts(job.source)?;
     let config = OpenConfig { level: job.level, pad_edge: true, ..OpenConfig::default() };
-    let source = Source::open(job.source, config)?;
+    let source = super::open(job.source, config)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };
     let nodes: Vec<Node> = source.nodes().collect();
     let plan = Plan::new(&source, &nodes, &job.shape, args.skip_damaged).map_err(named)?;
@@ -107,12 +111,17 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     });
     let destination = Destination::open(job.dest, &note, args.force)?;
     let is_resumed = destination.is_resumed;
+    let interruptible = Interruptible::new(match args.force {
+        true => "the destination is as it was, the same command begins anew",
+        false => "the same command goes on where it stopped",
+    });
     let copied = copy_all(&plan, &source, &destination, args).map_err(named)?;
     let others = plan.copy_others(&destination).map_err(named)?;
     let is_whole = copied.iter().all(|copied| copied.damaged.is_empty());
     if is_whole || args.skip_damaged {
         plan.finish(destination).map_err(named)?;
     }
+    drop(interruptible);
     let report = Report { job, plan: &plan, copied: &copied, others, is_resumed };
     if args.json {
         report.print_json();
@@ -218,6 +227,8 @@ impl Report<'_> {
     }
 }
 
+const ORDERS: Words = Words(&["c", "f", "morton"]);
+
 /// Reads an order of chunks by its name.
 fn order(text: &str) -> Result<ChunkOrder, String> {
     let found = ChunkOrder::NAMES.iter().find(|(name, _)| *name == text);
@@ -226,12 +237,12 @@ fn order(text: &str) -> Result<ChunkOrder, String> {
 }
 
 /// Reads an index location by its name.
-pub(super) fn location(text: &str) -> Result<IndexLocation, String> {
-    match text {
+pub(super) fn location() -> impl TypedValueParser<Value = IndexLocation> {
+    Words(&["start", "end"]).try_map(|text| match text.as_str() {
         "start" => Ok(IndexLocation::Start),
         "end" => Ok(IndexLocation::End),
-        _ => Err("it is neither start nor end".to_owned()),
-    }
+        _ => Err("it is neither start nor end"),
+    })
 }
 
 /// Reads a shard shape: numbers with commas between them, -1 the whole extent; nothing for an array

@@ -6,10 +6,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use clap::builder::TypedValueParser;
 use serde_json::{Map, Value};
 
 use self::report::Report;
+use super::copy::location;
 use super::exit::Failure;
+use super::help::Words;
 use super::list::List;
 use super::mounts::check_unused;
 use super::resize::log_stale;
@@ -35,8 +38,8 @@ little-endian, is added where it belongs. Without --codec chunks are stored as t
 TensorStore: their readers need to know no codec. zarr-python's own choice is --codec zstd.
 
 Examples:
-  shardfs create volume.zarr --shape 1000,2000,3000 --dtype uint16 --codec zstd \\
-      --chunk 64,64,64 --shard 512,512,512
+  shardfs create volume.zarr --shape 1000,2000,3000 --dtype uint16 \\
+      --codec zstd --chunk 64,64,64 --shard 512,512,512
   shardfs create --dry-run volume.zarr --shape 1000,2000,3000 --dtype float32 \\
       --read-elements 32768 --write-elements 100000000 --aspect 1,2,2
   shardfs create table.zarr --shape 1000000,12 --dtype float64 \\
@@ -45,11 +48,13 @@ Examples:
       --dtype '{\"name\": \"numpy.datetime64\", \"configuration\": {\"unit\": \"D\", \"scale_factor\": 1}}'
   shardfs create --sample sample.zarr      a small array with something in it, to try shardfs on";
 
+const KEYS: Words = Words(&["default", "v2"]);
+
 /// Create an array
 ///
 /// DIR becomes a sharded Zarr v3 array without any chunks: all of it reads as the fill value.
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Directory to create; it must not exist, the directory above must
     #[arg(value_name = "DIR")]
@@ -144,10 +149,12 @@ struct RestArgs {
     #[arg(long, value_name = "JSON|@FILE")]
     attrs: Option<String>,
     /// Where shards have their index; the default is the end
-    #[arg(long, value_name = "start|end", value_parser = index_location)]
+    #[arg(long, value_name = "start|end", value_parser = location())]
+    #[arg(hide_possible_values = true)]
     index_location: Option<IndexLocation>,
     /// How chunks are called: c/0/1 (default) or 0.1 (v2)
-    #[arg(long, value_name = "default|v2", default_value = "default", value_parser = prefix)]
+    #[arg(long, value_name = "default|v2", default_value = "default", hide_default_value = true)]
+    #[arg(value_parser = KEYS.try_map(|text| prefix(&text)), hide_possible_values = true)]
     key_encoding: Prefix,
     /// What stands between the numbers of a name; the default is / for default and . for v2
     #[arg(long, value_name = "/|.", value_parser = separator)]
@@ -299,14 +306,6 @@ fn named(text: &str, option: &str) -> Result<Value, Failure> {
         return Ok(text.into());
     }
     parse(text.as_bytes()).map_err(|error| system(format!("{option}: {error}")))
-}
-
-fn index_location(text: &str) -> Result<IndexLocation, String> {
-    match text {
-        "start" => Ok(IndexLocation::Start),
-        "end" => Ok(IndexLocation::End),
-        _ => Err("write start or end".to_owned()),
-    }
 }
 
 fn prefix(text: &str) -> Result<Prefix, String> {

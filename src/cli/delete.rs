@@ -11,7 +11,7 @@ use super::list::bytes;
 use super::mounts::check_unused;
 use super::resize::log_stale;
 use crate::format::json::to_text;
-use crate::text::shown;
+use crate::text::{count, shown};
 use crate::tools::array::{Deletion, Kind, consolidated_above};
 
 const AFTER_HELP: &str = "\
@@ -28,7 +28,7 @@ Examples:
 /// SOURCE is a Zarr v3 array or group; nothing else is deleted. Nor is what is mounted, or what a
 /// mount is just writing to.
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Directory of the array or group
     source: PathBuf,
@@ -73,7 +73,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     } else if kind.is_none() {
         format!("{shown}: what an interrupted deletion has left {would}removed\n").into_bytes()
     } else {
-        format!("{name} {shown} {would}deleted: {files} files, {}\n", bytes(nbytes)).into_bytes()
+        format!("{name} {shown} {would}deleted: {}, {}\n", count(files, "file"), bytes(nbytes))
+            .into_bytes()
     };
     let failed = |error: io::Error| system(format!("{shown}: {error}"));
     io::stdout().write_all(&text).map_err(failed)

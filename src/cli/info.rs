@@ -26,9 +26,10 @@ off by 1 % at most, and told with \"about\".
 The map shows the last two axes, and a picture for each position of the leading ones. Where there are
 more chunks than the terminal has room for, a cell is a block of chunks, the darker the fuller.
 
-With --json one object is printed: source, arrays, bad (nodes whose metadata cannot be used: path,
-error). Each array has path, format, shape, data_type, codecs, chunk_shape, shard_shape, chunk_grid,
-shard_grid, levels, chunks, shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
+With --json one object is printed: source, arrays, totals (of all arrays), bad (nodes whose metadata
+cannot be used: path, error). Each array has path, format, shape, data_type, dimension_names,
+fill_value, attributes, codecs, chunk_shape, shard_shape, chunk_grid, shard_grid, levels, chunks,
+shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
 
 Examples:
   shardfs info volume.zarr
@@ -41,7 +42,7 @@ Exit codes: 0 all could be read, 1 something is damaged (see shardfs verify), 2 
 
 /// Tell what an array is, how full it is, and what its bytes are used for
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// An array, a hierarchy of arrays, or a file that is an array
     source: PathBuf,
@@ -64,7 +65,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = OpenConfig { level: args.level.map(usize::from), ..OpenConfig::default() };
-    let source = Source::open(&args.source, config)?.for_one_pass();
+    let source = super::open(&args.source, config)?.for_one_pass();
     let picture = picture(args, &source)?;
     let chosen = match &args.map {
         Some(Some(key)) => Some(shard_of(&source, key)?),
@@ -72,7 +73,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
     let is_terminal = output.is_terminal();
-    let mut teller = Teller { args, output, any: false, is_damaged: false, bad: Vec::new() };
+    let mut teller =
+        Teller { args, output, arrays: 0, totals: Contents::of_no_array(), bad: Vec::new() };
     let shard = chosen.as_ref().map(|(_, shard)| &shard[..]);
     let maps = |array: &Array| maps(args, array, shard, is_terminal);
     let progress = Progress::new(Unit::Things("chunks"), None);
@@ -81,7 +83,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let take = &mut |about: ArrayInfo, maps: &[Map]| {
         if let Some((title, path)) = &picture {
             let map = maps.last().ok_or_else(|| Failure::System("there is no map".into()))?;
-            save_picture(args, path, &svg(map, title))?;
+            let names = about.kind.dimension_names.clone().unwrap_or_default();
+            save_picture(args, path, &svg(map, title, &names))?;
         }
         progress.pause(|| teller.tell(&about, maps)).map_err(Ended::Closed)
     };
@@ -127,17 +130,22 @@ impl From<Failure> for Ended {
 struct Teller<'a> {
     args: &'a Args,
     output: Output,
-    /// Something was written.
-    any: bool,
-    is_damaged: bool,
+    /// Arrays that were told.
+    arrays: u64,
+    /// What is in all of them.
+    totals: Contents,
     /// Nodes whose metadata cannot be used, and why.
     bad: Vec<(PathBuf, String)>,
 }
 
 impl Teller<'_> {
     fn tell(&mut self, about: &ArrayInfo, maps: &[Map]) -> io::Result<()> {
-        self.is_damaged |= about.contents.is_damaged();
-        let is_first = !std::mem::replace(&mut self.any, true);
+        let is_first = self.arrays == 0;
+        self.arrays += 1;
+        let mut contents = about.contents.clone();
+        // They are told with their array; that there are some is enough here.
+        contents.errors.truncate(usize::from(self.totals.errors.is_empty()));
+        self.totals.add_array(contents);
         if self.args.json {
             let before = if is_first { self.head() } else { ",\n".to_owned() };
             let text = format!("{:#}", object(about)).replace('\n', "\n    ");
@@ -161,18 +169,24 @@ impl Teller<'_> {
             let node = |(path, error): &(PathBuf, String)| json!({"path": path.to_string_lossy(), "error": error});
             let bad: Vec<Value> = self.bad.iter().map(node).collect();
             let bad = format!("{:#}", Value::from(bad)).replace('\n', "\n  ");
-            let arrays = match self.any {
-                true => "\n  ]".to_owned(),
-                false => format!("{}  ]", self.head()),
+            let arrays = match self.arrays {
+                0 => format!("{}  ]", self.head()),
+                _ => "\n  ]".to_owned(),
             };
-            format!("{arrays},\n  \"bad\": {bad}\n}}\n")
+            let totals = format!("{:#}", totals(self.arrays, &self.totals)).replace('\n', "\n  ");
+            format!("{arrays},\n  \"totals\": {totals},\n  \"bad\": {bad}\n}}\n")
         } else {
             let line =
                 |(path, error): &(PathBuf, String)| format!("{}: {}\n", shown(path), Line(error));
-            self.bad.iter().map(line).collect()
+            let totals = match self.arrays {
+                0 | 1 => String::new(),
+                arrays => text::totals(arrays, &self.totals),
+            };
+            let bad: String = self.bad.iter().map(line).collect();
+            totals + &bad
         };
         unless_closed(self.output.put(text.as_bytes()).and_then(|()| self.output.finish()))?;
-        if self.is_damaged || !self.bad.is_empty() {
+        if self.totals.is_damaged() || !self.bad.is_empty() {
             return Err(Failure::Found(String::new()));
         }
         Ok(())
@@ -190,7 +204,7 @@ fn save_picture(args: &Args, path: &Path, picture: &str) -> Result<(), Failure> 
 }
 
 /// Cells of a picture for a file: enough for a screen.
-const PICTURE_CELLS: u64 = 1 << 16;
+const PICTURE_CELLS: u64 = 1 << 14;
 /// Pictures in it.
 const PICTURES: u64 = 64;
 
@@ -207,7 +221,9 @@ fn maps(args: &Args, array: &Array, shard: Option<&[u64]>, is_terminal: bool) ->
     if args.svg.is_some() {
         let whole = map(MapSize { columns: 1, rows: 1, pictures: PICTURES });
         let edge = (PICTURE_CELLS / whole.cells()[2].max(1)).isqrt();
-        maps.push(map(MapSize { columns: edge, rows: edge, pictures: PICTURES }));
+        // A single axis goes on in the next line.
+        let columns = if array.source.layout.rank() < 2 { PICTURE_CELLS } else { edge };
+        maps.push(map(MapSize { columns, rows: edge, pictures: PICTURES }));
     }
     maps
 }
@@ -273,6 +289,7 @@ fn shard_of(source: &Source, key: &Path) -> Result<(Arc<Array>, Vec<u64>), Failu
 fn object(about: &ArrayInfo) -> Value {
     let ArrayInfo { path, kind, contents } = about;
     let Kind { format, shape, data_type, codecs, chunk_shape, shard_shape, .. } = kind;
+    let Kind { dimension_names, fill_value, attributes, .. } = kind;
     let level = |level: &Level| {
         json!({
             "chunk_shape": level.chunk_shape,
@@ -282,19 +299,40 @@ fn object(about: &ArrayInfo) -> Value {
             "codecs_after": level.after,
         })
     };
-    let Contents { possible, present, outside, shards_possible, shards, .. } = contents;
     let spread = contents.spread().map(|spread| {
         json!({
             "smallest": spread.smallest, "median": spread.median, "largest": spread.largest,
             "median_is_exact": spread.is_exact,
         })
     });
+    let counts = counts(contents);
     json!({
         "path": path.to_string_lossy(),
-        "format": format, "shape": shape, "data_type": data_type, "codecs": codecs,
+        "format": format, "shape": shape, "data_type": data_type,
+        "dimension_names": dimension_names, "fill_value": fill_value, "attributes": attributes,
+        "codecs": codecs,
         "chunk_shape": chunk_shape, "shard_shape": shard_shape,
         "chunk_grid": kind.chunk_grid, "shard_grid": kind.shard_grid,
         "levels": kind.levels.iter().map(level).collect::<Vec<_>>(),
+        "chunks": counts["chunks"], "shards": counts["shards"], "bytes": counts["bytes"],
+        "ratio": counts["ratio"],
+        "chunk_nbytes": spread,
+        "shared": counts["shared"], "damaged": counts["damaged"],
+        "errors": contents.errors,
+    })
+}
+
+/// What is in all arrays together.
+fn totals(arrays: u64, contents: &Contents) -> Value {
+    let mut totals = counts(contents);
+    totals["arrays"] = arrays.into();
+    totals
+}
+
+/// What is in an array, or in several, as numbers.
+fn counts(contents: &Contents) -> Value {
+    let Contents { possible, present, outside, shards_possible, shards, .. } = contents;
+    json!({
         "chunks": {"present": present, "possible": possible, "outside": outside},
         "shards": {"present": shards, "possible": shards_possible},
         "bytes": {
@@ -302,9 +340,7 @@ fn object(about: &ArrayInfo) -> Value {
             "dead": contents.dead, "decoded": contents.decoded,
         },
         "ratio": text::ratio(contents),
-        "chunk_nbytes": spread,
         "shared": contents.shared,
         "damaged": {"shards": contents.damaged_shards, "entries": contents.damaged_entries},
-        "errors": contents.errors,
     })
 }

@@ -10,7 +10,7 @@ use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::text::shown;
 use crate::tools::ls::{Extent, Query, Row, Rows, list};
-use crate::tools::source::{OpenConfig, Source};
+use crate::tools::source::OpenConfig;
 
 const AFTER_HELP: &str = "\
 Each line has, separated by tabs: the chunk's key as a mount of SOURCE shows it, the file of its shard,
@@ -32,7 +32,7 @@ Exit codes: 0 all was listed, 1 something is damaged and is not listed, 2 it cou
 /// Shards come in C order of their coordinates, and chunks in C order within their shard. Chunks
 /// outside of the array's shape are left out. What is damaged is named on stderr.
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// An array, a hierarchy of arrays, or a file that is an array
     source: PathBuf,
@@ -60,7 +60,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = OpenConfig { level: args.level.map(usize::from), ..OpenConfig::default() };
-    let source = Source::open(&args.source, config)?.for_one_pass();
+    let source = super::open(&args.source, config)?.for_one_pass();
     let query = Query {
         prefix: args.key_prefix.clone(),
         missing: args.missing,

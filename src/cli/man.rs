@@ -7,9 +7,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_mangen::Man;
-use roff::{Roff, bold, roman};
+use roff::{Inline, Roff, bold, italic, roman};
 
 use super::completions::print;
 use super::exit::Failure;
@@ -63,16 +63,74 @@ fn page(command: &Command, section: Option<&str>) -> io::Result<(String, Vec<u8>
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    synopsis(command).to_writer(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
     if command.has_subcommands() {
         man.render_subcommands_section(&mut text)?;
     }
-    if let Some(after) = command.get_after_help() {
+    if let Some(after) = command.get_after_long_help() {
         after_options(&after.to_string()).to_writer(&mut text)?;
     }
     Ok((man.get_filename(), text))
+}
+
+/// How a command is called; a helper of mount(8) by that first.
+fn synopsis(command: &Command) -> Roff {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]);
+    if let Some(kind) = name.strip_prefix("mount.") {
+        let words = [bold(format!("mount -t {kind}")), roman(" ["), bold("-o"), roman(" ")];
+        let rest = [italic("OPTION,..."), roman("] "), italic("SOURCE MOUNTPOINT")];
+        roff.text([words.to_vec(), rest.to_vec()].concat());
+        roff.control("br", []);
+    }
+    let mut words = vec![bold(&name)];
+    if command.has_subcommands() {
+        words.extend([
+            roman(" "),
+            italic("COMMAND"),
+            roman(" ["),
+            italic("ARGUMENT"),
+            roman("...]"),
+        ]);
+    }
+    let is_told =
+        |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    let (places, options): (Vec<&Arg>, Vec<&Arg>) =
+        command.get_arguments().filter(is_told).partition(|arg| arg.is_positional());
+    for arg in options.into_iter().chain(places) {
+        let [open, close] = if arg.is_required_set() { ["", ""] } else { ["[", "]"] };
+        words.push(roman(format!(" {open}")));
+        words.extend(usage(arg));
+        let more = if is_repeated(arg) { "..." } else { "" };
+        words.push(roman(format!("{close}{more}")));
+    }
+    roff.text(words);
+    roff
+}
+
+/// An option with its value, or the name of what stands at a place.
+fn usage(arg: &Arg) -> Vec<Inline> {
+    let names = arg.get_value_names().unwrap_or_default();
+    let value = names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let option = match (arg.get_long(), arg.get_short()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some(short)) => format!("-{short}"),
+        (None, None) => return vec![italic(value)],
+    };
+    let is_optional = arg.get_num_args().is_some_and(|range| range.min_values() == 0);
+    match arg.get_action().takes_values() {
+        false => vec![bold(option)],
+        true if is_optional => vec![bold(option), roman("[="), italic(value), roman("]")],
+        true => vec![bold(option), roman(" "), italic(value)],
+    }
+}
+
+/// Whether an argument may be given more than once.
+fn is_repeated(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Append | ArgAction::Count)
 }
 
 /// What stands after the options: a line that ends with a colon is a heading for the lines below it

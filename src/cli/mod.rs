@@ -5,7 +5,9 @@ mod copy;
 mod create;
 mod delete;
 mod exit;
+mod help;
 mod info;
+mod interrupt;
 mod list;
 mod logging;
 mod ls;
@@ -36,6 +38,7 @@ use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::exit::Failure;
+use crate::tools::source::{OpenConfig, OpenError, Source};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -49,7 +52,7 @@ Called as mount.shardfs it works from /etc/fstab:
 /// Mount a sharded Zarr v3 array so that every inner chunk is its own file; look into shards, check them,
 /// make others of them
 #[derive(Debug, Parser)]
-#[command(name = "shardfs", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "shardfs", version, after_long_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -120,6 +123,15 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Opens the source of a command, whose root messages call by its name.
+fn open(path: &Path, config: OpenConfig) -> Result<Source, OpenError> {
+    let source = Source::open(path, config)?;
+    if let Ok(path) = path.canonicalize() {
+        crate::text::name_root(&path);
+    }
+    Ok(source)
+}
+
 /// Says on stderr, in one line, what is wrong.
 fn complain(what: impl std::fmt::Display) {
     eprintln!("shardfs: {}", crate::text::Line(what));
@@ -147,5 +159,7 @@ fn parse<T: Parser>(
     name: OsString,
     arguments: impl Iterator<Item = OsString>,
 ) -> Result<T, clap::Error> {
-    T::try_parse_from(std::iter::once(name).chain(arguments))
+    let command = help::fitted(T::command());
+    let matches = command.try_get_matches_from(std::iter::once(name).chain(arguments))?;
+    T::from_arg_matches(&matches)
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::exit::Failure;
+use super::help::Words;
 use super::logging::{self, Destination};
-use super::options::{MountOptions, format, policy, seconds};
+use super::options::{MountOptions, NAMES as OPTION_NAMES, format, policy, seconds};
 use super::size;
 use super::views::ViewArgs;
 use crate::fs::{Fs, SourceError, View, Views};
@@ -18,10 +19,13 @@ use crate::mount::{self, MountSpec};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::storage::{Need, Storage};
-use crate::text::shown;
+use crate::text::{count, shown};
 use crate::tools::unsupported::Unsupported;
 
-const OPTIONS_HELP: &str = "\
+/// What `-o` takes, for the help of both commands.
+macro_rules! options_of_o {
+    () => {
+        "\
 Options of -o:
   ro                  read-only, the default
   rw                  as --rw; in /etc/fstab writable, since mount(8) adds rw by itself
@@ -54,27 +58,52 @@ Options of -o:
 
 Exit codes: 0 mounted and answering; 1 wrong usage; 2 system error; 32 mount failure.
 
+"
+    };
+}
+
+const MOUNT_HELP: &str = concat!(
+    options_of_o!(),
+    "\
 Examples:
   shardfs mount volume.zarr /mnt/volume
   shardfs mount -o immutable,allow_other /data/hierarchy.zarr /mnt/h
   shardfs mount --rw volume.zarr /mnt/volume       chunk files can be written
   shardfs mount --view zarr2,flat volume.zarr /mnt/volume   for readers of Zarr v2 and of plain files
-  shardfs mount -f -v volume.zarr /mnt/volume      stay in front and tell more";
+  shardfs mount -f -v volume.zarr /mnt/volume      stay in front and tell more"
+);
+
+const HELPER_HELP: &str = concat!(
+    options_of_o!(),
+    "\
+Examples:
+  mount -t shardfs /data/volume.zarr /mnt/volume
+  mount -t shardfs -o writable,allow_other /data/volume.zarr /mnt/volume
+
+In /etc/fstab:
+  /data/volume.zarr  /mnt/volume  shardfs  ro,allow_other,nofail  0  0"
+);
+
+const FORMATS: Words = Words(&["auto", "zarr", "draft2022", "bloscpack", "blz"]);
+const UPDATES: Words = Words(&["auto", "append", "in-place", "rewrite"]);
+const OPTIONS: Words = Words(&OPTION_NAMES);
 
 /// Mount a sharded array or a hierarchy of arrays; every inner chunk becomes a file
 #[derive(Debug, clap::Args)]
-#[command(after_help = OPTIONS_HELP)]
+#[command(after_long_help = MOUNT_HELP)]
 pub(super) struct Args {
     /// Directory of a Zarr v3 array or group, or a folder of such; a Bloscpack file; a BLZ or bcolz
     /// directory
     source: PathBuf,
     /// Where to mount it: a directory
+    #[arg(value_hint = clap::ValueHint::DirPath)]
     mountpoint: PathBuf,
     /// Stay in front, log to stderr
     #[arg(long, short = 'f')]
     foreground: bool,
     /// Options as mount(8) takes them, separated by commas
-    #[arg(short = 'o', value_name = "OPTION,...")]
+    #[arg(short = 'o', value_name = "OPTION,...", value_parser = OPTIONS)]
+    #[arg(hide_possible_values = true)]
     options: Vec<String>,
     /// Memory for shard indexes and decoded shards, such as 256M [default: 64M]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
@@ -85,13 +114,13 @@ pub(super) struct Args {
     #[command(flatten)]
     views: ViewArgs,
     /// What SOURCE is: zarr, draft2022, bloscpack or blz [default: auto, by what is in it]
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = FORMATS, hide_possible_values = true)]
     format: Option<String>,
     /// Allow writing: chunk files can be made, changed and removed
     #[arg(long)]
     rw: bool,
     /// How shards are changed: auto, append, in-place or rewrite [default: auto]
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "HOW", value_parser = UPDATES, hide_possible_values = true)]
     update: Option<String>,
     /// Memory for what waits to be committed [default: 64M]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
@@ -109,16 +138,18 @@ pub(super) struct Args {
 
 /// Mount helper of mount(8) for the type shardfs.
 #[derive(Debug, clap::Parser)]
-#[command(name = "mount.shardfs", version, after_help = OPTIONS_HELP)]
+#[command(name = "mount.shardfs", version, after_long_help = HELPER_HELP)]
 #[allow(clippy::struct_excessive_bools, reason = "mount(8) passes these flags")]
 pub(super) struct HelperArgs {
     /// Directory of a Zarr v3 array or group, or a folder of such; a Bloscpack file; a BLZ or bcolz
     /// directory
     source: PathBuf,
     /// Where to mount it: a directory
+    #[arg(value_hint = clap::ValueHint::DirPath)]
     mountpoint: PathBuf,
     /// Options, separated by commas
-    #[arg(short = 'o', value_name = "OPTION,...")]
+    #[arg(short = 'o', value_name = "OPTION,...", value_parser = OPTIONS)]
+    #[arg(hide_possible_values = true)]
     options: Vec<String>,
     /// Do everything but mount
     #[arg(short = 'f')]
@@ -334,7 +365,8 @@ fn finisher(views: Arc<Views>) -> Arc<dyn Fn() + Send + Sync> {
                 let unsaved = fs.end_commits();
                 if unsaved > 0 {
                     let place = shown(&fs.config().writing.unsaved).to_string();
-                    log::error!("{unsaved} files could not be committed, they are in {place}");
+                    let files = count(unsaved, "file");
+                    log::error!("{files} could not be committed; see {place}");
                 }
             }
         });

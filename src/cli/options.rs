@@ -39,6 +39,37 @@ const WITHOUT_EFFECT: [&str; 25] = [
     "subtype=shardfs",
 ];
 
+/// Options by their names, with an equals sign where a value follows.
+pub(super) const NAMES: [&str; 27] = [
+    "allow_other",
+    "allow_root",
+    "cache_size=",
+    "commit_interval=",
+    "decode_limit=",
+    "decoded_size=",
+    "dirty_limit=",
+    "edge=",
+    "endian=",
+    "format=",
+    "fsname=",
+    "gid=",
+    "immutable",
+    "keep_fill",
+    "keep_outside",
+    "level=",
+    "missing=",
+    "pad_edge",
+    "ro",
+    "rw",
+    "sync",
+    "threads=",
+    "uid=",
+    "umask=",
+    "update=",
+    "view=",
+    "xattr",
+];
+
 /// What the options of a mount say.
 #[derive(Debug, Default)]
 pub(super) struct MountOptions {
@@ -194,6 +225,14 @@ mod tests {
     #[test]
     fn options_of_other_filesystems_are_accepted() {
         parse("dev,suid,exec,nonempty,auto_unmount,kernel_cache,nouser,x-gvfs-show").unwrap();
+    }
+
+    #[test]
+    fn completions_name_known_options() {
+        for name in NAMES {
+            let unknown = parse(name).is_err_and(|error| error.to_string().contains("unknown"));
+            assert!(!unknown, "{name}");
+        }
     }
 
     #[test]

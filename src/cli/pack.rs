@@ -25,7 +25,7 @@ Examples:
 ///
 /// Exit codes: 0 done, 1 the source is damaged, 2 it could not be done.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
     /// An array or a hierarchy: Zarr v3 or v2, or whatever else can be mounted
     source: PathBuf,
@@ -35,7 +35,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "SHAPE", value_parser = shape, allow_hyphen_values = true)]
     shard: Shard,
     /// Where a shard's index is: start or end
-    #[arg(long, value_name = "WHERE", value_parser = location, default_value = "end")]
+    #[arg(long, value_name = "WHERE", value_parser = location(), default_value = "end")]
+    #[arg(hide_possible_values = true)]
     index: IndexLocation,
     #[command(flatten)]
     packing: PackingArgs,

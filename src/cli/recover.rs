@@ -9,7 +9,7 @@ use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::{Container, ShardStore, SourceArray};
-use crate::text::{Line, shown};
+use crate::text::{Line, count, shown};
 use crate::tools::source::{Node, OpenConfig, Source};
 
 /// Complete or take back what an interrupted mount has left, and repair shards
@@ -42,7 +42,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let source = Source::open(&args.source, OpenConfig::default())?;
+    let source = super::open(&args.source, OpenConfig::default())?;
     let interrupted = finish_commits(&source);
     if let Some(directory) = &args.unsaved {
         return interrupted.and_then(|()| unsaved::put_in(directory, &args.source));
@@ -83,7 +83,7 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
     }
     match lost {
         0 => Ok(()),
-        lost => Err(Failure::Found(format!("{lost} shards cannot be recovered"))),
+        lost => Err(Failure::Found(format!("{} cannot be recovered", count(lost, "shard")))),
     }
 }
 
@@ -121,7 +121,7 @@ fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
         }
     }
     let Counts { shards, repaired, repairable, hopeless } = counts;
-    println!("{shards} shards looked at, {repaired} repaired");
+    println!("{} looked at, {repaired} repaired", count(shards, "shard"));
     match (repairable, hopeless) {
         (0, 0) => Ok(()),
         (0, hopeless) => Err(Failure::Found(format!("{hopeless} cannot be repaired"))),
@@ -155,9 +155,9 @@ fn scan_array(
                     ""
                 };
                 println!(
-                    "{}: {fault}; an older index of {chunks} of {slots} chunks stands at byte \
-                     {offset}{repaired}",
-                    shown(&path)
+                    "{}: {fault}; an older index of {chunks} of {} stands at byte {offset}{repaired}",
+                    shown(&path),
+                    count(slots, "chunk"),
                 );
             }
         }

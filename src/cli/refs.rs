@@ -1,5 +1,6 @@
 //! `shardfs refs`.
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +12,10 @@ use super::exit::Failure;
 use super::mounts::check_apart;
 use super::progress::{Progress, Unit};
 use super::size;
+use crate::text::many;
 use crate::text::shown;
 use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
 use crate::tools::source::{OpenConfig, Source};
-use crate::tools::words::many;
 
 /// Where to write: to stdout.
 const STDOUT: &str = "-";
@@ -39,7 +40,7 @@ const TOLD: u64 = 100;
 pub(super) struct Args {
     /// An array, a hierarchy, or a folder of such
     source: PathBuf,
-    /// Where to write to; - is stdout. An existing file is replaced only with --force
+    /// Where to write to, as JSON; - is stdout. An existing file is replaced only with --force
     #[arg(short, long, value_name = "FILE", default_value = STDOUT)]
     output: PathBuf,
     /// Replace an existing FILE
@@ -67,7 +68,24 @@ pub(super) struct Args {
     skip_damaged: bool,
 }
 
+/// Refuses a name that asks for references in Parquet.
+fn check_form(output: &Path) -> Result<(), Failure> {
+    let extension = output.extension().map(OsStr::to_ascii_lowercase);
+    let extension = extension.as_ref().and_then(|extension| extension.to_str());
+    if !matches!(extension, Some("parquet" | "parq" | "pq")) {
+        return Ok(());
+    }
+    let text = format!(
+        "{}: references are written as JSON, not as Parquet: give the file another name, such as \
+         {}; kerchunk turns JSON into Parquet (kerchunk.df.refs_to_dataframe)",
+        shown(output),
+        shown(&output.with_extension("json")),
+    );
+    Err(Failure::System(text))
+}
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    check_form(&args.output)?;
     let to_stdout = args.output == Path::new(STDOUT);
     if !to_stdout && !args.force && args.output.symlink_metadata().is_ok() {
         return Err(exists(&args.output));
@@ -75,8 +93,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !to_stdout && args.output.symlink_metadata().is_ok() {
         check_apart(&args.source, &args.output)?;
     }
-    let source =
-        Source::open(&args.source, OpenConfig { pad_edge: true, ..OpenConfig::default() })?;
+    let source = super::open(&args.source, OpenConfig { pad_edge: true, ..OpenConfig::default() })?;
     let config = config(args)?;
     if to_stdout {
         let mut out = BufWriter::new(io::stdout().lock());

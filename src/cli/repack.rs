@@ -8,15 +8,16 @@ use serde_json::json;
 
 use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shape};
 use super::exit::Failure;
+use super::interrupt::Interruptible;
 use super::mounts::commit_mounts;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::store::Container;
-use crate::text::{json_path, shown};
+use crate::text::{json_path, many, shown};
 use crate::tools::copy::{Shape, Shards};
 use crate::tools::repack::{How, RepackError, Repacked, repack};
 use crate::tools::shard_file::Packing;
-use crate::tools::source::{Array, Node, OpenConfig, Source};
+use crate::tools::source::{Array, Node, OpenConfig};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +36,7 @@ Examples:
 ///
 /// Exit codes: 0 done, 1 some shards are damaged, 2 it could not be done.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
     /// An array or a hierarchy with shards
     source: PathBuf,
@@ -46,7 +47,8 @@ pub(super) struct Args {
     #[arg(requires = "dest")]
     shard: Option<Shard>,
     /// Where a shard's index is: start or end
-    #[arg(long, value_name = "WHERE", value_parser = location, requires = "dest")]
+    #[arg(long, value_name = "WHERE", value_parser = location(), requires = "dest")]
+    #[arg(hide_possible_values = true)]
     index: Option<IndexLocation>,
     #[command(flatten)]
     packing: PackingArgs,
@@ -72,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     commit_mounts(&args.source)?;
-    let source = Source::open(&args.source, OpenConfig::default())?;
+    let source = super::open(&args.source, OpenConfig::default())?;
     let has_shards = |array: &Arc<Array>| array.source.container == Container::Shards;
     let name = shown(&args.source);
     let how = How { packing, skip_damaged: args.copy.skips_damaged() };
@@ -80,6 +82,8 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     let total = Progress::is_shown()
         .then(|| source.arrays().filter(has_shards).map(|array| source.nbytes(&array)).sum());
     let progress = Progress::new(Unit::Bytes, total);
+    let interruptible =
+        Interruptible::new("every shard is whole, the same command goes on where it stopped");
     let (mut results, mut bad) = (Vec::new(), Vec::new());
     for node in source.nodes() {
         let array = match node {
@@ -101,6 +105,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
         return Err(Failure::System(text));
     }
     drop(progress);
+    drop(interruptible);
     if args.copy.is_json() {
         print_json(args, &results);
     } else {
@@ -122,10 +127,10 @@ fn print(results: &[(PathBuf, Repacked)]) {
     for (path, done) in results {
         let Repacked { shards, rewritten, before, after, .. } = done;
         super::say(&format!(
-            "{}: {} of {} shards written anew, {} now, {} before",
+            "{}: {} of {} written anew, {} now, {} before",
             shown(path),
             HumanCount(*rewritten),
-            HumanCount(*shards),
+            many(*shards, "shard"),
             HumanBytes(*after),
             HumanBytes(*before),
         ));

@@ -10,7 +10,7 @@ use super::exit::Failure;
 use super::list::{List, bytes, shape};
 use super::mounts::commit_mounts;
 use crate::format::json::to_text;
-use crate::text::shown;
+use crate::text::{count, shown};
 use crate::tools::array::{Resize, Resized, consolidated_above};
 
 const AFTER_HELP: &str = "\
@@ -29,7 +29,7 @@ Examples:
 ///
 /// SOURCE is a Zarr v3 array with a regular chunk grid, sharded or not.
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Directory of the array
     source: PathBuf,
@@ -87,10 +87,10 @@ fn words(args: &Args, done: &Resized) -> Vec<u8> {
     };
     if removed.chunks > 0 || removed.shards > 0 {
         text += &format!(
-            "{} chunks outside {would}removed, {}; {} shards as a whole\n",
-            removed.chunks,
+            "{} outside {would}removed, {}; {} as a whole\n",
+            count(removed.chunks, "chunk"),
             bytes(removed.nbytes),
-            removed.shards
+            count(removed.shards, "shard")
         );
     }
     text.into_bytes()

@@ -22,7 +22,7 @@ Examples:
 ///
 /// Exit codes: 0 done, 1 the source is damaged, 2 it could not be done.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
     /// An array or a hierarchy: Zarr v3, the 2022 draft, a Bloscpack file, BLZ
     source: PathBuf,

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::exit::Failure;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
-use crate::tools::source::{OpenConfig, Source};
+use crate::text::many;
+use crate::tools::source::OpenConfig;
 use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, verify};
-use crate::tools::words::many;
 
 const AFTER_HELP: &str = "\
 Every defect is one line, with the shard and the position of the chunk in it. What is legal but worth
@@ -31,7 +31,7 @@ Exit codes: 0 no defect, 1 defects were found, 2 it could not be done.";
 ///
 /// It goes on after each defect and tells all of them. Nothing is written.
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// An array, a hierarchy of arrays, or a file that is an array
     source: PathBuf,
@@ -48,7 +48,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = OpenConfig { level: args.level.map(usize::from), ..OpenConfig::default() };
-    let source = Source::open(&args.source, config)?.for_one_pass();
+    let source = super::open(&args.source, config)?.for_one_pass();
     let mut output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
     let progress = Progress::new(Unit::Things("chunks"), None);
     let config = VerifyConfig { decode: args.decode };

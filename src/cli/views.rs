@@ -1,29 +1,34 @@
 //! The options that say what is shown in the place of shards.
 
 use super::exit::Failure;
+use super::help::Words;
 use super::options::MountOptions;
 use super::size;
 use crate::format::zarr2::Missing;
 use crate::fs::{View, ViewConfig};
+
+const VIEWS: Words = Words(&["zarr3", "zarr2", "npy", "raw", "flat"]);
+const ENDIAN: Words = Words(&["little", "big"]);
+const EDGE: Words = Words(&["full", "clip"]);
+const MISSING: Words = Words(&["absent", "fill"]);
 
 /// What is shown.
 #[derive(Debug, clap::Args)]
 pub(super) struct ViewArgs {
     /// What is shown: zarr3, zarr2, npy, raw or flat; several, separated by commas, in a directory each
     /// [default: zarr3]
-    #[arg(long, value_name = "VIEW,...")]
+    #[arg(long, value_name = "VIEW,...", value_parser = VIEWS, hide_possible_values = true)]
     view: Option<String>,
     /// Order of bytes in npy, raw and flat: little or big [default: little]
-    #[arg(long, value_name = "ORDER")]
+    #[arg(long, value_name = "ORDER", value_parser = ENDIAN, hide_possible_values = true)]
     endian: Option<String>,
     /// Chunks at the array's edge in npy and raw: full, or clip to cut them off where the array ends
     /// [default: full]
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "HOW", value_parser = EDGE, hide_possible_values = true)]
     edge: Option<String>,
     /// Chunks that do not exist in npy, raw and zarr2: absent, or fill to show them made of the fill
-    /// value
-    /// [default: absent]
-    #[arg(long, value_name = "HOW")]
+    /// value [default: absent; in zarr2 fill where readers would see other values]
+    #[arg(long, value_name = "HOW", value_parser = MISSING, hide_possible_values = true)]
     missing: Option<String>,
     /// Store chunks that are written to npy and raw even if they equal the fill value
     #[arg(long)]
@@ -112,6 +117,11 @@ fn either(option: &str, value: &str, words: [&str; 2]) -> Result<bool, Failure> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn completions_name_all_views() {
+        assert!(View::NAMES.iter().map(|(name, _)| name).eq(VIEWS.0));
+    }
 
     #[test]
     fn views_are_named_once() {

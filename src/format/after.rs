@@ -11,6 +11,7 @@ use super::gzip::Members;
 use super::index::CHECKSUM_BYTES;
 use super::pipeline::{self, Buffer};
 use crate::memory::{NoMemory, zeroed};
+use crate::text::count;
 
 /// One bytes->bytes codec over a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub enum Compression {
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The shard is shorter than its checksum.
-    #[error("{0} bytes are too short for a checksum")]
+    #[error("it has {}, too few for a checksum", count(.0, "byte"))]
     TooShort(usize),
     /// A checksum over the shard does not match.
     #[error("checksum over the shard is {computed:08x}, stored is {stored:08x}")]

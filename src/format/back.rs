@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(refused("fill_value", json!(1)), expected("fill_value"));
         assert_eq!(
             refused("shape", json!([8])),
-            "chunk_grid has 2 entries, the array has 1 dimensions"
+            "chunk_grid has 2 entries, the array has 1 dimension"
         );
         assert_eq!(refused("extra", json!(1)), expected("extra"));
         let grid = json!({"name": "regular", "configuration": {"chunk_shape": [4, 4]}});

@@ -39,6 +39,7 @@
 use std::io::Read;
 
 use super::digest::Digest;
+use crate::text::count;
 
 /// Length of a file's header.
 pub const HEADER_BYTES: usize = 32;
@@ -66,7 +67,7 @@ pub enum BloscpackError {
     #[error("it does not begin with \"blpk\"")]
     Magic,
     /// Its header is cut off.
-    #[error("it has {0} bytes, its header alone has {HEADER_BYTES}")]
+    #[error("it has {}, its header alone has {HEADER_BYTES}", count(.0, "byte"))]
     TooShort(u64),
     /// It has another version.
     #[error("format version is {0}, only {1} can be read here")]

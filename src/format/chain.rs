@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(message(none(), "codecs", json!([])), "codecs must be a non-empty list");
         assert_eq!(
             message(none(), "chunk_shape", json!([2])),
-            "chunk_shape of sharding_indexed has 1 entries, the array has 2 dimensions"
+            "chunk_shape of sharding_indexed has 1 entry, the array has 2 dimensions"
         );
         assert_eq!(
             message(none(), "index_location", json!("middle")),

@@ -11,6 +11,8 @@
 //!    the wanted ratio. Inner chunks are kept divisors of a given shard, shards multiples of the inner
 //!    chunk.
 
+use crate::text::count;
+
 mod complete;
 #[cfg(test)]
 mod tests;
@@ -64,7 +66,7 @@ pub enum LayoutError {
         extent: u64,
     },
     /// A list has another number of entries than the array has dimensions.
-    #[error("the {what} of the {of} has {found} entries, the array has {rank} dimensions")]
+    #[error("the {what} of the {of} has {}, the array has {}", count(.found, "entry"), count(.rank, "dimension"))]
     Rank {
         /// Shape or aspect.
         what: &'static str,
@@ -99,7 +101,7 @@ pub enum LayoutError {
         ratio: f64,
     },
     /// A number of elements is none.
-    #[error("{elements} elements for the {of}: write a number from 1 to 2^62-1")]
+    #[error("{} for the {of}: write a number from 1 to 2^62-1", count(.elements, "element"))]
     Elements {
         /// Of which chunk.
         of: Of,
@@ -120,8 +122,8 @@ pub enum LayoutError {
     },
     /// The inner chunk does not divide the shard, and both are hard.
     #[error(
-        "inner chunks of {read} elements do not divide shards of {write} along axis {axis}; one of \
-         them must be soft, or another number"
+        "inner chunks of {} do not divide shards of {write} along axis {axis}; one of \
+         them must be soft, or another number", count(.read, "element")
     )]
     NotDividing {
         /// The axis.

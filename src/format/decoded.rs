@@ -12,6 +12,7 @@
 
 use super::npy::{Header, NpyError};
 use super::pipeline::Pipeline;
+use crate::text::count;
 
 /// What chunk files look like.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub enum WrittenError {
         expected: Vec<u64>,
     },
     /// It has another length.
-    #[error("it has {found} bytes of items, the chunk has {expected}")]
+    #[error("it has {} of items, the chunk has {expected}", count(.found, "byte"))]
     Length {
         /// Bytes after its header.
         found: u64,

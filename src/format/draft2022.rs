@@ -245,7 +245,7 @@ mod tests {
         );
         refused(
             &|d| d[TRANSFORMERS][0]["configuration"]["chunks_per_shard"] = json!([2]),
-            "chunks_per_shard has 1 entries, the array has 2 dimensions",
+            "chunks_per_shard has 1 entry, the array has 2 dimensions",
         );
         refused(
             &|d| d[TRANSFORMERS][0]["extension"] = json!("https://example.org/x"),
@@ -253,7 +253,7 @@ mod tests {
         );
         refused(
             &|d| d["chunk_grid"]["chunk_shape"] = json!([2]),
-            "chunk_shape has 1 entries, the array has 2 dimensions",
+            "chunk_shape has 1 entry, the array has 2 dimensions",
         );
     }
 

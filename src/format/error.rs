@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::json::JsonError;
 use super::limits::MAX_RANK;
+use crate::text::count;
 
 /// Why metadata cannot be used. The text names the member and what it should be.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum MetadataError {
     #[error("zarr_format is {0}, only 3 can be read")]
     Format(String),
     /// A member has another number of entries than the array has dimensions.
-    #[error("{member} has {found} entries, the array has {rank} dimensions")]
+    #[error("{member} has {}, the array has {}", count(.found, "entry"), count(.rank, "dimension"))]
     Rank {
         /// The member.
         member: &'static str,
@@ -39,7 +40,7 @@ pub enum MetadataError {
         rank: usize,
     },
     /// An inner chunk does not divide its shard.
-    #[error("inner chunks of {chunk} elements do not divide a shard of {shard} along an axis")]
+    #[error("inner chunks of {} do not divide a shard of {shard} along an axis", count(.chunk, "element"))]
     NotDividing {
         /// Length of the inner chunk.
         chunk: u64,
@@ -47,7 +48,7 @@ pub enum MetadataError {
         shard: u64,
     },
     /// A rectilinear grid ends before the array does.
-    #[error("the chunk grid covers {covered} of {extent} elements along an axis")]
+    #[error("the chunk grid covers {covered} of {} along an axis", count(.extent, "element"))]
     GridTooShort {
         /// Sum of the chunk lengths.
         covered: u64,
@@ -69,7 +70,10 @@ pub enum MetadataError {
     )]
     Fixed(String),
     /// A sharded array, made through a view that shows none.
-    #[error("a sharded array cannot be made through the view: make it in the source")]
+    #[error(
+        "a sharded array cannot be made through the view: make it in the source, with `shardfs create` or \
+         by any other software; `shardfs pack` makes one of an array of chunk files"
+    )]
     ShardedThroughView,
     /// A limit of this program.
     #[error("too many {what}, the limit is {limit}")]

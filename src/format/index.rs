@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::codec::{parse_chain, transpose_order};
 use super::error::MetadataError;
 use super::limits::MAX_INDEX_BYTES;
+use crate::text::count;
 
 /// Length of a crc32c.
 pub const CHECKSUM_BYTES: usize = 4;
@@ -141,7 +142,7 @@ impl std::fmt::Display for IndexCodecs {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
     /// The bytes are not as long as the chunks per shard ask for.
-    #[error("the index has {found} bytes, {expected} are expected")]
+    #[error("the index has {}, {expected} are expected", count(.found, "byte"))]
     Length {
         /// As given.
         found: u64,
@@ -169,7 +170,8 @@ pub enum IndexError {
 pub enum EntryError {
     /// The range does not end within the shard.
     #[error(
-        "its entry (offset {offset}, nbytes {nbytes}) points outside the shard of {shard} bytes"
+        "its entry (offset {offset}, nbytes {nbytes}) points outside the shard of {}",
+        count(.shard, "byte")
     )]
     Outside {
         /// First word.

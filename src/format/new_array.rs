@@ -18,6 +18,7 @@ use super::index::{IndexCodecs, IndexLocation, product};
 use super::pipeline::{Pipeline, PipelineError};
 use super::reshard::{Resharding, shard};
 use super::sharding::ShardedArray;
+use crate::text::count;
 
 /// What a new array is to be.
 #[derive(Debug, Clone)]
@@ -80,13 +81,13 @@ pub enum NewArrayError {
         form: &'static str,
     },
     /// The order of the axes is none.
-    #[error("order {0:?} is no permutation of the array's {1} axes")]
+    #[error("order {0:?} is no permutation of the array's axes, of which there are {1}")]
     Order(Vec<usize>, usize),
     /// The order is asked for twice.
     #[error("an order of the axes and codec {0:?} as well: leave one of them out")]
     OrderAndCodec(String),
     /// A name is missing or too much.
-    #[error("{found} dimension names, the array has {rank} dimensions")]
+    #[error("{}, the array has {}", count(.found, "dimension name"), count(.rank, "dimension"))]
     Names {
         /// How many were given.
         found: usize,
@@ -348,11 +349,11 @@ mod tests {
         refused(&NewArray { fill_value: Some(json!(-1)), ..plain() }, "fill_value -1 is no uint16");
         refused(
             &NewArray { order: Some(vec![0, 0]), ..plain() },
-            "order [0, 0] is no permutation of the array's 2 axes",
+            "order [0, 0] is no permutation of the array's axes, of which there are 2",
         );
         refused(
             &NewArray { dimension_names: Some(vec![None]), ..plain() },
-            "1 dimension names, the array has 2 dimensions",
+            "1 dimension name, the array has 2 dimensions",
         );
         refused(
             &NewArray { index_location: Some(IndexLocation::Start), ..plain() },

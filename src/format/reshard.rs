@@ -127,7 +127,7 @@ mod tests {
             message(&[4, 4]),
             "inner chunks of 3 elements do not divide a shard of 4 along an axis"
         );
-        assert_eq!(message(&[4]), "shard shape has 1 entries, the array has 2 dimensions");
+        assert_eq!(message(&[4]), "shard shape has 1 entry, the array has 2 dimensions");
         assert_eq!(
             message(&[0, 3]),
             "inner chunks of 2 elements do not divide a shard of 0 along an axis"

@@ -12,7 +12,7 @@ use crate::format::index::{EntryError, IndexError};
 use crate::format::journal::JournalError;
 use crate::format::pipeline;
 use crate::format::plan::PlanError;
-use crate::text::shown;
+use crate::text::{count, shown};
 
 /// What the system says of a path that cannot be reached within the source, as long as nobody
 /// changes something: not of one that does not exist, nor of a moment's trouble.
@@ -36,7 +36,7 @@ pub enum Damage {
     #[error("it is empty, 0 bytes; an absent shard would be no file at all")]
     Empty,
     /// It is too short to hold its index.
-    #[error("it has {found} bytes, its index alone has {index}")]
+    #[error("it has {}, its index alone has {index}", count(.found, "byte"))]
     TooShort {
         /// Its length in bytes.
         found: u64,

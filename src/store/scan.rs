@@ -24,6 +24,7 @@ use crate::format::index::{
 use crate::format::search::{FoundIndex, IndexSearch};
 use crate::format::space::Space;
 use crate::memory::zeroed;
+use crate::text::count;
 
 /// Bytes that are searched at once, indexes that are longer left aside.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -79,7 +80,12 @@ impl std::fmt::Display for OtherReading {
             IndexLocation::Start => "start",
             IndexLocation::End => "end",
         };
-        write!(f, "an index of {} chunks can be read at the {place}, {}", self.chunks, self.codecs)
+        write!(
+            f,
+            "an index of {} can be read at the {place}, {}",
+            count(self.chunks, "chunk"),
+            self.codecs
+        )
     }
 }
 

@@ -33,7 +33,7 @@ use crate::store::journal::pending;
 use crate::store::storage::{FileKind, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 use crate::store::{Container, SourceArray};
-use crate::text::shown;
+use crate::text::{count, shown};
 
 /// Names of metadata documents.
 const DOCUMENTS: [&str; 5] = [METADATA_FILE, ".zarray", ".zattrs", ".zgroup", ".zmetadata"];
@@ -99,7 +99,7 @@ pub enum CopyError {
     )]
     Pending(PathBuf),
     /// No array is of the rank that the shard shape has.
-    #[error("no array has {0} dimensions, as the shard shape has")]
+    #[error("no array has {}, as the shard shape has", count(.0, "dimension"))]
     NoSuchRank(usize),
     /// An array cannot be copied.
     #[error(transparent)]

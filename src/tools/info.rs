@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::map::{Map, Mark};
+use super::map::{Map as ChunkMap, Mark};
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::{Loaded, SharedShard};
 use super::sizes::{Sizes, Spread};
@@ -27,6 +27,12 @@ pub struct Kind {
     pub shape: Option<Vec<u64>>,
     /// Its data type as metadata of Zarr v3 names it.
     pub data_type: Option<String>,
+    /// Names of the dimensions, where there are some; an axis may have none.
+    pub dimension_names: Option<Vec<Option<String>>>,
+    /// The fill value, as metadata of Zarr v3 has it.
+    pub fill_value: Option<Value>,
+    /// What users say of the array.
+    pub attributes: Map<String, Value>,
     /// Names of the codecs of a chunk.
     pub codecs: Vec<String>,
     /// Shape of a chunk in elements.
@@ -103,6 +109,11 @@ pub struct ArrayInfo {
 }
 
 impl Contents {
+    /// To which those of arrays can be added.
+    pub fn of_no_array() -> Self {
+        Self { decoded: Some(0), ..Self::default() }
+    }
+
     /// How long encoded chunks are.
     pub fn spread(&self) -> Option<Spread> {
         self.sizes.spread()
@@ -111,6 +122,15 @@ impl Contents {
     /// Whether something cannot be read.
     pub fn is_damaged(&self) -> bool {
         self.damaged_shards + self.damaged_entries > 0 || !self.errors.is_empty()
+    }
+
+    /// Adds what is in another array: the limits of both are one.
+    pub fn add_array(&mut self, other: Self) {
+        self.possible = self.possible.saturating_add(other.possible);
+        self.shards_possible = self.shards_possible.saturating_add(other.shards_possible);
+        self.decoded =
+            self.decoded.zip(other.decoded).and_then(|(one, more)| one.checked_add(more));
+        self.add(other);
     }
 
     fn add(&mut self, other: Self) {
@@ -133,7 +153,7 @@ impl Contents {
 struct Looked {
     array: Arc<Array>,
     /// On which its chunks are marked.
-    maps: Vec<Map>,
+    maps: Vec<ChunkMap>,
 }
 
 /// What is worked on.
@@ -153,14 +173,14 @@ enum Found {
 }
 
 /// What to do with an array once all is known of it.
-pub type Take<'a, E> = dyn FnMut(ArrayInfo, &[Map]) -> Result<(), E> + 'a;
+pub type Take<'a, E> = dyn FnMut(ArrayInfo, &[ChunkMap]) -> Result<(), E> + 'a;
 
 /// Looks at all shards of arrays, one array after the other. Chunks are marked on the maps that `maps`
 /// makes. `step` is called for each shard with the number of its chunks, `take` for each array.
 pub fn info<E: Send>(
     source: &Source,
     arrays: impl Iterator<Item = Arc<Array>> + Send,
-    maps: &(dyn Fn(&Array) -> Vec<Map> + Sync),
+    maps: &(dyn Fn(&Array) -> Vec<ChunkMap> + Sync),
     step: &mut dyn FnMut(u64),
     take: &mut Take<'_, E>,
 ) -> Result<(), E> {
@@ -229,7 +249,7 @@ fn failed(error: &StoreError) -> Contents {
     Contents { errors: vec![error.to_string()], ..Contents::default() }
 }
 
-fn look(source: &Source, shard: &SharedShard, maps: &[Map]) -> Contents {
+fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
     let (array, coords) = (&*shard.array, &shard.coords);
     let loaded = match shard.load(&source.store) {
         Ok(Loaded::Here(loaded)) => loaded,
@@ -295,6 +315,9 @@ pub fn kind(array: &Array) -> Kind {
         format: format_name(array),
         shape,
         data_type: twin.and_then(|twin| twin.get("data_type")).map(type_name),
+        dimension_names: twin.and_then(dimension_names),
+        fill_value: twin.and_then(|twin| twin.get("fill_value")).cloned(),
+        attributes: twin.and_then(attributes).unwrap_or_default(),
         codecs: codecs.into_iter().map(|codec| codec.name).collect(),
         shard_shape: edges.as_ref().filter(|_| !array.is_unsharded()).map(elements),
         chunk_grid: layout.chunk_grid(),
@@ -302,6 +325,17 @@ pub fn kind(array: &Array) -> Kind {
         levels: if has_index { levels(array, edges.is_some()) } else { Vec::new() },
         chunk_shape,
     }
+}
+
+/// Names of the dimensions of an array; None if none has a name.
+pub fn dimension_names(document: &Value) -> Option<Vec<Option<String>>> {
+    let names = document.get("dimension_names")?.as_array()?;
+    let names: Vec<_> = names.iter().map(|name| name.as_str().map(str::to_owned)).collect();
+    names.iter().any(Option::is_some).then_some(names)
+}
+
+fn attributes(document: &Value) -> Option<Map<String, Value>> {
+    document.get("attributes")?.as_object().cloned()
 }
 
 /// Chunks along each edge of a shard, if that is the same for all.

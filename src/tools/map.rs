@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::source::Array;
 use crate::format::Coords;
-use crate::format::grid::unravel;
+use crate::format::grid::{ShardAxis, unravel};
 use crate::store::entries::Span;
 
 /// The most cells that a map may have.
@@ -48,6 +48,8 @@ pub struct Map {
     cells: [u64; 3],
     /// Chunks, damaged places, chunks outside of each cell.
     counts: Vec<[AtomicU64; 3]>,
+    /// Where shards begin, in chunks along a row and along a column; none if they are as small as cells.
+    borders: [Vec<u64>; 2],
 }
 
 /// What a cell stands for.
@@ -114,7 +116,38 @@ impl Map {
             None => 0,
         });
         let origin = vec![0; array.source.layout.rank()];
-        Self::new(origin, extents.collect(), &array.source.layout.chunk_grid(), size)
+        let grid = array.source.layout.chunk_grid();
+        let mut map = Self::new(origin, extents.collect(), &grid, size);
+        if !array.is_unsharded() {
+            let mut axes = array.source.layout.shard_grid.iter().rev();
+            map.borders =
+                [0, 1].map(|at| axes.next().map_or(Vec::new(), |axis| map.starts(at, axis)));
+        }
+        map
+    }
+
+    /// The chunks that shards begin with along a row (0) or a column (1).
+    fn starts(&self, at: usize, axis: &ShardAxis) -> Vec<u64> {
+        // With less than two cells for a shard there would be lines alone.
+        if axis.shards().saturating_mul(2) > self.cells[at] {
+            return Vec::new();
+        }
+        (1..axis.shards()).map(|shard| axis.span(shard).0).collect()
+    }
+
+    /// Where shards begin, but for the first one, in chunks along a row and along a column; none if they
+    /// are hardly longer than cells.
+    pub fn borders(&self) -> &[Vec<u64>; 2] {
+        &self.borders
+    }
+
+    /// The chunks along a row and a column that the map shows, by their numbers in the array.
+    pub fn shown(&self) -> [Range<u64>; 2] {
+        let rank = self.extents.len();
+        let along = |axis: Option<usize>| {
+            axis.map_or(0..1, |axis| self.origin[axis]..self.origin[axis] + self.extents[axis])
+        };
+        [along(rank.checked_sub(1)), along(rank.checked_sub(2))]
     }
 
     /// A map of one shard.
@@ -136,7 +169,7 @@ impl Map {
         // Within what the caller has asked for.
         let count = usize::try_from(cells.iter().product::<u64>()).unwrap_or(0);
         let counts = (0..count).map(|_| <[AtomicU64; 3]>::default()).collect();
-        Self { origin, extents, grid, block, cells, counts }
+        Self { origin, extents, grid, block, cells, counts, borders: [Vec::new(), Vec::new()] }
     }
 
     /// Marks the chunks of a box.
@@ -192,6 +225,11 @@ impl Map {
         if let Some(counts) = usize::try_from(number).ok().and_then(|at| self.counts.get(at)) {
             counts[kind].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How many axes the array has.
+    pub fn rank(&self) -> usize {
+        self.extents.len()
     }
 
     /// Cells of a row, rows of a picture, pictures.

@@ -30,4 +30,3 @@ mod testing;
 pub mod transfer;
 pub mod unsupported;
 pub mod verify;
-pub mod words;

@@ -28,7 +28,7 @@ use super::parallel::{self, Give};
 use super::source::{Node, Source};
 use crate::format::Coords;
 use crate::store::{ShardStore, StoreError};
-use crate::text::shown;
+use crate::text::{count, shown};
 
 /// Text of a shard that is kept in memory until it is written; more goes to a temporary file.
 const KEPT_BYTES: usize = 4 << 20;
@@ -76,8 +76,8 @@ pub enum Problem {
     /// A chunk is in no file as it is.
     #[error(
         "shard {}, chunk {key}: the shard is compressed as a whole, so no range of it is the chunk; \
-         the chunk has {nbytes} bytes, more than may be put into the references",
-        shown(.shard)
+         the chunk has {}, more than may be put into the references",
+        shown(.shard), count(.nbytes, "byte")
     )]
     NotInFile {
         /// Path of the shard, from the source's root.

@@ -25,7 +25,7 @@ use crate::store::entries::Place;
 use crate::store::{
     Chunk, ChunkReader, Container, Freshness, ShardStore, SourceArray, StoreConfig, StoreError,
 };
-use crate::text::shown;
+use crate::text::{count, shown};
 
 /// Chunk files that are one piece of work.
 const FILES_AT_ONCE: usize = 64;
@@ -58,8 +58,9 @@ pub enum TransferError {
     Stopped(#[from] Stopped),
     /// The copy that was read back is another.
     #[error(
-        "{}: what was written is not what was read: {found} chunks of digest {found_digest}, \
-         {expected} of {expected_digest} were expected; --force makes it anew", shown(.path)
+        "{}: what was written is not what was read: {} of digest {found_digest}, \
+         {expected} of {expected_digest} were expected; --force makes it anew",
+        shown(.path), count(.found, "chunk")
     )]
     Differs {
         /// The array's directory in the destination.

@@ -106,14 +106,14 @@ bad_wishes() {
     refused "is no ratio" "${new[@]}" --aspect nan,1
     refused "is no ratio" "${new[@]}" --aspect inf,1
     refused "is no ratio" "${new[@]}" --read-aspect=-1,1
-    refused "has 1 entries, the array has 2 dimensions" "${new[@]}" --chunk 5
+    refused "has 1 entry, the array has 2 dimensions" "${new[@]}" --chunk 5
     refused "cannot be -2 long" "${new[@]}" --chunk -2,1
     refused "is asked to be 5 and 6" "${new[@]}" --elements 5 --read-elements 6
     refused "a whole number from 0 to 255" "${new[@]}" --fill 256
     refused 'codec "lz5" is none of zstd' "${new[@]}" --codec lz5
     refused '"23" is no level' "${new[@]}" --codec zstd:23
     refused "no permutation" "${new[@]}" --order 0,0
-    refused "1 dimension names" "${new[@]}" --dim-names x
+    refused "1 dimension name" "${new[@]}" --dim-names x
     refused "--attrs" "${new[@]}" --attrs '[1]'
     refused "there is no index" "${new[@]}" --index-location end
     refused 'data type "uint7" is not known' create new --shape 3 --dtype uint7
@@ -275,7 +275,7 @@ no_resize() {
     refused "is a group; name one of its arrays" resize sample --shape 3
     refused "has no zarr.json" resize files --shape 3
     refused "there is no such directory" resize nowhere --shape 3
-    refused "1 extents, waves has 3 dimensions" resize waves --shape 3
+    refused "1 extent, waves has 3 dimensions" resize waves --shape 3
     fresh
     python3 - <<'PY'
 import json

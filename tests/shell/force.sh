@@ -165,6 +165,8 @@ lie_apart() {
     expect_exit 2 "$sf" unpack sample.zarr "$MP/inside" | grep >/dev/null "$apart"
     expect_exit 2 "$sf" unpack "$MP" sample.zarr/inside | grep >/dev/null "$apart"
     unmount_view
+    expect_exit 2 "$sf" refs sample.zarr -o refs.Parquet | grep >/dev/null 'not as Parquet: .* refs.json'
+    [[ ! -e refs.Parquet ]]
     expect_exit 2 "$sf" refs sample.zarr --force -o sample.zarr/zarr.json | grep >/dev/null "$apart"
     expect_exit 2 "$sf" info sample.zarr --force --svg sample.zarr/zarr.json | grep >/dev/null "$apart"
     [[ ! -e nope && ! -e sample.zarr/inside ]]

@@ -43,6 +43,58 @@ pages_are_clean() {
 }
 check "pages are formatted without a warning" pages_are_clean
 
+synopses_tell_how_to_call() {
+    plain() { sed 's/\\f[A-Z]//g; s/\\-/-/g' "$pages/$1"; }
+    plain shardfs-pack.1 | grep -F 'shardfs pack --shard SHAPE [--index WHERE] [--order ORDER]' | grep ' SOURCE DEST$'
+    plain shardfs-info.1 | grep -F '[--map[=SHARD-KEY]]'
+    plain mount.shardfs.8 | grep -Fx 'mount -t shardfs [-o OPTION,...] SOURCE MOUNTPOINT'
+    plain mount.shardfs.8 | grep -Fx '/data/volume.zarr  /mnt/volume  shardfs  ro,allow_other,nofail  0  0'
+    plain mount.shardfs.8 >"$TMP/plain"
+    fails_with "" grep 'shardfs mount ' "$TMP/plain"
+}
+check "pages show how to call a command, values included" synopses_tell_how_to_call
+
+help_fits() {
+    local columns command lines
+    for columns in 80 100; do
+        for command in "" "${commands[@]}"; do
+            # shellcheck disable=SC2086 # no word without a command
+            lines=$(COLUMNS=$columns "$SHARDFS" $command --help)
+            awk -v columns=$columns '{ gsub(/[^ -~]+/, "?") } length > columns { exit 1 }' <<<"$lines" ||
+                { echo "$command: wider than $columns"; return 1; }
+        done
+    done
+    # What does not fit in the second column goes on in the second column.
+    lines=$(COLUMNS=80 "$SHARDFS" mount --help | sed -n '/^Options of -o:/,/^$/p' | tail -n +2)
+    (($(wc -l <<<"$lines") > 25))
+    fails_with "" grep -vE '^(  [^ ].{18} |                      )[^ ]|^$' <(cat <<<"$lines")
+    # No line ends early because it was broken by hand before.
+    COLUMNS=100 "$SHARDFS" info --help | grep -x 'The map shows the last two axes.* Where there'
+    COLUMNS=80 "$SHARDFS" create --help | grep -x 'wishes. What is not given is found.*'
+}
+check "help is as wide as the terminal" help_fits
+
+help_is_short_or_long() {
+    local command
+    for command in "" mount info ls verify create resize delete pack unpack repack; do
+        # shellcheck disable=SC2086 # no word without a command
+        (($("$SHARDFS" $command -h | wc -l) < $("$SHARDFS" $command --help | wc -l))) || { echo "$command"; return 1; }
+    done
+    fails_with "" grep 'Examples:' <("$SHARDFS" mount -h)
+    "$SHARDFS" mount --help | grep 'Examples:'
+}
+check "-h is short, --help is long" help_is_short_or_long
+
+options_are_documented() {
+    local command option
+    for command in "${commands[@]}"; do
+        for option in $(options "$command" | grep -- '^--' | grep -vx -- --help); do
+            grep -qF -- "$option" "$repo/README.md" "$repo"/docs/*.md || { echo "$command $option"; return 1; }
+        done
+    done
+}
+check "every option is in the documentation" options_are_documented
+
 pages_are_written_anew() {
     echo old >"$pages/shardfs-mount.1"
     "$SHARDFS" man "$pages"
@@ -75,8 +127,62 @@ bash_completes() {
     completed refs --skip | grep -qx -- --skip-damaged
     completed mount --commit | grep -qx -- --commit-interval
     completed completions zs | grep -qx zsh
+    # The options wait until a dash is typed.
+    fails_with "" grep -- '^-' <(completed completions '')
+    completed mount - | grep -x -- --rw
 }
 check "bash completes commands and options" bash_completes
+
+bash_completes_values() {
+    [[ $(completed mount --view '' | tr '\n' ' ') == 'zarr3 zarr2 npy raw flat ' ]]
+    [[ $(completed mount --format b | tr '\n' ' ') == 'bloscpack blz ' ]]
+    [[ $(completed mount --update in) == in-place && $(completed mount --missing f) == fill ]]
+    [[ $(completed pack --order m) == morton && $(completed create --index-location s) == start ]]
+    completed mount -o allow | grep -x allow_other
+}
+check "bash completes values of options" bash_completes_values
+
+# typed TEXT: what an interactive bash makes of a text and a tab
+typed() {
+    (cd "$TMP/completed" && python3 - "$SHARDFS" "$1") <<'EOF'
+import os, pty, re, select, sys, time
+program, text = sys.argv[1:]
+pid, master = pty.fork()
+if pid == 0:
+    os.environ.update(PS1="$ ", TERM="dumb", INPUTRC="/dev/null")
+    os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+def read_until(end):
+    found = b""
+    while end not in found:
+        if not select.select([master], [], [], 20)[0]:
+            sys.exit(f"no {end} in {found}")
+        found += os.read(master, 4096)
+    return found.decode(errors="replace")
+os.write(master, f"bind 'set bell-style none'; source <({program} completions bash); echo rea''dy\n".encode())
+read_until(b"ready\r\n")
+# What is on the line then is an argument of another command.
+os.write(master, b"show() { printf '<%s>' \"$@\"; echo en''d; }; echo rea''dy\n")
+read_until(b"ready\r\n")
+os.write(master, f"shardfs {text}\t".encode())
+time.sleep(0.5)
+os.write(master, b"\x01show \x05\n")
+print(re.search(r"<[^\r\n]*>(?=end)", read_until(b"end\r\n")).group())
+os.write(master, b"exit\n")
+os.waitpid(pid, 0)
+EOF
+}
+
+bash_completes_names() {
+    mkdir -p "$TMP/completed/volume.zarr" "$TMP/completed/mountpoint"
+    touch "$TMP/completed/data.blp"
+    [[ $(typed 'mount vol') == '<shardfs><mount><volume.zarr/>' ]]
+    [[ $(typed 'mount da') == '<shardfs><mount><data.blp>' ]]
+    [[ $(typed 'mount --rw data.blp mou') == '<shardfs><mount><--rw><data.blp><mountpoint/>' ]]
+    [[ $(typed 'mount --log-file da') == '<shardfs><mount><--log-file><data.blp>' ]]
+    [[ $(typed 'mount --view zarr2 vol') == '<shardfs><mount><--view><zarr2><volume.zarr/>' ]]
+    [[ $(typed 'umount mou') == '<shardfs><umount><mountpoint/>' ]]
+}
+check "bash completes names of files and directories" bash_completes_names
 
 scripts_are_valid() {
     local shell

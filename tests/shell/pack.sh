@@ -367,6 +367,44 @@ is_complete() {
     rmdir "$1/.shardfs" 2>/dev/null || true
 }
 
+# interrupted SIGNAL WORDS COMMAND...: it ends by the signal, and says WORDS before.
+interrupted() {
+    local signal=$1 words=$2 i pid rc said=$TMP/interrupted
+    shift 2
+    # It may be done before it is interrupted.
+    for ((i = 0; i < 200; i++)); do
+        rm -rf killed.zarr
+        cp -r big.zarr repacked.zarr
+        # A job of a script ignores SIGINT.
+        python3 -c 'import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])' "$@" >/dev/null 2>"$said" &
+        pid=$! rc=0
+        sleep "0.$(printf %03d $((RANDOM % 300)))"
+        kill -s "$signal" "$pid" 2>/dev/null || true
+        wait "$pid" || rc=$?
+        [[ ! -s $said ]] || break
+    done
+    cat "$said"
+    ((rc == 128 + $(kill -l "$signal"))) || { echo "exit $rc"; return 1; }
+    [[ $(<"$said") == "shardfs: interrupted; $words" ]]
+}
+interrupted_commands_say_how_to_go_on() {
+    local again='the same command goes on where it stopped'
+    interrupted INT "$again" "$sf" unpack big-source.zarr killed.zarr
+    [[ ! -e killed.zarr/zarr.json ]]
+    "$sf" unpack big-source.zarr killed.zarr
+    "$sf" unpack big-source.zarr all.zarr
+    same_files all.zarr killed.zarr
+    interrupted TERM "$again" "$sf" pack all.zarr killed.zarr --shard 1048576
+    interrupted INT "every shard is whole, $again" "$sf" repack repacked.zarr
+    rm -rf killed.zarr all.zarr repacked.zarr
+    # Whoever ignores the signal is not interrupted.
+    (trap '' INT; "$sf" unpack big-source.zarr all.zarr & sleep 0.05; kill -s INT $!; wait $!)
+    rm -rf all.zarr
+}
+check "an interrupted command says that the same command goes on" interrupted_commands_say_how_to_go_on
+
 unpack_is_killed() {
     local most i times=0
     most=$(milliseconds "$sf" unpack big-source.zarr whole.zarr)

@@ -125,6 +125,7 @@ maps() {
 
 pictures() {
     "$SHARDFS" info "$TMP/sample.zarr" --svg "$TMP/map.svg"
+    local array word
     python3 -c 'import sys, xml.etree.ElementTree as tree
 root = tree.parse(sys.argv[1]).getroot()
 space = "{http://www.w3.org/2000/svg}"
@@ -132,8 +133,37 @@ cells = [cell for cell in root.iter(space + "rect") if cell.find(space + "title"
 assert len(cells) == 4 * 7 * 8, len(cells)
 full = [cell for cell in cells if cell.get("class") == "full"]
 assert len(full) == 192, len(full)' "$TMP/map.svg"
+    # An axis alone, which goes on in the next lines; small pictures; long names; many pictures.
+    "$SHARDFS" create "$TMP/line.zarr" --shape 100000 --dtype uint8 --chunk 100 --shard 2000 --dim-names time
+    "$SHARDFS" create "$TMP/plane.zarr" --shape 40,40 --dtype uint8 --chunk 20,20 --shard 20,40 \
+        --dim-names "$(printf 'latitude%.0s' {1..9}),<&>"
+    "$SHARDFS" create "$TMP/many.zarr" --shape 7,11,9000,8000 --dtype uint8 --chunk 1,1,10,10 --shard 1,1,1000,1000
+    "$SHARDFS" create "$TMP/point.zarr" --shape '' --dtype uint8
+    for array in sample.zarr line.zarr plane.zarr many.zarr point.zarr; do
+        "$SHARDFS" info "$TMP/$array" --svg "$TMP/$array.svg"
+        python3 "$here/picture.py" "$TMP/$array.svg"
+    done
+    for word in '>z = 3<' '← y<' 'x →<' 'border of shards'; do grep -F "$word" "$TMP/sample.zarr.svg"; done
+    grep '>time →<' "$TMP/line.zarr.svg"
     fails_with '--force replaces it' "$SHARDFS" info "$TMP/sample.zarr" --svg "$TMP/map.svg"
     "$SHARDFS" info "$TMP/sample.zarr" --svg "$TMP/map.svg" --force
+}
+
+totals() {
+    mkdir "$TMP/group"
+    cp -r "$TMP/sample.zarr/waves" "$TMP/group/a"
+    cp -r "$TMP/sample.zarr/waves" "$TMP/group/b"
+    "$SHARDFS" info "$TMP/group" | grep -A 1 '^2 arrays together$' | grep 'present      384 of 448 chunks, 85.7 %'
+    "$SHARDFS" info "$TMP/group" --json | python3 -c 'import json, sys
+found = json.load(sys.stdin)
+one, totals = found["arrays"][0], found["totals"]
+assert totals["arrays"] == 2 and totals["chunks"]["present"] == 384
+assert all(totals["bytes"][name] == 2 * one["bytes"][name] for name in one["bytes"])
+assert one["dimension_names"] == ["z", "y", "x"] and one["fill_value"] == 0
+assert one["attributes"] == {"unit": "counts", "voxel_size": [40.0, 4.0, 4.0]}'
+    # The source itself has a name, and there is nothing to add up.
+    "$SHARDFS" info "$TMP/group/a" | head -n 1 | grep -x a
+    fails_with "" grep together <("$SHARDFS" info "$TMP/group/a")
 }
 
 exit_codes() {
@@ -160,4 +190,5 @@ check 'a reader that goes away' a_reader_that_goes_away
 check 'a Bloscpack file and its checksums' bloscpack
 check 'maps' maps
 check 'maps as pictures' pictures
+check 'totals, names, fill value and attributes are told' totals
 check 'exit codes' exit_codes

@@ -49,14 +49,14 @@ declare -A defect=(
     [nbytes_max_only]='^shard bad/c/.*, chunk at .*: its entry .* is half empty'
     [offset_2_63]='^shard bad/c/.*, chunk at .*: its entry .* points outside the shard'
     [overlapping]='^shard bad/c/.*, chunk at .*: its bytes .* overlap those of another'
-    [root_garbage]='^\.: not valid JSON: '
+    [root_garbage]='^root_garbage: not valid JSON: '
     [shape_10000_dims]='^bad: too many dimensions'
     [shape_2_63]='^bad: too many inner chunks'
     [shape_2_64]='^bad: shape must be a list of whole numbers'
     [shape_fraction]='^bad: shape must be a list of whole numbers'
     [shape_missing]='^bad: shape is missing'
     # Links are links, or what git makes of them where there are none.
-    [shard_symlink_loop]='^shard bad/c/.*: \(it cannot be reached\|it has .* bytes, its index\)'
+    [shard_symlink_loop]='^shard bad/c/.*: \(it cannot be reached\|it has .* bytes\?, its index\)'
     [shard_symlink_outside]='^shard bad/c/.*: \(it cannot be reached\|it has .* bytes, its index\)'
     [storage_transformer]='^bad: extension "storage_transformers" must be understood'
     [stray_shard]='^shard bad/c/9/9: it lies outside the shard grid'
@@ -79,18 +79,18 @@ declare -A legal=(
 )
 # Damaged files and directories of other formats.
 declare -A other=(
-    [bad_magic.blp]='^\.: it does not begin with "blpk"'
-    [version_1.blp]='^\.: format version is 1'
-    [checksum_9.blp]='^\.: checksum is 9'
-    [nchunks_2_62.blp]='^\.: nchunks is 4611686018427387904'
-    [max_app_negative.blp]='^\.: max-app-chunks is -1'
+    [bad_magic.blp]='^bad_magic.blp: it does not begin with "blpk"'
+    [version_1.blp]='^version_1.blp: format version is 1'
+    [checksum_9.blp]='^checksum_9.blp: checksum is 9'
+    [nchunks_2_62.blp]='^nchunks_2_62.blp: nchunks is 4611686018427387904'
+    [max_app_negative.blp]='^max_app_negative.blp: max-app-chunks is -1'
     [offset_into_header.blp]='chunk at \[1\]: its offset points into the header'
-    [header_only.blp]='^\.: it has 20 bytes'
+    [header_only.blp]='^header_only.blp: it has 20 bytes'
     [blosc_ctbytes_huge.blp]='chunk at \[0\]: it would end beyond the file'
     [blosc_nbytes_wrong.blp]='chunk at \[0\]: its Blosc header says that it holds more or fewer bytes'
     [bcolz_two_in_one]='^shard data/__1.blp: number of chunks is 2'
-    [bcolz_chunklen_0]='^\.: meta: chunklen must be a number above 0'
-    [bcolz_dtype_code]='^\.: meta: dtype must be'
+    [bcolz_chunklen_0]='^bcolz_chunklen_0: meta: chunklen must be a number above 0'
+    [bcolz_dtype_code]='^bcolz_dtype_code: meta: dtype must be'
     [draft_offset_past_eof]='^shard data/root/a/c0/0, chunk at \[1, 1\]: its entry .* points outside'
     [draft_cps_zero]='^data/root/a: chunks_per_shard must be'
     [draft_extension_unknown]='^data/root/a: extension "https://example.org/x" must be understood'
@@ -132,7 +132,7 @@ prepared() {
         sound "$TMP/$name"
     else
         # The array "good" is.
-        reported "${defect[$name]}" '^\(shard \)\?\(bad\|\.\)[/:]' "$TMP/$name"
+        reported "${defect[$name]}" "^\\(shard \\)\\?\\(bad\\|$name\\)[/:]" "$TMP/$name"
     fi
 }
 

@@ -1425,6 +1425,63 @@ PY
 }
 at_once "an array that grows while chunks wait" grown_array
 
+# What is changed in memory is in the shard in the end, whatever is closed first.
+mapped_for_writing() {
+    local source=$TMP/mapped.zarr
+    "$SHARDFS" create --sample "$source"
+    mount_view "$source" --rw --view zarr3,raw
+    python3 - "$MP/raw/waves/c/0/0" <<'PY' || return
+import ctypes
+import errno
+import mmap
+import os
+import sys
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+for number, order in enumerate([("msync", "munmap", "close"), ("munmap", "close"), ("close", "munmap"), ("close", "msync", "munmap")]):
+    path = f"{sys.argv[1]}/{number}.raw"
+    before = open(path, "rb").read()
+    file = os.open(path, os.O_RDWR)
+    memory = libc.mmap(None, len(before), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    if memory == ctypes.c_void_p(-1).value:
+        assert ctypes.get_errno() == errno.ENODEV and tuple(map(int, os.uname().release.split(".")[:2])) < (6, 6)
+        sys.exit("mapping for writing: not before Linux 6.6")
+    ctypes.memset(memory + 1000, number + 1, 3000)
+    for step in order:
+        if step == "close":
+            os.close(file)
+        else:
+            assert {"msync": lambda: libc.msync(memory, len(before), 4), "munmap": lambda: libc.munmap(memory, len(before))}[step]() == 0
+    assert open(path, "rb").read() == before[:1000] + bytes([number + 1]) * 3000 + before[4000:], order
+PY
+    unmount_view
+    "$SHARDFS" verify --decode "$source"
+    mount_view "$source" --view raw
+    for number in 0 1 2 3; do
+        cmp <(tail -c +1001 "$MP/waves/c/0/0/$number.raw" | head -c 3000) \
+            <(head -c 3000 /dev/zero | tr '\0' "\\00$((number + 1))")
+    done
+    unmount_view
+}
+at_once "mapped for writing: what is changed in memory is in the shard" mapped_for_writing
+
+# What cannot be made through the mount says how it is made.
+sharded_array_through_the_mount() {
+    local source=$TMP/through.zarr
+    "$SHARDFS" create --sample "$source"
+    mount_view "$source" --rw --log-file "$TMP/through.log"
+    mkdir "$MP/new"
+    fails_with "Invalid argument" cp "$source/waves/zarr.json" "$MP/new/zarr.json"
+    grep 'new/zarr.json: a sharded array cannot be made through the view: make it in the source, with `shardfs create`.*`shardfs pack`' \
+        "$MP/.shardfs/log"
+    unmount_view
+}
+at_once "a sharded array made through the mount: EINVAL, the log says what to do" sharded_array_through_the_mount
+
 wait "${background[@]}"
 
 # An error of the mount must not be one of its own making: no check has left a word of a crash.

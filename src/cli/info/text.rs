@@ -3,13 +3,17 @@
 use std::fmt::Write;
 
 use indicatif::{HumanBytes, HumanCount};
+use serde_json::Value;
 
+use crate::text::many;
 use crate::text::{Line, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind};
 use crate::tools::map::{Map, MapSize, Shade};
 use crate::tools::svg::{caption, scale};
-use crate::tools::words::many;
 
+/// Characters of all attributes, and of a value.
+const LINE: usize = 100;
+const VALUE: usize = 48;
 /// Cells of a map where the width of the terminal is not known.
 const USUAL_COLUMNS: u64 = 80;
 /// Rows of a picture, and pictures: no more than a few screens altogether.
@@ -58,6 +62,13 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
     put("format", kind.format.to_owned());
     let shape = kind.shape.as_deref().map_or_else(|| "not known".to_owned(), by);
     put("shape", [shape.as_str(), kind.data_type.as_deref().unwrap_or("")].join(" ").trim().into());
+    if let Some(names) = &kind.dimension_names {
+        let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
+        put("dimensions", names.iter().map(name).collect::<Vec<_>>().join(", "));
+    }
+    if let Some(value) = &kind.fill_value {
+        put("fill value", short(&value.to_string()));
+    }
     if !kind.codecs.is_empty() {
         put("codecs", kind.codecs.join(", "));
     }
@@ -66,6 +77,49 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
     if kind.shape.is_some() {
         put("chunks", by(&kind.chunk_shape));
     }
+    if !kind.attributes.is_empty() {
+        put("attributes", attributes(&kind.attributes));
+    }
+    put_counts(contents, &mut put);
+    let size = HumanBytes;
+    if let Some(spread) = contents.spread() {
+        let about = if spread.is_exact { "" } else { "about " };
+        put(
+            "chunk bytes",
+            format!(
+                "smallest {}, median {about}{}, largest {}",
+                size(spread.smallest),
+                size(spread.median),
+                size(spread.largest)
+            ),
+        );
+    }
+    if contents.outside > 0 {
+        put("outside", format!("{} outside the array's shape", many(contents.outside, "chunk")));
+    }
+    if contents.shared > 0 {
+        put("shared", format!("{} with bytes of another one", many(contents.shared, "chunk")));
+    }
+    put_damage(contents, &mut put);
+    contents.errors.iter().for_each(|error| put("error", error.clone()));
+    if let Some(map) = map {
+        put_map(&mut text, map, colours);
+    }
+    text
+}
+
+/// What is in all arrays together.
+pub(super) fn totals(arrays: u64, contents: &Contents) -> String {
+    let mut text = format!("\n{} together\n", many(arrays, "array"));
+    let mut put = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<12} {value}");
+    };
+    put_counts(contents, &mut put);
+    put_damage(contents, &mut put);
+    text
+}
+
+fn put_counts(contents: &Contents, put: &mut dyn FnMut(&str, String)) {
     let Contents { possible, present, shards, shards_possible, .. } = contents;
     let full = percent(*present, *possible);
     let count = HumanCount;
@@ -85,24 +139,9 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
     if let (Some(decoded), Some(ratio)) = (contents.decoded, ratio(contents)) {
         put("decoded", format!("{}, {ratio:.2} times as much", size(decoded)));
     }
-    if let Some(spread) = contents.spread() {
-        let about = if spread.is_exact { "" } else { "about " };
-        put(
-            "chunk bytes",
-            format!(
-                "smallest {}, median {about}{}, largest {}",
-                size(spread.smallest),
-                size(spread.median),
-                size(spread.largest)
-            ),
-        );
-    }
-    if contents.outside > 0 {
-        put("outside", format!("{} outside the array's shape", many(contents.outside, "chunk")));
-    }
-    if contents.shared > 0 {
-        put("shared", format!("{} with bytes of another one", many(contents.shared, "chunk")));
-    }
+}
+
+fn put_damage(contents: &Contents, put: &mut dyn FnMut(&str, String)) {
     if contents.damaged_shards + contents.damaged_entries > 0 {
         put(
             "damaged",
@@ -113,11 +152,29 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
             ),
         );
     }
-    contents.errors.iter().for_each(|error| put("error", error.clone()));
-    if let Some(map) = map {
-        put_map(&mut text, map, colours);
+}
+
+/// Attributes and their values, as many as have room on a line.
+fn attributes(attributes: &serde_json::Map<String, Value>) -> String {
+    let mut text = String::new();
+    for (number, (name, value)) in attributes.iter().enumerate() {
+        let next = format!("{name} {}", short(&value.to_string()));
+        let gap = if number == 0 { "" } else { ", " };
+        if number > 0 && text.chars().count() + next.chars().count() > LINE {
+            let _ = write!(text, ", and {} more", attributes.len() - number);
+            break;
+        }
+        let _ = write!(text, "{gap}{next}");
     }
     text
+}
+
+/// A text of a reasonable length, with an ellipsis where more of it is left out.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(VALUE) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 fn shards(kind: &Kind, put: &mut dyn FnMut(&str, String)) {
@@ -217,6 +274,19 @@ mod tests {
         assert_eq!(percent(1, 1_000_000), ", less than 0.1 %");
         assert_eq!((percent(0, 5), percent(5, 5)), (", 0.0 %".into(), ", 100.0 %".into()));
         assert_eq!(percent(0, 0), "");
+    }
+
+    #[test]
+    fn attributes_have_room_on_a_line() {
+        let long = "x".repeat(60);
+        let object = serde_json::json!({"unit": "K", "text": long, "n": [1, 2.5], "a": 1, "b": {}});
+        let text = attributes(object.as_object().unwrap());
+        let x = "x".repeat(VALUE - 1);
+        assert_eq!(text, format!("unit \"K\", text \"{x}..., n [1,2.5], a 1, b {{}}"));
+        let many: serde_json::Map<_, _> =
+            (0..50).map(|n| (format!("attribute{n}"), n.into())).collect();
+        let text = attributes(&many);
+        assert!(text.ends_with(", and 43 more"), "{text}");
     }
 
     #[test]

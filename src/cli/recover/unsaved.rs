@@ -16,7 +16,7 @@ use crate::cli::mount::root_of;
 use crate::fs::{Fs, FsConfig};
 use crate::store::local::LocalStorage;
 use crate::store::spool::{OPEN_NAME, SPOOL_DIRECTORY};
-use crate::text::{Line, shown};
+use crate::text::{Line, count, shown};
 
 /// Chunks that are committed together.
 const TOGETHER: usize = 4096;
@@ -64,10 +64,12 @@ pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
     }
     // Everything is committed: it has nothing to save, and takes its journals away.
     fs.end_commits();
-    println!("{done} chunks put in, {left} files left");
+    println!("{} put in, {} left", count(done, "chunk"), count(left, "file"));
     match left {
         0 => Ok(()),
-        left => Err(Failure::Found(format!("{left} files are still below {}", shown(directory)))),
+        left => {
+            Err(Failure::Found(format!("{} still below {}", count(left, "file"), shown(directory))))
+        }
     }
 }
 

@@ -71,7 +71,7 @@ fn each_defect_is_named() {
     refused(r#"{"shape": []}"#, "an array without dimensions has no chunk shape to choose");
     refused(
         r#"{"shape": [9, 9], "read_chunk_shape": [2]}"#,
-        "the shape of the inner chunk has 1 entries, the array has 2 dimensions",
+        "the shape of the inner chunk has 1 entry, the array has 2 dimensions",
     );
     refused(
         r#"{"shape": [9], "write_chunk_shape": [-2]}"#,

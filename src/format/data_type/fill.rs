@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{DataType, DataTypeError, Float, Kind};
 use crate::format::json::{self, bare_word};
+use crate::text::count;
 
 /// NumPy's "not a time".
 const NAT: i64 = i64::MIN;
@@ -117,8 +118,10 @@ impl DataType {
             Kind::Complex(format) => {
                 format!("a JSON list of the real and the imaginary part, each {}", of(format))
             }
-            Kind::Raw => format!("{} bytes, in base64 or as a JSON list", self.nbytes),
-            Kind::Bytes => format!("at most {} bytes, in base64 or as a JSON list", self.nbytes),
+            Kind::Raw => format!("{}, in base64 or as a JSON list", count(self.nbytes, "byte")),
+            Kind::Bytes => {
+                format!("at most {}, in base64 or as a JSON list", count(self.nbytes, "byte"))
+            }
             Kind::Time(..) => "a whole number of units, or NaT".to_owned(),
             Kind::Utf32 => format!("a text of at most {} characters", self.nbytes / 4),
         }

@@ -10,6 +10,7 @@ use super::{layout, stream};
 use crate::format::codec::Codec;
 use crate::format::limits::MAX_DECODED_BYTES;
 use crate::memory::zeroed;
+use crate::text::count;
 
 /// Length of a checksum.
 const CHECKSUM_BYTES: usize = 4;
@@ -305,7 +306,7 @@ fn check_elements(nbytes: usize, element: usize) -> Result<(), String> {
     if element <= 1 || nbytes.is_multiple_of(element) {
         return Ok(());
     }
-    Err(format!("{nbytes} bytes are no whole elements of {element}"))
+    Err(format!("it has {}, no whole elements of {element}", count(nbytes, "byte")))
 }
 
 fn copy(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {

@@ -5,6 +5,7 @@ use crate::format::error::MetadataError;
 use crate::format::index::{EntryError, IndexError};
 use crate::format::limits::MAX_DECODED_BYTES;
 use crate::memory::NoMemory;
+use crate::text::count;
 
 /// Why no pipeline can be made of an array's metadata.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +47,7 @@ pub enum PipelineError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// It decodes to another length than its shape says.
-    #[error("it decodes to {found} bytes, {expected} are expected")]
+    #[error("it decodes to {}, {expected} are expected", count(.found, "byte"))]
     Length {
         /// What it decodes to, in bytes.
         found: u64,
@@ -57,13 +58,13 @@ pub enum DecodeError {
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
     /// It decodes to more, how much more is not known: nothing is decoded beyond the limit.
-    #[error("it decodes to more than {limit} bytes")]
+    #[error("it decodes to more than {}", count(.limit, "byte"))]
     TooLong {
         /// What it may decode to, in bytes.
         limit: u64,
     },
     /// The room given for the chunk has another length than the chunk.
-    #[error("the room for the chunk has {found} bytes, the chunk has {expected}")]
+    #[error("the room for the chunk has {}, the chunk has {expected}", count(.found, "byte"))]
     Room {
         /// Length of the room in bytes.
         found: usize,
@@ -71,7 +72,7 @@ pub enum DecodeError {
         expected: usize,
     },
     /// The bytes end before what every encoded chunk has.
-    #[error("{found} bytes are too short for {codec}")]
+    #[error("it has {}, too few for {codec}", count(.found, "byte"))]
     TooShort {
         /// The codec.
         codec: &'static str,
@@ -133,7 +134,7 @@ impl DecodeError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The decoded chunk has another length than its shape says.
-    #[error("the chunk has {found} bytes, {expected} are expected")]
+    #[error("the chunk has {}, {expected} are expected", count(.found, "byte"))]
     Length {
         /// As given.
         found: usize,
@@ -141,7 +142,7 @@ pub enum EncodeError {
         expected: usize,
     },
     /// The length is no multiple of an element that a codec rearranges.
-    #[error("{codec} takes whole elements of {element} bytes, there are {nbytes} bytes")]
+    #[error("{codec} takes whole elements of {}, the chunk has {}", count(.element, "byte"), count(.nbytes, "byte"))]
     Elements {
         /// The codec.
         codec: &'static str,

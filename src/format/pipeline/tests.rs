@@ -141,7 +141,7 @@ fn what_follows_a_stream_is_read_as_numcodecs_reads_it() {
         ("zstd", &[frame, "00000000"], "bad zstd data: Src size is incorrect"),
         ("zstd", &[frame, frame], "it decodes to more than 12 bytes"),
         ("zstd", &[""], "it decodes to 0 bytes, 12 are expected"),
-        ("blosc", &[""], "0 bytes are too short for blosc"),
+        ("blosc", &[""], "it has 0 bytes, too few for blosc"),
         (
             "blosc",
             &[&blosc[..blosc.len() - 2]],
@@ -150,6 +150,13 @@ fn what_follows_a_stream_is_read_as_numcodecs_reads_it() {
     ] {
         assert_eq!(message(&six(&json!(name)), &hex(&parts.concat())), text, "{name} {parts:?}");
     }
+}
+
+#[test]
+fn one_byte_is_one_byte() {
+    assert_eq!(message(&six(&json!("crc32c")), &[0]), "it has 1 byte, too few for crc32c");
+    let one = pipeline(&[6], "uint16", json!(["bytes"]));
+    assert_eq!(message(&one, &[0]), "it decodes to 1 byte, 12 are expected");
 }
 
 #[test]
@@ -324,11 +331,11 @@ fn one_damaged_field_at_a_time() {
         ("numcodecs.zlib", 19, "bad zlib data: incomplete deflate stream"),
         ("zstd", 0, "it decodes to 0 bytes, 12 are expected"),
         ("zstd", 20, "bad zstd data: Src size is incorrect"),
-        ("numcodecs.lz4", 3, "3 bytes are too short for lz4"),
+        ("numcodecs.lz4", 3, "it has 3 bytes, too few for lz4"),
         ("numcodecs.lz4", 16, "bad lz4 data: literal is out of bounds of the input"),
-        ("blosc", 15, "15 bytes are too short for blosc"),
+        ("blosc", 15, "it has 15 bytes, too few for blosc"),
         ("blosc", 27, "bad blosc data: its header is not that of a Blosc buffer of this length"),
-        ("numcodecs.crc32", 3, "3 bytes are too short for crc32"),
+        ("numcodecs.crc32", 3, "it has 3 bytes, too few for crc32"),
         ("crc32c", 15, "crc32c is 6df539d2, stored is f8373400"),
         ("numcodecs.shuffle", 11, "it decodes to 11 bytes, 12 are expected"),
     ] {

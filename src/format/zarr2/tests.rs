@@ -397,7 +397,7 @@ fn a_resize_comes_back() {
     fixed("dimension_separator", Value::Null);
     fixed("extra", json!(1));
     new["shape"] = json!([10]);
-    let rank = "chunk_grid has 2 entries, the array has 1 dimensions";
+    let rank = "chunk_grid has 2 entries, the array has 1 dimension";
     assert_eq!(written(&[], ZARRAY, Some(new.clone())), Err(rank.to_owned()));
     back(&twin(), &twin(), ZARRAY, Some(&new)).unwrap_err();
     assert!(written(&[], ZARRAY, None).is_err());

@@ -23,7 +23,7 @@ use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::fs::METADATA_FILE;
 use crate::store::StoreError;
-use crate::text::shown;
+use crate::text::{count, shown};
 
 /// Why an array cannot be made, resized or deleted.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,7 @@ pub enum ArrayError {
     #[error("{} has a chunk grid that is not regular, which cannot be resized", shown(.0))]
     Irregular(PathBuf),
     /// Another number of extents than dimensions.
-    #[error("{found} extents, {} has {rank} dimensions", shown(.path))]
+    #[error("{}, {} has {}", count(.found, "extent"), shown(.path), count(.rank, "dimension"))]
     Rank {
         /// The array.
         path: PathBuf,

@@ -11,8 +11,7 @@ use crate::format::journal::JournalError;
 use crate::format::pipeline;
 use crate::store::scan::OtherReading;
 use crate::store::{Damage, StoreError};
-use crate::text::{Line, shown};
-use crate::tools::words::many;
+use crate::text::{Line, count, many, shown};
 
 /// Something that was found.
 #[derive(Debug)]
@@ -71,7 +70,7 @@ pub enum What {
     #[error("its entry (offset {0}, nbytes 0) is of no bytes, which its codecs never write")]
     NoBytes(u64),
     /// A chunk has another length than its codecs write.
-    #[error("it has {found} bytes, its codecs always write {expected}")]
+    #[error("it has {}, its codecs always write {expected}", count(.found, "byte"))]
     Length {
         /// Its length in bytes.
         found: u64,
@@ -113,7 +112,8 @@ pub enum What {
 
     /// An older index stands in bytes that nothing reaches.
     #[error(
-        "an older index of {chunks} chunks stands at byte {offset}, in bytes that nothing reaches"
+        "an older index of {} stands at byte {offset}, in bytes that nothing reaches",
+        count(.chunks, "chunk")
     )]
     OlderIndex {
         /// Where, in bytes.
@@ -140,7 +140,7 @@ pub enum What {
     #[error("its name is no chunk key")]
     NoKey,
     /// Bytes that nothing reaches.
-    #[error("{nbytes} bytes in {} are dead: no index reaches them", many(*.shards, "shard"))]
+    #[error("{} in {}: no index reaches them", count(.nbytes, "dead byte"), many(*.shards, "shard"))]
     Dead {
         /// How many.
         nbytes: u64,

@@ -101,7 +101,7 @@ fn entries_that_are_bad() {
              40 bytes",
             "shard c/0, chunk at [1]: its entry (offset 0, nbytes 18446744073709551615) is half \
              empty",
-            "note: .: 4 bytes in 1 shard are dead: no index reaches them",
+            "note: .: 4 dead bytes in 1 shard: no index reaches them",
         ],
     );
     assert_shard(
@@ -187,9 +187,9 @@ fn bytes_that_nothing_reaches() {
     assert_shard(
         &content,
         &[
-            "note: shard c/0: an older index of 1 chunks stands at byte 4, in bytes that nothing \
+            "note: shard c/0: an older index of 1 chunk stands at byte 4, in bytes that nothing \
              reaches",
-            "note: .: 38 bytes in 1 shard are dead: no index reaches them",
+            "note: .: 38 dead bytes in 1 shard: no index reaches them",
         ],
     );
 }
@@ -282,7 +282,7 @@ fn shards_inside_a_shard() {
         &one(&document, &both(&bad)),
         &[
             "shard c/0, inner shard at [1]: checksum of the index is 886e5204, stored is 896e5204",
-            "note: .: 40 bytes in 1 shard are dead: no index reaches them",
+            "note: .: 40 dead bytes in 1 shard: no index reaches them",
         ],
     );
     let clash = shard(b"abc", &[(0, 2), (1, 2)]);

@@ -261,7 +261,7 @@ fn filters_without_a_form() {
 fn each_defect_is_named() {
     refused("zarr_format", json!(3), "zarr_format must be 2");
     refused("order", json!("A"), "order must be \"C\" or \"F\"");
-    refused("chunks", json!([2]), "chunks has 1 entries, the array has 2 dimensions");
+    refused("chunks", json!([2]), "chunks has 1 entry, the array has 2 dimensions");
     refused("shape", json!([-1, 2]), "shape must be a list of whole numbers from 0 to 2^64-1");
     refused("dimension_separator", json!("x"), "dimension_separator must be \"/\" or \".\"");
     refused("filters", json!({}), "filters must be a list or null");

@@ -1,0 +1,180 @@
+//! Help and usage as wide as the terminal, and values for completions.
+//!
+//! clap wraps what stands after the options as if it were one paragraph: lines that are columns lose
+//! their columns, and lines that were broken by hand are broken twice. So it gets these texts wrapped.
+
+use std::fmt::Write;
+
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::error::Error;
+use clap::{Arg, Command};
+
+/// The widest that help becomes, and its width where nothing tells how wide the terminal is.
+const WIDEST: usize = 100;
+/// Below this width a terminal breaks lines better itself.
+const NARROWEST: usize = 40;
+/// The least room for words beside a column of terms.
+const LEAST_WORDS: usize = 30;
+/// How far commands that do not fit on a line are indented where they go on.
+const GOES_ON: usize = 6;
+
+/// The command line with help as wide as the terminal.
+pub(super) fn fitted(command: Command) -> Command {
+    let width = width();
+    let wrap = |command: Command| {
+        let after = command.get_after_long_help().map(|text| wrapped(&text.to_string(), width));
+        let command = command.term_width(width);
+        match after {
+            Some(text) => command.after_long_help(text),
+            None => command,
+        }
+    };
+    wrap(command).mut_subcommands(wrap)
+}
+
+/// Columns of the terminal that help goes to, or of the variable COLUMNS.
+fn width() -> usize {
+    use rustix::stdio::{stderr, stdout};
+    let of_terminal = [stdout(), stderr()]
+        .into_iter()
+        .find_map(|fd| rustix::termios::tcgetwinsize(fd).ok())
+        .map(|size| usize::from(size.ws_col));
+    let told = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let columns = of_terminal.filter(|columns| *columns > 0).or_else(told);
+    columns.unwrap_or(WIDEST).clamp(NARROWEST, WIDEST)
+}
+
+/// Paragraphs, and columns below headings: the words of a second column stay in it.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let is_entry = line.starts_with(' ');
+        let mut words = line.trim_start().to_owned();
+        let (mut indent, mut hang) = (line.len() - words.len(), 0);
+        if is_entry {
+            hang = GOES_ON;
+            if let Some(column) = second_column(line) {
+                let is_more = |next: &&str| next.len() > column && next[..column].trim().is_empty();
+                while let Some(next) =
+                    lines.next_if(|next| next.is_char_boundary(column) && is_more(next))
+                {
+                    words = format!("{words} {}", next.trim());
+                }
+                if column + LEAST_WORDS <= width {
+                    hang = column;
+                }
+            }
+        } else if !line.is_empty() && !line.ends_with(':') {
+            indent = 0;
+            let is_more = |next: &&str| !next.is_empty() && !next.starts_with(' ');
+            while let Some(next) = lines.next_if(is_more) {
+                words = format!("{words} {next}");
+            }
+        }
+        fill(&mut out, &words, indent, hang, width);
+        if lines.peek().is_some() {
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// Where the second column of a line begins: behind two blanks or more.
+fn second_column(line: &str) -> Option<usize> {
+    let start = line.len() - line.trim_start().len();
+    let gap = start + line[start..].find("  ")?;
+    Some(line.len() - line[gap..].trim_start().len())
+}
+
+/// Adds words in lines of at most `width`, the first indented by `indent`, the others by `hang`.
+/// Blanks between words stay as they are.
+fn fill(out: &mut String, words: &str, indent: usize, hang: usize, width: usize) {
+    let mut at = indent;
+    let _ = write!(out, "{:indent$}", "");
+    let mut gap = 0;
+    for word in words.split(' ') {
+        if word.is_empty() {
+            gap += 1;
+            continue;
+        }
+        let length = word.chars().count();
+        if at > indent.max(hang) && at + gap + length > width {
+            let _ = write!(out, "\n{:hang$}", "");
+            at = hang;
+            gap = 0;
+        }
+        let _ = write!(out, "{:gap$}{word}", "");
+        at += gap + length;
+        gap = 1;
+    }
+}
+
+/// Takes any text, and names the words that completions offer for it: what a wrong one is told is
+/// said where it is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words(pub &'static [&'static str]);
+
+impl TypedValueParser for Words {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(PossibleValue::new)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+What a line says and what the next\nline says is one paragraph.
+
+And this one is another.
+
+Options of -o:
+  ro         read-only, as it has always been, and stays
+  level=N    which chunks of nested sharding to show: 1 the outermost, 0 the
+             shards themselves
+  x          y
+A last line, and no more of it than that.";
+
+    #[test]
+    fn lines_keep_their_columns() {
+        let expected = "\
+What a line says and what the next line says
+is one paragraph.
+
+And this one is another.
+
+Options of -o:
+  ro         read-only, as it has always
+             been, and stays
+  level=N    which chunks of nested sharding
+             to show: 1 the outermost, 0 the
+             shards themselves
+  x          y
+A last line, and no more of it than that.";
+        assert_eq!(wrapped(TEXT, 45), expected);
+        let wide = wrapped(TEXT, 100);
+        assert!(wide.contains("outermost, 0 the shards themselves\n"), "{wide}");
+    }
+
+    #[test]
+    fn commands_that_do_not_fit_go_on_indented() {
+        let text =
+            "Examples:\n  shardfs repack volume.zarr new.zarr --shard 2048,2048,2048 --index start";
+        let expected = "Examples:\n  shardfs repack volume.zarr new.zarr --shard\n      2048,2048,2048 --index start";
+        assert_eq!(wrapped(text, 50), expected);
+        assert_eq!(wrapped("", 50), "");
+    }
+}
