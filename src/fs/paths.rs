@@ -8,7 +8,8 @@
 //! its name meanwhile gets the next number that is free. Several names of one file (hard links) lead to
 //! one number.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,8 +33,9 @@ pub(super) struct Paths {
 #[derive(Default)]
 struct Table {
     known: HashMap<u64, Known>,
-    /// Numbers by path.
-    names: HashMap<Arc<Path>, u64>,
+    /// Numbers by path, in their order: what is below a directory comes right after it. Writers that rename
+    /// every file would else wait for a look at all that are known.
+    names: BTreeMap<Arc<Path>, u64>,
     /// Numbers by file of the source.
     files: HashMap<FileId, u64>,
 }
@@ -216,10 +218,7 @@ impl Paths {
     /// What had its path at or below `from` has it at or below `to` now, under the same number.
     pub fn renamed(&self, from: &Path, to: &Path) {
         let mut table = self.lock();
-        let at_or_below = |above: &Path| -> Vec<Arc<Path>> {
-            table.names.keys().filter(|path| path.starts_with(above)).cloned().collect()
-        };
-        let (gone, moved) = (at_or_below(to), at_or_below(from));
+        let (gone, moved) = (table.at_or_below(to), table.at_or_below(from));
         // Who has open what was there goes on using it.
         for path in gone {
             table.unname(&path);
@@ -306,6 +305,12 @@ impl Table {
             }
         }
         inode::ROOT
+    }
+
+    /// The names that are known of a path and of what is below it.
+    fn at_or_below(&self, above: &Path) -> Vec<Arc<Path>> {
+        let from = self.names.range::<Path, _>((Bound::Included(above), Bound::Unbounded));
+        from.map(|(path, _)| path).take_while(|path| path.starts_with(above)).cloned().collect()
     }
 
     /// The number of a file that is known by another name. A name that nobody has looked at for long
@@ -480,5 +485,39 @@ mod tests {
         paths.renamed(Path::new("a"), Path::new("b"));
         assert_eq!(source.remember(&paths, "b"), a);
         assert_eq!(name(&paths, b).as_deref(), Some("open"));
+    }
+
+    /// The kernel is told of files that nobody has open.
+    fn remember_all<'a>(paths: &Paths, names: impl IntoIterator<Item = &'a str>) -> Vec<u64> {
+        names.into_iter().map(|name| paths.remember(Path::new(name), None, |_| false)).collect()
+    }
+
+    #[test]
+    fn what_is_below_a_renamed_directory_moves_and_nothing_beside_it() {
+        let paths = Paths::default();
+        let below = remember_all(&paths, ["d", "d/a", "d/a.b", "d/a/b", "d/z"]);
+        let beside = remember_all(&paths, ["a", "d!", "d!/a", "d.old", "d.old/a", "da", "e/d/a"]);
+        let gone = remember_all(&paths, ["to", "to/a"]);
+        paths.renamed(Path::new("d"), Path::new("to"));
+        let named = |numbers: &[u64]| -> Vec<_> {
+            numbers.iter().map(|ino| name(&paths, *ino).unwrap_or_default()).collect()
+        };
+        assert_eq!(named(&below), ["to", "to/a", "to/a.b", "to/a/b", "to/z"]);
+        assert_eq!(named(&beside), ["a", "d!", "d!/a", "d.old", "d.old/a", "da", "e/d/a"]);
+        assert_eq!(named(&gone), ["", ""]);
+    }
+
+    #[test]
+    fn a_rename_does_not_look_at_all_names() {
+        let paths = Paths::default();
+        let names: Vec<String> = (0..100_000).map(|number| format!("c/0/{number}")).collect();
+        remember_all(&paths, names.iter().map(String::as_str));
+        let begin = std::time::Instant::now();
+        for number in 0..2000 {
+            let (from, to) = (format!("c/0/{number}"), format!("c/1/{number}"));
+            paths.renamed(Path::new(&from), Path::new(&to));
+        }
+        // A look at each would take minutes in a debug build, seconds at best.
+        assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
     }
 }
