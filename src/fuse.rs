@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
@@ -13,6 +13,8 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+
+use rustix::process::{Resource, getrlimit};
 
 use crate::fs::{
     Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Pages, SetAttr, View,
@@ -26,6 +28,8 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Requests that the kernel may have waiting in the background, readahead most of all.
 const MAX_BACKGROUND: u16 = 64;
+/// How often the log says that there are too many open files.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
 /// Longest request, in bytes.
 const MAX_REQUEST: u32 = 1 << 20;
 
@@ -42,6 +46,8 @@ pub struct Adapter {
     opens: bool,
     /// Extended attributes are answered, access control lists among them.
     xattr: bool,
+    /// When it was last said that there are too many open files.
+    warned: Mutex<Option<Instant>>,
 }
 
 /// What the kernel is told about a mount as a whole. Benchmarks that compare with a mount use the
@@ -113,7 +119,7 @@ impl Adapter {
         // Who may read a file of a whole array is known when it is opened.
         let checked = |config: &FsConfig| config.shared && config.view.view == View::Flat;
         let opens = !flags.immutable || configs().any(checked);
-        Self { views, flags, opens, xattr }
+        Self { views, flags, opens, xattr, warned: Mutex::default() }
     }
 
     fn lasting(&self, lasting: bool) -> Duration {
@@ -127,9 +133,26 @@ impl Adapter {
             error => {
                 self.views.stats().operations.errors.count();
                 log::debug!("{error}");
+                if let libc::EMFILE | libc::ENFILE = error.errno() {
+                    self.warn_of_shortage(error);
+                }
             }
         }
         Errno::from_i32(error.errno())
+    }
+
+    /// Says that a request was refused because no more files can be opened: once in a while.
+    fn warn_of_shortage(&self, error: &FsError) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|warned| warned.elapsed() >= BETWEEN_WARNINGS) {
+            *warned = Some(Instant::now());
+            let limit = getrlimit(Resource::Nofile).current;
+            let limit = limit.map_or("none".to_owned(), |limit| limit.to_string());
+            log::warn!(
+                "a request was refused, no more files can be opened: {error}. The limit of this process is \
+                 {limit} (ulimit -n); every file that is open through the mount may take one"
+            );
+        }
     }
 
     fn reply_entry(&self, entry: Result<Entry, FsError>, reply: ReplyEntry) {
@@ -483,12 +506,19 @@ impl Filesystem for Adapter {
         _rdev: u32,
         reply: ReplyEntry,
     ) {
-        if mode & libc::S_IFMT != libc::S_IFREG {
-            return reply.error(Errno::EPERM);
-        }
+        let special = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => None,
+            libc::S_IFIFO => Some(FileKind::Fifo),
+            libc::S_IFSOCK => Some(FileKind::Socket),
+            // They would do nothing: the mount is `nodev`.
+            _ => return reply.error(Errno::EPERM),
+        };
         let how = OpenHow { write: true, exclusive: true, truncate: false };
         let caller = caller(request, umask);
         let made = self.entry_on(parent, |fs, parent| {
+            if let Some(kind) = special {
+                return fs.make_node(parent, name, kind, mode, &caller);
+            }
             let (entry, opened) = fs.create(parent, name, mode, how, &caller)?;
             fs.release(opened.handle);
             Ok(entry)
@@ -755,7 +785,7 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
         ino: INodeNo(attr.ino),
         size: attr.size,
         blocks: attr.size.div_ceil(512),
-        atime: mtime,
+        atime: attr.atime.into(),
         mtime,
         ctime: attr.ctime.into(),
         crtime: mtime,

@@ -18,7 +18,7 @@ pub(super) fn commit_mounts(source: &Path) -> Result<(), Failure> {
             && let Err(error) = sync(&mountpoint)
             && error.raw_os_error() != Some(libc::ENOTCONN)
         {
-            return Err(not_written(&mountpoint, &error));
+            return Err(not_written(&mountpoint, &error, true));
         }
     }
     Ok(())

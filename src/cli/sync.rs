@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
-use crate::fs::WAITING_PATH;
+use crate::fs::{LOG_PATH, WAITING_PATH};
 use crate::mount::{self, MountError};
+use crate::text::shown;
 
 /// Return once everything that was written through a mount is safe in its shards
 #[derive(Debug, clap::Args)]
@@ -19,7 +20,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     mount::check_answers(&args.mountpoint)?;
     match sync(&args.mountpoint) {
         Ok(()) => Ok(()),
-        Err(error) => Err(not_written(&args.mountpoint, &error)),
+        Err(error) => Err(not_written(&args.mountpoint, &error, true)),
     }
 }
 
@@ -28,13 +29,25 @@ pub(super) fn sync(mountpoint: &Path) -> io::Result<()> {
     File::open(mountpoint)?.sync_all()
 }
 
-/// Names what could not be written.
-pub(super) fn not_written(mountpoint: &Path, error: &io::Error) -> Failure {
+/// Names what could not be written; of a mount that stays also what can be done.
+pub(super) fn not_written(mountpoint: &Path, error: &io::Error, stays: bool) -> Failure {
     let waiting = std::fs::read_to_string(mountpoint.join(WAITING_PATH)).unwrap_or_default();
     let error = MountError::NotWritten {
         path: mountpoint.to_owned(),
-        error: io::Error::from(error.kind()),
+        error: io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)),
         waiting: waiting.trim_end().to_owned(),
+        hint: if stays { hint(mountpoint) } else { String::new() },
     };
     Failure::Mount(error)
+}
+
+fn hint(mountpoint: &Path) -> String {
+    let [waiting, log] = [WAITING_PATH, LOG_PATH].map(|name| mountpoint.join(name));
+    format!(
+        "\nwhat waits is tried again at every commit interval; {} lists it, the reasons are in {}: put right what \
+         they name, then `shardfs sync {}` again",
+        shown(&waiting),
+        shown(&log),
+        shown(mountpoint)
+    )
 }

@@ -24,7 +24,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         true => None,
         false => match sync(&args.mountpoint) {
             Err(error) if error.raw_os_error() != Some(libc::ENOTCONN) => {
-                Some(not_written(&args.mountpoint, &error))
+                Some(not_written(&args.mountpoint, &error, false))
             }
             _ => None,
         },

@@ -28,6 +28,8 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of its content or attributes.
     pub ctime: Timestamp,
+    /// Last read; of what is made of something else the last change of its content.
+    pub atime: Timestamp,
     /// Preferred length of reads in bytes.
     pub block: u32,
 }
@@ -58,6 +60,7 @@ impl Ownership {
             size: if directory { 0 } else { stat.size },
             mtime: stat.mtime,
             ctime: stat.ctime,
+            atime: stat.atime.0,
             block: if directory { DIRECTORY_BLOCK } else { FILE_BLOCK },
         }
     }
@@ -66,7 +69,7 @@ impl Ownership {
     /// executable.
     pub fn file(&self, ino: u64, stat: &Stat, size: u64) -> Attr {
         let stat = Stat { kind: FileKind::File, links: 1, size, mode: stat.mode & 0o666, ..*stat };
-        self.attr(ino, &stat)
+        Attr { atime: stat.mtime, ..self.attr(ino, &stat) }
     }
 }
 

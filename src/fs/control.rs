@@ -6,13 +6,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::attr::{Attr, Entry, Ownership};
 use crate::stats::Stats;
-use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::storage::{FileKind, LastRead, Stat, Timestamp};
 use crate::view::inode;
 
 /// Its name.
 pub(super) const DIRECTORY_NAME: &str = ".shardfs";
 /// What waits to be committed, from the mount's root.
 pub const WAITING_PATH: &str = ".shardfs/waiting.txt";
+/// The last lines of the log, from the mount's root.
+pub const LOG_PATH: &str = ".shardfs/log";
 
 /// The counters' file always has this length, filled with spaces: its size must be known before
 /// it is read.
@@ -110,8 +112,8 @@ impl Control {
         };
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let size = STATS_BYTES as u64;
-        let stat =
-            Stat { dev: 0, ino, kind, mode, uid, gid, links: 1, size, mtime: time, ctime: time };
+        let (mtime, ctime, atime) = (time, time, LastRead(time));
+        let stat = Stat { dev: 0, ino, kind, mode, uid, gid, links: 1, size, mtime, ctime, atime };
         Ownership::default().attr(ino, &stat)
     }
 }

@@ -768,6 +768,7 @@ fn unknown(ino: u64, kind: FileKind) -> Attr {
         size: 0,
         mtime: time,
         ctime: time,
+        atime: time,
         block: 4096,
     }
 }

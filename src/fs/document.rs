@@ -7,7 +7,7 @@ use super::access::{Caller, Owner};
 use super::document2::zarr2_name;
 use super::error::METADATA_FILE;
 use super::form::View;
-use super::live::{Bytes, LiveFile, What};
+use super::live::{Bytes, LiveFile, Place, What};
 use super::nodes::{ArrayView, At, Node, NodeKind};
 use super::{Fs, FsError, Result};
 use crate::format::back::{is_sharded, translate_back, translate_group_back};
@@ -101,6 +101,18 @@ impl Fs {
         self.write_document(path, content).inspect_err(|_| file.state().dirty = true)
     }
 
+    /// Stores a document to which nothing was written, where it need not be one. Whether that was done.
+    pub(super) fn publish_empty(&self, file: &LiveFile) -> bool {
+        let (names, bytes) = {
+            let state = file.state();
+            (state.names.clone(), state.bytes.clone())
+        };
+        let (Some(path), Bytes::Here(content)) = (names.first(), bytes) else { return false };
+        content.nbytes() == 0
+            && self.is_document(path)
+            && self.write_document(path, &content).is_ok()
+    }
+
     /// Stores a document in the place of the one that is there.
     pub(super) fn write_document(&self, path: &Path, content: &Content) -> Result<()> {
         if self.view() == View::Zarr2 {
@@ -113,7 +125,14 @@ impl Fs {
             error
         };
         let text = whole(content)?;
-        let new = json::parse(&text).map_err(|error| refused(error.into()))?;
+        let is_free = self.is_free(&directory, &node)?;
+        let new = match json::parse(&text) {
+            // Its name alone is that of a document.
+            Err(_) if is_free && !may_be_sharded(&text) => {
+                return self.write_plain(path, &directory, content, is_free);
+            }
+            new => new.map_err(|error| refused(error.into()))?,
+        };
         match &node.kind {
             NodeKind::Sharded(array) => {
                 let stored = self.stored(path).map_err(|e| e.map_or_else(Into::into, refused))?;
@@ -146,12 +165,48 @@ impl Fs {
                 if changed {
                     self.store_document(path, &directory, &new)
                 } else {
-                    self.write_source(path, content)?;
-                    self.nodes.forget(&directory);
-                    Ok(())
+                    self.write_plain(path, &directory, content, is_free)
                 }
             }
         }
+    }
+
+    /// Whether a document may say anything: it is not in an array, nor in what may be one.
+    fn is_free(&self, directory: &Path, node: &Node) -> Result<bool> {
+        if let NodeKind::Sharded(_) | NodeKind::Unshown = node.kind {
+            return Ok(false);
+        }
+        let (above, node) = self.nodes.governing(directory)?;
+        let is_array = |document: serde_json::Value| {
+            document.get("node_type").is_some_and(|kind| kind == "array")
+        };
+        Ok(match (&node.kind, &node.stat) {
+            (NodeKind::Inherited, _) | (NodeKind::AsStored, None) => true,
+            (NodeKind::AsStored, Some(_)) if self.nodes.is_plain(above) => true,
+            (NodeKind::AsStored, Some(_)) => match self.stored(&self.nodes.document_path(above)?) {
+                Ok(document) => !is_array(document),
+                Err(Ok(_)) => false,
+                Err(Err(error)) => return Err(error),
+            },
+            _ => false,
+        })
+    }
+
+    /// Writes a file that is called like a document. What is beside it stays what it is, also if it is
+    /// none.
+    fn write_plain(
+        &self,
+        path: &Path,
+        directory: &Path,
+        content: &Content,
+        is_free: bool,
+    ) -> Result<()> {
+        self.write_source(path, content)?;
+        self.nodes.forget(directory);
+        if is_free {
+            self.nodes.set_plain(directory, &self.storage.stat(path)?);
+        }
+        Ok(())
     }
 
     /// A document, as it is stored.
@@ -258,9 +313,37 @@ impl Fs {
         log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));
         // What waits for those is of the old shape.
         self.commit(directory)?;
+        self.leave_outside(directory, now.tree.grid())?;
         let policy = self.config.writing.policy;
         let removed = self.store.remove_outside(&before.source, now.tree.grid(), policy);
         removed.map(drop).map_err(FsError::Commit)
+    }
+}
+
+impl Fs {
+    /// Files of chunks that a smaller shape does not reach are removed, as the chunks are: what is written
+    /// to one that is open is in no array, whatever shape that has later.
+    fn leave_outside(&self, directory: &Path, grid: &[u64]) -> Result<()> {
+        let is_outside = |place: &Place| {
+            place.array.source.path == directory
+                && !place.coords.iter().zip(grid).all(|(coord, extent)| coord < extent)
+        };
+        let outside: Vec<(PathBuf, What)> = self
+            .overlay()?
+            .names()
+            .all(directory)
+            .filter(|(_, name)| name.place.as_ref().is_some_and(is_outside))
+            .map(|(path, name)| (path, name.what.clone()))
+            .collect();
+        for (path, what) in outside {
+            if let What::File(file) = &what
+                && let Err(error) = self.bring_here(file)
+            {
+                log::debug!("{}: {error}", shown(&path));
+            }
+            self.remove_name(&path)?;
+        }
+        Ok(())
     }
 }
 
@@ -271,4 +354,10 @@ pub(super) fn whole(content: &Content) -> Result<Vec<u8>> {
     let mut text = zeroed(content.nbytes()).map_err(std::io::Error::from)?;
     content.read_at(&mut text, 0)?;
     Ok(text)
+}
+
+/// Whether a text that cannot be parsed may be meant for a sharded array.
+fn may_be_sharded(text: &[u8]) -> bool {
+    let name = b"sharding_indexed";
+    text.windows(name.len()).any(|part| part == name)
 }

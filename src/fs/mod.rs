@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 pub use self::access::{Caller, Owner};
 pub use self::attr::{Attr, Entry, Ownership};
-pub use self::control::WAITING_PATH;
+pub use self::control::{LOG_PATH, WAITING_PATH};
 pub use self::decoded::Pages;
 pub use self::directory::{DirEntry, Listing};
 pub use self::error::METADATA_FILE;
@@ -419,6 +419,7 @@ impl Fs {
             attr.mtime = self.chunk_date(array, coords, shard);
             attr.ctime = attr.mtime;
         }
+        attr.atime = attr.mtime;
         // The chunk may vanish when what is written to it is closed.
         let lasting = self.overlay.is_none() || array.decoded_form().is_none();
         Entry { attr, generation: self.generation(self.fingerprint(shard)), lasting }

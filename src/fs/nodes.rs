@@ -34,6 +34,8 @@ use crate::view::tree::ChunkTree;
 const NODE_CACHE_BYTES: usize = 16 << 20;
 /// Directories that are remembered because the view cannot show what is in them.
 const MAX_NOT_SHOWN: usize = 10_000;
+/// Directories that are remembered because of a file that is called like a document and is none.
+const MAX_PLAIN: usize = 10_000;
 /// Inode ranges to try for an array before it is given up.
 const RANGE_ATTEMPTS: u64 = 1 << 10;
 
@@ -155,6 +157,9 @@ pub struct Nodes {
     arrays: RwLock<HashMap<InodeRange, Arc<ArrayView>>>,
     /// Directories of what the view cannot show, and why.
     not_shown: Mutex<BTreeMap<PathBuf, String>>,
+    /// Directories of files that are called like documents and say what they like, and those files: they were
+    /// written through this mount, where no array was.
+    plain: Mutex<HashMap<PathBuf, Stat>>,
 }
 
 impl Nodes {
@@ -173,6 +178,7 @@ impl Nodes {
             cache: Mutex::new(ByteCache::new(NODE_CACHE_BYTES)),
             arrays: RwLock::default(),
             not_shown: Mutex::default(),
+            plain: Mutex::default(),
         }
     }
 
@@ -247,6 +253,9 @@ impl Nodes {
                 self.note_not_shown(directory, directory, why);
                 Ok(self.keep(directory, Node::plain(kind, stat, checked)))
             }
+            Err((Some(stat), NodeError::Metadata(_))) if self.is_plain_file(directory, &stat) => {
+                Ok(self.keep(directory, Node::plain(NodeKind::AsStored, Some(stat), checked)))
+            }
             Err((stat, error)) => {
                 let document = match error {
                     NodeError::Superchunks(..) => directory.to_owned(),
@@ -257,6 +266,29 @@ impl Nodes {
                 Ok(self.keep(directory, Node::plain(NodeKind::Bad, stat, checked)))
             }
         }
+    }
+
+    /// A file that is called like the document of a directory was written, which is no array.
+    pub fn set_plain(&self, directory: &Path, stat: &Stat) {
+        let mut plain = self.lock_plain();
+        if plain.len() < MAX_PLAIN || plain.contains_key(directory) {
+            plain.insert(directory.to_owned(), *stat);
+        }
+    }
+
+    /// Whether what is called like the document of a directory is such a file.
+    pub fn is_plain(&self, directory: &Path) -> bool {
+        let Some(known) = self.lock_plain().get(directory).copied() else { return false };
+        let path = self.document_path(directory);
+        path.and_then(|path| self.storage.stat(&path)).is_ok_and(|stat| stat.same_content(&known))
+    }
+
+    fn is_plain_file(&self, directory: &Path, stat: &Stat) -> bool {
+        self.lock_plain().get(directory).is_some_and(|known| known.same_content(stat))
+    }
+
+    fn lock_plain(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Stat>> {
+        self.plain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers why the view cannot show a directory, and logs it unless it was so before.
@@ -418,6 +450,7 @@ impl Nodes {
         node
     }
 
+    #[allow(clippy::result_large_err, reason = "once for each document that is read")]
     fn load(
         &self,
         directory: &Path,

@@ -340,6 +340,27 @@ impl Fs {
         self.path_entry(&path)
     }
 
+    /// Makes a named pipe or a socket.
+    pub fn make_node(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        self.overlay()?;
+        let slot = self.slot(parent, name)?;
+        if self.peek(parent, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
+        self.free_name(&path)?;
+        self.on_behalf(caller, |storage| storage.make_node(&path, kind, mode & 0o7777))?;
+        self.own(&path, caller);
+        self.path_entry(&path)
+    }
+
     /// The file that a name stands for, as one of the mount's own.
     fn file_of(&self, slot: &Slot) -> Result<Arc<LiveFile>> {
         match slot {

@@ -14,7 +14,7 @@ use super::{Attr, Entry, Fs, FsError, Result};
 use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::store::spool::{Spool, SpoolFile};
-use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp};
+use crate::store::storage::{FileKind, LastRead, Stat, StorageFile, Timestamp};
 use crate::store::{Freshness, ShardStore};
 use crate::text::shown;
 
@@ -436,6 +436,7 @@ impl Fs {
             size,
             mtime,
             ctime: mtime,
+            atime: LastRead(mtime),
         };
         Ok(Attr { links, ..self.config.ownership.attr(file.ino, &stat) })
     }
@@ -524,7 +525,7 @@ impl Fs {
             state.openers.retain(|other| other.as_ptr() != Arc::as_ptr(open));
             !state.is_open()
         };
-        if last && file.state().dirty {
+        if last && file.state().dirty && !self.publish_empty(file) {
             self.revert(file);
         }
         let Some(overlay) = &self.overlay else { return };

@@ -144,7 +144,7 @@ pub enum MountError {
     #[error("the kernel does not answer: {0}")]
     Session(#[source] io::Error),
     /// What was written through the mount is not safe.
-    #[error("{}: not everything could be written: {error}\n{waiting}", shown(.path))]
+    #[error("{}: not everything could be written: {error}\n{waiting}{hint}", shown(.path))]
     NotWritten {
         /// The mount point.
         path: PathBuf,
@@ -153,6 +153,8 @@ pub enum MountError {
         error: io::Error,
         /// What waits, a line each.
         waiting: String,
+        /// What can be done, a line.
+        hint: String,
     },
     /// Signals cannot be caught.
     #[error("signals: {0}")]

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{AtFlags as NixAtFlags, FcntlArg, fcntl};
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 
 use super::beneath::{Beneath, Found, Links};
 use super::storage::{
-    DirItem, FileKind, Need, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
+    DirItem, FileKind, LastRead, Need, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
 };
 use crate::stats::Stats;
 
@@ -36,6 +37,8 @@ pub struct LocalStorage {
     beneath: Beneath,
     /// Open files that are given up for a moment where no more can be opened ([`Self::with_spare`]).
     spare: Mutex<Vec<OwnedFd>>,
+    /// The source's root was removed: that stands in the log.
+    is_removed: AtomicBool,
     stats: Arc<Stats>,
 }
 
@@ -51,7 +54,8 @@ impl LocalStorage {
 
     fn of_root(root: OwnedFd, stats: Arc<Stats>) -> Self {
         let spare = (0..SPARE_FILES).filter_map(|_| root.try_clone().ok()).collect();
-        Self { beneath: Beneath::new(root), spare: Mutex::new(spare), stats }
+        let is_removed = AtomicBool::new(false);
+        Self { beneath: Beneath::new(root), spare: Mutex::new(spare), is_removed, stats }
     }
 
     /// Does something for which files are open only until it has returned: also where no more files can be
@@ -84,11 +88,36 @@ impl LocalStorage {
     }
 
     fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        opened(self.beneath.open(path, flags, Mode::empty(), Links::Followed)?)
+        opened(self.beneath(path, flags, Mode::empty(), Links::Followed)?)
+    }
+
+    /// Opens a path. Where the source's root was removed, with everything below it, nothing is absent.
+    fn beneath(&self, path: &Path, flags: OFlags, mode: Mode, links: Links) -> io::Result<Found> {
+        match self.beneath.open(path, flags, mode, links) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                self.check_root()?;
+                Err(error)
+            }
+            found => found,
+        }
+    }
+
+    /// ESTALE if the source's root was removed.
+    fn check_root(&self) -> io::Result<()> {
+        if fs::fstat(self.beneath.root())?.st_nlink > 0 {
+            return Ok(());
+        }
+        if !self.is_removed.swap(true, Ordering::Relaxed) {
+            log::error!(
+                "the source's directory was removed, with everything in it: every access gives an error from \
+                 now on; unmount, and mount a new one"
+            );
+        }
+        Err(Errno::STALE.into())
     }
 
     fn open_unlinked(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        opened(self.beneath.open(path, flags, Mode::empty(), Links::Refused)?)
+        opened(self.beneath(path, flags, Mode::empty(), Links::Refused)?)
     }
 
     /// The directory that holds a name that is to be changed, and the name.
@@ -105,13 +134,13 @@ impl LocalStorage {
 
     fn create_beneath(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        opened(self.beneath.open(path, flags, Mode::from_raw_mode(mode), Links::Refused)?)
+        opened(self.beneath(path, flags, Mode::from_raw_mode(mode), Links::Refused)?)
     }
 
     fn stat_with(&self, path: &Path, flags: OFlags) -> io::Result<Stat> {
         self.stats.source.stat.count();
         self.with_spare(|| {
-            match self.beneath.open(path, flags | OFlags::PATH, Mode::empty(), Links::Followed)? {
+            match self.beneath(path, flags | OFlags::PATH, Mode::empty(), Links::Followed)? {
                 Found::Open(file) => stat_of(&file),
                 Found::Masked(directory) => Ok(empty_directory(stat_of(&directory)?)),
             }
@@ -211,11 +240,13 @@ impl Storage for LocalStorage {
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
         self.stats.source.list.count();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Found::Open(directory) =
-            self.beneath.open(path, flags, Mode::empty(), Links::Followed)?
+        let Found::Open(directory) = self.beneath(path, flags, Mode::empty(), Links::Followed)?
         else {
             return Ok(());
         };
+        if path.as_os_str().is_empty() {
+            self.check_root()?;
+        }
         if from != 0 {
             fs::seek(&directory, SeekFrom::Start(from))?;
         }
@@ -318,6 +349,16 @@ impl Storage for LocalStorage {
     fn symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         Ok(fs::symlinkat(target, &parent, name)?)
+    }
+
+    fn make_node(&self, path: &Path, kind: FileKind, mode: u32) -> io::Result<()> {
+        let kind = match kind {
+            FileKind::Fifo => FileType::Fifo,
+            FileKind::Socket => FileType::Socket,
+            _ => return Err(Errno::PERM.into()),
+        };
+        let (parent, name) = self.parent(path)?;
+        Ok(fs::mknodat(&parent, name, kind, Mode::from_raw_mode(mode), 0)?)
     }
 
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
@@ -508,6 +549,7 @@ fn from_raw(stat: &fs::Stat) -> Stat {
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+        atime: LastRead(time(stat.st_atime, stat.st_atime_nsec)),
     }
 }
 
@@ -656,16 +698,16 @@ mod tests {
         let (_directory, storage) = storage();
         let open = || storage.open_writable(Path::new("file")).unwrap();
         let (first, second) = (open(), open());
-        let held = std::sync::atomic::AtomicBool::new(true);
+        let held = AtomicBool::new(true);
         first.lock().unwrap();
         assert!(!second.try_lock().unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 second.lock().unwrap();
-                assert!(!held.load(std::sync::atomic::Ordering::SeqCst));
+                assert!(!held.load(Ordering::SeqCst));
             });
             std::thread::sleep(std::time::Duration::from_millis(20));
-            held.store(false, std::sync::atomic::Ordering::SeqCst);
+            held.store(false, Ordering::SeqCst);
             first.unlock().unwrap();
         });
         // Closing gives it back, too.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::storage::{
-    DirItem, FileKind, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
+    DirItem, FileKind, LastRead, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
 };
 
 /// Files by path; a directory exists where one was made or a file lies below it.
@@ -671,5 +671,6 @@ fn stat(kind: FileKind, ino: u64, size: u64, tick: u64) -> Stat {
     let time = Timestamp { seconds: i64::try_from(tick).unwrap_or(i64::MAX), nanoseconds: 0 };
     let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
     let (mtime, ctime) = (time, time);
-    Stat { dev: 1, ino, kind, mode, uid: 0, gid: 0, links: 1, size, mtime, ctime }
+    let atime = LastRead(mtime);
+    Stat { dev: 1, ino, kind, mode, uid: 0, gid: 0, links: 1, size, mtime, ctime, atime }
 }

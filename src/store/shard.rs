@@ -785,4 +785,5 @@ const NO_STAT: Stat = Stat {
     size: 0,
     mtime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
     ctime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
+    atime: super::storage::LastRead(super::storage::Timestamp { seconds: 0, nanoseconds: 0 }),
 };

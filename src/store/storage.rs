@@ -140,6 +140,24 @@ pub struct Stat {
     pub mtime: Timestamp,
     /// Last change of its content or attributes.
     pub ctime: Timestamp,
+    /// When it was last read.
+    pub atime: LastRead,
+}
+
+/// When a file was last read. It tells no two states of a file apart: reading changes nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LastRead(pub Timestamp);
+
+impl PartialEq for LastRead {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for LastRead {}
+
+impl std::hash::Hash for LastRead {
+    fn hash<H: std::hash::Hasher>(&self, _state: &mut H) {}
 }
 
 impl Stat {
@@ -339,6 +357,11 @@ pub trait Storage: Send + Sync {
 
     /// Makes a symbolic link.
     fn symlink(&self, target: &Path, path: &Path) -> io::Result<()>;
+
+    /// Makes a named pipe or a socket, with these permissions less the process's umask.
+    fn make_node(&self, _path: &Path, _kind: FileKind, _mode: u32) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
 
     /// Changes attributes of a file or of the symbolic link itself.
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()>;
