@@ -25,7 +25,7 @@ import zarr
 
 from arrays import Array, Wrong, left_over, make_source, pending, read_source, some_arrays
 from places import MKFS, MOUNT_OPTIONS, Disk, Faulty, Folder, Trouble, View, loop_mounts_missing
-from writers import History, Writer, describe, read_log
+from writers import LOOSE, History, Writer, describe, read_log
 
 POLICIES = ["auto", "append", "in-place", "rewrite"]
 WRITER_SECONDS = 30
@@ -328,10 +328,25 @@ class Round:
                                 else "there, but not listed")
                 if complete:
                     history.check_accepted(version)
+                if version is None:
+                    self.look_for_moved(array, chunk)
                 history.settle(version) if settle else history.check(version)
             except Wrong as wrong:
                 raise Wrong(f"{path}: {wrong}") from wrong
         return contents
+
+    def look_for_moved(self, array: Array, chunk: int) -> None:
+        """What was renamed is there under one of its names."""
+        moves = self.histories[array.number, chunk].moved()
+        for kept, path in moves:
+            try:
+                if array.version(chunk, read_whole(self.mountpoint / path)) == kept:
+                    self.counts["moved"] += 1
+                    return
+            except (FileNotFoundError, Wrong):
+                pass
+        if moves:
+            raise Wrong(f"neither there nor under a name that it was renamed to: {moves}")
 
     def listed(self, array: Array, waiting: set[str]) -> set[int] | None:
         """Chunks that the directories show; None where some of them cannot be shown."""
@@ -384,7 +399,14 @@ class Round:
         left = left_over(self.source, self.arrays)
         # Nobody is in the way of a lock file whose owner has died.
         self.counts["lock files left"] += sum(path.endswith(".__lock") for path in left)
-        if clean and (left := [path for path in left if not path.endswith(".__lock")]):
+        left = [path for path in left if not path.endswith(".__lock")]
+        if clean and left and all(f"/{LOOSE}/.shardfs" in path for path in left):
+            # Where nothing is put any more.
+            self.counts["work directories left"] += 1
+            subprocess.run([self.args.shardfs, "recover", self.source], check=True, timeout=60,
+                           stdout=subprocess.DEVNULL)
+            left = left_over(self.source, self.arrays)
+        if clean and left:
             raise Wrong(f"left over after a clean end: {left}")
         self.counts["recovered"] += 1
 

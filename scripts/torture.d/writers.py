@@ -5,6 +5,7 @@ with a time in seconds:
 
     w ARRAY CHUNK VERSION HOW   this version is about to be written
     x ARRAY CHUNK VERSION HOW   the chunk is about to be removed, which is a version too
+    m ARRAY CHUNK VERSION KEPT PATH   so it is, by renaming its version KEPT to PATH of the mount
     d ARRAY CHUNK VERSION HOW   this version is durable: an fsync after it has returned
     a ARRAY CHUNK VERSION HOW   the call that ended this version has returned without an error
     u ARRAY CHUNK VERSION HOW   a call failed on the way to this version: it may be there in part
@@ -23,6 +24,8 @@ from pathlib import Path
 
 from arrays import Array, Wrong
 
+# A directory of the source that has nothing to do with arrays.
+LOOSE = "loose"
 # What writers meet once the daemon is gone.
 GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN}
 # What faults below the source look like from above.
@@ -39,6 +42,8 @@ class History:
     last: int = 0
     accepted: int = 0  # the last version whose writer was told of no error
     partial: int = 0  # the last version that may be there in part
+    # Removals by renaming: which version must be there then, and where.
+    moves: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def check_torn(self, wrong: Wrong) -> None:
         """What holds no version at all: its writer may have been told so."""
@@ -69,6 +74,14 @@ class History:
         if version < self.durable:
             raise Wrong(f"version {version}, but version {self.durable} is durable; {self}")
 
+    def moved(self) -> list[tuple[int, str]]:
+        """Where an absent chunk must be under another name, in one of these places; empty if it may
+        have been removed altogether."""
+        removals = [seq for seq, there in self.present.items() if seq >= self.durable and not there]
+        if not all(seq in self.moves for seq in removals):
+            return []
+        return [self.moves[seq] for seq in removals]
+
     def settle(self, version: int | None) -> None:
         """The chunk was found like this for good: what else was written is lost and stays so."""
         self.check(version)
@@ -77,6 +90,7 @@ class History:
             version = max(seq for seq, there in self.present.items() if not there)
         self.durable, self.present = version, {version: there}
         self.accepted = self.partial = 0
+        self.moves.clear()
 
     def __str__(self) -> str:
         recent = sorted(self.present.items())[-8:]
@@ -108,6 +122,9 @@ def read_log(path: Path, histories: dict[tuple[int, int], History],
             history.accepted = max(history.accepted, version)
         elif kind == "u":
             history.partial = max(history.partial, version)
+        elif kind == "m":
+            kept, path = rest.split(" ", 4)[3:]
+            history.moves[version] = int(kept), path
         else:
             history.attempt(version, kind == "w")
     return errors
@@ -162,7 +179,7 @@ class Writer:
     def step(self) -> None:
         kinds = {self.write: 50, self.replace: 15, self.patch: 10, self.remove: 10,
                  self.read: 6, self.list: 1, self.sync_directory: 3, self.burst: 1,
-                 self.link: 4}
+                 self.link: 4, self.bring: 8, self.move_away: 4}
         (kind,) = self.random.choices(list(kinds), kinds.values())
         chunk = self.random.choice(self.own)
         self.doing = f"{kind.__name__} {self.path(chunk)}"
@@ -254,6 +271,44 @@ class Writer:
             self.drop(other)
             raise
         self.done(chunk, content, file is not None and self.finish(file))
+
+    def bring(self, chunk: tuple[int, int]) -> None:
+        """A file that is none of this array's, renamed to the chunk's name."""
+        path, content = self.path(chunk), self.content(chunk)
+        place = self.path(self.random.choice(self.own)).parent
+        other = self.temporary_name(self.random.choice([place, self.mount / LOOSE]) / "x")
+        file = self.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            try:
+                self.put(file, content)
+            finally:
+                os.close(file)
+            self.rename(other, path)
+        except BaseException:
+            self.drop(other)
+            raise
+        self.done(chunk, content, False)
+
+    def move_away(self, chunk: tuple[int, int]) -> None:
+        """A chunk becomes a file of the source's own."""
+        if not self.now.get(chunk):
+            return
+        kept = self.versions[chunk]
+        other = self.temporary_name(self.mount / LOOSE / "x")
+        version = self.begin(chunk, "x")
+        self.log(f"m {chunk[0]} {chunk[1]} {version} {kept} {LOOSE}/{other.name}")
+        self.rename(self.path(chunk), other)
+        self.done(chunk, None, False)
+
+    def rename(self, old: Path, new: Path) -> None:
+        for _ in range(10):
+            try:
+                return os.rename(old, new)
+            except FileNotFoundError:
+                # A directory goes with its last chunk.
+                with suppress(FileExistsError):
+                    new.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(old, new)
 
     def drop(self, other: Path) -> None:
         """Removes what a failed operation has left, if it can."""

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use super::content::Content;
 use super::lock::has_name;
+use super::recover::remove_new;
 use super::storage::{SetStat, Storage, StorageFile};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
+use crate::text::shown;
 
 /// Others who make files or remove the directory are given way to so many times.
 const ATTEMPTS: u64 = 1000;
@@ -100,10 +102,45 @@ fn make_new(
                     return Ok((path, file));
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
+            // Left by whoever was killed, or could not remove it, or about to be renamed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if let Err(error) = remove_new(storage, &path) {
+                    log::debug!("{}: {error}", shown(&path));
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
             Err(error) => return Err(error),
         }
     }
     Err(io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::store::local::LocalStorage;
+
+    #[test]
+    fn what_a_killed_process_has_left_goes_with_the_next_file() {
+        let top = tempfile::tempdir().unwrap();
+        let work = top.path().join("d/.shardfs");
+        fs::create_dir_all(&work).unwrap();
+        fs::write(work.join("1.new"), [1]).unwrap();
+        fs::write(work.join("2.new"), [2]).unwrap();
+        let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
+        let put = || put_file(&storage, Path::new("d/f"), &Content::Memory(vec![3].into()));
+        // One that is held: its process is still at it.
+        let held = storage.open_writable(Path::new("d/.shardfs/2.new")).unwrap();
+        assert!(held.try_lock().unwrap());
+        put().unwrap();
+        assert!(!work.join("1.new").exists() && work.join("2.new").exists());
+        drop(held);
+        fs::write(work.join("1.new"), [1]).unwrap();
+        put().unwrap();
+        assert!(!work.exists());
+        assert_eq!(fs::read(top.path().join("d/f")).unwrap(), [3]);
+    }
 }

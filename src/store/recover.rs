@@ -291,7 +291,8 @@ fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
     left.iter().try_for_each(|path| remove_new(storage, path).map_err(io_error(path)))
 }
 
-fn remove_new(storage: &dyn Storage, path: &Path) -> io::Result<()> {
+/// Removes a new file in a work directory, unless somebody holds it.
+pub(super) fn remove_new(storage: &dyn Storage, path: &Path) -> io::Result<()> {
     let remove = || {
         if storage.lstat(path)?.kind != FileKind::File {
             return Ok(());
