@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
@@ -50,8 +51,6 @@ pub struct ArrayView {
     pub inodes: InodeRange,
     /// What is in their files.
     pub form: Form,
-    /// Changes with everything that the meaning of a node number depends on.
-    layout_hash: u64,
 }
 
 impl ArrayView {
@@ -140,6 +139,13 @@ pub enum At {
     Stored,
 }
 
+/// An array that has an inode range.
+struct Known {
+    directory: Box<Path>,
+    /// Changes with everything that the meaning of a node number depends on.
+    layout_hash: u64,
+}
+
 /// The nodes of a source, and the arrays among them by inode range.
 pub struct Nodes {
     storage: Arc<dyn Storage>,
@@ -154,7 +160,11 @@ pub struct Nodes {
     writable: bool,
     trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
-    arrays: RwLock<HashMap<InodeRange, Arc<ArrayView>>>,
+    /// Arrays seen so far, by the numbers that the kernel knows them by. It may ask for any of them at
+    /// any time, so as little as possible is kept of each.
+    arrays: RwLock<HashMap<InodeRange, Known>>,
+    /// Those that chunks were committed to.
+    committed: Mutex<HashMap<InodeRange, Arc<ArrayView>>>,
     /// Directories of what the view cannot show, and why.
     not_shown: Mutex<BTreeMap<PathBuf, String>>,
     /// Directories of files that are called like documents and say what they like, and those files: they were
@@ -177,6 +187,7 @@ impl Nodes {
             trusted,
             cache: Mutex::new(ByteCache::new(NODE_CACHE_BYTES)),
             arrays: RwLock::default(),
+            committed: Mutex::default(),
             not_shown: Mutex::default(),
             plain: Mutex::default(),
         }
@@ -321,10 +332,16 @@ impl Nodes {
         self.lock_cache().remove_if(|path| path.starts_with(directory));
     }
 
-    /// All arrays seen so far, in all their shapes.
-    pub fn arrays(&self) -> Vec<Arc<ArrayView>> {
-        let arrays = self.arrays.read().unwrap_or_else(PoisonError::into_inner);
-        arrays.values().cloned().collect()
+    /// Remembers that chunks of an array are committed: there is something to finish at the end.
+    pub fn note_commit(&self, array: &Arc<ArrayView>) {
+        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        committed.entry(array.inodes).or_insert_with(|| Arc::clone(array));
+    }
+
+    /// All arrays that chunks were committed to, in all their shapes.
+    pub fn committed(&self) -> Vec<Arc<ArrayView>> {
+        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        committed.values().cloned().collect()
     }
 
     /// Reads the node at `directory` anew and tells what is wrong with it.
@@ -422,14 +439,13 @@ impl Nodes {
 
     /// The array that an inode range belongs to, if the array still is what it was.
     pub fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {
-        let arrays = self.arrays.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(array) = arrays.get(&range).cloned() else { return Ok(None) };
-        drop(arrays);
-        if self.immutable {
-            return Ok(Some(array));
-        }
-        match &self.node(&array.source.path)?.kind {
-            NodeKind::Sharded(current) if current.inodes == range => Ok(Some(array)),
+        let directory = {
+            let arrays = self.arrays.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(known) = arrays.get(&range) else { return Ok(None) };
+            known.directory.clone()
+        };
+        match &self.node(&directory)?.kind {
+            NodeKind::Sharded(array) if array.inodes == range => Ok(Some(Arc::clone(array))),
             _ => Ok(None),
         }
     }
@@ -684,27 +700,39 @@ impl Nodes {
             let what = "chunks for a mount of several views";
             return Err(MetadataError::Limit { what, limit: MAX_NODES_IN_VIEW });
         }
+        let (inodes, is_new) = self.take_range(&tree, directory, layout_hash)?;
+        let (id, path) = (inodes.id(), directory.to_owned());
+        let source = SourceArray { id, path, layout, container };
+        if is_new && self.writable {
+            // What an interrupted mount has left comes first.
+            if let Err(error) = recover(&*self.storage, Owner::Array(&source)) {
+                log::error!("{}: {error}", shown(directory));
+            }
+        }
+        Ok(Arc::new(ArrayView { source, tree, inodes, form: how.form }))
+    }
+
+    /// The inode range of an array, and whether it was taken now.
+    fn take_range(
+        &self,
+        tree: &ChunkTree,
+        directory: &Path,
+        layout_hash: u64,
+    ) -> Result<(InodeRange, bool), MetadataError> {
         let mut arrays = self.arrays.write().unwrap_or_else(PoisonError::into_inner);
         for attempt in 0..RANGE_ATTEMPTS {
             let inodes = InodeRange::new(tree.nodes(), layout_hash, attempt);
-            match arrays.get(&inodes) {
-                Some(view) if view.layout_hash == layout_hash && view.source.path == directory => {
-                    return Ok(Arc::clone(view));
+            match arrays.entry(inodes) {
+                Entry::Occupied(known)
+                    if known.get().layout_hash == layout_hash
+                        && *known.get().directory == *directory =>
+                {
+                    return Ok((inodes, false));
                 }
-                Some(_) => (),
-                None => {
-                    let (id, path) = (inodes.id(), directory.to_owned());
-                    let source = SourceArray { id, path, layout, container };
-                    if self.writable {
-                        // What an interrupted mount has left comes first.
-                        if let Err(error) = recover(&*self.storage, Owner::Array(&source)) {
-                            log::error!("{}: {error}", shown(directory));
-                        }
-                    }
-                    let form = how.form;
-                    let view = Arc::new(ArrayView { source, tree, inodes, form, layout_hash });
-                    arrays.insert(inodes, Arc::clone(&view));
-                    return Ok(view);
+                Entry::Occupied(_) => (),
+                Entry::Vacant(free) => {
+                    free.insert(Known { directory: directory.into(), layout_hash });
+                    return Ok((inodes, true));
                 }
             }
         }

@@ -243,7 +243,7 @@ impl Fs {
         if moved.attr.kind == FileKind::Directory {
             // What waits for arrays below it goes where they are.
             self.commit(from)?;
-            for array in self.nodes.arrays() {
+            for array in self.nodes.committed() {
                 if array.source.path.starts_with(from) {
                     self.store.finish_commits(&array.source)?;
                 }

@@ -147,6 +147,7 @@ impl Fs {
                 }
             }
             for (array, waiting) in by_array.into_values() {
+                self.nodes.note_commit(&array);
                 let committed = self.commit_array(&array, &waiting, &mut round);
                 first = first.and(committed);
             }
@@ -391,7 +392,7 @@ impl Fs {
         for (path, name) in all() {
             unsaved += usize::from(self.save_chunk(&path, &name));
         }
-        for array in self.nodes.arrays() {
+        for array in self.nodes.committed() {
             arrays.insert(array.source.id, array);
         }
         for array in arrays.into_values() {
