@@ -34,6 +34,7 @@ use crate::text::shown;
 /// How long what was found out about a caller is believed.
 const TRUSTED: Duration = Duration::from_secs(1);
 /// Callers to remember.
+// The compiler evaluates it, and would refuse zero.
 const MAX_CALLERS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// A file of a whole array is for others only if it has no more shards.
 const MAX_SHARDS: u64 = 10_000;

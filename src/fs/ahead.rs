@@ -21,6 +21,7 @@ const WAITING: usize = 1024;
 /// Chunk files that are decoded ahead of a reader who takes one after the other.
 const FILES_AHEAD: usize = 8;
 /// Rows of chunks that were announced are remembered, so that none is announced for each row of items.
+// The compiler evaluates it, and would refuse zero.
 const ANNOUNCED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4096).unwrap();
 /// For so long: they may have been dropped again since.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(1);

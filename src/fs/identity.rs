@@ -12,6 +12,7 @@ use lru::LruCache;
 
 /// Files to remember: more than can be looked up in the time that the kernel believes. The unwrap is
 /// done by the compiler.
+// The compiler evaluates it, and would refuse zero.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// The kernel counts in ticks; this much later than it should, its belief has ended.
