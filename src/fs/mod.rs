@@ -503,7 +503,14 @@ impl Fs {
     /// Target of a symbolic link.
     pub fn readlink(&self, ino: u64) -> Result<OsString> {
         match self.target(ino)? {
-            Target::Path(path) => Ok(self.storage.read_link(&path)?),
+            Target::Path(path) => self.storage.read_link(&path).map_err(|error| {
+                match error.raw_os_error() {
+                    // Another file has its name by now, or none: the kernel looks again.
+                    Some(libc::ENOENT | libc::EINVAL) => FsError::Stale,
+                    _ => error.into(),
+                }
+            }),
+            Target::Nameless(_) | Target::Live(_) => Err(FsError::Stale),
             _ => Err(FsError::Invalid),
         }
     }

@@ -58,6 +58,14 @@ def replace_outside(name, content):
     os.rename(os.path.join(outside, "new~"), os.path.join(outside, name))
 
 
+@case(needs_writing=False)
+def a_name_that_is_no_link_any_more_is_looked_up_again():
+    os.symlink("nowhere", os.path.join(outside, "s"))
+    assert stat.S_ISLNK(os.lstat(at("s")).st_mode)
+    replace_outside("s", b"a file")
+    assert get("s") == b"a file"
+
+
 @case()
 def an_open_file_outlives_its_name():
     put("f", b"before")
