@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::destination::{Destination, DestinationError};
 use super::digest::ContentDigest;
+use super::kept::Kept;
 use super::shard_file::{PIECE_BYTES, Packing};
 use super::source::{Array, ArrayFormat, Node, Source};
 use super::transfer::{Report, Transfer, TransferError};
@@ -128,7 +129,7 @@ pub struct Planned<'a> {
     /// Its directory in the copy, from its root.
     pub path: PathBuf,
     /// Its document in the copy.
-    pub document: Value,
+    pub document: Kept,
     /// Where its chunks will be, and in what.
     layout: ShardedArray,
     container: Container,
@@ -220,7 +221,7 @@ impl<'a> Plan<'a> {
             }
         };
         for array in &self.arrays {
-            let mut document = array.document.clone();
+            let mut document = array.document.value();
             for name in ["attributes", "dimension_names"] {
                 document.as_object_mut().and_then(|members| members.remove(name));
             }
@@ -262,7 +263,7 @@ impl<'a> Plan<'a> {
             for (below, node) in nodes.iter_mut() {
                 let below = path.join(below);
                 if let Some(array) = self.at(&below) {
-                    *node = array.document.clone();
+                    *node = array.document.value();
                 }
             }
         }
@@ -284,7 +285,7 @@ impl<'a> Plan<'a> {
                 nodes.insert(below.to_owned(), document.clone());
             }
         };
-        self.arrays.iter().for_each(|array| add(&array.path, &array.document));
+        self.arrays.iter().for_each(|array| add(&array.path, &array.document.value()));
         for path in groups.iter().filter(|path| **path != group) {
             let bad = |error: NodeError| {
                 let (path, error) = (path.to_path_buf(), error.to_string());
@@ -317,7 +318,8 @@ impl<'a> Plan<'a> {
     pub fn finish(&self, destination: Destination) -> Result<(), CopyError> {
         // Those below come first.
         for array in self.arrays.iter().rev() {
-            destination.put_document(&array.path.join(METADATA_FILE), &array.document)?;
+            let document = array.document.value();
+            destination.put_document(&array.path.join(METADATA_FILE), &document)?;
         }
         for (path, document) in self.groups.iter().rev() {
             destination.put_document(&path.join(METADATA_FILE), document)?;
@@ -409,7 +411,7 @@ fn has_rank(array: &Array, shards: &Shards) -> bool {
 /// An array with a file for each chunk.
 fn unsharded(array: &Array) -> Result<Planned<'_>, CopyError> {
     let path = &array.source.path;
-    let document = array.twin.clone().ok_or_else(|| CopyError::NoForm(path.clone()))?;
+    let document = array.twin().ok_or_else(|| CopyError::NoForm(path.clone()))?;
     let layout = parse_chain(document.get("codecs"))
         .and_then(|chain| ShardedArray::unsharded(&document, chain));
     planned(array, document, layout, Container::Chunks, Packing::default())
@@ -422,8 +424,8 @@ fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyErr
         shard_shape: shards.shape.as_deref().map(|shape| whole_shape(shape, array)),
         index_location: shards.index_location,
     };
-    let old = array.sharded.as_ref().filter(|_| !shards.anew);
-    let document = match (old, &array.twin, &how.shard_shape) {
+    let old = array.sharded.as_ref().filter(|_| !shards.anew).map(Kept::value);
+    let document = match (&old, &array.twin(), &how.shard_shape) {
         (Some(sharded), ..) => reshard(sharded, &how),
         (None, Some(twin), Some(_)) => shard(twin, &how),
         (None, None, _) => return Err(CopyError::NoForm(path())),
@@ -454,7 +456,9 @@ fn planned(
 ) -> Result<Planned<'_>, CopyError> {
     let path = path_in_copy(&array.source.path, array.format);
     match layout {
-        Ok(layout) => Ok(Planned { array, path, document, layout, container, packing }),
+        Ok(layout) => {
+            Ok(Planned { array, path, document: Kept::new(&document), layout, container, packing })
+        }
         Err(error) => Err(CopyError::Metadata { path, error }),
     }
 }

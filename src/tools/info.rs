@@ -235,7 +235,8 @@ fn about(array: &Array, found: Contents) -> ArrayInfo {
         shards_possible: kind.shard_grid.iter().product(),
         ..found
     };
-    let item = array.twin.as_ref().and_then(|twin| twin.get("data_type"));
+    let twin = array.twin();
+    let item = twin.as_ref().and_then(|twin| twin.get("data_type"));
     let item = item.and_then(|value| DataType::parse(value).ok());
     let elements = kind.chunk_shape.iter().try_fold(1_u64, |all, edge| all.checked_mul(*edge));
     let chunk = item.zip(elements);
@@ -301,7 +302,8 @@ fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
 /// What an array is.
 pub fn kind(array: &Array) -> Kind {
     let layout = &array.source.layout;
-    let twin = array.twin.as_ref();
+    let twin = array.twin();
+    let twin = twin.as_ref();
     let shape = twin.and_then(|twin| twin.get("shape")).and_then(Value::as_array);
     let shape = shape.and_then(|shape| shape.iter().map(Value::as_u64).collect());
     let codecs = parse_chain(twin.and_then(|twin| twin.get("codecs"))).unwrap_or_default();

@@ -14,6 +14,7 @@ pub mod copy;
 pub mod destination;
 pub mod digest;
 pub mod info;
+pub mod kept;
 pub mod ls;
 pub mod map;
 pub mod parallel;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Map, Value, json};
 
+use super::kept::Kept;
 use crate::format::back::is_sharded;
 use crate::format::codec::parse_chain;
 use crate::format::document::{Dialect, Shown, show};
@@ -79,11 +80,11 @@ pub struct Array {
     /// What it is stored as.
     pub format: ArrayFormat,
     /// Its document, from the source's root, and what is in it, where it has one.
-    pub document: Option<(PathBuf, Value)>,
+    pub document: Option<(PathBuf, Kept)>,
     /// Its metadata as of Zarr v3; None of one that is not sharded, or has no such form.
-    pub sharded: Option<Value>,
+    pub sharded: Option<Kept>,
     /// Metadata of the equivalent unsharded array as of Zarr v3; None if it has no such form.
-    pub twin: Option<Value>,
+    pub twin: Option<Kept>,
 }
 
 /// What an array is stored as. A mount shows less: arrays of Zarr v2 need none.
@@ -260,6 +261,11 @@ impl Source {
 }
 
 impl Array {
+    /// Metadata of the equivalent unsharded array as of Zarr v3; None if it has no such form.
+    pub fn twin(&self) -> Option<Value> {
+        self.twin.as_ref().map(Kept::value)
+    }
+
     /// Whether each chunk is a file of its own already.
     pub fn is_unsharded(&self) -> bool {
         self.source.container == Container::Chunks
@@ -505,8 +511,10 @@ impl Nodes<'_> {
     fn zarr3(&self, directory: &Path, path: PathBuf, document: Value) -> Result<Array, NodeError> {
         let (layout, container, twin) = shards(&document, self.config().level)?;
         let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
-        let sharded = is_sharded(&document).then(|| document.clone());
-        let document = Some((path, document));
+        let kept = Kept::new(&document);
+        let sharded = is_sharded(&document).then(|| kept.clone());
+        let twin = if sharded.is_some() { Kept::new(&twin) } else { kept.clone() };
+        let document = Some((path, kept));
         Ok(Array { source, format: ArrayFormat::Zarr3, document, sharded, twin: Some(twin) })
     }
 
@@ -576,8 +584,8 @@ fn zarr2_array(storage: &dyn Storage, directory: &Path, path: PathBuf) -> Result
     };
     let container = Container::Chunks;
     let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
-    let (format, document) = (ArrayFormat::Zarr2, Some((path, document)));
-    Ok(Array { source, format, document, sharded: None, twin })
+    let (format, document) = (ArrayFormat::Zarr2, Some((path, Kept::new(&document))));
+    Ok(Array { source, format, document, sharded: None, twin: twin.as_ref().map(Kept::new) })
 }
 
 /// An array of the draft of 2022 whose data is in a directory.
@@ -600,13 +608,20 @@ fn draft(
     };
     let layout = ShardedArray { keys, ..layout };
     let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
-    let (format, document) = (ArrayFormat::Draft2022, Some((path, document)));
-    Ok(Array { source, format, document, sharded: sharded.filter(|_| is_sharded), twin })
+    let (format, document) = (ArrayFormat::Draft2022, Some((path, Kept::new(&document))));
+    let sharded = sharded.filter(|_| is_sharded).as_ref().map(Kept::new);
+    Ok(Array { source, format, document, sharded, twin: twin.as_ref().map(Kept::new) })
 }
 
 fn foreign(directory: &Path, found: Foreign, format: ArrayFormat) -> Array {
     let Foreign { array, container, .. } = found;
     let path = directory.to_owned();
     let source = SourceArray { id: 0, path, layout: array.layout, container };
-    Array { source, format, document: None, sharded: None, twin: array.metadata }
+    Array {
+        source,
+        format,
+        document: None,
+        sharded: None,
+        twin: array.metadata.as_ref().map(Kept::new),
+    }
 }

@@ -213,13 +213,14 @@ impl Checked {
 
 impl Checks {
     fn new(array: Arc<Array>) -> Self {
-        let pipeline = match &array.twin {
+        let twin = array.twin();
+        let pipeline = match &twin {
             Some(twin) => Pipeline::parse(twin),
             None => Err(PipelineError::NoArrayToBytes),
         };
         let has_short_end = matches!(array.format, ArrayFormat::Bloscpack | ArrayFormat::Blz);
         let shape = || {
-            let shape = array.twin.as_ref()?.get("shape")?.as_array()?;
+            let shape = twin.as_ref()?.get("shape")?.as_array()?;
             shape.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>()
         };
         let pipeline = pipeline.map(|pipeline| match shape().filter(|_| has_short_end) {

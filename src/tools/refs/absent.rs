@@ -34,7 +34,7 @@ pub fn decide(
         _ => None,
     });
     for array in arrays {
-        let (text, is_misread) = match (&array.twin, array.format) {
+        let (text, is_misread) = match (&array.twin(), array.format) {
             (Some(_), ArrayFormat::Zarr2) => (text_as_stored(array), false),
             (Some(twin), _) => match zarr2::array(twin, Missing::Auto) {
                 Ok(two) => (text(&two), two.is_misread),
@@ -72,8 +72,8 @@ pub fn text(two: &Array2) -> Option<String> {
 /// does not exist: zarr-python 3 reads, and does not store, zeros there, version 2 reads anything.
 pub fn text_as_stored(array: &Array) -> Option<String> {
     let (_, zarray) = array.document.as_ref()?;
-    let has_none = zarray.get("fill_value").is_none_or(Value::is_null);
-    has_none.then(|| FillChunk::of(array.twin.as_ref()?)).flatten().and_then(|it| inlined(&it))
+    let has_none = zarray.value().get("fill_value").is_none_or(Value::is_null);
+    has_none.then(|| FillChunk::of(&array.twin()?)).flatten().and_then(|it| inlined(&it))
 }
 
 fn inlined(chunk: &FillChunk) -> Option<String> {

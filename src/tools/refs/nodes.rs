@@ -162,10 +162,7 @@ impl<'a> Preparing<'a> {
     ) -> Result<Prepared<'a>, Unusable> {
         let directory = &array.source.path;
         let problem = |why: String| node_problem(directory, why);
-        let twin = || {
-            let twin = array.twin.as_ref();
-            twin.ok_or_else(|| problem("it has no form in Zarr v3".to_owned()))
-        };
+        let twin = || array.twin().ok_or_else(|| problem("it has no form in Zarr v3".to_owned()));
         let path = node_path(array);
         let mut absent = None;
         let (documents, keys) = if let Some(documents) = self.as_stored(source, directory)? {
@@ -175,7 +172,8 @@ impl<'a> Preparing<'a> {
             (documents, array.source.layout.keys)
         } else if self.config.zarr2 {
             let missing = absent::decided(self.decided, &path);
-            let two = zarr2::array(twin()?, missing).map_err(|error| problem(error.to_string()))?;
+            let two =
+                zarr2::array(&twin()?, missing).map_err(|error| problem(error.to_string()))?;
             absent = absent::text(&two);
             let documents = [(ZARRAY, Some(two.zarray)), (ZATTRS, two.zattrs)];
             (documents.to_vec(), two.keys)

@@ -181,7 +181,8 @@ impl<'a> ChunkCheck<'a> {
 
 fn no_bytes(array: &Array, pipeline: Option<&Pipeline>) -> NoBytes {
     let has_header = || {
-        let codecs = array.twin.as_ref().and_then(|twin| twin.get("codecs"));
+        let twin = array.twin();
+        let codecs = twin.as_ref().and_then(|twin| twin.get("codecs"));
         let codecs = parse_chain(codecs).unwrap_or_default();
         codecs.iter().any(|codec| WITH_HEADER.contains(&codec.name.as_str()))
     };
