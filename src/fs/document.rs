@@ -201,12 +201,20 @@ impl Fs {
         content: &Content,
         is_free: bool,
     ) -> Result<()> {
-        self.write_source(path, content)?;
-        self.nodes.forget(directory);
-        if is_free {
-            self.nodes.set_plain(directory, &self.storage.stat(path)?);
+        if !is_free {
+            self.write_source(path, content)?;
+            self.nodes.forget(directory);
+            return Ok(());
         }
-        Ok(())
+        // Before anybody sees the file.
+        self.nodes.set_plain(directory, None);
+        let written = self.write_source(path, content);
+        match self.storage.stat(path) {
+            Ok(stat) => self.nodes.set_plain(directory, Some(&stat)),
+            Err(_) => self.nodes.unset_plain(directory),
+        }
+        self.nodes.forget(directory);
+        written
     }
 
     /// A document, as it is stored.

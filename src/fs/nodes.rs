@@ -110,13 +110,17 @@ pub struct Node {
     pub is_translated: bool,
     /// The stored `zarr.json`.
     pub stat: Option<Stat>,
+    /// The directory itself, of an array that is shown, or was until it lost its `zarr.json`: device and inode
+    /// number.
+    place: Option<(u64, u64)>,
     checked: Instant,
 }
 
 impl Node {
     /// One that has no documents but the source's.
     fn plain(kind: NodeKind, stat: Option<Stat>, checked: Instant) -> Self {
-        Self { kind, document: None, extra: Vec::new(), is_translated: false, stat, checked }
+        let (document, extra, place) = (None, Vec::new(), None);
+        Self { kind, document, extra, is_translated: false, stat, place, checked }
     }
 }
 
@@ -169,7 +173,7 @@ pub struct Nodes {
     not_shown: Mutex<BTreeMap<PathBuf, String>>,
     /// Directories of files that are called like documents and say what they like, and those files: they were
     /// written through this mount, where no array was.
-    plain: Mutex<HashMap<PathBuf, Stat>>,
+    plain: Mutex<HashMap<PathBuf, Option<Stat>>>,
 }
 
 impl Nodes {
@@ -227,6 +231,8 @@ impl Nodes {
                     && (!source.container.has_keys()
                         || source.layout.has_same_chunks(&known.layout))
             }
+            // Others have removed its document.
+            NodeKind::Bad if node.place.is_some() => false,
             NodeKind::Bad => return Err(std::io::Error::other("its metadata cannot be used")),
             _ => false,
         })
@@ -241,6 +247,7 @@ impl Nodes {
         }
         let checked = Instant::now();
         let stat = self.storage.stat(&self.document_path(directory)?);
+        let before = cached.as_ref().and_then(|node| node.place);
         if let Some(node) = cached
             && let Some(same) = unchanged(&node, stat.as_ref(), checked)
         {
@@ -248,8 +255,15 @@ impl Nodes {
         }
         match self.load(directory, stat, checked) {
             Ok(node) => {
+                if let Some(place) = self.lost(directory, before, &node)? {
+                    let why =
+                        "it is gone, the array's shards may not be: they are not shown".to_owned();
+                    self.note_not_shown(directory, &self.document_path(directory)?, why);
+                    let lost = Node::plain(NodeKind::Bad, None, checked);
+                    return Ok(self.keep(directory, Node { place: Some(place), ..lost }));
+                }
                 self.lock_not_shown().remove(directory);
-                Ok(self.keep(directory, node))
+                Ok(self.keep(directory, self.placed(directory, node)))
             }
             Err((_, error)) if error.io().is_some_and(|error| !is_lasting(error)) => {
                 Err(error.into_io())
@@ -279,27 +293,56 @@ impl Nodes {
         }
     }
 
-    /// A file that is called like the document of a directory was written, which is no array.
-    pub fn set_plain(&self, directory: &Path, stat: &Stat) {
+    /// A file that is called like the document of a directory, which is no array, is written; None as long as
+    /// that lasts.
+    pub fn set_plain(&self, directory: &Path, stat: Option<&Stat>) {
         let mut plain = self.lock_plain();
         if plain.len() < MAX_PLAIN || plain.contains_key(directory) {
-            plain.insert(directory.to_owned(), *stat);
+            plain.insert(directory.to_owned(), stat.copied());
         }
+    }
+
+    /// There is none.
+    pub fn unset_plain(&self, directory: &Path) {
+        self.lock_plain().remove(directory);
     }
 
     /// Whether what is called like the document of a directory is such a file.
     pub fn is_plain(&self, directory: &Path) -> bool {
-        let Some(known) = self.lock_plain().get(directory).copied() else { return false };
         let path = self.document_path(directory);
-        path.and_then(|path| self.storage.stat(&path)).is_ok_and(|stat| stat.same_content(&known))
+        let stat = path.and_then(|path| self.storage.stat(&path));
+        stat.is_ok_and(|stat| self.is_plain_file(directory, &stat))
     }
 
     fn is_plain_file(&self, directory: &Path, stat: &Stat) -> bool {
-        self.lock_plain().get(directory).is_some_and(|known| known.same_content(stat))
+        let plain = self.lock_plain();
+        let known = plain.get(directory);
+        known.is_some_and(|known| known.is_none_or(|known| known.same_content(stat)))
     }
 
-    fn lock_plain(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Stat>> {
+    fn lock_plain(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Option<Stat>>> {
         self.plain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node of an array with the directory that it is in.
+    fn placed(&self, directory: &Path, mut node: Node) -> Node {
+        if let NodeKind::Sharded(_) = node.kind {
+            node.place = self.storage.stat(directory).ok().map(|stat| stat.id());
+        }
+        node
+    }
+
+    /// The directory of an array that was shown, `before`, and of which all but the `zarr.json` may still be
+    /// there: others remove it, and what is left are shards, not chunks.
+    fn lost(
+        &self,
+        directory: &Path,
+        before: Option<(u64, u64)>,
+        now: &Node,
+    ) -> std::io::Result<Option<(u64, u64)>> {
+        let (Some(before), NodeKind::Inherited) = (before, &now.kind) else { return Ok(None) };
+        let stat = if_present(self.storage.stat(directory))?;
+        Ok(stat.map(|stat| stat.id()).filter(|id| *id == before))
     }
 
     /// Remembers why the view cannot show a directory, and logs it unless it was so before.
@@ -514,7 +557,7 @@ impl Nodes {
         };
         let document = document.map(|document| json::to_text(&document).into());
         let (extra, is_translated) = (Vec::new(), false);
-        Ok(Node { kind, document, extra, is_translated, stat: Some(stat), checked })
+        Ok(Node { kind, document, extra, is_translated, stat: Some(stat), place: None, checked })
     }
 
     /// A node in a view that has other documents than the source.
@@ -576,7 +619,8 @@ impl Nodes {
         }
         let hash = self.form_hash(twin, &shown.form, layout_hash(directory, twin, &layout));
         let kind = NodeKind::Sharded(self.register(directory, layout, container, shown, hash)?);
-        Ok(Node { kind, document: None, extra, is_translated: true, stat: Some(stat), checked })
+        let (document, is_translated, stat) = (None, true, Some(stat));
+        Ok(Node { kind, document, extra, is_translated, stat, place: None, checked })
     }
 
     /// The hash of a layout with what decoded chunks depend on as well: they are others once that has
@@ -598,7 +642,8 @@ impl Nodes {
         let extra = self.view.group(group).into_iter();
         let extra = extra.map(|(name, text)| (name, text.into())).collect();
         let (document, stat) = (None, Some(stat));
-        Node { kind: NodeKind::AsStored, document, extra, is_translated: true, stat, checked }
+        let (kind, place) = (NodeKind::AsStored, None);
+        Node { kind, document, extra, is_translated: true, stat, place, checked }
     }
 
     /// The node of another format that is at a directory, if there is one. `document` is the path of
@@ -670,7 +715,8 @@ impl Nodes {
         let view = self.register(directory, array.layout, container, shown, hash)?;
         let extra = documents.into_iter().map(|(name, text)| (name, text.into())).collect();
         let kind = NodeKind::Sharded(view);
-        Ok(Node { kind, document: None, extra, is_translated, stat: Some(stat), checked })
+        let (document, stat) = (None, Some(stat));
+        Ok(Node { kind, document, extra, is_translated, stat, place: None, checked })
     }
 
     fn read(&self, path: &Path, stat: &Stat) -> Result<Vec<u8>, NodeError> {
@@ -757,6 +803,7 @@ fn unchanged(node: &Node, stat: Result<&Stat, &std::io::Error>, checked: Instant
         extra: node.extra.clone(),
         is_translated: node.is_translated,
         stat: node.stat,
+        place: node.place,
         checked,
     };
     same.then(again)

@@ -126,6 +126,33 @@ source_is_removed() {
 check "what a removed source had is stale, not absent" source_is_removed ""
 check "what a removed source had is stale, not absent, in a writable mount" source_is_removed --rw
 
+array_loses_its_document() {
+    local source=$TMP/lost
+    sample "$source"
+    mount_view "$source"
+    sha256sum "$MP/waves/c/0/0/0" >"$TMP/sum"
+    mv "$source/waves/zarr.json" "$TMP/document"
+    sleep 1.2
+    # What is left are shards, under names of chunks.
+    fails_with "Input/output error" cat "$MP/waves/c/0/0/0"
+    fails_with "Input/output error" cat "$MP/waves/c/0/1/1"
+    fails_with "No such file" cat "$MP/waves/zarr.json"
+    [[ $(grep -c "waves/zarr.json: it is gone" "$MP/.shardfs/log") == 1 ]]
+    sleep 1.2
+    fails_with "Input/output error" cat "$MP/waves/c/0/0/0"
+    mv "$TMP/document" "$source/waves/zarr.json"
+    sleep 1.2
+    sha256sum --check --quiet "$TMP/sum"
+    # Another directory of that name is what it is.
+    mv "$source/waves" "$source/elsewhere"
+    mkdir -p "$source/waves/c/0/0"
+    echo plain >"$source/waves/c/0/0/0"
+    sleep 1.2
+    [[ $(<"$MP/waves/c/0/0/0") == plain ]]
+    unmount_view
+}
+check "shards of an array that has lost its zarr.json are not shown as its chunks" array_loses_its_document
+
 # --- shapes -----------------------------------------------------------------------------------------
 
 shrinks_and_grows() {
@@ -366,15 +393,16 @@ for shard in range(shards):
 opened, refused = [], 0
 for number in range(300):
     try:
-        opened.append(os.open(os.path.join(mp, f"plain{number}"), os.O_RDONLY))
+        opened.append((number, os.open(os.path.join(mp, f"plain{number}"), os.O_RDONLY)))
     except OSError as error:
         assert error.errno in (errno.EMFILE, errno.ENFILE), error
         refused += 1
-assert 30 < len(opened) < 100 and refused == 300 - len(opened), len(opened)
+# Commits in the background take some, and give them back.
+assert 10 < len(opened) < 100 and refused == 300 - len(opened), len(opened)
 # Those that are open are read, and so is what needs no file of its own.
-assert [int(os.pread(fd, 10, 0)) for fd in opened] == list(range(len(opened)))
+assert all(int(os.pread(fd, 10, 0)) == number for number, fd in opened)
 assert os.stat(os.path.join(mp, "plain299")).st_size == 3
-for fd in opened:
+for _, fd in opened:
     os.close(fd)
 for number in range(300):
     with open(os.path.join(mp, f"plain{number}")) as f:
