@@ -22,6 +22,7 @@ use crate::fs::{
 };
 use crate::store::TRUSTED;
 use crate::store::storage::{FileKind, Timestamp};
+use crate::text::shown;
 
 /// How long the kernel may believe names and attributes of a source that nobody changes.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -234,7 +235,10 @@ impl Filesystem for Adapter {
                 reply.entry(&lasting, &file_attr(&entry.attr), Generation(entry.generation));
             }
             // Inode number 0: there is none, and that may be believed too.
-            Ok(None) => reply.entry(&self.flags.lasting(), &NO_ATTR, Generation(0)),
+            Ok(None) => {
+                log::trace!("{}: there is no such name", shown(name));
+                reply.entry(&self.flags.lasting(), &NO_ATTR, Generation(0));
+            }
             Err(error) => reply.error(self.errno(&error)),
         }
     }

@@ -98,3 +98,16 @@ has_a_name() {
     unmount_view
 }
 check "the source's root is called by its name" has_a_name
+
+# What -v and -vv log, as the README says.
+verbose_logs() {
+    local verbosity
+    for verbosity in v vv; do
+        mount_view "$SRC" "-$verbosity" --log-file "$TMP/log-$verbosity"
+        fails_with "No such file" cat "$MP/no-such-name"
+        unmount_view
+    done
+    fails_with "" grep no-such-name "$TMP/log-v"
+    grep 'trace: no-such-name: there is no such name' "$TMP/log-vv"
+}
+check "names that do not exist are logged with -vv alone" verbose_logs
