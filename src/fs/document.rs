@@ -1,7 +1,7 @@
 //! Metadata documents that are written through the mount: translated back to what is stored.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use super::access::{Caller, Owner};
 use super::document2::zarr2_name;
@@ -206,6 +206,8 @@ impl Fs {
             self.nodes.forget(directory);
             return Ok(());
         }
+        // One after the other: the last one knows what is there.
+        let _turn = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
         // Before anybody sees the file.
         self.nodes.set_plain(directory, None);
         let written = self.write_source(path, content);

@@ -105,7 +105,8 @@ pub struct Fs {
     nodes: Nodes,
     access: access::Access,
     paths: Paths,
-    /// Held while files of the source become files of the mount, or the other way.
+    /// Held while files of the source become files of the mount, or the other way, and while one is written
+    /// that is called like a document and is none.
     moves: Mutex<()>,
     handles: sharded_slab::Slab<Handle>,
     control: control::Control,
