@@ -788,3 +788,42 @@ fn a_removal_that_cannot_be_committed_is_listed_with_its_reason_and_fails_each_f
         assert_eq!((waiting(user), found(storage, "a/c/0")), (String::new(), None));
     });
 }
+
+#[test]
+fn a_linked_file_stays_until_its_chunk_is_durable_also_after_errors() {
+    with_mount(|user, storage, _| {
+        let content = user.read("x");
+        user.unlink("a/c/0");
+        user.link("x", "a/c/0");
+        let fault = shardfs::store::memory::Fault {
+            errno: libc::EIO,
+            times: u64::MAX,
+            half_done: false,
+            changes_only: true,
+        };
+        let rename = || {
+            let (from, to) = (user.parent("a/notes").unwrap(), user.parent("x").unwrap());
+            user.0.rename(from, to, false, &CALLER)
+        };
+        storage.fail(1, fault);
+        assert!(rename().is_err());
+        storage.fail(0, fault);
+        rename().unwrap();
+        assert_eq!(found(storage, "a/c/0"), content);
+    });
+}
+
+#[test]
+fn a_linked_file_stays_until_its_chunk_is_durable_also_in_a_renamed_directory() {
+    with_mount(|user, storage, _| {
+        let content = user.read("d/y");
+        user.unlink("a/c/0");
+        user.link("d/y", "a/c/0");
+        user.rename("d", "e");
+        user.unlink("e/y");
+        let killed = ["a/c/0", "e/y"].map(|name| found(storage, name));
+        assert!(killed.contains(&content), "{killed:?}");
+        user.0.commit(Path::new("")).unwrap();
+        assert_eq!((found(storage, "a/c/0"), found(storage, "e/y")), (content, None));
+    });
+}

@@ -470,10 +470,28 @@ impl Names {
     }
 
     /// What must be durable before a file of the source that was linked may go.
+    pub(super) fn links(&self, path: &Path) -> Vec<Arc<Promise>> {
+        let links = self.links.get(path).into_iter().flatten();
+        links.filter(|promise| promise.is_open()).cloned().collect()
+    }
+
+    /// The same of a file that is about to be hidden until then.
     pub(super) fn take_links(&mut self, path: &Path) -> Vec<Arc<Promise>> {
-        let mut links = self.links.remove(path).unwrap_or_default();
-        links.retain(|promise| promise.is_open());
+        let links = self.links(path);
+        self.links.remove(path);
         links
+    }
+
+    /// A file of the source that may be linked, or a directory of such, has another name.
+    pub(super) fn move_links(&mut self, from: &Path, to: &Path) {
+        let is_moved = |path: &PathBuf, _: &mut Vec<_>| path.starts_with(from);
+        let moved: Vec<_> = self.links.extract_if(is_moved).collect();
+        for (path, promises) in moved {
+            // It is below `from`.
+            let Ok(below) = path.strip_prefix(from) else { continue };
+            let path = if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) };
+            self.links.entry(path).or_default().extend(promises);
+        }
     }
 
     pub(super) fn by_ino(&self, ino: u64) -> Option<Arc<LiveFile>> {

@@ -206,14 +206,16 @@ impl Fs {
     /// Removes a file of the source; one that was linked to a name beside it only once it is durable
     /// there.
     pub(super) fn remove_source_file(&self, path: &Path, caller: &Caller) -> Result<()> {
-        let links = self.overlay()?.names().take_links(path);
-        if links.is_empty() {
+        if self.overlay()?.names().links(path).is_empty() {
             self.on_behalf(caller, |storage| storage.remove_file(path))?;
             self.paths.removed(path);
             return Ok(());
         }
         let hidden = Hidden { stat: self.storage.lstat(path)?, by: self.access.identity(caller)? };
-        self.overlay()?.names().hide(path, hidden, links);
+        let mut names = self.overlay()?.names();
+        let links = names.take_links(path);
+        names.hide(path, hidden, links);
+        drop(names);
         self.paths.removed(path);
         self.after_change(path)
     }

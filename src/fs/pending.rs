@@ -275,7 +275,7 @@ impl Fs {
                 return Err(io::Error::from_raw_os_error(libc::EBUSY).into());
             }
         }
-        let links = self.overlay()?.names().take_links(path);
+        let links = self.overlay()?.names().links(path);
         for link in links.iter().filter_map(|promise| promise.path()) {
             self.commit(&link)?;
         }

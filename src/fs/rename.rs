@@ -264,9 +264,7 @@ impl Fs {
                 names.put(&to.join(below), What::Directory, None);
             }
         }
-        for link in names.take_links(from) {
-            names.linked(to, link);
-        }
+        names.move_links(from, to);
         drop(names);
         self.paths.renamed(from, to);
         self.nodes.forget(from);

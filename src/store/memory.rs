@@ -325,6 +325,26 @@ impl MemoryStorage {
         children
     }
 
+    /// Directories are in the names of files: each file is renamed.
+    fn rename_directory(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if !self.children(to).is_empty() {
+            return Err(errno(libc::ENOTEMPTY));
+        }
+        let new_name = |path: &Path| Some(to.join(path.strip_prefix(from).ok()?));
+        let files: Vec<PathBuf> = lock(&self.files).keys().cloned().collect();
+        for file in files {
+            let Some(renamed) = new_name(&file) else { continue };
+            let above = renamed.ancestors().skip(1).take_while(|above| above.starts_with(to));
+            lock(&self.directories).extend(above.map(Path::to_owned));
+            self.rename(&file, &renamed)?;
+        }
+        let mut directories = lock(&self.directories);
+        let renamed: BTreeSet<PathBuf> =
+            directories.iter().map(|path| new_name(path).unwrap_or_else(|| path.clone())).collect();
+        *directories = renamed;
+        Ok(())
+    }
+
     fn is_directory(&self, path: &Path) -> bool {
         // What lies below a path follows it in the order of paths.
         let behind = (Bound::Excluded(path), Bound::Unbounded);
@@ -460,6 +480,9 @@ impl Storage for MemoryStorage {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.no_symlinks_above(from)?;
+        if self.is_directory(from) {
+            return self.rename_directory(from, to);
+        }
         let file = self.file(from)?;
         if self.file(to).is_ok_and(|there| Arc::ptr_eq(&there, &file)) {
             // Two names of one file stay two names.
