@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -31,6 +31,10 @@ const READ_AHEAD_KIB: u32 = 1024;
 
 /// How long a mount may take to say which process is behind it, which it can at any time.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a mount may be busy with somebody who only looks in, and steps between attempts: other mounts,
+/// `df` and file managers look at every mount now and then.
+const PASSING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(20));
 
 /// How long a mount that is busy may take to end after it was detached.
 const DETACH_GRACE: Duration = Duration::from_secs(1);
@@ -251,7 +255,15 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     // One that may hang is not asked.
     let daemon = if lazy { None } else { background::daemon_of(mountpoint) };
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    unmount_now(mountpoint, flags)?;
+    let began = Instant::now();
+    loop {
+        match unmount_now(mountpoint, flags) {
+            Err(MountError::Busy(_)) if began.elapsed() < PASSING.0 => {
+                std::thread::sleep(PASSING.1);
+            }
+            done => break done?,
+        }
+    }
     if !lazy {
         background::wait_for_end(daemon);
     }

@@ -47,6 +47,57 @@ documents_that_are_none() {
 }
 check "zarr.json outside of arrays may be anything" documents_that_are_none
 
+# Who is at work below such a directory notices nothing of it.
+documents_written_over_and_over() {
+    local source=$TMP/often
+    sample "$source"
+    mount_view "$source" --rw
+    mkdir -p "$MP/store/a/b"
+    python3 - "$MP/store" <<'END'
+import os, sys, threading
+
+top = sys.argv[1]
+is_done = threading.Event()
+failed = []
+
+
+def write(directory, content):
+    try:
+        for number in range(300):
+            new = f"{directory}/zarr.json.{content}"
+            with open(new, "w") as f:
+                f.write(content * number)
+            os.rename(new, f"{directory}/zarr.json")
+    except OSError as e:
+        failed.append(f"writing: {e}")
+    is_done.set()
+
+
+def look(name):
+    while not is_done.is_set():
+        try:
+            with open(name, "w") as f:
+                f.write("chunk")
+            with open(name) as f:
+                f.read()
+            os.unlink(name)
+        except OSError as e:
+            failed.append(f"below: {e}")
+
+
+threads = [threading.Thread(target=write, args=(top, letter)) for letter in "xy"]
+threads += [threading.Thread(target=write, args=(f"{top}/a", "z"))]
+threads += [threading.Thread(target=look, args=(f"{top}/{name}",)) for name in ("f", "a/b/g")]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+sys.exit(f"{len(failed)} errors: {failed[:3]}" if failed else 0)
+END
+    unmount_view
+}
+check "zarr.json that is none is replaced over and over" documents_written_over_and_over
+
 documents_of_arrays() {
     local source=$TMP/protected before
     sample "$source"

@@ -122,6 +122,14 @@ refused_while_busy() {
 }
 check "umount of a busy mount is refused, and works later" refused_while_busy
 
+busy_for_a_moment() {
+    mount_view "$TMP/a.zarr"
+    (cd "$MP/c" && exec sleep 0.2) &
+    within 5 test "/proc/$!/cwd" -ef "$MP/c" && timeout 30 "$SHARDFS" umount "$MP" && wait "$!"
+    gone "$MP"
+}
+check "umount waits for who only looks in" busy_for_a_moment
+
 signalled_while_busy() {
     mount_view "$TMP/a.zarr"
     local mp=$MP
