@@ -53,11 +53,15 @@ pub(super) fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Moun
     if flags.contains(UnmountFlags::DETACH) {
         command.arg("-z");
     }
-    let output = command.arg("--").arg(mountpoint).output().map_err(MountError::NoFusermount)?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(MountError::Fusermount(message(&output.stderr)))
+    // Its words for an errno are to be those of no language but one.
+    command.env("LC_ALL", "C").arg("--").arg(mountpoint);
+    let output = command.output().map_err(MountError::NoFusermount)?;
+    match message(&output.stderr) {
+        _ if output.status.success() => Ok(()),
+        message if message.ends_with("Device or resource busy") => {
+            Err(MountError::Busy(mountpoint.to_owned()))
+        }
+        message => Err(MountError::Fusermount(message)),
     }
 }
 

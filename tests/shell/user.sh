@@ -72,6 +72,20 @@ check "mount and umount" mounts
 check "mount and umount (immutable)" mounts -o immutable
 check "mount and umount (fsname with a comma)" mounts -o 'fsname=a\,b'
 
+busy() {
+    local holder rc=0
+    place
+    user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
+    # It must end by itself: the process here is one of several.
+    user timeout 3 tail -f "$MP/c/0" >/dev/null &
+    holder=$!
+    sleep 0.5
+    fails_with "is busy" user env LC_ALL=de_DE.UTF-8 "$SHARDFS" umount "$MP" || rc=$?
+    wait "$holder" || true
+    user "$SHARDFS" umount "$MP" && return "$rc"
+}
+check "umount says that a mount is busy" busy
+
 by_fusermount() {
     place
     user "$SHARDFS" mount "$TMP/a.zarr" "$MP" >/dev/null 2>&1
