@@ -325,6 +325,7 @@ impl Fs {
         self.commit(directory)?;
         self.leave_outside(directory, now.tree.grid())?;
         let policy = self.config.writing.policy;
+        self.nodes.note_commit(before);
         let removed = self.store.remove_outside(&before.source, now.tree.grid(), policy);
         removed.map(drop).map_err(FsError::Commit)
     }
