@@ -139,7 +139,8 @@ mount_view() {
 
 # unmount_view [MOUNTPOINT]
 unmount_view() {
-    timeout 30 "$SHARDFS" umount "${1:-$MP}"
+    # Half a minute where another test has made a mount namespace in the meantime.
+    timeout 60 "$SHARDFS" umount "${1:-$MP}"
 }
 
 # Process ids of our program.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::exit::Failure;
 use super::sync::{not_written, sync};
 use crate::mount;
+use crate::text::{Line, shown};
 
 /// Unmount, and wait until everything is safe and the process behind the mount has ended
 #[derive(Debug, clap::Args)]
@@ -29,6 +30,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             _ => None,
         },
     };
-    mount::unmount(&args.mountpoint, args.lazy)?;
+    mount::unmount(&args.mountpoint, args.lazy, |pid, name| {
+        eprintln!(
+            "shardfs: {} is unmounted here, but processes in another mount namespace have it still \
+             (a container, a service): process {pid} ({}), for example. What was written is safe. \
+             Waiting for half a minute",
+            shown(&args.mountpoint),
+            Line(&name)
+        );
+    })?;
     unwritten.map_or(Ok(()), Err)
 }

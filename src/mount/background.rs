@@ -19,8 +19,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, setsid};
 const MARK: &str = "SHARDFS_IN_BACKGROUND";
 /// What it writes to its standard output once the mount answers.
 const READY: &[u8] = b"ready\n";
-/// How long a process may take to end after its mount is gone.
-const END_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a process usually takes to end after its mount is gone, at most.
+const END_USUAL: Duration = Duration::from_secs(2);
+/// How much longer it may take.
+const END_PATIENCE: Duration = Duration::from_secs(28);
 
 /// How the start of the background process went.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,10 +87,17 @@ pub(super) fn daemon_of(mountpoint: &Path) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Waits until a process has ended.
-pub(super) fn wait_for_end(process: Option<OwnedFd>) {
+/// Waits until a process has ended; `is_late` is called if that takes its time.
+pub(super) fn wait_for_end(process: Option<OwnedFd>, is_late: impl FnOnce()) {
     let Some(process) = process else { return };
-    let timeout = Timespec { tv_sec: END_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-    // A process that takes longer is left to itself: its mount is gone.
-    let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
+    let ends_within = |time: Duration| {
+        let timeout = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
+        ended.is_ok_and(|ready| ready > 0)
+    };
+    if !ends_within(END_USUAL) {
+        is_late();
+        // A process that takes longer is left to itself: its mount is gone.
+        ends_within(END_PATIENCE);
+    }
 }

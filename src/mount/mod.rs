@@ -248,10 +248,17 @@ pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Unmounts what this program has mounted on `mountpoint`, and waits until its process has ended.
-/// `lazy` detaches a busy mount: it ends when its last user has left.
-pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+/// Unmounts what this program has mounted on `mountpoint`, and waits until its process has ended, half a
+/// minute at most. `lazy` detaches a busy mount: it ends when its last user has left. `tell` is called
+/// if the process goes on because other mount namespaces have the mount too, with one that is in such
+/// a namespace: its number and name.
+pub fn unmount(
+    mountpoint: &Path,
+    lazy: bool,
+    tell: impl FnOnce(u32, &str),
+) -> Result<(), MountError> {
     let mountpoint = &find_mounted(mountpoint)?;
+    let connection = table::connection(mountpoint);
     // One that may hang is not asked.
     let daemon = if lazy { None } else { background::daemon_of(mountpoint) };
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -265,7 +272,11 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
         }
     }
     if !lazy {
-        background::wait_for_end(daemon);
+        background::wait_for_end(daemon, || {
+            if let Some((pid, name)) = connection.and_then(table::elsewhere) {
+                tell(pid, &name);
+            }
+        });
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::mountinfo::{Mount, mounts};
+use crate::mountinfo::{Mount, mounts, parse};
 
 /// Name of the source that this program has mounted on `mountpoint`, if it is what one sees there.
 pub(super) fn mounted_source(mountpoint: &Path) -> Option<String> {
@@ -43,6 +43,23 @@ pub(super) fn connection(mountpoint: &Path) -> Option<u32> {
     Some(top(mounts().ok()?, mountpoint)?.connection)
 }
 
+/// A process in another mount namespace, where a FUSE connection is mounted still: its number and name.
+/// Namespaces that were made while it was mounted have it as well.
+pub(super) fn elsewhere(connection: u32) -> Option<(u32, String)> {
+    let processes = std::fs::read_dir("/proc").ok()?.filter_map(Result::ok);
+    processes.filter_map(|process| process.file_name().to_str()?.parse().ok()).find_map(
+        |pid: u32| {
+            // One that has ended, or is not this user's.
+            let table = std::fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
+            let is_it = |mount: &Mount| mount.is_ours() && mount.connection == connection;
+            parse(&table).iter().any(is_it).then(|| {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                (pid, name.trim_end().to_owned())
+            })
+        },
+    )
+}
+
 fn find(mounts: Vec<Mount>, mountpoint: &Path) -> Option<String> {
     let mount = top(mounts, mountpoint)?;
     mount.is_ours().then(|| mount.source.to_string_lossy().into_owned())
@@ -56,7 +73,6 @@ fn top(mounts: Vec<Mount>, mountpoint: &Path) -> Option<Mount> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mountinfo::parse;
 
     const TABLE: &[u8] = b"\
 36 35 98:0 / /mnt/a\\040b ro shared:1 master:2 - fuse.shardfs /data/x\\040y.zarr ro,user_id=0\n\

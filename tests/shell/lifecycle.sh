@@ -130,6 +130,19 @@ busy_for_a_moment() {
 }
 check "umount waits for who only looks in" busy_for_a_moment
 
+in_a_namespace() {
+    mount_view "$TMP/a.zarr"
+    # It has the mount of its own until it ends.
+    unshare -m sleep 4 &
+    sleep 0.3
+    timeout 60 "$SHARDFS" umount "$MP" >"$TMP/said" 2>&1 && ! is_mounted "$MP" &&
+        grep -q "another mount namespace .*: process $! (sleep), for example" "$TMP/said"
+    wait "$!"
+}
+if unshare -m true 2>/dev/null; then
+    check "umount tells of mount namespaces that have the mount still" in_a_namespace
+fi
+
 signalled_while_busy() {
     mount_view "$TMP/a.zarr"
     local mp=$MP
