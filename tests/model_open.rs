@@ -372,24 +372,16 @@ impl Run {
         if self.names.get(to) == Some(&file) {
             return done.unwrap();
         }
-        if is_moved && is_of_mount(from) && self.links(file) > 1 {
+        if is_moved && self.links(file) > 1 {
             assert!(matches!(done, Err(FsError::CrossDevice)), "it cannot be both: {done:?}");
             return;
         }
         done.unwrap();
         self.names.remove(from);
         self.hidden.remove(to);
-        if is_moved {
-            // Other names of it keep a file of their own.
-            let copy = self.files[file].clone();
-            self.files.push(copy);
-            let copy = self.files.len() - 1;
-            let others = self.names.values_mut().filter(|named| **named == file);
-            others.for_each(|named| *named = copy);
-            if is_of_mount(to) {
-                self.files[file].mode = None;
-                self.hidden.insert(from);
-            }
+        if is_moved && is_of_mount(to) {
+            self.files[file].mode = None;
+            self.hidden.insert(from);
         }
         self.names.insert(to, file);
     }

@@ -130,7 +130,8 @@ impl Fs {
     /// A file of the source becomes one of the mount called `to`, and whoever has it open goes on with
     /// that. What it was in the source.
     fn become_live(&self, from: &Path, to: &Slot, moved: &Entry) -> Result<(Stat, Arc<LiveFile>)> {
-        if moved.attr.kind != FileKind::File {
+        // Other names that stay in the source would be names of another file from then on.
+        if moved.attr.kind != FileKind::File || self.storage.lstat(from)?.has_hard_links() {
             return Err(FsError::CrossDevice);
         }
         let _turn = self.moves.lock().unwrap_or_else(PoisonError::into_inner);

@@ -388,6 +388,26 @@ killed_together() {
 }
 check "two mounts that are killed at once leave no lock files" killed_together
 
+# What is saved is removed once it is put in: nothing behind a link is, wherever the link is.
+saved_behind_links() {
+    fresh
+    local saved=$work/saved other=$work/other
+    mkdir -p "$saved" "$other/evil/c"
+    head -c 4096 /dev/urandom >"$other/evil/c/0"
+    ln -s "$work/spool" "$saved/.spool"
+    mkdir "$work/spool"
+    ln -s "$other" "$work/spool/7"
+    fails_with "is no directory" "$SHARDFS" recover --unsaved "$saved" "$src"
+    rm "$saved/.spool"
+    mv "$work/spool" "$saved/.spool"
+    fails_with "is no directory" "$SHARDFS" recover --unsaved "$saved" "$src"
+    ln -sfn "$other/evil" "$saved/evil"
+    rm "$saved/.spool/7"
+    "$SHARDFS" recover --unsaved "$saved" "$src"
+    [[ -e $other/evil/c/0 ]]
+}
+check "recover --unsaved takes nothing from behind links" saved_behind_links
+
 # While a mount commits in place, repack never says that a shard is damaged.
 repack_beside() {
     fresh

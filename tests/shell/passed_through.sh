@@ -53,3 +53,25 @@ keeps_attributes() {
     unmount_view
 }
 check "what is renamed from among the chunks keeps its owner, permissions and date" keeps_attributes
+
+# mv copies it, and removes the name: the others stay what they were, also for who has the file open.
+hard_linked() {
+    local source=$TMP/linked
+    "$SHARDFS" create --sample "$source"
+    mount_view "$source" --rw
+    head -c 4096 /dev/urandom >"$MP/one"
+    cp "$MP/one" "$TMP/before"
+    ln "$MP/one" "$MP/two"
+    exec 5<"$MP/one"
+    mv "$MP/two" "$MP/waves/c/0/0/0"
+    cp "$TMP/renamed/zarr.json" "$MP/one"
+    cmp "$TMP/before" "$MP/waves/c/0/0/0"
+    "$SHARDFS" sync "$MP"
+    exec 5<&-
+    sleep 1.2
+    cmp "$TMP/before" "$MP/waves/c/0/0/0"
+    cmp "$TMP/renamed/zarr.json" "$source/one"
+    [[ ! -e $source/two ]]
+    unmount_view
+}
+check "a file with other names that is moved to a chunk leaves them alone" hard_linked

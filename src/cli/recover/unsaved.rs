@@ -94,13 +94,14 @@ fn saved_below(directory: &Path) -> io::Result<Vec<Saved>> {
     let mut all = Vec::new();
     let spool = directory.join(SPOOL_DIRECTORY);
     let mut numbers = Vec::new();
-    match fs::read_dir(&spool) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => (),
-        Err(error) => return Err(error),
-        Ok(entries) => {
-            for entry in entries {
-                let name = entry?.file_name();
-                numbers.extend(name.to_str().and_then(|name| name.parse::<u64>().ok()));
+    if is_directory(&spool)? {
+        for entry in fs::read_dir(&spool)? {
+            let entry = entry?;
+            let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
+            if let Some(number) = number
+                && is_directory(&entry.path())?
+            {
+                numbers.push(number);
             }
         }
     }
@@ -113,6 +114,17 @@ fn saved_below(directory: &Path) -> io::Result<Vec<Saved>> {
     collect(directory, directory, &mut all)?;
     all.retain(|saved| saved.path != Path::new(OPEN_NAME));
     Ok(all)
+}
+
+/// Whether there is a directory of the spool; an error if there is something else. What is put in is
+/// removed, so nothing behind a symbolic link is.
+fn is_directory(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(true),
+        Ok(_) => Err(io::Error::other(format!("{} is no directory; move it away", shown(path)))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Adds the files at or below `directory`, with their paths from `top`.
