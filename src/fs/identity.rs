@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
-/// Files to remember: more than can be looked up in the time that the kernel believes. The unwrap is
-/// done by the compiler.
+/// Files to remember: more than can be looked up in the time that the kernel believes.
 // The compiler evaluates it, and would refuse zero.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
