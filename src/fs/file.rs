@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::access::Caller;
 use super::decoded::{DecodedFile, Pages};
 use super::form::Form;
-use super::live::LiveFile;
+use super::live::{Bytes, LiveFile, LiveState, Place, Shown};
 use super::nodes::At;
 use super::open::{Behind, OpenFile};
-use super::{ArrayView, Attr, Fs, FsError, Result, Target};
+use super::{ArrayView, Attr, Fs, FsError, OpenHow, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
@@ -73,7 +73,7 @@ impl Fs {
                 (Handle::Text(self.control_text(file).into()), Pages::Bypassed)
             }
             Target::Live(file) => {
-                return self.insert_live(&file, false, Pages::Kept);
+                return self.open_live(&file, OpenHow::default());
             }
             // It tells by no date that one of its shards has changed.
             Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Dropped),
@@ -83,7 +83,7 @@ impl Fs {
                 return Err(FsError::IsDirectory);
             }
             Target::Tree(array, coords) if array.decoded_form().is_some() => {
-                self.open_decoded(&array, &coords)?
+                self.open_decoded(ino, &array, &coords)?
             }
             Target::Tree(array, coords) => {
                 let reader = match (
@@ -98,13 +98,13 @@ impl Fs {
                 };
                 permitted.check(reader.shard())?;
                 let shard = array.source.layout.locate(&coords).shard;
-                let changed = self.shard_changed_recently(&array, &shard, reader.shard());
+                let pages = self.chunk_pages(&array, &coords, reader.shard(), ino);
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
                 let touched = Mutex::new(None);
                 let line = || self.store.line_of(&array.source, &shard, reader.shard());
-                let line = self.overlay.is_some().then(line);
+                let line = if self.overlay.is_some() { line() } else { None };
                 let chunk = OpenChunk { array, coords, reader, line, served, moved_to, touched };
-                (Handle::Chunk(Box::new(chunk)), Pages::kept_if(!changed))
+                (Handle::Chunk(Box::new(chunk)), pages)
             }
         };
         self.insert_handle(handle, pages)
@@ -118,13 +118,7 @@ impl Fs {
         Ok(Opened { handle: handle as u64, pages })
     }
 
-    /// Opens a file that is ahead of its shard.
-    pub(super) fn insert_live(
-        &self,
-        file: &Arc<LiveFile>,
-        is_writable: bool,
-        pages: Pages,
-    ) -> Result<Opened> {
+    fn insert_live(&self, file: &Arc<LiveFile>, is_writable: bool, pages: Pages) -> Result<Opened> {
         let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable);
         self.opened(file, &open)?;
         let opened = self.insert_handle(Handle::Open(Arc::clone(&open)), pages);
@@ -132,6 +126,37 @@ impl Fs {
             self.closed(file, &open);
         }
         opened
+    }
+
+    /// Opens a file that is ahead of its shard, or still open though it is not.
+    pub(super) fn open_live(&self, file: &Arc<LiveFile>, how: OpenHow) -> Result<Opened> {
+        let pages = match how {
+            // What is written to a document may be refused: the kernel must not keep it.
+            _ if self.is_refusable(file) => Pages::Bypassed,
+            // It keeps none.
+            OpenHow { truncate: true, .. } => Pages::Kept,
+            _ => match self.live_pages(file) {
+                Pages::Bypassed if how.write => Pages::Dropped,
+                pages => pages,
+            },
+        };
+        self.insert_live(file, how.write, pages)
+    }
+
+    /// What becomes of the kernel's pages of a file that is ahead of its shard, or still open though it is
+    /// not.
+    fn live_pages(&self, file: &LiveFile) -> Pages {
+        let Place { array, coords } = match &*file.state() {
+            LiveState { shown: Shown::Written, bytes: Bytes::Stored(place), .. } => place.clone(),
+            LiveState { shown: Shown::Written, .. } => return Pages::Kept,
+            // The pages are of what was written.
+            _ => return Pages::Dropped,
+        };
+        match self.store.chunk(&array.source, &coords, Freshness::Now) {
+            Ok(Some(chunk)) => self.chunk_pages(&array, &coords, &chunk.shard, file.ino),
+            // Who reads is told.
+            Ok(None) | Err(_) => Pages::Dropped,
+        }
     }
 
     /// Opens a file of the source once more that has no name.
@@ -199,7 +224,7 @@ impl Fs {
                 (Handle::Chunk(_) | Handle::Decoded(_), None) if self.paths.has_adopted(ino) => {
                     self.read_inode(ino, offset, buffer)?
                 }
-                _ => self.read_handle(&handle, offset, buffer)?,
+                _ => self.read_handle(ino, &handle, offset, buffer)?,
             },
             None => self.read_inode(ino, offset, buffer)?,
         };
@@ -207,9 +232,15 @@ impl Fs {
         Ok(read)
     }
 
-    fn read_handle(&self, handle: &Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    fn read_handle(
+        &self,
+        ino: u64,
+        handle: &Handle,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
         match handle {
-            Handle::Chunk(chunk) => self.read_chunk(chunk, offset, buffer),
+            Handle::Chunk(chunk) => self.read_chunk(ino, chunk, offset, buffer),
             Handle::Open(open) => match &*open.behind() {
                 Behind::Source(file) => Ok(file.read_at(buffer, offset)?),
                 Behind::Live(file) => self.read_live(file, offset, buffer),
@@ -226,7 +257,7 @@ impl Fs {
             Target::ControlDirectory => Err(FsError::IsDirectory),
             Target::Control(file) => Ok(read_text(&self.control_text(file), offset, buffer)),
             Target::Path(path) => {
-                self.read_handle(&self.open_path(&path, &Caller::own())?, offset, buffer)
+                self.read_handle(ino, &self.open_path(&path, &Caller::own())?, offset, buffer)
             }
             Target::Nameless(file) => Ok(file.read_at(buffer, offset)?),
             Target::Live(file) => self.read_live(&file, offset, buffer),
@@ -296,18 +327,24 @@ impl Fs {
         self.store.quiet_reader(&array.source, coords, act)?.ok_or(FsError::NotFound)?
     }
 
-    fn open_decoded(&self, array: &Arc<ArrayView>, coords: &[u64]) -> Result<(Handle, Pages)> {
+    fn open_decoded(
+        &self,
+        ino: u64,
+        array: &Arc<ArrayView>,
+        coords: &[u64],
+    ) -> Result<(Handle, Pages)> {
         let form = array.decoded_form().ok_or(FsError::Stale)?;
         self.ahead.opened(array, coords);
         let file = self.decoded_file(array, form, coords, Freshness::Now)?;
         let file = file.ok_or(FsError::NotFound)?;
         let chunk = self.store.chunk(&array.source, coords, Freshness::Recent)?;
-        let shard = array.source.layout.locate(coords).shard;
-        let changed =
-            chunk.is_some_and(|chunk| self.shard_changed_recently(array, &shard, &chunk.shard));
+        let pages = |chunk: Chunk| self.chunk_pages(array, coords, &chunk.shard, ino);
         // A chunk that does not exist may at any time; its length is always the same.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
-        let pages = if changed || !is_settled { Pages::Dropped } else { Pages::Kept };
+        let pages = match chunk.map(pages).filter(|_| is_settled) {
+            Some(Pages::Kept) => Pages::Kept,
+            _ => Pages::Dropped,
+        };
         Ok((Handle::Decoded(Box::new(file)), pages))
     }
 
@@ -385,13 +422,22 @@ impl Fs {
 
     /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
     /// be anything: they are read again through the new index, unless old ones were handed out.
-    fn read_chunk(&self, open: &OpenChunk, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    fn read_chunk(
+        &self,
+        ino: u64,
+        open: &OpenChunk,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
         let failed = |error| torn(&open.array, &open.coords, error);
         let read = open.reader.read(buffer, offset);
         if self.config.store.immutable || open.reader.unchanged()? {
             open.served.store(true, Ordering::Relaxed);
             return read.map_err(failed);
         }
+        // The kernel's pages get what the chunk was when it was opened, whatever others find by now.
+        let shard = open.array.source.layout.locate(&open.coords).shard;
+        self.identities.served_older(self.shard_identity(&open.array, &shard), ino);
         if let Some(read) = self.read_touched(open, offset, buffer)? {
             return read.map_err(failed);
         }

@@ -576,19 +576,41 @@ impl Fs {
         if self.config.store.immutable { 0 } else { self.hasher.hash_one(content) }
     }
 
-    /// This mount has changed a shard: what the kernel believes of its chunks holds.
-    fn expect_shard(&self, array: &ArrayView, shard: &[u64], stat: &Stat) {
-        let file = self.hasher.hash_one((array.source.id, shard));
-        self.identities.expect(file, self.fingerprint(stat));
-    }
-
     /// Whether the kernel may believe something of a shard's chunks that holds no longer.
     fn shard_changed_recently(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> bool {
         if self.config.store.immutable {
             return false;
         }
-        let file = self.hasher.hash_one((array.source.id, shard));
-        self.identities.changed_recently(file, self.fingerprint(stat))
+        let content = self.shard_content(array, shard, stat);
+        let changed =
+            |content| self.identities.changed_recently(self.shard_identity(array, shard), content);
+        content.is_none_or(changed)
+    }
+
+    /// What becomes of the kernel's pages of a chunk that is opened; its shard was found like that.
+    fn chunk_pages(&self, array: &ArrayView, coords: &[u64], shard: &Stat, ino: u64) -> Pages {
+        if self.config.store.immutable {
+            return Pages::Kept;
+        }
+        let number = array.source.layout.locate(coords).shard;
+        let content = self.shard_content(array, &number, shard);
+        let opened =
+            |content| self.identities.opened(self.shard_identity(array, &number), content, ino);
+        content.map_or(Pages::Bypassed, opened)
+    }
+
+    /// Names a shard among [`identity::Identities`].
+    fn shard_identity(&self, array: &ArrayView, shard: &[u64]) -> u64 {
+        self.hasher.hash_one((array.source.id, shard))
+    }
+
+    /// Tells the contents of a shard apart, but not those that this mount has made: what the kernel believes
+    /// of its chunks holds then. None if the look at the shard is an old one.
+    fn shard_content(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> Option<u64> {
+        match self.overlay {
+            Some(_) => self.store.line_of(&array.source, shard, stat),
+            None => Some(self.fingerprint(stat)),
+        }
     }
 }
 

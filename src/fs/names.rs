@@ -9,7 +9,7 @@ use super::access::Caller;
 use super::decoded::Pages;
 use super::directory::Listing;
 use super::file::{Handle, Opened};
-use super::live::{Change, Hidden, LiveFile, Place, Shown, What};
+use super::live::{Change, Hidden, Place, Shown, What};
 use super::open::{Behind, OpenFile};
 use super::slot::Slot;
 use super::write::{check_writable, chunk_mode};
@@ -104,7 +104,7 @@ impl Fs {
             }
         }
         let entry = self.live_entry(&file)?;
-        Ok((entry, self.open_live(&file, true)?))
+        Ok((entry, self.open_live(&file, how)?))
     }
 
     /// Opens a file, also for writing.
@@ -156,16 +156,11 @@ impl Fs {
             }
             _ => return self.open_as(ino, caller),
         };
-        let opened = self.open_live(&file, how.write)?;
+        let opened = self.open_live(&file, how)?;
         if how.truncate {
             self.truncate_live(&file, 0)?;
         }
         Ok(opened)
-    }
-
-    fn open_live(&self, file: &Arc<LiveFile>, is_writable: bool) -> Result<Opened> {
-        // What is written to a document may be refused: the kernel must not keep it.
-        self.insert_live(file, is_writable, Pages::kept_if(!self.is_refusable(file)))
     }
 
     /// Removes a file.

@@ -1,7 +1,6 @@
 //! From the mount to the shards: committing what was written, as a group.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::Hash;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -20,7 +19,7 @@ use crate::store::storage::{Stat, Timestamp};
 use crate::store::{Maker, Outcome, ShardStore, StagedChunk, StoreError};
 use crate::text::shown;
 
-/// Chunks and shards whose dates are remembered.
+/// Chunks whose dates are remembered.
 const REMEMBERED_DATES: usize = 1 << 18;
 
 /// How a writable mount writes.
@@ -59,27 +58,19 @@ pub(super) struct Commits {
     turn: Mutex<()>,
     /// The last commit of everything has left something that waits.
     failing: AtomicBool,
-    dates: Mutex<Dates>,
+    /// When chunks were written here, by path, with the number of their shard's
+    /// [`crate::store::Dated`] for which that holds: a commit changes the date of the whole shard.
+    dates: Mutex<LruCache<PathBuf, (u64, Timestamp)>>,
     ended: Mutex<bool>,
     wake: Condvar,
 }
 
-/// When chunks were changed. A commit changes the date of the whole shard. Dates are all that is told by
-/// them, so it does not matter who has changed the ctime of a shard alone.
-struct Dates {
-    /// Chunks that were written here, by path.
-    chunks: LruCache<PathBuf, Timestamp>,
-    /// The date of all other chunks of a shard: as long as the shard is as this mount has left it.
-    shards: LruCache<PathBuf, (Stat, Timestamp)>,
-}
-
 impl Default for Commits {
     fn default() -> Self {
-        let dates = Dates { chunks: LruCache::unbounded(), shards: LruCache::unbounded() };
         Self {
             turn: Mutex::default(),
             failing: AtomicBool::default(),
-            dates: Mutex::new(dates),
+            dates: Mutex::new(LruCache::unbounded()),
             ended: Mutex::default(),
             wake: Condvar::new(),
         }
@@ -90,6 +81,15 @@ impl Commits {
     /// Whether a commit has failed, and none of everything has succeeded since.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
+    }
+
+    /// Puts a date in. Memory is taken as there are more of them, not for all at once.
+    fn remember_date(&self, path: PathBuf, date: (u64, Timestamp)) {
+        let mut dates = lock(&self.dates);
+        dates.put(path, date);
+        if dates.len() > REMEMBERED_DATES {
+            dates.pop_lru();
+        }
     }
 }
 
@@ -161,19 +161,17 @@ impl Fs {
         round: &mut Round,
     ) -> Result<()> {
         let chunks: Vec<StagedChunk> = waiting.iter().map(|one| one.chunk.clone()).collect();
-        let shards = self.shards_before(array, &chunks);
         let outcomes = match self.replaced(array) {
             Some(error) => vec![Err(Arc::new(error)); chunks.len()],
             None => self.store.commit(&array.source, &chunks, self.config.writing.policy),
         };
-        self.redate(array, shards);
         if !ShardStore::has_holes(&array.source) {
             // Their metadata tells how many chunks there are.
             self.nodes.forget(&array.source.path);
         }
         let (mut first, mut again) = (Ok(()), Vec::new());
         for (one, outcome) in waiting.iter().zip(&outcomes) {
-            if self.settle(one, outcome)? {
+            if self.settle(array, one, outcome)? {
                 again.push(one);
             }
             if let Err(error) = outcome {
@@ -206,7 +204,7 @@ impl Fs {
     }
 
     /// Whether a chunk was changed again since.
-    fn settle(&self, one: &Waiting, outcome: &Outcome) -> Result<bool> {
+    fn settle(&self, array: &ArrayView, one: &Waiting, outcome: &Outcome) -> Result<bool> {
         if let Err(error) = outcome {
             self.settle_failed(one, error)?;
             return Ok(false);
@@ -235,8 +233,11 @@ impl Fs {
             What::File(file) => {
                 name.stage = None;
                 let place = name.place.clone();
-                let mtime = file.state().mtime;
-                remember(&mut lock(&self.commits.dates).chunks, one.path.clone(), mtime);
+                let (source, base, mtime) = (&array.source, &one.chunk.base, file.state().mtime);
+                let shard = source.layout.locate(&one.chunk.coords).shard;
+                if let Some(date) = self.store.committed_date(source, &shard, base, mtime) {
+                    self.commits.remember_date(one.path.clone(), date);
+                }
                 names.settled(&file, place);
             }
             What::Removed => drop(names.take(&one.path)),
@@ -285,73 +286,29 @@ impl Fs {
         Ok(())
     }
 
-    /// The shards of chunks, as they are, by path.
-    fn shards_before(
-        &self,
-        array: &ArrayView,
-        chunks: &[StagedChunk],
-    ) -> BTreeMap<PathBuf, (Vec<u64>, Option<Stat>)> {
-        let shard = |chunk: &StagedChunk| {
-            let shard = array.source.layout.locate(&chunk.coords).shard;
-            let path = array.source.shard_path(&shard);
-            let stat = self.storage.stat(&path).ok();
-            (path, (shard, stat))
-        };
-        let mut shards = BTreeMap::new();
-        for chunk in chunks {
-            let path = array.source.shard_path(&array.source.layout.locate(&chunk.coords).shard);
-            if !shards.contains_key(&path) {
-                let (path, shard) = shard(chunk);
-                shards.insert(path, shard);
-            }
-        }
-        shards
-    }
-
-    /// Chunks of a shard that this mount has changed keep their dates.
-    fn redate(&self, array: &ArrayView, shards: BTreeMap<PathBuf, (Vec<u64>, Option<Stat>)>) {
-        for (path, (shard, before)) in shards {
-            let Ok(after) = self.storage.stat(&path) else { continue };
-            self.expect_shard(array, &shard, &after);
-            let Some(before) = before else { continue };
-            let mut dates = lock(&self.commits.dates);
-            let date = match dates.shards.get(&path) {
-                Some((stat, date)) if stat.same_content(&before) => *date,
-                _ => before.mtime,
-            };
-            remember(&mut dates.shards, path, (after, date));
-        }
-    }
-
     /// When a chunk was changed, as far as this mount knows.
     pub(super) fn chunk_date(&self, array: &ArrayView, coords: &[u64], shard: &Stat) -> Timestamp {
         let source = &array.source;
-        let mut dates = lock(&self.commits.dates);
-        if dates.shards.is_empty() {
-            return shard.mtime;
-        }
-        let path = source.shard_path(&source.layout.locate(coords).shard);
-        match dates.shards.get(&path) {
-            Some((stat, others)) if stat.same_content(shard) => {
-                let others = *others;
-                let path = array.path(coords);
-                dates.chunks.get(&path).copied().unwrap_or(others)
-            }
-            // Never changed here, or by others since.
-            _ => shard.mtime,
-        }
+        let number = source.layout.locate(coords).shard;
+        let Some(dated) = self.store.dated(source, &number, shard) else { return shard.mtime };
+        let own = match lock(&self.commits.dates).get(&array.path(coords)) {
+            Some((number, date)) if *number == dated.number => Some(*date),
+            // Never written here, or by others since.
+            _ => None,
+        };
+        own.or(dated.since).unwrap_or(shard.mtime)
     }
 
     /// Dates a chunk of a shard that is as `shard` says.
     pub(super) fn set_chunk_date(&self, place: &Place, shard: &Stat, date: Timestamp) {
         let source = &place.array.source;
-        let before = self.chunk_date(&place.array, &place.coords, shard);
-        let mut dates = lock(&self.commits.dates);
-        let path = source.shard_path(&source.layout.locate(&place.coords).shard);
-        if !dates.shards.get(&path).is_some_and(|(stat, _)| stat.same_content(shard)) {
-            remember(&mut dates.shards, path, (*shard, before));
+        let number = source.layout.locate(&place.coords).shard;
+        // Dates begin with the first look at a shard.
+        self.store.line_of(source, &number, shard);
+        if let Some(dated) = self.store.dated(source, &number, shard) {
+            let path = place.array.path(&place.coords);
+            self.commits.remember_date(path, (dated.number, date));
         }
-        remember(&mut dates.chunks, place.array.path(&place.coords), date);
     }
 
     /// Commits at intervals what waits, until [`Fs::end_commits`].
@@ -428,14 +385,6 @@ pub(super) fn maker(name: &Name) -> Option<Maker> {
     let What::File(file) = &name.what else { return None };
     let state = file.state();
     Some(Maker { uid: state.uid, gid: state.gid, mode: state.mode & 0o666 })
-}
-
-/// Puts a date in. Memory is taken as there are more of them, not for all at once.
-fn remember<K: Hash + Eq, V>(dates: &mut LruCache<K, V>, key: K, date: V) {
-    dates.put(key, date);
-    if dates.len() > REMEMBERED_DATES {
-        dates.pop_lru();
-    }
 }
 
 fn is_change(stage: &super::live::Stage, number: u64) -> bool {

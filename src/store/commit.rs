@@ -31,7 +31,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
-pub use self::base::Base;
+use lru::LruCache;
+
+pub use self::base::{Base, Dated};
 use self::base::{Line, Print};
 use self::group::{Group, Groups};
 use super::blob::Sources;
@@ -82,10 +84,10 @@ pub struct Maker {
 pub type Outcome = Result<(), Arc<StoreError>>;
 
 /// What a store remembers of its commits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Commits {
     arrays: Mutex<HashMap<u64, Arc<Mutex<ArrayCommits>>>>,
-    lines: Mutex<HashMap<ShardId, Line>>,
+    lines: Mutex<LruCache<ShardId, Line>>,
     /// Numbers given to lines so far.
     last_line: AtomicU64,
     /// The filesystem cannot clone files.
@@ -115,6 +117,14 @@ struct ArrayCommits {
 /// Failed commits of one chunk to remember. What is older can be found in its shard only if every one
 /// since was taken back.
 const MAX_ATTEMPTS: usize = 64;
+
+impl Default for Commits {
+    fn default() -> Self {
+        let lines = Mutex::new(LruCache::unbounded());
+        let (arrays, last_line, no_clones) = Default::default();
+        Self { arrays, lines, last_line, no_clones }
+    }
+}
 
 impl Commits {
     fn of_array(&self, array: &SourceArray) -> Arc<Mutex<ArrayCommits>> {

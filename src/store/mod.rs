@@ -46,7 +46,7 @@ use lru::LruCache;
 use rustix::process::{Resource, getrlimit};
 
 pub use self::cache::ByteCache;
-pub use self::commit::{Base, Maker, Outcome, StagedChunk};
+pub use self::commit::{Base, Dated, Maker, Outcome, StagedChunk};
 pub use self::error::{Damage, StoreError};
 pub use self::outside::Outside;
 pub use self::reader::ChunkReader;

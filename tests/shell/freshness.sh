@@ -94,6 +94,73 @@ same_stat() {
 }
 check "a shard rewritten with equal size and restored mtime" same_stat
 
+# Chunks that are opened long after the change: the kernel still has their pages, and sees no other date.
+same_stat_later() {
+    fresh "$@"
+    make_shard "$TMP/same" 9
+    shows "$MP/c/0" 1
+    shows "$MP/c/1" 1
+    local when
+    when=$(stat -c %y "$source/c/0")
+    in_place_without_truncation "$source/c/0" "$TMP/same"
+    touch -d "$when" "$source/c/0"
+    settle
+    shows "$MP/c/0" 9
+    settle
+    shows "$MP/c/1" 9
+    unmount_view
+}
+check "the same, of a chunk that is opened later" same_stat_later
+check "the same in a mount for writing" same_stat_later --rw
+
+# put CHUNK VALUE: writes a chunk through the mount, and waits until it is stored
+put() {
+    head -c $size /dev/zero | tr '\0' "\\$(printf %o "$2")" >"$MP/c/$1"
+    "$SHARDFS" sync "$MP"
+}
+
+# What was written here has a date of its own, which ends when others change the shard.
+written_here_and_by_others() {
+    fresh --rw
+    put 0 5
+    put 1 6
+    shows "$MP/c/0" 5
+    settle
+    shows "$MP/c/0" 5
+    "$1" "$source/c/0" "$TMP/second"
+    local when
+    when=$(stat -c %.Y "$source/c/0")
+    settle
+    put 1 7
+    settle
+    shows "$MP/c/0" 2
+    shows "$MP/c/1" 7
+    shows "$MP/c/2" 2
+    [[ $(stat -c %.Y "$MP/c/0") == "$when" ]]
+    [[ $(stat -c %.Y "$MP/c/2") == "$when" ]]
+    unmount_view
+}
+check "chunks written here, then by others by rename, then here" written_here_and_by_others by_rename
+check "chunks written here, then by others in place, then here" written_here_and_by_others in_place
+
+# A chunk keeps its date while others of its shard are written, also when the shard's ctime changes.
+dates_stay() {
+    fresh --rw
+    local old own
+    old=$(stat -c %.Y "$MP/c/3")
+    put 0 5
+    own=$(stat -c %.Y "$MP/c/0")
+    put 1 6
+    ln "$source/c/0" "$TMP/linked"
+    settle
+    put 2 7
+    [[ $(stat -c %.Y "$MP/c/3") == "$old" ]]
+    [[ $(stat -c %.Y "$MP/c/0") == "$own" ]]
+    rm "$TMP/linked"
+    unmount_view
+}
+check "dates of chunks that were not written" dates_stay
+
 truncated() {
     fresh
     shows "$MP/c/0" 1
@@ -330,6 +397,69 @@ PY
     unmount_view
 }
 check "listings while shards are replaced all the time" listings
+
+# Of two such writes one is given up, and reported; what both views show in the end is what is stored.
+two_views() {
+    "$SHARDFS" create "$TMP/two.zarr" --shape 8,8 --dtype uint8 --chunk 1,1 --shard 4,4 --codec gzip
+    mount_view --rw --view zarr3,zarr2 "$TMP/two.zarr"
+    python3 - "$MP" "$SHARDFS" <<'PY'
+import mmap
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+mount, program = sys.argv[1:]
+views = [f"{mount}/zarr3/c/0", f"{mount}/zarr2/0"]
+stop = time.monotonic() + 4
+
+
+def write(view, seed):
+    chance = random.Random(seed)
+    os.makedirs(view, exist_ok=True)
+    n = 0
+    while time.monotonic() < stop:
+        n += 1
+        chunk = chance.randrange(8)
+        try:
+            with open(f"{view}/{chunk}", "wb", buffering=0) as f:
+                f.write(b"%d%07d" % (seed, n))
+            with open(f"{chance.choice(views)}/{chunk}", "rb") as f:
+                f.read()
+        except OSError:
+            pass
+        time.sleep(0.02)
+
+
+def direct(path):
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    buffer = mmap.mmap(-1, 4096)
+    length = os.readv(descriptor, [buffer])
+    os.close(descriptor)
+    return buffer[:length]
+
+
+threads = [threading.Thread(target=write, args=(view, n)) for n, view in enumerate(views)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+# Twice: what could not be committed is reported once.
+for _ in range(2):
+    subprocess.run([program, "sync", mount], check=False)
+time.sleep(1.3)
+for chunk in range(8):
+    shown = {}
+    for view in views:
+        with open(f"{view}/{chunk}", "rb") as f:
+            shown[view] = f.read(), direct(f"{view}/{chunk}")
+    assert len({content for both in shown.values() for content in both}) == 1, shown
+PY
+    unmount_view
+}
+check "two views that write the same chunks all the time" two_views
 
 # --- promised not to change ------------------------------------------------------------------------------
 

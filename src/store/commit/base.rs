@@ -12,7 +12,7 @@ use crate::format::sharding::Location;
 use crate::store::blob::{fingerprint_of, fingerprint_of_content};
 use crate::store::content::Content;
 use crate::store::shard::{Body, LoadedShard, ShardId};
-use crate::store::storage::Stat;
+use crate::store::storage::{Stat, Timestamp};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error, lock};
 
 /// A chunk as it was when it was first staged.
@@ -53,10 +53,22 @@ pub(super) struct Line {
     pub(super) is_safe: bool,
     /// A commit of ours is changing it: it may look different already.
     pub(super) is_busy: bool,
+    /// How its chunks are dated.
+    pub(super) dated: Dated,
 }
 
-/// Lines to remember; then all are forgotten, which makes commits slower and no chunk stale that
-/// others have not changed.
+/// How chunks of a shard are dated that this store has not changed since others have last changed the
+/// shard. What has changed its ctime alone changes no dates.
+#[derive(Debug, Clone, Copy)]
+pub struct Dated {
+    /// Another number after each change by others.
+    pub number: u64,
+    /// When others have last changed the shard; None if there was none.
+    pub since: Option<Timestamp>,
+}
+
+/// Lines to remember; of those forgotten commits are slower, and no chunk is stale that others have not
+/// changed.
 const MAX_LINES: usize = 1 << 16;
 
 impl Base {
@@ -72,22 +84,49 @@ impl Base {
     }
 }
 
+impl Line {
+    /// Whether its shard is the one that was found, but for the ctime.
+    fn has_content(&self, found: Option<&Stat>) -> bool {
+        match (&self.shard, found) {
+            (Some(shard), Some(found)) => shard.same_content(found),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
 impl Commits {
     /// The line of a shard that is found like this.
     pub(super) fn line(&self, id: ShardId, shard: Option<&Stat>) -> Line {
         let mut lines = lock(&self.lines);
-        if let Some(line) = lines.get(&id)
+        let known = lines.get(&id).copied();
+        if let Some(line) = known
             && (line.is_busy || is_same(line.shard.as_ref(), shard))
         {
-            return *line;
-        }
-        if lines.len() >= MAX_LINES {
-            lines.clear();
+            return line;
         }
         let number = self.last_line.fetch_add(1, Ordering::Relaxed) + 1;
-        let line = Line { number, shard: shard.copied(), is_safe: false, is_busy: false };
-        lines.insert(id, line);
+        let dated = match known {
+            Some(line) if line.has_content(shard) => line.dated,
+            _ => Dated { number, since: shard.map(|shard| shard.mtime) },
+        };
+        let line = Line { number, shard: shard.copied(), is_safe: false, is_busy: false, dated };
+        lines.put(id, line);
+        if lines.len() > MAX_LINES {
+            lines.pop_lru();
+        }
         line
+    }
+
+    /// The number of the line of a shard that was found like this; None if the look is older than the
+    /// line.
+    fn number(&self, id: ShardId, found: &Stat) -> Option<u64> {
+        let known = lock(&self.lines).get(&id).copied();
+        let is_outdated = known.is_some_and(|line| {
+            let is_older = |now: Stat| found.ctime < now.ctime;
+            !line.is_busy && line.shard.is_some_and(is_older)
+        });
+        (!is_outdated).then(|| self.line(id, Some(found)).number)
     }
 
     /// Whether a commit of ours is changing a shard.
@@ -119,8 +158,8 @@ impl Commits {
     /// A commit has left the shard like this; None if nobody knows how.
     pub(super) fn leave(&self, id: ShardId, line: Option<Line>) {
         match line {
-            Some(line) => drop(lock(&self.lines).insert(id, line)),
-            None => drop(lock(&self.lines).remove(&id)),
+            Some(line) => drop(lock(&self.lines).put(id, line)),
+            None => drop(lock(&self.lines).pop(&id)),
         }
     }
 }
@@ -180,15 +219,37 @@ impl ShardStore {
         base
     }
 
-    /// A number that a shard, found like this, keeps until others than this store change it.
-    pub fn line_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> u64 {
-        self.commits.line(ShardId::of_shard(array, shard), Some(found)).number
+    /// A number that a shard, found like this, keeps until others than this store change it. None if it was
+    /// looked at before the last commit.
+    pub fn line_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<u64> {
+        self.commits.number(ShardId::of_shard(array, shard), found)
+    }
+
+    /// How the chunks of a shard, found like this, are dated; None if this store knows nothing of it.
+    pub fn dated(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<Dated> {
+        let line = lock(&self.commits.lines).get(&ShardId::of_shard(array, shard)).copied()?;
+        (line.is_busy || line.has_content(Some(found))).then_some(line.dated)
+    }
+
+    /// The date of a chunk that was written at `written`, staged over `base`, and has just been committed,
+    /// with the number of [`Dated`] for which that holds. If others have changed the shard in between,
+    /// maybe even since, it is that of the shard.
+    pub fn committed_date(
+        &self,
+        array: &SourceArray,
+        shard: &[u64],
+        base: &Base,
+        written: Timestamp,
+    ) -> Option<(u64, Timestamp)> {
+        let line = lock(&self.commits.lines).get(&ShardId::of_shard(array, shard)).copied()?;
+        let date = if line.number == base.line { written } else { line.shard?.mtime };
+        Some((line.dated.number, date))
     }
 
     /// Whether a shard, found like this, was changed by nobody but this store since it had that
     /// number.
     pub fn is_of_line(&self, array: &SourceArray, shard: &[u64], found: &Stat, line: u64) -> bool {
-        let lines = lock(&self.commits.lines);
+        let mut lines = lock(&self.commits.lines);
         lines.get(&ShardId::of_shard(array, shard)).is_some_and(|now| {
             now.number == line && (now.is_busy || is_same(now.shard.as_ref(), Some(found)))
         })
