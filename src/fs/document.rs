@@ -18,7 +18,7 @@ use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::memory::zeroed;
 use crate::store::content::Content;
-use crate::store::storage::if_present;
+use crate::store::storage::{FileKind, if_present};
 use crate::text::shown;
 
 impl Fs {
@@ -262,7 +262,7 @@ impl Fs {
 
     /// Removes a directory of the source in which the view shows nothing.
     pub(super) fn remove_source_directory(&self, path: &Path, caller: &Caller) -> Result<()> {
-        self.free_name(path)?;
+        self.free_name(path, FileKind::File)?;
         if let NodeKind::Sharded(array) = &self.nodes.node(path)?.kind
             && array.source.path == path
         {

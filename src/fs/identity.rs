@@ -92,6 +92,8 @@ impl Identities {
         let mut files = self.lock();
         let seen = files.see(file, content);
         if seen.is_recent(self.believed) {
+            // A mapping fills pages all the same.
+            files.pages.pop(&ino);
             return Pages::Bypassed;
         }
         match seen.is_first || files.pages.put(ino, content) == Some(content) {
@@ -100,7 +102,7 @@ impl Identities {
         }
     }
 
-    /// The kernel is given bytes under an inode number that its file may not hold any more.
+    /// The kernel may be given bytes under an inode number that its file does not hold any more.
     pub(super) fn served_older(&self, file: u64, ino: u64) {
         let mut files = self.lock();
         files.pages.pop(&ino);

@@ -596,7 +596,10 @@ impl Fs {
         let content = self.shard_content(array, &number, shard);
         let opened =
             |content| self.identities.opened(self.shard_identity(array, &number), content, ino);
-        content.map_or(Pages::Bypassed, opened)
+        content.map(opened).unwrap_or_else(|| {
+            self.identities.served_older(self.shard_identity(array, &number), ino);
+            Pages::Bypassed
+        })
     }
 
     /// Names a shard among [`identity::Identities`].

@@ -79,7 +79,7 @@ impl Fs {
             Slot::Outside => return Err(FsError::Invalid),
             Slot::Above(..) => return Err(FsError::IsDirectory),
             Slot::Source(path) => {
-                self.free_name(path)?;
+                self.free_name(path, FileKind::File)?;
                 return self.create_in_source(path, mode, caller);
             }
             Slot::Chunk(path, _) | Slot::Scratch(path) | Slot::Document(path) => path,
@@ -343,7 +343,7 @@ impl Fs {
                 entry.ok_or(FsError::NotFound)
             }
             Slot::Source(path) => {
-                self.free_name(&path)?;
+                self.free_name(&path, FileKind::Directory)?;
                 let mode = mode & 0o7777;
                 self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
                 self.own(&path, caller);

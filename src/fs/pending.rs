@@ -12,7 +12,7 @@ use super::staging::maker;
 use super::unsaved::chunk_path;
 use super::{Fs, FsError, Result};
 use crate::format::Coords;
-use crate::store::storage::Stat;
+use crate::store::storage::{FileKind, Stat};
 use crate::store::{StagedChunk, StoreError};
 use crate::text::shown;
 
@@ -264,8 +264,9 @@ impl Fs {
     }
 
     /// Makes room for something new in the source: what was renamed away from `path`, or from below it,
-    /// is removed now, and what was linked there is durable.
-    pub(super) fn free_name(&self, path: &Path) -> Result<()> {
+    /// is removed now, and what was linked there is durable. Fails where it would not be shown.
+    pub(super) fn free_name(&self, path: &Path, kind: FileKind) -> Result<()> {
+        self.check_shown(path, path.parent().unwrap_or(Path::new("")), kind)?;
         let is_hidden = || -> Result<bool> {
             Ok(self.overlay()?.names().all(path).any(|(_, name)| name.hidden.is_some()))
         };

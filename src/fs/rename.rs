@@ -68,7 +68,7 @@ impl Fs {
                 Err(FsError::CrossDevice)
             }
             (Slot::Source(from), Slot::Document(to)) => {
-                let content = self.source_content(from)?;
+                let content = self.source_content(from, caller)?;
                 self.write_document(to, &content)?;
                 self.remove_source_file(from, caller)?;
                 // What is written to it later is no part of the document.
@@ -86,7 +86,7 @@ impl Fs {
                 }
                 match (from, to) {
                     (Slot::Source(from), to) => {
-                        let (stat, file) = self.become_live(from, to, moved)?;
+                        let (stat, file) = self.become_live(from, to, moved, caller)?;
                         self.unname_source(from, stat, to_path, &file, caller)?;
                     }
                     (from, Slot::Source(to)) => self.rename_to_source(from, to, caller)?,
@@ -119,7 +119,7 @@ impl Fs {
         if file.state().names.iter().any(|name| Some(&**name) != from.path()) {
             return Err(FsError::CrossDevice);
         }
-        self.free_name(to)?;
+        self.free_name(to, FileKind::File)?;
         let moved = self.move_to_source(to, &file)?;
         self.unname_file(from, caller)?;
         self.become_source(&file, to, &moved).inspect_err(|_| {
@@ -129,7 +129,13 @@ impl Fs {
 
     /// A file of the source becomes one of the mount called `to`, and whoever has it open goes on with
     /// that. What it was in the source.
-    fn become_live(&self, from: &Path, to: &Slot, moved: &Entry) -> Result<(Stat, Arc<LiveFile>)> {
+    fn become_live(
+        &self,
+        from: &Path,
+        to: &Slot,
+        moved: &Entry,
+        caller: &Caller,
+    ) -> Result<(Stat, Arc<LiveFile>)> {
         // Other names that stay in the source would be names of another file from then on.
         if moved.attr.kind != FileKind::File || self.storage.lstat(from)?.has_hard_links() {
             return Err(FsError::CrossDevice);
@@ -139,7 +145,7 @@ impl Fs {
             let openers = self.paths.open_files(moved.attr.ino);
             let held: Vec<_> = openers.iter().map(|open| open.hold()).collect();
             let Some(known) = self.paths.take(moved.attr.ino, &openers) else { continue };
-            match self.make_live(from, to, moved, &openers, known.lookups()) {
+            match self.make_live((from, to), moved, &openers, known.lookups(), caller) {
                 Ok((stat, file)) => {
                     for mut behind in held {
                         *behind = Behind::Live(Arc::clone(&file));
@@ -157,15 +163,15 @@ impl Fs {
     /// Makes a file of the mount called `to` of what nobody writes to in the source.
     fn make_live(
         &self,
-        from: &Path,
-        to: &Slot,
+        (from, to): (&Path, &Slot),
         moved: &Entry,
         openers: &[Arc<OpenFile>],
         lookups: u64,
+        caller: &Caller,
     ) -> Result<(Stat, Arc<LiveFile>)> {
         let attr = &moved.attr;
         let stat = self.storage.lstat(from)?;
-        let content = self.source_content(from)?;
+        let content = self.source_content(from, caller)?;
         let owner = Owner { uid: attr.uid, gid: attr.gid };
         let file = self.new_file(Some(attr.ino), attr.mode, owner)?;
         {
@@ -256,7 +262,7 @@ impl Fs {
                 }
             }
         }
-        self.free_name(to)?;
+        self.free_name(to, moved.attr.kind)?;
         self.on_behalf(caller, |storage| storage.rename(from, to))?;
         let mut names = self.overlay()?.names();
         for path in made {
@@ -283,12 +289,12 @@ impl Fs {
         }
         let target = self.target(ino)?;
         if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
-            self.free_name(to)?;
+            self.free_name(to, FileKind::File)?;
             self.on_behalf(caller, |storage| storage.link(from, to))?;
             return self.path_entry(to);
         }
         if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
-            let content = self.source_content(from)?;
+            let content = self.source_content(from, caller)?;
             self.write_document(to, &content)?;
             self.paths.copied(ino);
         } else {
@@ -299,7 +305,7 @@ impl Fs {
                 Target::Path(path) => Some(Arc::clone(path)),
                 _ => None,
             };
-            let file = self.file_of_target(target)?;
+            let file = self.file_of_target(target, caller)?;
             self.bring_here(&file)?;
             self.name_file(&to, &file)?;
             match (&source, &to) {
@@ -333,7 +339,7 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
-        self.free_name(&path)?;
+        self.free_name(&path, FileKind::Symlink)?;
         self.on_behalf(caller, |storage| storage.symlink(target, &path))?;
         self.own(&path, caller);
         self.path_entry(&path)
@@ -354,7 +360,7 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
-        self.free_name(&path)?;
+        self.free_name(&path, kind)?;
         self.on_behalf(caller, |storage| storage.make_node(&path, kind, mode & 0o7777))?;
         self.own(&path, caller);
         self.path_entry(&path)
@@ -378,7 +384,7 @@ impl Fs {
         }
     }
 
-    fn file_of_target(&self, target: Target) -> Result<Arc<LiveFile>> {
+    fn file_of_target(&self, target: Target, caller: &Caller) -> Result<Arc<LiveFile>> {
         match target {
             Target::Live(file) => Ok(file),
             Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
@@ -387,7 +393,7 @@ impl Fs {
             }
             Target::Path(path) => {
                 let attr = self.path_attr(&path)?;
-                let content = self.source_content(&path)?;
+                let content = self.source_content(&path, caller)?;
                 let owner = Owner { uid: attr.uid, gid: attr.gid };
                 let file = self.new_file(None, attr.mode, owner)?;
                 file.state().bytes = Bytes::Here(content);
@@ -456,7 +462,7 @@ impl Fs {
                 self.write_document(path, &content)
             }
             Slot::Source(_) => {
-                self.free_name(path)?;
+                self.free_name(path, FileKind::File)?;
                 self.move_to_source(path, file).map(drop)
             }
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),

@@ -34,10 +34,10 @@ impl Fs {
         Ok((entry, opened?))
     }
 
-    /// The bytes of a file of the source.
-    pub(super) fn source_content(&self, path: &Path) -> Result<Content> {
+    /// The bytes of a file of the source, for a caller who may read them.
+    pub(super) fn source_content(&self, path: &Path, caller: &Caller) -> Result<Content> {
         self.path_attr(path)?;
-        let file = self.storage.open(path)?;
+        let file = self.on_behalf(caller, |storage| storage.open(path))?;
         let size = file.stat()?.size;
         if size > self.config.writing.dirty_limit.max(1 << 20) * 16 {
             return Err(FsError::CrossDevice);

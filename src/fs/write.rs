@@ -411,19 +411,14 @@ impl Fs {
         let size = match bytes {
             Bytes::Here(content) => content.nbytes(),
             Bytes::Moved(stored) => return self.open_attr(file.ino, &*stored),
-            Bytes::Stored(Place { array, coords }) => match array.decoded_form() {
-                Some(form) => form.nbytes(&coords),
-                None => {
-                    let mut chunk = self.store.chunk(&array.source, &coords, Freshness::Recent)?;
-                    if chunk.is_none() {
-                        chunk = self.store.chunk(&array.source, &coords, Freshness::Again)?;
-                    }
-                    match chunk {
-                        Some(chunk) => chunk.nbytes(),
-                        None => array.absent_chunk()?.ok_or(FsError::NotFound)?.len() as u64,
-                    }
+            Bytes::Stored(Place { array, coords }) => {
+                let mut entry = self.tree_entry(&array, &coords, Freshness::Recent)?;
+                if entry.is_none() {
+                    entry = self.tree_entry(&array, &coords, Freshness::Again)?;
                 }
-            },
+                let attr = entry.ok_or(FsError::NotFound)?.attr;
+                return Ok(Attr { ino: file.ino, links, ..attr });
+            }
         };
         let stat = Stat {
             dev: 0,

@@ -118,15 +118,10 @@ impl Commits {
         line
     }
 
-    /// The number of the line of a shard that was found like this; None if the look is older than the
-    /// line.
-    fn number(&self, id: ShardId, found: &Stat) -> Option<u64> {
-        let known = lock(&self.lines).get(&id).copied();
-        let is_outdated = known.is_some_and(|line| {
-            let is_older = |now: Stat| found.ctime < now.ctime;
-            !line.is_busy && line.shard.is_some_and(is_older)
-        });
-        (!is_outdated).then(|| self.line(id, Some(found)).number)
+    /// The shard as it was left, if that may have been after it was found like this.
+    fn left_since(&self, id: ShardId, found: &Stat) -> Option<Stat> {
+        let line = lock(&self.lines).get(&id).copied()?;
+        line.shard.filter(|left| !line.is_busy && found.ctime < left.ctime)
     }
 
     /// Whether a commit of ours is changing a shard.
@@ -222,7 +217,14 @@ impl ShardStore {
     /// A number that a shard, found like this, keeps until others than this store change it. None if it was
     /// looked at before the last commit.
     pub fn line_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<u64> {
-        self.commits.number(ShardId::of_shard(array, shard), found)
+        let id = ShardId::of_shard(array, shard);
+        // Others may have put an old file there: it is looked at once more.
+        if let Some(left) = self.commits.left_since(id, found)
+            && self.storage.stat(&array.shard_path(shard)).is_ok_and(|now| now.unchanged(&left))
+        {
+            return None;
+        }
+        Some(self.commits.line(id, Some(found)).number)
     }
 
     /// How the chunks of a shard, found like this, are dated; None if this store knows nothing of it.
