@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::fs::{
     Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Pages, SetAttr, View,
-    Views, now,
+    Views, WriteHow, now,
 };
 use crate::store::TRUSTED;
 use crate::store::storage::{FileKind, Timestamp};
@@ -641,12 +641,15 @@ impl Filesystem for Adapter {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        write_flags: WriteFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.on(ino, |fs, ino| fs.write(ino, handle.0, offset, data)) {
+        let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        // The kernel writes pages where they are, and appends where it believes that the file ends.
+        let how = WriteHow { append: !mapped && flags.0 & libc::O_APPEND != 0, mapped };
+        match self.on(ino, |fs, ino| fs.write_as(ino, handle.0, offset, data, how)) {
             // Requests are shorter than that.
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(error) => reply.error(self.errno(&error)),

@@ -15,7 +15,7 @@ use super::{ArrayView, Attr, Fs, FsError, OpenHow, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
-use crate::store::{Chunk, ChunkReader, Freshness};
+use crate::store::{Base, Chunk, ChunkReader, Freshness};
 
 /// A chunk is looked up again so many times if its shard changes under the lookup.
 const OPEN_ATTEMPTS: usize = 4;
@@ -118,9 +118,24 @@ impl Fs {
         Ok(Opened { handle: handle as u64, pages })
     }
 
-    fn insert_live(&self, file: &Arc<LiveFile>, is_writable: bool, pages: Pages) -> Result<Opened> {
+    fn insert_live(
+        &self,
+        file: &Arc<LiveFile>,
+        is_writable: bool,
+        pages: Pages,
+        base: Option<Base>,
+    ) -> Result<Opened> {
         let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable);
-        self.opened(file, &open)?;
+        base.into_iter().for_each(|base| open.set_base(base));
+        {
+            // A file that nobody has open may have been dropped since it was found: what would be written
+            // to it would go nowhere.
+            let names = self.overlay()?.names();
+            if !names.has(file) {
+                return Err(FsError::Stale);
+            }
+            self.opened(file, &open)?;
+        }
         let opened = self.insert_handle(Handle::Open(Arc::clone(&open)), pages);
         if opened.is_err() {
             self.closed(file, &open);
@@ -130,6 +145,11 @@ impl Fs {
 
     /// Opens a file that is ahead of its shard, or still open though it is not.
     pub(super) fn open_live(&self, file: &Arc<LiveFile>, how: OpenHow) -> Result<Opened> {
+        // Before it is decided about the pages: none may be older than that.
+        let base = match how {
+            OpenHow { write: true, truncate: false, .. } => self.base_of(file),
+            _ => None,
+        };
         let pages = match how {
             // What is written to a document may be refused: the kernel must not keep it.
             _ if self.is_refusable(file) => Pages::Bypassed,
@@ -140,7 +160,14 @@ impl Fs {
                 pages => pages,
             },
         };
-        self.insert_live(file, how.write, pages)
+        self.insert_live(file, how.write, pages, base)
+    }
+
+    /// The chunk that a file stands for, if it is as it is stored.
+    fn base_of(&self, file: &LiveFile) -> Option<Base> {
+        let Bytes::Stored(place) = file.state().bytes.clone() else { return None };
+        // Where it cannot be written, who writes is told.
+        Some(self.stage(&place).ok()?.base)
     }
 
     /// What becomes of the kernel's pages of a file that is ahead of its shard, or still open though it is

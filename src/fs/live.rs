@@ -61,6 +61,8 @@ pub(super) struct LiveState {
     pub is_copied: bool,
     /// It was written since it was last handed over to be committed.
     pub dirty: bool,
+    /// All chunks that it stands for have a [`Stage`].
+    pub staged: bool,
     /// A durable copy of it outside the source, as long as it has no other place.
     pub copy: Option<Copy>,
 }
@@ -512,6 +514,17 @@ impl Names {
         if let Some(known) = self.inodes.get_mut(&file.ino) {
             known.lookups = lookups.max(1);
         }
+    }
+
+    /// Whether a file is still the one behind its number: who has found it may have been too slow to open it.
+    pub(super) fn has(&self, file: &Arc<LiveFile>) -> bool {
+        self.inodes.get(&file.ino).is_some_and(|known| Arc::ptr_eq(&known.file, file))
+    }
+
+    /// Puts a file behind its number, unless another one is there.
+    pub(super) fn know(&mut self, file: &Arc<LiveFile>) {
+        let known = || Known { file: Arc::clone(file), lookups: 1 };
+        self.inodes.entry(file.ino).or_insert_with(known);
     }
 
     /// The kernel was told of a file.

@@ -58,6 +58,7 @@ pub use self::nodes::NodeKind;
 use self::nodes::{ArrayView, At, Nodes};
 use self::paths::{Found, Paths};
 pub use self::staging::WriteConfig;
+pub use self::sync::WriteHow;
 pub use self::views::{Place as ViewPlace, Views};
 pub use self::write::{SetAttr, now};
 use crate::format::Coords;

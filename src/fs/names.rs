@@ -109,10 +109,23 @@ impl Fs {
 
     /// Opens a file, also for writing.
     pub fn open_for(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
+        /// What the number stands for may change between two looks.
+        const ATTEMPTS: usize = 4;
         self.stats.operations.open.count();
         if self.overlay.is_none() {
             return if how.write { Err(FsError::ReadOnly) } else { self.open_as(ino, caller) };
         }
+        let mut opened = self.open_once(ino, how, caller);
+        for _ in 1..ATTEMPTS {
+            if !matches!(opened, Err(FsError::Stale)) {
+                break;
+            }
+            opened = self.open_once(ino, how, caller);
+        }
+        opened
+    }
+
+    fn open_once(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
         let target = self.target(ino)?;
         let need = if how.write { Need::Write } else { Need::Read };
         self.permit_content(&target, need, caller)?;

@@ -10,10 +10,11 @@
 //! A rename from one to the other holds all its open files while it takes the bytes over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::live::LiveFile;
 use super::{FsError, Result};
+use crate::store::Base;
 use crate::store::storage::StorageFile;
 
 /// An open file. Who has it open keeps it.
@@ -23,6 +24,9 @@ pub(super) struct OpenFile {
     behind: RwLock<Behind>,
     /// Its file has a new place that it cannot follow to.
     is_left: AtomicBool,
+    /// The chunk that it was opened on for writing, as it was then, or as this mount has committed it since:
+    /// the kernel may have pages of that.
+    base: Mutex<Option<Base>>,
 }
 
 /// What is behind an open file.
@@ -37,7 +41,8 @@ pub(super) enum Behind {
 impl OpenFile {
     pub(super) fn new(behind: Behind, is_writable: bool) -> Arc<Self> {
         let (behind, is_left) = (RwLock::new(behind), AtomicBool::new(false));
-        Arc::new(Self { is_writable, behind, is_left })
+        let base = Mutex::default();
+        Arc::new(Self { is_writable, behind, is_left, base })
     }
 
     /// What is behind it, for as long as the guard lives. Nothing else of the filesystem may be held by
@@ -65,6 +70,17 @@ impl OpenFile {
             Behind::Live(file) => Some(Arc::clone(file)),
             Behind::Source(_) => None,
         }
+    }
+
+    /// What is written to it is written over this.
+    pub(super) fn set_base(&self, base: Base) {
+        *self.base.lock().unwrap_or_else(PoisonError::into_inner) = Some(base);
+    }
+
+    /// Whether it was opened on the chunk as it is now; if that is not known, it was.
+    pub(super) fn is_based_on(&self, now: &Base) -> bool {
+        let base = self.base.lock().unwrap_or_else(PoisonError::into_inner);
+        base.as_ref().is_none_or(|base| now.is_same_chunk(base))
     }
 
     /// What would be written to it reaches no name any more, though the file has one.

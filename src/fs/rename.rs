@@ -100,8 +100,13 @@ impl Fs {
 
     /// A file of the mount gets another name that is none of the source.
     fn rename_live(&self, from: &Slot, to: &Slot, caller: &Caller) -> Result<()> {
-        let file = self.file_of(from)?;
+        let mut file = self.file_of(from)?;
         self.bring_here(&file)?;
+        if !self.overlay()?.names().has(&file) {
+            // Dropped before its bytes were brought here.
+            file = self.file_of(from)?;
+            self.bring_here(&file)?;
+        }
         self.name_file(to, &file)?;
         self.unname_file(from, caller)?;
         if let Slot::Document(_) = to {

@@ -26,6 +26,21 @@ impl Fs {
         {
             open.check_written()?;
         }
+        let mut attr = self.setattr_once(ino, handle, set, caller);
+        if matches!(attr, Err(FsError::Stale)) {
+            // What the number stands for has changed between two looks.
+            attr = self.setattr_once(ino, handle, set, caller);
+        }
+        attr
+    }
+
+    fn setattr_once(
+        &self,
+        ino: u64,
+        handle: Option<u64>,
+        set: &SetAttr,
+        caller: &Caller,
+    ) -> Result<Attr> {
         match self.target(ino)? {
             Target::Nameless(file) => {
                 self.set_open_attr(&OpenFile { ino, handle, file: &file, path: None }, set, caller)

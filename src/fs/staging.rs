@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 
-use super::live::{Bytes, LiveFile, Name, Place, Shown, What};
+use super::live::{Bytes, LiveFile, LiveState, Name, Place, Shown, What};
 use super::nodes::ArrayView;
 use super::order::Promise;
 use super::pending::{Round, Task};
@@ -210,6 +210,7 @@ impl Fs {
             return Ok(false);
         }
         one.made.iter().for_each(|promise| promise.keep());
+        self.set_bases(one)?;
         let mut names = self.overlay()?.names();
         let Some(name) = names.get_mut(&one.path) else { return Ok(false) };
         let what = name.what.clone();
@@ -229,21 +230,45 @@ impl Fs {
             copy.remove();
         }
         match what {
-            What::File(file) if file.state().dirty => return Ok(true),
             What::File(file) => {
-                name.stage = None;
                 let place = name.place.clone();
-                let (source, base, mtime) = (&array.source, &one.chunk.base, file.state().mtime);
+                let mtime = {
+                    let mut state = file.state();
+                    if state.dirty {
+                        return Ok(true);
+                    }
+                    // At once: who writes to it from now on stages it anew.
+                    name.stage = None;
+                    settle_bytes(&mut state, place);
+                    state.mtime
+                };
+                let (source, base) = (&array.source, &one.chunk.base);
                 let shard = source.layout.locate(&one.chunk.coords).shard;
                 if let Some(date) = self.store.committed_date(source, &shard, base, mtime) {
                     self.commits.remember_date(one.path.clone(), date);
                 }
-                names.settled(&file, place);
+                names.drop_unused(&file);
             }
             What::Removed => drop(names.take(&one.path)),
             What::Directory => (),
         }
         Ok(false)
+    }
+
+    /// Who goes on writing to a chunk that was committed writes over that.
+    fn set_bases(&self, one: &Waiting) -> Result<()> {
+        let what = self.overlay()?.names().get(&one.path).map(|name| name.what.clone());
+        let Some(What::File(file)) = what else { return Ok(()) };
+        let open = file.state().open_files();
+        if open.iter().all(|open| !open.is_writable) {
+            return Ok(());
+        }
+        match one.chunk.base.clone().committed(one.chunk.content.as_ref()) {
+            Ok(base) => open.iter().for_each(|open| open.set_base(base.clone())),
+            // It is committed all the same; who writes next is taken to know that.
+            Err(error) => log::error!("{}: {error}", shown(&one.path)),
+        }
+        Ok(())
     }
 
     /// A change waits for the next attempt, or is given up for good: others have changed the chunk.
@@ -276,7 +301,8 @@ impl Fs {
             }
             names.break_promises(&one.path, error);
             if let What::File(file) = what {
-                names.settled(&file, place);
+                settle_bytes(&mut file.state(), place);
+                names.drop_unused(&file);
             } else {
                 names.take(&one.path);
                 drop(names);
@@ -391,18 +417,14 @@ fn is_change(stage: &super::live::Stage, number: u64) -> bool {
     stage.change.as_ref().is_some_and(|change| change.number == number)
 }
 
-impl super::live::Names {
-    /// What a file holds is in the shard now.
-    fn settled(&mut self, file: &Arc<LiveFile>, place: Option<Place>) {
-        if let Some(place) = place {
-            let mut state = file.state();
-            // A chunk of fill values is gone, though somebody may still have its file open.
-            let is_gone = matches!(state.shown, Shown::Nothing);
-            state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
-            state.bytes = Bytes::Stored(place);
-        }
-        self.drop_unused(file);
-    }
+/// What a file holds is in the shard now.
+fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
+    state.staged = false;
+    let Some(place) = place else { return };
+    // A chunk of fill values is gone, though somebody may still have its file open.
+    let is_gone = matches!(state.shown, Shown::Nothing);
+    state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
+    state.bytes = Bytes::Stored(place);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

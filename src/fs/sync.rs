@@ -2,30 +2,81 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::live::LiveFile;
-use super::open::Behind;
+use super::live::{Bytes, LiveFile, Place};
+use super::open::{Behind, OpenFile};
 use super::{Fs, FsError, Result, Target};
-use crate::store::ShardStore;
+use crate::store::{ShardStore, StoreError};
+use crate::text::shown;
+
+/// How an open file is written to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteHow {
+    /// At its end, whatever the kernel takes for that.
+    pub append: bool,
+    /// From the kernel's pages, which were mapped.
+    pub mapped: bool,
+}
 
 impl Fs {
     /// Writes to an open file.
     pub fn write(&self, ino: u64, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_as(ino, handle, offset, data, WriteHow::default())
+    }
+
+    /// The same, in a way that the kernel tells of.
+    pub fn write_as(
+        &self,
+        ino: u64,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        how: WriteHow,
+    ) -> Result<()> {
         self.stats.operations.write.count();
+        // Of pages nobody knows which of the writers has filled them.
+        let writers = |file: &LiveFile, open: &Arc<OpenFile>| match how.mapped {
+            true => file.state().open_files(),
+            false => vec![Arc::clone(open)],
+        };
+        let at = (!how.append).then_some(offset);
         match self.open_handle(handle) {
             Some(open) => {
                 open.check_written()?;
-                match &*open.behind() {
-                    Behind::Live(file) => self.write_live(file, offset, data)?,
-                    Behind::Source(file) => file.write_at(data, offset)?,
+                match (&*open.behind(), at) {
+                    (Behind::Live(file), at) => {
+                        let written = self.write_live(file, at, data, &writers(file, &open));
+                        written.inspect_err(|error| self.note_lost_page(file, how, error))?;
+                    }
+                    (Behind::Source(file), Some(offset)) => file.write_at(data, offset)?,
+                    (Behind::Source(file), None) => file.append(data)?,
                 }
             }
             // What was mapped and is written by the kernel.
-            None => self.write_live(&self.live(ino).ok_or(FsError::BadHandle)?, offset, data)?,
+            None => {
+                let file = self.live(ino).ok_or(FsError::BadHandle)?;
+                let writers = file.state().open_files();
+                self.write_live(&file, at, data, &writers)?;
+            }
         }
         self.stats.operations.write_bytes.add(data.len() as u64);
         Ok(())
+    }
+
+    /// Who has written to a mapping may never ask what has become of it.
+    fn note_lost_page(&self, file: &LiveFile, how: WriteHow, error: &FsError) {
+        let Bytes::Stored(Place { array, coords }) = file.state().bytes.clone() else { return };
+        if let (true, FsError::Stale) = (how.mapped, error) {
+            let location = array.source.layout.locate(&coords);
+            let shard = array.source.shard_path(&location.shard);
+            let position = location.positions.concat();
+            let error = Arc::new(StoreError::Stale { shard, position });
+            let path = array.path(&coords);
+            log::error!("{}: what was written to a mapping is lost: {error}", shown(&path));
+            self.failures.record(&path, &error);
+        }
     }
 
     /// What is behind an open file that is written to.

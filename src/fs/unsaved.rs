@@ -120,7 +120,7 @@ impl Fs {
             match content.read(&mut buffer)? {
                 0 => break,
                 read => {
-                    self.write_live(&file, at, &buffer[..read])?;
+                    self.write_live(&file, Some(at), &buffer[..read], &[])?;
                     at += read as u64;
                 }
             }

@@ -1,13 +1,15 @@
 //! Writing to files that are ahead of their shard: creating, opening, changing, closing them.
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::access::Owner;
 use super::decoded::Encoded;
-use super::live::{Bytes, Change, LiveFile, LiveState, Name, Overlay, Place, Shown, Stage, What};
+use super::live::{
+    Bytes, Change, LiveFile, LiveState, Name, Names, Overlay, Place, Shown, Stage, What,
+};
 use super::open::OpenFile;
 use super::unsaved::chunk_path;
 use super::{Attr, Entry, Fs, FsError, Result};
@@ -76,6 +78,7 @@ impl Fs {
             openers: Vec::new(),
             is_copied: false,
             dirty: true,
+            staged: false,
             copy: None,
         };
         Ok(self.overlay()?.file(ino.filter(|ino| !self.paths.has_adopted(*ino)), state))
@@ -103,6 +106,7 @@ impl Fs {
             openers: Vec::new(),
             is_copied: false,
             dirty: false,
+            staged: false,
             copy: None,
         };
         let ino = Some(attr.ino).filter(|ino| !self.paths.has_adopted(*ino));
@@ -114,6 +118,8 @@ impl Fs {
             return Ok(other);
         }
         names.put(path, What::File(Arc::clone(&file)), Some(place.clone()));
+        // The kernel may have forgotten the number just now.
+        names.know(&file);
         Ok(file)
     }
 
@@ -130,31 +136,53 @@ impl Fs {
         Ok(Stage { base, change: None })
     }
 
-    /// Remembers what the chunks that a file stands for were before it is changed.
-    fn begin_change(&self, file: &Arc<LiveFile>) -> Result<()> {
-        if file.state().dirty {
+    /// Remembers what the chunks that a file stands for were before it is changed. Fails if one of
+    /// the `writers` has opened the chunk before others have changed it: what they write may be made of
+    /// what it was then.
+    fn begin_change(&self, file: &Arc<LiveFile>, writers: &[Arc<OpenFile>]) -> Result<()> {
+        if matches!(&*file.state(), LiveState { dirty: true, staged: true, .. }) {
             return Ok(());
         }
-        self.stage_names(file)
+        self.stage_names(file)?;
+        let Bytes::Stored(Place { array, coords }) = file.state().bytes.clone() else {
+            return Ok(());
+        };
+        let mut names = self.overlay()?.names();
+        let Some(name) = names.get_mut(&array.path(&coords)) else { return Ok(()) };
+        let Some(Stage { base, change: None }) = &name.stage else { return Ok(()) };
+        if writers.iter().all(|open| open.is_based_on(base)) {
+            return Ok(());
+        }
+        name.stage = None;
+        file.state().staged = false;
+        drop(names);
+        let shard = array.source.layout.locate(&coords).shard;
+        self.identities.served_older(self.shard_identity(&array, &shard), file.ino);
+        Err(FsError::Stale)
     }
 
     fn stage_names(&self, file: &Arc<LiveFile>) -> Result<()> {
-        let paths = file.state().names.clone();
-        for path in paths {
-            let place = {
-                let names = self.overlay()?.names();
-                match names.get(&path) {
-                    Some(name) if name.stage.is_none() => name.place.clone(),
-                    _ => None,
-                }
+        let unstaged = |names: &Names, paths: &[PathBuf]| {
+            let place = |path: &PathBuf| {
+                let name = names.get(path).filter(|name| name.stage.is_none())?;
+                Some((path.clone(), name.place.clone()?))
             };
-            let Some(place) = place else { continue };
+            paths.iter().find_map(place)
+        };
+        loop {
+            let next = {
+                let names = self.overlay()?.names();
+                let mut state = file.state();
+                let next = unstaged(&names, &state.names);
+                state.staged = next.is_none();
+                next
+            };
+            let Some((path, place)) = next else { return Ok(()) };
             let stage = self.stage(&place)?;
             if let Some(name) = self.overlay()?.names().get_mut(&path) {
                 name.stage.get_or_insert(stage);
             }
         }
-        Ok(())
     }
 
     /// Brings the bytes of a file out of its shard.
@@ -196,17 +224,26 @@ impl Fs {
         }
     }
 
-    /// Writes to a file.
-    pub(super) fn write_live(&self, file: &Arc<LiveFile>, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes to a file, at its end if there is no offset.
+    pub(super) fn write_live(
+        &self,
+        file: &Arc<LiveFile>,
+        offset: Option<u64>,
+        data: &[u8],
+        writers: &[Arc<OpenFile>],
+    ) -> Result<()> {
         // Writing nothing does not make a file longer.
         if data.is_empty() {
             return Ok(());
         }
-        self.begin_change(file)?;
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_CHUNK_BYTES);
-        let end = end.ok_or(FsError::TooLarge)?;
-        let in_source = |file: &dyn StorageFile| file.write_at(data, offset);
-        self.change(file, in_source, |content, limit| {
+        let in_source = |file: &dyn StorageFile| match offset {
+            Some(offset) => file.write_at(data, offset),
+            None => file.append(data),
+        };
+        self.change(file, writers, in_source, |content, limit| {
+            let offset = offset.unwrap_or(content.nbytes());
+            let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_CHUNK_BYTES);
+            let end = end.ok_or_else(|| std::io::Error::from_raw_os_error(libc::EFBIG))?;
             let nbytes = content.nbytes().max(end);
             match content {
                 Content::Memory(bytes) if nbytes <= limit => {
@@ -234,21 +271,14 @@ impl Fs {
 
     /// Cuts a file off, or fills it up with zeros.
     pub(super) fn truncate_live(&self, file: &Arc<LiveFile>, length: u64) -> Result<()> {
-        self.begin_change(file)?;
         if length > MAX_CHUNK_BYTES {
             return Err(FsError::TooLarge);
         }
         if length == 0 {
-            let mut state = file.state();
-            if let Bytes::Moved(file) = &state.bytes {
-                return Ok(file.set_length(0)?);
-            }
-            state.bytes = Bytes::Here(Content::Memory(Arc::default()));
-            state.written();
-            return Ok(());
+            return self.empty_live(file);
         }
         let in_source = |file: &dyn StorageFile| file.set_length(length);
-        self.change(file, in_source, |content, limit| {
+        self.change(file, &[], in_source, |content, limit| {
             match content {
                 Content::Memory(bytes) if length <= limit => {
                     Arc::make_mut(bytes).resize(usize::try_from(length).unwrap_or(0), 0);
@@ -263,9 +293,25 @@ impl Fs {
         })
     }
 
+    fn empty_live(&self, file: &Arc<LiveFile>) -> Result<()> {
+        loop {
+            self.begin_change(file, &[])?;
+            let mut state = file.state();
+            if let Bytes::Moved(file) = &state.bytes {
+                return Ok(file.set_length(0)?);
+            }
+            if state.staged {
+                state.bytes = Bytes::Here(Content::Memory(Arc::default()));
+                state.written();
+                return Ok(());
+            }
+        }
+    }
+
     fn change(
         &self,
-        file: &LiveFile,
+        file: &Arc<LiveFile>,
+        writers: &[Arc<OpenFile>],
         in_source: impl FnOnce(&dyn StorageFile) -> std::io::Result<()>,
         change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
     ) -> Result<()> {
@@ -273,8 +319,13 @@ impl Fs {
         let limit = self.config.writing.dirty_limit / 4;
         self.make_room()?;
         loop {
+            self.begin_change(file, writers)?;
             self.bring_here(file)?;
             let mut state = file.state();
+            if !state.staged {
+                // Committed in the meantime: it is written over that.
+                continue;
+            }
             let content = match &mut state.bytes {
                 Bytes::Here(content) => content,
                 Bytes::Stored(_) => continue,
@@ -368,6 +419,7 @@ impl Fs {
                 continue;
             }
             let change = name.stage.take().and_then(|stage| stage.change);
+            file.state().staged = false;
             if let (Some(change), Err(FsError::Commit(error))) = (change, committed) {
                 self.save(&chunk_path(&place), Some(&**file), change.content.as_ref(), &error);
                 self.failures.record(&path, &error);
@@ -468,6 +520,9 @@ impl Fs {
     pub(super) fn set_live_attr(&self, file: &Arc<LiveFile>, set: &SetAttr) -> Result<()> {
         if let Some(length) = set.size {
             self.truncate_live(file, length)?;
+            if !self.overlay()?.names().has(file) {
+                return Err(FsError::Stale);
+            }
             // Not by an open file: nobody will close it.
             if !file.state().is_open() {
                 self.publish(file).inspect_err(|_| self.revert(file))?;

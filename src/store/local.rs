@@ -16,7 +16,7 @@ use rustix::fs::{
     self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Timespec, Timestamps,
     XattrFlags,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::beneath::{Beneath, Found, Links};
 use super::storage::{
@@ -382,6 +382,28 @@ struct LocalFile {
     stats: Arc<Stats>,
 }
 
+impl LocalFile {
+    /// Writes all bytes with a call that writes some; it gets the rest, and how many were written.
+    fn write_all(
+        &self,
+        bytes: &[u8],
+        write: impl Fn(&[u8], usize) -> Result<usize, Errno>,
+    ) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match write(&bytes[written..], written) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(Errno::INTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.stats.source.write.count();
+        self.stats.source.write_bytes.add(bytes.len() as u64);
+        Ok(())
+    }
+}
+
 impl StorageFile for LocalFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
@@ -403,18 +425,16 @@ impl StorageFile for LocalFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let mut written = 0;
-        while written < bytes.len() {
-            match rustix::io::pwrite(&self.file, &bytes[written..], offset + written as u64) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(more) => written += more,
-                Err(Errno::INTR) => (),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.stats.source.write.count();
-        self.stats.source.write_bytes.add(bytes.len() as u64);
-        Ok(())
+        self.write_all(bytes, |rest, written| {
+            rustix::io::pwrite(&self.file, rest, offset + written as u64)
+        })
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes, |rest, _| {
+            let rest = [io::IoSlice::new(rest)];
+            rustix::io::pwritev2(&self.file, &rest, 0, ReadWriteFlags::APPEND)
+        })
     }
 
     fn set_length(&self, length: u64) -> io::Result<()> {

@@ -618,6 +618,10 @@ impl StorageFile for MemoryFile {
         Ok(())
     }
 
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(bytes, self.stat()?.size)
+    }
+
     fn set_length(&self, length: u64) -> io::Result<()> {
         self.shared.faults.check(true)?;
         lock(&self.shared.history).push(Change::SetLength { ino: self.ino, length });

@@ -381,6 +381,9 @@ pub trait StorageFile: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
+    /// Writes at the end of the file, wherever others have put that.
+    fn append(&self, bytes: &[u8]) -> io::Result<()>;
+
     /// Cuts the file off, or fills it up with zeros.
     fn set_length(&self, length: u64) -> io::Result<()>;
 

@@ -131,3 +131,23 @@ new_shards() {
     [[ $(stat -c '%u:%g %a' "$array/c/3") == "21003:22000 640" ]] || { stat "$array/c/3"; return 1; }
 }
 check "a new shard belongs to whoever made its first chunk, and to the group of its directory" new_shards
+
+# To be a chunk, or a document, a file is read and written anew.
+not_read_by_renaming() {
+    local array=$source/arrays/plain home=$source/home
+    mkdir "$home"
+    chmod 777 "$home" "$array/c"
+    chmod 666 "$array"/c/*
+    echo "for root alone" | tee "$home/one" "$home/two" "$home/three" >/dev/null
+    chmod 600 "$home"/*
+    mount_view "$source" --rw -o allow_other
+    fails_with "Permission denied" other mv -f "$MP/home/one" "$MP/arrays/plain/c/0"
+    other mkdir "$MP/home/new"
+    fails_with "Permission denied" other mv "$MP/home/two" "$MP/home/new/zarr.json"
+    fails_with "" other ln "$MP/home/three" "$MP/arrays/plain/c/40"
+    "$SHARDFS" sync "$MP"
+    unmount_view
+    [[ $(ls "$home") == "$(printf '%s\n' new one three two)" ]]
+    fails_with "" grep -rl "for root alone" "$array" "$home/new"
+}
+check "a file that a caller may not read does not become a chunk or a document" not_read_by_renaming

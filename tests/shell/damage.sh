@@ -75,3 +75,27 @@ check 'an empty file, for a shard' bad_shard touch
 check 'a link out of the source, for a shard' bad_shard ln -s ../../../../../elsewhere
 check 'no directory at all' absent_directory
 check 'a shard cut short under an immutable mount' cut_short_while_immutable
+
+# A file that was made and could not be shown would be a damaged shard once the metadata is mended.
+nothing_left() {
+    fresh_sample
+    cp "$array/zarr.json" "$TMP/good.json"
+    sed -i '0,/"fill_value"/s//"tint": "blue", "fill_value"/' "$array/zarr.json"
+    echo notes >"$TMP/sample.zarr/notes"
+    mount_view "$TMP/sample.zarr" --rw
+    local there
+    there=$(find "$array" | sort)
+    local made=$MP/waves/c/0/0/9
+    fails_with 'Input/output error' cp "$MP/notes" "$made"
+    fails_with 'Input/output error' dd of="$made" status=none
+    fails_with 'Input/output error' ln "$MP/notes" "$made"
+    fails_with 'Input/output error' ln -s elsewhere "$made"
+    fails_with 'Input/output error' mkfifo "$made"
+    fails_with 'Input/output error' mv "$MP/notes" "$made"
+    [[ $(find "$array" | sort) == "$there" && -s $TMP/sample.zarr/notes ]]
+    cp "$TMP/good.json" "$array/zarr.json"
+    sleep 1.1
+    good_chunks_are_read
+    unmount_view
+}
+check 'what is refused in an array whose metadata cannot be used leaves nothing' nothing_left

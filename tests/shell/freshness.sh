@@ -143,6 +143,85 @@ written_here_and_by_others() {
 check "chunks written here, then by others by rename, then here" written_here_and_by_others by_rename
 check "chunks written here, then by others in place, then here" written_here_and_by_others in_place
 
+# Whoever has read a chunk, or mapped it, does not write old bytes over those of others.
+opened_before_others() {
+    fresh --rw
+    make_shard "$TMP/same" 9
+    python3 - "$MP/c/0" "$1" "$source/c/0" "$TMP/same" <<'PY'
+import errno
+import mmap
+import os
+import shutil
+import sys
+import time
+
+chunk, way, shard, other = sys.argv[1:]
+size = os.path.getsize(chunk)
+opened = os.open(chunk, os.O_RDWR | (os.O_APPEND if way == "append" else 0))
+assert os.pread(opened, size, 0) == bytes([1]) * size
+mapping = mmap.mmap(opened, 0)
+assert mapping[:] == bytes([1]) * size
+before = os.stat(shard)
+shutil.copyfile(other, shard + ".new")
+os.utime(shard + ".new", ns=(before.st_atime_ns, before.st_mtime_ns))
+os.rename(shard + ".new", shard)
+time.sleep(1.3)
+try:
+    if way == "mapping":
+        mapping[5000] = 7
+        mapping.flush()
+        os.fsync(opened)
+    else:
+        os.pwrite(opened, b"7", 5000)
+    sys.exit("it is written")
+except OSError as error:
+    assert error.errno in (errno.ESTALE, errno.EIO), error
+del mapping
+try:
+    os.close(opened)
+except OSError as error:
+    assert error.errno == errno.ESTALE, error
+PY
+    "$SHARDFS" sync "$MP" || true
+    shows "$MP/c/0" 9
+    "$SHARDFS" sync "$MP"
+    unmount_view
+    mount_view "$source"
+    shows "$MP/c/0" 9
+    unmount_view
+}
+for way in write append mapping; do
+    check "a descriptor from before a change by others: $way" opened_before_others "$way"
+done
+
+# The kernel believes the old length for a second.
+append_after_others() {
+    fresh --rw
+    printf 'first' >"$MP/c/0"
+    "$SHARDFS" sync "$MP"
+    printf 'note' >"$MP/note"
+    stat "$MP/c/0" "$MP/note" >/dev/null
+    mkdir "$TMP/other.$1"
+    timeout 30 "$SHARDFS" mount --rw "$source" "$TMP/other.$1" </dev/null
+    echo "$TMP/other.$1" >>"$TMP/mounts"
+    printf ' of all' >>"$TMP/other.$1/c/0"
+    "$SHARDFS" sync "$TMP/other.$1"
+    printf ' more' >>"$source/note"
+    sleep "$1"
+    printf ', second' >>"$MP/c/0"
+    printf ', last' >>"$MP/note"
+    "$SHARDFS" sync "$MP"
+    settle
+    [[ $(cat "$TMP/other.$1/c/0") == 'first of all, second' ]]
+    [[ $(cat "$MP/c/0") == 'first of all, second' ]]
+    [[ $(cat "$source/note") == 'note more, last' ]]
+    unmount_view "$TMP/other.$1"
+    unmount_view
+}
+check "appending right after others have" append_after_others 0
+check "appending a moment after others have" append_after_others 0.3
+check "appending after the kernel has seen the new length" append_after_others 1.3
+
 # A chunk keeps its date while others of its shard are written, also when the shard's ctime changes.
 dates_stay() {
     fresh --rw

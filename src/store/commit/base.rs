@@ -78,6 +78,11 @@ impl Base {
         Ok(Self { chunk: content.map(Print::of).transpose()?, ..self })
     }
 
+    /// Whether the chunk is as it was in `before`.
+    pub fn is_same_chunk(&self, before: &Self) -> bool {
+        self.line == before.line || self.chunk == before.chunk
+    }
+
     /// Attributes of the shard when the chunk was staged; None if there was none.
     pub fn shard(&self) -> Option<&Stat> {
         self.shard.as_ref()
