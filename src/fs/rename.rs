@@ -100,13 +100,7 @@ impl Fs {
 
     /// A file of the mount gets another name that is none of the source.
     fn rename_live(&self, from: &Slot, to: &Slot, caller: &Caller) -> Result<()> {
-        let mut file = self.file_of(from)?;
-        self.bring_here(&file)?;
-        if !self.overlay()?.names().has(&file) {
-            // Dropped before its bytes were brought here.
-            file = self.file_of(from)?;
-            self.bring_here(&file)?;
-        }
+        let file = self.brought_here(|| self.file_of(from))?;
         self.name_file(to, &file)?;
         self.unname_file(from, caller)?;
         if let Slot::Document(_) = to {
@@ -119,7 +113,7 @@ impl Fs {
     /// A file of the mount gets a name that is passed through, and whoever has it open goes on with the
     /// file of the source.
     fn rename_to_source(&self, from: &Slot, to: &Path, caller: &Caller) -> Result<()> {
-        let file = self.file_of(from)?;
+        let file = self.brought_here(|| self.file_of(from))?;
         // It cannot be both.
         if file.state().names.iter().any(|name| Some(&**name) != from.path()) {
             return Err(FsError::CrossDevice);
@@ -310,8 +304,10 @@ impl Fs {
                 Target::Path(path) => Some(Arc::clone(path)),
                 _ => None,
             };
-            let file = self.file_of_target(target, caller)?;
-            self.bring_here(&file)?;
+            let file = match source {
+                Some(_) => self.file_of_target(target, caller)?,
+                None => self.brought_here(|| self.file_of_target(self.target(ino)?, caller))?,
+            };
             self.name_file(&to, &file)?;
             match (&source, &to) {
                 (Some(_), _) => self.paths.copied(ino),
@@ -369,6 +365,20 @@ impl Fs {
         self.on_behalf(caller, |storage| storage.make_node(&path, kind, mode & 0o7777))?;
         self.own(&path, caller);
         self.path_entry(&path)
+    }
+
+    /// A file that is found, with its bytes out of its shard: from then on it is not dropped, as it may have
+    /// been before.
+    fn brought_here(&self, find: impl Fn() -> Result<Arc<LiveFile>>) -> Result<Arc<LiveFile>> {
+        const ATTEMPTS: usize = 4;
+        for _ in 0..ATTEMPTS {
+            let file = find()?;
+            self.bring_here(&file)?;
+            if self.overlay()?.names().has(&file) {
+                return Ok(file);
+            }
+        }
+        Err(FsError::Stale)
     }
 
     /// The file that a name stands for, as one of the mount's own.
