@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, WriteConfig, WriteHow};
+use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, SetAttr, WriteConfig, WriteHow};
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
 use shardfs::view::inode::ROOT;
@@ -27,7 +27,7 @@ struct Mount {
     storage: Arc<MemoryStorage>,
     model: Model,
     fs: Fs,
-    _unsaved: tempfile::TempDir,
+    unsaved: tempfile::TempDir,
 }
 
 /// A shard of two chunks, each of ten bytes of its number.
@@ -45,7 +45,7 @@ fn mount(sync: bool) -> Mount {
     let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
     let config = FsConfig { store, writing, writable: true, ..FsConfig::default() };
     let fs = Fs::new(Arc::clone(&storage) as Arc<_>, config, Arc::default()).unwrap();
-    Mount { storage, model, fs, _unsaved: unsaved }
+    Mount { storage, model, fs, unsaved }
 }
 
 impl Mount {
@@ -137,22 +137,17 @@ fn a_chunk_is_not_written_by_who_opened_it_before_others_changed_it() {
         // Of a chunk that is as it was nothing is refused.
         mount.write(other, b"y", how).unwrap();
         let now = mount.open("0");
-        // Nobody knows who has written to a page.
-        let written = mount.write(now, b"x", how);
-        assert_eq!(written, if how.mapped { Err(libc::ESTALE) } else { Ok(()) });
-        // Each of them hears of a page that was lost.
-        for opened in [before, now].into_iter().filter(|_| how.mapped) {
-            let flushed = mount.fs.flush(opened.0, opened.1).map_err(|error| error.errno());
-            assert_eq!(flushed, Err(libc::ESTALE));
-            mount.fs.release(opened.1);
+        mount.fs.read(now.0, Some(now.1), 0, &mut [0; 10]).unwrap();
+        mount.write(now, b"x", how).unwrap();
+        // Nor once it was written here.
+        if !how.mapped {
+            assert_eq!(mount.write(before, b"x", how), Err(libc::ESTALE));
+            mount.fs.fsync(now.0, now.1).unwrap();
+            assert_eq!(mount.write(before, b"x", how), Err(libc::ESTALE));
+            let set = SetAttr { size: Some(3), ..SetAttr::default() };
+            assert!(mount.fs.setattr(before.0, Some(before.1), &set, &CALLER).is_err());
         }
-        if how.mapped {
-            let now = mount.open("0");
-            mount.write(now, b"x", how).unwrap();
-            mount.close(now);
-        } else {
-            mount.close(now);
-        }
+        mount.close(now);
         mount.fs.commit(Path::new("")).unwrap();
         let content = if how.append { &[&[8; 10], &b"x"[..]] } else { &[&b"x"[..], &[8; 9]] };
         assert_eq!(mount.content("0"), content.concat());
@@ -193,4 +188,21 @@ fn a_chunk_that_is_open_for_writing_has_the_date_of_its_shard_until_it_is_writte
     let now = mount.fs.getattr(ino, None).unwrap().0;
     let other = mount.fs.getattr(mount.ino("1"), None).unwrap().0;
     assert_eq!((now.mtime, now.size), (other.mtime, 6));
+}
+
+#[test]
+fn who_has_lost_against_others_writes_no_more_and_all_that_was_written_is_saved() {
+    let mut mount = mount(false);
+    let ino = mount.ino("0");
+    let how = OpenHow { truncate: true, ..TO_WRITE };
+    let opened = (ino, mount.fs.open_for(ino, how, &CALLER).unwrap().handle);
+    mount.write(opened, b"first", APPEND).unwrap();
+    mount.fs.flush(opened.0, opened.1).unwrap();
+    mount.others(b"theirs");
+    mount.write(opened, b", second", APPEND).unwrap();
+    assert!(mount.fs.commit(Path::new("")).is_err());
+    assert_eq!(mount.write(opened, b", third", APPEND), Err(libc::ESTALE));
+    assert_eq!(mount.content("0"), b"theirs");
+    let saved = mount.unsaved.path().join("unsaved/c/0");
+    assert_eq!(std::fs::read(saved).unwrap(), b"first, second");
 }

@@ -126,7 +126,13 @@ impl Fs {
         base: Option<Base>,
     ) -> Result<Opened> {
         let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable);
-        base.into_iter().for_each(|base| open.set_base(base));
+        if let Some(base) = base {
+            if pages == Pages::Kept {
+                // They are of the chunk as it is.
+                file.state().open_files().iter().for_each(|other| other.set_mapped_base(&base));
+            }
+            open.set_fresh_base(base);
+        }
         {
             // A file that nobody has open may have been dropped since it was found: what would be written
             // to it would go nowhere.
@@ -270,7 +276,13 @@ impl Fs {
             Handle::Chunk(chunk) => self.read_chunk(ino, chunk, offset, buffer),
             Handle::Open(open) => match &*open.behind() {
                 Behind::Source(file) => Ok(file.read_at(buffer, offset)?),
-                Behind::Live(file) => self.read_live(file, offset, buffer),
+                Behind::Live(file) => {
+                    if let Some(base) = open.take_fresh_base() {
+                        let others = file.state().open_files();
+                        others.iter().for_each(|other| other.set_mapped_base(&base));
+                    }
+                    self.read_live(file, offset, buffer)
+                }
             },
             Handle::Decoded(file) => Ok(file.read(offset, buffer)),
             Handle::Flat(array, file) => self.read_whole(array, *file, offset, buffer),

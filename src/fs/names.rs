@@ -12,7 +12,7 @@ use super::file::{Handle, Opened};
 use super::live::{Change, Hidden, Place, Shown, What};
 use super::open::{Behind, OpenFile};
 use super::slot::Slot;
-use super::write::{check_writable, chunk_mode};
+use super::write::{Writers, check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::content::Content;
 use crate::store::storage::{FileKind, Need};
@@ -171,7 +171,8 @@ impl Fs {
         };
         let opened = self.open_live(&file, how)?;
         if how.truncate {
-            self.truncate_live(&file, 0)?;
+            let emptied = self.truncate_live(&file, 0, &Writers::default());
+            emptied.inspect_err(|_| self.release(opened.handle))?;
         }
         Ok(opened)
     }

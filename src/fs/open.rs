@@ -10,7 +10,7 @@
 //! A rename from one to the other holds all its open files while it takes the bytes over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::live::LiveFile;
 use super::{FsError, Result};
@@ -24,9 +24,18 @@ pub(super) struct OpenFile {
     behind: RwLock<Behind>,
     /// Its file has a new place that it cannot follow to.
     is_left: AtomicBool,
-    /// The chunk that it was opened on for writing, as it was then, or as this mount has committed it since:
-    /// the kernel may have pages of that.
-    base: Mutex<Option<Base>>,
+    bases: Mutex<Bases>,
+}
+
+/// What an open file that is written to is written over.
+#[derive(Default)]
+struct Bases {
+    /// The chunk that it was opened on, as it was then, or as this mount has committed it since.
+    own: Option<Base>,
+    /// The oldest that the kernel may have pages of.
+    mapped: Option<Base>,
+    /// The kernel was told to drop older pages when it was opened, and has not asked for any since.
+    is_fresh: bool,
 }
 
 /// What is behind an open file.
@@ -41,8 +50,8 @@ pub(super) enum Behind {
 impl OpenFile {
     pub(super) fn new(behind: Behind, is_writable: bool) -> Arc<Self> {
         let (behind, is_left) = (RwLock::new(behind), AtomicBool::new(false));
-        let base = Mutex::default();
-        Arc::new(Self { is_writable, behind, is_left, base })
+        let bases = Mutex::default();
+        Arc::new(Self { is_writable, behind, is_left, bases })
     }
 
     /// What is behind it, for as long as the guard lives. Nothing else of the filesystem may be held by
@@ -72,14 +81,41 @@ impl OpenFile {
         }
     }
 
-    /// What is written to it is written over this.
-    pub(super) fn set_base(&self, base: Base) {
-        *self.base.lock().unwrap_or_else(PoisonError::into_inner) = Some(base);
+    fn bases(&self) -> MutexGuard<'_, Bases> {
+        self.bases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it was opened on the chunk as it is now; if that is not known, it was.
-    pub(super) fn is_based_on(&self, now: &Base) -> bool {
-        let base = self.base.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What is written to it is written over this.
+    pub(super) fn set_base(&self, base: Base) {
+        let mut bases = self.bases();
+        (bases.own, bases.mapped) = (Some(base.clone()), Some(base));
+    }
+
+    /// The same of one that was opened just now; the kernel drops older pages before it asks for others.
+    pub(super) fn set_fresh_base(&self, base: Base) {
+        self.set_base(base);
+        self.bases().is_fresh = true;
+    }
+
+    /// The kernel asks for pages: if it has dropped all older ones, what they are of.
+    pub(super) fn take_fresh_base(&self) -> Option<Base> {
+        let mut bases = self.bases();
+        if std::mem::take(&mut bases.is_fresh) { bases.mapped.clone() } else { None }
+    }
+
+    /// The kernel has no pages that are older than this.
+    pub(super) fn set_mapped_base(&self, base: &Base) {
+        let mut bases = self.bases();
+        if bases.own.is_some() {
+            bases.mapped = Some(base.clone());
+        }
+    }
+
+    /// Whether what is written to it, or from the kernel's pages, can be made of nothing but the chunk as
+    /// it is in `now`; if it is not known what it was opened on, it can.
+    pub(super) fn is_based_on(&self, now: &Base, mapped: bool) -> bool {
+        let bases = self.bases();
+        let base = if mapped { &bases.mapped } else { &bases.own };
         base.as_ref().is_none_or(|base| now.is_same_chunk(base))
     }
 

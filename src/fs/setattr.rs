@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::access::Caller;
 use super::live::Place;
-use super::write::SetAttr;
+use super::write::{SetAttr, Writers};
 use super::{Attr, Fs, FsError, Result, Target};
 use crate::store::Freshness;
 use crate::store::storage::{SetStat, Stat, Storage, StorageFile};
@@ -46,7 +46,9 @@ impl Fs {
                 self.set_open_attr(&OpenFile { ino, handle, file: &file, path: None }, set, caller)
             }
             Target::Live(file) => {
-                self.set_live_attr(&file, set)?;
+                let open = handle.and_then(|handle| self.open_handle(handle));
+                let writers = Writers { open: open.into_iter().collect(), mapped: false };
+                self.set_live_attr(&file, set, &writers)?;
                 self.live_attr(&file)
             }
             Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
@@ -58,7 +60,7 @@ impl Fs {
             }
             Target::Path(path) if set.size.is_some() && self.is_document(&path) => {
                 let file = self.document_file(&path)?;
-                self.set_live_attr(&file, set)?;
+                self.set_live_attr(&file, set, &Writers::default())?;
                 self.live_attr(&file)
             }
             // Its directory in the source is none of the array's.
@@ -156,7 +158,7 @@ impl Fs {
         }
         if set.size.is_some() {
             let file = self.chunk_file(&path, &place)?;
-            self.set_live_attr(&file, set)?;
+            self.set_live_attr(&file, set, &Writers::default())?;
             return self.live_attr(&file);
         }
         if let Some(mtime) = set.mtime {

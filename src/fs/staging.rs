@@ -264,7 +264,11 @@ impl Fs {
             return Ok(());
         }
         match one.chunk.base.clone().committed(one.chunk.content.as_ref()) {
-            Ok(base) => open.iter().for_each(|open| open.set_base(base.clone())),
+            // Not those that others have changed it for.
+            Ok(base) => open
+                .iter()
+                .filter(|open| open.is_based_on(&one.chunk.base, false))
+                .for_each(|open| open.set_base(base.clone())),
             // It is committed all the same; who writes next is taken to know that.
             Err(error) => log::error!("{}: {error}", shown(&one.path)),
         }
@@ -286,7 +290,14 @@ impl Fs {
             Some(What::File(file)) => Some(file),
             _ => None,
         };
-        self.save(&saved, file.as_deref(), one.chunk.content.as_ref(), error);
+        // What was written since is given up with it.
+        let newer = file.as_ref().and_then(|file| match &*file.state() {
+            LiveState { dirty: true, bytes: Bytes::Here(content), .. } => Some(content.clone()),
+            _ => None,
+        });
+        let is_encoded = place.as_ref().is_none_or(|place| place.array.decoded_form().is_none());
+        let content = newer.filter(|_| is_encoded).or_else(|| one.chunk.content.clone());
+        self.save(&saved, file.as_deref(), content.as_ref(), error);
         self.failures.record(&one.path, error);
         let mut names = self.overlay()?.names();
         let Some(name) = names.get_mut(&one.path) else { return Ok(()) };
@@ -301,7 +312,12 @@ impl Fs {
             }
             names.break_promises(&one.path, error);
             if let What::File(file) = what {
-                settle_bytes(&mut file.state(), place);
+                let mut state = file.state();
+                state.dirty = false;
+                settle_bytes(&mut state, place);
+                // Who has it open has written over something that is no more.
+                state.open_files().iter().for_each(|open| open.set_base(one.chunk.base.clone()));
+                drop(state);
                 names.drop_unused(&file);
             } else {
                 names.take(&one.path);

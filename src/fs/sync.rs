@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::live::{Bytes, LiveFile, Place};
 use super::open::{Behind, OpenFile};
+use super::write::Writers;
 use super::{Fs, FsError, Result, Target};
 use crate::store::{ShardStore, StoreError};
 use crate::text::shown;
@@ -37,9 +38,9 @@ impl Fs {
     ) -> Result<()> {
         self.stats.operations.write.count();
         // Of pages nobody knows which of the writers has filled them.
-        let writers = |file: &LiveFile, open: &Arc<OpenFile>| match how.mapped {
-            true => file.state().open_files(),
-            false => vec![Arc::clone(open)],
+        let writers = |file: &LiveFile, open: &Arc<OpenFile>| Writers {
+            open: if how.mapped { file.state().open_files() } else { vec![Arc::clone(open)] },
+            mapped: how.mapped,
         };
         let at = (!how.append).then_some(offset);
         match self.open_handle(handle) {
@@ -57,7 +58,7 @@ impl Fs {
             // What was mapped and is written by the kernel.
             None => {
                 let file = self.live(ino).ok_or(FsError::BadHandle)?;
-                let writers = file.state().open_files();
+                let writers = Writers { open: file.state().open_files(), mapped: true };
                 self.write_live(&file, at, data, &writers)?;
             }
         }

@@ -14,6 +14,7 @@ use super::access::Caller;
 use super::live::{Bytes, LiveFile, Name, Place, What};
 use super::nodes::NodeKind;
 use super::slot::Slot;
+use super::write::Writers;
 use super::{Fs, Result};
 use crate::format::Coords;
 use crate::store::content::Content;
@@ -120,7 +121,7 @@ impl Fs {
             match content.read(&mut buffer)? {
                 0 => break,
                 read => {
-                    self.write_live(&file, Some(at), &buffer[..read], &[])?;
+                    self.write_live(&file, Some(at), &buffer[..read], &Writers::default())?;
                     at += read as u64;
                 }
             }

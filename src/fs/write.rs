@@ -27,6 +27,15 @@ const SPOOL_PIECE: usize = 1 << 20;
 /// Permissions of a chunk file, whatever its writer asked for: its shard's count.
 const CHUNK_MODE: u32 = 0o644;
 
+/// Who may have made what is written.
+#[derive(Default)]
+pub(super) struct Writers {
+    /// Open files.
+    pub open: Vec<Arc<OpenFile>>,
+    /// It comes from the kernel's pages.
+    pub mapped: bool,
+}
+
 /// What is to be changed about a file's attributes; None stays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
@@ -139,25 +148,25 @@ impl Fs {
     /// Remembers what the chunks that a file stands for were before it is changed. Fails if one of
     /// the `writers` has opened the chunk before others have changed it: what they write may be made of
     /// what it was then.
-    fn begin_change(&self, file: &Arc<LiveFile>, writers: &[Arc<OpenFile>]) -> Result<()> {
-        if matches!(&*file.state(), LiveState { dirty: true, staged: true, .. }) {
-            return Ok(());
-        }
+    fn begin_change(&self, file: &Arc<LiveFile>, writers: &Writers) -> Result<()> {
         self.stage_names(file)?;
-        let Bytes::Stored(Place { array, coords }) = file.state().bytes.clone() else {
+        let mut names = self.overlay()?.names();
+        let mut state = file.state();
+        // One chunk: of several names nobody knows on which it was opened.
+        let [path] = &state.names[..] else { return Ok(()) };
+        let Some(name) = names.get_mut(path) else { return Ok(()) };
+        let (Some(Stage { base, change }), Some(place)) = (&name.stage, name.place.clone()) else {
             return Ok(());
         };
-        let mut names = self.overlay()?.names();
-        let Some(name) = names.get_mut(&array.path(&coords)) else { return Ok(()) };
-        let Some(Stage { base, change: None }) = &name.stage else { return Ok(()) };
-        if writers.iter().all(|open| open.is_based_on(base)) {
+        if writers.open.iter().all(|open| open.is_based_on(base, writers.mapped)) {
             return Ok(());
         }
-        name.stage = None;
-        file.state().staged = false;
-        drop(names);
-        let shard = array.source.layout.locate(&coords).shard;
-        self.identities.served_older(self.shard_identity(&array, &shard), file.ino);
+        if change.is_none() && !state.dirty {
+            (name.stage, state.staged) = (None, false);
+        }
+        drop((state, names));
+        let shard = place.array.source.layout.locate(&place.coords).shard;
+        self.identities.served_older(self.shard_identity(&place.array, &shard), file.ino);
         Err(FsError::Stale)
     }
 
@@ -189,39 +198,44 @@ impl Fs {
     pub(super) fn bring_here(&self, file: &LiveFile) -> Result<()> {
         let mut freshness = Freshness::Now;
         loop {
-            let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(()) };
-            if let Some(form) = place.array.decoded_form() {
-                let bytes = self.open_decoded_file(&place.array, form, &place.coords)?.to_vec();
-                let mut state = file.state();
-                if let Bytes::Stored(_) = state.bytes {
-                    state.bytes = Bytes::Here(Content::Memory(Arc::new(bytes)));
-                }
-                return Ok(());
-            }
-            let reader = self.chunk_reader(&place.array, &place.coords, freshness);
-            if let (Err(FsError::NotFound), Some(chunk)) = (&reader, place.array.absent_chunk()?) {
-                let mut state = file.state();
-                if let Bytes::Stored(_) = state.bytes {
-                    state.bytes = Bytes::Here(Content::Memory(Arc::new(chunk.to_vec())));
-                }
-                return Ok(());
-            }
-            let reader = reader?;
-            if reader.nbytes() > MAX_CHUNK_BYTES {
-                return Err(FsError::TooLarge);
-            }
-            let mut bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from)?;
-            let read = reader.read(&mut bytes, 0)?;
-            if read < bytes.len() || !reader.unchanged()? {
+            let (place, writes) = match &*file.state() {
+                LiveState { bytes: Bytes::Stored(place), writes, .. } => (place.clone(), *writes),
+                _ => return Ok(()),
+            };
+            let Some(bytes) = self.stored_bytes(&place, freshness)? else {
                 freshness = Freshness::Again;
                 continue;
-            }
+            };
             let mut state = file.state();
-            if let Bytes::Stored(_) = state.bytes {
-                state.bytes = Bytes::Here(Content::Memory(Arc::new(bytes)));
+            match state.bytes {
+                // Written and committed in the meantime: it is something else.
+                Bytes::Stored(_) if state.writes != writes => freshness = Freshness::Again,
+                Bytes::Stored(_) => {
+                    state.bytes = Bytes::Here(Content::Memory(Arc::new(bytes)));
+                    return Ok(());
+                }
+                _ => return Ok(()),
             }
-            return Ok(());
         }
+    }
+
+    /// The bytes of a chunk's file as they are stored; None if they were changed while they were read.
+    fn stored_bytes(&self, place: &Place, freshness: Freshness) -> Result<Option<Vec<u8>>> {
+        let Place { array, coords } = place;
+        if let Some(form) = array.decoded_form() {
+            return Ok(Some(self.open_decoded_file(array, form, coords)?.to_vec()));
+        }
+        let reader = self.chunk_reader(array, coords, freshness);
+        if let (Err(FsError::NotFound), Some(chunk)) = (&reader, array.absent_chunk()?) {
+            return Ok(Some(chunk.to_vec()));
+        }
+        let reader = reader?;
+        if reader.nbytes() > MAX_CHUNK_BYTES {
+            return Err(FsError::TooLarge);
+        }
+        let mut bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from)?;
+        let read = reader.read(&mut bytes, 0)?;
+        Ok((read == bytes.len() && reader.unchanged()?).then_some(bytes))
     }
 
     /// Writes to a file, at its end if there is no offset.
@@ -230,7 +244,7 @@ impl Fs {
         file: &Arc<LiveFile>,
         offset: Option<u64>,
         data: &[u8],
-        writers: &[Arc<OpenFile>],
+        writers: &Writers,
     ) -> Result<()> {
         // Writing nothing does not make a file longer.
         if data.is_empty() {
@@ -270,15 +284,20 @@ impl Fs {
     }
 
     /// Cuts a file off, or fills it up with zeros.
-    pub(super) fn truncate_live(&self, file: &Arc<LiveFile>, length: u64) -> Result<()> {
+    pub(super) fn truncate_live(
+        &self,
+        file: &Arc<LiveFile>,
+        length: u64,
+        writers: &Writers,
+    ) -> Result<()> {
         if length > MAX_CHUNK_BYTES {
             return Err(FsError::TooLarge);
         }
         if length == 0 {
-            return self.empty_live(file);
+            return self.empty_live(file, writers);
         }
         let in_source = |file: &dyn StorageFile| file.set_length(length);
-        self.change(file, &[], in_source, |content, limit| {
+        self.change(file, writers, in_source, |content, limit| {
             match content {
                 Content::Memory(bytes) if length <= limit => {
                     Arc::make_mut(bytes).resize(usize::try_from(length).unwrap_or(0), 0);
@@ -293,9 +312,9 @@ impl Fs {
         })
     }
 
-    fn empty_live(&self, file: &Arc<LiveFile>) -> Result<()> {
+    fn empty_live(&self, file: &Arc<LiveFile>, writers: &Writers) -> Result<()> {
         loop {
-            self.begin_change(file, &[])?;
+            self.begin_change(file, writers)?;
             let mut state = file.state();
             if let Bytes::Moved(file) = &state.bytes {
                 return Ok(file.set_length(0)?);
@@ -311,7 +330,7 @@ impl Fs {
     fn change(
         &self,
         file: &Arc<LiveFile>,
-        writers: &[Arc<OpenFile>],
+        writers: &Writers,
         in_source: impl FnOnce(&dyn StorageFile) -> std::io::Result<()>,
         change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
     ) -> Result<()> {
@@ -517,9 +536,14 @@ impl Fs {
     }
 
     /// Changes the attributes of such a file.
-    pub(super) fn set_live_attr(&self, file: &Arc<LiveFile>, set: &SetAttr) -> Result<()> {
+    pub(super) fn set_live_attr(
+        &self,
+        file: &Arc<LiveFile>,
+        set: &SetAttr,
+        writers: &Writers,
+    ) -> Result<()> {
         if let Some(length) = set.size {
-            self.truncate_live(file, length)?;
+            self.truncate_live(file, length, writers)?;
             if !self.overlay()?.names().has(file) {
                 return Err(FsError::Stale);
             }
