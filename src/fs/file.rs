@@ -10,12 +10,12 @@ use super::decoded::{DecodedFile, Pages};
 use super::form::Form;
 use super::live::{Bytes, LiveFile, LiveState, Place, Shown};
 use super::nodes::At;
-use super::open::{Behind, OpenFile};
+use super::open::{Behind, ChunkBase, OpenFile};
 use super::{ArrayView, Attr, Fs, FsError, OpenHow, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
-use crate::store::{Base, Chunk, ChunkReader, Freshness};
+use crate::store::{Chunk, ChunkReader, Freshness};
 
 /// A chunk is looked up again so many times if its shard changes under the lookup.
 const OPEN_ATTEMPTS: usize = 4;
@@ -123,7 +123,7 @@ impl Fs {
         file: &Arc<LiveFile>,
         is_writable: bool,
         pages: Pages,
-        base: Option<Base>,
+        base: Option<ChunkBase>,
     ) -> Result<Opened> {
         let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable);
         if let Some(base) = base {
@@ -170,10 +170,10 @@ impl Fs {
     }
 
     /// The chunk that a file stands for, if it is as it is stored.
-    fn base_of(&self, file: &LiveFile) -> Option<Base> {
+    fn base_of(&self, file: &LiveFile) -> Option<ChunkBase> {
         let Bytes::Stored(place) = file.state().bytes.clone() else { return None };
         // Where it cannot be written, who writes is told.
-        Some(self.stage(&place).ok()?.base)
+        Some((place.array.path(&place.coords), self.stage(&place).ok()?.base))
     }
 
     /// What becomes of the kernel's pages of a file that is ahead of its shard, or still open though it is

@@ -9,6 +9,7 @@
 //!
 //! A rename from one to the other holds all its open files while it takes the bytes over.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -27,13 +28,16 @@ pub(super) struct OpenFile {
     bases: Mutex<Bases>,
 }
 
+/// A chunk by its path in the view, as it was at some time.
+pub(super) type ChunkBase = (PathBuf, Base);
+
 /// What an open file that is written to is written over.
 #[derive(Default)]
 struct Bases {
     /// The chunk that it was opened on, as it was then, or as this mount has committed it since.
-    own: Option<Base>,
+    own: Option<ChunkBase>,
     /// The oldest that the kernel may have pages of.
-    mapped: Option<Base>,
+    mapped: Option<ChunkBase>,
     /// The kernel was told to drop older pages when it was opened, and has not asked for any since.
     is_fresh: bool,
 }
@@ -86,25 +90,25 @@ impl OpenFile {
     }
 
     /// What is written to it is written over this.
-    pub(super) fn set_base(&self, base: Base) {
+    pub(super) fn set_base(&self, base: ChunkBase) {
         let mut bases = self.bases();
         (bases.own, bases.mapped) = (Some(base.clone()), Some(base));
     }
 
     /// The same of one that was opened just now; the kernel drops older pages before it asks for others.
-    pub(super) fn set_fresh_base(&self, base: Base) {
+    pub(super) fn set_fresh_base(&self, base: ChunkBase) {
         self.set_base(base);
         self.bases().is_fresh = true;
     }
 
     /// The kernel asks for pages: if it has dropped all older ones, what they are of.
-    pub(super) fn take_fresh_base(&self) -> Option<Base> {
+    pub(super) fn take_fresh_base(&self) -> Option<ChunkBase> {
         let mut bases = self.bases();
         if std::mem::take(&mut bases.is_fresh) { bases.mapped.clone() } else { None }
     }
 
     /// The kernel has no pages that are older than this.
-    pub(super) fn set_mapped_base(&self, base: &Base) {
+    pub(super) fn set_mapped_base(&self, base: &ChunkBase) {
         let mut bases = self.bases();
         if bases.own.is_some() {
             bases.mapped = Some(base.clone());
@@ -112,11 +116,11 @@ impl OpenFile {
     }
 
     /// Whether what is written to it, or from the kernel's pages, can be made of nothing but the chunk as
-    /// it is in `now`; if it is not known what it was opened on, it can.
-    pub(super) fn is_based_on(&self, now: &Base, mapped: bool) -> bool {
+    /// it is in `now`, under this path; if it was opened on another one, or that is not known, it can.
+    pub(super) fn is_based_on(&self, path: &Path, now: &Base, mapped: bool) -> bool {
         let bases = self.bases();
         let base = if mapped { &bases.mapped } else { &bases.own };
-        base.as_ref().is_none_or(|base| now.is_same_chunk(base))
+        base.as_ref().is_none_or(|(at, base)| at != path || now.is_same_chunk(base))
     }
 
     /// What would be written to it reaches no name any more, though the file has one.

@@ -267,8 +267,8 @@ impl Fs {
             // Not those that others have changed it for.
             Ok(base) => open
                 .iter()
-                .filter(|open| open.is_based_on(&one.chunk.base, false))
-                .for_each(|open| open.set_base(base.clone())),
+                .filter(|open| open.is_based_on(&one.path, &one.chunk.base, false))
+                .for_each(|open| open.set_base((one.path.clone(), base.clone()))),
             // It is committed all the same; who writes next is taken to know that.
             Err(error) => log::error!("{}: {error}", shown(&one.path)),
         }
@@ -316,7 +316,8 @@ impl Fs {
                 state.dirty = false;
                 settle_bytes(&mut state, place);
                 // Who has it open has written over something that is no more.
-                state.open_files().iter().for_each(|open| open.set_base(one.chunk.base.clone()));
+                let lost = (one.path.clone(), one.chunk.base.clone());
+                state.open_files().iter().for_each(|open| open.set_base(lost.clone()));
                 drop(state);
                 names.drop_unused(&file);
             } else {

@@ -158,7 +158,7 @@ impl Fs {
         let (Some(Stage { base, change }), Some(place)) = (&name.stage, name.place.clone()) else {
             return Ok(());
         };
-        if writers.open.iter().all(|open| open.is_based_on(base, writers.mapped)) {
+        if writers.open.iter().all(|open| open.is_based_on(path, base, writers.mapped)) {
             return Ok(());
         }
         if change.is_none() && !state.dirty {
