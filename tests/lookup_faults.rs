@@ -109,6 +109,39 @@ fn what_a_mount_shows_is_there_or_in_error() {
 }
 
 #[test]
+fn a_file_that_others_make_beside_a_lookup_is_there_or_not_yet() {
+    let all = storage();
+    let shown = foreign::shown(&mount(&all, false, View::Zarr3).0);
+    let files = all.files();
+    let (shard, ..) = files.iter().find(|(path, ..)| path.starts_with("a/c")).unwrap();
+    let shard = shard.to_str().unwrap();
+    all.remove(shard);
+    let without = foreign::shown(&mount(&all, false, View::Zarr3).0);
+    let chunk = shown.keys().find(|path| !without.contains_key(*path)).unwrap();
+    for (made, looked_for) in [(shard, chunk.as_str()), ("a/zarr.json", "a/zarr.json")] {
+        let (.., bytes) = files.iter().find(|(path, ..)| path == Path::new(made)).unwrap();
+        for nth in 1.. {
+            let storage = storage();
+            storage.remove(made);
+            let (fs, _unsaved) = mount(&storage, false, View::Zarr3);
+            let before = storage.operations();
+            storage.appear(nth, made, bytes.clone());
+            let found = content(&fs, looked_for);
+            let operations = storage.operations() - before;
+            let expected = shown[looked_for].clone().unwrap();
+            assert!(
+                matches!(&found, Ok(None)) || found == Ok(Some(expected.clone())),
+                "{nth}: {found:?}"
+            );
+            if nth > operations {
+                break;
+            }
+            assert_eq!(content(&fs, looked_for), Ok(Some(expected)), "{nth}, afterwards");
+        }
+    }
+}
+
+#[test]
 fn no_array_is_missing_among_the_nodes_of_a_source_without_an_error() {
     let storage = storage();
     let nodes = || {

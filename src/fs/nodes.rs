@@ -522,8 +522,13 @@ impl Nodes {
         }
         let stat = match stat {
             Ok(stat) => stat,
-            Err(error) if is_absent(&error) && is_gone(&*self.storage, &path) => {
-                return Ok(Node::plain(NodeKind::Inherited, None, checked));
+            Err(error) if is_absent(&error) => {
+                // Not a symbolic link that leads nowhere. What others have made there since was not there.
+                let there = if_present(self.storage.lstat(&path));
+                return match there.map_err(|error| (None, error.into()))? {
+                    Some(Stat { kind: FileKind::Symlink, .. }) => Err((None, error.into())),
+                    _ => Ok(Node::plain(NodeKind::Inherited, None, checked)),
+                };
             }
             Err(error) => return Err((None, error.into())),
         };
@@ -824,9 +829,4 @@ fn layout_hash(directory: &Path, twin: &Value, layout: &ShardedArray) -> u64 {
 fn is_lasting(error: &std::io::Error) -> bool {
     let lasting = [libc::EACCES, libc::EPERM, libc::ELOOP, libc::EXDEV, libc::ENXIO, libc::EISDIR];
     is_absent(error) || error.raw_os_error().is_some_and(|errno| lasting.contains(&errno))
-}
-
-/// Whether there is nothing at `path`, not even a symbolic link that leads nowhere.
-fn is_gone(storage: &dyn Storage, path: &Path) -> bool {
-    storage.lstat(path).is_err_and(|error| is_absent(&error))
 }

@@ -107,7 +107,7 @@ impl ShardStore {
             Ok(stat) if stat.kind == FileKind::Directory => return Ok(Some(stat)),
             Ok(stat) => Damage::NotADirectory(stat.kind),
             Err(error) => match error.raw_os_error() {
-                Some(libc::ENOENT) if self.is_gone(path) => return Ok(None),
+                Some(libc::ENOENT) if !self.is_dangling(path)? => return Ok(None),
                 Some(errno) if UNREACHABLE.contains(&errno) => Damage::Unreachable(error),
                 _ => return Err(io_error(path)(error)),
             },
@@ -115,21 +115,6 @@ impl ShardStore {
         let error = StoreError::Damaged { shard: path.to_owned(), damage: Arc::new(damage) };
         self.report(&error);
         Err(error)
-    }
-
-    /// Whether there is nothing at `path`. A symbolic link that leads nowhere is something, there
-    /// and in the place of a directory above.
-    pub(super) fn is_gone(&self, path: &Path) -> bool {
-        let absent = |error: std::io::Error| error.raw_os_error() == Some(libc::ENOENT);
-        for above in path.ancestors() {
-            if self.storage.stat(above).is_ok() {
-                return true;
-            }
-            if !self.storage.lstat(above).is_err_and(absent) {
-                return false;
-            }
-        }
-        true
     }
 
     /// Does something with the coordinates of each shard, as they are found; stops at an error.

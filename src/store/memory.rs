@@ -24,6 +24,8 @@ pub struct MemoryStorage {
     shared: Arc<Shared>,
     /// Whether files can be cloned.
     clones: AtomicBool,
+    /// A file that appears before a lookup, counted from 1.
+    arrival: Mutex<Option<(u64, String, Vec<u8>)>>,
 }
 
 /// What a storage and its open files share.
@@ -271,6 +273,23 @@ impl MemoryStorage {
         *lock(&self.shared.faults.fault) = (nth > 0).then_some((nth, fault));
     }
 
+    /// Lets a file appear before the `nth` lookup or listing from now, counted from 1: somebody else makes it.
+    pub fn appear(&self, nth: u64, path: &str, content: Vec<u8>) {
+        *lock(&self.arrival) = Some((nth, path.to_owned(), content));
+    }
+
+    /// Somebody looks for a name.
+    fn look(&self) -> io::Result<()> {
+        let mut arrival = lock(&self.arrival);
+        if let Some((left, ..)) = &mut *arrival {
+            *left -= 1;
+        }
+        if let Some((_, path, content)) = arrival.take_if(|(left, ..)| *left == 0) {
+            self.replace(&path, content);
+        }
+        Ok(self.shared.faults.check(false)?)
+    }
+
     /// Whether an operation has failed on command.
     pub fn has_failed(&self) -> bool {
         self.shared.faults.failed.load(Ordering::Relaxed) > 0
@@ -395,12 +414,12 @@ impl Shared {
 
 impl Storage for MemoryStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.shared.faults.check(false)?;
+        self.look()?;
         Ok(self.file(&self.resolved(path)?)?)
     }
 
     fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.shared.faults.check(false)?;
+        self.look()?;
         self.no_symlinks_above(path)?;
         if self.is_symlink(path) {
             return Err(errno(libc::ELOOP));
@@ -416,7 +435,7 @@ impl Storage for MemoryStorage {
     }
 
     fn lstat(&self, path: &Path) -> io::Result<Stat> {
-        self.shared.faults.check(false)?;
+        self.look()?;
         if self.is_symlink(path) {
             return Ok(stat(FileKind::Symlink, number_of(path), 0, 0));
         }
@@ -438,7 +457,7 @@ impl Storage for MemoryStorage {
     }
 
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
-        self.shared.faults.check(false)?;
+        self.look()?;
         let path = &*self.resolved(path)?;
         if !self.is_directory(path) {
             return Err(errno(libc::ENOENT));

@@ -10,7 +10,7 @@ use super::bloscpack::{Chunks, View, chunks_of};
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::journal::pending_if_readable;
 use super::recover::{Found, examine, old_index, record_of};
-use super::storage::{FileKind, Stat, StorageFile};
+use super::storage::{FileKind, Stat, StorageFile, is_dangling};
 use super::{Container, Freshness, ShardStore, SourceArray, io_error, lock};
 use crate::format::after::{DecodeError, decode, trailing_checksums};
 use crate::format::digest::Digest;
@@ -494,7 +494,7 @@ impl ShardStore {
         error: std::io::Error,
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
         match error.raw_os_error() {
-            Some(libc::ENOENT) if self.is_gone(path) => Ok(None),
+            Some(libc::ENOENT) if !self.is_dangling(path)? => Ok(None),
             Some(errno) if UNREACHABLE.contains(&errno) => {
                 let stat = self.storage.lstat(path).unwrap_or(NO_STAT);
                 let damage = Damage::Unreachable(error);
@@ -502,6 +502,11 @@ impl ShardStore {
             }
             _ => Err(StoreError::Io { path: path.to_owned(), error }),
         }
+    }
+
+    /// Whether what gave ENOENT is a symbolic link that leads nowhere.
+    pub(super) fn is_dangling(&self, path: &Path) -> Result<bool, StoreError> {
+        is_dangling(&*self.storage, path).map_err(io_error(path))
     }
 
     fn loaded(

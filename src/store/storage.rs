@@ -56,6 +56,24 @@ pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
+/// Whether ENOENT of `path` means a symbolic link that leads nowhere, there or in the place of a directory
+/// above, and not that there is nothing. What others have made there since was not there.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn is_dangling(storage: &dyn Storage, path: &Path) -> io::Result<bool> {
+    for above in path.ancestors() {
+        match if_present(storage.lstat(above))? {
+            None => (),
+            Some(stat) if stat.kind == FileKind::Symlink => {
+                return Ok(if_present(storage.stat(above))?.is_none());
+            }
+            Some(_) => return Ok(false),
+        }
+    }
+    Ok(false)
+}
+
 /// What an entry of a directory is: not every filesystem tells it with the name. `None` if it was removed
 /// since.
 ///

@@ -21,7 +21,7 @@ use crate::format::sharding::Location;
 use crate::store::blob::{bytes_of, fingerprint_of};
 use crate::store::lock::ShardLock;
 use crate::store::shard::{LoadedShard, ShardId};
-use crate::store::storage::{FileKind, SetStat, Stat, StorageFile};
+use crate::store::storage::{FileKind, SetStat, Stat, StorageFile, if_present};
 use crate::store::work::{WORK_DIRECTORY, new_name, unfit_or};
 use crate::store::{Container, Freshness, StoreError, io_error};
 
@@ -157,7 +157,10 @@ impl<'a> Commit<'a> {
     fn open_old(&self, loaded: &LoadedShard, path: &Path) -> Result<Old, StoreError> {
         let storage = &*self.store.storage;
         // A new file takes the place of a link, and what it leads to stays as it is.
-        let is_linked = storage.lstat(path).map_err(io_error(path))?.kind == FileKind::Symlink;
+        let found = if_present(storage.lstat(path)).map_err(io_error(path))?;
+        // Others have removed it since it was loaded.
+        let found = found.ok_or_else(|| StoreError::Changing { shard: path.to_owned() })?;
+        let is_linked = found.kind == FileKind::Symlink;
         let file = if is_linked { storage.open(path) } else { storage.open_writable(path) };
         let file = file.map_err(|error| unfit_or(storage, path, error))?;
         let stat = file.stat().map_err(io_error(path))?;
