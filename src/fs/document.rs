@@ -262,7 +262,7 @@ impl Fs {
 
     /// Removes a directory of the source in which the view shows nothing.
     pub(super) fn remove_source_directory(&self, path: &Path, caller: &Caller) -> Result<()> {
-        self.free_name(path, FileKind::File)?;
+        self.free_name(path, FileKind::Directory)?;
         if let NodeKind::Sharded(array) = &self.nodes.node(path)?.kind
             && array.source.path == path
         {

@@ -153,7 +153,7 @@ impl Fs {
     pub(super) fn open_live(&self, file: &Arc<LiveFile>, how: OpenHow) -> Result<Opened> {
         // Before it is decided about the pages: none may be older than that.
         let base = match how {
-            OpenHow { write: true, truncate: false, .. } => self.base_of(file),
+            OpenHow { write: true, truncate: false, .. } => self.base_of(file)?,
             _ => None,
         };
         let pages = match how {
@@ -170,10 +170,9 @@ impl Fs {
     }
 
     /// The chunk that a file stands for, if it is as it is stored.
-    fn base_of(&self, file: &LiveFile) -> Option<ChunkBase> {
-        let Bytes::Stored(place) = file.state().bytes.clone() else { return None };
-        // Where it cannot be written, who writes is told.
-        Some((place.array.path(&place.coords), self.stage(&place).ok()?.base))
+    fn base_of(&self, file: &LiveFile) -> Result<Option<ChunkBase>> {
+        let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(None) };
+        Ok(Some((place.array.path(&place.coords), self.stage(&place)?.base)))
     }
 
     /// What becomes of the kernel's pages of a file that is ahead of its shard, or still open though it is
@@ -187,7 +186,7 @@ impl Fs {
         };
         match self.store.chunk(&array.source, &coords, Freshness::Now) {
             Ok(Some(chunk)) => self.chunk_pages(&array, &coords, &chunk.shard, file.ino),
-            // Who reads is told.
+            // Whatever is wrong, each read reports it.
             Ok(None) | Err(_) => Pages::Dropped,
         }
     }

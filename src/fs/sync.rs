@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::live::{Bytes, LiveFile, Place};
+use super::live::{LiveFile, Name};
 use super::open::{Behind, OpenFile};
 use super::write::Writers;
 use super::{Fs, FsError, Result, Target};
@@ -49,7 +49,11 @@ impl Fs {
                 match (&*open.behind(), at) {
                     (Behind::Live(file), at) => {
                         let written = self.write_live(file, at, data, &writers(file, &open));
-                        written.inspect_err(|error| self.note_lost_page(file, how, error))?;
+                        let note = |error: &FsError| match how.mapped {
+                            true => self.note_lost_page(file, error),
+                            false => (),
+                        };
+                        written.inspect_err(note)?;
                     }
                     (Behind::Source(file), Some(offset)) => file.write_at(data, offset)?,
                     (Behind::Source(file), None) => file.append(data)?,
@@ -59,24 +63,29 @@ impl Fs {
             None => {
                 let file = self.live(ino).ok_or(FsError::BadHandle)?;
                 let writers = Writers { open: file.state().open_files(), mapped: true };
-                self.write_live(&file, at, data, &writers)?;
+                let written = self.write_live(&file, at, data, &writers);
+                written.inspect_err(|error| self.note_lost_page(&file, error))?;
             }
         }
         self.stats.operations.write_bytes.add(data.len() as u64);
         Ok(())
     }
 
-    /// Who has written to a mapping may never ask what has become of it.
-    fn note_lost_page(&self, file: &LiveFile, how: WriteHow, error: &FsError) {
-        let Bytes::Stored(Place { array, coords }) = file.state().bytes.clone() else { return };
-        if let (true, FsError::Stale) = (how.mapped, error) {
-            let location = array.source.layout.locate(&coords);
-            let shard = array.source.shard_path(&location.shard);
-            let position = location.positions.concat();
-            let error = Arc::new(StoreError::Stale { shard, position });
-            let path = array.path(&coords);
+    /// A page that was mapped could not be written. Whoever has filled it may never ask what has become of
+    /// it.
+    fn note_lost_page(&self, file: &LiveFile, error: &FsError) {
+        let FsError::Stale = error else { return };
+        let names = file.state().names.clone();
+        for path in names {
+            let place = match self.overlay().map(|overlay| overlay.names().get(&path).cloned()) {
+                Ok(Some(Name { place: Some(place), .. })) => place,
+                _ => continue,
+            };
+            let location = place.array.source.layout.locate(&place.coords);
+            let shard = place.array.source.shard_path(&location.shard);
+            let error = StoreError::Stale { shard, position: location.positions.concat() };
             log::error!("{}: what was written to a mapping is lost: {error}", shown(&path));
-            self.failures.record(&path, &error);
+            self.failures.record(&path, &Arc::new(error));
         }
     }
 

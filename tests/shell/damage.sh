@@ -92,6 +92,8 @@ nothing_left() {
     fails_with 'Input/output error' ln -s elsewhere "$made"
     fails_with 'Input/output error' mkfifo "$made"
     fails_with 'Input/output error' mv "$MP/notes" "$made"
+    mkdir "$MP/waves/c/0/0/empty"
+    rmdir "$MP/waves/c/0/0/empty"
     [[ $(find "$array" | sort) == "$there" && -s $TMP/sample.zarr/notes ]]
     cp "$TMP/good.json" "$array/zarr.json"
     sleep 1.1
