@@ -171,13 +171,19 @@ fn who_has_written_to_a_chunk_goes_on_until_others_change_it() {
 
 #[test]
 fn what_was_written_to_a_mapping_and_is_lost_is_reported_to_who_syncs() {
-    let mut mount = mount(false);
-    let opened = mount.open("0");
-    mount.others(b"theirs");
-    assert_eq!(mount.write(opened, b"x", MAPPED), Err(libc::ESTALE));
-    let synced = mount.fs.fsyncdir(ROOT, None).map_err(|error| error.errno());
-    assert_eq!(synced, Err(libc::ESTALE));
-    mount.fs.fsyncdir(ROOT, None).unwrap();
+    for is_ahead in [false, true] {
+        let mut mount = mount(false);
+        let opened = mount.open("0");
+        mount.others(b"theirs");
+        if is_ahead {
+            let now = mount.open("0");
+            mount.write(now, b"y", WriteHow::default()).unwrap();
+        }
+        assert_eq!(mount.write(opened, b"x", MAPPED), Err(libc::ESTALE));
+        let synced = mount.fs.fsyncdir(ROOT, None).map_err(|error| error.errno());
+        assert_eq!(synced, Err(libc::ESTALE), "{is_ahead}");
+        mount.fs.fsyncdir(ROOT, None).unwrap();
+    }
 }
 
 #[test]
