@@ -1,24 +1,28 @@
 //! The adapter to fuser: translation of requests and replies, no decisions.
 
+mod kept;
+
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 
 use rustix::process::{Resource, getrlimit};
 
+use self::kept::{Asked, Content, KeptPages};
 use crate::fs::{
-    Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Pages, SetAttr, View,
-    Views, WriteHow, now,
+    Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Opened, Pages, SetAttr,
+    View, Views, WriteHow, now,
 };
 use crate::store::TRUSTED;
 use crate::store::storage::{FileKind, Timestamp};
@@ -43,6 +47,8 @@ thread_local! {
 pub struct Adapter {
     views: Arc<Views>,
     flags: KernelFlags,
+    /// Of a mount whose kernel drops the pages of open files when it is told to.
+    kept: Option<Arc<KeptPages>>,
     /// The kernel asks before a file is read.
     opens: bool,
     /// Extended attributes are answered, access control lists among them.
@@ -65,10 +71,16 @@ pub struct KernelFlags {
 
 impl KernelFlags {
     /// Settings and capabilities; those that this kernel lacks are left out.
-    pub fn configure(self, config: &mut KernelConfig) {
+    /// Whether the kernel keeps pages of an open file until it is told to drop them.
+    pub fn configure(self, config: &mut KernelConfig) -> bool {
+        let is_told =
+            self.writable && config.add_capabilities(InitFlags::FUSE_EXPLICIT_INVAL_DATA).is_ok();
+        if !is_told {
+            // It drops them when date or length are other ones. All kernels can.
+            let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
+        }
         let wanted = InitFlags::FUSE_ASYNC_READ
             | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_AUTO_INVAL_DATA
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_PARALLEL_DIROPS
@@ -89,6 +101,7 @@ impl KernelFlags {
         }
         let _ = config.set_max_background(MAX_BACKGROUND);
         let _ = config.set_max_write(MAX_REQUEST);
+        is_told
     }
 
     /// How long names and attributes may be believed.
@@ -120,7 +133,42 @@ impl Adapter {
         // Who may read a file of a whole array is known when it is opened.
         let checked = |config: &FsConfig| config.shared && config.view.view == View::Flat;
         let opens = !flags.immutable || configs().any(checked);
-        Self { views, flags, opens, xattr, warned: Mutex::default() }
+        let kept = flags.writable.then(Arc::default);
+        Self { views, flags, kept, opens, xattr, warned: Mutex::default() }
+    }
+
+    /// What is to be done beside requests, once the mount is there.
+    pub fn revalidation(&self) -> Option<Revalidation> {
+        let kept = Arc::clone(self.kept.as_ref()?);
+        Some(Revalidation { views: Arc::downgrade(&self.views), kept })
+    }
+
+    /// Attributes are about to be asked for, to be told to the kernel.
+    fn ask(&self) -> Option<(&KeptPages, Asked)> {
+        let kept = self.kept.as_deref()?;
+        Some((kept, kept.ask()))
+    }
+
+    /// An open file's attributes.
+    fn open_attr(&self, ino: INodeNo, handle: Option<u64>) -> Option<Attr> {
+        self.views.getattr(ino.0, handle, &Caller::own()).ok().map(|(attr, _)| attr)
+    }
+
+    /// A file was opened. What becomes of the kernel's pages of it.
+    fn opened(&self, ino: INodeNo, opened: Opened) -> Pages {
+        let Some(kept) = &self.kept else { return opened.pages };
+        let asked = kept.ask();
+        let attr = self.open_attr(ino, Some(opened.handle));
+        let follows = self.on(ino, |fs, _| Ok(fs.follows(opened.handle))).unwrap_or(false);
+        kept.opened(asked, ino.0, attr.as_ref(), opened.pages, follows)
+    }
+
+    /// Changes the content of a file.
+    fn change<T>(&self, ino: INodeNo, handle: Option<u64>, act: impl FnOnce() -> T) -> T {
+        match &self.kept {
+            Some(kept) => kept.change(ino.0, || self.open_attr(ino, handle), act),
+            None => act(),
+        }
     }
 
     fn lasting(&self, lasting: bool) -> Duration {
@@ -153,6 +201,13 @@ impl Adapter {
                 "a request was refused, no more files can be opened: {error}. The limit of this process is \
                  {limit} (ulimit -n); every file that is open through the mount may take one"
             );
+        }
+    }
+
+    /// The kernel is about to be told of attributes.
+    fn show(asked: Option<(&KeptPages, Asked)>, ino: u64, attr: &Attr) {
+        if let Some((kept, asked)) = asked {
+            kept.show(asked, ino, attr);
         }
     }
 
@@ -224,13 +279,17 @@ impl Adapter {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        self.flags.configure(config);
+        if !self.flags.configure(config) {
+            self.kept = None;
+        }
         Ok(())
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let asked = self.ask();
         match self.views.lookup(parent.0, name, &caller(request, 0)) {
             Ok(Some(entry)) => {
+                Self::show(asked, entry.attr.ino, &entry.attr);
                 let lasting = self.lasting(entry.lasting);
                 reply.entry(&lasting, &file_attr(&entry.attr), Generation(entry.generation));
             }
@@ -254,8 +313,12 @@ impl Filesystem for Adapter {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
+        let asked = self.ask();
         match self.views.getattr(ino.0, self.handle(handle), &caller(request, 0)) {
-            Ok((attr, lasting)) => reply.attr(&self.lasting(lasting), &file_attr(&attr)),
+            Ok((attr, lasting)) => {
+                Self::show(asked, ino.0, &attr);
+                reply.attr(&self.lasting(lasting), &file_attr(&attr));
+            }
             Err(error) => reply.error(self.errno(&error)),
         }
     }
@@ -273,9 +336,10 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         let how = open_how(flags.0);
-        match self.on(ino, |fs, ino| fs.open_for(ino, how, &caller(request, 0))) {
+        let open = || self.on(ino, |fs, ino| fs.open_for(ino, how, &caller(request, 0)));
+        match if how.truncate { self.change(ino, None, open) } else { open() } {
             Ok(opened) => {
-                let flags = self.flags.opened(opened.pages, how.write);
+                let flags = self.flags.opened(self.opened(ino, opened), how.write);
                 reply.opened(FileHandle(opened.handle), flags);
             }
             // The kernel knows a name that is gone: so it looks again, and makes the file if it is to.
@@ -325,7 +389,11 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let released = self.on(ino, |fs, _ino| {
+        let written = self.kept.as_ref().and_then(|kept| kept.closed(ino.0));
+        let released = self.on(ino, |fs, ino| {
+            if let Some(Content { mtime, nbytes }) = written {
+                fs.pages_are_written(ino, handle.0, mtime, nbytes);
+            }
             fs.release(handle.0);
             Ok(())
         });
@@ -380,10 +448,11 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let caller = caller(request, 0);
+        let (caller, asked) = (caller(request, 0), self.ask());
         let listed = self.views.readdir(ino.0, offset, Listing::Entries, &caller, &mut |item| {
             let (attr, generation, lasting) = match &item.entry {
                 Some(Entry { attr, generation, lasting }) => {
+                    Self::show(asked, item.ino, attr);
                     (file_attr(attr), *generation, self.lasting(*lasting))
                 }
                 None => (placeholder(item), 0, Duration::ZERO),
@@ -490,10 +559,12 @@ impl Filesystem for Adapter {
         let is_now = matches!((&atime, &mtime), (Some(TimeOrNow::Now), Some(TimeOrNow::Now)));
         let (atime, mtime) = (atime.map(timestamp), mtime.map(timestamp));
         let set = SetAttr { mode, uid, gid, size, atime, mtime, is_now };
-        let (place, caller) = (self.views.at(ino.0), caller(request, 0));
-        let done = place.and_then(|place| {
+        let caller = caller(request, 0);
+        let setattr = || {
+            let place = self.views.at(ino.0)?;
             Ok(place.attr(place.fs.setattr(place.ino, self.handle(handle), &set, &caller)?))
-        });
+        };
+        let done = self.change(ino, self.handle(handle), setattr);
         match done {
             Ok(attr) => reply.attr(&self.lasting(true), &file_attr(&attr)),
             Err(error) => reply.error(self.errno(&error)),
@@ -626,7 +697,8 @@ impl Filesystem for Adapter {
             Ok((entry, opened)) => {
                 let lasting = self.lasting(entry.lasting);
                 let generation = Generation(entry.generation);
-                let flags = self.flags.opened(opened.pages, how.write);
+                let pages = self.opened(INodeNo(entry.attr.ino), opened);
+                let flags = self.flags.opened(pages, how.write);
                 let handle = FileHandle(opened.handle);
                 reply.created(&lasting, &file_attr(&entry.attr), generation, handle, flags);
             }
@@ -649,7 +721,8 @@ impl Filesystem for Adapter {
         let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         // The kernel writes pages where they are, and appends where it believes that the file ends.
         let how = WriteHow { append: !mapped && flags.0 & libc::O_APPEND != 0, mapped };
-        match self.on(ino, |fs, ino| fs.write_as(ino, handle.0, offset, data, how)) {
+        let write = || self.on(ino, |fs, ino| fs.write_as(ino, handle.0, offset, data, how));
+        match self.change(ino, Some(handle.0), write) {
             // Requests are shorter than that.
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(error) => reply.error(self.errno(&error)),
@@ -731,6 +804,29 @@ impl Adapter {
     /// Where files are not opened the kernel sends handle 0.
     fn handle(&self, handle: Option<FileHandle>) -> Option<u64> {
         handle.filter(|_| self.opens).map(|handle| handle.0)
+    }
+}
+
+/// Tells the kernel of what others have changed in files that are open through a mount.
+pub struct Revalidation {
+    views: Weak<Views>,
+    kept: Arc<KeptPages>,
+}
+
+impl Revalidation {
+    /// Goes on until the mount is no more.
+    pub fn run(self, notifier: Notifier) {
+        self.kept.serve(notifier);
+        loop {
+            std::thread::sleep(TRUSTED);
+            let Some(views) = self.views.upgrade() else { return };
+            for ino in self.kept.following() {
+                let asked = self.kept.ask();
+                if let Ok((attr, _)) = views.getattr(ino, None, &Caller::own()) {
+                    self.kept.show(asked, ino, &attr);
+                }
+            }
+        }
     }
 }
 

@@ -51,7 +51,7 @@ Options of -o:
                       of Zarr expect it
   xattr               extended attributes user.shardfs.{shard,offset,nbytes} tell where a chunk is
   fsname=NAME         name of the source in /proc/mounts
-  threads=N           threads that answer requests
+  threads=N           threads that answer requests, at least 2
   cache_size=BYTES    as --cache-size
   decoded_size=BYTES  as --decoded-size
   decode_limit=BYTES  as --decode-limit
@@ -273,13 +273,20 @@ impl Job {
             name: options.name.clone().unwrap_or_else(|| source.to_string_lossy().into_owned()),
             mountpoint,
             access: options.access,
-            threads: options.threads.unwrap_or_else(usual_threads).max(1),
+            // The kernel, told to drop pages, waits for those that are being read: by another thread.
+            threads: options.threads.unwrap_or_else(usual_threads).max(2),
             writable: options.fs.writable,
         };
         options.fs.writing.unsaved = unsaved_directory();
         let views = views(&storage, &options, &stats).map_err(failed)?;
         let views = Arc::new(Views::new(views));
-        let mounted = mount::mount(Adapter::new(Arc::clone(&views)), &spec)?;
+        let adapter = Adapter::new(Arc::clone(&views));
+        let revalidation = adapter.revalidation();
+        let mounted = mount::mount(adapter, &spec)?;
+        if let Some(revalidation) = revalidation {
+            let notifier = mounted.notifier();
+            std::thread::spawn(move || revalidation.run(notifier));
+        }
         storage.serves(&spec.mountpoint);
         let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();
         let committing: Vec<_> =

@@ -14,7 +14,7 @@ use super::open::{Behind, ChunkBase, OpenFile};
 use super::{ArrayView, Attr, Fs, FsError, OpenHow, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
-use crate::store::storage::{FileKind, Need, Stat, StorageFile};
+use crate::store::storage::{FileKind, Need, Stat, StorageFile, Timestamp};
 use crate::store::{Chunk, ChunkReader, Freshness};
 
 /// A chunk is looked up again so many times if its shard changes under the lookup.
@@ -209,6 +209,11 @@ impl Fs {
             Handle::Open(open) => Some(Arc::clone(open)),
             _ => None,
         }
+    }
+
+    /// Whether who has opened a file goes on with whatever others make of it; a chunk stays what it was.
+    pub fn follows(&self, handle: u64) -> bool {
+        self.open_handle(handle).is_some()
     }
 
     /// The file of the source behind a handle.
@@ -418,6 +423,16 @@ impl Fs {
         }
         let has_pages = self.paths.has_pages(ino, content);
         Ok(if has_pages { Pages::Kept } else { Pages::Dropped })
+    }
+
+    /// The kernel's pages of a file of the source are of what it was made by writes through this mount, if
+    /// that has this date and length.
+    pub fn pages_are_written(&self, ino: u64, handle: u64, mtime: Timestamp, nbytes: u64) {
+        let stat = self.source_handle(handle).and_then(|file| file.stat().ok());
+        if let Some(stat) = stat.filter(|stat| (stat.mtime, stat.size) == (mtime, nbytes)) {
+            let content = self.fingerprint(&stat);
+            self.paths.has_pages(ino, content);
+        }
     }
 
     fn open_path(&self, path: &Path, caller: &Caller) -> Result<Handle> {

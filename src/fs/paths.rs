@@ -50,10 +50,17 @@ pub(super) struct Known {
     open: Vec<Weak<OpenFile>>,
     /// It was linked to a name that is not passed through, which has a copy.
     is_copied: bool,
-    /// Fingerprint of the file as it was when the kernel last dropped its pages.
-    pages: u64,
+    /// What the kernel has pages of; None if it has none, because nobody has opened the file.
+    pages: Option<PagesOf>,
     /// How many times the kernel was told of it, less what it has forgotten.
     lookups: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PagesOf {
+    /// The file with this fingerprint.
+    File(u64),
+    Unknown,
 }
 
 /// Where an inode number leads.
@@ -116,7 +123,8 @@ impl Paths {
     pub fn has_pages(&self, ino: u64, fingerprint: u64) -> bool {
         let mut table = self.lock();
         let Some(known) = table.known.get_mut(&ino) else { return false };
-        std::mem::replace(&mut known.pages, fingerprint) == fingerprint
+        let now = PagesOf::File(fingerprint);
+        known.pages.replace(now).is_none_or(|pages| pages == now)
     }
 
     /// The inode number of a path, which the kernel is about to be told; none that something else
@@ -174,7 +182,8 @@ impl Paths {
             self.came(ino);
         }
         let open = openers.iter().map(Arc::downgrade).collect();
-        table.known.insert(ino, Known { open, lookups: 1, ..Known::default() });
+        let pages = Some(PagesOf::Unknown);
+        table.known.insert(ino, Known { open, pages, lookups: 1, ..Known::default() });
         table.name(ino, path.into());
         table.set_file(ino, Some(stat.id()));
     }

@@ -49,11 +49,10 @@ impl Fs {
                 match (&*open.behind(), at) {
                     (Behind::Live(file), at) => {
                         let written = self.write_live(file, at, data, &writers(file, &open));
-                        let note = |error: &FsError| match how.mapped {
-                            true => self.note_lost_page(file, error),
-                            false => (),
-                        };
-                        written.inspect_err(note)?;
+                        if let (true, Err(error)) = (how.mapped, &written) {
+                            self.note_lost_page(file, error);
+                        }
+                        written?;
                     }
                     (Behind::Source(file), Some(offset)) => file.write_at(data, offset)?,
                     (Behind::Source(file), None) => file.append(data)?,

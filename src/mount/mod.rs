@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fuser::{Session, SessionACL};
+use fuser::{Notifier, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
@@ -203,6 +203,11 @@ pub fn mount<F: fuser::Filesystem>(
 }
 
 impl<F: fuser::Filesystem> Mounted<F> {
+    /// What the kernel is told by.
+    pub fn notifier(&self) -> Notifier {
+        self.session.notifier()
+    }
+
     /// Serves the mount until it is unmounted, by a signal or by others. `ready` is called once it
     /// answers, `finish` before this process ends. SIGUSR1 puts the counters into the log.
     pub fn serve(

@@ -1,0 +1,335 @@
+//! Pages that the kernel keeps of open files, and when it must drop them.
+//!
+//! The kernel can see to that itself, by dates and lengths (`FUSE_AUTO_INVAL_DATA`). But then it does so
+//! after writes through the mount as well: it drops a page beside a write to it that is still under
+//! way, asks for it again, is given bytes of before that write, and keeps them; a mapping even writes
+//! them back. So it is told when to drop the pages of an open file (`FUSE_EXPLICIT_INVAL_DATA`): when
+//! others have changed it. Of a file that nobody has open the next open decides ([`crate::fs::Pages`]).
+//!
+//! ```text
+//! open ----------> what the kernel knows of the file: its date and length
+//! attributes ----> another date or length, and no write since: others have changed it
+//! write ---------> before it, the same question; after it, date and length are what the writes have made
+//! each second ---> the same question for files that may be read without being asked for
+//! ```
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use fuser::{INodeNo, Notifier};
+
+use crate::fs::{Attr, Pages};
+use crate::store::storage::{FileKind, Timestamp};
+
+/// A file was written to so recently that a request of its writer may be under way.
+const UNDER_WAY: Duration = Duration::from_secs(1);
+/// Open files to ask for each second, at most.
+const MOST_ASKED: usize = 1024;
+
+/// The open files of a mount.
+#[derive(Default)]
+pub(super) struct KeptPages {
+    files: Mutex<HashMap<u64, OpenFile>>,
+    /// Beginnings and ends of writes so far.
+    events: AtomicU64,
+    /// Whose pages are to be dropped.
+    outdated: Mutex<Vec<u64>>,
+    /// Held by the one who waits for the kernel. Nobody waits for him: the kernel may wait for pages that
+    /// others are to read.
+    notifying: Mutex<()>,
+    notifier: OnceLock<Notifier>,
+}
+
+/// What the kernel goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Content {
+    pub(super) mtime: Timestamp,
+    pub(super) nbytes: u64,
+}
+
+#[derive(Default)]
+struct OpenFile {
+    handles: usize,
+    /// What the kernel's pages are of, or what writes have made of it; None while that is not known.
+    known: Option<Content>,
+    /// Writes under way.
+    writes: usize,
+    /// The number of the last event.
+    last_event: u64,
+    written: Option<Instant>,
+    /// Others have changed it while it was written to.
+    is_outdated: bool,
+    /// Others' changes reach whoever has it open.
+    follows: bool,
+    /// Not all who have it open go around the kernel's pages.
+    has_pages: bool,
+}
+
+impl OpenFile {
+    /// Takes in attributes that were asked for when there had been `events`. Whether others have changed
+    /// the file since the last ones.
+    fn see(&mut self, now: Content, events: u64) -> bool {
+        if self.writes > 0 || self.last_event > events {
+            return false;
+        }
+        self.known.replace(now).is_some_and(|known| known != now)
+    }
+}
+
+/// A time at which attributes were asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked(u64);
+
+impl KeptPages {
+    /// From now on the kernel can be told.
+    pub(super) fn serve(&self, notifier: Notifier) {
+        // A filesystem is served once.
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// Attributes are about to be asked for.
+    pub(super) fn ask(&self) -> Asked {
+        Asked(self.events.load(Ordering::Acquire))
+    }
+
+    /// The kernel is about to be told of attributes: first it drops what is of another content.
+    pub(super) fn show(&self, asked: Asked, ino: u64, attr: &Attr) {
+        if self.take_outdated(asked, ino, attr) {
+            lock(&self.outdated).push(ino);
+            self.drop_outdated();
+        }
+    }
+
+    fn take_outdated(&self, asked: Asked, ino: u64, attr: &Attr) -> bool {
+        let Some(now) = content(attr) else { return false };
+        let mut files = self.files();
+        let Some(file) = files.get_mut(&ino) else { return false };
+        let is_changed = file.see(now, asked.0);
+        std::mem::take(&mut file.is_outdated) | is_changed
+    }
+
+    /// A file was opened, which has these attributes now; `follows` if others' changes reach who has it open.
+    /// What becomes of its pages: those of a file that is being written to are of what it holds, and to drop
+    /// them now is what must not happen.
+    pub(super) fn opened(
+        &self,
+        asked: Asked,
+        ino: u64,
+        attr: Option<&Attr>,
+        pages: Pages,
+        follows: bool,
+    ) -> Pages {
+        let now = attr.and_then(content);
+        let mut files = self.files();
+        let file = files.entry(ino).or_default();
+        let is_written = file.handles > 0
+            && (file.writes > 0 || file.written.is_some_and(|at| at.elapsed() < UNDER_WAY));
+        let is_known = file.writes > 0 || file.last_event > asked.0 || file.known == now;
+        let pages = match pages {
+            Pages::Dropped | Pages::Bypassed
+                if is_written && is_known && file.has_pages && !file.is_outdated =>
+            {
+                Pages::Kept
+            }
+            pages => pages,
+        };
+        file.has_pages |= pages != Pages::Bypassed;
+        file.handles += 1;
+        file.follows |= follows;
+        if file.handles == 1 || pages == Pages::Dropped {
+            file.known = now;
+        }
+        pages
+    }
+
+    /// It is closed. What writes have made of it, if there were any, and nobody else has changed it.
+    pub(super) fn closed(&self, ino: u64) -> Option<Content> {
+        let mut files = self.files();
+        let file = files.get_mut(&ino)?;
+        file.handles = file.handles.saturating_sub(1);
+        let is_written = file.written.is_some() && file.writes == 0 && !file.is_outdated;
+        let written = file.known.filter(|_| is_written);
+        if file.handles == 0 {
+            files.remove(&ino);
+        }
+        written
+    }
+
+    /// Changes a file, which has the attributes `attr`.
+    pub(super) fn change<T>(
+        &self,
+        ino: u64,
+        attr: impl Fn() -> Option<Attr>,
+        act: impl FnOnce() -> T,
+    ) -> T {
+        let now = || attr().as_ref().and_then(content);
+        if !self.begin_change(ino, now) {
+            return act();
+        }
+        let done = act();
+        self.end_change(ino, now);
+        done
+    }
+
+    /// Whether the file is open.
+    fn begin_change(&self, ino: u64, now: impl Fn() -> Option<Content>) -> bool {
+        let asked = self.ask();
+        let is_alone = |file: &OpenFile| file.writes == 0 && file.known.is_some();
+        let before = match self.files().get(&ino).map(is_alone) {
+            None => return false,
+            Some(true) => now(),
+            Some(false) => None,
+        };
+        let mut files = self.files();
+        let Some(file) = files.get_mut(&ino) else { return false };
+        file.is_outdated |= before.is_some_and(|before| file.see(before, asked.0));
+        file.writes += 1;
+        file.last_event = self.event();
+        true
+    }
+
+    fn end_change(&self, ino: u64, now: impl Fn() -> Option<Content>) {
+        loop {
+            let asked = self.ask();
+            let after = now();
+            let mut files = self.files();
+            let Some(file) = files.get_mut(&ino) else { return };
+            // Another one has ended after these attributes were asked for.
+            if file.writes == 1 && file.last_event > asked.0 {
+                continue;
+            }
+            file.writes = file.writes.saturating_sub(1);
+            file.last_event = self.event();
+            (file.known, file.written) = (after, Some(Instant::now()));
+            return;
+        }
+    }
+
+    /// Open files of which others' changes reach whoever has them open.
+    pub(super) fn following(&self) -> Vec<u64> {
+        let files = self.files();
+        let following = files.iter().filter(|(_, file)| file.follows);
+        following.map(|(ino, _)| *ino).take(MOST_ASKED).collect()
+    }
+
+    fn drop_outdated(&self) {
+        loop {
+            let Ok(_turn) = self.notifying.try_lock() else { return };
+            let Some(ino) = lock(&self.outdated).pop() else { return };
+            if let Some(notifier) = self.notifier.get()
+                && let Err(error) = notifier.inval_inode(INodeNo(ino), 0, 0)
+            {
+                log::debug!("the kernel cannot drop the pages of file {ino}: {error}");
+            }
+        }
+    }
+
+    fn event(&self) -> u64 {
+        self.events.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<u64, OpenFile>> {
+        lock(&self.files)
+    }
+}
+
+fn content(attr: &Attr) -> Option<Content> {
+    let is_file = attr.kind == FileKind::File;
+    is_file.then_some(Content { mtime: attr.mtime, nbytes: attr.size })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INO: u64 = 7;
+
+    fn attr(seconds: i64, size: u64) -> Attr {
+        let at = Timestamp { seconds, nanoseconds: 0 };
+        let (mode, links, uid, gid) = (0o644, 1, 0, 0);
+        let (mtime, ctime, atime) = (at, at, at);
+        let (ino, kind, block) = (INO, FileKind::File, 4096);
+        Attr { ino, kind, mode, links, uid, gid, size, mtime, ctime, atime, block }
+    }
+
+    fn open(kept: &KeptPages, attr: Attr, pages: Pages) -> Pages {
+        kept.opened(kept.ask(), INO, Some(&attr), pages, true)
+    }
+
+    fn is_outdated(kept: &KeptPages, attr: Attr) -> bool {
+        kept.take_outdated(kept.ask(), INO, &attr)
+    }
+
+    #[test]
+    fn what_others_have_changed_is_outdated_once() {
+        let kept = KeptPages::default();
+        assert!(!is_outdated(&kept, attr(1, 10)), "nobody has it open");
+        open(&kept, attr(1, 10), Pages::Dropped);
+        assert!(!is_outdated(&kept, attr(1, 10)));
+        assert!(is_outdated(&kept, attr(2, 10)));
+        assert!(!is_outdated(&kept, attr(2, 10)));
+        assert!(is_outdated(&kept, attr(2, 11)));
+        kept.closed(INO);
+        assert!(!is_outdated(&kept, attr(3, 10)));
+        assert!(kept.following().is_empty());
+    }
+
+    #[test]
+    fn what_writes_have_made_is_not_outdated() {
+        let kept = KeptPages::default();
+        open(&kept, attr(1, 10), Pages::Dropped);
+        let before = kept.ask();
+        let times = std::cell::Cell::new(1);
+        kept.change(
+            INO,
+            || Some(attr(times.get(), 10)),
+            || {
+                times.set(2);
+                assert!(!is_outdated(&kept, attr(2, 10)), "under way");
+            },
+        );
+        assert!(!kept.take_outdated(before, INO, &attr(1, 10)), "asked for before");
+        assert!(!is_outdated(&kept, attr(2, 10)));
+        assert!(is_outdated(&kept, attr(3, 10)));
+        // Others were faster than the write.
+        kept.change(INO, || Some(attr(5, 10)), || ());
+        assert!(is_outdated(&kept, attr(5, 10)));
+        assert!(!is_outdated(&kept, attr(5, 10)));
+    }
+
+    #[test]
+    fn an_open_beside_writes_drops_no_pages() {
+        let kept = KeptPages::default();
+        assert_eq!(open(&kept, attr(1, 10), Pages::Dropped), Pages::Dropped);
+        assert_eq!(open(&kept, attr(1, 10), Pages::Dropped), Pages::Dropped, "nobody writes");
+        kept.change(
+            INO,
+            || Some(attr(1, 10)),
+            || {
+                assert_eq!(open(&kept, attr(2, 10), Pages::Dropped), Pages::Kept);
+            },
+        );
+        assert_eq!(open(&kept, attr(1, 10), Pages::Bypassed), Pages::Kept);
+        assert_eq!(open(&kept, attr(2, 10), Pages::Dropped), Pages::Dropped, "by others");
+        assert_eq!(open(&kept, attr(2, 10), Pages::Kept), Pages::Kept);
+    }
+
+    #[test]
+    fn who_closes_a_file_last_tells_what_writes_have_made_of_it() {
+        let kept = KeptPages::default();
+        open(&kept, attr(1, 10), Pages::Dropped);
+        assert_eq!(kept.closed(INO), None, "nobody has written to it");
+        open(&kept, attr(1, 10), Pages::Dropped);
+        kept.change(INO, || Some(attr(1, 10)), || ());
+        assert_eq!(kept.closed(INO), content(&attr(1, 10)));
+        open(&kept, attr(1, 10), Pages::Dropped);
+        kept.change(INO, || Some(attr(2, 10)), || ());
+        assert_eq!(kept.closed(INO), None, "others have, too");
+    }
+}
