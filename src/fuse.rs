@@ -19,13 +19,13 @@ use fuser::{
 
 use rustix::process::{Resource, getrlimit};
 
-use self::kept::{Asked, Content, KeptPages};
+use self::kept::{Asked, KeptPages};
 use crate::fs::{
     Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Opened, Pages, SetAttr,
     View, Views, WriteHow, now,
 };
 use crate::store::TRUSTED;
-use crate::store::storage::{FileKind, Timestamp};
+use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::text::shown;
 
 /// How long the kernel may believe names and attributes of a source that nobody changes.
@@ -160,7 +160,7 @@ impl Adapter {
         let asked = kept.ask();
         let attr = self.open_attr(ino, Some(opened.handle));
         let follows = self.on(ino, |fs, _| Ok(fs.follows(opened.handle))).unwrap_or(false);
-        kept.opened(asked, ino.0, attr.as_ref(), opened.pages, follows)
+        kept.opened(asked, ino.0, attr.as_ref(), opened, follows)
     }
 
     /// Changes the content of a file.
@@ -389,10 +389,11 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let written = self.kept.as_ref().and_then(|kept| kept.closed(ino.0));
+        let written = self.kept.as_ref().and_then(|kept| kept.closed(ino.0, handle.0));
         let released = self.on(ino, |fs, ino| {
-            if let Some(Content { mtime, nbytes }) = written {
-                fs.pages_are_written(ino, handle.0, mtime, nbytes);
+            if let Some(written) = written {
+                let is_it = |stat: &Stat| written.is_of(stat);
+                fs.pages_are_written(ino, handle.0, is_it);
             }
             fs.release(handle.0);
             Ok(())
@@ -820,10 +821,10 @@ impl Revalidation {
         loop {
             std::thread::sleep(TRUSTED);
             let Some(views) = self.views.upgrade() else { return };
-            for ino in self.kept.following() {
+            for (ino, handle) in self.kept.following() {
                 let asked = self.kept.ask();
-                if let Ok((attr, _)) = views.getattr(ino, None, &Caller::own()) {
-                    self.kept.show(asked, ino, &attr);
+                if let Ok((attr, _)) = views.getattr(ino, Some(handle), &Caller::own()) {
+                    self.kept.follow(asked, ino, handle, &attr);
                 }
             }
         }

@@ -14,7 +14,7 @@ use super::open::{Behind, ChunkBase, OpenFile};
 use super::{ArrayView, Attr, Fs, FsError, OpenHow, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
-use crate::store::storage::{FileKind, Need, Stat, StorageFile, Timestamp};
+use crate::store::storage::{FileKind, Need, Stat, StorageFile};
 use crate::store::{Chunk, ChunkReader, Freshness};
 
 /// A chunk is looked up again so many times if its shard changes under the lookup.
@@ -425,11 +425,11 @@ impl Fs {
         Ok(if has_pages { Pages::Kept } else { Pages::Dropped })
     }
 
-    /// The kernel's pages of a file of the source are of what it was made by writes through this mount, if
-    /// that has this date and length.
-    pub fn pages_are_written(&self, ino: u64, handle: u64, mtime: Timestamp, nbytes: u64) {
+    /// The kernel's pages of a file of the source are of what writes through this mount have made of it, if
+    /// `is_it` says so.
+    pub fn pages_are_written(&self, ino: u64, handle: u64, is_it: impl Fn(&Stat) -> bool) {
         let stat = self.source_handle(handle).and_then(|file| file.stat().ok());
-        if let Some(stat) = stat.filter(|stat| (stat.mtime, stat.size) == (mtime, nbytes)) {
+        if let Some(stat) = stat.filter(is_it) {
             let content = self.fingerprint(&stat);
             self.paths.has_pages(ino, content);
         }

@@ -20,13 +20,11 @@ use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 
-use crate::fs::{Attr, Pages};
-use crate::store::storage::{FileKind, Timestamp};
+use crate::fs::{Attr, Opened, Pages};
+use crate::store::storage::{FileKind, Stat, Timestamp};
 
 /// A file was written to so recently that a request of its writer may be under way.
 const UNDER_WAY: Duration = Duration::from_secs(1);
-/// Open files to ask for each second, at most.
-const MOST_ASKED: usize = 1024;
 
 /// The open files of a mount.
 #[derive(Default)]
@@ -42,16 +40,24 @@ pub(super) struct KeptPages {
     notifier: OnceLock<Notifier>,
 }
 
-/// What the kernel goes by.
+/// What tells that others have changed a file: with the ctime also where they have put its mtime back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) mtime: Timestamp,
+    pub(super) ctime: Timestamp,
     pub(super) nbytes: u64,
+}
+
+impl Content {
+    /// Whether a file of the source with these attributes has it.
+    pub(super) fn is_of(&self, stat: &Stat) -> bool {
+        *self == Self { mtime: stat.mtime, ctime: stat.ctime, nbytes: stat.size }
+    }
 }
 
 #[derive(Default)]
 struct OpenFile {
-    handles: usize,
+    handles: Vec<u64>,
     /// What the kernel's pages are of, or what writes have made of it; None while that is not known.
     known: Option<Content>,
     /// Writes under way.
@@ -61,8 +67,8 @@ struct OpenFile {
     written: Option<Instant>,
     /// Others have changed it while it was written to.
     is_outdated: bool,
-    /// Others' changes reach whoever has it open.
-    follows: bool,
+    /// Others' changes reach who has opened this handle of it.
+    follows: Option<u64>,
     /// Not all who have it open go around the kernel's pages.
     has_pages: bool,
 }
@@ -102,6 +108,15 @@ impl KeptPages {
         }
     }
 
+    /// The same of attributes that were asked for by a handle of [`Self::following`], if that is still open:
+    /// another file may have its number by now.
+    pub(super) fn follow(&self, asked: Asked, ino: u64, handle: u64, attr: &Attr) {
+        let is_open = |file: &OpenFile| file.follows == Some(handle);
+        if self.files().get(&ino).is_some_and(is_open) {
+            self.show(asked, ino, attr);
+        }
+    }
+
     fn take_outdated(&self, asked: Asked, ino: u64, attr: &Attr) -> bool {
         let Some(now) = content(attr) else { return false };
         let mut files = self.files();
@@ -110,7 +125,7 @@ impl KeptPages {
         std::mem::take(&mut file.is_outdated) | is_changed
     }
 
-    /// A file was opened, which has these attributes now; `follows` if others' changes reach who has it open.
+    /// A file was opened, which has these attributes now; `follows` if others' changes reach who has opened it.
     /// What becomes of its pages: those of a file that is being written to are of what it holds, and to drop
     /// them now is what must not happen.
     pub(super) fn opened(
@@ -118,13 +133,14 @@ impl KeptPages {
         asked: Asked,
         ino: u64,
         attr: Option<&Attr>,
-        pages: Pages,
+        opened: Opened,
         follows: bool,
     ) -> Pages {
+        let Opened { handle, pages } = opened;
         let now = attr.and_then(content);
         let mut files = self.files();
         let file = files.entry(ino).or_default();
-        let is_written = file.handles > 0
+        let is_written = !file.handles.is_empty()
             && (file.writes > 0 || file.written.is_some_and(|at| at.elapsed() < UNDER_WAY));
         let is_known = file.writes > 0 || file.last_event > asked.0 || file.known == now;
         let pages = match pages {
@@ -136,22 +152,26 @@ impl KeptPages {
             pages => pages,
         };
         file.has_pages |= pages != Pages::Bypassed;
-        file.handles += 1;
-        file.follows |= follows;
-        if file.handles == 1 || pages == Pages::Dropped {
+        file.handles.push(handle);
+        file.follows = file.follows.or(follows.then_some(handle));
+        if file.handles.len() == 1 || pages == Pages::Dropped {
             file.known = now;
         }
         pages
     }
 
     /// It is closed. What writes have made of it, if there were any, and nobody else has changed it.
-    pub(super) fn closed(&self, ino: u64) -> Option<Content> {
+    pub(super) fn closed(&self, ino: u64, handle: u64) -> Option<Content> {
         let mut files = self.files();
         let file = files.get_mut(&ino)?;
-        file.handles = file.handles.saturating_sub(1);
+        file.handles.retain(|other| *other != handle);
+        if file.follows == Some(handle) {
+            // Of those that stay what they were nothing is ever outdated.
+            file.follows = file.handles.first().copied();
+        }
         let is_written = file.written.is_some() && file.writes == 0 && !file.is_outdated;
         let written = file.known.filter(|_| is_written);
-        if file.handles == 0 {
+        if file.handles.is_empty() {
             files.remove(&ino);
         }
         written
@@ -207,11 +227,9 @@ impl KeptPages {
         }
     }
 
-    /// Open files of which others' changes reach whoever has them open.
-    pub(super) fn following(&self) -> Vec<u64> {
-        let files = self.files();
-        let following = files.iter().filter(|(_, file)| file.follows);
-        following.map(|(ino, _)| *ino).take(MOST_ASKED).collect()
+    /// Open files that may have been changed by others, each with a handle.
+    pub(super) fn following(&self) -> Vec<(u64, u64)> {
+        self.files().iter().filter_map(|(ino, file)| Some((*ino, file.follows?))).collect()
     }
 
     fn drop_outdated(&self) {
@@ -237,7 +255,7 @@ impl KeptPages {
 
 fn content(attr: &Attr) -> Option<Content> {
     let is_file = attr.kind == FileKind::File;
-    is_file.then_some(Content { mtime: attr.mtime, nbytes: attr.size })
+    is_file.then_some(Content { mtime: attr.mtime, ctime: attr.ctime, nbytes: attr.size })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -259,7 +277,7 @@ mod tests {
     }
 
     fn open(kept: &KeptPages, attr: Attr, pages: Pages) -> Pages {
-        kept.opened(kept.ask(), INO, Some(&attr), pages, true)
+        kept.opened(kept.ask(), INO, Some(&attr), Opened { handle: 1, pages }, true)
     }
 
     fn is_outdated(kept: &KeptPages, attr: Attr) -> bool {
@@ -275,7 +293,7 @@ mod tests {
         assert!(is_outdated(&kept, attr(2, 10)));
         assert!(!is_outdated(&kept, attr(2, 10)));
         assert!(is_outdated(&kept, attr(2, 11)));
-        kept.closed(INO);
+        kept.closed(INO, 1);
         assert!(!is_outdated(&kept, attr(3, 10)));
         assert!(kept.following().is_empty());
     }
@@ -324,12 +342,12 @@ mod tests {
     fn who_closes_a_file_last_tells_what_writes_have_made_of_it() {
         let kept = KeptPages::default();
         open(&kept, attr(1, 10), Pages::Dropped);
-        assert_eq!(kept.closed(INO), None, "nobody has written to it");
+        assert_eq!(kept.closed(INO, 1), None, "nobody has written to it");
         open(&kept, attr(1, 10), Pages::Dropped);
         kept.change(INO, || Some(attr(1, 10)), || ());
-        assert_eq!(kept.closed(INO), content(&attr(1, 10)));
+        assert_eq!(kept.closed(INO, 1), content(&attr(1, 10)));
         open(&kept, attr(1, 10), Pages::Dropped);
         kept.change(INO, || Some(attr(2, 10)), || ());
-        assert_eq!(kept.closed(INO), None, "others have, too");
+        assert_eq!(kept.closed(INO, 1), None, "others have, too");
     }
 }

@@ -124,8 +124,21 @@ def follow(path, source):
     with open(source, "r+b") as file:
         file.write(b"changed in place")
     settled("who reads on sees what was changed in place")
-    os.close(others)
-    os.close(reading)
+    own = os.open(path, os.O_RDWR)
+    os.pwrite(own, b"own", 0)
+    dates = os.stat(source)
+    with open(source, "r+b") as file:
+        file.seek(50)
+        file.write(b"others")
+    os.utime(source, ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    with open(path, "rb") as file:
+        file.read()
+    settled("who reads on sees what was changed beside a write, though its date was put back")
+    for descriptor in (own, others, reading):
+        os.close(descriptor)
+    with open(path, "rb") as file:
+        found = file.read()
+    say("and so who opens it anew", found != open(source, "rb").read() and found[:60])
 
 
 if __name__ == "__main__":
