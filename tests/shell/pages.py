@@ -126,6 +126,7 @@ def follow(path, source):
     settled("who reads on sees what was changed in place")
     own = os.open(path, os.O_RDWR)
     os.pwrite(own, b"own", 0)
+    os.pread(own, 4096, 0)
     dates = os.stat(source)
     with open(source, "r+b") as file:
         file.seek(50)
