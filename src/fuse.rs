@@ -19,13 +19,13 @@ use fuser::{
 
 use rustix::process::{Resource, getrlimit};
 
-use self::kept::{Asked, KeptPages};
+use self::kept::{Asked, Change, KeptPages};
 use crate::fs::{
     Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Opened, Pages, SetAttr,
     View, Views, WriteHow, now,
 };
 use crate::store::TRUSTED;
-use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::storage::{FileKind, Timestamp};
 use crate::text::shown;
 
 /// How long the kernel may believe names and attributes of a source that nobody changes.
@@ -159,14 +159,20 @@ impl Adapter {
         let Some(kept) = &self.kept else { return opened.pages };
         let asked = kept.ask();
         let attr = self.open_attr(ino, Some(opened.handle));
-        let follows = self.on(ino, |fs, _| Ok(fs.follows(opened.handle))).unwrap_or(false);
-        kept.opened(asked, ino.0, attr.as_ref(), opened, follows)
+        let follows = self.on(ino, |fs, _| Ok(fs.follows(opened.handle)));
+        kept.opened(asked, ino.0, attr.as_ref(), opened, follows.unwrap_or_default())
     }
 
     /// Changes the content of a file.
-    fn change<T>(&self, ino: INodeNo, handle: Option<u64>, act: impl FnOnce() -> T) -> T {
+    fn change<T>(
+        &self,
+        ino: INodeNo,
+        handle: Option<u64>,
+        how: Change,
+        act: impl FnOnce() -> T,
+    ) -> T {
         match &self.kept {
-            Some(kept) => kept.change(ino.0, || self.open_attr(ino, handle), act),
+            Some(kept) => kept.change(ino.0, how, || self.open_attr(ino, handle), act),
             None => act(),
         }
     }
@@ -337,7 +343,7 @@ impl Filesystem for Adapter {
         }
         let how = open_how(flags.0);
         let open = || self.on(ino, |fs, ino| fs.open_for(ino, how, &caller(request, 0)));
-        match if how.truncate { self.change(ino, None, open) } else { open() } {
+        match if how.truncate { self.change(ino, None, Change::Other, open) } else { open() } {
             Ok(opened) => {
                 let flags = self.flags.opened(self.opened(ino, opened), how.write);
                 reply.opened(FileHandle(opened.handle), flags);
@@ -389,12 +395,10 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let written = self.kept.as_ref().and_then(|kept| kept.closed(ino.0, handle.0));
-        let released = self.on(ino, |fs, ino| {
-            if let Some(written) = written {
-                let is_it = |stat: &Stat| written.is_of(stat);
-                fs.pages_are_written(ino, handle.0, is_it);
-            }
+        if let Some(kept) = &self.kept {
+            kept.closed(ino.0, handle.0);
+        }
+        let released = self.on(ino, |fs, _ino| {
             fs.release(handle.0);
             Ok(())
         });
@@ -560,14 +564,21 @@ impl Filesystem for Adapter {
         let is_now = matches!((&atime, &mtime), (Some(TimeOrNow::Now), Some(TimeOrNow::Now)));
         let (atime, mtime) = (atime.map(timestamp), mtime.map(timestamp));
         let set = SetAttr { mode, uid, gid, size, atime, mtime, is_now };
-        let caller = caller(request, 0);
+        let (caller, asked) = (caller(request, 0), self.ask());
+        let change = set.size.map_or(Change::By(0), |_| Change::Other);
         let setattr = || {
             let place = self.views.at(ino.0)?;
             Ok(place.attr(place.fs.setattr(place.ino, self.handle(handle), &set, &caller)?))
         };
-        let done = self.change(ino, self.handle(handle), setattr);
+        let done = self.change(ino, self.handle(handle), change, setattr);
         match done {
-            Ok(attr) => reply.attr(&self.lasting(true), &file_attr(&attr)),
+            Ok(attr) => {
+                // A kernel that cuts a file off drops no pages before it is answered.
+                if set.size.is_none() {
+                    Self::show(asked, ino.0, &attr);
+                }
+                reply.attr(&self.lasting(true), &file_attr(&attr));
+            }
             Err(error) => reply.error(self.errno(&error)),
         }
     }
@@ -723,7 +734,11 @@ impl Filesystem for Adapter {
         // The kernel writes pages where they are, and appends where it believes that the file ends.
         let how = WriteHow { append: !mapped && flags.0 & libc::O_APPEND != 0, mapped };
         let write = || self.on(ino, |fs, ino| fs.write_as(ino, handle.0, offset, data, how));
-        match self.change(ino, Some(handle.0), write) {
+        let change = match how.append {
+            true => Change::By(data.len() as u64),
+            false => Change::To(offset.saturating_add(data.len() as u64)),
+        };
+        match self.change(ino, Some(handle.0), change, write) {
             // Requests are shorter than that.
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(error) => reply.error(self.errno(&error)),
@@ -819,8 +834,9 @@ impl Revalidation {
     pub fn run(self, notifier: Notifier) {
         self.kept.serve(notifier);
         loop {
-            std::thread::sleep(TRUSTED);
+            self.kept.drop_until(Instant::now() + TRUSTED);
             let Some(views) = self.views.upgrade() else { return };
+            self.kept.settle();
             for (ino, handle) in self.kept.following() {
                 let asked = self.kept.ask();
                 if let Ok((attr, _)) = views.getattr(ino, Some(handle), &Caller::own()) {

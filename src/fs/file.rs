@@ -211,9 +211,11 @@ impl Fs {
         }
     }
 
-    /// Whether who has opened a file goes on with whatever others make of it; a chunk stays what it was.
-    pub fn follows(&self, handle: u64) -> bool {
-        self.open_handle(handle).is_some()
+    /// Whether who has opened a file goes on with whatever others make of it, where a chunk stays what it
+    /// was; and whether it is a file of the source.
+    pub fn follows(&self, handle: u64) -> (bool, bool) {
+        let open = self.open_handle(handle);
+        (open.is_some(), open.is_some_and(|open| open.source().is_some()))
     }
 
     /// The file of the source behind a handle.
@@ -423,16 +425,6 @@ impl Fs {
         }
         let has_pages = self.paths.has_pages(ino, content);
         Ok(if has_pages { Pages::Kept } else { Pages::Dropped })
-    }
-
-    /// The kernel's pages of a file of the source are of what writes through this mount have made of it, if
-    /// `is_it` says so.
-    pub fn pages_are_written(&self, ino: u64, handle: u64, is_it: impl Fn(&Stat) -> bool) {
-        let stat = self.source_handle(handle).and_then(|file| file.stat().ok());
-        if let Some(stat) = stat.filter(is_it) {
-            let content = self.fingerprint(&stat);
-            self.paths.has_pages(ino, content);
-        }
     }
 
     fn open_path(&self, path: &Path, caller: &Caller) -> Result<Handle> {

@@ -12,19 +12,24 @@
 //! write ---------> before it, the same question; after it, date and length are what the writes have made
 //! each second ---> the same question for files that may be read without being asked for
 //! ```
+//!
+//! What others change in a file of the source just while it is written to looks like a part of that write. So
+//! the pages of such a file are dropped once more when nobody has written to it for a while.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 
 use crate::fs::{Attr, Opened, Pages};
-use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::storage::{FileKind, Timestamp};
 
 /// A file was written to so recently that a request of its writer may be under way.
 const UNDER_WAY: Duration = Duration::from_secs(1);
+/// Attributes are told after so long at the latest, though the kernel has not dropped the pages yet.
+const DROPPING: Duration = Duration::from_millis(20);
 
 /// The open files of a mount.
 #[derive(Default)]
@@ -32,8 +37,10 @@ pub(super) struct KeptPages {
     files: Mutex<HashMap<u64, OpenFile>>,
     /// Beginnings and ends of writes so far.
     events: AtomicU64,
-    /// Whose pages are to be dropped.
+    /// Whose pages are to be dropped, or are being dropped.
     outdated: Mutex<Vec<u64>>,
+    /// That has become more or less.
+    changed: Condvar,
     /// Held by the one who waits for the kernel. Nobody waits for him: the kernel may wait for pages that
     /// others are to read.
     notifying: Mutex<()>,
@@ -42,17 +49,10 @@ pub(super) struct KeptPages {
 
 /// What tells that others have changed a file: with the ctime also where they have put its mtime back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Content {
-    pub(super) mtime: Timestamp,
-    pub(super) ctime: Timestamp,
-    pub(super) nbytes: u64,
-}
-
-impl Content {
-    /// Whether a file of the source with these attributes has it.
-    pub(super) fn is_of(&self, stat: &Stat) -> bool {
-        *self == Self { mtime: stat.mtime, ctime: stat.ctime, nbytes: stat.size }
-    }
+struct Content {
+    mtime: Timestamp,
+    ctime: Timestamp,
+    nbytes: u64,
 }
 
 #[derive(Default)]
@@ -62,9 +62,14 @@ struct OpenFile {
     known: Option<Content>,
     /// Writes under way.
     writes: usize,
+    /// How long they make it, if nobody else does.
+    expected: Option<u64>,
     /// The number of the last event.
     last_event: u64,
+    /// When the last write has ended, until its pages were dropped after that.
     written: Option<Instant>,
+    /// It is a file of the source, which others may write to as well.
+    is_shared: bool,
     /// Others have changed it while it was written to.
     is_outdated: bool,
     /// Others' changes reach who has opened this handle of it.
@@ -73,11 +78,41 @@ struct OpenFile {
     has_pages: bool,
 }
 
+/// What a write does to the length of a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
+    /// It makes the file at least so long, in bytes.
+    To(u64),
+    /// So many bytes are appended.
+    By(u64),
+    /// Something else.
+    Other,
+}
+
+impl Change {
+    /// How long the file is afterwards.
+    fn length_of(self, nbytes: u64) -> Option<u64> {
+        match self {
+            Self::To(end) => Some(nbytes.max(end)),
+            Self::By(more) => Some(nbytes.saturating_add(more)),
+            Self::Other => None,
+        }
+    }
+}
+
 impl OpenFile {
+    /// Whether nothing is to be known of it any more.
+    fn is_forgotten(&self) -> bool {
+        self.handles.is_empty() && self.writes == 0 && (self.written.is_none() || !self.is_shared)
+    }
+
     /// Takes in attributes that were asked for when there had been `events`. Whether others have changed
     /// the file since the last ones.
     fn see(&mut self, now: Content, events: u64) -> bool {
-        if self.writes > 0 || self.last_event > events {
+        if self.writes > 0 {
+            return self.is_shared && self.expected.is_some_and(|expected| now.nbytes > expected);
+        }
+        if self.last_event > events {
             return false;
         }
         self.known.replace(now).is_some_and(|known| known != now)
@@ -102,10 +137,19 @@ impl KeptPages {
 
     /// The kernel is about to be told of attributes: first it drops what is of another content.
     pub(super) fn show(&self, asked: Asked, ino: u64, attr: &Attr) {
-        if self.take_outdated(asked, ino, attr) {
-            lock(&self.outdated).push(ino);
-            self.drop_outdated();
+        let is_outdated = self.take_outdated(asked, ino, attr);
+        let is_dropping = |outdated: &mut Vec<u64>| outdated.contains(&ino);
+        {
+            let mut outdated = lock(&self.outdated);
+            if is_outdated {
+                outdated.push(ino);
+            } else if !is_dropping(&mut outdated) {
+                return;
+            }
         }
+        self.drop_outdated();
+        // By another thread. It may wait for pages that this one is to read, so not for ever.
+        drop(self.changed.wait_timeout_while(lock(&self.outdated), DROPPING, is_dropping));
     }
 
     /// The same of attributes that were asked for by a handle of [`Self::following`], if that is still open:
@@ -134,14 +178,13 @@ impl KeptPages {
         ino: u64,
         attr: Option<&Attr>,
         opened: Opened,
-        follows: bool,
+        (follows, is_shared): (bool, bool),
     ) -> Pages {
         let Opened { handle, pages } = opened;
         let now = attr.and_then(content);
         let mut files = self.files();
         let file = files.entry(ino).or_default();
-        let is_written = !file.handles.is_empty()
-            && (file.writes > 0 || file.written.is_some_and(|at| at.elapsed() < UNDER_WAY));
+        let is_written = file.writes > 0 || file.written.is_some();
         let is_known = file.writes > 0 || file.last_event > asked.0 || file.known == now;
         let pages = match pages {
             Pages::Dropped | Pages::Bypassed
@@ -152,40 +195,40 @@ impl KeptPages {
             pages => pages,
         };
         file.has_pages |= pages != Pages::Bypassed;
+        file.is_shared |= is_shared;
         file.handles.push(handle);
         file.follows = file.follows.or(follows.then_some(handle));
-        if file.handles.len() == 1 || pages == Pages::Dropped {
-            file.known = now;
+        if pages == Pages::Dropped {
+            (file.known, file.is_outdated) = (now, false);
         }
+        file.known = file.known.or(now);
         pages
     }
 
-    /// It is closed. What writes have made of it, if there were any, and nobody else has changed it.
-    pub(super) fn closed(&self, ino: u64, handle: u64) -> Option<Content> {
+    /// It is closed.
+    pub(super) fn closed(&self, ino: u64, handle: u64) {
         let mut files = self.files();
-        let file = files.get_mut(&ino)?;
+        let Some(file) = files.get_mut(&ino) else { return };
         file.handles.retain(|other| *other != handle);
         if file.follows == Some(handle) {
             // Of those that stay what they were nothing is ever outdated.
             file.follows = file.handles.first().copied();
         }
-        let is_written = file.written.is_some() && file.writes == 0 && !file.is_outdated;
-        let written = file.known.filter(|_| is_written);
-        if file.handles.is_empty() {
+        if file.is_forgotten() {
             files.remove(&ino);
         }
-        written
     }
 
     /// Changes a file, which has the attributes `attr`.
     pub(super) fn change<T>(
         &self,
         ino: u64,
+        how: Change,
         attr: impl Fn() -> Option<Attr>,
         act: impl FnOnce() -> T,
     ) -> T {
         let now = || attr().as_ref().and_then(content);
-        if !self.begin_change(ino, now) {
+        if !self.begin_change(ino, how, now) {
             return act();
         }
         let done = act();
@@ -194,7 +237,7 @@ impl KeptPages {
     }
 
     /// Whether the file is open.
-    fn begin_change(&self, ino: u64, now: impl Fn() -> Option<Content>) -> bool {
+    fn begin_change(&self, ino: u64, how: Change, now: impl Fn() -> Option<Content>) -> bool {
         let asked = self.ask();
         let is_alone = |file: &OpenFile| file.writes == 0 && file.known.is_some();
         let before = match self.files().get(&ino).map(is_alone) {
@@ -204,7 +247,11 @@ impl KeptPages {
         };
         let mut files = self.files();
         let Some(file) = files.get_mut(&ino) else { return false };
-        file.is_outdated |= before.is_some_and(|before| file.see(before, asked.0));
+        if let (Some(before), 0) = (before, file.writes) {
+            file.is_outdated |= file.see(before, asked.0);
+            file.expected = Some(before.nbytes);
+        }
+        file.expected = file.expected.and_then(|nbytes| how.length_of(nbytes));
         file.writes += 1;
         file.last_event = self.event();
         true
@@ -223,6 +270,16 @@ impl KeptPages {
             file.writes = file.writes.saturating_sub(1);
             file.last_event = self.event();
             (file.known, file.written) = (after, Some(Instant::now()));
+            if file.writes == 0 {
+                let is_longer = |expected| after.is_some_and(|after| after.nbytes > expected);
+                file.is_outdated |= file.is_shared && file.expected.is_some_and(is_longer);
+                file.expected = None;
+            }
+            if std::mem::take(&mut file.is_outdated) {
+                // The kernel holds pages of this write until it is answered: by another thread.
+                lock(&self.outdated).push(ino);
+                self.changed.notify_all();
+            }
             return;
         }
     }
@@ -232,15 +289,52 @@ impl KeptPages {
         self.files().iter().filter_map(|(ino, file)| Some((*ino, file.follows?))).collect()
     }
 
+    /// Drops the pages of shared files that were written to, and are no more.
+    pub(super) fn settle(&self) {
+        let mut files = self.files();
+        for (ino, file) in files.iter_mut() {
+            if file.writes == 0 && file.written.is_some_and(|at| at.elapsed() >= UNDER_WAY) {
+                file.written = None;
+                if file.is_shared {
+                    lock(&self.outdated).push(*ino);
+                }
+            }
+        }
+        files.retain(|_, file| !file.is_forgotten());
+        drop(files);
+        self.drop_outdated();
+    }
+
+    /// Waits for pages to drop that nobody could wait for, and no longer than `until`.
+    pub(super) fn drop_until(&self, until: Instant) {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let outdated = lock(&self.outdated);
+            drop(self.changed.wait_timeout_while(outdated, left, |outdated| outdated.is_empty()));
+            self.drop_outdated();
+            // By somebody else.
+            let outdated = lock(&self.outdated);
+            drop(self.changed.wait_timeout_while(outdated, DROPPING, |left| !left.is_empty()));
+        }
+    }
+
     fn drop_outdated(&self) {
         loop {
             let Ok(_turn) = self.notifying.try_lock() else { return };
-            let Some(ino) = lock(&self.outdated).pop() else { return };
+            let Some(ino) = lock(&self.outdated).last().copied() else { return };
             if let Some(notifier) = self.notifier.get()
                 && let Err(error) = notifier.inval_inode(INodeNo(ino), 0, 0)
             {
                 log::debug!("the kernel cannot drop the pages of file {ino}: {error}");
             }
+            let mut outdated = lock(&self.outdated);
+            if let Some(at) = outdated.iter().position(|other| *other == ino) {
+                outdated.remove(at);
+            }
+            self.changed.notify_all();
         }
     }
 
@@ -277,7 +371,7 @@ mod tests {
     }
 
     fn open(kept: &KeptPages, attr: Attr, pages: Pages) -> Pages {
-        kept.opened(kept.ask(), INO, Some(&attr), Opened { handle: 1, pages }, true)
+        kept.opened(kept.ask(), INO, Some(&attr), Opened { handle: 1, pages }, (true, true))
     }
 
     fn is_outdated(kept: &KeptPages, attr: Attr) -> bool {
@@ -306,6 +400,7 @@ mod tests {
         let times = std::cell::Cell::new(1);
         kept.change(
             INO,
+            Change::To(10),
             || Some(attr(times.get(), 10)),
             || {
                 times.set(2);
@@ -316,8 +411,8 @@ mod tests {
         assert!(!is_outdated(&kept, attr(2, 10)));
         assert!(is_outdated(&kept, attr(3, 10)));
         // Others were faster than the write.
-        kept.change(INO, || Some(attr(5, 10)), || ());
-        assert!(is_outdated(&kept, attr(5, 10)));
+        kept.change(INO, Change::To(10), || Some(attr(5, 10)), || ());
+        assert_eq!(*lock(&kept.outdated), [INO]);
         assert!(!is_outdated(&kept, attr(5, 10)));
     }
 
@@ -328,6 +423,7 @@ mod tests {
         assert_eq!(open(&kept, attr(1, 10), Pages::Dropped), Pages::Dropped, "nobody writes");
         kept.change(
             INO,
+            Change::To(10),
             || Some(attr(1, 10)),
             || {
                 assert_eq!(open(&kept, attr(2, 10), Pages::Dropped), Pages::Kept);
@@ -339,15 +435,39 @@ mod tests {
     }
 
     #[test]
-    fn who_closes_a_file_last_tells_what_writes_have_made_of_it() {
+    fn what_others_append_beside_a_write_is_outdated() {
         let kept = KeptPages::default();
         open(&kept, attr(1, 10), Pages::Dropped);
-        assert_eq!(kept.closed(INO, 1), None, "nobody has written to it");
-        open(&kept, attr(1, 10), Pages::Dropped);
-        kept.change(INO, || Some(attr(1, 10)), || ());
-        assert_eq!(kept.closed(INO, 1), content(&attr(1, 10)));
-        open(&kept, attr(1, 10), Pages::Dropped);
-        kept.change(INO, || Some(attr(2, 10)), || ());
-        assert_eq!(kept.closed(INO, 1), None, "others have, too");
+        let sizes = std::cell::Cell::new(10);
+        let grow = |by: u64| sizes.set(sizes.get() + by);
+        kept.change(INO, Change::By(5), || Some(attr(1, sizes.get())), || grow(5));
+        assert!(!is_outdated(&kept, attr(1, 15)));
+        kept.change(
+            INO,
+            Change::By(5),
+            || Some(attr(1, sizes.get())),
+            || {
+                grow(5);
+                assert!(!is_outdated(&kept, attr(1, 20)));
+                grow(1);
+                assert!(is_outdated(&kept, attr(1, 21)), "under way");
+            },
+        );
+        assert_eq!(*lock(&kept.outdated), [INO]);
+        assert!(!is_outdated(&kept, attr(1, 21)));
+    }
+
+    #[test]
+    fn a_file_that_was_written_to_is_known_until_its_pages_were_dropped() {
+        let kept = KeptPages::default();
+        open(&kept, attr(2, 10), Pages::Dropped);
+        kept.change(INO, Change::To(10), || Some(attr(2, 10)), || ());
+        kept.closed(INO, 1);
+        assert!(lock(&kept.files).contains_key(&INO));
+        assert_eq!(open(&kept, attr(2, 10), Pages::Dropped), Pages::Kept);
+        kept.closed(INO, 1);
+        std::thread::sleep(UNDER_WAY);
+        kept.settle();
+        assert!(lock(&kept.files).is_empty());
     }
 }

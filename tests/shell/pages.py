@@ -3,6 +3,7 @@
     pages.py write FILE SECONDS LAST    threads write ranges of one page and read them back; LAST gets its end
     pages.py compare FILE LAST          FILE holds what LAST says
     pages.py follow FILE SOURCE         others change SOURCE, which is FILE in the mount, while it is open
+    pages.py beside DIR SOURCE          the same of files in a directory, just while they are written to
 
 A line for each thing looked at: "ok NAME" or "FAIL NAME: why".
 """
@@ -142,6 +143,41 @@ def follow(path, source):
     say("and so who opens it anew", found != open(source, "rb").read() and found[:60])
 
 
+def beside(directory, source):
+    files = 200
+    for number in range(files):
+        with open(f"{source}/{number}", "wb") as file:
+            file.write(b"a" * 8192)
+    time.sleep(1.1)
+    own, others = ([os.open(f"{at}/{number}", os.O_RDWR) for number in range(files)] for at in (directory, source))
+    asked, ask = os.pipe()
+    done, tell = os.pipe()
+    # Another process: threads of one take turns.
+    child = os.fork()
+    if child == 0:
+        for number in range(files):
+            os.read(asked, 1)
+            end = time.perf_counter() + number % 17 / 6000
+            while time.perf_counter() < end:
+                pass
+            os.pwrite(others[number], b"others", 4096)
+            os.write(tell, b".")
+        os._exit(0)
+    for number in range(files):
+        os.pread(own[number], 8192, 0)
+        os.write(ask, b".")
+        end = time.monotonic() + 0.006
+        while time.monotonic() < end:
+            os.pwrite(own[number], b"own", 0)
+        os.read(done, 1)
+    os.waitpid(child, 0)
+    time.sleep(3)
+    old = [number for number in range(files) if os.pread(own[number], 6, 4096) != b"others"]
+    say("what others change beside writes is seen soon after them", old and f"not in {len(old)} of {files} files")
+    for descriptor in [*own, *others]:
+        os.close(descriptor)
+
+
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
-    {"write": write, "compare": compare, "follow": follow}[command](*arguments)
+    {"write": write, "compare": compare, "follow": follow, "beside": beside}[command](*arguments)

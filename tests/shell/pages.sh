@@ -25,4 +25,6 @@ done
 
 mount_view "$TMP/a.zarr" --rw
 judge '' python3 "$here/pages.py" follow "$MP/grows" "$TMP/a.zarr/grows"
+mkdir "$TMP/a.zarr/many"
+judge '' python3 "$here/pages.py" beside "$MP/many" "$TMP/a.zarr/many"
 unmount_view
