@@ -331,7 +331,7 @@ impl KeptPages {
                 log::debug!("the kernel cannot drop the pages of file {ino}: {error}");
             }
             let mut outdated = lock(&self.outdated);
-            if let Some(at) = outdated.iter().position(|other| *other == ino) {
+            if let Some(at) = outdated.iter().rposition(|other| *other == ino) {
                 outdated.remove(at);
             }
             self.changed.notify_all();
