@@ -47,7 +47,7 @@ thread_local! {
 pub struct Adapter {
     views: Arc<Views>,
     flags: KernelFlags,
-    /// Of a mount whose kernel drops the pages of open files when it is told to.
+    /// Of a mount whose kernel drops the pages of open files on notifications alone.
     kept: Option<Arc<KeptPages>>,
     /// The kernel asks before a file is read.
     opens: bool,
@@ -71,7 +71,7 @@ pub struct KernelFlags {
 
 impl KernelFlags {
     /// Settings and capabilities; those that this kernel lacks are left out.
-    /// Whether the kernel keeps pages of an open file until it is told to drop them.
+    /// Whether the kernel keeps pages of an open file until it is notified.
     pub fn configure(self, config: &mut KernelConfig) -> bool {
         let is_told =
             self.writable && config.add_capabilities(InitFlags::FUSE_EXPLICIT_INVAL_DATA).is_ok();

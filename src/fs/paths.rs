@@ -50,7 +50,7 @@ pub(super) struct Known {
     open: Vec<Weak<OpenFile>>,
     /// It was linked to a name that is not passed through, which has a copy.
     is_copied: bool,
-    /// What the kernel has pages of; None if it has none, because nobody has opened the file.
+    /// What the kernel has pages of; None if it has none, because the file was never opened.
     pages: Option<PagesOf>,
     /// How many times the kernel was told of it, less what it has forgotten.
     lookups: u64,

@@ -152,7 +152,7 @@ impl Fs {
         self.stage_names(file)?;
         let mut names = self.overlay()?.names();
         let mut state = file.state();
-        // One chunk: of several names nobody knows on which it was opened.
+        // One chunk: of several names it is not known on which it was opened.
         let [path] = &state.names[..] else { return Ok(()) };
         let Some(name) = names.get_mut(path) else { return Ok(()) };
         let (Some(Stage { base, change }), Some(place)) = (&name.stage, name.place.clone()) else {

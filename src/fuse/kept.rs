@@ -3,8 +3,8 @@
 //! The kernel can see to that itself, by dates and lengths (`FUSE_AUTO_INVAL_DATA`). But then it does so
 //! after writes through the mount as well: it drops a page beside a write to it that is still under
 //! way, asks for it again, is given bytes of before that write, and keeps them; a mapping even writes
-//! them back. So it is told when to drop the pages of an open file (`FUSE_EXPLICIT_INVAL_DATA`): when
-//! others have changed it. Of a file that nobody has open the next open decides ([`crate::fs::Pages`]).
+//! them back. So it drops the pages of an open file only on a notification (`FUSE_EXPLICIT_INVAL_DATA`), which
+//! is sent when others have changed the file. Of a closed file the next open decides ([`crate::fs::Pages`]).
 //!
 //! ```text
 //! open ----------> what the kernel knows of the file: its date and length
@@ -148,6 +148,8 @@ impl KeptPages {
             }
         }
         self.drop_outdated();
+        // Whoever was dropping others may have ended without a look at this one.
+        self.changed.notify_all();
         // By another thread. It may wait for pages that this one is to read, so not for ever.
         drop(self.changed.wait_timeout_while(lock(&self.outdated), DROPPING, is_dropping));
     }
