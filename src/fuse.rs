@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
@@ -16,6 +16,7 @@ use fuser::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use parking_lot::Mutex;
 
 use rustix::process::{Resource, getrlimit};
 
@@ -198,7 +199,7 @@ impl Adapter {
 
     /// Says that a request was refused because no more files can be opened: once in a while.
     fn warn_of_shortage(&self, error: &FsError) {
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = self.warned.lock();
         if warned.is_none_or(|warned| warned.elapsed() >= BETWEEN_WARNINGS) {
             *warned = Some(Instant::now());
             let limit = getrlimit(Resource::Nofile).current;

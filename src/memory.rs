@@ -6,7 +6,8 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Room for all that is being decoded or parsed at one time. What is kept afterwards has budgets of its
 /// own.
@@ -82,8 +83,7 @@ impl Room {
             let fits = queue.taken == 0 || queue.taken.saturating_add(nbytes) <= self.total;
             queue.turn != ticket || !fits
         };
-        let queue = self.changed.wait_while(queue, waits);
-        let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
+        self.changed.wait_while(&mut queue, waits);
         queue.turn += 1;
         queue.taken = queue.taken.saturating_add(nbytes);
         drop(queue);
@@ -92,7 +92,7 @@ impl Room {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The last lines of the log of this process, for `.shardfs/log` in its mount.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Lines that are kept.
 const MAX_LINES: usize = 1000;
@@ -37,7 +38,7 @@ impl Recent {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Box<str>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

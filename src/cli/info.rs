@@ -5,8 +5,9 @@ mod text;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::exit::Failure;
@@ -95,7 +96,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let arrays = source.nodes().filter_map(|node| match node {
                 Node::Array(array) => Some(array),
                 Node::Bad(path, error) => {
-                    let bad = || bad.lock().unwrap_or_else(PoisonError::into_inner);
+                    let bad = || bad.lock();
                     bad().push((path, error.to_string()));
                     None
                 }
@@ -105,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     drop(progress);
-    teller.bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
+    teller.bad = bad.into_inner();
     match told {
         Ok(()) => teller.finish(),
         Err(Ended::Closed(error)) => unless_closed(Err(error)),

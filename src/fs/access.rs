@@ -18,10 +18,11 @@ use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
+use parking_lot::Mutex;
 
 use super::live::Place;
 use super::nodes::{ArrayView, At};
@@ -139,7 +140,7 @@ impl Access {
 
     fn groups(&self, caller: &Caller) -> Result<Groups> {
         let key = Caller { umask: 0, ..*caller };
-        let lock = || self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.groups.lock();
         if let Some((at, groups)) = lock().get(&key)
             && at.elapsed() < TRUSTED
         {

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
+use parking_lot::Mutex;
 
 use super::form::Form;
 use super::nodes::ArrayView;
@@ -59,7 +60,7 @@ impl Ahead {
 
     /// Whether a number follows the one that was told last of an array, or is the same.
     fn is_sequential(&self, array: &ArrayView, number: u64) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let before = last.insert(array.source.id, number);
         before.is_some_and(|before| number.wrapping_sub(before) <= 1)
     }
@@ -111,7 +112,7 @@ impl Ahead {
 
     fn is_new(&self, array: &ArrayView, number: u64) -> bool {
         let key = (array.source.id, number);
-        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut announced = self.announced.lock();
         let is_known = announced.get(&key).is_some_and(|at| at.elapsed() < ANNOUNCED_FOR);
         if !is_known {
             announced.put(key, Instant::now());
@@ -142,7 +143,7 @@ fn start(store: &Arc<ShardStore>) -> SyncSender<Job> {
 /// Decodes until the mount ends.
 fn work(store: &ShardStore, jobs: &Mutex<Receiver<Job>>) {
     loop {
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = jobs.lock().recv();
         let Ok(Job { array, coords }) = job else { return };
         if let Some(pipeline) = pipeline(&array) {
             // Its reader meets the error again.

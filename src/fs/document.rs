@@ -1,7 +1,7 @@
 //! Metadata documents that are written through the mount: translated back to what is stored.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::access::{Caller, Owner};
 use super::document2::zarr2_name;
@@ -207,7 +207,7 @@ impl Fs {
             return Ok(());
         }
         // One after the other: the last one knows what is there.
-        let _turn = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.moves.lock();
         // Before anybody sees the file.
         self.nodes.set_plain(directory, None);
         let written = self.write_source(path, content);

@@ -2,8 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::access::Caller;
 use super::decoded::{DecodedFile, Pages};
@@ -516,7 +518,7 @@ impl Fs {
         for _ in 0..OPEN_ATTEMPTS {
             let read = open.reader.read(buffer, offset);
             let now = open.reader.stat_now()?;
-            let mut touched = open.touched.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut touched = open.touched.lock();
             let before = touched.unwrap_or(*open.reader.shard());
             if touched.is_some_and(|touched| touched.unchanged(&now)) {
                 open.served.store(true, Ordering::Relaxed);
@@ -549,7 +551,7 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<ControlFlow<Option<std::io::Result<usize>>>> {
-        let mut moved_to = open.moved_to.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut moved_to = open.moved_to.lock();
         // Commits of this mount put chunks elsewhere, and leave them as they are.
         let source = &open.array.source;
         let shard = source.layout.locate(&open.coords).shard;

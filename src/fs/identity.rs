@@ -9,10 +9,10 @@
 //! holds now.
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::decoded::Pages;
 
@@ -112,7 +112,7 @@ impl Identities {
     }
 
     fn lock(&self) -> MutexGuard<'_, Files> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 }
 

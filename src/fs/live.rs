@@ -10,7 +10,9 @@ use std::ffi::{OsStr, OsString};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::nodes::ArrayView;
 use super::open::OpenFile;
@@ -184,11 +186,11 @@ impl std::fmt::Debug for LiveFile {
 
 impl LiveFile {
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.lock()
     }
 
     pub(super) fn state(&self) -> LiveGuard<'_> {
-        LiveGuard { file: self, state: self.state.lock().unwrap_or_else(PoisonError::into_inner) }
+        LiveGuard { file: self, state: self.state.lock() }
     }
 }
 
@@ -261,7 +263,7 @@ impl Drop for LiveGuard<'_> {
 impl Overlay {
     /// The names, for as long as the guard lives: no I/O meanwhile.
     pub(super) fn names(&self) -> MutexGuard<'_, Names> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock()
     }
 
     /// Bytes that wait, in memory and in spool files.

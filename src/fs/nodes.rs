@@ -2,12 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 
 use super::FsConfig;
@@ -320,8 +321,8 @@ impl Nodes {
         known.is_some_and(|known| known.is_none_or(|known| known.same_content(stat)))
     }
 
-    fn lock_plain(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Option<Stat>>> {
-        self.plain.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_plain(&self) -> parking_lot::MutexGuard<'_, HashMap<PathBuf, Option<Stat>>> {
+        self.plain.lock()
     }
 
     /// The node of an array with the directory that it is in.
@@ -365,8 +366,8 @@ impl Nodes {
         if not_shown.len() < MAX_NOT_SHOWN { all } else { all + "...\n" }
     }
 
-    fn lock_not_shown(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, String>> {
-        self.not_shown.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_not_shown(&self) -> parking_lot::MutexGuard<'_, BTreeMap<PathBuf, String>> {
+        self.not_shown.lock()
     }
 
     /// The node at `directory` was changed, or those below it.
@@ -377,13 +378,13 @@ impl Nodes {
 
     /// Remembers that chunks of an array are committed: there is something to finish at the end.
     pub fn note_commit(&self, array: &Arc<ArrayView>) {
-        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut committed = self.committed.lock();
         committed.entry(array.inodes).or_insert_with(|| Arc::clone(array));
     }
 
     /// All arrays that chunks were committed to, in all their shapes.
     pub fn committed(&self) -> Vec<Arc<ArrayView>> {
-        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let committed = self.committed.lock();
         committed.values().cloned().collect()
     }
 
@@ -483,7 +484,7 @@ impl Nodes {
     /// The array that an inode range belongs to, if the array still is what it was.
     pub fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {
         let directory = {
-            let arrays = self.arrays.read().unwrap_or_else(PoisonError::into_inner);
+            let arrays = self.arrays.read();
             let Some(known) = arrays.get(&range) else { return Ok(None) };
             known.directory.clone()
         };
@@ -770,7 +771,7 @@ impl Nodes {
         directory: &Path,
         layout_hash: u64,
     ) -> Result<(InodeRange, bool), MetadataError> {
-        let mut arrays = self.arrays.write().unwrap_or_else(PoisonError::into_inner);
+        let mut arrays = self.arrays.write();
         for attempt in 0..RANGE_ATTEMPTS {
             let inodes = InodeRange::new(tree.nodes(), layout_hash, attempt);
             match arrays.entry(inodes) {
@@ -790,8 +791,8 @@ impl Nodes {
         Err(MetadataError::Limit { what: "arrays with as many chunks", limit: RANGE_ATTEMPTS })
     }
 
-    fn lock_cache(&self) -> std::sync::MutexGuard<'_, ByteCache<PathBuf, Arc<Node>>> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_cache(&self) -> parking_lot::MutexGuard<'_, ByteCache<PathBuf, Arc<Node>>> {
+        self.cache.lock()
     }
 }
 

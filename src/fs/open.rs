@@ -10,8 +10,10 @@
 //! A rename from one to the other holds all its open files while it takes the bytes over.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::live::LiveFile;
 use super::{FsError, Result};
@@ -61,12 +63,12 @@ impl OpenFile {
     /// What is behind it, for as long as the guard lives. Nothing else of the filesystem may be held by
     /// who asks.
     pub(super) fn behind(&self) -> RwLockReadGuard<'_, Behind> {
-        self.behind.read().unwrap_or_else(PoisonError::into_inner)
+        self.behind.read()
     }
 
     /// Nobody reads or writes it while the guard lives.
     pub(super) fn hold(&self) -> RwLockWriteGuard<'_, Behind> {
-        self.behind.write().unwrap_or_else(PoisonError::into_inner)
+        self.behind.write()
     }
 
     /// The file of the source behind it.
@@ -86,7 +88,7 @@ impl OpenFile {
     }
 
     fn bases(&self) -> MutexGuard<'_, Bases> {
-        self.bases.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bases.lock()
     }
 
     /// What is written to it is written over this.

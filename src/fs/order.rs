@@ -11,7 +11,9 @@
 //! when the change is given up, since others have written the chunk: then nothing is removed for it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::store::StoreError;
 
@@ -34,7 +36,7 @@ impl Promise {
     }
 
     fn fate(&self) -> MutexGuard<'_, Fate> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The name that it depends on; None once it is settled.

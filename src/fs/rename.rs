@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::access::{Caller, Owner};
 use super::decoded::Encoded;
@@ -139,7 +139,7 @@ impl Fs {
         if moved.attr.kind != FileKind::File || self.storage.lstat(from)?.has_hard_links() {
             return Err(FsError::CrossDevice);
         }
-        let _turn = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.moves.lock();
         loop {
             let openers = self.paths.open_files(moved.attr.ino);
             let held: Vec<_> = openers.iter().map(|open| open.hold()).collect();
@@ -191,7 +191,7 @@ impl Fs {
 
     /// Whoever has a file of the mount open goes on with the file of the source that it has become.
     fn become_source(&self, file: &Arc<LiveFile>, to: &Path, moved: &Moved) -> Result<()> {
-        let _turn = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.moves.lock();
         let openers = loop {
             let openers = file.state().open_files();
             let held: Vec<_> = openers.iter().map(|open| open.hold()).collect();

@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use lru::LruCache;
+use parking_lot::{Condvar, Mutex};
 
 use super::live::{Bytes, LiveFile, LiveState, Name, Place, Shown, What};
 use super::nodes::ArrayView;
@@ -85,7 +86,7 @@ impl Commits {
 
     /// Puts a date in. Memory is taken as there are more of them, not for all at once.
     fn remember_date(&self, path: PathBuf, date: (u64, Timestamp)) {
-        let mut dates = lock(&self.dates);
+        let mut dates = self.dates.lock();
         dates.put(path, date);
         if dates.len() > REMEMBERED_DATES {
             dates.pop_lru();
@@ -119,7 +120,7 @@ impl Fs {
     /// longer if there has to be room for something else.
     pub(super) fn commit_for(&self, below: &Path, room: bool) -> Result<()> {
         let Some(overlay) = &self.overlay else { return Ok(()) };
-        let _turn = lock(&self.commits.turn);
+        let _turn = self.commits.turn.lock();
         let (until, as_callers) = (overlay.names().next_number(), self.access.acts());
         let mut round = Round { until, as_callers, failed: HashSet::new() };
         let mut first = Ok(());
@@ -334,7 +335,7 @@ impl Fs {
         let source = &array.source;
         let number = source.layout.locate(coords).shard;
         let Some(dated) = self.store.dated(source, &number, shard) else { return shard.mtime };
-        let own = match lock(&self.commits.dates).get(&array.path(coords)) {
+        let own = match self.commits.dates.lock().get(&array.path(coords)) {
             Some((number, date)) if *number == dated.number => Some(*date),
             // Never written here, or by others since.
             _ => None,
@@ -356,15 +357,14 @@ impl Fs {
 
     /// Commits at intervals what waits, until [`Fs::end_commits`].
     pub fn commit_at_intervals(&self) {
-        let mut ended = lock(&self.commits.ended);
+        let mut ended = self.commits.ended.lock();
         while !*ended {
-            let waited = self.commits.wake.wait_timeout(ended, self.config.writing.interval);
-            ended = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.commits.wake.wait_for(&mut ended, self.config.writing.interval);
             if !*ended {
                 drop(ended);
                 // Errors stay with what waits, and are reported to whoever asks; they stand in the log.
                 let _ = self.commit(Path::new(""));
-                ended = lock(&self.commits.ended);
+                ended = self.commits.ended.lock();
             }
         }
     }
@@ -372,7 +372,7 @@ impl Fs {
     /// Ends the commits at intervals, and commits for the last time. How many chunks could not be
     /// committed; they are saved as files of their own.
     pub fn end_commits(&self) -> usize {
-        *lock(&self.commits.ended) = true;
+        *self.commits.ended.lock() = true;
         self.commits.wake.notify_all();
         let Some(overlay) = &self.overlay else { return 0 };
         self.publish_all();
@@ -442,8 +442,4 @@ fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
     let is_gone = matches!(state.shown, Shown::Nothing);
     state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
     state.bytes = Bytes::Stored(place);
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,11 +17,12 @@
 //! the pages of such a file are dropped once more when nobody has written to it for a while.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::fs::{Attr, Opened, Pages};
 use crate::store::storage::{FileKind, Timestamp};
@@ -140,7 +141,7 @@ impl KeptPages {
         let is_outdated = self.take_outdated(asked, ino, attr);
         let is_dropping = |outdated: &mut Vec<u64>| outdated.contains(&ino);
         {
-            let mut outdated = lock(&self.outdated);
+            let mut outdated = self.outdated.lock();
             if is_outdated {
                 outdated.push(ino);
             } else if !is_dropping(&mut outdated) {
@@ -151,7 +152,7 @@ impl KeptPages {
         // Whoever was dropping others may have ended without a look at this one.
         self.changed.notify_all();
         // By another thread. It may wait for pages that this one is to read, so not for ever.
-        drop(self.changed.wait_timeout_while(lock(&self.outdated), DROPPING, is_dropping));
+        self.changed.wait_while_for(&mut self.outdated.lock(), is_dropping, DROPPING);
     }
 
     /// The same of attributes that were asked for by a handle of [`Self::following`], if that is still open:
@@ -279,7 +280,7 @@ impl KeptPages {
             }
             if std::mem::take(&mut file.is_outdated) {
                 // The kernel holds pages of this write until it is answered: by another thread.
-                lock(&self.outdated).push(ino);
+                self.outdated.lock().push(ino);
                 self.changed.notify_all();
             }
             return;
@@ -298,7 +299,7 @@ impl KeptPages {
             if file.writes == 0 && file.written.is_some_and(|at| at.elapsed() >= UNDER_WAY) {
                 file.written = None;
                 if file.is_shared {
-                    lock(&self.outdated).push(*ino);
+                    self.outdated.lock().push(*ino);
                 }
             }
         }
@@ -314,25 +315,28 @@ impl KeptPages {
             if left.is_zero() {
                 return;
             }
-            let outdated = lock(&self.outdated);
-            drop(self.changed.wait_timeout_while(outdated, left, |outdated| outdated.is_empty()));
+            let none = |outdated: &mut Vec<u64>| outdated.is_empty();
+            self.changed.wait_while_for(&mut self.outdated.lock(), none, left);
             self.drop_outdated();
             // By somebody else.
-            let outdated = lock(&self.outdated);
-            drop(self.changed.wait_timeout_while(outdated, DROPPING, |left| !left.is_empty()));
+            self.changed.wait_while_for(
+                &mut self.outdated.lock(),
+                |left| !left.is_empty(),
+                DROPPING,
+            );
         }
     }
 
     fn drop_outdated(&self) {
         loop {
-            let Ok(_turn) = self.notifying.try_lock() else { return };
-            let Some(ino) = lock(&self.outdated).last().copied() else { return };
+            let Some(_turn) = self.notifying.try_lock() else { return };
+            let Some(ino) = self.outdated.lock().last().copied() else { return };
             if let Some(notifier) = self.notifier.get()
                 && let Err(error) = notifier.inval_inode(INodeNo(ino), 0, 0)
             {
                 log::debug!("the kernel cannot drop the pages of file {ino}: {error}");
             }
-            let mut outdated = lock(&self.outdated);
+            let mut outdated = self.outdated.lock();
             if let Some(at) = outdated.iter().rposition(|other| *other == ino) {
                 outdated.remove(at);
             }
@@ -345,17 +349,13 @@ impl KeptPages {
     }
 
     fn files(&self) -> MutexGuard<'_, HashMap<u64, OpenFile>> {
-        lock(&self.files)
+        self.files.lock()
     }
 }
 
 fn content(attr: &Attr) -> Option<Content> {
     let is_file = attr.kind == FileKind::File;
     is_file.then_some(Content { mtime: attr.mtime, ctime: attr.ctime, nbytes: attr.size })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -414,7 +414,7 @@ mod tests {
         assert!(is_outdated(&kept, attr(3, 10)));
         // Others were faster than the write.
         kept.change(INO, Change::To(10), || Some(attr(5, 10)), || ());
-        assert_eq!(*lock(&kept.outdated), [INO]);
+        assert_eq!(*kept.outdated.lock(), [INO]);
         assert!(!is_outdated(&kept, attr(5, 10)));
     }
 
@@ -455,7 +455,7 @@ mod tests {
                 assert!(is_outdated(&kept, attr(1, 21)), "under way");
             },
         );
-        assert_eq!(*lock(&kept.outdated), [INO]);
+        assert_eq!(*kept.outdated.lock(), [INO]);
         assert!(!is_outdated(&kept, attr(1, 21)));
     }
 
@@ -465,11 +465,11 @@ mod tests {
         open(&kept, attr(2, 10), Pages::Dropped);
         kept.change(INO, Change::To(10), || Some(attr(2, 10)), || ());
         kept.closed(INO, 1);
-        assert!(lock(&kept.files).contains_key(&INO));
+        assert!(kept.files.lock().contains_key(&INO));
         assert_eq!(open(&kept, attr(2, 10), Pages::Dropped), Pages::Kept);
         kept.closed(INO, 1);
         std::thread::sleep(UNDER_WAY);
         kept.settle();
-        assert!(lock(&kept.files).is_empty());
+        assert!(kept.files.lock().is_empty());
     }
 }

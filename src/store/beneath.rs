@@ -14,8 +14,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
+use parking_lot::Mutex;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -153,7 +154,7 @@ impl Beneath {
     /// Whether a mount certainly does not depend on this process.
     fn may_enter(&self, mount: &OwnedFd) -> bool {
         let number = mount_number(mount, UNIQUE);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some(may) = number.and_then(|number| known.get(&number)) {
             return *may;
         }

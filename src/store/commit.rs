@@ -28,10 +28,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
 
 use lru::LruCache;
+use parking_lot::Mutex;
 
 pub use self::base::{Base, Dated};
 use self::base::{Line, Print};
@@ -45,7 +46,7 @@ use super::owner::Owner;
 use super::recover::{Found, recover_locked};
 use super::shard::ShardId;
 use super::storage::{Stat, StorageFile, Timestamp};
-use super::{Container, ShardStore, SourceArray, lock};
+use super::{Container, ShardStore, SourceArray};
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::journal::{Record, ShardRecord};
@@ -128,7 +129,7 @@ impl Default for Commits {
 
 impl Commits {
     fn of_array(&self, array: &SourceArray) -> Arc<Mutex<ArrayCommits>> {
-        Arc::clone(lock(&self.arrays).entry(array.id).or_default())
+        Arc::clone(self.arrays.lock().entry(array.id).or_default())
     }
 }
 
@@ -145,7 +146,7 @@ impl ShardStore {
     /// Does something while this mount commits nothing to an array.
     pub(super) fn between_commits<T>(&self, array: &SourceArray, act: impl FnOnce() -> T) -> T {
         let commits = self.commits.of_array(array);
-        let _quiet = lock(&commits);
+        let _quiet = commits.lock();
         act()
     }
 
@@ -190,7 +191,7 @@ impl ShardStore {
         while let Some(group) = groups.next() {
             let commits = self.commits.of_array(array);
             // Given back after each group: others wait for a turn.
-            let mut commits = lock(&commits);
+            let mut commits = commits.lock();
             let journal = self.with_files(|| self.settle(array, &mut commits));
             match journal {
                 Ok(journal) => {
@@ -222,9 +223,9 @@ impl ShardStore {
 
     /// Removes the journal of an array, unless somebody needs its record.
     pub fn finish_commits(&self, array: &SourceArray) -> Result<(), StoreError> {
-        let commits = lock(&self.commits.arrays).remove(&array.id);
+        let commits = self.commits.arrays.lock().remove(&array.id);
         let Some(commits) = commits else { return Ok(()) };
-        let mut commits = lock(&commits);
+        let mut commits = commits.lock();
         self.settle(array, &mut commits)?.remove()
     }
 
@@ -416,8 +417,8 @@ impl ShardStore {
     /// Drops what is known of a shard, also what a thread is about to put into the cache.
     pub(super) fn forget(&self, id: ShardId) {
         let _loading = self.loading_lock(&id);
-        lock(&self.shards).remove(&id);
-        lock(&self.absent).pop(&id);
-        lock(&self.files).pop(&id);
+        self.shards.lock().remove(&id);
+        self.absent.lock().pop(&id);
+        self.files.lock().pop(&id);
     }
 }

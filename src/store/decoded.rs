@@ -5,12 +5,14 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::error::Damage;
 use super::storage::Stat;
 use super::{
-    ByteCache, Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error, lock,
+    ByteCache, Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error,
 };
 use crate::format::pipeline::{DecodeError, Pipeline};
 use crate::memory::{NoMemory, ROOM, resize, zeroed};
@@ -57,7 +59,7 @@ struct Spare(Mutex<Vec<Vec<u8>>>);
 impl Spare {
     /// A buffer of `nbytes` bytes with anything in it.
     fn take(&self, nbytes: usize) -> Result<Vec<u8>, NoMemory> {
-        let mut buffers = lock(&self.0);
+        let mut buffers = self.0.lock();
         let fitting = buffers.iter().position(|buffer| buffer.len() == nbytes);
         match fitting.map(|at| buffers.swap_remove(at)) {
             Some(buffer) => Ok(buffer),
@@ -69,7 +71,7 @@ impl Spare {
     }
 
     fn give(&self, buffer: Vec<u8>) {
-        let mut buffers = lock(&self.0);
+        let mut buffers = self.0.lock();
         let kept: usize = buffers.iter().map(Vec::len).sum();
         if kept + buffer.len() <= SPARE_BYTES {
             buffers.push(buffer);
@@ -98,7 +100,7 @@ impl DecodedChunks {
     }
 
     fn get(&self, key: Key, shard: &Stat) -> Option<Arc<DecodedChunk>> {
-        let (stat, chunk) = lock(&self.kept).get(&key)?;
+        let (stat, chunk) = self.kept.lock().get(&key)?;
         stat.unchanged(shard).then_some(chunk)
     }
 
@@ -139,7 +141,7 @@ impl ShardStore {
         coords: &[u64],
         freshness: Freshness,
     ) -> Result<Option<Arc<DecodedChunk>>, StoreError> {
-        let found = self.decode(array, pipeline, coords, freshness, |it| Some(lock(it)))?;
+        let found = self.decode(array, pipeline, coords, freshness, |it| Some(it.lock()))?;
         Ok(found.chunk())
     }
 
@@ -150,7 +152,7 @@ impl ShardStore {
         pipeline: &Pipeline,
         coords: &[u64],
     ) -> Result<Asked, StoreError> {
-        self.decode(array, pipeline, coords, Freshness::Recent, try_lock)
+        self.decode(array, pipeline, coords, Freshness::Recent, Mutex::try_lock)
     }
 
     /// The same if it is kept; busy if it would have to be decoded.
@@ -194,7 +196,7 @@ impl ShardStore {
         self.stats.decoded.bytes.add(bytes.len() as u64);
         let nbytes = bytes.len();
         let chunk = Arc::new(DecodedChunk { bytes, spare: Arc::clone(&self.decoded.spare) });
-        lock(&self.decoded.kept).put(key, (shard, Arc::clone(&chunk)), nbytes);
+        self.decoded.kept.lock().put(key, (shard, Arc::clone(&chunk)), nbytes);
         Ok(Asked::Here(chunk))
     }
 
@@ -282,14 +284,6 @@ impl ShardStore {
         let error = StoreError::Undecodable { shard, position: location.positions.concat(), error };
         self.report(&error);
         error
-    }
-}
-
-fn try_lock(stripe: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
-    match stripe.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::storage::{FileKind, Stat};
-use super::{ShardStore, SourceArray, io_error, lock};
+use super::{ShardStore, SourceArray, io_error};
 use crate::format::Coords;
 use crate::format::chunk_key::Separator;
 use crate::format::grid::{ShardAxis, unravel};
@@ -68,7 +68,7 @@ impl ShardStore {
         let path =
             if flat { array.path.clone() } else { array.path.join(array.layout.keys.key(prefix)) };
         let key = (array.id, path);
-        let cached = lock(&self.windows).get(&key).filter(|window| window.covers(from));
+        let cached = self.windows.lock().get(&key).filter(|window| window.covers(from));
         if let Some(window) = cached
             && (self.config.immutable || self.is_listed(&key.1, &window))
         {
@@ -96,7 +96,7 @@ impl ShardStore {
             directory: settled.then_some(directory),
         });
         let bytes = size_of::<Window>() + window.numbers.len() * size_of::<u64>();
-        lock(&self.windows).put(key, Arc::clone(&window), bytes);
+        self.windows.lock().put(key, Arc::clone(&window), bytes);
         Ok(window)
     }
 

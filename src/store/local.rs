@@ -7,11 +7,12 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{AtFlags as NixAtFlags, FcntlArg, fcntl};
 use nix::unistd::{AccessFlags, faccessat};
+use parking_lot::Mutex;
 use rustix::fs::{
     self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Timespec, Timestamps,
     XattrFlags,
@@ -65,7 +66,7 @@ impl LocalStorage {
             |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
         match act() {
             Err(error) if is_shortage(&error) => {
-                let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut spare = self.spare.lock();
                 spare.clear();
                 let done = act();
                 let again = (0..SPARE_FILES).map_while(|_| self.beneath.root().try_clone().ok());

@@ -7,8 +7,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::storage::{
     DirItem, FileKind, LastRead, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
@@ -131,7 +133,7 @@ struct Faults {
 impl Faults {
     fn check(&self, changes: bool) -> Result<(), Fault> {
         self.operations.fetch_add(1, Ordering::Relaxed);
-        let mut planned = lock(&self.fault);
+        let mut planned = self.fault.lock();
         let Some((left, fault)) = &mut *planned else {
             return Ok(());
         };
@@ -186,13 +188,13 @@ impl MemoryStorage {
 
     /// Puts a symbolic link at `path` that leads to `target`, from the root.
     pub fn put_symlink(&self, path: &str, target: &str) {
-        lock(&self.symlinks).insert(path.into(), target.into());
+        self.symlinks.lock().insert(path.into(), target.into());
     }
 
     /// The path without the symbolic links on the way and in its place.
     fn resolved(&self, path: &Path) -> io::Result<PathBuf> {
         const MOST_LINKS: usize = 40;
-        let symlinks = lock(&self.symlinks);
+        let symlinks = self.symlinks.lock();
         let mut resolved = path.to_owned();
         for _ in 0..MOST_LINKS {
             let mut above: Vec<&Path> = resolved.ancestors().collect();
@@ -207,13 +209,13 @@ impl MemoryStorage {
 
     /// Fails where a symbolic link is on the way to a name.
     fn no_symlinks_above(&self, path: &Path) -> io::Result<()> {
-        let symlinks = lock(&self.symlinks);
+        let symlinks = self.symlinks.lock();
         let is_link = |above: &Path| symlinks.contains_key(above);
         if path.ancestors().skip(1).any(is_link) { Err(errno(libc::ELOOP)) } else { Ok(()) }
     }
 
     fn is_symlink(&self, path: &Path) -> bool {
-        lock(&self.symlinks).contains_key(path)
+        self.symlinks.lock().contains_key(path)
     }
 
     /// Lets files be cloned.
@@ -232,8 +234,8 @@ impl MemoryStorage {
     /// Changes the bytes of a file in place.
     pub fn change(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let tick = self.tick();
-        if let Some(file) = lock(&self.files).get(Path::new(path)) {
-            let mut content = lock(&file.content);
+        if let Some(file) = self.files.lock().get(Path::new(path)) {
+            let mut content = file.content.lock();
             change(&mut content.0);
             content.1 = tick;
         }
@@ -247,19 +249,19 @@ impl MemoryStorage {
 
     /// The files as they are: path, inode number, content.
     pub fn files(&self) -> Vec<(PathBuf, u64, Vec<u8>)> {
-        let files = lock(&self.files);
-        let content = |file: &MemoryFile| lock(&file.content).0.clone();
+        let files = self.files.lock();
+        let content = |file: &MemoryFile| file.content.lock().0.clone();
         files.iter().map(|(path, file)| (path.clone(), file.ino, content(file))).collect()
     }
 
     /// The directories that were made.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
-        lock(&self.directories).clone()
+        self.directories.lock().clone()
     }
 
     /// Every change since the start, or since it was last taken.
     pub fn take_history(&self) -> Vec<Change> {
-        std::mem::take(&mut lock(&self.shared.history))
+        std::mem::take(&mut self.shared.history.lock())
     }
 
     /// Lets the `nth` operation from now, counted from 1, fail with EIO, once.
@@ -270,17 +272,17 @@ impl MemoryStorage {
 
     /// Lets the `nth` operation from now, counted from 1, fail; 0 for none.
     pub fn fail(&self, nth: u64, fault: Fault) {
-        *lock(&self.shared.faults.fault) = (nth > 0).then_some((nth, fault));
+        *self.shared.faults.fault.lock() = (nth > 0).then_some((nth, fault));
     }
 
     /// Lets a file appear before the `nth` lookup or listing from now, counted from 1: somebody else makes it.
     pub fn appear(&self, nth: u64, path: &str, content: Vec<u8>) {
-        *lock(&self.arrival) = Some((nth, path.to_owned(), content));
+        *self.arrival.lock() = Some((nth, path.to_owned(), content));
     }
 
     /// Somebody looks for a name.
     fn look(&self) -> io::Result<()> {
-        let mut arrival = lock(&self.arrival);
+        let mut arrival = self.arrival.lock();
         if let Some((left, ..)) = &mut *arrival {
             *left -= 1;
         }
@@ -314,16 +316,16 @@ impl MemoryStorage {
     /// Gives a file a name, in the place of the one that has it.
     fn put(&self, path: &Path, file: Arc<MemoryFile>) {
         file.links.fetch_add(1, Ordering::Relaxed);
-        unlinked(lock(&self.files).insert(path.to_owned(), file));
+        unlinked(self.files.lock().insert(path.to_owned(), file));
     }
 
     /// Takes a name away.
     fn take(&self, path: &Path) {
-        unlinked(lock(&self.files).remove(path));
+        unlinked(self.files.lock().remove(path));
     }
 
     fn file(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
-        lock(&self.files).get(path).cloned().ok_or_else(|| errno(libc::ENOENT))
+        self.files.lock().get(path).cloned().ok_or_else(|| errno(libc::ENOENT))
     }
 
     fn children(&self, path: &Path) -> BTreeMap<OsString, FileKind> {
@@ -338,9 +340,9 @@ impl MemoryStorage {
                 children.insert(name.as_os_str().to_owned(), kind);
             }
         };
-        lock(&self.files).keys().for_each(|file| put(file, FileKind::File));
-        lock(&self.directories).iter().for_each(|made| put(made, FileKind::Directory));
-        lock(&self.symlinks).keys().for_each(|link| put(link, FileKind::Symlink));
+        self.files.lock().keys().for_each(|file| put(file, FileKind::File));
+        self.directories.lock().iter().for_each(|made| put(made, FileKind::Directory));
+        self.symlinks.lock().keys().for_each(|link| put(link, FileKind::Symlink));
         children
     }
 
@@ -350,14 +352,14 @@ impl MemoryStorage {
             return Err(errno(libc::ENOTEMPTY));
         }
         let new_name = |path: &Path| Some(to.join(path.strip_prefix(from).ok()?));
-        let files: Vec<PathBuf> = lock(&self.files).keys().cloned().collect();
+        let files: Vec<PathBuf> = self.files.lock().keys().cloned().collect();
         for file in files {
             let Some(renamed) = new_name(&file) else { continue };
             let above = renamed.ancestors().skip(1).take_while(|above| above.starts_with(to));
-            lock(&self.directories).extend(above.map(Path::to_owned));
+            self.directories.lock().extend(above.map(Path::to_owned));
             self.rename(&file, &renamed)?;
         }
-        let mut directories = lock(&self.directories);
+        let mut directories = self.directories.lock();
         let renamed: BTreeSet<PathBuf> =
             directories.iter().map(|path| new_name(path).unwrap_or_else(|| path.clone())).collect();
         *directories = renamed;
@@ -369,9 +371,9 @@ impl MemoryStorage {
         let behind = (Bound::Excluded(path), Bound::Unbounded);
         let below = |next: Option<&PathBuf>| next.is_some_and(|next| next.starts_with(path));
         path.as_os_str().is_empty()
-            || lock(&self.directories).contains(path)
-            || below(lock(&self.files).range::<Path, _>(behind).next().map(|(next, _)| next))
-            || below(lock(&self.directories).range::<Path, _>(behind).next())
+            || self.directories.lock().contains(path)
+            || below(self.files.lock().range::<Path, _>(behind).next().map(|(next, _)| next))
+            || below(self.directories.lock().range::<Path, _>(behind).next())
     }
 
     /// A change of names: it may fail, needs its directories, and is remembered.
@@ -383,13 +385,13 @@ impl MemoryStorage {
             return Err(errno(libc::ENOENT));
         }
         self.shared.renamed.store(self.tick(), Ordering::Relaxed);
-        lock(&self.shared.history).push(change);
+        self.shared.history.lock().push(change);
         Ok(())
     }
 
     fn make(&self, path: &Path, content: Vec<u8>, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
         self.no_symlinks_above(path)?;
-        if lock(&self.files).contains_key(path) || self.is_directory(path) || self.is_symlink(path)
+        if self.files.lock().contains_key(path) || self.is_directory(path) || self.is_symlink(path)
         {
             return Err(errno(libc::EEXIST));
         }
@@ -397,10 +399,10 @@ impl MemoryStorage {
         self.change_names(&[path], Change::Name { path: path.to_owned(), ino })?;
         if !content.is_empty() {
             let bytes = content.clone();
-            lock(&self.shared.history).push(Change::Write { ino, offset: 0, bytes });
+            self.shared.history.lock().push(Change::Write { ino, offset: 0, bytes });
         }
         let file = self.file_of(ino, content);
-        lock(&file.owner).0 = mode;
+        file.owner.lock().0 = mode;
         self.put(path, Arc::clone(&file));
         Ok(file)
     }
@@ -493,7 +495,7 @@ impl Storage for MemoryStorage {
         if !self.clones.load(Ordering::Relaxed) {
             return Err(errno(libc::EOPNOTSUPP));
         }
-        let content = lock(&self.file(&self.resolved(original)?)?.content).0.clone();
+        let content = self.file(&self.resolved(original)?)?.content.lock().0.clone();
         self.make(path, content, mode & !0o022)
     }
 
@@ -509,10 +511,10 @@ impl Storage for MemoryStorage {
         }
         let (paths, ino) = ((from.to_owned(), to.to_owned()), file.ino);
         self.change_names(&[from, to], Change::Rename { from: paths.0, to: paths.1, ino })?;
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         files.remove(from);
         unlinked(files.insert(to.to_owned(), file));
-        lock(&self.symlinks).remove(to);
+        self.symlinks.lock().remove(to);
         Ok(())
     }
 
@@ -521,7 +523,7 @@ impl Storage for MemoryStorage {
         if self.is_directory(path) {
             return Err(errno(libc::EISDIR));
         }
-        if lock(&self.symlinks).remove(path).is_some() {
+        if self.symlinks.lock().remove(path).is_some() {
             return Ok(());
         }
         self.file(path)?;
@@ -536,7 +538,7 @@ impl Storage for MemoryStorage {
             return Err(errno(libc::EEXIST));
         }
         self.change_names(&[path], Change::MakeDirectory { path: path.to_owned() })?;
-        lock(&self.directories).insert(path.to_owned());
+        self.directories.lock().insert(path.to_owned());
         Ok(())
     }
 
@@ -548,7 +550,7 @@ impl Storage for MemoryStorage {
             return Err(errno(libc::ENOTEMPTY));
         }
         self.change_names(&[path], Change::RemoveDirectory { path: path.to_owned() })?;
-        lock(&self.directories).remove(path);
+        self.directories.lock().remove(path);
         Ok(())
     }
 
@@ -577,24 +579,24 @@ impl Storage for MemoryStorage {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.shared.faults.check(true)?;
-        lock(&self.shared.history).push(Change::SyncDirectory { path: path.to_owned() });
+        self.shared.history.lock().push(Change::SyncDirectory { path: path.to_owned() });
         Ok(())
     }
 }
 
 impl MemoryFile {
     fn stat_now(&self) -> io::Result<Stat> {
-        let content = lock(&self.content);
+        let content = self.content.lock();
         let links = self.links.load(Ordering::Relaxed);
-        let (mode, uid, gid) = *lock(&self.owner);
+        let (mode, uid, gid) = *self.owner.lock();
         let stat = stat(FileKind::File, self.ino, content.0.len() as u64, content.1);
         Ok(Stat { links, mode, uid, gid, ..stat })
     }
 
     fn put(&self, bytes: &[u8], offset: u64) {
         let change = Change::Write { ino: self.ino, offset, bytes: bytes.to_vec() };
-        lock(&self.shared.history).push(change);
-        let mut content = lock(&self.content);
+        self.shared.history.lock().push(change);
+        let mut content = self.content.lock();
         write(&mut content.0, offset, bytes);
         content.1 = self.shared.tick();
     }
@@ -613,7 +615,7 @@ fn write(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
 impl StorageFile for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.shared.faults.check(false)?;
-        let content = lock(&self.content);
+        let content = self.content.lock();
         let rest = usize::try_from(offset).ok().and_then(|offset| content.0.get(offset..));
         let rest = rest.unwrap_or_default();
         let length = rest.len().min(buffer.len());
@@ -643,8 +645,8 @@ impl StorageFile for MemoryFile {
 
     fn set_length(&self, length: u64) -> io::Result<()> {
         self.shared.faults.check(true)?;
-        lock(&self.shared.history).push(Change::SetLength { ino: self.ino, length });
-        let mut content = lock(&self.content);
+        self.shared.history.lock().push(Change::SetLength { ino: self.ino, length });
+        let mut content = self.content.lock();
         content.0.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
         content.1 = self.shared.tick();
         Ok(())
@@ -654,7 +656,7 @@ impl StorageFile for MemoryFile {
         let synced = self.shared.faults.check(true);
         let ino = self.ino;
         let change = if synced.is_ok() { Change::Sync { ino } } else { Change::SyncFailed { ino } };
-        lock(&self.shared.history).push(change);
+        self.shared.history.lock().push(change);
         Ok(synced?)
     }
 
@@ -665,11 +667,11 @@ impl StorageFile for MemoryFile {
 
     fn set_stat(&self, set: &SetStat) -> io::Result<()> {
         self.shared.faults.check(true)?;
-        let mut owner = lock(&self.owner);
+        let mut owner = self.owner.lock();
         let (mode, uid, gid) = *owner;
         *owner = (set.mode.unwrap_or(mode), set.uid.unwrap_or(uid), set.gid.unwrap_or(gid));
         if set.mtime.is_some() {
-            lock(&self.content).1 = self.shared.tick();
+            self.content.lock().1 = self.shared.tick();
         }
         Ok(())
     }
@@ -703,10 +705,6 @@ fn unlinked(file: Option<Arc<MemoryFile>>) {
     if let Some(file) = file {
         file.links.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn errno(errno: i32) -> io::Error {

@@ -39,10 +39,11 @@ pub mod work;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lru::LruCache;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Resource, getrlimit};
 
 pub use self::cache::ByteCache;
@@ -449,7 +450,7 @@ impl ShardStore {
     /// Puts an error into the log unless it stands there already.
     pub fn report(&self, error: &StoreError) {
         let text = error.to_string();
-        if lock(&self.reported).put(text.clone(), ()).is_none() {
+        if self.reported.lock().put(text.clone(), ()).is_none() {
             match error.hint() {
                 Some(hint) => log::error!("{text}; {hint}"),
                 None => log::error!("{text}"),
@@ -465,7 +466,7 @@ impl ShardStore {
     ) -> Result<T, StoreError> {
         match act() {
             Err(error) if error.is_shortage() => {
-                lock(&self.files).clear();
+                self.files.lock().clear();
                 act()
             }
             done => done,
@@ -473,7 +474,7 @@ impl ShardStore {
     }
 
     fn loading_lock(&self, id: &ShardId) -> MutexGuard<'_, ()> {
-        lock(&self.loading[id.stripe(LOADING_STRIPES)])
+        self.loading[id.stripe(LOADING_STRIPES)].lock()
     }
 }
 
@@ -490,11 +491,6 @@ impl Chunk {
             Body::InMemory { .. } => None,
         }
     }
-}
-
-/// Locks a mutex. A panic while it was held left a cache in a state that is at worst incomplete.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Turns an I/O error on `path` into a [`StoreError`].

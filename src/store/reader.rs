@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::shard::{Body, ShardId};
 use super::storage::{Stat, StorageFile};
-use super::{Chunk, Damage, Freshness, ShardStore, SourceArray, StoreError, blob, io_error, lock};
+use super::{Chunk, Damage, Freshness, ShardStore, SourceArray, StoreError, blob, io_error};
 use crate::format::after::{AfterCodec, Compression, decode};
 use crate::format::bloscpack::blosc_buffer;
 use crate::format::digest::Digest;
@@ -86,7 +86,7 @@ impl ShardStore {
         expected: &Stat,
     ) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
         let id = ShardId::of_shard(array, shard);
-        if let Some((stat, file)) = lock(&self.files).get(&id)
+        if let Some((stat, file)) = self.files.lock().get(&id)
             && stat.unchanged(expected)
         {
             return Ok(Some(Arc::clone(file)));
@@ -100,7 +100,7 @@ impl ShardStore {
         if !stat.unchanged(expected) {
             return Ok(None);
         }
-        lock(&self.files).put(id, (stat, Arc::clone(&file)));
+        self.files.lock().put(id, (stat, Arc::clone(&file)));
         Ok(Some(file))
     }
 
@@ -138,7 +138,7 @@ impl ShardStore {
         key: VerifiedKey,
         digest: Digest,
     ) -> Result<Arc<Vec<u8>>, StoreError> {
-        if let Some(bytes) = lock(&self.verified).get(&key) {
+        if let Some(bytes) = self.verified.lock().get(&key) {
             return Ok(bytes);
         }
         let range = key.2;
@@ -160,7 +160,7 @@ impl ShardStore {
             return Err(error);
         }
         let bytes = Arc::new(bytes);
-        lock(&self.verified).put(key, Arc::clone(&bytes), bytes.len());
+        self.verified.lock().put(key, Arc::clone(&bytes), bytes.len());
         Ok(bytes)
     }
 
@@ -176,7 +176,7 @@ impl ShardStore {
         let shard = array.shard_path(&location.shard);
         let range = ByteRange { offset, nbytes };
         let key = (array.id, chunk.shard, range, true);
-        let known = lock(&self.verified).get(&key);
+        let known = self.verified.lock().get(&key);
         let bytes = match known {
             Some(bytes) => bytes,
             None => {
@@ -198,7 +198,7 @@ impl ShardStore {
                     error: EntryError::Refused("it cannot be decoded to be filled up"),
                 })?;
                 let filled = Arc::new(filled);
-                lock(&self.verified).put(key, Arc::clone(&filled), filled.len());
+                self.verified.lock().put(key, Arc::clone(&filled), filled.len());
                 filled
             }
         };

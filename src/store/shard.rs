@@ -11,7 +11,7 @@ use super::error::{Damage, StoreError, UNREACHABLE};
 use super::journal::pending_if_readable;
 use super::recover::{Found, examine, old_index, record_of};
 use super::storage::{FileKind, Stat, StorageFile, is_dangling};
-use super::{Container, Freshness, ShardStore, SourceArray, io_error, lock};
+use super::{Container, Freshness, ShardStore, SourceArray, io_error};
 use crate::format::after::{DecodeError, decode, trailing_checksums};
 use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, EntryError, IndexError, ShardIndex, product};
@@ -330,7 +330,7 @@ impl ShardStore {
         let ours = |shard: &LoadedShard| {
             freshness != Freshness::Again && !shard.provisional && self.commits.is_busy(id)
         };
-        let cached = lock(&self.shards).get(&id);
+        let cached = self.shards.lock().get(&id);
         if let Some(shard) = &cached
             && (trusted(shard) || ours(shard))
         {
@@ -349,7 +349,7 @@ impl ShardStore {
         }
         let _loading = self.loading_lock(&id);
         // Another thread may have loaded it while this one waited for the lock.
-        if let Some(shard) = lock(&self.shards).get(&id)
+        if let Some(shard) = self.shards.lock().get(&id)
             && (trusted(&shard) || self.is_current(&shard, &path))
         {
             self.stats.indexes.hits.count();
@@ -363,10 +363,10 @@ impl ShardStore {
             error => self.report(error),
         })?;
         match &loaded {
-            Some(shard) => lock(&self.shards).put(id, Arc::clone(shard), shard.memory()),
+            Some(shard) => self.shards.lock().put(id, Arc::clone(shard), shard.memory()),
             None => {
-                lock(&self.shards).remove(&id);
-                lock(&self.absent).put(id, asked);
+                self.shards.lock().remove(&id);
+                self.absent.lock().put(id, asked);
             }
         }
         Ok(loaded)
@@ -383,7 +383,7 @@ impl ShardStore {
 
     /// Whether there was no such shard when it was last looked for, recently enough.
     fn is_absent(&self, id: ShardId, freshness: Freshness) -> bool {
-        let Some(asked) = lock(&self.absent).get(&id).copied() else { return false };
+        let Some(asked) = self.absent.lock().get(&id).copied() else { return false };
         self.config.immutable || is_recent(asked, self.trusted_for(freshness))
     }
 
@@ -478,7 +478,7 @@ impl ShardStore {
             if !before.unchanged(&after) {
                 continue;
             }
-            lock(&self.files).put(id, (after, file));
+            self.files.lock().put(id, (after, file));
             let mut shard = self.loaded(id, path, after, state, asked);
             shard.provisional = pending.is_some() || self.may_look_unchanged(id, &after);
             return Ok(Some(Arc::new(shard)));
@@ -726,7 +726,7 @@ impl ShardStore {
         let outer = &location.shard;
         let current = |shard: &LoadedShard| shard.stat.unchanged(&parent.stat);
         let _loading = self.loading_lock(&id);
-        let cached = lock(&self.shards).get(&id).filter(|shard| current(shard));
+        let cached = self.shards.lock().get(&id).filter(|shard| current(shard));
         let shard = match cached {
             Some(shard) => {
                 self.stats.indexes.hits.count();
@@ -773,7 +773,7 @@ impl ShardStore {
         let checked = AtomicU64::new(parent.checked.load(Ordering::Relaxed));
         let (stat, provisional) = (parent.stat, parent.provisional);
         let shard = Arc::new(LoadedShard { id, stat, state, stored, checked, provisional });
-        lock(&self.shards).put(id, Arc::clone(&shard), shard.memory());
+        self.shards.lock().put(id, Arc::clone(&shard), shard.memory());
         Ok(shard)
     }
 }

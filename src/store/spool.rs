@@ -13,7 +13,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::text::shown;
 
@@ -71,7 +72,7 @@ impl SpoolFile {
     /// Names the file after the chunk that its bytes are, a path from the source's root.
     pub fn name_after(&self, chunk: &Path) -> io::Result<()> {
         let to = self.directory.join(chunk);
-        let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut path = self.path.lock();
         if *path == to {
             return Ok(());
         }

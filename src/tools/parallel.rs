@@ -11,7 +11,8 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Things that may wait for each thread, in either direction.
 const AHEAD: usize = 4;
@@ -86,7 +87,7 @@ fn numbered<'a, T>(
 }
 
 fn next<T>(queue: &Mutex<Receiver<T>>) -> Option<T> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    queue.lock().recv().ok()
 }
 
 fn take_in_order<R, E>(

@@ -4,7 +4,9 @@
 //! what they make of a run takes bounded memory. Its index is read once, by the first of them.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::source::Array;
 use crate::format::Coords;
@@ -43,7 +45,7 @@ impl SharedShard {
     /// The shard as it was when it was first asked for. The error is given once.
     pub fn load(&self, store: &ShardStore) -> Result<Loaded, StoreError> {
         // Others wait for it; after a panic there is nothing yet.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some(loaded) = &*state {
             return Ok(loaded.clone());
         }

@@ -18,7 +18,9 @@ mod tests;
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use self::chunks::ChunkCheck;
 pub use self::finding::{Finding, Looks, What, Within};
@@ -119,7 +121,7 @@ pub fn verify<E: Send>(
     take: impl FnMut(Step) -> Result<(), E> + Send,
 ) -> Result<Counts, E> {
     let state = Mutex::new(State { take, counts: Counts::default(), failed: None });
-    let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || state.lock();
     let early = |step: &mut Step| lock().take_early(std::mem::take(step));
     let find = |give: &mut Give<'_, _>| {
         // What stops it is an error of somebody else.

@@ -13,7 +13,7 @@ use crate::store::blob::{fingerprint_of, fingerprint_of_content};
 use crate::store::content::Content;
 use crate::store::shard::{Body, LoadedShard, ShardId};
 use crate::store::storage::{Stat, Timestamp};
-use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error, lock};
+use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
 
 /// A chunk as it was when it was first staged.
 #[derive(Debug, Clone, Default)]
@@ -103,7 +103,7 @@ impl Line {
 impl Commits {
     /// The line of a shard that is found like this.
     pub(super) fn line(&self, id: ShardId, shard: Option<&Stat>) -> Line {
-        let mut lines = lock(&self.lines);
+        let mut lines = self.lines.lock();
         let known = lines.get(&id).copied();
         if let Some(line) = known
             && (line.is_busy || is_same(line.shard.as_ref(), shard))
@@ -125,32 +125,33 @@ impl Commits {
 
     /// The shard as it was left, if that may have been after it was found like this.
     fn left_since(&self, id: ShardId, found: &Stat) -> Option<Stat> {
-        let line = lock(&self.lines).get(&id).copied()?;
+        let line = self.lines.lock().get(&id).copied()?;
         line.shard.filter(|left| !line.is_busy && found.ctime < left.ctime)
     }
 
     /// Whether a commit of ours is changing a shard.
     pub(super) fn set_busy(&self, id: ShardId, is_busy: bool) {
-        if let Some(line) = lock(&self.lines).get_mut(&id) {
+        if let Some(line) = self.lines.lock().get_mut(&id) {
             line.is_busy = is_busy;
         }
     }
 
     /// Whether a shard, found like this, is as a commit of this store has left it.
     pub(in crate::store) fn has_left(&self, id: ShardId, found: &Stat) -> bool {
-        lock(&self.lines)
+        self.lines
+            .lock()
             .get(&id)
             .is_some_and(|line| line.is_safe && is_same(line.shard.as_ref(), Some(found)))
     }
 
     /// Whether a commit of this store is changing a shard.
     pub(in crate::store) fn is_busy(&self, id: ShardId) -> bool {
-        lock(&self.lines).get(&id).is_some_and(|line| line.is_busy)
+        self.lines.lock().get(&id).is_some_and(|line| line.is_busy)
     }
 
     /// The names on the way to the shard may not be safe.
     pub(super) fn doubt(&self, id: ShardId) {
-        if let Some(line) = lock(&self.lines).get_mut(&id) {
+        if let Some(line) = self.lines.lock().get_mut(&id) {
             line.is_safe = false;
         }
     }
@@ -158,8 +159,8 @@ impl Commits {
     /// A commit has left the shard like this; None if nobody knows how.
     pub(super) fn leave(&self, id: ShardId, line: Option<Line>) {
         match line {
-            Some(line) => drop(lock(&self.lines).put(id, line)),
-            None => drop(lock(&self.lines).pop(&id)),
+            Some(line) => drop(self.lines.lock().put(id, line)),
+            None => drop(self.lines.lock().pop(&id)),
         }
     }
 }
@@ -208,7 +209,7 @@ impl ShardStore {
         }
         // Most likely by a commit, of ours or of others: it has to end first, or to be ended.
         let commits = self.commits.of_array(array);
-        let mut commits = lock(&commits);
+        let mut commits = commits.lock();
         let _journal = self.settle(array, &mut commits)?;
         for _ in 0..ATTEMPTS {
             base = self.base_now(array, coords, Freshness::Again);
@@ -234,7 +235,7 @@ impl ShardStore {
 
     /// How the chunks of a shard, found like this, are dated; None if this store knows nothing of it.
     pub fn dated(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<Dated> {
-        let line = lock(&self.commits.lines).get(&ShardId::of_shard(array, shard)).copied()?;
+        let line = self.commits.lines.lock().get(&ShardId::of_shard(array, shard)).copied()?;
         (line.is_busy || line.has_content(Some(found))).then_some(line.dated)
     }
 
@@ -248,7 +249,7 @@ impl ShardStore {
         base: &Base,
         written: Timestamp,
     ) -> Option<(u64, Timestamp)> {
-        let line = lock(&self.commits.lines).get(&ShardId::of_shard(array, shard)).copied()?;
+        let line = self.commits.lines.lock().get(&ShardId::of_shard(array, shard)).copied()?;
         let date = if line.number == base.line { written } else { line.shard?.mtime };
         Some((line.dated.number, date))
     }
@@ -256,7 +257,7 @@ impl ShardStore {
     /// Whether a shard, found like this, was changed by nobody but this store since it had that
     /// number.
     pub fn is_of_line(&self, array: &SourceArray, shard: &[u64], found: &Stat, line: u64) -> bool {
-        let mut lines = lock(&self.commits.lines);
+        let mut lines = self.commits.lines.lock();
         lines.get(&ShardId::of_shard(array, shard)).is_some_and(|now| {
             now.number == line && (now.is_busy || is_same(now.shard.as_ref(), Some(found)))
         })
