@@ -6,6 +6,7 @@
 //!   chunk grids, chunk keys, shard indexes, the codecs around a shard;
 //! - [`store`]: I/O on shards through one small storage trait, with its caches;
 //! - [`view`]: names and numbers of what the mount shows, without I/O;
+//! - [`source`]: what is in a source: groups and arrays of every format;
 //! - [`fs`]: the operations of the filesystem in our own types;
 //! - [`fuse`]: the translation to and from the kernel's protocol;
 //! - [`tools`]: what other commands do with a source: make and delete arrays, look into shards, check,
@@ -26,6 +27,7 @@ pub mod memory;
 pub mod mount;
 pub mod mountinfo;
 pub mod recent;
+pub mod source;
 pub mod stats;
 pub mod store;
 pub mod text;

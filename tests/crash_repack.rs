@@ -15,13 +15,13 @@ use power::disk::{Disk, is_lock};
 use power::{ARRAY, Case, Chunks, Rng, apply, read, stage, store};
 use shardfs::format::order::ChunkOrder;
 use shardfs::format::plan::Policy;
+use shardfs::source::{Array, ArrayFormat, Source};
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::owner::Owner;
 use shardfs::store::recover::recover;
 use shardfs::store::{Container, SourceArray};
 use shardfs::tools::repack::{How, RepackError, Repacked, repack};
 use shardfs::tools::shard_file::Packing;
-use shardfs::tools::source::{Array, ArrayFormat, Source};
 use support::places;
 
 fn cases() -> Vec<Case> {

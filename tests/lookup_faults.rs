@@ -17,9 +17,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use shardfs::format::zarr2::Missing;
 use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig, WriteConfig};
+use shardfs::source::{Node, Source};
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::{ShardStore, StoreConfig};
-use shardfs::tools::source::{Node, Source};
 use shardfs::view::inode::ROOT;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };

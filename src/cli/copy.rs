@@ -14,13 +14,13 @@ use super::mounts::{check_apart, check_unused, commit_mounts};
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
+use crate::source::{Node, OpenConfig, Source};
 use crate::text::many;
 use crate::text::{json_path, shown};
 use crate::tools::copy::{Copied, Plan, Shape};
 use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
 use crate::tools::shard_file::Packing;
-use crate::tools::source::{Node, OpenConfig, Source};
 
 /// Options that all of them have.
 #[derive(Debug, clap::Args)]

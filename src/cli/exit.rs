@@ -13,11 +13,11 @@ use std::process::ExitCode;
 
 use crate::fs::SourceError;
 use crate::mount::MountError;
+use crate::source::OpenError;
+use crate::source::Unsupported;
 use crate::text::{Lines, shown};
 use crate::tools::copy::CopyError;
 use crate::tools::destination::DestinationError;
-use crate::tools::source::OpenError;
-use crate::tools::unsupported::Unsupported;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

@@ -14,10 +14,10 @@ use super::exit::Failure;
 use super::mounts::check_apart;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
+use crate::source::{Array, Node, OpenConfig, Source};
 use crate::text::{Line, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind, Level, info};
 use crate::tools::map::{Map, MapSize};
-use crate::tools::source::{Array, Node, OpenConfig, Source};
 use crate::tools::svg::svg;
 
 const AFTER_HELP: &str = "\

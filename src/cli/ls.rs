@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use super::exit::Failure;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
+use crate::source::OpenConfig;
 use crate::text::shown;
 use crate::tools::ls::{Extent, Query, Row, Rows, list};
-use crate::tools::source::OpenConfig;
 
 const AFTER_HELP: &str = "\
 Each line has, separated by tabs: the chunk's key as a mount of SOURCE shows it, the file of its shard,

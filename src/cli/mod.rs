@@ -38,7 +38,7 @@ use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::exit::Failure;
-use crate::tools::source::{OpenConfig, OpenError, Source};
+use crate::source::{OpenConfig, OpenError, Source};
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -16,11 +16,11 @@ use crate::fs::{Fs, SourceError, View, Views};
 use crate::fuse::Adapter;
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
+use crate::source::Unsupported;
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::storage::{Need, Storage};
 use crate::text::{count, shown};
-use crate::tools::unsupported::Unsupported;
 
 /// What `-o` takes, for the help of both commands.
 macro_rules! options_of_o {

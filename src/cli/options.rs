@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::size;
 use crate::format::plan::Policy;
-use crate::fs::{Format, FsConfig, Ownership, View};
+use crate::fs::{FsConfig, Ownership, View};
 use crate::mount::Access;
+use crate::source::Format;
 use crate::store::StoreConfig;
 
 /// Options that say when and by whom something is mounted, what holds anyway, or what is never

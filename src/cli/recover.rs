@@ -5,12 +5,12 @@ mod unsaved;
 use std::path::PathBuf;
 
 use super::exit::Failure;
+use crate::source::{Node, OpenConfig, Source};
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::{Container, ShardStore, SourceArray};
 use crate::text::{Line, count, shown};
-use crate::tools::source::{Node, OpenConfig, Source};
 
 /// Complete or take back what an interrupted mount has left, and repair shards
 ///

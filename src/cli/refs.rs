@@ -12,10 +12,10 @@ use super::exit::Failure;
 use super::mounts::check_apart;
 use super::progress::{Progress, Unit};
 use super::size;
+use crate::source::{OpenConfig, Source};
 use crate::text::many;
 use crate::text::shown;
 use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
-use crate::tools::source::{OpenConfig, Source};
 
 /// Where to write: to stdout.
 const STDOUT: &str = "-";

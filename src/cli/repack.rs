@@ -12,12 +12,12 @@ use super::interrupt::Interruptible;
 use super::mounts::commit_mounts;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
+use crate::source::{Array, Node, OpenConfig};
 use crate::store::Container;
 use crate::text::{json_path, many, shown};
 use crate::tools::copy::{Shape, Shards};
 use crate::tools::repack::{How, RepackError, Repacked, repack};
 use crate::tools::shard_file::Packing;
-use crate::tools::source::{Array, Node, OpenConfig};
 
 const EXAMPLES: &str = "\
 Examples:

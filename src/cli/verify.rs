@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::exit::Failure;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
+use crate::source::OpenConfig;
 use crate::text::many;
-use crate::tools::source::OpenConfig;
 use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, verify};
 
 const AFTER_HELP: &str = "\

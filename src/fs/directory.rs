@@ -20,10 +20,11 @@ use super::control::{ControlFile, DIRECTORY_NAME};
 use super::form::Form;
 use super::live::{LiveFile, Place, Shown, What};
 use super::nodes::ArrayView;
-use super::{Fs, FsError, METADATA_FILE, NodeKind, Result, Target};
+use super::{Fs, FsError, NodeKind, Result, Target};
 use crate::format::Coords;
 use crate::format::flat::{FlatFile, FlatForm};
 use crate::format::grid::{ShardAxis, unravel};
+use crate::source::METADATA_FILE;
 use crate::store::storage::{DirItem, FileKind};
 use crate::store::{Container, LoadedShard};
 

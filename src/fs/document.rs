@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::access::{Caller, Owner};
 use super::document2::zarr2_name;
-use super::error::METADATA_FILE;
 use super::form::View;
 use super::live::{Bytes, LiveFile, Place, What};
 use super::nodes::{ArrayView, At, Node, NodeKind};
@@ -17,6 +16,7 @@ use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::memory::zeroed;
+use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::storage::{FileKind, if_present};
 use crate::text::shown;

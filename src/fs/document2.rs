@@ -6,7 +6,6 @@ use std::path::{Component, Path};
 use serde_json::{Value, json};
 
 use super::document::whole;
-use super::error::METADATA_FILE;
 use super::form::View;
 use super::live::What;
 use super::nodes::{Node, NodeKind};
@@ -15,6 +14,7 @@ use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 
 /// A document of Zarr v3, or why there is none.
@@ -29,7 +29,7 @@ impl Fs {
     /// Fails where the documents of Zarr v2 are made of anything else than a `zarr.json`: there is no
     /// way back to that.
     pub(super) fn check_zarr3(&self, directory: &Path, node: &Node) -> Result<()> {
-        if self.view() != View::Zarr2 || !node.is_translated {
+        if self.view() != View::Zarr2 || !node.is_translated() {
             return Ok(());
         }
         let is_other =
@@ -45,7 +45,7 @@ impl Fs {
     pub(super) fn write_zarr2(&self, path: &Path, content: &Content) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
-        if !node.is_translated {
+        if !node.is_translated() {
             self.write_source(path, content)?;
             self.nodes.forget(directory);
             return Ok(());
@@ -61,7 +61,7 @@ impl Fs {
     pub(super) fn remove_zarr2(&self, path: &Path) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
-        if !node.is_translated {
+        if !node.is_translated() {
             self.remove_name(path)?;
             return Ok(self.storage.remove_file(path)?);
         }
@@ -139,7 +139,7 @@ impl Fs {
 
     /// Removes the `zarr.json` of a group whose `.zgroup` was removed, when its directory is.
     pub(super) fn remove_translated_group(&self, directory: &Path) -> Result<()> {
-        if self.nodes.node(directory)?.is_translated && self.is_removed(&directory.join(ZGROUP)) {
+        if self.nodes.node(directory)?.is_translated() && self.is_removed(&directory.join(ZGROUP)) {
             self.storage.remove_file(&directory.join(METADATA_FILE))?;
         }
         Ok(())

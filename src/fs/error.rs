@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use super::decoded::Unwritable;
 use super::form::Unshown;
-use crate::format::bloscpack::BloscpackError;
 use crate::format::error::MetadataError;
-use crate::format::limits::MAX_METADATA_BYTES;
+use crate::source::NodeError;
 use crate::store::StoreError;
-use crate::store::storage::FileKind;
 use crate::text::shown;
 
 /// Why an operation failed.
@@ -132,59 +130,31 @@ impl FsError {
 /// Result of an operation.
 pub type Result<T> = std::result::Result<T, FsError>;
 
-/// Name of the metadata document of every node.
-pub const METADATA_FILE: &str = "zarr.json";
+/// Why a node is not shown as what it is.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Its documents cannot be used.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The view has no form for it.
+    #[error(transparent)]
+    Unshown(Box<Unshown>),
+}
 
-impl From<Unshown> for NodeError {
+impl From<Unshown> for LoadError {
     fn from(error: Unshown) -> Self {
         Self::Unshown(Box::new(error))
     }
 }
 
-/// Why a node's document cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// It cannot be read.
-    #[error("it cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// It is no file.
-    #[error("it is {0}, not a regular file")]
-    NotAFile(FileKind),
-    /// It is absurdly long.
-    #[error("it has {0} bytes, the limit is {MAX_METADATA_BYTES}")]
-    TooLong(u64),
-    /// It says nothing that can be used.
-    #[error("{0}")]
-    Metadata(#[from] MetadataError),
-    /// It is no Bloscpack file that can be read.
-    #[error("{0}")]
-    Bloscpack(#[from] BloscpackError),
-    /// The view cannot show it.
-    #[error(transparent)]
-    Unshown(Box<Unshown>),
-    /// The documents of a BLZ or bcolz array cannot be used.
-    #[error("{0}: {1}")]
-    Superchunks(&'static str, #[source] Box<NodeError>),
+impl From<MetadataError> for LoadError {
+    fn from(error: MetadataError) -> Self {
+        Self::Node(error.into())
+    }
 }
 
-impl NodeError {
-    /// What could not be read, whatever it was read for.
-    #[must_use]
-    pub fn io(&self) -> Option<&io::Error> {
-        match self {
-            Self::Io(error) => Some(error),
-            Self::Superchunks(_, error) => error.io(),
-            _ => None,
-        }
-    }
-
-    /// The same by value; any other error as one of no errno.
-    #[must_use]
-    pub fn into_io(self) -> io::Error {
-        match self {
-            Self::Io(error) => error,
-            Self::Superchunks(_, error) => error.into_io(),
-            error => io::Error::other(error),
-        }
+impl From<io::Error> for LoadError {
+    fn from(error: io::Error) -> Self {
+        Self::Node(error.into())
     }
 }

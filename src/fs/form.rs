@@ -127,6 +127,9 @@ pub enum Unshown {
     /// It has no form in Zarr v2.
     #[error("{0}")]
     Zarr2(#[from] NoForm),
+    /// It is of Zarr v2 and has no form in Zarr v3, which its chunks are decoded by.
+    #[error("{0}")]
+    Zarr2Twin(zarr2::NoTwin),
     /// It has no form in today's Zarr v3.
     #[error("{0}")]
     Draft2022(#[from] NoTwin),

@@ -12,21 +12,21 @@ mod document2;
 mod error;
 mod failures;
 mod file;
-mod foreign;
 pub mod form;
 mod grid_listing;
 mod identity;
 mod live;
+mod load;
 mod names;
 mod nodes;
 mod open;
 mod order;
+mod passthrough;
 mod paths;
 mod pending;
 mod rename;
 mod setattr;
 mod slot;
-mod source;
 mod staging;
 mod sync;
 mod unsaved;
@@ -47,12 +47,9 @@ pub use self::attr::{Attr, Entry, Ownership};
 pub use self::control::{LOG_PATH, WAITING_PATH};
 pub use self::decoded::Pages;
 pub use self::directory::{DirEntry, Listing};
-pub use self::error::METADATA_FILE;
-pub use self::error::NodeError;
-pub use self::error::{FsError, Result};
+pub use self::error::{FsError, LoadError, Result};
 use self::file::Handle;
 pub use self::file::Opened;
-pub use self::foreign::{Foreign, Format, bloscpack_file, column, read_document, superchunks};
 use self::form::Form;
 pub use self::form::{View, ViewConfig};
 pub use self::names::OpenHow;
@@ -65,10 +62,11 @@ pub use self::views::{Place as ViewPlace, Views};
 pub use self::write::{SetAttr, now};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
+use crate::source::{self, Format, METADATA_FILE};
 use crate::stats::Stats;
 use crate::store::spool::Spool;
 use crate::store::storage::{FileKind, Space, Stat, Storage, StorageFile};
-use crate::store::{Freshness, SIZES, ShardStore, StoreConfig};
+use crate::store::{Freshness, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
 
 /// Open directories have numbers from here on; those of open files are below.
@@ -162,17 +160,20 @@ impl Fs {
         let nodes = Nodes::new(Arc::clone(&storage), &config);
         let root = match nodes.check(Path::new("")) {
             // The other views show it; this one is empty.
-            Err(NodeError::Unshown(_)) if config.view.is_one_of_several => {
+            Err(failed) if failed.is_unshown() && config.view.is_one_of_several => {
                 nodes.node(Path::new(""))?
             }
-            root => Arc::new(root.map_err(SourceError::of_root)?),
+            root => {
+                let failed = |failed| SourceError::of_root(failed, config.file.is_some());
+                Arc::new(root.map_err(|it| failed(*it))?)
+            }
         };
         if let Some(format) = config.format
             && !is_of(format, &root, config.file.is_some())
         {
             return Err(SourceError::OtherFormat);
         }
-        if matches!(root.kind, NodeKind::Inherited) && !holds_nodes(&*storage)? {
+        if matches!(root.kind, NodeKind::Inherited) && !source::holds_nodes(&*storage)? {
             return Err(SourceError::NoNode);
         }
         let store = StoreConfig { pad_edge: pads_edge(&config), ..config.store.clone() };
@@ -641,12 +642,12 @@ fn is_of(format: Format, root: &nodes::Node, is_file: bool) -> bool {
 }
 
 impl SourceError {
-    fn of_root(error: NodeError) -> Self {
-        let document = match error {
-            NodeError::Bloscpack(_) | NodeError::Superchunks(..) | NodeError::Unshown(_) => {
-                String::new()
-            }
-            _ => format!("{METADATA_FILE}: "),
+    fn of_root(failed: load::Failed, is_file: bool) -> Self {
+        let load::Failed { document, error, .. } = failed;
+        let is_of_all = is_file || matches!(error, LoadError::Unshown(_));
+        let document = match document.to_str() {
+            Some(document) if !is_of_all && !document.is_empty() => format!("{document}: "),
+            _ => String::new(),
         };
         Self::Node { document, error }
     }
@@ -662,7 +663,7 @@ pub enum SourceError {
         document: String,
         /// What is wrong with it.
         #[source]
-        error: NodeError,
+        error: LoadError,
     },
     /// Chunks that are shown longer than they are cannot be written.
     #[error("-o pad_edge is for reading only: leave it out, or --rw")]
@@ -671,46 +672,11 @@ pub enum SourceError {
     #[error("it is not of the format that --format names")]
     OtherFormat,
     /// It has no metadata.
-    #[error("it is not a Zarr v3 array or hierarchy: no {METADATA_FILE} in it or below it")]
+    #[error("it is not a Zarr array or hierarchy: no metadata in it or below it")]
     NoNode,
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[from] std::io::Error),
-}
-
-/// Whether a directory without metadata of its own has some anywhere below: a folder of arrays, or
-/// of such folders. Level by level, so that what is near is found soon.
-fn holds_nodes(storage: &dyn Storage) -> std::io::Result<bool> {
-    /// Directories to look at before a folder is taken for something else.
-    const LOOKED_AT: usize = 10_000;
-    let mut directories = std::collections::VecDeque::from([PathBuf::new()]);
-    let mut known = directories.len();
-    while let Some(directory) = directories.pop_front() {
-        if [METADATA_FILE, SIZES].iter().any(|name| storage.stat(&directory.join(name)).is_ok()) {
-            return Ok(true);
-        }
-        let listed = storage.list(&directory, 0, &mut |item| {
-            let path = directory.join(item.name);
-            let is_directory = match item.kind {
-                Some(kind) => kind == FileKind::Directory,
-                None => storage.lstat(&path).is_ok_and(|stat| stat.kind == FileKind::Directory),
-            };
-            if is_directory {
-                known += 1;
-                directories.push_back(path);
-            }
-            if known < LOOKED_AT {
-                std::ops::ControlFlow::Continue(())
-            } else {
-                std::ops::ControlFlow::Break(())
-            }
-        });
-        // One that this user may not read has nothing for them.
-        if directory.as_os_str().is_empty() {
-            listed?;
-        }
-    }
-    Ok(false)
 }
 
 fn absent_as_not_found(error: std::io::Error) -> FsError {

@@ -8,28 +8,22 @@ use std::time::{Duration, Instant};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use parking_lot::{Mutex, RwLock};
-use serde_json::Value;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::FsConfig;
-use super::error::{METADATA_FILE, NodeError};
-use super::foreign::{Foreign, Format, bloscpack_file, column, is_hidden, superchunks};
-use super::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
-use crate::format::document::{Dialect, Shown, show};
+use super::error::LoadError;
+use super::form::{Form, View};
+use super::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::grid::ShardAxis;
-use crate::format::json;
-use crate::format::limits::MAX_METADATA_BYTES;
-use crate::format::metadata::NodeMetadata;
-use crate::format::sharding::ShardedArray;
-use crate::memory::{ROOM, Taken, zeroed};
+use crate::source::{METADATA_FILE, NodeError};
 use crate::store::owner::Owner;
 use crate::store::recover::recover;
-use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
-use crate::store::{ByteCache, Container, SIZES, SourceArray, StoreConfig};
+use crate::store::storage::{Stat, Storage, if_present, is_absent};
+use crate::store::{ByteCache, SourceArray, StoreConfig};
 use crate::text::{Line, shown};
-use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW, stable_hash};
+use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW};
 use crate::view::tree::ChunkTree;
 
 /// Bytes of nodes to keep.
@@ -76,7 +70,7 @@ impl ArrayView {
         }
         // A file of the whole array stands for them all.
         let is_shard = container.has_keys() && is(&|name| layout.keys.claims(name, rank));
-        is_shard || is_hidden(container, name)
+        is_shard || container.hides(name)
     }
 }
 
@@ -107,9 +101,9 @@ pub struct Node {
     pub document: Option<Arc<[u8]>>,
     /// Documents that the source has not, by name.
     pub extra: Vec<(OsString, Arc<[u8]>)>,
-    /// Its `zarr.json` is not shown: the view has others in its place.
-    pub is_translated: bool,
-    /// The stored `zarr.json`.
+    /// Documents of the source that are not shown: the view has others in their place.
+    pub hidden: &'static [&'static str],
+    /// The stored document.
     pub stat: Option<Stat>,
     /// The directory itself, of an array that is shown, or was until it lost its `zarr.json`: device and inode
     /// number.
@@ -120,8 +114,8 @@ pub struct Node {
 impl Node {
     /// One that has no documents but the source's.
     fn plain(kind: NodeKind, stat: Option<Stat>, checked: Instant) -> Self {
-        let (document, extra, place) = (None, Vec::new(), None);
-        Self { kind, document, extra, is_translated: false, stat, place, checked }
+        let (document, extra, hidden, place) = (None, Vec::new(), [].as_slice(), None);
+        Self { kind, document, extra, hidden, stat, place, checked }
     }
 }
 
@@ -129,7 +123,16 @@ impl Node {
     /// Whether the view has another document in the place of one of the source.
     pub fn replaces(&self, name: &OsStr) -> bool {
         let has_other = self.extra.iter().any(|(other, _)| other == name);
-        has_other || self.is_translated && name == METADATA_FILE
+        has_other || self.hides(name)
+    }
+
+    /// Whether the view has other documents than the source.
+    pub fn is_translated(&self) -> bool {
+        !self.hidden.is_empty()
+    }
+
+    fn hides(&self, name: &OsStr) -> bool {
+        self.hidden.iter().any(|hidden| name == *hidden)
     }
 }
 
@@ -154,12 +157,9 @@ struct Known {
 /// The nodes of a source, and the arrays among them by inode range.
 pub struct Nodes {
     storage: Arc<dyn Storage>,
-    /// The file in the source's root that is mounted, and nothing else of it.
-    file: Option<OsString>,
-    /// What the source is taken for, whatever is in it.
-    format: Option<Format>,
-    level: Option<usize>,
-    view: ViewConfig,
+    loader: Loader,
+    /// Whether it is one of several views of its mount: its inode numbers have fewer bits.
+    is_one_of_several: bool,
     immutable: bool,
     /// Whether it is written to: then interrupted commits are completed or taken back.
     writable: bool,
@@ -182,11 +182,9 @@ impl Nodes {
     pub fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
         let StoreConfig { immutable, trusted, .. } = config.store;
         Self {
+            loader: Loader::new(Arc::clone(&storage), config),
             storage,
-            file: config.file.clone(),
-            format: config.format,
-            level: config.level,
-            view: config.view,
+            is_one_of_several: config.view.is_one_of_several,
             immutable,
             writable: config.writable,
             trusted,
@@ -201,16 +199,7 @@ impl Nodes {
     /// Whether an array that the view cannot show is not there at all. What is beside a file that is
     /// mounted must not take its place.
     fn hides_unshown(&self) -> bool {
-        self.view.view.is_decoded() || self.file.is_some()
-    }
-
-    /// Whether arrays of other formats have room for more chunks. Decoded, they are only read.
-    fn grows(&self) -> bool {
-        self.writable && !self.view.view.is_decoded()
-    }
-
-    fn may_be(&self, format: Format) -> bool {
-        self.format.is_none_or(|wanted| wanted == format)
+        self.loader.view().is_decoded() || self.loader.file().is_some()
     }
 
     /// The node at `directory`, as old as is believed at most. Fails where the source fails for
@@ -247,14 +236,17 @@ impl Nodes {
             return Ok(Arc::clone(node));
         }
         let checked = Instant::now();
-        let stat = self.storage.stat(&self.document_path(directory)?);
+        let path = self.document_path(directory)?;
+        let stat = self.storage.stat(&path);
         let before = cached.as_ref().and_then(|node| node.place);
         if let Some(node) = cached
+            && (node.stat.is_some() || !self.loader.probes())
             && let Some(same) = unchanged(&node, stat.as_ref(), checked)
         {
             return Ok(self.keep(directory, same));
         }
-        match self.load(directory, stat, checked) {
+        let node = self.load(directory, path, stat, checked);
+        match node {
             Ok(node) => {
                 if let Some(place) = self.lost(directory, before, &node)? {
                     let why =
@@ -266,32 +258,66 @@ impl Nodes {
                 self.lock_not_shown().remove(directory);
                 Ok(self.keep(directory, self.placed(directory, node)))
             }
-            Err((_, error)) if error.io().is_some_and(|error| !is_lasting(error)) => {
-                Err(error.into_io())
+            Err(failed) => self.failed(directory, *failed, checked),
+        }
+    }
+
+    /// What a node is that cannot be shown as what it is.
+    fn failed(
+        &self,
+        directory: &Path,
+        failed: Failed,
+        checked: Instant,
+    ) -> std::io::Result<Arc<Node>> {
+        let Failed { document, stat, error } = failed;
+        let kind = match (error, stat) {
+            (LoadError::Node(error), _) if error.io().is_some_and(|error| !is_lasting(error)) => {
+                return Err(error.into_io());
             }
-            Err((stat, NodeError::Unshown(error))) => {
+            (LoadError::Unshown(error), _) => {
                 let (kind, what) = match self.hides_unshown() {
                     true => (NodeKind::Unshown, "not shown"),
                     false => (NodeKind::AsStored, "shown as it is stored"),
                 };
-                let view = self.view.view.name();
+                let view = self.loader.view().name();
                 let why = format!("{error}; the array is {what} in the view {view}");
                 self.note_not_shown(directory, directory, why);
-                Ok(self.keep(directory, Node::plain(kind, stat, checked)))
+                kind
             }
-            Err((Some(stat), NodeError::Metadata(_))) if self.is_plain_file(directory, &stat) => {
-                Ok(self.keep(directory, Node::plain(NodeKind::AsStored, Some(stat), checked)))
+            (LoadError::Node(NodeError::Metadata(_)), Some(stat))
+                if self.is_plain_file(directory, &stat) =>
+            {
+                NodeKind::AsStored
             }
-            Err((stat, error)) => {
-                let document = match error {
-                    NodeError::Superchunks(..) => directory.to_owned(),
-                    _ => self.document_path(directory)?,
-                };
+            (LoadError::Node(error), _) => {
                 let why = format!("{error}; the node is shown as stored, without its data");
                 self.note_not_shown(directory, &document, why);
-                Ok(self.keep(directory, Node::plain(NodeKind::Bad, stat, checked)))
+                NodeKind::Bad
             }
-        }
+        };
+        Ok(self.keep(directory, Node::plain(kind, stat, checked)))
+    }
+
+    /// The node at a directory, whose document is at a path.
+    fn load(
+        &self,
+        directory: &Path,
+        path: PathBuf,
+        stat: std::io::Result<Stat>,
+        checked: Instant,
+    ) -> Result<Node, Box<Failed>> {
+        let Loaded { kind, document, extra, hidden, stat } =
+            self.loader.load(directory, path.clone(), stat)?;
+        let kind = match kind {
+            LoadedKind::Inherited => NodeKind::Inherited,
+            LoadedKind::AsStored => NodeKind::AsStored,
+            LoadedKind::Draft2022 => NodeKind::Draft2022,
+            LoadedKind::Array(array) => {
+                let view = self.register(directory, *array);
+                NodeKind::Sharded(view.map_err(|error| Failed::new(path, stat, error))?)
+            }
+        };
+        Ok(Node { kind, document, extra, hidden, stat, place: None, checked })
     }
 
     /// A file that is called like the document of a directory, which is no array, is written; None as long as
@@ -321,7 +347,7 @@ impl Nodes {
         known.is_some_and(|known| known.is_none_or(|known| known.same_content(stat)))
     }
 
-    fn lock_plain(&self) -> parking_lot::MutexGuard<'_, HashMap<PathBuf, Option<Stat>>> {
+    fn lock_plain(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Stat>>> {
         self.plain.lock()
     }
 
@@ -366,7 +392,7 @@ impl Nodes {
         if not_shown.len() < MAX_NOT_SHOWN { all } else { all + "...\n" }
     }
 
-    fn lock_not_shown(&self) -> parking_lot::MutexGuard<'_, BTreeMap<PathBuf, String>> {
+    fn lock_not_shown(&self) -> MutexGuard<'_, BTreeMap<PathBuf, String>> {
         self.not_shown.lock()
     }
 
@@ -389,20 +415,22 @@ impl Nodes {
     }
 
     /// Reads the node at `directory` anew and tells what is wrong with it.
-    pub fn check(&self, directory: &Path) -> Result<Node, NodeError> {
-        let stat = self.storage.stat(&self.document_path(directory)?);
+    pub fn check(&self, directory: &Path) -> Result<Node, Box<Failed>> {
+        let fail = |error: std::io::Error| Failed::new(METADATA_FILE.into(), None, error);
+        let path = self.document_path(directory).map_err(fail)?;
+        let stat = self.storage.stat(&path);
         let checked = Instant::now();
-        match self.load(directory, stat, checked) {
-            Err((stat, NodeError::Unshown(_))) if !self.hides_unshown() => {
-                Ok(Node::plain(NodeKind::AsStored, stat, checked))
+        match self.load(directory, path, stat, checked) {
+            Err(failed) if failed.is_unshown() && !self.hides_unshown() => {
+                Ok(Node::plain(NodeKind::AsStored, failed.stat, checked))
             }
-            loaded => loaded.map_err(|(_, error)| error),
+            loaded => loaded,
         }
     }
 
     /// The path of the document that describes the node at `directory`, if there is one.
     pub fn document_path(&self, directory: &Path) -> std::io::Result<PathBuf> {
-        if let (Some(file), true) = (&self.file, directory.as_os_str().is_empty()) {
+        if let (Some(file), true) = (self.loader.file(), directory.as_os_str().is_empty()) {
             return Ok(file.into());
         }
         for (hierarchy, document) in draft2022::documents(directory) {
@@ -439,7 +467,7 @@ impl Nodes {
             if let (Some(document), Some(stat)) = (&node.document, &node.stat) {
                 return Ok(At::Text(Arc::clone(document), *stat));
             }
-            if node.is_translated || matches!(node.kind, NodeKind::Unshown) {
+            if node.is_translated() || matches!(node.kind, NodeKind::Unshown) {
                 return Ok(At::Hidden);
             }
         }
@@ -447,12 +475,10 @@ impl Nodes {
             return Ok(At::Stored);
         };
         let node = self.node(directory)?;
-        if node.is_translated && name == METADATA_FILE {
-            return Ok(At::Hidden);
-        }
         let extra = node.extra.iter().find(|(other, _)| other == name);
         Ok(match (extra, node.stat, &node.kind) {
             (Some((_, text)), Some(stat), _) => At::Text(Arc::clone(text), stat),
+            _ if node.hides(name) => At::Hidden,
             (_, _, NodeKind::Sharded(array)) if array.hides(name) => At::Hidden,
             _ => At::Stored,
         })
@@ -460,7 +486,7 @@ impl Nodes {
 
     /// Whether a path is that of a document, apart from its array, which the view has others for.
     pub fn is_replaced_apart(&self, path: &Path) -> std::io::Result<bool> {
-        let may_be = self.view.view != View::Zarr3 && draft2022::is_document(path);
+        let may_be = self.loader.view() != View::Zarr3 && draft2022::is_document(path);
         Ok(may_be && matches!(self.at(path)?, At::Hidden))
     }
 
@@ -510,249 +536,19 @@ impl Nodes {
         node
     }
 
-    #[allow(clippy::result_large_err, reason = "once for each document that is read")]
-    fn load(
-        &self,
-        directory: &Path,
-        stat: std::io::Result<Stat>,
-        checked: Instant,
-    ) -> Result<Node, (Option<Stat>, NodeError)> {
-        let path = self.document_path(directory).map_err(|error| (None, error.into()))?;
-        if let Some(node) = self.load_foreign(directory, &path, &stat, checked) {
-            return node;
-        }
-        let stat = match stat {
-            Ok(stat) => stat,
-            Err(error) if is_absent(&error) => {
-                // Not a symbolic link that leads nowhere. What others have made there since was not there.
-                let there = if_present(self.storage.lstat(&path));
-                return match there.map_err(|error| (None, error.into()))? {
-                    Some(Stat { kind: FileKind::Symlink, .. }) => Err((None, error.into())),
-                    _ => Ok(Node::plain(NodeKind::Inherited, None, checked)),
-                };
-            }
-            Err(error) => return Err((None, error.into())),
-        };
-        let fail = |error: NodeError| (Some(stat), error);
-        let text = self.read(&path, &stat).map_err(fail)?;
-        let room = ROOM.take(json::memory(&text));
-        let document =
-            json::parse(&text).map_err(|error| fail(NodeError::Metadata(error.into())))?;
-        let dialect = Dialect::of(&path);
-        let is_draft = || draft2022::is_hierarchy(&document).map_err(|e| fail(e.into()));
-        if dialect == Dialect::V3 && self.may_be(Format::Draft2022) && is_draft()? {
-            return Ok(Node::plain(NodeKind::Draft2022, Some(stat), checked));
-        }
-        if self.view.view != View::Zarr3 {
-            let node = self.load_translated(directory, document, dialect, stat, checked, room);
-            return node.map_err(fail);
-        }
-        let shown = show(document, self.level, dialect).map_err(|e| fail(e.into()))?;
-        let (kind, document) = match shown {
-            Shown::AsStored => (NodeKind::AsStored, None),
-            Shown::Group(twin) => (NodeKind::AsStored, Some(twin)),
-            Shown::Array(layout, twin) => {
-                let hash = layout_hash(directory, &twin, &layout);
-                let as_is = ShownArray::as_stored(layout.keys);
-                // It may wait for locks.
-                drop(room);
-                let view = self.register(directory, *layout, Container::Shards, as_is, hash);
-                let view = view.map_err(|e| fail(e.into()))?;
-                (NodeKind::Sharded(view), Some(twin))
-            }
-        };
-        let document = document.map(|document| json::to_text(&document).into());
-        let (extra, is_translated) = (Vec::new(), false);
-        Ok(Node { kind, document, extra, is_translated, stat: Some(stat), place: None, checked })
-    }
-
-    /// A node in a view that has other documents than the source.
-    fn load_translated(
-        &self,
-        directory: &Path,
-        document: Value,
-        dialect: Dialect,
-        stat: Stat,
-        checked: Instant,
-        room: Taken<'_>,
-    ) -> Result<Node, NodeError> {
-        let (document, keys) = match dialect {
-            Dialect::V3 => (document, None),
-            Dialect::Draft2022 => {
-                // What is wrong with a sharded array is so in every view.
-                draft2022::parse(&document)?;
-                let twin = draft2022::to_zarr3(&document).map_err(Unshown::from)?;
-                (twin, Some(draft2022::keys(&document)?))
-            }
-        };
-        let shown = show(document.clone(), self.level, Dialect::V3)?;
-        let (mut layout, container, twin) = match shown {
-            Shown::Array(layout, twin) => (*layout, Container::Shards, twin),
-            Shown::Group(twin) => return Ok(self.translated_group(&twin, stat, checked)),
-            Shown::AsStored => match NodeMetadata::parse(&document)? {
-                NodeMetadata::Group => return Ok(self.translated_group(&document, stat, checked)),
-                NodeMetadata::Array(chain) => {
-                    let layout = ShardedArray::unsharded(&document, chain);
-                    let layout = layout.map_err(Unshown::Metadata)?;
-                    (layout, Container::Chunks, document)
-                }
-            },
-        };
-        layout.keys = keys.unwrap_or(layout.keys);
-        // What follows may wait for locks.
-        drop(room);
-        self.translated(directory, &twin, layout, container, stat, checked)
-    }
-
-    fn translated(
-        &self,
-        directory: &Path,
-        twin: &Value,
-        layout: ShardedArray,
-        container: Container,
-        stat: Stat,
-        checked: Instant,
-    ) -> Result<Node, NodeError> {
-        let mut shown = self.view.array(twin, layout.keys, Lengths::Equal)?;
-        let extra = std::mem::take(&mut shown.documents);
-        let extra = extra.into_iter().map(|(name, text)| (name, text.into())).collect();
-        if shown.is_misread {
-            log::warn!(
-                "{}: in the view zarr2 its fill value is not what it is in Zarr v3, the missing value: \
-                 readers of CF conventions, xarray and netCDF among them, see other values",
-                self::shown(directory)
-            );
-        }
-        let hash = self.form_hash(twin, &shown.form, layout_hash(directory, twin, &layout));
-        let kind = NodeKind::Sharded(self.register(directory, layout, container, shown, hash)?);
-        let (document, is_translated, stat) = (None, true, Some(stat));
-        Ok(Node { kind, document, extra, is_translated, stat, place: None, checked })
-    }
-
-    /// The hash of a layout with what decoded chunks depend on as well: they are others once that has
-    /// changed, and so are the files.
-    fn form_hash(&self, twin: &Value, form: &Form, layout_hash: u64) -> u64 {
-        if let Form::Filled(filled) = form {
-            return stable_hash([filled.values.as_bytes(), &layout_hash.to_le_bytes()]);
-        }
-        if !self.view.view.is_decoded() {
-            return layout_hash;
-        }
-        let members = ["shape", "data_type", "fill_value", "codecs"];
-        let members = members.map(|name| twin.get(name).map(ToString::to_string));
-        let parts = members.iter().flatten().map(String::as_bytes);
-        stable_hash(parts.chain([layout_hash.to_le_bytes().as_slice()]))
-    }
-
-    fn translated_group(&self, group: &Value, stat: Stat, checked: Instant) -> Node {
-        let extra = self.view.group(group).into_iter();
-        let extra = extra.map(|(name, text)| (name, text.into())).collect();
-        let (document, stat) = (None, Some(stat));
-        let (kind, place) = (NodeKind::AsStored, None);
-        Node { kind, document, extra, is_translated: true, stat, place, checked }
-    }
-
-    /// The node of another format that is at a directory, if there is one. `document` is the path of
-    /// its document, and `stat` what the source says of that.
-    fn load_foreign(
-        &self,
-        directory: &Path,
-        document: &Path,
-        stat: &std::io::Result<Stat>,
-        checked: Instant,
-    ) -> Option<Result<Node, (Option<Stat>, NodeError)>> {
-        let storage = &*self.storage;
-        let (stat, found) = match (&self.file, stat) {
-            (Some(file), Ok(stat)) if document == Path::new(file) => {
-                (*stat, bloscpack_file(storage, file, stat, self.grows()).map(Some))
-            }
-            (_, Err(error)) if is_absent(error) && self.may_be(Format::Blz) => {
-                match if_present(storage.stat(&directory.join(SIZES))) {
-                    Ok(Some(stat)) => (stat, superchunks(storage, directory, self.grows())),
-                    Ok(None) => match column(storage, directory) {
-                        Ok(found) => {
-                            let (stat, found) = found?;
-                            (stat, found.map(Some))
-                        }
-                        Err(error) => return Some(Err((None, error.into()))),
-                    },
-                    Err(error) => return Some(Err((None, error.into()))),
-                }
-            }
-            _ => return None,
-        };
-        let node = match found {
-            Ok(Some(found)) => self.foreign(directory, found, stat, checked),
-            Ok(None) => Ok(Node::plain(NodeKind::AsStored, Some(stat), checked)),
-            Err(error) => Err(error),
-        };
-        Some(node.map_err(|error| (Some(stat), error)))
-    }
-
-    /// A node of another format.
-    fn foreign(
-        &self,
-        directory: &Path,
-        found: Foreign,
-        stat: Stat,
-        checked: Instant,
-    ) -> Result<Node, NodeError> {
-        let Foreign { array, container, documents } = found;
-        // Metadata comes and goes with the length, or follows it, and numbers mean the same.
-        let kind = match &container {
-            Container::Superchunks { extent, .. } => {
-                serde_json::json!({"codecs": extent.row_bytes})
-            }
-            _ => Value::Null,
-        };
-        let hash = layout_hash(directory, &kind, &array.layout);
-        let (mut shown, is_translated) = match (&array.metadata, self.view.view) {
-            (_, View::Zarr3) => (ShownArray::as_stored(array.layout.keys), false),
-            (Some(twin), _) => (self.view.array(twin, array.layout.keys, Lengths::ShortEnd)?, true),
-            (None, _) => return Err(Unshown::NoMetadata.into()),
-        };
-        let hash =
-            array.metadata.as_ref().map_or(hash, |twin| self.form_hash(twin, &shown.form, hash));
-        let mut documents = documents;
-        if is_translated {
-            documents.retain(|(name, _)| name != METADATA_FILE);
-            documents.append(&mut shown.documents);
-        }
-        let view = self.register(directory, array.layout, container, shown, hash)?;
-        let extra = documents.into_iter().map(|(name, text)| (name, text.into())).collect();
-        let kind = NodeKind::Sharded(view);
-        let (document, stat) = (None, Some(stat));
-        Ok(Node { kind, document, extra, is_translated, stat, place: None, checked })
-    }
-
-    fn read(&self, path: &Path, stat: &Stat) -> Result<Vec<u8>, NodeError> {
-        if stat.kind != FileKind::File {
-            return Err(NodeError::NotAFile(stat.kind));
-        }
-        if stat.size > MAX_METADATA_BYTES {
-            return Err(NodeError::TooLong(stat.size));
-        }
-        let mut text = zeroed(stat.size).map_err(std::io::Error::from)?;
-        let read = self.storage.open(path)?.read_at(&mut text, 0)?;
-        text.truncate(read);
-        Ok(text)
-    }
-
     /// Finds or makes the view of an array; its inode range is taken by no other.
     fn register(
         &self,
         directory: &Path,
-        layout: ShardedArray,
-        container: Container,
-        how: ShownArray,
-        layout_hash: u64,
+        loaded: LoadedArray,
     ) -> Result<Arc<ArrayView>, MetadataError> {
+        let LoadedArray { layout, container, shown: how, hash } = loaded;
         let tree = ChunkTree::new(how.keys, how.suffix, layout.chunk_grid())?;
-        if self.view.is_one_of_several && tree.nodes() > MAX_NODES_IN_VIEW {
+        if self.is_one_of_several && tree.nodes() > MAX_NODES_IN_VIEW {
             let what = "chunks for a mount of several views";
             return Err(MetadataError::Limit { what, limit: MAX_NODES_IN_VIEW });
         }
-        let (inodes, is_new) = self.take_range(&tree, directory, layout_hash)?;
+        let (inodes, is_new) = self.take_range(&tree, directory, hash)?;
         let (id, path) = (inodes.id(), directory.to_owned());
         let source = SourceArray { id, path, layout, container };
         if is_new && self.writable {
@@ -791,7 +587,7 @@ impl Nodes {
         Err(MetadataError::Limit { what: "arrays with as many chunks", limit: RANGE_ATTEMPTS })
     }
 
-    fn lock_cache(&self) -> parking_lot::MutexGuard<'_, ByteCache<PathBuf, Arc<Node>>> {
+    fn lock_cache(&self) -> MutexGuard<'_, ByteCache<PathBuf, Arc<Node>>> {
         self.cache.lock()
     }
 }
@@ -807,23 +603,12 @@ fn unchanged(node: &Node, stat: Result<&Stat, &std::io::Error>, checked: Instant
         kind: node.kind.clone(),
         document: node.document.clone(),
         extra: node.extra.clone(),
-        is_translated: node.is_translated,
+        hidden: node.hidden,
         stat: node.stat,
         place: node.place,
         checked,
     };
     same.then(again)
-}
-
-/// Hashes what the meaning of inode numbers depends on: the path, the shape, both grids, the keys
-/// and the codecs around the chunks. Attributes and the like do not count.
-fn layout_hash(directory: &Path, twin: &Value, layout: &ShardedArray) -> u64 {
-    use std::os::unix::ffi::OsStrExt;
-    let member = |name: &str| twin.get(name).map(ToString::to_string).unwrap_or_default();
-    let members = ["shape", "chunk_grid", "chunk_key_encoding", "codecs"].map(member);
-    let layout = format!("{:?} {:?}", layout.shard_grid, layout.levels);
-    let parts = members.iter().map(String::as_bytes);
-    stable_hash(parts.chain([layout.as_bytes(), directory.as_os_str().as_bytes()]))
 }
 
 /// Whether an error tells something of the file, not of the moment.

@@ -36,7 +36,7 @@ pub mod storage;
 mod superchunks;
 pub mod work;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -115,6 +115,18 @@ impl Container {
     /// slashes in them; what is not there is empty.
     pub fn has_keys(&self) -> bool {
         matches!(self, Self::Shards | Self::Chunks)
+    }
+
+    /// Whether a name of the source, in the array's directory, is that of a file of shards, or of nothing that has
+    /// to do with the array: a view has chunks in its place.
+    pub fn hides(&self, name: &OsStr) -> bool {
+        match self {
+            Self::Shards | Self::Chunks => false,
+            Self::Bloscpack(_) => true,
+            // The files of a column are in its own directory.
+            Self::Superchunks { files: "", .. } => name.as_encoded_bytes().starts_with(b"__"),
+            Self::Superchunks { files, .. } => name == *files,
+        }
     }
 }
 

@@ -18,9 +18,7 @@ use serde_json::{Value, json};
 
 use super::destination::{Destination, DestinationError};
 use super::digest::ContentDigest;
-use super::kept::Kept;
 use super::shard_file::{PIECE_BYTES, Packing};
-use super::source::{Array, ArrayFormat, Node, Source};
 use super::transfer::{Report, Transfer, TransferError};
 use crate::format::after::trailing_checksums;
 use crate::format::codec::parse_chain;
@@ -29,7 +27,9 @@ use crate::format::index::IndexLocation;
 use crate::format::reshard::{Resharding, reshard, shard};
 use crate::format::sharding::{ShardedArray, parse_document};
 use crate::format::zarr2::ZMETADATA;
-use crate::fs::{METADATA_FILE, NodeError};
+use crate::source::CompactJson;
+use crate::source::{Array, ArrayFormat, Node, Source};
+use crate::source::{METADATA_FILE, NodeError};
 use crate::store::journal::pending;
 use crate::store::storage::{FileKind, kind_of};
 use crate::store::work::WORK_DIRECTORY;
@@ -129,7 +129,7 @@ pub struct Planned<'a> {
     /// Its directory in the copy, from its root.
     pub path: PathBuf,
     /// Its document in the copy.
-    pub document: Kept,
+    pub document: CompactJson,
     /// Where its chunks will be, and in what.
     layout: ShardedArray,
     container: Container,
@@ -424,7 +424,7 @@ fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyErr
         shard_shape: shards.shape.as_deref().map(|shape| whole_shape(shape, array)),
         index_location: shards.index_location,
     };
-    let old = array.sharded.as_ref().filter(|_| !shards.anew).map(Kept::value);
+    let old = array.sharded.as_ref().filter(|_| !shards.anew).map(CompactJson::value);
     let document = match (&old, &array.twin(), &how.shard_shape) {
         (Some(sharded), ..) => reshard(sharded, &how),
         (None, Some(twin), Some(_)) => shard(twin, &how),
@@ -456,9 +456,14 @@ fn planned(
 ) -> Result<Planned<'_>, CopyError> {
     let path = path_in_copy(&array.source.path, array.format);
     match layout {
-        Ok(layout) => {
-            Ok(Planned { array, path, document: Kept::new(&document), layout, container, packing })
-        }
+        Ok(layout) => Ok(Planned {
+            array,
+            path,
+            document: CompactJson::new(&document),
+            layout,
+            container,
+            packing,
+        }),
         Err(error) => Err(CopyError::Metadata { path, error }),
     }
 }

@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use super::aside::{Aside, AsideError, FileId, Marker, Place, Purpose, is_draft, new_id, sweep};
 use crate::format::json;
-use crate::fs::METADATA_FILE;
+use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;

@@ -9,12 +9,12 @@ use super::map::{Map as ChunkMap, Mark};
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::{Loaded, SharedShard};
 use super::sizes::{Sizes, Spread};
-use super::source::{Array, ArrayFormat, Source};
 use super::survey::survey;
 use crate::format::codec::parse_chain;
 use crate::format::data_type::DataType;
 use crate::format::grid::ShardAxis;
 use crate::format::index::IndexLocation;
+use crate::source::{Array, ArrayFormat, Source};
 use crate::store::entries::{Place, Span};
 use crate::store::{Container, StoreError};
 

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::{Loaded, SharedShard, parts_of};
-use super::source::{Array, Node, Source};
 use crate::format::Coords;
 use crate::format::grid::ShardAxis;
+use crate::source::{Array, Node, Source};
 use crate::store::entries::{Place, Span, each_slot};
 use crate::store::{Chunk, ChunkReader, LoadedShard, StoreError};
 use crate::text::shown;

@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::source::Array;
 use crate::format::Coords;
 use crate::format::grid::{ShardAxis, unravel};
+use crate::source::Array;
 use crate::store::entries::Span;
 
 /// The most cells that a map may have.

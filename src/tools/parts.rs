@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::source::Array;
 use crate::format::Coords;
+use crate::source::Array;
 use crate::store::{Freshness, LoadedShard, ShardStore, StoreError};
 
 /// Chunks of the view in a piece of a shard, about.

@@ -25,8 +25,8 @@ use tempfile::SpooledTempFile;
 use self::chunks::{ArrayRefs, Part};
 use self::nodes::{Prepared, Urls, prepare};
 use super::parallel::{self, Give};
-use super::source::{Node, Source};
 use crate::format::Coords;
+use crate::source::{Node, Source};
 use crate::store::{ShardStore, StoreError};
 use crate::text::{count, shown};
 

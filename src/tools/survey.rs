@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use super::source::Array;
 use crate::format::after::{AfterCodec, trailing_checksums};
 use crate::format::bloscpack::SUPERCHUNK_BYTES;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES};
 use crate::format::space::{Clash, Space};
+use crate::source::Array;
 use crate::store::bloscpack::{View, head};
 use crate::store::entries::{Place, Visit};
 use crate::store::storage::Storage;

@@ -8,8 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::source::{OpenConfig, Source};
 use crate::format::index::EMPTY;
+use crate::source::{OpenConfig, Source};
 
 /// An empty chunk.
 pub const NONE: (u64, u64) = (EMPTY, EMPTY);

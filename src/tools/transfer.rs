@@ -18,9 +18,9 @@ use super::destination::{Destination, DestinationError};
 use super::digest::ContentDigest;
 use super::parallel::{Give, Stopped, in_order};
 use super::shard_file::{Packing, ShardFileError, copy, write_chunk, write_shard};
-use super::source::{Array, Source};
 use crate::format::Coords;
 use crate::format::sharding::ShardedArray;
+use crate::source::{Array, Source};
 use crate::store::entries::Place;
 use crate::store::{
     Chunk, ChunkReader, Container, Freshness, ShardStore, SourceArray, StoreConfig, StoreError,

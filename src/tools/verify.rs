@@ -27,9 +27,9 @@ pub use self::finding::{Finding, Looks, What, Within};
 use self::keys::{Key, each_key};
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::SharedShard;
-use super::source::{Array, ArrayFormat, Node, Source};
 use crate::format::grid::ShardAxis;
 use crate::format::pipeline::{Pipeline, PipelineError};
+use crate::source::{Array, ArrayFormat, Node, Source};
 use crate::store::Container;
 use crate::store::journal::pending;
 

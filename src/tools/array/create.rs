@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::delete::{Deletion, Kind};
 use super::{ArrayError, document_in, io_error, place_of};
 use crate::format::json;
-use crate::fs::METADATA_FILE;
+use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;

@@ -21,7 +21,7 @@ use super::aside::{AsideError, Place};
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
-use crate::fs::METADATA_FILE;
+use crate::source::METADATA_FILE;
 use crate::store::StoreError;
 use crate::text::{count, shown};
 

@@ -18,7 +18,7 @@ use crate::format::json;
 use crate::format::metadata::{ArrayMetadata, NodeMetadata};
 use crate::format::plan::Policy;
 use crate::format::sharding::ShardedArray;
-use crate::fs::METADATA_FILE;
+use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;

@@ -12,9 +12,9 @@ use super::nodes::node_path;
 use super::{Config, Ended, Problem, RefsError};
 use crate::format::fill_chunk::FillChunk;
 use crate::format::zarr2::{self, Array2, Missing};
+use crate::source::{Array, ArrayFormat, Node};
 use crate::store::entries::{Place, Span};
 use crate::store::{Freshness, ShardStore, SourceArray, StoreError};
-use crate::tools::source::{Array, ArrayFormat, Node};
 
 /// Bytes of text for the absent chunks of one array, at most: references are read as a whole.
 const MAX_TEXT: u64 = 16 << 20;

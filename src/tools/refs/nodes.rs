@@ -13,8 +13,8 @@ use crate::format::document::{Dialect, Shown, show};
 use crate::format::draft2022;
 use crate::format::json;
 use crate::format::zarr2::{self, Missing, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use crate::fs::METADATA_FILE;
-use crate::tools::source::{Array, ArrayFormat, Node, Source};
+use crate::source::METADATA_FILE;
+use crate::source::{Array, ArrayFormat, Node, Source};
 
 /// A node whose documents are made.
 pub struct Prepared<'a> {

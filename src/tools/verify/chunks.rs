@@ -7,10 +7,10 @@ use super::{Checked, Checks, Early, Finding, VerifyConfig, What, Within, holds_b
 use crate::format::after::{self, AfterCodec, Compression};
 use crate::format::codec::parse_chain;
 use crate::format::pipeline::Pipeline;
+use crate::source::{Array, Source};
 use crate::store::entries::{Place, Span};
 use crate::store::{Body, Chunk, Damage, LoadedShard, StoreError, io_error};
 use crate::tools::parts::{Loaded, SharedShard};
-use crate::tools::source::{Array, Source};
 use crate::tools::survey::range_of;
 
 /// An encoded chunk that is longer is not decoded, in bytes.

@@ -11,10 +11,10 @@ use crate::store::journal::is_work_file;
 use crate::store::listing::is_flat;
 use crate::store::work::WORK_DIRECTORY;
 
+use crate::source::{Array, Source};
 use crate::store::storage::{DirItem, FileKind};
 use crate::store::{Container, StoreError, SuperchunkForm};
 use crate::tools::parallel::Stopped;
-use crate::tools::source::{Array, Source};
 
 /// A name in an array's directory.
 pub enum Key<'a> {

@@ -5,11 +5,11 @@ use std::io;
 use super::{Checked, Checks, Early, Finding, Looks, VerifyConfig, What, Within, has_empty_chunks};
 use crate::format::after;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES};
+use crate::source::Source;
 use crate::store::entries::{Place, Span};
 use crate::store::storage::StorageFile;
 use crate::store::{Body, Container, Damage, LoadedShard, StoreError, io_error};
 use crate::tools::parts::{Loaded, SharedShard};
-use crate::tools::source::Source;
 use crate::tools::survey::{InnerClash, Survey, has_checksums_only, range_of, survey};
 
 /// A file that is no shard is decoded as a chunk, to see what it is, up to this length in bytes.

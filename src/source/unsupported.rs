@@ -28,12 +28,6 @@ pub enum Unsupported {
     /// A metadata document.
     #[error("it is the metadata of an array or a group: give the directory that it lies in, {}", shown(.0))]
     Document(PathBuf),
-    /// An array or a group of Zarr v2.
-    #[error(
-        "it is of Zarr v2, which has no shards: its chunks are files already; `shardfs pack` makes \
-         sharded arrays of Zarr v3 of it"
-    )]
-    Zarr2,
     /// An N5 container.
     #[error("it is an N5 container, whose blocks are files already; shardfs does not read N5")]
     N5,
@@ -72,9 +66,6 @@ impl Unsupported {
 
     /// What a directory is in which no node was found.
     pub fn of_directory(path: &Path) -> Option<Self> {
-        if [ZARRAY, ZGROUP].iter().any(|name| path.join(name).is_file()) {
-            return Some(Self::Zarr2);
-        }
         let has = |name: &str, words: &[&str]| {
             let head = head(&path.join(name));
             let text = String::from_utf8_lossy(&head);
@@ -128,7 +119,6 @@ mod tests {
         assert_eq!(document, Some(Unsupported::Document(top.path().join("a"))));
 
         let of = |path: PathBuf| Unsupported::of_directory(path.parent().unwrap());
-        assert_eq!(of(file("v2/.zgroup", b"{}")), Some(Unsupported::Zarr2));
         assert_eq!(of(file("n5/attributes.json", b"{\"n5\":\"2.0.0\"}")), Some(Unsupported::N5));
         assert_eq!(of(file("other/attributes.json", b"{}")), None);
         let info = b"{\"@type\":\"neuroglancer_multiscale_volume\",\"scales\":[]}";

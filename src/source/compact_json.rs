@@ -1,4 +1,4 @@
-//! Metadata of arrays that are kept, however many there are.
+//! Metadata documents that are kept, however many there are.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 /// A JSON document as text: parsed, it takes about ten times as much memory, which counts where the
 /// arrays of a whole hierarchy are known at once.
 #[derive(Debug, Clone)]
-pub struct Kept(Arc<str>);
+pub struct CompactJson(Arc<str>);
 
-impl Kept {
+impl CompactJson {
     /// Keeps a document.
     pub fn new(document: &Value) -> Self {
         Self(document.to_string().into())
@@ -32,11 +32,11 @@ mod tests {
         let text =
             br#"{"z": 1.50, "a": [NaN, -Infinity, 12345678901234567890123], "t": "\u0000 \" x"}"#;
         let document = json::parse(text).unwrap();
-        let kept = Kept::new(&document).value();
+        let kept = CompactJson::new(&document).value();
         assert_eq!(json::to_text(&kept), json::to_text(&document));
         // As deep as any document may be.
         let deep = format!("{}{}", "[".repeat(127), "]".repeat(127));
         let document = json::parse(deep.as_bytes()).unwrap();
-        assert_eq!(Kept::new(&document).value(), document);
+        assert_eq!(CompactJson::new(&document).value(), document);
     }
 }

@@ -1,20 +1,16 @@
-//! Nodes of other formats: Bloscpack files, BLZ and bcolz directories, found by what is in them.
+//! Arrays of BLZ and bcolz: directories, found by what is in them.
 
-use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::error::{METADATA_FILE, NodeError};
-use crate::format::foreign::{self, ForeignArray, SuperchunkArray};
-use crate::format::json;
-use crate::format::limits::MAX_METADATA_BYTES;
+use super::document::read_document;
+use super::error::NodeError;
+use super::foreign::Foreign;
+use crate::format::foreign::{self, SuperchunkArray};
 use crate::format::numpy;
-use crate::memory::zeroed;
 use crate::store::bloscpack::{self, View};
-use crate::store::journal::pending_if_readable;
-use crate::store::recover::record_of;
 use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
 use crate::store::{Container, SIZES, SUPERCHUNKS, SuperchunkForm};
 
@@ -28,84 +24,11 @@ const ATTRIBUTES_TOO: &str = "meta/attributes";
 /// Arrays that are written to grow no longer than that, in chunks.
 const MOST_SUPERCHUNKS: u64 = 1 << 24;
 
-/// What a source is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// A Zarr v3 array or hierarchy.
-    Zarr,
-    /// A hierarchy of the draft of 2022.
-    Draft2022,
-    /// A Bloscpack file.
-    Bloscpack,
-    /// BLZ or bcolz arrays.
-    Blz,
-}
-
-impl Format {
-    /// What formats are called.
-    pub const NAMES: [(&str, Self); 4] = [
-        ("zarr", Self::Zarr),
-        ("draft2022", Self::Draft2022),
-        ("bloscpack", Self::Bloscpack),
-        ("blz", Self::Blz),
-    ];
-}
-
-/// A node of another format.
-pub struct Foreign {
-    /// Its chunks.
-    pub array: ForeignArray,
-    /// What its shards are.
-    pub container: Container,
-    /// Documents that the view has and the source has not.
-    pub documents: Vec<(OsString, Vec<u8>)>,
-}
-
-/// The Bloscpack file `name` in the source's root, whose attributes are given. Where it is written
-/// to, its spare offsets are room for more chunks.
-pub fn bloscpack_file(
-    storage: &dyn Storage,
-    name: &OsStr,
-    stat: &Stat,
-    writable: bool,
-) -> Result<Foreign, NodeError> {
-    if stat.kind != FileKind::File {
-        return Err(NodeError::NotAFile(stat.kind));
-    }
-    let file = storage.open(Path::new(name))?;
-    let pending = pending_if_readable(storage, Path::new(""), |error| log::warn!("{error}"))?;
-    let pending = pending.as_ref().and_then(|record| record_of(record, Path::new(name)));
-    // Where neither is to be had, the chunks tell.
-    let view = View::durable(&*file, stat.size, pending)?;
-    let view = view.unwrap_or_else(|| View::now(&*file, stat.size));
-    let head = bloscpack::head(&view)??;
-    let nchunks = match head.header.nchunks {
-        Some(nchunks) => nchunks,
-        None => bloscpack::contents(&view, &head)?.ranges.len() as u64,
-    };
-    let text = head.metadata.as_ref().map(|(_, text)| text);
-    let metadata = text.and_then(|text| json::parse(text).ok());
-    let place = head.metadata.as_ref().map(|(place, _)| place);
-    let is_bare = place.is_some_and(|place| place.is_bare);
-    let spare = match head.offsets {
-        Some(_) if writable && !is_bare => head.header.spare_offsets()?,
-        _ => 0,
-    };
-    let array = foreign::bloscpack(&head.header, nchunks, spare, metadata.as_ref())?;
-    let header = foreign::header_json(&head.header, place);
-    let mut documents = vec![(OsString::from("header.json"), json::to_text(&header))];
-    if let Some(text) = text {
-        documents.push(("metadata.json".into(), text.clone()));
-    }
-    let container = Container::Bloscpack(name.to_owned());
-    Ok(Foreign { documents: with_metadata(documents, &array), array, container })
-}
-
 /// The BLZ or bcolz array in a directory; None if it holds columns, each an array in a directory of
 /// its own below `data`.
 ///
 /// Where it is written to, it has room to grow; what there is of it `meta/sizes` tells.
-pub fn superchunks(
+pub fn array(
     storage: &dyn Storage,
     directory: &Path,
     writable: bool,
@@ -209,7 +132,7 @@ impl Documents {
             foreign::superchunks(&sizes, &storage, attributes, chunks_per_file, room)
                 .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
         let container = Container::Superchunks { files, form, extent, grows: room > 0 };
-        Ok(Foreign { documents: with_metadata(Vec::new(), &array), array, container })
+        Ok(Foreign::new(array, container, Vec::new()))
     }
 }
 
@@ -230,43 +153,4 @@ fn form_of(storage: &dyn Storage, files: &Path) -> Result<(SuperchunkForm, u64),
         None => bloscpack::contents(&view, &head)?.ranges.len() as u64,
     };
     Ok((SuperchunkForm::Many, nchunks))
-}
-
-fn with_metadata(
-    mut documents: Vec<(OsString, Vec<u8>)>,
-    array: &ForeignArray,
-) -> Vec<(OsString, Vec<u8>)> {
-    if let Some(metadata) = &array.metadata {
-        documents.push((METADATA_FILE.into(), json::to_text(metadata)));
-    }
-    documents
-}
-
-/// Reads a document of a source.
-pub fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
-    let file = storage.open(path)?;
-    let stat = file.stat()?;
-    if stat.kind != FileKind::File {
-        return Err(NodeError::NotAFile(stat.kind));
-    }
-    if stat.size > MAX_METADATA_BYTES {
-        return Err(NodeError::TooLong(stat.size));
-    }
-    let mut text = zeroed(stat.size).map_err(io::Error::from)?;
-    let read = file.read_at(&mut text, 0)?;
-    text.truncate(read);
-    let parsed = json::parse(&text);
-    Ok(parsed.map_err(crate::format::error::MetadataError::from)?)
-}
-
-/// Whether a name of the source, in the array's directory, is not shown: the view has chunks in its
-/// place, or it has nothing to do with the array.
-pub fn is_hidden(container: &Container, name: &OsStr) -> bool {
-    match container {
-        Container::Shards | Container::Chunks => false,
-        Container::Bloscpack(_) => true,
-        // The files of a column are in its own directory.
-        Container::Superchunks { files: "", .. } => name.as_encoded_bytes().starts_with(b"__"),
-        Container::Superchunks { files, .. } => name == *files,
-    }
 }

@@ -1,0 +1,402 @@
+//! What a view makes of a node of the source: read anew each time; [`super::nodes`] keeps it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::FsConfig;
+use super::error::LoadError;
+use super::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
+use crate::format::document::{Dialect, Shown, show};
+use crate::format::draft2022;
+use crate::format::error::MetadataError;
+use crate::format::json;
+use crate::format::sharding::ShardedArray;
+use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::memory::ROOM;
+use crate::source::zarr3::{Described, describe};
+use crate::source::{Foreign, Format, METADATA_FILE, bloscpack, blz, read_text, zarr2};
+use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
+use crate::store::{Container, SIZES};
+use crate::text::shown;
+use crate::view::inode::stable_hash;
+
+/// Documents of a node of Zarr v3.
+const ZARR3: &[&str] = &[METADATA_FILE];
+/// Documents of a node of Zarr v2.
+const ZARR2: &[&str] = &[ZARRAY, ZGROUP, ZATTRS, ZMETADATA];
+
+/// Reads nodes of a source for a view.
+pub struct Loader {
+    storage: Arc<dyn Storage>,
+    /// The file in the source's root that is mounted, and nothing else of it.
+    file: Option<OsString>,
+    /// What the source is taken for, whatever is in it.
+    format: Option<Format>,
+    level: Option<usize>,
+    view: ViewConfig,
+    writable: bool,
+}
+
+/// A node as a view shows it.
+pub struct Loaded {
+    /// What it is.
+    pub kind: LoadedKind,
+    /// Its document, where the view shows another one than the source.
+    pub document: Option<Arc<[u8]>>,
+    /// Documents that the source has not, by name.
+    pub extra: Vec<(OsString, Arc<[u8]>)>,
+    /// Documents of the source that are not shown.
+    pub hidden: &'static [&'static str],
+    /// The stored document.
+    pub stat: Option<Stat>,
+}
+
+/// What a node is.
+pub enum LoadedKind {
+    /// No node of its own.
+    Inherited,
+    /// A group, or an array that is shown as it is stored.
+    AsStored,
+    /// A hierarchy of the draft of 2022.
+    Draft2022,
+    /// An array whose chunks the view shows.
+    Array(Box<LoadedArray>),
+}
+
+/// An array whose chunks a view shows.
+pub struct LoadedArray {
+    /// Where its chunks are.
+    pub layout: ShardedArray,
+    /// What its shards are.
+    pub container: Container,
+    /// What its chunk files are.
+    pub shown: ShownArray,
+    /// Changes with everything that the meaning of a chunk's number depends on.
+    pub hash: u64,
+}
+
+/// A node that cannot be shown as what it is.
+#[derive(Debug)]
+pub struct Failed {
+    /// The path of its document.
+    pub document: PathBuf,
+    /// The document, if there is one.
+    pub stat: Option<Stat>,
+    /// Why.
+    pub error: LoadError,
+}
+
+impl Failed {
+    /// A failure with a document.
+    pub fn new(document: PathBuf, stat: Option<Stat>, error: impl Into<LoadError>) -> Box<Self> {
+        Box::new(Self { document, stat, error: error.into() })
+    }
+
+    /// Whether it is the view that has no form for it.
+    pub fn is_unshown(&self) -> bool {
+        matches!(self.error, LoadError::Unshown(_))
+    }
+}
+
+impl Loaded {
+    fn as_stored(stat: Stat) -> Self {
+        let (kind, document, extra) = (LoadedKind::AsStored, None, Vec::new());
+        Self { kind, document, extra, hidden: &[], stat: Some(stat) }
+    }
+}
+
+impl Loader {
+    /// Reads nodes of `storage`.
+    pub fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
+        let FsConfig { file, format, level, view, writable, .. } = config;
+        let (file, format, level, view) = (file.clone(), *format, *level, *view);
+        Self { storage, file, format, level, view, writable: *writable }
+    }
+
+    /// The view.
+    pub fn view(&self) -> View {
+        self.view.view
+    }
+
+    /// The file in the source's root that is mounted, and nothing else of it.
+    pub fn file(&self) -> Option<&OsStr> {
+        self.file.as_deref()
+    }
+
+    /// Whether a directory without a `zarr.json` is looked at for something else that has no shards, each time.
+    pub fn probes(&self) -> bool {
+        self.view().is_decoded() && self.may_be(Format::Zarr)
+    }
+
+    /// Whether arrays of other formats have room for more chunks. Decoded, they are only read.
+    fn grows(&self) -> bool {
+        self.writable && !self.view().is_decoded()
+    }
+
+    fn may_be(&self, format: Format) -> bool {
+        self.format.is_none_or(|wanted| wanted == format)
+    }
+
+    /// The node at a directory. `path` is where its document is, if it has one of Zarr v3 or of the draft of
+    /// 2022, and `stat` what the source says of that.
+    pub fn load(
+        &self,
+        directory: &Path,
+        path: PathBuf,
+        stat: io::Result<Stat>,
+    ) -> Result<Loaded, Box<Failed>> {
+        let is_file = self.file().is_some_and(|file| path == Path::new(file));
+        match stat {
+            Ok(stat) if is_file => {
+                let loaded = self.bloscpack(directory, &path, stat);
+                loaded.map_err(|error| Failed::new(path, Some(stat), error))
+            }
+            Ok(stat) => {
+                let loaded = self.documented(directory, &path, stat);
+                loaded.map_err(|error| Failed::new(path, Some(stat), error))
+            }
+            Err(error) if is_absent(&error) => self.undocumented(directory, path, error),
+            Err(error) => Err(Failed::new(path, None, error)),
+        }
+    }
+
+    /// A node with a document of Zarr v3 or of the draft of 2022.
+    fn documented(&self, directory: &Path, path: &Path, stat: Stat) -> Result<Loaded, LoadError> {
+        let text = read_text(&*self.storage, path)?;
+        let _room = ROOM.take(json::memory(&text));
+        let document = json::parse(&text).map_err(MetadataError::from)?;
+        let dialect = Dialect::of(path);
+        if dialect == Dialect::V3
+            && self.may_be(Format::Draft2022)
+            && draft2022::is_hierarchy(&document)?
+        {
+            return Ok(Loaded { kind: LoadedKind::Draft2022, ..Loaded::as_stored(stat) });
+        }
+        if self.view() != View::Zarr3 {
+            return self.translated(directory, document, dialect, stat);
+        }
+        let (kind, document) = match show(document, self.level, dialect)? {
+            Shown::AsStored => (LoadedKind::AsStored, None),
+            Shown::Group(twin) => (LoadedKind::AsStored, Some(twin)),
+            Shown::Array(layout, twin) => {
+                let hash = layout_hash(directory, &twin, &layout);
+                let shown = ShownArray::as_stored(layout.keys);
+                let container = Container::Shards;
+                let array = LoadedArray { layout: *layout, container, shown, hash };
+                (LoadedKind::Array(Box::new(array)), Some(twin))
+            }
+        };
+        let document = document.map(|document| json::to_text(&document).into());
+        Ok(Loaded { kind, document, ..Loaded::as_stored(stat) })
+    }
+
+    /// The same in a view that has other documents than the source.
+    fn translated(
+        &self,
+        directory: &Path,
+        document: Value,
+        dialect: Dialect,
+        stat: Stat,
+    ) -> Result<Loaded, LoadError> {
+        let (document, keys) = match dialect {
+            Dialect::V3 => (document, None),
+            Dialect::Draft2022 => {
+                // What is wrong with a sharded array is so in every view.
+                draft2022::parse(&document)?;
+                let twin = draft2022::to_zarr3(&document).map_err(Unshown::from)?;
+                (twin, Some(draft2022::keys(&document)?))
+            }
+        };
+        let (mut layout, container, twin) = match describe(document, self.level)? {
+            Described::Group(group) => return Ok(self.group(&group, ZARR3, stat)),
+            Described::Sharded(layout, twin) => (*layout, Container::Shards, twin),
+            Described::Unsharded(chain, document) => {
+                let layout = ShardedArray::unsharded(&document, chain);
+                (layout.map_err(Unshown::Metadata)?, Container::Chunks, document)
+            }
+        };
+        layout.keys = keys.unwrap_or(layout.keys);
+        let array = self.array(directory, &twin, layout, container)?;
+        Ok(Loaded { hidden: ZARR3, ..with_documents(array, Vec::new(), stat) })
+    }
+
+    /// A directory without a document of Zarr v3.
+    fn undocumented(
+        &self,
+        directory: &Path,
+        path: PathBuf,
+        absent: io::Error,
+    ) -> Result<Loaded, Box<Failed>> {
+        if self.may_be(Format::Blz)
+            && let Some(loaded) = self.blz(directory)?
+        {
+            return Ok(loaded);
+        }
+        // Without shards it is shown as it is stored, but where chunks are decoded.
+        if self.probes()
+            && let Some(loaded) = self.zarr2(directory)?
+        {
+            return Ok(loaded);
+        }
+        // Not a symbolic link that leads nowhere. What others have made there since was not there.
+        match if_present(self.storage.lstat(&path)) {
+            Ok(Some(Stat { kind: FileKind::Symlink, .. })) => Err(Failed::new(path, None, absent)),
+            Ok(_) => {
+                let (kind, document, extra) = (LoadedKind::Inherited, None, Vec::new());
+                Ok(Loaded { kind, document, extra, hidden: &[], stat: None })
+            }
+            Err(error) => Err(Failed::new(path, None, error)),
+        }
+    }
+
+    /// The array or group of Zarr v2 at a directory, if there is one, in a view that decodes chunks.
+    fn zarr2(&self, directory: &Path) -> Result<Option<Loaded>, Box<Failed>> {
+        for name in [ZARRAY, ZGROUP] {
+            let path = directory.join(name);
+            let fail = |stat, error| Failed::new(path.clone(), stat, error);
+            let found = if_present(self.storage.stat(&path));
+            let Some(stat) = found.map_err(|error| fail(None, error.into()))? else { continue };
+            let loaded = match name {
+                ZARRAY => self.zarr2_array(directory, &path, stat),
+                _ => zarr2::group(&*self.storage, directory, &path)
+                    .map(|group| self.group(&group, ZARR2, stat))
+                    .map_err(LoadError::from),
+            };
+            return loaded.map(Some).map_err(|error| fail(Some(stat), error));
+        }
+        Ok(None)
+    }
+
+    fn zarr2_array(&self, directory: &Path, path: &Path, stat: Stat) -> Result<Loaded, LoadError> {
+        let (layout, twin) = zarr2::described(&*self.storage, directory, path)?;
+        let twin = twin.map_err(Unshown::Zarr2Twin)?;
+        let array = self.array(directory, &twin, layout, Container::Chunks)?;
+        Ok(Loaded { hidden: ZARR2, ..with_documents(array, Vec::new(), stat) })
+    }
+
+    /// How the view shows an array whose unsharded twin is given.
+    fn array(
+        &self,
+        directory: &Path,
+        twin: &Value,
+        layout: ShardedArray,
+        container: Container,
+    ) -> Result<LoadedArray, LoadError> {
+        let shown = self.view.array(twin, layout.keys, Lengths::Equal)?;
+        if shown.is_misread {
+            log::warn!(
+                "{}: in the view zarr2 its fill value is not what it is in Zarr v3, the missing value: \
+                 readers of CF conventions, xarray and netCDF among them, see other values",
+                self::shown(directory)
+            );
+        }
+        let hash = self.form_hash(twin, &shown.form, layout_hash(directory, twin, &layout));
+        Ok(LoadedArray { layout, container, shown, hash })
+    }
+
+    /// A group in a view that has other documents than those named.
+    fn group(&self, group: &Value, hidden: &'static [&'static str], stat: Stat) -> Loaded {
+        let extra = shared(self.view.group(group));
+        Loaded { extra, hidden, ..Loaded::as_stored(stat) }
+    }
+
+    /// The Bloscpack file that is mounted.
+    fn bloscpack(&self, directory: &Path, path: &Path, stat: Stat) -> Result<Loaded, LoadError> {
+        let found = bloscpack::array(&*self.storage, path.as_os_str(), &stat, self.grows())?;
+        self.foreign(directory, found, stat)
+    }
+
+    /// The BLZ or bcolz array at a directory, or the column of a table, if there is one.
+    fn blz(&self, directory: &Path) -> Result<Option<Loaded>, Box<Failed>> {
+        let storage = &*self.storage;
+        let fail = |stat, error| Failed::new(directory.to_owned(), stat, error);
+        let io_failed = |error: io::Error| fail(None, error.into());
+        let sizes = if_present(storage.stat(&directory.join(SIZES))).map_err(io_failed)?;
+        let (stat, found) = match sizes {
+            Some(stat) => (stat, blz::array(storage, directory, self.grows())),
+            None => match blz::column(storage, directory).map_err(io_failed)? {
+                Some((stat, found)) => (stat, found.map(Some)),
+                None => return Ok(None),
+            },
+        };
+        let loaded = match found {
+            Ok(Some(found)) => self.foreign(directory, found, stat),
+            // A table: its columns are below.
+            Ok(None) => Ok(Loaded::as_stored(stat)),
+            Err(error) => Err(error.into()),
+        };
+        loaded.map(Some).map_err(|error| fail(Some(stat), error))
+    }
+
+    /// An array whose metadata is not a document of Zarr.
+    fn foreign(&self, directory: &Path, found: Foreign, stat: Stat) -> Result<Loaded, LoadError> {
+        let Foreign { array, container, mut documents } = found;
+        // Metadata comes and goes with the length, or follows it, and numbers mean the same.
+        let kind = match &container {
+            Container::Superchunks { extent, .. } => {
+                serde_json::json!({"codecs": extent.row_bytes})
+            }
+            _ => Value::Null,
+        };
+        let hash = layout_hash(directory, &kind, &array.layout);
+        let (shown, hidden) = match (&array.metadata, self.view()) {
+            (_, View::Zarr3) => (ShownArray::as_stored(array.layout.keys), [].as_slice()),
+            (Some(twin), _) => {
+                (self.view.array(twin, array.layout.keys, Lengths::ShortEnd)?, ZARR3)
+            }
+            (None, _) => return Err(Unshown::NoMetadata.into()),
+        };
+        let hash =
+            array.metadata.as_ref().map_or(hash, |twin| self.form_hash(twin, &shown.form, hash));
+        if !hidden.is_empty() {
+            documents.retain(|(name, _)| name != METADATA_FILE);
+        }
+        let array = LoadedArray { layout: array.layout, container, shown, hash };
+        Ok(Loaded { hidden, ..with_documents(array, documents, stat) })
+    }
+
+    /// The hash of a layout with what decoded chunks depend on as well: they are others once that has
+    /// changed, and so are the files.
+    fn form_hash(&self, twin: &Value, form: &Form, layout_hash: u64) -> u64 {
+        if let Form::Filled(filled) = form {
+            return stable_hash([filled.values.as_bytes(), &layout_hash.to_le_bytes()]);
+        }
+        if !self.view().is_decoded() {
+            return layout_hash;
+        }
+        let members = ["shape", "data_type", "fill_value", "codecs"];
+        let members = members.map(|name| twin.get(name).map(ToString::to_string));
+        let parts = members.iter().flatten().map(String::as_bytes);
+        stable_hash(parts.chain([layout_hash.to_le_bytes().as_slice()]))
+    }
+}
+
+/// An array with the documents that its view has, and with others.
+fn with_documents(
+    mut array: LoadedArray,
+    mut documents: Vec<(OsString, Vec<u8>)>,
+    stat: Stat,
+) -> Loaded {
+    documents.append(&mut array.shown.documents);
+    let (kind, extra) = (LoadedKind::Array(Box::new(array)), shared(documents));
+    Loaded { kind, document: None, extra, hidden: &[], stat: Some(stat) }
+}
+
+fn shared(documents: Vec<(OsString, Vec<u8>)>) -> Vec<(OsString, Arc<[u8]>)> {
+    documents.into_iter().map(|(name, text)| (name, text.into())).collect()
+}
+
+/// Hashes what the meaning of inode numbers depends on: the path, the shape, both grids, the keys
+/// and the codecs around the chunks. Attributes and the like do not count.
+fn layout_hash(directory: &Path, twin: &Value, layout: &ShardedArray) -> u64 {
+    let member = |name: &str| twin.get(name).map(ToString::to_string).unwrap_or_default();
+    let members = ["shape", "chunk_grid", "chunk_key_encoding", "codecs"].map(member);
+    let layout = format!("{:?} {:?}", layout.shard_grid, layout.levels);
+    let parts = members.iter().map(String::as_bytes);
+    stable_hash(parts.chain([layout.as_bytes(), directory.as_os_str().as_bytes()]))
+}

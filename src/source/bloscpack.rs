@@ -1,0 +1,53 @@
+//! Bloscpack files: each is an array by itself.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use super::error::NodeError;
+use super::foreign::Foreign;
+use crate::format::{foreign, json};
+use crate::store::Container;
+use crate::store::bloscpack::{self, View};
+use crate::store::journal::pending_if_readable;
+use crate::store::recover::record_of;
+use crate::store::storage::{FileKind, Stat, Storage};
+
+/// The Bloscpack file `name` in the source's root, whose attributes are given. Where it is written
+/// to, its spare offsets are room for more chunks.
+pub fn array(
+    storage: &dyn Storage,
+    name: &OsStr,
+    stat: &Stat,
+    writable: bool,
+) -> Result<Foreign, NodeError> {
+    if stat.kind != FileKind::File {
+        return Err(NodeError::NotAFile(stat.kind));
+    }
+    let file = storage.open(Path::new(name))?;
+    let pending = pending_if_readable(storage, Path::new(""), |error| log::warn!("{error}"))?;
+    let pending = pending.as_ref().and_then(|record| record_of(record, Path::new(name)));
+    // Where neither is to be had, the chunks tell.
+    let view = View::durable(&*file, stat.size, pending)?;
+    let view = view.unwrap_or_else(|| View::now(&*file, stat.size));
+    let head = bloscpack::head(&view)??;
+    let nchunks = match head.header.nchunks {
+        Some(nchunks) => nchunks,
+        None => bloscpack::contents(&view, &head)?.ranges.len() as u64,
+    };
+    let text = head.metadata.as_ref().map(|(_, text)| text);
+    let metadata = text.and_then(|text| json::parse(text).ok());
+    let place = head.metadata.as_ref().map(|(place, _)| place);
+    let is_bare = place.is_some_and(|place| place.is_bare);
+    let spare = match head.offsets {
+        Some(_) if writable && !is_bare => head.header.spare_offsets()?,
+        _ => 0,
+    };
+    let array = foreign::bloscpack(&head.header, nchunks, spare, metadata.as_ref())?;
+    let header = foreign::header_json(&head.header, place);
+    let mut documents = vec![(OsString::from("header.json"), json::to_text(&header))];
+    if let Some(text) = text {
+        documents.push(("metadata.json".into(), text.clone()));
+    }
+    let container = Container::Bloscpack(name.to_owned());
+    Ok(Foreign::new(array, container, documents))
+}

@@ -1,0 +1,46 @@
+//! Metadata documents of a source: read in one place, and never more of one than is allowed.
+
+use std::io;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::error::NodeError;
+use crate::format::error::MetadataError;
+use crate::format::json;
+use crate::format::limits::MAX_METADATA_BYTES;
+use crate::memory::zeroed;
+use crate::store::storage::{FileKind, Storage, if_present};
+
+/// Name of the metadata document of every node of Zarr v3.
+pub const METADATA_FILE: &str = "zarr.json";
+
+/// The text of a document.
+pub fn read_text(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>, NodeError> {
+    let file = storage.open(path)?;
+    let stat = file.stat()?;
+    if stat.kind != FileKind::File {
+        return Err(NodeError::NotAFile(stat.kind));
+    }
+    if stat.size > MAX_METADATA_BYTES {
+        return Err(NodeError::TooLong(stat.size));
+    }
+    let mut text = zeroed(stat.size).map_err(io::Error::from)?;
+    let read = file.read_at(&mut text, 0)?;
+    text.truncate(read);
+    Ok(text)
+}
+
+/// A document.
+pub fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
+    let text = read_text(storage, path)?;
+    Ok(json::parse(&text).map_err(MetadataError::from)?)
+}
+
+/// The document at a path, if there is one.
+pub fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
+    match if_present(storage.lstat(path))? {
+        Some(_) => read_document(storage, path).map(Some),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,61 @@
+//! Arrays and groups of Zarr v2, whose chunks are files.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::array::{Array, ArrayFormat};
+use super::compact_json::CompactJson;
+use super::document::{document_at, read_document};
+use super::error::NodeError;
+use crate::format::codec::parse_chain;
+use crate::format::sharding::ShardedArray;
+use crate::format::zarr2::{self, NoTwin, ZATTRS};
+use crate::store::storage::Storage;
+use crate::store::{Container, SourceArray};
+
+/// The layout of the array in a directory, whose document is at a path, and its metadata as of Zarr v3; why it has
+/// no such form: its chunks can be found all the same.
+pub fn described(
+    storage: &dyn Storage,
+    directory: &Path,
+    path: &Path,
+) -> Result<(ShardedArray, Result<Value, NoTwin>), NodeError> {
+    let document = read_document(storage, path)?;
+    let zattrs = document_at(storage, &directory.join(ZATTRS))?;
+    layout_and_twin(&document, zattrs.as_ref())
+}
+
+fn layout_and_twin(
+    document: &Value,
+    zattrs: Option<&Value>,
+) -> Result<(ShardedArray, Result<Value, NoTwin>), NodeError> {
+    let layout = zarr2::layout(document)?;
+    match zarr2::to_zarr3(document, zattrs) {
+        Ok(twin) => {
+            let chain = parse_chain(twin.get("codecs"))?;
+            Ok((ShardedArray::unsharded(&twin, chain)?, Ok(twin)))
+        }
+        Err(NoTwin::Metadata(error)) => Err(error.into()),
+        Err(error) => Ok((layout, Err(error))),
+    }
+}
+
+/// The array in a directory, whose document is at a path: each file is a chunk.
+pub fn array(storage: &dyn Storage, directory: &Path, path: PathBuf) -> Result<Array, NodeError> {
+    let document = read_document(storage, &path)?;
+    let zattrs = document_at(storage, &directory.join(ZATTRS))?;
+    let (layout, twin) = layout_and_twin(&document, zattrs.as_ref())?;
+    let (path, document) = (directory.to_owned(), Some((path, CompactJson::new(&document))));
+    let source = SourceArray { id: 0, path, layout, container: Container::Chunks };
+    let twin = twin.as_ref().ok().map(CompactJson::new);
+    Ok(Array { source, format: ArrayFormat::Zarr2, document, sharded: None, twin })
+}
+
+/// The group in a directory, whose document is at a path, as of Zarr v3: its attributes are in it, and what its
+/// consolidated metadata says of other nodes is not.
+pub fn group(storage: &dyn Storage, directory: &Path, path: &Path) -> Result<Value, NodeError> {
+    let zgroup = read_document(storage, path)?;
+    let zattrs = document_at(storage, &directory.join(ZATTRS))?;
+    Ok(zarr2::group_to_zarr3(&zgroup, zattrs.as_ref())?)
+}

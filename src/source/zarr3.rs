@@ -1,0 +1,69 @@
+//! Arrays and groups of Zarr v3.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::array::{Array, ArrayFormat};
+use super::compact_json::CompactJson;
+use super::error::NodeError;
+use crate::format::back::is_sharded;
+use crate::format::codec::Codec;
+use crate::format::document::{Dialect, Shown, show};
+use crate::format::error::MetadataError;
+use crate::format::metadata::NodeMetadata;
+use crate::format::sharding::ShardedArray;
+use crate::store::{Container, SourceArray};
+
+/// What a document describes.
+pub enum Described {
+    /// A group. Its metadata has unsharded twins in the place of sharded arrays, where it is consolidated.
+    Group(Value),
+    /// A sharded array, and its unsharded twin.
+    Sharded(Box<ShardedArray>, Value),
+    /// An array whose chunks are files, and its metadata.
+    Unsharded(Vec<Codec>, Value),
+}
+
+/// What a document describes, at a level of nested sharding.
+pub fn describe(document: Value, level: Option<usize>) -> Result<Described, MetadataError> {
+    Ok(match show(document.clone(), level, Dialect::V3)? {
+        Shown::Array(layout, twin) => Described::Sharded(layout, twin),
+        Shown::Group(twin) => Described::Group(twin),
+        Shown::AsStored => match NodeMetadata::parse(&document)? {
+            NodeMetadata::Group => Described::Group(document),
+            NodeMetadata::Array(chain) => Described::Unsharded(chain, document),
+        },
+    })
+}
+
+/// The array that a document describes.
+pub fn array(
+    directory: &Path,
+    path: PathBuf,
+    document: &Value,
+    level: Option<usize>,
+) -> Result<Array, NodeError> {
+    let (layout, container, twin) = shards(document.clone(), level)?;
+    let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
+    let kept = CompactJson::new(document);
+    let sharded = is_sharded(document).then(|| kept.clone());
+    let twin = if sharded.is_some() { CompactJson::new(&twin) } else { kept.clone() };
+    let document = Some((path, kept));
+    Ok(Array { source, format: ArrayFormat::Zarr3, document, sharded, twin: Some(twin) })
+}
+
+/// The layout of an array, what its files are, and its unsharded twin.
+pub fn shards(
+    document: Value,
+    level: Option<usize>,
+) -> Result<(ShardedArray, Container, Value), MetadataError> {
+    match describe(document, level)? {
+        Described::Sharded(layout, twin) => Ok((*layout, Container::Shards, twin)),
+        Described::Unsharded(chain, document) => {
+            let layout = ShardedArray::unsharded(&document, chain)?;
+            Ok((layout, Container::Chunks, document))
+        }
+        Described::Group(_) => Err(MetadataError::Missing("codecs")),
+    }
+}
