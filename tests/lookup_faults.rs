@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -139,6 +140,45 @@ fn a_file_that_others_make_beside_a_lookup_is_there_or_not_yet() {
             assert_eq!(content(&fs, looked_for), Ok(Some(expected)), "{nth}, afterwards");
         }
     }
+}
+
+/// Puts a file that is called like a document, and is none, into `plain`.
+fn put_plain_document(fs: &Fs, text: &[u8]) {
+    let above = fs.lookup(ROOT, OsStr::new("plain")).unwrap().unwrap().attr.ino;
+    let (new, name) = (OsStr::new("new"), OsStr::new("zarr.json"));
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let (entry, opened) = fs.create(above, new, 0o644, how, &CALLER).unwrap();
+    fs.write(entry.attr.ino, opened.handle, 0, text).unwrap();
+    fs.flush(entry.attr.ino, opened.handle).unwrap();
+    fs.release(opened.handle);
+    fs.rename((above, new), (above, name), false, &CALLER).unwrap();
+}
+
+#[test]
+fn a_file_is_read_while_what_is_called_like_a_document_beside_it_is_replaced() {
+    // Lookups before the document is replaced for the first time, and from then on until it is once more.
+    const MOST: u64 = 15;
+    let replaced = Arc::new(AtomicU64::new(0));
+    for (first, second) in (1..=MOST).flat_map(|first| (1..=MOST).map(move |next| (first, next))) {
+        let storage = storage();
+        let (fs, _unsaved) = mount(&storage, true, View::Zarr3);
+        put_plain_document(&fs, b"x");
+        let fs = Arc::new(fs);
+        let replace = |text: &'static [u8]| {
+            let (fs, replaced) = (Arc::clone(&fs), Arc::clone(&replaced));
+            move || {
+                put_plain_document(&fs, text);
+                replaced.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let (once, again, disk) = (replace(b"xx"), replace(b"xxx"), Arc::clone(&storage));
+        storage.act_before(first, move || {
+            once();
+            disk.act_before(second, again);
+        });
+        assert_eq!(content(&fs, "plain/file"), Ok(Some(vec![1, 2, 3])), "{first}, {second}");
+    }
+    assert!(replaced.load(Ordering::Relaxed) > MOST);
 }
 
 #[test]

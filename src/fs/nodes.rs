@@ -284,9 +284,7 @@ impl Nodes {
                 self.note_not_shown(directory, directory, why);
                 kind
             }
-            (LoadError::Node(NodeError::Metadata(_)), Some(stat))
-                if self.is_plain_file(directory, &stat) =>
-            {
+            (LoadError::Node(NodeError::Metadata(_)), Some(_)) if self.is_plain(directory) => {
                 NodeKind::AsStored
             }
             (LoadError::Node(error), _) => {
@@ -336,15 +334,21 @@ impl Nodes {
 
     /// Whether what is called like the document of a directory is such a file.
     pub fn is_plain(&self, directory: &Path) -> bool {
-        let path = self.document_path(directory);
-        let stat = path.and_then(|path| self.storage.stat(&path));
-        stat.is_ok_and(|stat| self.is_plain_file(directory, &stat))
-    }
-
-    fn is_plain_file(&self, directory: &Path, stat: &Stat) -> bool {
-        let plain = self.lock_plain();
-        let known = plain.get(directory);
-        known.is_some_and(|known| known.is_none_or(|known| known.same_content(stat)))
+        let known = || self.lock_plain().get(directory).copied();
+        let Some(mut before) = known() else { return false };
+        loop {
+            // While it is being written, whatever is there is such a file.
+            let Some(written) = before else { return true };
+            let stat = self.document_path(directory).and_then(|path| self.storage.stat(&path));
+            if stat.is_ok_and(|stat| written.same_content(&stat)) {
+                return true;
+            }
+            // Another one may have taken its place since, through this mount: then that one counts.
+            match known() {
+                Some(now) if now != before => before = now,
+                _ => return false,
+            }
+        }
     }
 
     fn lock_plain(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Stat>>> {

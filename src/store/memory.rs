@@ -26,8 +26,25 @@ pub struct MemoryStorage {
     shared: Arc<Shared>,
     /// Whether files can be cloned.
     clones: AtomicBool,
-    /// A file that appears before a lookup, counted from 1.
-    arrival: Mutex<Option<(u64, String, Vec<u8>)>>,
+    /// What happens before a lookup, counted from 1.
+    event: Mutex<Option<(u64, Event)>>,
+}
+
+/// What others do between two operations.
+enum Event {
+    /// A file appears.
+    File(String, Vec<u8>),
+    /// Anything, also to the storage.
+    Act(Box<dyn FnOnce() + Send>),
+}
+
+impl std::fmt::Debug for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path, _) => write!(f, "{path} appears"),
+            Self::Act(_) => f.write_str("something happens"),
+        }
+    }
 }
 
 /// What a storage and its open files share.
@@ -277,17 +294,27 @@ impl MemoryStorage {
 
     /// Lets a file appear before the `nth` lookup or listing from now, counted from 1: somebody else makes it.
     pub fn appear(&self, nth: u64, path: &str, content: Vec<u8>) {
-        *self.arrival.lock() = Some((nth, path.to_owned(), content));
+        *self.event.lock() = Some((nth, Event::File(path.to_owned(), content)));
+    }
+
+    /// Does something before the `nth` lookup or listing from now, counted from 1.
+    pub fn act_before(&self, nth: u64, act: impl FnOnce() + Send + 'static) {
+        *self.event.lock() = Some((nth, Event::Act(Box::new(act))));
     }
 
     /// Somebody looks for a name.
     fn look(&self) -> io::Result<()> {
-        let mut arrival = self.arrival.lock();
-        if let Some((left, ..)) = &mut *arrival {
-            *left -= 1;
-        }
-        if let Some((_, path, content)) = arrival.take_if(|(left, ..)| *left == 0) {
-            self.replace(&path, content);
+        let event = {
+            let mut event = self.event.lock();
+            if let Some((left, _)) = &mut *event {
+                *left -= 1;
+            }
+            event.take_if(|(left, _)| *left == 0)
+        };
+        match event {
+            Some((_, Event::File(path, content))) => self.replace(&path, content),
+            Some((_, Event::Act(act))) => act(),
+            None => (),
         }
         Ok(self.shared.faults.check(false)?)
     }
