@@ -1,5 +1,6 @@
 //! The source on a local or mounted filesystem.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,10 +10,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nix::fcntl::{AtFlags as NixAtFlags, FcntlArg, fcntl};
 use nix::unistd::{AccessFlags, faccessat};
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use rustix::fs::{
     self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Timespec, Timestamps,
     XattrFlags,
@@ -36,8 +38,9 @@ const LIST_BUFFER_BYTES: usize = 64 << 10;
 /// asks, and one that is met here was put there by somebody else.
 pub struct LocalStorage {
     beneath: Beneath,
-    /// Open files that are given up for a moment where no more can be opened ([`Self::with_spare`]).
-    spare: Mutex<Vec<OwnedFd>>,
+    /// Open files that are given up for a moment where no more can be opened ([`Self::with_spare`]). Whoever
+    /// opens something shares the lock, so that nobody else gets what is given up.
+    spare: RwLock<Vec<OwnedFd>>,
     /// The source's root was removed: that stands in the log.
     is_removed: AtomicBool,
     stats: Arc<Stats>,
@@ -45,6 +48,13 @@ pub struct LocalStorage {
 
 /// As many files as a rename has open: two directories.
 const SPARE_FILES: usize = 2;
+/// How long the spare files are waited for.
+const SPARE_PATIENCE: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// This thread has the spare files of a storage: what it opens takes their place.
+    static HAS_SPARE: Cell<bool> = const { Cell::new(false) };
+}
 
 impl LocalStorage {
     /// Opens the directory `root`.
@@ -56,7 +66,7 @@ impl LocalStorage {
     fn of_root(root: OwnedFd, stats: Arc<Stats>) -> Self {
         let spare = (0..SPARE_FILES).filter_map(|_| root.try_clone().ok()).collect();
         let is_removed = AtomicBool::new(false);
-        Self { beneath: Beneath::new(root), spare: Mutex::new(spare), is_removed, stats }
+        Self { beneath: Beneath::new(root), spare: RwLock::new(spare), is_removed, stats }
     }
 
     /// Does something for which files are open only until it has returned: also where no more files can be
@@ -66,9 +76,14 @@ impl LocalStorage {
             |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
         match act() {
             Err(error) if is_shortage(&error) => {
-                let mut spare = self.spare.lock();
+                // Somebody may be opening something that hangs.
+                let Some(mut spare) = self.spare.try_write_for(SPARE_PATIENCE) else {
+                    return act();
+                };
                 spare.clear();
+                HAS_SPARE.set(true);
                 let done = act();
+                HAS_SPARE.set(false);
                 let again = (0..SPARE_FILES).map_while(|_| self.beneath.root().try_clone().ok());
                 spare.extend(again);
                 done
@@ -94,7 +109,11 @@ impl LocalStorage {
 
     /// Opens a path. Where the source's root was removed, with everything below it, nothing is absent.
     fn beneath(&self, path: &Path, flags: OFlags, mode: Mode, links: Links) -> io::Result<Found> {
-        match self.beneath.open(path, flags, mode, links) {
+        let opened = {
+            let _sharing = (!HAS_SPARE.get()).then(|| self.spare.read());
+            self.beneath.open(path, flags, mode, links)
+        };
+        match opened {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                 self.check_root()?;
                 Err(error)
@@ -197,6 +216,7 @@ impl Storage for LocalStorage {
     fn is_linked(&self, path: &Path) -> io::Result<bool> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let _sharing = self.spare.read();
         match fs::openat2(
             self.beneath.root(),
             path,
