@@ -91,6 +91,10 @@ pub fn run() -> ExitCode {
     raise_file_limit();
     let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
+    if name == crate::mount::PROBE {
+        crate::mount::probe(Path::new(&arguments.next().unwrap_or_default()));
+        return ExitCode::SUCCESS;
+    }
     let done = if is_mount_helper(&name, arguments.peek()) {
         parse::<mount::HelperArgs>(name, arguments)
             .map_err(Failure::Usage)

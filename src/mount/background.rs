@@ -87,17 +87,52 @@ pub(super) fn daemon_of(mountpoint: &Path) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
+/// What this program is called when it only asks the mount that is its argument.
+pub const PROBE: &str = "shardfs-probe";
+
+/// Asks a mount for what its process can say at any time.
+pub fn probe(mountpoint: &Path) {
+    // An error is an answer.
+    let _ = daemon_of(mountpoint);
+}
+
+/// Whether the process that serves a mount answers within a time, with an error maybe.
+///
+/// It is asked by another process, which is given up if there is no answer: a request that was taken, and is
+/// not answered, cannot be interrupted, and no process ends before all of its threads have.
+pub(super) fn answers_within(mountpoint: &Path, time: Duration) -> bool {
+    let asked = Command::new("/proc/self/exe")
+        .arg0(PROBE)
+        .arg(mountpoint)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    // Where no process can be started, it is not known that this one does not answer.
+    let Ok(mut asking) = asked else { return true };
+    let process = i32::try_from(asking.id()).ok().and_then(Pid::from_raw);
+    let process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let answers = process.is_none_or(|process| ends_within(&process, time));
+    if answers {
+        let _ = asking.wait();
+    } else {
+        let _ = asking.kill();
+    }
+    answers
+}
+
 /// Waits until a process has ended; `is_late` is called if that takes its time.
 pub(super) fn wait_for_end(process: Option<OwnedFd>, is_late: impl FnOnce()) {
     let Some(process) = process else { return };
-    let ends_within = |time: Duration| {
-        let timeout = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: 0 };
-        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
-        ended.is_ok_and(|ready| ready > 0)
-    };
-    if !ends_within(END_USUAL) {
+    if !ends_within(&process, END_USUAL) {
         is_late();
         // A process that takes longer is left to itself: its mount is gone.
-        ends_within(END_PATIENCE);
+        ends_within(&process, END_PATIENCE);
     }
+}
+
+fn ends_within(process: &OwnedFd, time: Duration) -> bool {
+    let timeout = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
+    ended.is_ok_and(|ready| ready > 0)
 }

@@ -21,6 +21,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use self::apart::{lie_apart, will_be};
+pub use self::background::{PROBE, probe};
 pub use self::table::{Use, uses_of};
 pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;
@@ -240,17 +241,11 @@ pub fn check_mounted(mountpoint: &Path) -> Result<(), MountError> {
 /// One that has ended answers with an error.
 pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
     let mountpoint = find_mounted(mountpoint)?;
-    let (said, answer) = std::sync::mpsc::channel();
-    let asked = mountpoint.clone();
-    // Whoever asks a process that is stopped waits for it: that thread ends with this process.
-    std::thread::spawn(move || said.send(background::daemon_of(&asked).is_some()));
-    match answer.recv_timeout(ANSWER_PATIENCE) {
-        Ok(_) => Ok(()),
-        Err(_) => {
-            let connection = table::connection(&mountpoint).unwrap_or(0);
-            Err(MountError::Silent { path: mountpoint, connection })
-        }
+    if background::answers_within(&mountpoint, ANSWER_PATIENCE) {
+        return Ok(());
     }
+    let connection = table::connection(&mountpoint).unwrap_or(0);
+    Err(MountError::Silent { path: mountpoint, connection })
 }
 
 /// Unmounts what this program has mounted on `mountpoint`, and waits until its process has ended, half a

@@ -202,6 +202,28 @@ stopped() {
 }
 check "umount and sync say that a stopped daemon does not answer; --lazy detaches its mount" stopped
 
+# Nor one that has taken the requests, which nothing can interrupt then.
+silent() {
+    new_mount_point
+    local pid rc=0
+    python3 "$here/silent.py" "$TMP/a.zarr" "$MP" >"$MP.log" 2>&1 &
+    pid=$!
+    within 5 grep -q mounted "$MP.log" || rc=1
+    # A command that cannot be killed would keep this script as well.
+    (fails_with "has not answered" timeout 30 "$SHARDFS" umount "$MP" && touch "$MP.umount") &
+    (fails_with "/sys/fs/fuse/connections/" timeout 30 "$SHARDFS" sync "$MP" && touch "$MP.sync") &
+    within 25 test -e "$MP.umount" -a -e "$MP.sync" || rc=1
+    timeout 10 "$SHARDFS" umount --lazy "$MP" || rc=1
+    # With its last descriptor of the device all requests end.
+    kill -s KILL "$pid"
+    wait
+    not_mounted "$MP" || rc=1
+    return "$rc"
+}
+if [[ $(id -u) == 0 ]]; then
+    check "the same of a daemon that has taken requests and does not answer them" silent
+fi
+
 twice() {
     local job round
     for round in 1 2 3 4 5; do
