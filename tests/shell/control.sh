@@ -99,7 +99,7 @@ has_a_name() {
 }
 check "the source's root is called by its name" has_a_name
 
-# What -v and -vv log, as the README says.
+# What -v and -vv log, as docs/USAGE.md says.
 verbose_logs() {
     local verbosity
     for verbosity in v vv; do
