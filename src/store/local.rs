@@ -747,7 +747,7 @@ mod tests {
                 second.lock().unwrap();
                 assert!(!held.load(Ordering::SeqCst));
             });
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             held.store(false, Ordering::SeqCst);
             first.unlock().unwrap();
         });
