@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use power::Rng;
 use power::disk::{BLOCK, Disk, State};
+use power::{NO_FAULT, Rng};
 use shardfs::format::plan::Policy;
 use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, WriteConfig};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
-use shardfs::store::memory::{Change, MemoryStorage};
+use shardfs::store::memory::{Change, Fault, MemoryStorage};
 use shardfs::view::inode::ROOT;
 use support::{IndexKind, Model, places};
 
@@ -33,6 +33,9 @@ const FILES: [&str; 3] = ["x", "d/y", "a/notes"];
 const SCRATCH: [&str; 2] = ["a/c/0.part", "b/c/1.part"];
 const DIRECTORIES: [&str; 5] = ["", "a", "a/c", "b", "d"];
 const POLICIES: [Policy; 4] = [Policy::Auto, Policy::Append, Policy::InPlace, Policy::Rewrite];
+/// For [`MemoryStorage::fail`]: nothing can be written any more.
+const EVERY_CHANGE_FAILS: Fault =
+    Fault { errno: libc::EIO, times: u64::MAX, half_done: false, changes_only: true };
 
 /// A content that no other file has.
 type Token = u32;
@@ -658,15 +661,9 @@ fn chunks_of_two_shards_that_change_places_are_never_both_at_risk() {
         let copy = || copies(unsaved);
         // The first of the two shards is written, the second is not.
         for nth in 1.. {
-            let fault = shardfs::store::memory::Fault {
-                errno: libc::EIO,
-                times: u64::MAX,
-                half_done: false,
-                changes_only: true,
-            };
-            storage.fail(nth, fault);
+            storage.fail(nth, EVERY_CHANGE_FAILS);
             let committed = user.0.commit(Path::new(""));
-            storage.fail(0, fault);
+            storage.fail(0, NO_FAULT);
             let killed = ["a/c/0", "b/c/0"].map(|name| found(storage, name));
             for content in contents.iter().flatten() {
                 let is_there = killed.iter().flatten().any(|found| found == content);
@@ -770,19 +767,13 @@ fn a_change_that_is_given_up_behind_its_writers_back_is_reported_to_whoever_asks
 #[test]
 fn a_removal_that_cannot_be_committed_is_listed_with_its_reason_and_fails_each_fsync_above() {
     with_mount(|user, storage, _| {
-        let fault = shardfs::store::memory::Fault {
-            errno: libc::EIO,
-            times: u64::MAX,
-            half_done: false,
-            changes_only: true,
-        };
         user.unlink("a/c/0");
-        storage.fail(1, fault);
+        storage.fail(1, EVERY_CHANGE_FAILS);
         assert!(user.0.commit(Path::new("")).is_err());
         assert!(user.0.fsyncdir(user.ino("a").unwrap(), None).is_err());
         assert!(user.0.fsyncdir(ROOT, None).is_err());
         let text = waiting(user);
-        storage.fail(0, fault);
+        storage.fail(0, NO_FAULT);
         assert!(text.starts_with("a/c/0: "), "{text}");
         user.0.fsyncdir(ROOT, None).unwrap();
         assert_eq!((waiting(user), found(storage, "a/c/0")), (String::new(), None));
@@ -795,19 +786,13 @@ fn a_linked_file_stays_until_its_chunk_is_durable_also_after_errors() {
         let content = user.read("x");
         user.unlink("a/c/0");
         user.link("x", "a/c/0");
-        let fault = shardfs::store::memory::Fault {
-            errno: libc::EIO,
-            times: u64::MAX,
-            half_done: false,
-            changes_only: true,
-        };
         let rename = || {
             let (from, to) = (user.parent("a/notes").unwrap(), user.parent("x").unwrap());
             user.0.rename(from, to, false, &CALLER)
         };
-        storage.fail(1, fault);
+        storage.fail(1, EVERY_CHANGE_FAILS);
         assert!(rename().is_err());
-        storage.fail(0, fault);
+        storage.fail(0, NO_FAULT);
         rename().unwrap();
         assert_eq!(found(storage, "a/c/0"), content);
     });
