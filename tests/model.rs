@@ -207,7 +207,7 @@ impl Change {
 }
 
 /// Where failures are kept, to be tried first from then on.
-const REGRESSIONS: &str = "tests/model.regressions";
+const REGRESSIONS: &str = "proptest-regressions/tests/model.txt";
 
 proptest! {
     #![proptest_config(ProptestConfig {

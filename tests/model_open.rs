@@ -497,10 +497,13 @@ impl Run {
     }
 }
 
+/// Where failures are kept, to be tried first from then on.
+const REGRESSIONS: &str = "proptest-regressions/tests/model_open.txt";
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 2000,
-        failure_persistence: Some(Box::new(FileFailurePersistence::SourceParallel("regressions"))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
         ..ProptestConfig::default()
     })]
 

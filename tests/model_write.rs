@@ -358,10 +358,13 @@ fn is_writable(model: &Model) -> bool {
     model.levels.iter().flat_map(|level| &level.after).all(|codec| *codec == "crc32c")
 }
 
+/// Where failures are kept, to be tried first from then on.
+const REGRESSIONS: &str = "proptest-regressions/tests/model_write.txt";
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 300,
-        failure_persistence: Some(Box::new(FileFailurePersistence::SourceParallel("regressions"))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
         ..ProptestConfig::default()
     })]
 
