@@ -1,0 +1,66 @@
+#!/bin/bash
+# Attributes of chunks: times, modes, owners, sizes, inodes and link counts.
+
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+touched() {
+    fresh $plane
+    both touch -d '2001-02-03 04:05:06.789' "${present[0]}"
+    both touch "${absent[0]}"
+    both touch -c "${absent[1]}"
+    [[ $(stat -c %y "$MP/${present[0]}") == "2001-02-03 04:05:06.789"* ]]
+    both chmod 644 "${present[1]}"
+    both chmod 600 "${present[1]}" "${absent[0]}"
+    both chown "$(id -u):$(id -g)" "${present[1]}" "${absent[0]}"
+    if [[ $(id -u) == 0 ]]; then
+        fails_with "not permitted" chown 1234 "$MP/${present[1]}"
+    fi
+    # Neither is a change of the content.
+    both cat "${present[0]}" "${present[1]}"
+    sync "$MP"
+    sleep 1.1
+    [[ $(stat -c %y "$MP/${present[0]}") == "2001-02-03 04:05:06.789"* ]]
+    settled
+}
+at_once "touch, touch -d, chmod, chown to the same owner" touched
+
+# A commit changes neither the size nor the inode nor the times of a chunk.
+attributes() {
+    fresh $plane --commit-interval 1000
+    local chunk=$MP/${present[0]} sibling=$MP/${present[1]} before sibling_before
+    sibling_before=$(stat -c '%i %s %y %a' "$sibling")
+    sleep 0.1
+    cp "$data/page" "$chunk"
+    before=$(stat -c '%i %s %y %a' "$chunk")
+    [[ $(stat -c '%i %s %y %a' "$sibling") == "$sibling_before" ]]
+    for _ in 1 2; do
+        sync "$MP"
+        [[ $(stat -c '%i %s %y %a' "$chunk") == "$before" ]]
+        # And once the kernel's cache of attributes has expired.
+        sleep 1.1
+        [[ $(stat -c '%i %s %y %a' "$chunk") == "$before" ]]
+        [[ $(stat -c '%i %s %y %a' "$sibling") == "$sibling_before" ]]
+        # Another commit of the same shard.
+        echo 1 >"$MP/${present[2]}"
+    done
+    unmount_view
+}
+at_once "size, inode, mtime and mode stay as they are at a commit, those of other chunks too" attributes
+
+links() {
+    fresh $plane
+    python3 - "$MP/${present[0]}" <<'PY'
+import os
+import sys
+
+fd = os.open(sys.argv[1], os.O_RDWR)
+assert os.fstat(fd).st_nlink == 1
+os.unlink(sys.argv[1])
+assert os.fstat(fd).st_nlink == 0, os.fstat(fd).st_nlink
+PY
+    unmount_view
+}
+at_once "an open file that was removed has no links" links
+
+finish

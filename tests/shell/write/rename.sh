@@ -1,0 +1,87 @@
+#!/bin/bash
+# Chunks are renamed and linked: into the array, out of it, within it.
+
+# shellcheck disable=SC2016 source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+moved() {
+    fresh $plane
+    # In, over, out.
+    script 'cp "$0" "$PWD.in"; mv "$PWD.in" "$1"; cp "$0" "$PWD.in"; mv "$PWD.in" "$2"; mv "$3" "$PWD.out"' \
+        "$data/medium" "${present[0]}" "${absent[0]}" "${present[1]}"
+    cmp "$MP.out" "$want.out"
+    # Within a directory and from one to another, onto others and onto new ones.
+    both mv "${present[2]}" "${present[3]}"
+    both mv "${present[4]}" "${absent[1]}"
+    both mv -n "${present[5]}" "${present[6]}"
+    both mv -n "${present[7]}" "${absent[2]}"
+    both mv "${present[8]}" "${absent[-1]}"
+    both mv "${present[-1]}" "${present[9]}"
+    both mv "${present[10]}" "${present[10]}"
+    both mv "${present[-2]}" "${present[-3]}" c/0/
+    settled
+}
+at_once "mv in, out, within and across directories, mv -n" moved
+
+# rename(2) with its flags; what is read at once and after a commit is what was renamed.
+renamed() {
+    fresh $plane
+    cat >"$work/renames.py" <<'PY'
+import ctypes
+import errno
+import os
+import sys
+
+NOREPLACE = 1
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def rename(a, b, flags):
+    done = libc.renameat2(-100, a.encode(), -100, b.encode(), flags)
+    print(a, b, flags, errno.errorcode[ctypes.get_errno()] if done else "done")
+
+
+chunk, other, absent, absent_too = sys.argv[1:]
+rename(chunk, other, NOREPLACE)
+rename(chunk, absent, NOREPLACE)
+rename(chunk, other, 0)
+rename(absent, chunk, 0)
+rename(chunk, os.path.dirname(chunk), 0)
+with open(absent + ".tmp", "wb") as f:
+    f.write(b"published")
+rename(absent + ".tmp", other, NOREPLACE)
+rename(absent + ".tmp", absent_too, NOREPLACE)
+PY
+    both python3 "$work/renames.py" "${present[0]}" "${present[1]}" "${absent[0]}" "${absent[1]}"
+    settled
+}
+at_once "renameat2 with RENAME_NOREPLACE" renamed
+
+committed_after_mv() {
+    fresh $plane
+    # The kernel has both in its caches.
+    both cat "${present[0]}" "${present[1]}"
+    both mv "${present[0]}" "${present[1]}"
+    sync "$MP"
+    both cat "${present[1]}"
+    both cp "$data/small" "${present[1]}"
+    sync "$MP"
+    both cat "${present[0]}"
+    both cp "$data/page" "${present[0]}"
+    both cat "${present[1]}"
+    settled
+}
+at_once "a chunk moved onto another is there before, at and after the commit" committed_after_mv
+
+linked() {
+    fresh $plane
+    script 'cp "$0" "$1.tmp"; ln "$1.tmp" "$1"; rm "$1.tmp"' "$data/page" "${absent[0]}"
+    # It exists already: an error is reported, and it stays as it is.
+    both bash -c 'cp "$0" "$1.tmp"; ln "$1.tmp" "$1"; rm "$1.tmp"' "$data/page" "${present[0]}"
+    # From outside a link is no way in; ln says so and nothing happens.
+    fails_with "cross-device" ln "$data/page" "$MP/${absent[1]}"
+    settled
+}
+at_once "link and unlink as a publication" linked
+
+finish
