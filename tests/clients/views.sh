@@ -19,7 +19,7 @@ ulimit -d 6000000
 venvs=${SHARDFS_VENVS:-$repo/target/venvs}
 
 # zarr-python 3, TensorStore; and the readers of the views
-checker() { "$venvs/clients/bin/python" "$here/views_check.py" "$@"; }
+checker() { PYTHONPATH=$here "$venvs/clients/bin/python" -m views_check "$@"; }
 writer() { "$venvs/clients/bin/python" "$here/views_write.py" "$@"; }
 reader() { "$venvs/views/bin/python" "$here/zarr2_read.py" "$@"; }
 

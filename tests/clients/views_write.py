@@ -4,7 +4,7 @@
     views_write.py written SOURCE      what zarr2_read.py has written is in the source
     views_write.py decoded SOURCE VIEW --form npy|raw [--endian big] [--keep-fill]    decoded chunks are written
 
-VIEW is where SOURCE, arrays.zarr of `views_check.py make`, is mounted.  Prints a line "ok ...", "FAIL ..." or
+VIEW is where SOURCE, arrays.zarr of `views_check make`, is mounted.  Prints a line "ok ...", "FAIL ..." or
 "skipped: ..." for each result.  zarr-python 3 and TensorStore read the source.
 """
 import argparse
@@ -16,7 +16,9 @@ import numpy as np
 
 import view_arrays
 from read_array import little_endian
-from views_check import Differences, Skipped, attempt, first_difference, from_source, in_order, read_file
+from views_check.expected import from_source
+from views_check.files import first_difference, in_order, read_file
+from views_check.results import Differences, Skipped, attempt
 
 
 def tensorstore(path):

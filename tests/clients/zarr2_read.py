@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Readers that know no sharding on views of `shardfs mount --view`: zarr 2, xarray, netCDF-C, SimpleITK, pynrrd.
 
-    zarr2_read.py arrays JOBS          JOBS: from views_check.py jobs; zarr 2 reads every array and group
-    zarr2_read.py write VIEW           zarr 2 writes to the arrays of views_check.py make, in a view zarr2
+    zarr2_read.py arrays JOBS          JOBS: from views_check jobs; zarr 2 reads every array and group
+    zarr2_read.py write VIEW           zarr 2 writes to the arrays of views_check make, in a view zarr2
     zarr2_read.py xarray VIEW          the view zarr2 of dataset.zarr, consolidated and not
     zarr2_read.py netcdf VIEW          the view zarr2 of netcdf.zarr, read by the netCDF-C of the package netCDF4
     zarr2_read.py ncdump VIEW          the same, read by the program ncdump
