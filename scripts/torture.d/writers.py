@@ -18,7 +18,8 @@ import os
 import random
 import time
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,6 +129,15 @@ def read_log(path: Path, histories: dict[tuple[int, int], History],
         else:
             history.attempt(version, kind == "w")
     return errors
+
+
+@contextmanager
+def closed_on_error(file: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(file)
+        raise
 
 
 class Writer:
@@ -245,11 +255,8 @@ class Writer:
     def write(self, chunk: tuple[int, int]) -> None:
         content = self.content(chunk)
         file = self.open(self.path(chunk), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
+        with closed_on_error(file):
             self.put(file, content)
-        except BaseException:
-            os.close(file)
-            raise
         self.done(chunk, content, self.finish(file))
 
     def replace(self, chunk: tuple[int, int]) -> None:
@@ -276,17 +283,9 @@ class Writer:
         """A file that is none of this array's, renamed to the chunk's name."""
         path, content = self.path(chunk), self.content(chunk)
         place = self.path(self.random.choice(self.own)).parent
-        other = self.temporary_name(self.random.choice([place, self.mount / LOOSE]) / "x")
-        file = self.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            try:
-                self.put(file, content)
-            finally:
-                os.close(file)
+        directory = self.random.choice([place, self.mount / LOOSE])
+        with self.temporary_file(directory / "x", content) as other:
             self.rename(other, path)
-        except BaseException:
-            self.drop(other)
-            raise
         self.done(chunk, content, False)
 
     def move_away(self, chunk: tuple[int, int]) -> None:
@@ -310,6 +309,21 @@ class Writer:
                     new.parent.mkdir(parents=True, exist_ok=True)
         os.rename(old, new)
 
+    @contextmanager
+    def temporary_file(self, path: Path, content: bytes) -> Iterator[Path]:
+        """A new file beside `path`, closed; removed if its use fails."""
+        other = self.temporary_name(path)
+        file = self.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            try:
+                self.put(file, content)
+            finally:
+                os.close(file)
+            yield other
+        except BaseException:
+            self.drop(other)
+            raise
+
     def drop(self, other: Path) -> None:
         """Removes what a failed operation has left, if it can."""
         with suppress(OSError):
@@ -321,18 +335,9 @@ class Writer:
         if self.now.get(chunk, ()) is not None:
             return
         content = self.content(chunk)
-        other = self.temporary_name(path)
-        file = self.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            try:
-                self.put(file, content)
-            finally:
-                os.close(file)
+        with self.temporary_file(path, content) as other:
             os.link(other, path)
             os.unlink(other)
-        except BaseException:
-            self.drop(other)
-            raise
         self.done(chunk, content, False)
 
     def temporary_name(self, path: Path) -> Path:
@@ -346,12 +351,9 @@ class Writer:
         content = self.content(chunk)
         file = self.open(self.path(chunk), os.O_RDWR)
         half = len(content) // 2
-        try:
+        with closed_on_error(file):
             os.pwrite(file, content[half:], half)
             os.pwrite(file, content[:half], 0)
-        except BaseException:
-            os.close(file)
-            raise
         self.done(chunk, content, self.finish(file))
 
     def remove(self, chunk: tuple[int, int]) -> None:
