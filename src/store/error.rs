@@ -1,4 +1,4 @@
-//! What can be wrong with a shard, and what the reader of a chunk is told.
+//! Defects of shards, and the errors returned to readers and writers of chunks.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,128 +14,130 @@ use crate::format::pipeline;
 use crate::format::plan::PlanError;
 use crate::text::{count, shown};
 
-/// What the system says of a path that cannot be reached within the source, as long as nobody
-/// changes something: not of one that does not exist, nor of a moment's trouble.
+/// Errnos of a path that cannot be reached within the source, and will not be until the source
+/// changes. ENOENT counts only for a dangling symbolic link: callers handle a file that does not
+/// exist first. Errors that may pass by themselves are not in the list.
 pub(super) const UNREACHABLE: [i32; 5] =
     [libc::ENOENT, libc::ELOOP, libc::EXDEV, libc::ENOTDIR, libc::ENXIO];
 
-/// Why no chunk of a shard can be found. It lasts until the shard changes.
+/// Reason why no chunk of a shard can be found. It lasts until the shard changes.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    /// It is something else than a file.
+    /// The shard is not a regular file.
     #[error("it is {0}, not a regular file")]
     NotAFile(FileKind),
     /// Something else is in the place of a directory of shards.
     #[error("it is {0}, where a directory of shards should be")]
     NotADirectory(FileKind),
-    /// It cannot be reached: a loop of links, a link out of the source, a file in the place of a
-    /// directory.
+    /// The shard cannot be reached: a loop of links, a link out of the source, or a file in the
+    /// place of a directory.
     #[error("it cannot be reached within the source: {0}")]
     Unreachable(#[source] io::Error),
-    /// It has no bytes. An absent shard is no file at all.
+    /// The shard has no bytes. An absent shard is no file at all.
     #[error("it is empty, 0 bytes; an absent shard would be no file at all")]
     Empty,
-    /// It is too short to hold its index.
+    /// The shard is too short to hold its index.
     #[error("it has {}, its index alone has {index}", count(.found, "byte"))]
     TooShort {
-        /// Its length in bytes.
+        /// Length of the shard in bytes.
         found: u64,
         /// Length of the index in bytes.
         index: u64,
     },
-    /// Its index is bad.
+    /// The index is invalid.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// A commit to it was interrupted, and neither its old nor its new state can be had.
+    /// A commit to the shard was interrupted, and neither its old nor its new state can be
+    /// recovered.
     #[error("a commit to it was interrupted, and its bytes are neither the old nor the new ones")]
     Unfinished,
-    /// It is no Bloscpack file that can be read.
+    /// The shard is not a readable Bloscpack file.
     #[error(transparent)]
     Bloscpack(#[from] BloscpackError),
-    /// It is compressed as a whole and cannot be decoded.
+    /// The shard is compressed as a whole and cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// It is compressed as a whole and too long to be decoded.
+    /// The shard is compressed as a whole and too long to be decoded.
     #[error("it has {found} bytes, the limit for shards that must be decoded is {limit}")]
     TooLong {
-        /// Its length in bytes.
+        /// Length of the shard in bytes.
         found: u64,
         /// The limit in bytes.
         limit: u64,
     },
 }
 
-/// Why a chunk cannot be given.
+/// Error of an operation on a chunk or a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Its shard is damaged.
+    /// The chunk's shard is damaged.
     #[error("shard {}: {damage}", shown(.shard))]
     Damaged {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
-        /// What is wrong.
+        /// The damage.
         #[source]
         damage: Arc<Damage>,
     },
-    /// A shard inside the shard is damaged.
+    /// A shard nested in the shard is damaged.
     #[error("shard {}, inner shard at {position:?}: {damage}", shown(.shard))]
     InnerDamaged {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
         /// Position of the inner shard in it.
         position: Vec<u64>,
-        /// What is wrong.
+        /// The damage.
         #[source]
         damage: Arc<Damage>,
     },
-    /// Its own entry in the index is bad.
+    /// The chunk's own entry in the index is invalid.
     #[error("shard {}, chunk at {position:?}: {error}", shown(.shard))]
     BadEntry {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
         /// Position of the chunk in the shard.
         position: Vec<u64>,
-        /// What is wrong.
+        /// Defect of the entry.
         #[source]
         error: EntryError,
     },
-    /// Its bytes are not what the array's codecs write.
+    /// The chunk's bytes cannot be decoded by the array's codec chain.
     #[error("shard {}, chunk at {position:?}: it cannot be decoded: {error}", shown(.shard))]
     Undecodable {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
         /// Position of the chunk in the shard.
         position: Vec<u64>,
-        /// What is wrong.
+        /// Error of the codec chain.
         #[source]
         error: pipeline::DecodeError,
     },
-    /// Others change the shard faster than it can be read, or changed it in the middle of a read.
+    /// Another writer changes the shard faster than it can be read, or changed it during a read.
     #[error("shard {}: it was changed while it was being read", shown(.shard))]
     Changing {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
     },
-    /// Somebody else has changed the chunk since it was staged.
+    /// Another writer has changed the chunk since it was staged.
     #[error("shard {}, chunk at {position:?}: others have changed it in the meantime", shown(.shard))]
     Stale {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
         /// Position of the chunk in the shard.
         position: Vec<u64>,
     },
-    /// The array that the chunk was staged for is no longer there.
+    /// The array that the chunk was staged for no longer exists.
     #[error("array {}: others have removed it in the meantime, or put another one in its place", shown(.array))]
     Replaced {
-        /// Path of the array, from the source's root.
+        /// Path of the array, relative to the source's root.
         array: PathBuf,
     },
-    /// A shard that cannot be read, or not all of it, is not written.
+    /// The shard is not written because it, or a part of it, cannot be read.
     #[error(
         "{cause}; nothing is written to such a shard, `shardfs recover --scan` tells what can be done"
     )]
     NotWritten {
-        /// What is wrong with it.
+        /// The error met when reading it.
         #[source]
         cause: Box<StoreError>,
     },
@@ -145,68 +147,68 @@ pub enum StoreError {
          that could be neither completed nor taken back", shown(.shard)
     )]
     Poisoned {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
     },
-    /// Shards that are compressed as a whole are not written.
+    /// The shard is not written because it is compressed as a whole.
     #[error("shard {}: it is compressed as a whole, which can only be read", shown(.shard))]
     Compressed {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
     },
-    /// What is to be written cannot be a chunk of the array.
+    /// The bytes to be written cannot be a chunk of the array.
     #[error("shard {}, chunk at {position:?}: it is not written: {why}", shown(.shard))]
     Refused {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
         /// Position of the chunk in the shard.
         position: Vec<u64>,
-        /// Why not.
+        /// Reason for the refusal.
         why: &'static str,
     },
     /// A change to the shard cannot be planned.
     #[error("shard {}: {error}", shown(.shard))]
     Plan {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
-        /// Why.
+        /// Error of the planner.
         #[source]
         error: PlanError,
     },
-    /// Something stands where shardfs keeps a file or a directory of its own.
+    /// Something else is in the place of a file or directory of shardfs.
     #[error("{}: {found}; nothing was changed, move it away and try again", shown(.path))]
     Unfit {
-        /// Path, from the source's root.
+        /// Its path, relative to the source's root.
         path: PathBuf,
-        /// What it is.
+        /// What was found there.
         found: Unfit,
     },
-    /// A record in the journal is none of a commit to this array.
+    /// A record in the journal is not one of a commit to this array.
     #[error(
         "{}: it names {key:?}: {why}; no shard was changed. If nobody knows where it is from, move it \
          away and try again", shown(.path)
     )]
     ForeignRecord {
-        /// Path of the journal, from the source's root.
+        /// Path of the journal, relative to the source's root.
         path: PathBuf,
-        /// What the record names.
+        /// Key that the record names.
         key: String,
-        /// Why it is none.
+        /// Reason why the record does not belong to the array.
         why: String,
     },
-    /// The journal of an array is no journal.
+    /// The journal of an array is not a valid journal.
     #[error("{}: {error}", shown(.path))]
     Journal {
-        /// Path, from the source's root.
+        /// Its path, relative to the source's root.
         path: PathBuf,
-        /// What is wrong.
+        /// Defect of the journal.
         #[source]
         error: JournalError,
     },
-    /// The source reports an error.
+    /// The source returned an error.
     #[error("{}: {error}", shown(.path))]
     Io {
-        /// Path, from the source's root.
+        /// Path, relative to the source's root.
         path: PathBuf,
         /// The error.
         #[source]
@@ -215,13 +217,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether it is that no more files could be opened.
+    /// Returns whether the error is that no more files could be opened.
     pub(super) fn is_shortage(&self) -> bool {
         let Self::Io { error, .. } = self else { return false };
         [Some(libc::EMFILE), Some(libc::ENFILE)].contains(&error.raw_os_error())
     }
 
-    /// Whether it is the source's bytes that are wrong, not the moment or the system.
+    /// Returns whether the source's bytes are wrong, rather than the moment or the system.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -232,7 +234,7 @@ impl StoreError {
         )
     }
 
-    /// What can be done about it.
+    /// Returns advice to the user. `None` if there is none.
     pub(super) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Damaged { damage, .. } => match **damage {
@@ -246,7 +248,7 @@ impl StoreError {
         }
     }
 
-    /// What somebody is told who wants to write to the shard.
+    /// Maps damage to the error returned to writers.
     pub(super) fn of_writer(self) -> Self {
         match self {
             error if error.is_damage() => Self::NotWritten { cause: Box::new(error) },
@@ -254,8 +256,8 @@ impl StoreError {
         }
     }
 
-    /// The errno that stands for this error. Never ENOENT: that means an empty chunk, and a
-    /// reader takes it for fill values.
+    /// Returns the errno for this error. Never ENOENT: that means an empty chunk, which a reader
+    /// takes for fill values.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Damaged { .. }

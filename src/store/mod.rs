@@ -1,9 +1,9 @@
-//! I/O on shards: opening them, reading and caching their indexes, finding and reading chunks.
+//! Shard I/O: opens shards, reads and caches their indexes, and finds and reads chunks.
 //!
 //! ```text
 //! chunk coordinates -> shard path, positions   (format::sharding, arithmetic)
 //! shard path        -> LoadedShard             (one open, one read of the index; cached)
-//! LoadedShard       -> Body of the chunk       (one entry; once more for each nested level)
+//! LoadedShard       -> Body of the chunk       (one entry; one more for each nested level)
 //! Body              -> ChunkReader             (an open file and a range in it)
 //! ```
 
@@ -65,82 +65,84 @@ use crate::stats::Stats;
 
 /// Directory of superchunk files.
 pub const SUPERCHUNKS: &str = "data";
-/// Where a BLZ or bcolz array says how long it is.
+/// File of a BLZ or bcolz array that holds its length.
 pub const SIZES: &str = "meta/sizes";
 
-/// How long what was seen of the source is believed where its freshness is not asked for.
+/// Default time for which cached state of the source is used without revalidation, where the caller
+/// does not ask for more freshness.
 pub const TRUSTED: Duration = Duration::from_secs(1);
 
-/// Stripes of the lock that keeps two threads from reading one index at once.
+/// Stripes of the lock that keeps two threads from reading the same index at once.
 const LOADING_STRIPES: usize = 64;
 
-/// A sharded array in a source.
+/// Sharded array in a source.
 #[derive(Debug)]
 pub struct SourceArray {
     /// Number of the array, unique in its mount.
     pub id: u64,
-    /// Its directory, from the source's root.
+    /// Directory of the array, relative to the source's root.
     pub path: PathBuf,
-    /// Where its chunks are.
+    /// Layout of its chunks in shards.
     pub layout: ShardedArray,
-    /// What its shards are.
+    /// Form in which its shards are stored.
     pub container: Container,
 }
 
-/// What the shards of an array are.
+/// Form in which the shards of an array are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Container {
-    /// Files with an index, each called by its key.
+    /// Files with an index, each named by its key.
     #[default]
     Shards,
-    /// Files without an index, each one chunk and called by its key: an unsharded array.
+    /// Files without an index, each one chunk and named by its key: an unsharded array.
     Chunks,
     /// One shard: the Bloscpack file of that name.
     Bloscpack(OsString),
     /// Numbered files (BLZ, bcolz).
     Superchunks {
-        /// The directory that they are in, from the array's own.
+        /// Directory of the files, relative to the array's own.
         files: &'static str,
-        /// What they are called, and what is in them.
+        /// Names and contents of the files.
         form: SuperchunkForm,
-        /// How long the array was when its documents were read.
+        /// Length of the array when its documents were read.
         extent: Extent,
-        /// It has room to grow: `meta/sizes` tells how long it is now.
+        /// `true` if the array can grow: `meta/sizes` holds its current length.
         grows: bool,
     },
 }
 
 impl Container {
-    /// Whether the source has a file for each shard, called by its key, and directories for keys with
-    /// slashes in them; what is not there is empty.
+    /// Returns whether the source has a file for each shard, named by its key, and directories for
+    /// keys with slashes in them; a key without a file is an empty shard.
     pub fn has_keys(&self) -> bool {
         matches!(self, Self::Shards | Self::Chunks)
     }
 
-    /// Whether a name of the source, in the array's directory, is that of a file of shards, or of nothing that has
-    /// to do with the array: a view has chunks in its place.
+    /// Returns whether a view hides this name of the array's directory in the source: it is that of
+    /// a file of shards, or has nothing to do with the array. A view shows chunks in its place.
     pub fn hides(&self, name: &OsStr) -> bool {
         match self {
             Self::Shards | Self::Chunks => false,
             Self::Bloscpack(_) => true,
-            // The files of a column are in its own directory.
+            // The files of a bcolz column lie in the column's own directory.
             Self::Superchunks { files: "", .. } => name.as_encoded_bytes().starts_with(b"__"),
             Self::Superchunks { files, .. } => name == *files,
         }
     }
 }
 
-/// What the numbered files of an array are.
+/// Form of the numbered files of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperchunkForm {
-    /// `__0.blp` and so on, one chunk each: as BLZ and bcolz write them.
+    /// `__0.blp` and so on, one chunk each, as written by BLZ and bcolz.
     Single,
-    /// `__1__.bin` and so on, Bloscpack files of as many chunks each: as the design document has it.
+    /// `__1__.bin` and so on, Bloscpack files with the same number of chunks each, as in the design
+    /// document.
     Many,
 }
 
 impl SuperchunkForm {
-    /// Name of a file, numbered from 0.
+    /// Returns the name of a file, numbered from 0.
     pub fn name(self, number: u64) -> String {
         match self {
             Self::Single => format!("__{number}.blp"),
@@ -148,7 +150,7 @@ impl SuperchunkForm {
         }
     }
 
-    /// The number in the name of a file.
+    /// Returns the number in the name of a file. `None` if it is not such a name.
     fn number(self, name: &str) -> Option<u64> {
         let between = |before, after| number(name.strip_prefix(before)?.strip_suffix(after)?);
         match self {
@@ -159,13 +161,14 @@ impl SuperchunkForm {
 }
 
 impl SourceArray {
-    /// Path of a shard, from the source's root.
+    /// Returns the path of a shard, relative to the source's root.
     pub fn shard_path(&self, shard: &[u64]) -> PathBuf {
         self.path.join(self.shard_name(shard))
     }
 
-    /// Whether this is the path of a shard, from the array's directory, spelled as a commit spells it.
-    /// It may lie beyond the grid: the array may have been longer when it was written.
+    /// Returns whether `name` is the path of a shard, relative to the array's directory, in the
+    /// spelling that commits use. The shard may lie beyond the grid: the array may have been longer
+    /// when it was written.
     pub(super) fn is_shard_name(&self, name: &str) -> bool {
         match &self.container {
             Container::Shards | Container::Chunks => self.shard_coords(name).is_some(),
@@ -178,11 +181,11 @@ impl SourceArray {
         }
     }
 
-    /// The coordinates of the shard with this key, where shards have keys.
+    /// Returns the coordinates of the shard with this key. `None` if it is no key of a shard.
     pub(super) fn shard_coords(&self, key: &str) -> Option<Coords> {
         let coords = self.layout.keys.parse_leading(key, self.layout.rank())?;
         let is_whole = coords.len() == self.layout.rank();
-        // Far beyond the grid there are no numbers for its chunks.
+        // Chunks of a shard far beyond the grid would have coordinates that overflow.
         let fits = |(coord, axis): (&u64, &ShardAxis)| {
             let chunks = coord.checked_mul(axis.longest_edge().max(1));
             chunks.is_some_and(|chunks| chunks.checked_add(axis.chunks()).is_some())
@@ -193,7 +196,7 @@ impl SourceArray {
         is_key.then_some(coords)
     }
 
-    /// Path of a shard, from the array's directory.
+    /// Returns the path of a shard, relative to the array's directory.
     pub(super) fn shard_name(&self, shard: &[u64]) -> PathBuf {
         match &self.container {
             Container::Shards | Container::Chunks => self.layout.keys.chunk_key(shard).into(),
@@ -206,25 +209,27 @@ impl SourceArray {
     }
 }
 
-/// What a store may use and believe.
+/// Limits of a store, and how far it may rely on its caches.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// Nobody changes the source: nothing is ever looked at twice.
+    /// `true` if the source never changes: disables revalidation.
     pub immutable: bool,
-    /// How long what was seen of the source is believed where its freshness is not asked for.
+    /// Time for which cached state of the source is used without revalidation, where the caller
+    /// does not ask for more freshness.
     pub trusted: Duration,
-    /// Bytes of indexes and decoded shards to keep.
+    /// Cache budget for indexes and decoded shards, in bytes.
     pub cache_size: usize,
-    /// Bytes of decoded chunks to keep.
+    /// Cache budget for decoded chunks, in bytes.
     pub decoded_size: usize,
-    /// Shard files to keep open, if the process may have that many files.
+    /// Number of shard files to keep open, if the process may open that many files.
     pub open_files: usize,
-    /// Longest shard to decode as a whole, in bytes, before and after.
+    /// Length of the longest shard that is decoded as a whole, in bytes, both encoded and decoded.
     pub decode_limit: u64,
-    /// A last chunk that is shorter than the others, of a format where it may be, is filled up.
+    /// `true` if a last chunk that is shorter than the others is padded, in formats where it may
+    /// be.
     pub pad_edge: bool,
-    /// The largest block or page of a filesystem below, in bytes. ext4 was seen to zero the rest of
-    /// the last block of a file that is cut off before the new length was safe.
+    /// Largest block or page size of the underlying filesystem, in bytes. ext4 was seen to zero the
+    /// rest of the last block of a truncated file before the new length was durable.
     pub block_size: u64,
 }
 
@@ -243,41 +248,42 @@ impl Default for StoreConfig {
     }
 }
 
-/// How sure a caller must be that a shard did not change.
+/// Freshness that a caller requires of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
-    /// Looked at once more: it was seen to have changed.
+    /// Revalidated now: the shard was seen to have changed.
     Again,
-    /// Looked at just now.
+    /// Revalidated just now (at most 10 ms ago).
     Now,
-    /// Looked at within the last second.
+    /// Revalidated within [`StoreConfig::trusted`].
     Recent,
 }
 
-/// An inner chunk that exists.
+/// Inner chunk that exists.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     /// Attributes of the shard that holds it.
     pub shard: Stat,
-    /// Where in the shard it is.
+    /// Location of its bytes.
     pub body: Body,
-    /// The checksum that follows it.
+    /// Checksum stored after it.
     pub digest: Digest,
 }
 
-/// The shards of a source.
+/// Shards of a source.
 pub struct ShardStore {
     storage: Arc<dyn Storage>,
     config: StoreConfig,
     stats: Arc<Stats>,
     shards: Mutex<ByteCache<ShardId, Arc<LoadedShard>>>,
-    /// Shards that were looked for and not there, and when.
+    /// Shards that were found absent, and when.
     absent: Mutex<LruCache<ShardId, u64>>,
     files: Mutex<LruCache<ShardId, OpenShard>>,
-    /// Chunks with checksums that were verified: the shard's array and attributes, and the range.
+    /// Chunks with checksums that were verified, by the shard's array and attributes, and the
+    /// range.
     verified: Mutex<ByteCache<VerifiedKey, Arc<Vec<u8>>>>,
     windows: Mutex<ByteCache<(u64, PathBuf), Arc<listing::Window>>>,
-    /// Errors already in the log, so that a reader who tries again does not fill it.
+    /// Errors that were logged, so that a reader that retries does not fill the log.
     reported: Mutex<LruCache<String, ()>>,
     loading: [Mutex<()>; LOADING_STRIPES],
     decoded: decoded::DecodedChunks,
@@ -285,23 +291,24 @@ pub struct ShardStore {
     open_files: OpenFiles,
 }
 
-/// How many files a store has open, by what they are for. What is open for readers of chunks comes to
-/// that: their number is up to them.
+/// Limits on the files that a store keeps open, by purpose. Files open for readers of chunks come
+/// on top: their number is up to the readers.
 #[derive(Debug, Clone, Copy)]
 struct OpenFiles {
-    /// Shards that were read lately.
+    /// Shards that were read recently.
     cached: usize,
     /// Shards of one group of a commit, with two files each.
     in_commit: usize,
 }
 
 impl OpenFiles {
-    /// Shards in a group of a commit, however many files there may be.
+    /// Upper limit of shards in a group of a commit, however many files may be open.
     const MOST_IN_COMMIT: usize = 1024;
-    /// A mount may have several stores, and readers want most of what there is.
+    /// Part of the process's limit that each purpose may use, as a divisor: a mount may have
+    /// several stores, and readers need most of the limit.
     const PART: u64 = 16;
 
-    /// For a process that may have `limit` files open, None if there is no limit.
+    /// Returns the limits for a process that may have `limit` files open; `None` means no limit.
     fn within(limit: Option<u64>, cached: usize) -> Self {
         let part = limit.map_or(usize::MAX, |limit| {
             usize::try_from(limit / Self::PART).unwrap_or(usize::MAX).max(1)
@@ -310,20 +317,21 @@ impl OpenFiles {
     }
 }
 
-/// An open shard and its attributes when it was opened.
+/// Open shard, and its attributes when it was opened.
 type OpenShard = (Stat, Arc<dyn StorageFile>);
 
-/// Absent shards to remember.
+/// Number of absent shards to remember.
 const ABSENT_SHARDS: usize = 1024;
-/// Bytes of verified chunks to keep: a chunk is read in pieces, and must not be verified for each.
+/// Cache budget for verified chunks, in bytes: a chunk is read in pieces and must not be verified
+/// for each.
 const VERIFIED_BYTES: usize = 16 << 20;
-/// Bytes of directory listings to keep.
+/// Cache budget for directory listings, in bytes.
 const WINDOW_CACHE_BYTES: usize = 8 << 20;
-/// Errors to remember as already logged.
+/// Number of logged errors to remember.
 const REPORTED_ERRORS: usize = 4096;
 
 impl ShardStore {
-    /// A store over `storage`.
+    /// Creates a store over `storage`.
     pub fn new(storage: Arc<dyn Storage>, config: StoreConfig, stats: Arc<Stats>) -> Self {
         let at_least_one = |n: usize| NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN);
         let limit = getrlimit(Resource::Nofile).current;
@@ -345,8 +353,8 @@ impl ShardStore {
         }
     }
 
-    /// Finds the chunk at `coords`, which must lie in the array's chunk grid. None: the index says
-    /// that it is empty, or there is no shard.
+    /// Finds the chunk at `coords`, which must lie in the array's chunk grid. `None` if the index
+    /// says that it is empty, or if there is no shard.
     pub fn chunk(
         &self,
         array: &SourceArray,
@@ -363,14 +371,14 @@ impl ShardStore {
             found = self.chunk_now(array, coords, Freshness::Again);
         }
         if is_changing(&found) {
-            // By commits of this mount, most likely: one moment without them.
+            // The changes are most likely commits of this mount: try once with those held off.
             found = self.between_commits(array, || self.chunk_now(array, coords, Freshness::Again));
         }
         found.inspect_err(|error| self.report(error))
     }
 
-    /// A shard whose chunks are to be listed, as it was within the last second; not as a commit of
-    /// this mount is just changing it.
+    /// Returns a shard whose chunks are to be listed, revalidated within [`StoreConfig::trusted`]
+    /// and never in the middle of a commit by this mount. `None` if there is no shard.
     pub fn shard_to_list(
         &self,
         array: &SourceArray,
@@ -384,7 +392,7 @@ impl ShardStore {
         }
     }
 
-    /// Finds a chunk to be listed in such a shard.
+    /// Finds a chunk to be listed in a shard returned by [`Self::shard_to_list`].
     pub fn chunk_to_list(
         &self,
         array: &SourceArray,
@@ -393,7 +401,7 @@ impl ShardStore {
         coords: &[u64],
     ) -> Result<Option<Chunk>, StoreError> {
         match self.chunk_in(array, Arc::clone(shard), location) {
-            // A shard inside it is of a later moment.
+            // A shard nested in it was read at a later moment.
             Err(StoreError::Changing { .. }) => self.chunk(array, coords, Freshness::Again),
             found => found,
         }
@@ -412,7 +420,7 @@ impl ShardStore {
         }
     }
 
-    /// Finds the chunk at `location` in its shard, which is loaded.
+    /// Finds the chunk at `location` in `shard`, which is loaded. `None` if it is empty.
     pub fn chunk_in(
         &self,
         array: &SourceArray,
@@ -459,7 +467,7 @@ impl ShardStore {
         error
     }
 
-    /// Puts an error into the log unless it stands there already.
+    /// Logs an error once.
     pub fn report(&self, error: &StoreError) {
         let text = error.to_string();
         if self.reported.lock().put(text.clone(), ()).is_none() {
@@ -470,8 +478,8 @@ impl ShardStore {
         }
     }
 
-    /// Does something that opens files; once more, without the shards that are kept open, if there may
-    /// be no more open files.
+    /// Runs `act`, which opens files. If no more files can be opened, closes the cached shards and
+    /// runs it once more.
     pub fn with_files<T>(
         &self,
         mut act: impl FnMut() -> Result<T, StoreError>,
@@ -491,12 +499,13 @@ impl ShardStore {
 }
 
 impl Chunk {
-    /// Length of the encoded chunk in bytes.
+    /// Returns the length of the encoded chunk in bytes.
     pub fn nbytes(&self) -> u64 {
         self.body.nbytes()
     }
 
-    /// Offset of the chunk in the shard's file; None where the shard is compressed as a whole.
+    /// Returns the offset of the chunk in the shard's file. `None` if the shard is compressed as a
+    /// whole.
     pub fn offset(&self) -> Option<u64> {
         match self.body {
             Body::InFile { offset, .. } => Some(offset),
@@ -505,7 +514,7 @@ impl Chunk {
     }
 }
 
-/// Turns an I/O error on `path` into a [`StoreError`].
+/// Returns a function that turns an I/O error on `path` into a [`StoreError`].
 pub fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError + '_ {
     |error| StoreError::Io { path: path.to_owned(), error }
 }

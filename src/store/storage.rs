@@ -1,8 +1,8 @@
 //! The seam between shards and the disk: everything that is read from a source or written to it
 //! goes through [`Storage`]. Paths are relative to the source's root and never lead out of it.
 //!
-//! What is written is safe from a power cut only once it was synced: the bytes and the length of a
-//! file by [`StorageFile::sync`], its name by [`Storage::sync_directory`].
+//! A change is durable only once it was synced: the bytes and the length of a file by
+//! [`StorageFile::sync`], its name by [`Storage::sync_directory`].
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -12,12 +12,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A point in time as filesystems store it.
+/// Point in time as filesystems store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
-    /// Since 1970, in seconds.
+    /// Seconds since 1970.
     pub seconds: i64,
-    /// Within the second.
+    /// Nanoseconds within the second.
     pub nanoseconds: u32,
 }
 
@@ -37,11 +37,11 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
-/// What a lookup has found, `None` if there is nothing of that name. What cannot be looked at is not
-/// absent: any other error stays one.
+/// Turns the result of a lookup into an `Option`: `None` if there is nothing of that name. A name
+/// whose lookup fails otherwise is not absent: any other error stays one.
 ///
 /// # Errors
-/// Those of the lookup, but for ENOENT and ENOTDIR.
+/// Those of the lookup, except ENOENT and ENOTDIR.
 pub fn if_present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -50,17 +50,18 @@ pub fn if_present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Whether an error says that there is nothing of that name.
+/// Returns whether an error says that there is nothing of that name.
 #[must_use]
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
-/// Whether ENOENT of `path` means a symbolic link that leads nowhere, there or in the place of a directory
-/// above, and not that there is nothing. What others have made there since was not there.
+/// Returns whether ENOENT of `path` is due to a dangling symbolic link, in its place or in that of
+/// a directory above, rather than to an absent file. A file that another process has created there
+/// in the meantime counts as absent, as it was.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// Those of the lookups.
 pub fn is_dangling(storage: &dyn Storage, path: &Path) -> io::Result<bool> {
     for above in path.ancestors() {
         match if_present(storage.lstat(above))? {
@@ -74,11 +75,11 @@ pub fn is_dangling(storage: &dyn Storage, path: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// What an entry of a directory is: not every filesystem tells it with the name. `None` if it was removed
-/// since.
+/// Returns the kind of a directory entry, with a lookup if the filesystem does not report it with
+/// the name. `None` if the entry was removed in the meantime.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// Those of the lookup.
 pub fn kind_of(
     storage: &dyn Storage,
     directory: &Path,
@@ -103,7 +104,7 @@ impl From<Timestamp> for SystemTime {
     }
 }
 
-/// Kinds of files.
+/// Kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// A regular file.
@@ -142,7 +143,7 @@ pub struct Stat {
     pub dev: u64,
     /// Inode number on that device.
     pub ino: u64,
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u32,
@@ -150,19 +151,20 @@ pub struct Stat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names that it has.
+    /// Link count.
     pub links: u64,
     /// Length in bytes.
     pub size: u64,
-    /// Last change of its content.
+    /// Last change of the content.
     pub mtime: Timestamp,
-    /// Last change of its content or attributes.
+    /// Last change of the content or the attributes.
     pub ctime: Timestamp,
-    /// When it was last read.
+    /// Last read.
     pub atime: LastRead,
 }
 
-/// When a file was last read. It tells no two states of a file apart: reading changes nothing.
+/// Time of a file's last read. All values compare equal, because reading does not change the file:
+/// two states never differ by it alone.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LastRead(pub Timestamp);
 
@@ -179,42 +181,42 @@ impl std::hash::Hash for LastRead {
 }
 
 impl Stat {
-    /// Device and inode number: no two files have the same at one time.
+    /// Returns device and inode number, which no two files share at one time.
     pub fn id(&self) -> (u64, u64) {
         (self.dev, self.ino)
     }
 
-    /// Whether the file has other names.
+    /// Returns whether the file has other hard links. Always `false` for a directory.
     pub fn has_hard_links(&self) -> bool {
         self.kind != FileKind::Directory && self.links > 1
     }
 
-    /// Whether both describe one file that was not changed in between.
+    /// Returns whether both describe one file that was not changed in between.
     pub fn unchanged(&self, other: &Self) -> bool {
         self.ctime == other.ctime && self.same_content(other)
     }
 
-    /// Whether both describe one file of which at most the ctime has changed in between. That happens when
-    /// it is renamed, linked, unlinked, or given another owner or permissions; but also when its content
-    /// is changed by somebody who puts the mtime back (`touch -r`, `cp -p`, `rsync --inplace --times`).
-    /// So this alone tells nothing about the content.
+    /// Returns whether both describe one file of which at most the ctime has changed in between.
+    /// That happens when it is renamed, linked, unlinked, or given another owner or permissions;
+    /// but also when a writer changes its content and puts the mtime back (`touch -r`, `cp -p`,
+    /// `rsync --inplace --times`). So this alone does not prove that the content is unchanged.
     pub fn same_content(&self, other: &Self) -> bool {
         let content = |stat: &Self| (stat.dev, stat.ino, stat.kind, stat.size, stat.mtime);
         content(self) == content(other)
     }
 }
 
-/// The clock by which filesystems date changes may tick as rarely as this.
+/// Longest tick of the clock by which filesystems date changes.
 const TICK: Duration = Duration::from_millis(10);
 
 impl Stat {
-    /// Whether another change at `now` might still leave the ctime as it is.
+    /// Returns whether another change at `now` might leave the ctime as it is.
     pub fn is_unsettled(&self, now: SystemTime) -> bool {
         now.duration_since(self.ctime.into()).is_ok_and(|since| since < TICK)
     }
 }
 
-/// What is to be changed about a file's attributes; None stays.
+/// Changes to a file's attributes; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetStat {
     /// Permission bits.
@@ -227,16 +229,17 @@ pub struct SetStat {
     pub atime: Option<Timestamp>,
     /// Last change of the content.
     pub mtime: Option<Timestamp>,
-    /// Both are now: whoever may write to the file may say so.
+    /// `true` if both times are to be set to the current time, which every process that may write
+    /// to the file is allowed to do.
     pub is_now: bool,
-    /// Nothing of it but when that was last done.
+    /// `true` to update the ctime even if nothing else is changed.
     pub ctime: bool,
 }
 
-/// What a file is needed for.
+/// Access that a file is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Need {
-    /// To find it.
+    /// To look it up.
     Find,
     /// To read it.
     Read,
@@ -249,9 +252,9 @@ pub enum Need {
 pub struct DirItem<'a> {
     /// The name.
     pub name: &'a OsStr,
-    /// What it is, where the filesystem says so.
+    /// Kind of the file, if the filesystem reports it with the name.
     pub kind: Option<FileKind>,
-    /// Where a later listing goes on after this name.
+    /// Position at which a later listing continues after this name.
     pub next: u64,
 }
 
@@ -260,66 +263,68 @@ pub struct DirItem<'a> {
 pub struct Space {
     /// Block size in bytes.
     pub block_size: u32,
-    /// Blocks in all.
+    /// Total number of blocks.
     pub blocks: u64,
     /// Free blocks.
     pub free: u64,
-    /// Free blocks for ordinary users.
+    /// Free blocks for unprivileged users.
     pub available: u64,
-    /// Inodes in all.
+    /// Total number of inodes.
     pub files: u64,
     /// Free inodes.
     pub free_files: u64,
 }
 
-/// What a storage calls for each name of a directory; it says whether to go on.
+/// Function called for each name of a directory; returns whether to go on.
 pub type Visit<'a> = dyn FnMut(DirItem<'_>) -> ControlFlow<()> + 'a;
 
-/// A tree of files. Whatever changes something fails with ELOOP where a path leads through a symbolic
-/// link: only those who read follow links.
+/// Tree of files. Every operation that changes something fails with ELOOP if a path leads through a
+/// symbolic link: links are followed for reading only.
 pub trait Storage: Send + Sync {
     /// Opens a file for reading, following symbolic links that stay within the source.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Opens a file for reading; ELOOP where there is a symbolic link on the way or in its place.
+    /// Opens a file for reading. Fails with ELOOP if there is a symbolic link on the way or in its
+    /// place.
     fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Attributes of a file, following symbolic links that stay within the source.
+    /// Returns the attributes of a file, following symbolic links that stay within the source.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
 
-    /// Attributes of a file or of the symbolic link itself.
+    /// Returns the attributes of a file, or of the symbolic link itself.
     fn lstat(&self, path: &Path) -> io::Result<Stat>;
 
-    /// Whether the file at `path` is the one that `known` describes, and unchanged.
+    /// Returns whether the file at `path` is the one that `known` describes, and unchanged.
     fn is_unchanged(&self, path: &Path, known: &Stat) -> bool {
         self.stat(path).is_ok_and(|stat| stat.unchanged(known))
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn read_link(&self, path: &Path) -> io::Result<OsString>;
 
-    /// Attributes of a file that this thread may find, and has the need of; follows symbolic links that
-    /// stay within the source.
+    /// Returns the attributes of a file, if this thread may look it up and has the access asked
+    /// for. Follows symbolic links that stay within the source.
     fn access(&self, path: &Path, _need: Need) -> io::Result<Stat> {
         self.stat(path)
     }
 
-    /// Whether a symbolic link is on the way to a file, or in its place.
+    /// Returns whether there is a symbolic link on the way to a file, or in its place.
     fn is_linked(&self, _path: &Path) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// An extended attribute of a file, or of the symbolic link itself unless links are followed.
+    /// Returns an extended attribute of a file, or of the symbolic link itself if links are not
+    /// followed.
     fn xattr(&self, _path: &Path, _name: &OsStr, _follow: bool) -> io::Result<Vec<u8>> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
-    /// Names of the extended attributes, each ended by a NUL.
+    /// Returns the names of the extended attributes, each terminated by a NUL.
     fn xattrs(&self, _path: &Path) -> io::Result<Vec<u8>> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
-    /// Sets an extended attribute: as `setxattr` does, with its flags.
+    /// Sets an extended attribute, with the flags of `setxattr`.
     fn set_xattr(&self, _path: &Path, _name: &OsStr, _value: &[u8], _flags: u32) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
@@ -333,18 +338,18 @@ pub trait Storage: Send + Sync {
     /// earlier listing stopped ([`DirItem::next`]).
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()>;
 
-    /// Space of the filesystem.
+    /// Returns free and used space of the filesystem.
     fn space(&self) -> io::Result<Space>;
 
-    /// Opens a file for reading and writing; ELOOP where it is a symbolic link.
+    /// Opens a file for reading and writing. Fails with ELOOP if it is a symbolic link.
     fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Makes a file that does not exist yet, with these permissions less the process's umask, and
-    /// opens it for reading and writing.
+    /// Creates a file that does not exist yet, with permissions `mode` less the process's umask,
+    /// and opens it for reading and writing.
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Makes a file that shares its content's blocks with `original`, and opens it for reading and
-    /// writing. EOPNOTSUPP where the filesystem cannot.
+    /// Creates a file that shares its content's blocks with `original`, and opens it for reading
+    /// and writing. Fails with EOPNOTSUPP if the filesystem cannot clone files.
     fn clone_file(
         &self,
         original: &Path,
@@ -352,16 +357,16 @@ pub trait Storage: Send + Sync {
         mode: u32,
     ) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Gives a file another name, in the place of the file that has it.
+    /// Renames a file, replacing the file at the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a directory.
+    /// Creates a directory.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a directory with these permissions, less the umask.
+    /// Creates a directory with permissions `mode`, less the umask.
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         self.create_directory(path)?;
         self.set_stat(path, &SetStat { mode: Some(mode), ..SetStat::default() })
@@ -370,59 +375,60 @@ pub trait Storage: Send + Sync {
     /// Removes an empty directory.
     fn remove_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a file one more name.
+    /// Adds a hard link to a file.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn symlink(&self, target: &Path, path: &Path) -> io::Result<()>;
 
-    /// Makes a named pipe or a socket, with these permissions less the process's umask.
+    /// Creates a named pipe or a socket, with permissions `mode` less the process's umask.
     fn make_node(&self, _path: &Path, _kind: FileKind, _mode: u32) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(libc::EPERM))
     }
 
-    /// Changes attributes of a file or of the symbolic link itself.
+    /// Changes attributes of a file, or of the symbolic link itself.
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()>;
 
-    /// Returns once the names in a directory are safe.
+    /// Returns once the names in a directory are durable.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }
 
-/// An open file.
+/// Open file.
 pub trait StorageFile: Send + Sync {
-    /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
+    /// Reads at `offset` and returns the number of bytes; fewer than asked for only at the end of
+    /// the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Attributes now.
+    /// Returns the current attributes.
     fn stat(&self) -> io::Result<Stat>;
 
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Writes at the end of the file, wherever others have put that.
+    /// Appends to the file, at its current end even if another process has moved that.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Cuts the file off, or fills it up with zeros.
+    /// Truncates the file, or extends it with zeros.
     fn set_length(&self, length: u64) -> io::Result<()>;
 
-    /// Returns once bytes and length are safe.
+    /// Returns once bytes and length are durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Gives the file the owner and the permissions of another.
+    /// Gives the file the owner and the permissions in `like`.
     fn set_owner(&self, like: &Stat) -> io::Result<()>;
 
-    /// Changes its attributes.
+    /// Changes attributes of the file.
     fn set_stat(&self, set: &SetStat) -> io::Result<()>;
 
-    /// Dates the last change of its content.
+    /// Sets the mtime.
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()>;
 
     /// Waits until no other open file holds the lock on this one, and takes it.
     fn lock(&self) -> io::Result<()>;
 
-    /// Takes the lock unless another open file holds it; whether it did.
+    /// Takes the lock unless another open file holds it; returns whether it was taken.
     fn try_lock(&self) -> io::Result<bool>;
 
-    /// Gives the lock back; closing the file does too.
+    /// Releases the lock; closing the file does so, too.
     fn unlock(&self) -> io::Result<()>;
 }
