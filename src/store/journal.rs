@@ -1,13 +1,13 @@
-//! The journal of an array: a file that is locked for as long as somebody commits to shards of the
-//! array, and that holds the record of the commit ([`crate::format::journal`]).
+//! The journal of an array: a file that is locked while a process commits to shards of the array,
+//! and that holds the record of the commit ([`crate::format::journal`]).
 //!
 //! ```text
-//! <array>/.shardfs/          also the place of new shards until they are renamed (see `work`)
+//! <array>/.shardfs/          also holds new shards until they are renamed (see `work`)
 //! <array>/.shardfs/journal
 //! ```
 //!
-//! A record is safe when [`Journal::write`] returns. It is replaced by the next one, or cleared;
-//! an old one may come back after a power cut unless it was cleared durably.
+//! A record is durable when [`Journal::write`] returns. It is replaced by the next one, or cleared;
+//! an old one may reappear after a power cut unless it was cleared durably.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,27 +21,27 @@ use super::work::{WORK_DIRECTORY, make_directory, open_to_read};
 use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
 use crate::memory::zeroed;
 
-/// The journal's name in it.
+/// Name of the journal in the work directory.
 pub const JOURNAL: &str = "journal";
 
-/// Whether a name in the work directory is one that stays there while a mount is in use.
+/// Returns whether a name in the work directory is one that stays there while a mount is in use.
 pub fn is_work_file(name: &std::ffi::OsStr) -> bool {
     name == JOURNAL || name == NOTE
 }
 
-/// The journal of an array, locked until it is dropped.
+/// Journal of an array, locked until it is dropped.
 pub struct Journal<'a> {
     storage: &'a dyn Storage,
     array: PathBuf,
     file: Arc<dyn StorageFile>,
     found: Option<Record>,
-    /// Nothing was ever written to it: its name may not be safe yet.
+    /// `true` if nothing was ever written to it: its name may not be durable yet.
     is_new: bool,
 }
 
 impl<'a> Journal<'a> {
-    /// Waits until nobody else commits to the array in the directory `array`, and reads what an
-    /// unfinished commit has left.
+    /// Locks the journal of the array in the directory `array`, waiting for other commits to it,
+    /// and reads the record that an unfinished commit has left.
     pub fn lock(storage: &'a dyn Storage, array: &Path) -> Result<Self, StoreError> {
         let directory = array.join(WORK_DIRECTORY);
         let path = directory.join(JOURNAL);
@@ -56,13 +56,13 @@ impl<'a> Journal<'a> {
         Ok(Self { storage, array, file, found, is_new })
     }
 
-    /// What an unfinished commit was about to do.
+    /// Returns the record of an unfinished commit. `None` if there is none.
     pub fn found(&self) -> Option<&Record> {
         self.found.as_ref()
     }
 
-    /// Takes the right to read the journal from those who may not read one of these shards, whose bytes
-    /// it is about to hold.
+    /// Removes the permission to read the journal from users who may not read one of these shards,
+    /// whose bytes it is about to hold.
     pub fn narrow<'b>(&self, shards: impl Iterator<Item = &'b Stat>) -> Result<(), StoreError> {
         let stat = self.stat()?;
         let readers = |shard: &Stat| match shard.mode {
@@ -77,7 +77,7 @@ impl<'a> Journal<'a> {
         self.file.set_owner(&Stat { mode, ..stat }).map_err(io_error(&self.path()))
     }
 
-    /// Makes a record safe, in the place of the one before.
+    /// Writes a record durably, replacing the one before.
     pub fn write(&mut self, record: &Record) -> Result<(), StoreError> {
         let path = self.path();
         record.check().map_err(|error| StoreError::Journal { path, error })?;
@@ -87,47 +87,47 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Clears the record: nobody finds it any more, except after a power cut.
+    /// Clears the record, not durably: it may reappear after a power cut.
     pub fn clear(&mut self) -> Result<(), StoreError> {
         self.put(&cleared())?;
         self.found = None;
         Ok(())
     }
 
-    /// Clears the record for good.
+    /// Clears the record durably.
     pub fn clear_durably(&mut self) -> Result<(), StoreError> {
         self.clear()?;
         self.file.sync().map_err(io_error(&self.path()))
     }
 
-    /// Attributes of the journal: whoever writes a record changes them.
+    /// Returns the attributes of the journal; writing a record changes them.
     pub fn stat(&self) -> Result<Stat, StoreError> {
         self.file.stat().map_err(io_error(&self.path()))
     }
 
-    /// Clears the journal for good and removes it, and its directory if nothing else is in it.
+    /// Clears the journal durably and removes it, and its directory if that is otherwise empty.
     /// Does nothing if there is a record.
     pub fn remove(mut self) -> Result<(), StoreError> {
         if self.found.is_some() {
             return Ok(());
         }
-        // The old content could come back with the name.
+        // The old content could reappear together with the name.
         self.clear_durably()?;
         let _ = self.storage.remove_file(&self.array.join(WORK_DIRECTORY).join(NOTE));
         let path = self.path();
         self.storage.remove_file(&path).map_err(io_error(&path))?;
-        // Something else in it is somebody else's business.
+        // Other files in the directory are not ours: it stays if there are any.
         let _ = self.storage.remove_directory(&self.array.join(WORK_DIRECTORY));
         Ok(())
     }
 
-    /// Its path.
+    /// Returns the path of the journal.
     pub fn path(&self) -> PathBuf {
         self.array.join(WORK_DIRECTORY).join(JOURNAL)
     }
 
-    /// Its name is safe before there is anything in it, so that this also holds for whoever finds
-    /// something in it.
+    /// Writes to the journal. Its name is made durable before anything is in it, so that every
+    /// process that finds something in it may rely on the name, too.
     fn put(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         if self.is_new {
             for directory in [self.array.join(WORK_DIRECTORY), self.array.clone()] {
@@ -139,8 +139,8 @@ impl<'a> Journal<'a> {
     }
 }
 
-/// The record that an unfinished commit to the array in the directory `array` has left; for those
-/// who only read.
+/// Reads the record that an unfinished commit to the array in the directory `array` has left,
+/// without locking the journal. `None` if there is none.
 pub fn pending(storage: &dyn Storage, array: &Path) -> Result<Option<Record>, StoreError> {
     let path = array.join(WORK_DIRECTORY).join(JOURNAL);
     match open_to_read(storage, &path)? {
@@ -149,11 +149,12 @@ pub fn pending(storage: &dyn Storage, array: &Path) -> Result<Option<Record>, St
     }
 }
 
-/// The same where there is no record if what is there is none, or this user may not read it: `report` is
-/// told of that.
+/// Like [`pending`], but returns `None` if the journal is invalid or this user may not read it, and
+/// calls `report` with that error.
 ///
 /// # Errors
-/// There may be a record, without which an unfinished shard would be taken for a finished one.
+/// The journal could not be read, so there may be a record, without which an unfinished shard would
+/// be taken for a finished one.
 pub fn pending_if_readable(
     storage: &dyn Storage,
     array: &Path,
@@ -174,8 +175,9 @@ pub fn pending_if_readable(
     }
 }
 
-/// Permissions of a new journal, less the process's umask: who may write the array's directory may go
-/// on with a commit, unless only owners may remove what is in it.
+/// Returns the permissions of a new journal, less the process's umask. Users who may write to the
+/// array's directory may take over a commit, unless the directory is sticky: then only owners may
+/// remove what is in it.
 fn journal_mode(storage: &dyn Storage, array: &Path) -> u32 {
     const STICKY: u32 = 0o1000;
     match storage.stat(array) {
@@ -192,7 +194,7 @@ fn read(file: &dyn StorageFile, path: &Path) -> Result<Option<Record>, StoreErro
     else {
         return Ok(None);
     };
-    // The file's length is a limit of its own: a torn head must not cost memory.
+    // The length is limited by the file's: a torn head must not cost memory.
     let held = file.stat().map_err(io_error(path))?.size.saturating_sub(HEAD_BYTES as u64);
     let mut body = zeroed(head.nbytes.min(held)).map_err(|none| io_error(path)(none.into()))?;
     let length = file.read_at(&mut body, HEAD_BYTES as u64).map_err(io_error(path))?;
@@ -262,7 +264,7 @@ mod tests {
     #[test]
     fn the_name_of_a_journal_is_safe_before_anything_is_in_it() {
         let storage = MemoryStorage::default();
-        // Whoever made it did not come to write to it.
+        // The process that made the journal has not written to it.
         drop(Journal::lock(&storage, Path::new("")).unwrap());
         storage.take_history();
         Journal::lock(&storage, Path::new("")).unwrap().write(&record("c/0")).unwrap();

@@ -1,4 +1,4 @@
-//! Files that are locked while somebody changes what they stand for.
+//! Lock files, held while the files that they stand for are changed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,26 +14,26 @@ use crate::text::shown;
 
 /// Name of the note of locks in the work directory.
 pub const NOTE: &str = "locks";
-/// No note of locks is longer, in bytes.
+/// Maximum length of a note of locks, in bytes.
 const MAX_NOTE_BYTES: u64 = 64 << 20;
-/// A file that others keep removing is given up after so many attempts.
+/// Attempts to lock a file that other processes keep removing.
 const LOCK_ATTEMPTS: usize = 1000;
-/// Permissions of lock files, less the process's umask: there is nothing in them, and others have to
-/// be able to take them.
+/// Permissions of lock files, less the process's umask: they have no contents, and other users have
+/// to be able to lock them.
 const LOCK_MODE: u32 = 0o666;
 
-/// How a lock file is made that is not there.
+/// Parameters for creating a missing lock file.
 pub struct Making<'a> {
-    /// Its permissions, less the process's umask.
+    /// Permissions of the file, less the process's umask.
     pub mode: &'a dyn Fn() -> u32,
-    /// Makes its directory, which is missing.
+    /// Creates the directory of the file, which is missing.
     pub directory: &'a dyn Fn() -> Result<(), StoreError>,
 }
 
-/// Opens the file at `path`, makes it if there is none, waits for its lock, and takes it.
+/// Opens the file at `path`, or creates it, waits for its lock, and takes it.
 ///
-/// Who gives such a lock back may remove the file first: the lock counts only if the file still
-/// has its name. TensorStore and others do the same.
+/// The holder of such a lock may remove the file before releasing it: the lock counts only if the
+/// file still has its name. TensorStore and other software do the same.
 pub fn lock_file(
     storage: &dyn Storage,
     path: &Path,
@@ -49,7 +49,7 @@ pub fn lock_file(
     Err(StoreError::Changing { shard: path.to_owned() })
 }
 
-/// Whether an open file is the one that has this name now.
+/// Returns whether an open file is the one that has this name now.
 pub fn has_name(storage: &dyn Storage, file: &dyn StorageFile, path: &Path) -> io::Result<bool> {
     let ours = file.stat()?;
     let current = storage.lstat(path);
@@ -68,9 +68,9 @@ fn open_or_make(
         }
         match storage.create(path, (making.mode)()) {
             Ok(file) => return Ok(file),
-            // Others were faster.
+            // Another process was faster.
             Err(failed) if failed.raw_os_error() == Some(libc::EEXIST) => error = failed,
-            // Its directory is missing; others may remove it again, but not for ever.
+            // The directory is missing; other processes may remove it again, but not forever.
             Err(failed) if failed.raw_os_error() == Some(libc::ENOENT) => {
                 (making.directory)()?;
                 error = failed;
@@ -81,8 +81,8 @@ fn open_or_make(
     Err(io_error(path)(error))
 }
 
-/// The lock that TensorStore takes while it replaces a shard: a file beside it. It is removed
-/// when the lock is given back.
+/// The lock that TensorStore takes while it replaces a shard: a file beside the shard. The file is
+/// removed when the lock is released.
 pub struct ShardLock<'a> {
     storage: &'a dyn Storage,
     path: PathBuf,
@@ -90,7 +90,8 @@ pub struct ShardLock<'a> {
 }
 
 impl<'a> ShardLock<'a> {
-    /// Waits until nobody else replaces the shard. `directory` makes its directory, which is missing.
+    /// Waits until no other process holds the shard's lock, and takes it. `directory` creates the
+    /// shard's directory if it is missing.
     pub fn take(
         storage: &'a dyn Storage,
         shard: &Path,
@@ -101,7 +102,7 @@ impl<'a> ShardLock<'a> {
         Ok(Self { storage, path, _file: file })
     }
 
-    /// The same for a shard whose directory must be there.
+    /// Like [`Self::take`], for a shard whose directory must exist.
     pub fn take_of(storage: &'a dyn Storage, shard: &Path) -> Result<Self, StoreError> {
         let gone = || Err(io_error(shard)(io::ErrorKind::NotFound.into()));
         Self::take(storage, shard, &gone)
@@ -114,8 +115,8 @@ fn lock_path(shard: &Path) -> PathBuf {
     path.into()
 }
 
-/// Notes in an array's work directory which shards somebody who holds its journal is about to lock: if
-/// he is killed, the next one has to remove their lock files.
+/// Notes in an array's work directory which shards the holder of its journal is about to lock: if
+/// the process is killed, the next one has to remove their lock files.
 pub fn note_locks<'a>(
     storage: &dyn Storage,
     array: &Path,
@@ -137,8 +138,8 @@ pub fn note_locks<'a>(
     write().map_err(io_error(&path))
 }
 
-/// Empties the note: the locks in it were given back. Fails where it cannot be reached, which leaves
-/// work for the next one and does no harm.
+/// Empties the note, once the locks in it are released. An error is only logged: a note that stays
+/// costs the next process some work and does no harm.
 pub fn clear_note(storage: &dyn Storage, array: &Path) {
     let path = array.join(WORK_DIRECTORY).join(NOTE);
     let cleared = open_to_write(storage, &path).and_then(|file| match file {
@@ -150,15 +151,15 @@ pub fn clear_note(storage: &dyn Storage, array: &Path) {
     }
 }
 
-/// Whether there is a note of locks that were not given back.
+/// Returns whether there is a note of locks that were not released.
 pub fn has_note(storage: &dyn Storage, array: &Path) -> Result<bool, StoreError> {
     let path = array.join(WORK_DIRECTORY).join(NOTE);
     let Some(file) = open_to_read(storage, &path)? else { return Ok(false) };
     Ok(file.stat().map_err(io_error(&path))?.size > 0)
 }
 
-/// Removes the lock files that a commit that was killed has noted, those of the array's own shards
-/// that nobody holds. Whoever holds one, TensorStore included, removes it himself.
+/// Removes the lock files noted by a commit that was killed: those of the array's own shards that
+/// no process has locked. A process that holds one, TensorStore included, removes it itself.
 pub fn remove_noted_locks(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
     let path = owner.path().join(WORK_DIRECTORY).join(NOTE);
     let Some(file) = open_to_read(storage, &path)? else { return Ok(()) };
@@ -191,7 +192,7 @@ fn remove_if_free(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> 
 
 impl Drop for ShardLock<'_> {
     fn drop(&mut self) {
-        // A lock file that stays is only litter; closing it gives the lock back.
+        // A lock file that stays does no harm; closing it releases the lock.
         if let Err(error) = self.storage.remove_file(&self.path) {
             log::debug!("{}: {error}", shown(&self.path));
         }

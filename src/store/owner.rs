@@ -1,4 +1,4 @@
-//! Whose work directory it is: what a record or a note in it may name.
+//! Owners of work directories: the shards that a record or a note in one may name.
 
 use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
@@ -12,17 +12,17 @@ use crate::format::index::{ByteRange, ShardIndex, product};
 use crate::format::journal::ShardRecord;
 use crate::store::blob::bytes_of;
 
-/// Whose work directory it is. Nothing else in it is believed before it fits this.
+/// Owner of a work directory. The contents of the directory are used only if they fit the owner.
 #[derive(Debug, Clone, Copy)]
 pub enum Owner<'a> {
-    /// That of an array.
+    /// An array.
     Array(&'a SourceArray),
-    /// That of a directory without the metadata of an array: Bloscpack files may be in it.
+    /// A directory without the metadata of an array: it may hold Bloscpack files.
     Directory(&'a Path),
 }
 
 impl<'a> Owner<'a> {
-    /// The directory that the work directory is in.
+    /// Returns the directory that holds the work directory.
     pub fn path(self) -> &'a Path {
         match self {
             Self::Array(array) => &array.path,
@@ -30,7 +30,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// The array, where its shards have keys.
+    /// Returns the array, if its shards have keys.
     pub fn keyed(self) -> Option<&'a SourceArray> {
         match self {
             Self::Array(array) if array.container.has_keys() => Some(array),
@@ -38,7 +38,10 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Path of the shard that is called so in the array's directory, or why there can be none.
+    /// Returns the path of the shard with this name in the array's directory.
+    ///
+    /// # Errors
+    /// The reason why there can be no such shard.
     pub fn shard_path(self, key: &[u8]) -> Result<PathBuf, &'static str> {
         let key = std::str::from_utf8(key).map_err(|_| "it is not text")?;
         let is_shard = match self {
@@ -58,8 +61,8 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Whether an index, read at the place that a record of the shard says, is one of the shard in a
-    /// file of that length.
+    /// Returns whether `bytes`, read at the range that a record of the shard names, are an index of
+    /// the shard in a file of that length.
     fn is_index(self, record: &ShardRecord, length: u64, range: ByteRange, bytes: &[u8]) -> bool {
         let array = match self {
             Self::Array(SourceArray { container: Container::Bloscpack(_), .. })
@@ -76,12 +79,13 @@ impl<'a> Owner<'a> {
         place == range && decoded().is_ok()
     }
 
-    /// Whether the old index that a record brings back is one of the shard.
+    /// Returns whether the old index that a record restores is one of the shard.
     pub fn is_old_index(self, record: &ShardRecord, bytes: &[u8]) -> bool {
         self.is_index(record, record.old_length, record.old_index.range, bytes)
     }
 
-    /// Whether a file, in which everything of a record was written, holds an index of the shard.
+    /// Returns whether a file, in which everything of a record was written, holds an index of the
+    /// shard.
     pub fn has_new_index(
         self,
         file: &dyn StorageFile,
@@ -102,8 +106,8 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// Where the index of a shard of that length stands, and the chunks per shard. None where shards are
-/// never changed in place.
+/// Returns the range of the index of a shard of that length, and its chunks along each axis. `None`
+/// if such shards are never changed in place.
 fn index_place(array: &SourceArray, key: &[u8], length: u64) -> Option<(ByteRange, Coords)> {
     let level = array.layout.levels.first().filter(|level| level.after.is_empty())?;
     if array.container != Container::Shards {
@@ -121,7 +125,7 @@ fn is_file_name(key: &str) -> bool {
     parts.next().is_some_and(is_plain) && parts.next().is_none() && key != WORK_DIRECTORY
 }
 
-/// A key as it is shown in a message.
+/// Returns a key in the form shown in messages.
 pub fn shown_key(key: &[u8]) -> String {
     const MOST: usize = 200;
     let text: Cow<'_, str> = String::from_utf8_lossy(&key[..key.len().min(MOST)]);

@@ -1,9 +1,9 @@
-//! What an unfinished commit has left, and how it is completed or taken back.
+//! Recovery of unfinished commits: rolls each forward or back.
 //!
 //! A shard of the record is *finished* if every range that was to be written has its fingerprint:
-//! then the commit is completed. Else the old index has its own, once the overwritten bytes are put
-//! back: then the commit is taken back. Chunks that the old index reaches were never overwritten
-//! without a record of their bytes, so they are as they were.
+//! then the commit is rolled forward. Otherwise the old index has its own fingerprint once the
+//! overwritten bytes are restored: then the commit is rolled back. Chunks that the old index
+//! reaches were never overwritten without a record of their bytes, so they are intact.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -27,22 +27,22 @@ use crate::format::limits::MAX_INDEX_BYTES;
 use crate::format::plan::overlap;
 use crate::text::shown;
 
-/// How a shard was found that an unfinished commit was about to change.
+/// State of a shard that an unfinished commit was about to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// It was replaced or removed since.
+    /// The shard was replaced or removed in the meantime.
     Replaced,
     /// Everything was written.
     Finished,
-    /// Something was not written, and the old state can be had.
+    /// Something was not written, and the old state can be restored.
     Unfinished,
-    /// Somebody else has changed its length since: it is no longer ours.
+    /// Another writer has changed the shard's length in the meantime: the record no longer applies.
     Foreign,
-    /// Neither the old nor the new index can be made out.
+    /// Neither the old nor the new index can be recovered.
     Lost,
 }
 
-/// How the shard is that an unfinished commit was about to change.
+/// Determines the state of a shard that an unfinished commit was about to change.
 pub fn examine(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<Found> {
     let stat = file.stat()?;
     if stat.ino != record.ino {
@@ -70,7 +70,7 @@ fn is_written(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<bool> 
     Ok(true)
 }
 
-/// The stored index as it was before the commit; None if it cannot be had.
+/// Returns the stored index as it was before the commit. `None` if it cannot be recovered.
 pub fn old_index(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<Option<Vec<u8>>> {
     let range = record.old_index.range;
     if range.nbytes > MAX_INDEX_BYTES {
@@ -95,8 +95,8 @@ pub fn old_index(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<Opt
     Ok((Fingerprint::of(&bytes) == record.old_index.fingerprint).then_some(bytes))
 }
 
-/// Completes or takes back what unfinished commits have left in the owner's directory, and removes
-/// their temporary files. What was found of each shard, by path.
+/// Rolls unfinished commits in the owner's directory forward or back, and removes their temporary
+/// files. Returns the state in which each shard was found, by path.
 pub fn recover(
     storage: &dyn Storage,
     owner: Owner<'_>,
@@ -111,8 +111,8 @@ pub fn recover(
     Ok(found)
 }
 
-/// The same, for who has locked the journal. The record stays if a shard of it is lost. Nothing is
-/// changed where it names what is no shard of the owner.
+/// Like [`recover`], for a caller that has locked the journal. The record stays if a shard of it is
+/// lost. Nothing is changed if it names anything but shards of the owner.
 pub fn recover_locked(
     storage: &dyn Storage,
     owner: Owner<'_>,
@@ -143,7 +143,7 @@ pub fn recover_locked(
     sweep(storage, owner)?;
     let mut all = Vec::new();
     for (path, shard, found) in examined {
-        // Opened anew: there may be more shards than open files.
+        // Files are opened anew: there may be more shards than open files are allowed.
         let found = match open_shard(storage, &path, shard)? {
             Some(file) => finish(&*file, shard, found).map(|()| found).map_err(io_error(&path))?,
             None => Found::Replaced,
@@ -158,7 +158,7 @@ pub fn recover_locked(
     Ok(all)
 }
 
-/// The file of a record, if it is the one that the commit was about to change.
+/// Opens the shard of a record. `None` if it is not the file that the commit was about to change.
 fn open_shard(
     storage: &dyn Storage,
     path: &Path,
@@ -172,7 +172,7 @@ fn open_shard(
                 Ok(stat) if stat.ino == record.ino => Err(unfit_or(storage, path, error)),
                 // Another file in its place has nothing to do with the commit, whatever it is.
                 Ok(_) => Ok(None),
-                // That must be certain: without its record an unfinished shard is lost.
+                // Its absence must be certain: without its record an unfinished shard is lost.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
                 Err(_) => Err(io_error(path)(error)),
             };
@@ -186,7 +186,7 @@ fn open_shard(
     Ok(Some(file))
 }
 
-/// How a shard is, or why the record cannot be one of a commit to it.
+/// Returns the state of a shard, or the reason why the record cannot be that of a commit to it.
 fn find(
     owner: Owner<'_>,
     file: &dyn StorageFile,
@@ -196,7 +196,7 @@ fn find(
     let found = examine(file, record)?;
     match found {
         Found::Replaced | Found::Foreign | Found::Lost => return Ok(Ok(found)),
-        // Others have changed something else of it.
+        // Another writer has changed other parts of it.
         Found::Finished if !owner.has_new_index(file, record)? => return Ok(Ok(Found::Foreign)),
         Found::Finished => (),
         Found::Unfinished => {
@@ -217,8 +217,8 @@ fn find(
     Ok(Ok(found))
 }
 
-/// Whether acting on a journal with these attributes gives its owner no right that he has not got:
-/// he is trusted, or may write the shard himself.
+/// Returns whether acting on a journal with these attributes grants its owner nothing new: the
+/// owner is trusted, or may write to the shard anyway.
 fn may_write(journal: &Stat, shard: &Stat, own: u32) -> bool {
     journal.uid == 0
         || journal.uid == own
@@ -247,8 +247,8 @@ fn finish(file: &dyn StorageFile, record: &ShardRecord, found: Found) -> io::Res
     }
 }
 
-/// Writes what is there once more: after a failed sync it may be in the system's memory only, and
-/// pass for safe there.
+/// Rewrites the written ranges with their current contents and syncs them: after a failed fsync
+/// they may be in the page cache only, and marked as clean there.
 fn complete(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()> {
     const PIECE_BYTES: u64 = 1 << 20;
     for written in &record.written {
@@ -263,7 +263,7 @@ fn complete(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()> {
     file.sync()
 }
 
-/// Restores what was overwritten, and the length.
+/// Rolls a commit back: restores the overwritten bytes and the length.
 pub fn take_back(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()> {
     for (offset, bytes) in &record.overwritten {
         file.write_at(bytes, *offset)?;
@@ -272,11 +272,11 @@ pub fn take_back(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()>
     file.sync()
 }
 
-/// Removes the files of commits that were not finished: nobody else commits at the moment. Only names
-/// that commits make are removed, and not those that somebody holds.
+/// Removes the temporary files of unfinished commits; the caller holds the journal, so no commit is
+/// running. Only names that commits make are removed, and no file that another process has locked.
 fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
     let directory = owner.path().join(WORK_DIRECTORY);
-    // One that cannot be read: litter at worst.
+    // A note that cannot be read leaves stray lock files at worst.
     if let Err(error) = remove_noted_locks(storage, owner) {
         log::warn!("{error}");
     }
@@ -291,7 +291,7 @@ fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
     left.iter().try_for_each(|path| remove_new(storage, path).map_err(io_error(path)))
 }
 
-/// Removes a new file in a work directory, unless somebody holds it.
+/// Removes a new file from a work directory, unless another process has locked it.
 pub(super) fn remove_new(storage: &dyn Storage, path: &Path) -> io::Result<()> {
     let remove = || {
         if storage.lstat(path)?.kind != FileKind::File {
@@ -304,13 +304,14 @@ pub(super) fn remove_new(storage: &dyn Storage, path: &Path) -> io::Result<()> {
         }
     };
     match remove() {
-        // Whoever made it has put it in its place.
+        // Its writer has renamed it to its final name.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         removed => removed,
     }
 }
 
-/// The part of a pending record that is about the shard with this key.
+/// Returns the part of a pending record that is about the shard with this key. `None` if there is
+/// none.
 pub fn record_of<'a>(record: &'a Record, name: &Path) -> Option<&'a ShardRecord> {
     record.shards.iter().find(|shard| shard.key == name.as_os_str().as_bytes())
 }

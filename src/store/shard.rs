@@ -1,4 +1,4 @@
-//! Loading a shard: one open, one read of its index, the index verified.
+//! Loading of shards: one open, one read of the index, the index verified.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -21,25 +21,25 @@ use crate::format::sharding::{Location, ShardingLevel};
 use crate::memory::{ROOM, zeroed};
 use crate::text::shown;
 
-/// A shard that keeps changing while its index is read is given up after so many attempts.
+/// Attempts to load a shard that keeps changing while its index is read.
 const LOAD_ATTEMPTS: usize = 4;
 
-/// Compressors make shards shorter by a factor that is seldom larger.
+/// Compression ratio of a shard that is seldom exceeded.
 const USUAL_RATIO: u64 = 16;
-/// A shard of so many bytes is decoded without counting further.
+/// Decoded size that is always allowed in the first attempt, however short the shard is.
 const USUAL_BYTES: u64 = 1 << 20;
 
-/// A shard that was looked at so recently was looked at just now: its chunks are looked up in
+/// Age up to which a validation counts as made just now: the chunks of a shard are looked up in
 /// bursts, each with an open right after it.
 const JUST_NOW: Duration = Duration::from_millis(10);
 
-/// Names a shard, or a shard inside a shard, within its mount.
+/// Identifier of a shard, or of a shard nested in a shard, within its mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ShardId {
     array: u64,
-    /// 0 for a shard, 1 for its inner shards and so on.
+    /// Level of the shard: 0 for a shard, 1 for its inner shards and so on.
     level: usize,
-    /// The shard's number in C order over the grid of its level.
+    /// Number of the shard in C order over the grid of its level.
     number: u64,
 }
 
@@ -50,7 +50,8 @@ impl ShardId {
         Self { array: array.id, level: 0, number }
     }
 
-    /// The shard at `position` (along the array's axes) inside this one, which is of `level`.
+    /// Returns the identifier of the shard at `position` (along the array's axes) inside this one,
+    /// which is of `level`.
     pub(super) fn inner(self, array: &SourceArray, level: usize, position: &[u64]) -> Self {
         // The product of the chunks of all levels is within a limit that was checked with the
         // metadata: numbers are unique and do not overflow.
@@ -60,34 +61,34 @@ impl ShardId {
     }
 
     pub(super) fn stripe(&self, stripes: usize) -> usize {
-        // A remainder of a usize is a usize.
+        // The remainder is less than a usize, so it fits.
         usize::try_from((self.number ^ (self.array << 3)) % stripes as u64).unwrap_or(0)
     }
 }
 
-/// Where the bytes of a shard, or of a chunk in it, are.
+/// Location of the bytes of a shard, or of a chunk in it.
 #[derive(Debug, Clone)]
 pub enum Body {
-    /// A range of the shard's file.
+    /// Range of the shard's file.
     InFile {
-        /// From the file's first byte.
+        /// Offset in the file.
         offset: u64,
         /// Length in bytes.
         nbytes: u64,
     },
-    /// A range of a shard that was decoded as a whole.
+    /// Range of a shard that was decoded as a whole.
     InMemory {
         /// The decoded shard.
         bytes: Arc<Vec<u8>>,
-        /// First byte.
+        /// Index of the first byte.
         start: usize,
-        /// Past the last byte.
+        /// Index past the last byte.
         end: usize,
     },
 }
 
 impl Body {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn nbytes(&self) -> u64 {
         match self {
             Self::InFile { nbytes, .. } => *nbytes,
@@ -95,7 +96,7 @@ impl Body {
         }
     }
 
-    /// A part of these bytes; the caller has checked that it lies within them.
+    /// Returns a part of these bytes; the caller has checked that it lies within them.
     fn part(&self, from: u64, nbytes: u64) -> Self {
         match self {
             Self::InFile { offset, .. } => Self::InFile { offset: offset + from, nbytes },
@@ -118,7 +119,7 @@ impl Body {
                 Ok(Some(copy))
             }
             Self::InFile { offset, nbytes } => {
-                // Lengths were checked against a limit before.
+                // The caller has checked the length against a limit.
                 let mut buffer = zeroed(*nbytes)?;
                 let read = file.read_at(&mut buffer, *offset)?;
                 Ok((read == buffer.len()).then_some(buffer))
@@ -127,17 +128,18 @@ impl Body {
     }
 }
 
-/// A shard whose index has been read, or could not be.
+/// Shard whose index has been read, or could not be read.
 #[derive(Debug)]
 pub struct LoadedShard {
     id: ShardId,
     stat: Stat,
     state: Result<Ready, Arc<Damage>>,
-    /// Of a shard inside a shard: its bytes as they are stored there.
+    /// Stored bytes of a nested shard. `None` for a shard that is a file.
     stored: Option<Body>,
     /// When the file was last seen to be unchanged, in milliseconds of [`now`].
     checked: AtomicU64,
-    /// Somebody is about to change it, or could have without a trace: it is looked at anew each time.
+    /// `true` if a journal record is pending, or a change might have left no trace in the
+    /// attributes: revalidate on every access.
     provisional: bool,
 }
 
@@ -147,13 +149,13 @@ struct Ready {
     index: ShardIndex,
     /// Ranges of the body that an unfinished commit has overwritten.
     lost: Vec<ByteRange>,
-    /// Checksum that follows each chunk.
+    /// Checksum stored after each chunk.
     digest: Digest,
-    /// Chunks that cannot be given, by slot, and why.
+    /// Chunks that cannot be read, by slot, with the reason.
     refused: HashMap<u64, &'static str>,
-    /// The slot of a chunk that is shorter than the others, and how many bytes they hold.
+    /// Slot of a chunk to be padded, and the number of bytes that full chunks hold.
     padding: Option<(u64, u64)>,
-    /// Its writer has not finished it.
+    /// `true` if the file's writer has not finished it.
     is_unfinished: bool,
 }
 
@@ -165,7 +167,7 @@ impl Ready {
     }
 }
 
-/// Why an inner chunk of a loaded shard cannot be found.
+/// Reason why an inner chunk of a loaded shard cannot be found.
 #[derive(Debug)]
 pub(super) enum InnerError {
     Damaged(Arc<Damage>),
@@ -173,40 +175,42 @@ pub(super) enum InnerError {
 }
 
 impl LoadedShard {
-    /// Attributes of the shard's file when it was loaded.
+    /// Returns the attributes of the shard's file when it was loaded.
     pub fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// Why its index cannot be used.
+    /// Returns the reason why the index cannot be used. `None` if it can.
     pub fn damage(&self) -> Option<Arc<Damage>> {
         self.state.as_ref().err().map(Arc::clone)
     }
 
-    /// Where its bytes are: in a file, or decoded in memory. None of a damaged one.
+    /// Returns the location of the shard's bytes: in a file, or decoded in memory. `None` if the
+    /// shard is damaged.
     pub fn body(&self) -> Option<&Body> {
         self.state.as_ref().ok().map(|ready| &ready.body)
     }
 
-    /// Of a shard inside a shard: its bytes as they are stored there, with what codecs over it have
-    /// added or made of them.
+    /// Returns the stored bytes of a nested shard, including what the codecs over it have added, or
+    /// before they are undone. `None` for a shard that is a file.
     pub fn stored(&self) -> Option<&Body> {
         self.stored.as_ref()
     }
 
-    /// Its index, made up of what is in it where the format has none. None of a damaged one.
+    /// Returns the index, which is made from the contents in formats without one. `None` if the
+    /// shard is damaged.
     pub fn index(&self) -> Option<&ShardIndex> {
         self.state.as_ref().ok().map(|ready| &ready.index)
     }
 
-    /// Whether some chunks of it are found only by those before them: its writer has not finished it,
-    /// or cannot know where chunks are.
+    /// Returns whether some chunks can be located only through those before them: the writer has
+    /// not finished the shard, or cannot know where chunks are.
     pub fn is_unfinished(&self) -> bool {
         self.state.as_ref().is_ok_and(|ready| ready.is_unfinished)
     }
 
-    /// Where in the file its index stands. None where there is none in one piece: of a damaged shard,
-    /// one that is decoded as a whole, and formats without an index.
+    /// Returns the range of the index in the file. `None` if it is not there in one piece: for a
+    /// damaged shard, one that is decoded as a whole, and formats without an index.
     pub fn index_range(&self, array: &SourceArray) -> Option<ByteRange> {
         let Ok(Ready { body: Body::InFile { offset, nbytes }, index, .. }) = &self.state else {
             return None;
@@ -218,19 +222,21 @@ impl LoadedShard {
         Some(ByteRange { offset: offset + place.offset, nbytes: place.nbytes })
     }
 
-    /// Checksum that follows each of its chunks.
+    /// Returns the checksum stored after each chunk.
     pub(super) fn digest(&self) -> Digest {
         self.state.as_ref().map_or(Digest::None, |ready| ready.digest)
     }
 
-    /// How many bytes the chunk at a position must hold, if it holds fewer.
+    /// Returns the number of bytes to which the chunk at a position is to be padded. `None` if it
+    /// is not padded.
     pub(super) fn padding(&self, level: &ShardingLevel, position: &[u64]) -> Option<u64> {
         let ready = self.state.as_ref().ok()?;
         let (slot, full) = ready.padding?;
         (ready.index.slot(level.in_shard_axes(position)) == slot).then_some(full)
     }
 
-    /// As the planner of commits sees it; None if it is damaged, or not in a file.
+    /// Returns the shard in the form that the planner of commits takes. `None` if it is damaged, or
+    /// not in a file.
     pub(super) fn as_planned(&self) -> Option<OldShard<'_>> {
         let Ok(Ready { body: Body::InFile { offset, nbytes }, index, .. }) = &self.state else {
             return None;
@@ -238,8 +244,8 @@ impl LoadedShard {
         Some(OldShard { index, start: *offset, length: *nbytes })
     }
 
-    /// The chunks of a file that is a list of them, by their numbers, and the numbers of those that
-    /// cannot be given.
+    /// Returns the chunks of a file that is a list of them, by their numbers, and the numbers of
+    /// those that cannot be read. Both are empty if the file is damaged.
     pub(super) fn numbered(&self) -> Result<(BTreeMap<u64, ByteRange>, BTreeSet<u64>), PlanError> {
         let Ok(Ready { body, index, refused, .. }) = &self.state else { return Ok(<_>::default()) };
         let chunks = index.chunks(body.nbytes());
@@ -248,12 +254,13 @@ impl LoadedShard {
         Ok((chunks.into_iter().filter(|(slot, _)| !refused.contains(slot)).collect(), refused))
     }
 
-    /// Whether its index cannot be used.
+    /// Returns whether the index cannot be used.
     pub fn is_damaged(&self) -> bool {
         self.state.is_err()
     }
 
-    /// The place of the inner chunk at `position` along the array's axes, in a shard of `level`.
+    /// Returns the location of the inner chunk at `position` along the array's axes, in a shard of
+    /// `level`. `None` if it is empty.
     pub(super) fn inner(
         &self,
         level: &ShardingLevel,
@@ -277,8 +284,8 @@ impl LoadedShard {
         Ok(range.map(|range| ready.body.part(range.offset, range.nbytes)))
     }
 
-    /// Memory that the cache counts. A shard inside a decoded one counts its own part of the bytes
-    /// that it shares: those parts together are what keeps them.
+    /// Returns the memory that the cache counts. A shard nested in a decoded one counts its own
+    /// part of the shared bytes: together, those parts are what keeps them in memory.
     fn memory(&self) -> usize {
         let state = match &self.state {
             Ok(Ready { body: Body::InMemory { start, end, .. }, index, .. }) => {
@@ -295,18 +302,18 @@ impl LoadedShard {
     }
 }
 
-/// Whether a moment, in milliseconds of [`now`], is no longer ago than that.
+/// Returns whether `moment`, in milliseconds of [`now`], is less than `trusted` ago.
 fn is_recent(moment: u64, trusted: Duration) -> bool {
     now().saturating_sub(moment) < u64::try_from(trusted.as_millis()).unwrap_or(0)
 }
 
-/// Milliseconds since the first call, plus one.
+/// Returns the milliseconds since the first call, plus one.
 fn now() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// How one level of shards is decoded.
+/// Parameters for decoding one level of shards.
 struct Decoding<'a> {
     level: &'a ShardingLevel,
     chunks_per_shard: Vec<u64>,
@@ -314,8 +321,9 @@ struct Decoding<'a> {
 }
 
 impl ShardStore {
-    /// The shard at `coords` in the shard grid; None if there is none. A damaged one is returned
-    /// as such, and logged when it was loaded.
+    /// Returns the shard at `coords` in the shard grid, from the cache if it is fresh enough.
+    /// `None` if there is none. A damaged shard is returned as such, and was logged when it was
+    /// loaded.
     pub fn shard(
         &self,
         array: &SourceArray,
@@ -325,8 +333,8 @@ impl ShardStore {
         let id = ShardId::of_shard(array, coords);
         let trusted = self.trusted_for(freshness);
         let trusted = |shard: &LoadedShard| self.config.immutable || shard.is_trusted(trusted);
-        // While this mount commits to it, what the shard held before still holds of all chunks but
-        // those that are committed. `Again` is asked for where its bytes are to be read.
+        // While this mount commits to the shard, its cached index still holds for all chunks but
+        // those being committed. `Again` is required where the bytes are to be read.
         let ours = |shard: &LoadedShard| {
             freshness != Freshness::Again && !shard.provisional && self.commits.is_busy(id)
         };
@@ -357,7 +365,7 @@ impl ShardStore {
         }
         let asked = now();
         let loaded = self.with_files(|| self.load(array, coords, id, &path));
-        // Of one that is changing it is told where it is given up.
+        // `Changing` is reported by the caller once retries are exhausted.
         let loaded = loaded.inspect_err(|error| match error {
             StoreError::Changing { .. } => (),
             error => self.report(error),
@@ -372,7 +380,7 @@ impl ShardStore {
         Ok(loaded)
     }
 
-    /// How long ago a shard may have been looked at.
+    /// Returns how long ago a shard may have been validated.
     fn trusted_for(&self, freshness: Freshness) -> Duration {
         match freshness {
             Freshness::Again => Duration::ZERO,
@@ -381,7 +389,7 @@ impl ShardStore {
         }
     }
 
-    /// Whether there was no such shard when it was last looked for, recently enough.
+    /// Returns whether the shard was found absent, recently enough.
     fn is_absent(&self, id: ShardId, freshness: Freshness) -> bool {
         let Some(asked) = self.absent.lock().get(&id).copied() else { return false };
         self.config.immutable || is_recent(asked, self.trusted_for(freshness))
@@ -396,8 +404,9 @@ impl ShardStore {
         current
     }
 
-    /// Whether a shard was changed so recently that one more change need not show in its attributes. A
-    /// commit of this mount dates a shard as no other writer would.
+    /// Returns whether a shard was changed so recently that another change might leave its
+    /// attributes as they are. What a commit of this mount has left is exempt: it sets a date that
+    /// no other writer would.
     fn may_look_unchanged(&self, id: ShardId, stat: &Stat) -> bool {
         !self.config.immutable
             && stat.is_unsettled(SystemTime::now())
@@ -412,8 +421,8 @@ impl ShardStore {
         }
     }
 
-    /// Where a chunk is in a shard's file, by what the file holds now: nothing that is known of it
-    /// already is used. None if it is not there, or that cannot be told.
+    /// Finds a chunk in a shard's file from the file's current contents alone, without the caches.
+    /// `None` if it is not there, or cannot be located.
     pub(super) fn body_in(
         &self,
         array: &SourceArray,
@@ -486,7 +495,8 @@ impl ShardStore {
         Err(StoreError::Changing { shard: path.to_owned() })
     }
 
-    /// A shard that cannot be opened is absent, damaged, or out of reach for this user.
+    /// Handles a shard that cannot be opened: it is absent, damaged, or not accessible to this
+    /// user.
     fn not_opened(
         &self,
         id: ShardId,
@@ -504,7 +514,7 @@ impl ShardStore {
         }
     }
 
-    /// Whether what gave ENOENT is a symbolic link that leads nowhere.
+    /// Returns whether ENOENT is due to a dangling symbolic link.
     pub(super) fn is_dangling(&self, path: &Path) -> Result<bool, StoreError> {
         is_dangling(&*self.storage, path).map_err(io_error(path))
     }
@@ -527,7 +537,7 @@ impl ShardStore {
         LoadedShard { id, stat, state, stored: None, checked, provisional: false }
     }
 
-    /// What an unfinished commit was about to do to a shard.
+    /// Returns the record of an unfinished commit to a shard. `None` if there is none.
     fn pending(
         &self,
         array: &SourceArray,
@@ -538,8 +548,9 @@ impl ShardStore {
         Ok(record.and_then(|record| record_of(&record, &array.shard_name(coords)).cloned()))
     }
 
-    /// Reads a shard that somebody is about to change, or was when the power went: as it is
-    /// if everything was written, else as it was.
+    /// Reads a shard for which the journal has a record: another process is about to change it, or
+    /// was interrupted by a power cut. Takes the new state if everything was written, otherwise the
+    /// old one.
     fn read_pending(
         &self,
         decoding: &Decoding<'_>,
@@ -567,7 +578,8 @@ impl ShardStore {
         Ok(index.map(ready).map_err(Damage::from))
     }
 
-    /// The shard inside `outer`, of `level`, that a chunk lies in.
+    /// Returns the shard of the next level inside `outer`, which is of `level`, that a chunk lies
+    /// in. `None` if it is empty.
     pub(super) fn inner_of(
         &self,
         array: &SourceArray,
@@ -601,7 +613,7 @@ impl ShardStore {
         self.read_ready(decoding, file, Body::InFile { offset: 0, nbytes: stat.size })
     }
 
-    /// Reads a shard of another format, and makes an index of what is in it.
+    /// Reads a shard of another format, and makes an index of its contents.
     fn read_container(
         &self,
         array: &SourceArray,
@@ -621,7 +633,8 @@ impl ShardStore {
             Err(error) => return Ok(Err(error.into())),
         };
         let last = (contents.ranges.len() as u64).checked_sub(1);
-        // Of a file in which no other chunk is as long as its header says, none is made so long.
+        // In a Bloscpack file the last chunk is padded only if the chunk before it is as long as
+        // the header says.
         let is_whole = |last: &u64| *last > 0 && !contents.refused.contains_key(&(last - 1));
         let is_file = matches!(array.container, Container::Bloscpack(_));
         let last = last.filter(|last| !is_file || is_whole(last));
@@ -691,11 +704,13 @@ impl ShardStore {
             return Ok(Err(Damage::TooLong { found, limit }));
         }
         self.stats.indexes.decoded.count();
-        // How long it is decoded nobody knows before. Most are tried with little room, so that many
-        // can be decoded at once; one that needs more has all there is.
+        // The decoded length is not known in advance. Most shards fit into a small reservation,
+        // which lets many be decoded at once; one that does not is decoded again with the full
+        // limit.
         let usual = found.saturating_mul(USUAL_RATIO).max(USUAL_BYTES);
         for most in [usual.min(limit), limit] {
-            // As it is stored, decoded, and once more between two compressors.
+            // Room for the stored bytes, the decoded ones, and an intermediate between two
+            // compressors.
             let _room = ROOM.take(most.saturating_mul(2).saturating_add(found));
             let Some(bytes) = stored.read(file)? else {
                 return Ok(Err(Damage::TooShort { found, index: found }));
@@ -710,11 +725,11 @@ impl ShardStore {
                 }
             });
         }
-        // The last attempt has ended above.
+        // The last attempt returns from the loop.
         Ok(Err(Damage::TooLong { found, limit }))
     }
 
-    /// The shard of `level` + 1 that stands as a chunk at `body` inside `parent`.
+    /// Returns the shard of `level` + 1 that is stored as a chunk at `body` inside `parent`.
     pub(super) fn inner_shard(
         &self,
         array: &SourceArray,
@@ -778,7 +793,7 @@ impl ShardStore {
     }
 }
 
-/// Stands for the attributes of something that cannot be looked at; it equals nothing on disk.
+/// Placeholder for attributes that cannot be read; it equals those of no file.
 const NO_STAT: Stat = Stat {
     dev: 0,
     ino: 0,

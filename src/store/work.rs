@@ -1,9 +1,10 @@
-//! What shardfs keeps in an array's directory while it works there, and how it tells that from what
-//! others have put in its place.
+//! Work directories: the files that shardfs keeps in an array's directory while it works there, and
+//! the checks that tell them from files that others have put in their place.
 //!
-//! Whoever can write to the directory of one array must not be able to send a daemon, which may have
-//! other rights, to the files of another. So a work directory is a real directory, the files in it are
-//! regular files with one name, and only names that a commit makes are ever removed.
+//! A user who can write to the directory of one array must not be able to direct a daemon, which
+//! may have other rights, to the files of another. So a work directory is a real directory, the
+//! files in it are regular files with one link, and only names that a commit makes are ever
+//! removed.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -18,17 +19,17 @@ use crate::format::chunk_key::number;
 
 /// Directory in an array's directory that is not part of the array.
 pub const WORK_DIRECTORY: &str = ".shardfs";
-/// What names of files end in that take the place of others once they are complete.
+/// Suffix of files that replace others once they are complete.
 const NEW_SUFFIX: &str = ".new";
 
-/// What stands in the place of a file or a directory of shardfs.
+/// What was found in the place of a file or directory of shardfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
     /// Something else where a directory must be.
     NotADirectory(FileKind),
     /// Something else where a file must be.
     NotAFile(FileKind),
-    /// A file with so many names: it may be a file of others.
+    /// A file with this link count, which may belong to others.
     Linked(u64),
 }
 
@@ -44,18 +45,19 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// The name of a new file in a work directory.
+/// Returns the name of a new file in a work directory.
 pub fn new_name(number: u64) -> String {
     format!("{number}{NEW_SUFFIX}")
 }
 
-/// Whether a name in a work directory is that of a new file, which is left by whoever was killed.
+/// Returns whether a name in a work directory is that of a new file, which a killed process may
+/// have left.
 pub fn is_new_name(name: &OsStr) -> bool {
     let text = name.to_str().and_then(|name| name.strip_suffix(NEW_SUFFIX));
     text.and_then(number).is_some()
 }
 
-/// Opens a file of shardfs for reading. None if there is none.
+/// Opens a file of shardfs for reading. `None` if there is none.
 pub fn open_to_read(
     storage: &dyn Storage,
     path: &Path,
@@ -66,7 +68,7 @@ pub fn open_to_read(
     }
 }
 
-/// Opens a file of shardfs for reading and writing. None if there is none.
+/// Opens a file of shardfs for reading and writing. `None` if there is none.
 pub fn open_to_write(
     storage: &dyn Storage,
     path: &Path,
@@ -87,7 +89,8 @@ fn checked(
     Ok(file)
 }
 
-/// Fails unless this is a regular file that has no other name. One that has none any more is fit.
+/// Fails unless this is a regular file without other hard links. A file whose only name was removed
+/// is accepted.
 pub fn check_plain(path: &Path, stat: &Stat) -> Result<(), StoreError> {
     let found = match (stat.kind, stat.links) {
         (FileKind::File, 0 | 1) => return Ok(()),
@@ -97,7 +100,7 @@ pub fn check_plain(path: &Path, stat: &Stat) -> Result<(), StoreError> {
     Err(StoreError::Unfit { path: path.to_owned(), found })
 }
 
-/// Makes a directory of shardfs, unless it is there.
+/// Creates a directory of shardfs, unless it exists.
 pub fn make_directory(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
     match storage.create_directory(path) {
         Ok(()) => Ok(()),
@@ -108,7 +111,10 @@ pub fn make_directory(storage: &dyn Storage, path: &Path) -> Result<(), StoreErr
     }
 }
 
-/// Whether there is a directory of shardfs; an error if there is something else.
+/// Returns whether a directory of shardfs exists.
+///
+/// # Errors
+/// There is something else in its place.
 pub fn check_directory(storage: &dyn Storage, path: &Path) -> Result<bool, StoreError> {
     match storage.lstat(path) {
         Ok(Stat { kind: FileKind::Directory, .. }) => Ok(true),
@@ -120,7 +126,8 @@ pub fn check_directory(storage: &dyn Storage, path: &Path) -> Result<bool, Store
     }
 }
 
-/// The error that tells what is in the way where that is why something failed.
+/// Returns the error for a failed access to `path`: [`StoreError::Unfit`] if something in the way
+/// explains it, otherwise `error` itself.
 pub fn unfit_or(storage: &dyn Storage, path: &Path, error: io::Error) -> StoreError {
     const IN_THE_WAY: [i32; 5] =
         [libc::ELOOP, libc::ENOTDIR, libc::EISDIR, libc::ENXIO, libc::EXDEV];
