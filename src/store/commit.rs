@@ -1,8 +1,8 @@
-//! Committing: publishing staged chunks in the shards of an array.
+//! Commits: publishing staged chunks in the shards of an array.
 //!
 //! ```text
-//! lock the journal; complete or take back what an earlier commit has left
-//! for each shard:  lock it, read its index, compare with what was staged over, plan
+//! lock the journal; roll an unfinished commit forward or back
+//! for each shard:  lock it, read its index, compare with the staged changes' base, plan
 //! new files:       written and synced under other names
 //! the journal:     one record for all shards that change in place, synced
 //! those shards:    written, synced
@@ -13,9 +13,9 @@
 //! Many shards are committed in groups, one after the other ([`group`]): a group holds a number of
 //! open files and of locks that does not grow with the work.
 //!
-//! Each shard is old or new at any moment, for whoever recovers. A shard that fails leaves the
-//! others alone, and can be committed again: after an error nothing that is seen of it is taken for
-//! safe, and a record that could not be taken back is dealt with first.
+//! At any moment recovery finds each shard old or new. A shard that fails does not affect the
+//! others, and can be committed again: after an error no visible state of it counts as durable, and
+//! a record that could not be rolled back is dealt with first.
 
 mod base;
 mod bloscpack;
@@ -52,21 +52,23 @@ use crate::format::after::trailing_checksums;
 use crate::format::journal::{Record, ShardRecord};
 use crate::format::plan::{Policy, Update};
 
-/// Length of a record in bytes, its head apart; beyond, shards become new files.
+/// Maximum length of a record in bytes, without its head; changes that would exceed it make new
+/// files.
 const MAX_RECORD: u64 = 256 << 20;
 
-/// A chunk to be committed.
+/// Chunk to be committed.
 #[derive(Debug, Clone)]
 pub struct StagedChunk {
-    /// Its coordinates, which must lie in the chunk grid.
+    /// Coordinates of the chunk, which must lie in the chunk grid.
     pub coords: Coords,
-    /// Its new bytes; None empties it.
+    /// New bytes; `None` empties the chunk.
     pub content: Option<Content>,
-    /// What it was staged over.
+    /// State of the chunk that the change was staged over.
     pub base: Base,
-    /// Who has made it: a shard that does not exist yet becomes theirs. This process if None.
+    /// Owner and permissions for a shard that does not exist yet; those of this process if `None`.
     pub maker: Option<Maker>,
-    /// Chunks of the same shard and commit without which it is not committed either.
+    /// Chunks of the same shard and commit on which this one depends: it is committed only if they
+    /// are.
     pub with: Vec<Coords>,
 }
 
@@ -75,48 +77,50 @@ pub struct StagedChunk {
 pub struct Maker {
     /// User.
     pub uid: u32,
-    /// Group, but where the directory passes on its own.
+    /// Group, unless the directory passes on its own.
     pub gid: u32,
     /// Permission bits.
     pub mode: u32,
 }
 
-/// What became of one staged chunk.
+/// Result of committing one staged chunk.
 pub type Outcome = Result<(), Arc<StoreError>>;
 
-/// What a store remembers of its commits.
+/// State that a store keeps of its commits.
 #[derive(Debug)]
 pub(super) struct Commits {
     arrays: Mutex<HashMap<u64, Arc<Mutex<ArrayCommits>>>>,
     lines: Mutex<LruCache<ShardId, Line>>,
-    /// Numbers given to lines so far.
+    /// Last number given to a lineage.
     last_line: AtomicU64,
-    /// The filesystem cannot clone files.
+    /// `true` once the filesystem was found unable to clone files.
     no_clones: AtomicBool,
 }
 
-/// What is remembered of the commits to one array.
+/// State kept of the commits to one array.
 #[derive(Debug, Default)]
 struct ArrayCommits {
-    /// What earlier mounts have left was looked for.
+    /// `true` once the remains of earlier mounts were looked for.
     swept: bool,
-    /// The journal as it was when it was cleared durably; no record comes back from under it.
+    /// Attributes of the journal when it was last cleared durably: while they hold, no older record
+    /// can reappear.
     cleared: Option<Stat>,
-    /// The record in the journal names a shard whose state is unknown: it must stay until it can be
-    /// completed or taken back.
+    /// `true` if the record in the journal names a shard whose state is unknown: it must stay until
+    /// it can be rolled forward or back.
     stuck: bool,
-    /// Keys of the shards that such a record names. They are not touched, or it would be taken for
-    /// that of a later commit.
+    /// Keys of the shards that such a record names. They are not written, or the record would be
+    /// taken for that of a later commit.
     poisoned: HashSet<Vec<u8>>,
-    /// Names of new files so far.
+    /// Number of names given to new files so far.
     names: u64,
-    /// What chunks were to become by commits that have failed after their shard was touched. A recovery
-    /// may complete one of those later: no change by others. Forgotten with the chunk's next commit.
+    /// Contents that chunks were to get by commits that failed after their shard was touched. A
+    /// recovery may roll one of those forward later, which is no change by others. Forgotten with
+    /// the chunk's next successful commit.
     attempts: HashMap<Coords, VecDeque<Option<Print>>>,
 }
 
-/// Failed commits of one chunk to remember. What is older can be found in its shard only if every one
-/// since was taken back.
+/// Number of failed commits to remember of one chunk. An older one can be found in its shard only
+/// if every one since was rolled back.
 const MAX_ATTEMPTS: usize = 64;
 
 impl Default for Commits {
@@ -134,7 +138,7 @@ impl Commits {
 }
 
 impl ArrayCommits {
-    /// A record must stay, and no other may take its place.
+    /// Marks the record as one that must stay and must not be replaced by another.
     fn keep(&mut self, record: Option<&Record>) {
         self.stuck = true;
         let shards = record.map_or(&[][..], |record| &record.shards);
@@ -143,21 +147,22 @@ impl ArrayCommits {
 }
 
 impl ShardStore {
-    /// Does something while this mount commits nothing to an array.
+    /// Runs `act` while this mount commits nothing to an array.
     pub(super) fn between_commits<T>(&self, array: &SourceArray, act: impl FnOnce() -> T) -> T {
         let commits = self.commits.of_array(array);
         let _quiet = commits.lock();
         act()
     }
 
-    /// Waits until nobody else commits to an array; completes or takes back what was not finished.
+    /// Locks the journal of an array, waiting for other commits to it, and rolls an unfinished one
+    /// forward or back.
     fn settle(
         &self,
         array: &SourceArray,
         state: &mut ArrayCommits,
     ) -> Result<Journal<'_>, StoreError> {
         let mut journal = Journal::lock(&*self.storage, &array.path)?;
-        // Others who were killed have left at least a note of their locks.
+        // A killed process has left at least a note of its locks.
         let is_left = journal.found().is_some() || has_note(&*self.storage, &array.path)?;
         if !state.swept || is_left {
             let found = recover_locked(&*self.storage, Owner::Array(array), &mut journal)?;
@@ -168,15 +173,15 @@ impl ShardStore {
             }
             state.swept = true;
         } else {
-            // The record is gone: its shards were dealt with, and it was cleared as far as that could
-            // be done, or somebody else has done it.
+            // The record is gone: its shards were dealt with, and it was cleared as far as
+            // possible, or another process has done so.
             state.stuck = false;
             state.poisoned.clear();
         }
         Ok(journal)
     }
 
-    /// Commits chunks of an array and returns once they are safe, with an outcome for each.
+    /// Commits chunks of an array and returns once they are durable, with an outcome for each.
     pub fn commit(
         &self,
         array: &SourceArray,
@@ -190,7 +195,7 @@ impl ShardStore {
         let mut groups = Groups::new(array, chunks, &contents, self.open_files.in_commit);
         while let Some(group) = groups.next() {
             let commits = self.commits.of_array(array);
-            // Given back after each group: others wait for a turn.
+            // Released after each group: others wait for a turn.
             let mut commits = commits.lock();
             let journal = self.with_files(|| self.settle(array, &mut commits));
             match journal {
@@ -221,7 +226,7 @@ impl ShardStore {
         outcomes
     }
 
-    /// Removes the journal of an array, unless somebody needs its record.
+    /// Removes the journal of an array, unless its record is still needed.
     pub fn finish_commits(&self, array: &SourceArray) -> Result<(), StoreError> {
         let commits = self.commits.arrays.lock().remove(&array.id);
         let Some(commits) = commits else { return Ok(()) };
@@ -229,8 +234,8 @@ impl ShardStore {
         self.settle(array, &mut commits)?.remove()
     }
 
-    /// Whether chunks of the array can be committed: not where shards are compressed as a whole,
-    /// nor in every other format.
+    /// Returns whether chunks of the array can be committed. They cannot where shards are
+    /// compressed as a whole, nor to superchunk files whose array cannot grow.
     pub fn is_writable(array: &SourceArray) -> bool {
         let has_checksums_only = || {
             let mut levels = array.layout.levels.iter();
@@ -243,24 +248,24 @@ impl ShardStore {
         }
     }
 
-    /// Whether the array's format has a word for chunks that are not there.
+    /// Returns whether the array's format can represent absent chunks.
     pub fn has_holes(array: &SourceArray) -> bool {
         array.container.has_keys()
     }
 
-    /// Whether the last chunk of an array can be removed.
+    /// Returns whether the last chunk of an array can be removed.
     pub fn can_shrink(array: &SourceArray) -> bool {
         !matches!(array.container, Container::Bloscpack(_))
     }
 }
 
-/// The commit of one group of shards.
+/// Commit of one group of shards.
 struct Commit<'a> {
     store: &'a ShardStore,
     array: &'a SourceArray,
-    /// Those of all groups.
+    /// Chunks of all groups.
     chunks: &'a [StagedChunk],
-    /// Of every chunk; that of a removed one is empty.
+    /// Contents of all chunks; empty for a chunk to be removed.
     contents: &'a [Content],
     policy: Policy,
     state: &'a mut ArrayCommits,
@@ -268,45 +273,46 @@ struct Commit<'a> {
     outcomes: &'a mut [Outcome],
 }
 
-/// A shard with changes.
+/// Shard with changes.
 struct Shard<'a> {
     id: ShardId,
     path: PathBuf,
-    /// Its chunks, by their number in the commit.
+    /// Chunks of the shard, by their number in the commit.
     chunks: Vec<usize>,
     line: Line,
     _lock: Option<ShardLock<'a>>,
     old: Option<Old>,
     work: Work,
-    /// Directories that must be synced for its name to be safe.
+    /// Directories to be synced for its name to be durable.
     directories: Vec<PathBuf>,
 }
 
-/// A shard as it is.
+/// Existing state of a shard.
 struct Old {
     stat: Stat,
     file: Arc<dyn StorageFile>,
-    /// It has other names, or its name is a symbolic link: it must keep its content.
+    /// `true` if the file has other hard links, or its name is a symbolic link: the file must keep
+    /// its content.
     is_linked: bool,
 }
 
-/// What is to be done to a shard.
+/// Change to be made to a shard.
 enum Work {
-    /// It is as wanted.
+    /// Nothing: the shard is as wanted.
     Nothing,
-    /// The file with this name, which is complete and safe, takes its place.
+    /// Replace the shard by the file with this name, which is complete and durable.
     Replace(PathBuf, Stat),
-    /// It is changed in place, under a record.
+    /// Update the shard in place, under a record.
     Journal(Update, ShardRecord),
-    /// It is changed where nobody reads, then made shorter.
+    /// Write to ranges that no reader uses, then truncate.
     Cut(Update),
-    /// It is removed.
+    /// Remove the shard.
     Remove,
 }
 
 impl<'a> Commit<'a> {
-    /// Commits a group of shards. Those that it could not take along, for want of open files or of
-    /// time, are left for the next one.
+    /// Commits a group of shards. Returns those left for the next group, for want of open files or
+    /// of time.
     fn run(mut self, group: Group) -> Group {
         let keys: Vec<Vec<u8>> = group.iter().map(|(shard, _)| self.key(shard)).collect();
         let keys = keys.iter().map(Vec::as_slice);
@@ -346,7 +352,7 @@ impl<'a> Commit<'a> {
         left
     }
 
-    /// Remembers what chunks may have become, of which that is not certain.
+    /// Remembers the contents that chunks may have got by a commit that failed.
     fn note_attempts(&mut self, touched: &[usize]) {
         for at in touched {
             let chunk = &self.chunks[*at];
@@ -354,7 +360,7 @@ impl<'a> Commit<'a> {
                 self.state.attempts.remove(&chunk.coords);
                 continue;
             }
-            // What waits and cannot be read cannot have been written, either.
+            // A staged content that cannot be read cannot have been written, either.
             let Ok(print) = chunk.content.as_ref().map(Print::of).transpose() else { continue };
             let attempts = self.state.attempts.entry(chunk.coords.clone()).or_default();
             attempts.retain(|other| *other != print);
@@ -377,15 +383,16 @@ impl<'a> Commit<'a> {
         self.array.shard_name(shard).into_os_string().into_vec()
     }
 
-    /// A shard could not be committed.
+    /// Records that a shard could not be committed.
     fn give_up(&mut self, shard: &Shard<'_>, error: StoreError) {
         self.leave(shard, false, false);
         self.fail(&shard.chunks, error);
     }
 
-    /// Remembers how a shard was left: changed or not, and whether that is safe.
+    /// Records the state in which a shard was left: whether it was changed, and whether that is
+    /// durable.
     fn leave(&self, shard: &Shard<'_>, changed: bool, is_safe: bool) {
-        // Not by its name: others may have put another file there already.
+        // Not by its name: another process may already have put another file there.
         let left = match (&shard.work, &shard.old) {
             (Work::Replace(_, stat), _) if changed => Ok(Some(*stat)),
             (Work::Remove, _) if changed => Ok(None),
@@ -402,8 +409,9 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Others see by its date that a file has changed: also where the clock has not moved on, and also
-/// those who looked at it while it was being written. The system dates a write when it begins.
+/// Bumps the mtime past the old and the current one, so that readers notice the change even within
+/// one clock tick, or if they read the attributes during the write: the kernel dates a write when
+/// it begins.
 fn redate(file: &dyn StorageFile, before: &Stat) -> io::Result<()> {
     let Timestamp { seconds, nanoseconds } = file.stat()?.mtime.max(before.mtime);
     let next = match nanoseconds {
@@ -414,7 +422,8 @@ fn redate(file: &dyn StorageFile, before: &Stat) -> io::Result<()> {
 }
 
 impl ShardStore {
-    /// Drops what is known of a shard, also what a thread is about to put into the cache.
+    /// Drops all cached state of a shard, including what another thread is about to put into the
+    /// cache.
     pub(super) fn forget(&self, id: ShardId) {
         let _loading = self.loading_lock(&id);
         self.shards.lock().remove(&id);

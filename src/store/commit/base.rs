@@ -1,5 +1,5 @@
-//! What is remembered of a shard from the first write to one of its chunks to the commit, so that
-//! changes by others are noticed and those of this mount are not.
+//! State that is kept of a shard from the first write to one of its chunks until the commit, to
+//! tell changes by others from those by this mount.
 
 use std::io;
 use std::sync::Arc;
@@ -15,19 +15,20 @@ use crate::store::shard::{Body, LoadedShard, ShardId};
 use crate::store::storage::{Stat, Timestamp};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
 
-/// A chunk as it was when it was first staged.
+/// Chunk as it was when it was first staged.
 #[derive(Debug, Clone, Default)]
 pub struct Base {
-    /// Attributes of its shard.
+    /// Attributes of the chunk's shard. `None` if there was none.
     shard: Option<Stat>,
-    /// The chunk itself.
+    /// Length and fingerprint of the chunk. `None` if it was empty.
     pub(super) chunk: Option<Print>,
     /// Number of the shard's [`Line`].
     pub(super) line: u64,
 }
 
-/// What tells a chunk from others: its length and its fingerprint. Its place does not: others may
-/// write a shard anew in its place, with chunks that are all as long as before.
+/// Identity of a chunk's contents: its length and fingerprint. Its offset is not part of it, as it
+/// proves nothing: another writer may rewrite a shard in its place, with chunks that all have the
+/// same lengths as before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Print {
     pub(super) nbytes: u64,
@@ -35,62 +36,62 @@ pub(super) struct Print {
 }
 
 impl Print {
-    /// That of a chunk with this content.
+    /// Computes the identity of a chunk with this content.
     pub(super) fn of(content: &Content) -> io::Result<Self> {
         let fingerprint = fingerprint_of_content(content)?;
         Ok(Self { nbytes: content.nbytes(), fingerprint })
     }
 }
 
-/// A shard as it was last seen by [`ShardStore::base`] or left by a commit of ours. As long as it
-/// is found like that, nobody else has changed it.
+/// Lineage of a shard: its state when it was last read by [`ShardStore::base`] or left by a commit
+/// of this store. As long as the shard is found in that state, no other writer has changed it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line {
-    /// Another number after each change by others.
+    /// Number of the lineage; a change by another writer starts a new one.
     pub(super) number: u64,
     pub(super) shard: Option<Stat>,
-    /// A commit of ours has made its bytes and its name safe.
+    /// `true` if a commit of this store has made the bytes and the name durable.
     pub(super) is_safe: bool,
-    /// A commit of ours is changing it: it may look different already.
+    /// `true` while a commit of this store is changing the shard, which may already look different.
     pub(super) is_busy: bool,
-    /// How its chunks are dated.
+    /// Dates of its chunks.
     pub(super) dated: Dated,
 }
 
-/// How chunks of a shard are dated that this store has not changed since others have last changed the
-/// shard. What has changed its ctime alone changes no dates.
+/// Date of the chunks of a shard that this store has not changed since another writer last changed
+/// the shard. A change of the ctime alone changes no dates.
 #[derive(Debug, Clone, Copy)]
 pub struct Dated {
-    /// Another number after each change by others.
+    /// Number of these dates; a change by another writer starts a new one.
     pub number: u64,
-    /// When others have last changed the shard; None if there was none.
+    /// When another writer last changed the shard. `None` if there was no shard.
     pub since: Option<Timestamp>,
 }
 
-/// Lines to remember; of those forgotten commits are slower, and no chunk is stale that others have not
-/// changed.
+/// Number of lineages to remember. Commits to shards whose lineage was forgotten are slower, but no
+/// chunk becomes stale unless another writer has changed it.
 const MAX_LINES: usize = 1 << 16;
 
 impl Base {
-    /// What the next change of the chunk is staged over, once this store has committed `content` (None:
-    /// nothing any more) over `self`.
+    /// Returns the base for the next change of the chunk, once this store has committed `content`
+    /// over `self`. `None` as content means that the chunk was removed.
     pub fn committed(self, content: Option<&Content>) -> io::Result<Self> {
         Ok(Self { chunk: content.map(Print::of).transpose()?, ..self })
     }
 
-    /// Whether the chunk is as it was in `before`.
+    /// Returns whether the chunk is the same as in `before`.
     pub fn is_same_chunk(&self, before: &Self) -> bool {
         self.line == before.line || self.chunk == before.chunk
     }
 
-    /// Attributes of the shard when the chunk was staged; None if there was none.
+    /// Returns the attributes of the shard when the chunk was staged. `None` if there was none.
     pub fn shard(&self) -> Option<&Stat> {
         self.shard.as_ref()
     }
 }
 
 impl Line {
-    /// Whether its shard is the one that was found, but for the ctime.
+    /// Returns whether the shard found is that of the lineage, except for the ctime.
     fn has_content(&self, found: Option<&Stat>) -> bool {
         match (&self.shard, found) {
             (Some(shard), Some(found)) => shard.same_content(found),
@@ -101,7 +102,8 @@ impl Line {
 }
 
 impl Commits {
-    /// The line of a shard that is found like this.
+    /// Returns the lineage of a shard found in this state; starts a new one if the state is not
+    /// that of the known one.
     pub(super) fn line(&self, id: ShardId, shard: Option<&Stat>) -> Line {
         let mut lines = self.lines.lock();
         let known = lines.get(&id).copied();
@@ -123,20 +125,21 @@ impl Commits {
         line
     }
 
-    /// The shard as it was left, if that may have been after it was found like this.
+    /// Returns the state in which a commit has left the shard, if that may be later than `found`.
+    /// `None` otherwise.
     fn left_since(&self, id: ShardId, found: &Stat) -> Option<Stat> {
         let line = self.lines.lock().get(&id).copied()?;
         line.shard.filter(|left| !line.is_busy && found.ctime < left.ctime)
     }
 
-    /// Whether a commit of ours is changing a shard.
+    /// Marks whether a commit of this store is changing a shard.
     pub(super) fn set_busy(&self, id: ShardId, is_busy: bool) {
         if let Some(line) = self.lines.lock().get_mut(&id) {
             line.is_busy = is_busy;
         }
     }
 
-    /// Whether a shard, found like this, is as a commit of this store has left it.
+    /// Returns whether a shard found in this state is as a commit of this store has left it.
     pub(in crate::store) fn has_left(&self, id: ShardId, found: &Stat) -> bool {
         self.lines
             .lock()
@@ -144,19 +147,19 @@ impl Commits {
             .is_some_and(|line| line.is_safe && is_same(line.shard.as_ref(), Some(found)))
     }
 
-    /// Whether a commit of this store is changing a shard.
+    /// Returns whether a commit of this store is changing a shard.
     pub(in crate::store) fn is_busy(&self, id: ShardId) -> bool {
         self.lines.lock().get(&id).is_some_and(|line| line.is_busy)
     }
 
-    /// The names on the way to the shard may not be safe.
+    /// Marks the names on the way to the shard as possibly not durable.
     pub(super) fn doubt(&self, id: ShardId) {
         if let Some(line) = self.lines.lock().get_mut(&id) {
             line.is_safe = false;
         }
     }
 
-    /// A commit has left the shard like this; None if nobody knows how.
+    /// Records the state in which a commit has left the shard; `None` if that is unknown.
     pub(super) fn leave(&self, id: ShardId, line: Option<Line>) {
         match line {
             Some(line) => drop(self.lines.lock().put(id, line)),
@@ -165,7 +168,7 @@ impl Commits {
     }
 }
 
-/// Whether a shard could not be read because somebody is writing to it.
+/// Returns whether a shard could not be read because a writer is changing it.
 fn is_being_changed(error: &StoreError) -> bool {
     match error {
         StoreError::Changing { .. } => true,
@@ -184,8 +187,8 @@ fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
 }
 
 impl ShardStore {
-    /// The chunk at `coords` as it is now, for it to be staged over; as it was when its shard was looked
-    /// at a moment ago, unless `freshness` asks for more.
+    /// Returns the chunk at `coords` as the base of a change to be staged. `freshness` says how
+    /// recently its shard must have been revalidated.
     pub fn base(
         &self,
         array: &SourceArray,
@@ -207,7 +210,7 @@ impl ShardStore {
         if !base.as_ref().is_err_and(is_being_changed) {
             return base;
         }
-        // Most likely by a commit, of ours or of others: it has to end first, or to be ended.
+        // Most likely a commit, of this mount or another: wait for its end, or recover it.
         let commits = self.commits.of_array(array);
         let mut commits = commits.lock();
         let _journal = self.settle(array, &mut commits)?;
@@ -220,11 +223,11 @@ impl ShardStore {
         base
     }
 
-    /// A number that a shard, found like this, keeps until others than this store change it. None if it was
-    /// looked at before the last commit.
+    /// Returns the number of the shard's lineage, which stays the same until a writer other than
+    /// this store changes the shard. `None` if `found` was read before the last commit.
     pub fn line_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<u64> {
         let id = ShardId::of_shard(array, shard);
-        // Others may have put an old file there: it is looked at once more.
+        // Another process may have put an older file there: revalidate.
         if let Some(left) = self.commits.left_since(id, found)
             && self.storage.stat(&array.shard_path(shard)).is_ok_and(|now| now.unchanged(&left))
         {
@@ -233,15 +236,17 @@ impl ShardStore {
         Some(self.commits.line(id, Some(found)).number)
     }
 
-    /// How the chunks of a shard, found like this, are dated; None if this store knows nothing of it.
+    /// Returns the dates of the chunks of a shard found in this state. `None` if this store knows
+    /// nothing of that state.
     pub fn dated(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<Dated> {
         let line = self.commits.lines.lock().get(&ShardId::of_shard(array, shard)).copied()?;
         (line.is_busy || line.has_content(Some(found))).then_some(line.dated)
     }
 
-    /// The date of a chunk that was written at `written`, staged over `base`, and has just been committed,
-    /// with the number of [`Dated`] for which that holds. If others have changed the shard in between,
-    /// maybe even since, it is that of the shard.
+    /// Returns the date of a chunk that was written at `written`, staged over `base`, and has just
+    /// been committed, with the number of the [`Dated`] to which it belongs. If another writer has
+    /// changed the shard since it was staged, perhaps even after the commit, it is the date of the
+    /// shard. `None` if the lineage was forgotten, or there is no shard.
     pub fn committed_date(
         &self,
         array: &SourceArray,
@@ -254,8 +259,8 @@ impl ShardStore {
         Some((line.dated.number, date))
     }
 
-    /// Whether a shard, found like this, was changed by nobody but this store since it had that
-    /// number.
+    /// Returns whether a shard found in this state was changed by this store alone since it had
+    /// that lineage.
     pub fn is_of_line(&self, array: &SourceArray, shard: &[u64], found: &Stat, line: u64) -> bool {
         let mut lines = self.commits.lines.lock();
         lines.get(&ShardId::of_shard(array, shard)).is_some_and(|now| {
@@ -281,7 +286,7 @@ impl ShardStore {
         Ok(Base { shard, chunk, line })
     }
 
-    /// What tells the chunk at `location` from others.
+    /// Returns the identity of the chunk at `location`. `None` if it is empty.
     pub(super) fn print(
         &self,
         array: &SourceArray,

@@ -1,5 +1,5 @@
-//! What a commit to a Bloscpack file does besides: it looks into the chunks, which are Blosc buffers,
-//! and adds their checksums.
+//! Additional steps of a commit to a Bloscpack file: checking the chunks, which are Blosc buffers,
+//! and adding their checksums.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::store::content::Content;
 use crate::store::shard::LoadedShard;
 use crate::store::{Damage, ShardStore, SourceArray, StoreError, io_error};
 
-/// A Bloscpack file as it is.
+/// Existing state of a Bloscpack file.
 pub(super) struct BloscpackFile {
     head: Head,
     chunks: BTreeMap<u64, ByteRange>,
@@ -41,7 +41,7 @@ impl BloscpackFile {
 }
 
 impl Commit<'_> {
-    /// A loaded file, as its planner sees it.
+    /// Returns a loaded file in the form that its planner takes.
     pub(super) fn bloscpack_file(
         &self,
         path: &Path,
@@ -67,7 +67,7 @@ impl Commit<'_> {
         Ok(BloscpackFile { head, chunks, nchunks, last_decoded, size })
     }
 
-    /// The changes to a file. Chunks that have no place in it are left out.
+    /// Returns the changes to a file. Chunks that have no place in it are removed from `members`.
     pub(super) fn bloscpack_changes(
         &mut self,
         path: &Path,
@@ -96,7 +96,8 @@ impl Commit<'_> {
         Ok(changes)
     }
 
-    /// Leaves out what is no Blosc buffer. The others' bytes before compression.
+    /// Removes chunks that are not Blosc buffers from `members`. Returns the decoded lengths of the
+    /// others, in bytes.
     fn only_buffers(
         &mut self,
         path: &Path,
@@ -113,7 +114,8 @@ impl Commit<'_> {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// Leaves those members out for which there is a reason; it is given their place in the list.
+    /// Removes the members for which `why` returns a reason, and fails them; `why` is called with
+    /// their index in the list, too.
     fn leave_out(
         &mut self,
         path: &Path,
@@ -131,7 +133,10 @@ impl Commit<'_> {
 }
 
 impl ShardStore {
-    /// Whether some bytes can be a chunk of an array, as far as they tell themselves.
+    /// Checks that some bytes can be a chunk of an array, as far as the bytes alone show.
+    ///
+    /// # Errors
+    /// The reason why they cannot, or an I/O error.
     pub fn check_chunk(
         array: &SourceArray,
         coords: &[u64],
@@ -152,12 +157,13 @@ impl ShardStore {
     }
 }
 
-/// Number of a chunk in its file, which has one dimension.
+/// Returns the number of a chunk in its file, which has one dimension.
 fn number(location: &Location) -> u64 {
     location.positions.first().and_then(|position| position.first()).copied().unwrap_or(0)
 }
 
-/// Bytes of a Blosc buffer before compression, or why it is none.
+/// Returns the decoded length of a Blosc buffer in bytes, or the reason why the content is no Blosc
+/// buffer.
 pub(super) fn decoded(content: &Content) -> std::io::Result<Result<u32, &'static str>> {
     let mut start = [0; BLOSC_BYTES];
     let read = content.read_at(&mut start, 0)?;
@@ -174,7 +180,7 @@ fn blosc_header(bytes: &[u8]) -> Option<BloscHeader> {
 }
 
 fn bytes(content: &Content) -> std::io::Result<Vec<u8>> {
-    // It is a Blosc buffer: below 2 GiB.
+    // The content is a Blosc buffer, so it is below 2 GiB.
     let mut bytes = zeroed(content.nbytes())?;
     let read = content.read_at(&mut bytes, 0)?;
     bytes.truncate(read);

@@ -9,24 +9,24 @@ use crate::format::sharding::Location;
 use crate::store::content::Content;
 use crate::store::{Container, SourceArray, StagedChunk};
 
-/// New bytes that a group brings along, unless one shard alone has more.
+/// Maximum number of new bytes in a group, unless a single shard has more.
 const MAX_BYTES: u64 = 256 << 20;
-/// After so long a group takes no more shards along: others wait for the journal.
+/// Time after which a group takes no more shards: other processes wait for the journal.
 const MAX_TIME: Duration = Duration::from_secs(1);
 
-/// Shards with their members: a chunk by its number in the commit, and where it is.
+/// Shards with their members: the number of a chunk in the commit, and its location.
 pub(super) type Group = VecDeque<(Coords, Vec<(usize, Location)>)>;
 
-/// The shards of a commit, of which groups are taken.
+/// Queue of the shards of a commit, from which groups are taken.
 pub(super) struct Groups<'a> {
     shards: Group,
     contents: &'a [Content],
-    /// Shards in a group.
+    /// Maximum number of shards in a group.
     most: usize,
 }
 
 impl<'a> Groups<'a> {
-    /// Those of some chunks; in a group are `most` shards at most.
+    /// Creates the queue for some chunks, with at most `most` shards in a group.
     pub(super) fn new(
         array: &SourceArray,
         chunks: &[StagedChunk],
@@ -40,7 +40,7 @@ impl<'a> Groups<'a> {
         }
         let mut shards: Group = by_shard.into_iter().collect();
         if let Container::Superchunks { .. } = array.container {
-            // Chunks are removed from the end on, and added from the front on.
+            // Chunks are removed from the end backwards, and added from the front forwards.
             let is_removed = |members: &[(usize, Location)]| {
                 members.last().is_some_and(|(at, _)| chunks[*at].content.is_none())
             };
@@ -51,7 +51,7 @@ impl<'a> Groups<'a> {
         Self { shards, contents, most: most.max(1) }
     }
 
-    /// The next group; None once nothing is left.
+    /// Takes the next group. `None` once the queue is empty.
     pub(super) fn next(&mut self) -> Option<Group> {
         let (mut group, mut nbytes) = (Group::new(), 0_u64);
         while group.len() < self.most
@@ -67,7 +67,7 @@ impl<'a> Groups<'a> {
         (!group.is_empty()).then_some(group)
     }
 
-    /// Takes back what a group has left; the next one is smaller.
+    /// Puts shards that a group has left over back into the queue; the next group is smaller.
     pub(super) fn put_back(&mut self, left: Group) {
         if !left.is_empty() {
             self.most = self.most.saturating_sub(left.len()).div_ceil(2).max(1);
@@ -75,15 +75,15 @@ impl<'a> Groups<'a> {
         left.into_iter().rev().for_each(|shard| self.shards.push_front(shard));
     }
 
-    /// Everything that is left.
+    /// Takes all remaining shards.
     pub(super) fn rest(&mut self) -> Group {
         std::mem::take(&mut self.shards)
     }
 }
 
 impl<'a> Commit<'a> {
-    /// Prepares the shards of a group, and returns those that are left for the next one. The first
-    /// is never left, so that there is an end.
+    /// Prepares the shards of a group, and returns those left for the next one. The first is never
+    /// left, so the commit terminates.
     pub(super) fn prepare_group(
         &mut self,
         mut group: Group,
@@ -104,7 +104,7 @@ impl<'a> Commit<'a> {
             };
             match prepared {
                 Ok(shard) => shards.extend(shard),
-                // Those before it give their files back when they are done.
+                // The shards before it release their files once they are committed.
                 Err(error) if error.is_shortage() && !shards.is_empty() => {
                     group.push_front((coords, members));
                     break;

@@ -1,5 +1,5 @@
-//! Everything of a commit that can go wrong before a shard is changed: locks, comparisons, the plan,
-//! new files under other names, the record.
+//! Preparation of a commit, with all steps that can fail before a shard is changed: locks,
+//! comparisons, the plan, new files under other names, the record.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,23 +25,25 @@ use crate::store::storage::{FileKind, SetStat, Stat, StorageFile, if_present};
 use crate::store::work::{WORK_DIRECTORY, new_name, unfit_or};
 use crate::store::{Container, Freshness, StoreError, io_error};
 
-/// Permissions of a shard where none was, less the process's umask.
+/// Permissions of a new shard, less the process's umask.
 const NEW_SHARD_MODE: u32 = 0o666;
-/// Those of one that is to have the owner and permissions of another, or of its maker, until it has.
+/// Temporary permissions of a file that is yet to get its owner and permissions, from the shard it
+/// replaces or from its maker.
 const REPLACING_MODE: u32 = 0o600;
 
-/// What a plan is made for.
+/// Input of a plan, by format.
 enum Target<'a> {
     /// A shard with an index, or none yet.
     Shard { extents: Vec<u64>, loaded: Option<&'a LoadedShard>, changes: Changes },
     /// A Bloscpack file.
     Bloscpack { file: BloscpackFile, changes: BTreeMap<u64, NewChunk> },
-    /// A file of one chunk, which is made anew, or removed.
+    /// A file of one chunk, which is rewritten, or removed if `None`.
     Single(Option<Blob>),
 }
 
 impl<'a> Commit<'a> {
-    /// Everything that can go wrong before anything is changed. None if nothing is left to do.
+    /// Performs all steps for a shard that can fail before anything is changed. `None` if nothing
+    /// is left to do.
     pub(super) fn prepare(
         &mut self,
         coords: &Coords,
@@ -112,7 +114,7 @@ impl<'a> Commit<'a> {
         let chunks = members.iter().map(|(at, _)| *at).collect();
         let work = self.plan(coords, old.as_ref(), &target, maker, budget)?;
         if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
-            // A change in place relies on the file being on disk as it is seen.
+            // An update in place relies on the visible state of the file being on disk.
             old.file.sync().map_err(io_error(&path))?;
         }
         let directories = match work {
@@ -126,7 +128,7 @@ impl<'a> Commit<'a> {
         Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }))
     }
 
-    /// Leaves out what must not be committed without chunks that have failed.
+    /// Removes the members that depend on chunks that have failed.
     fn leave_out_dependent(&mut self, members: &mut Vec<(usize, Location)>) {
         loop {
             let failed: BTreeMap<&Coords, &Arc<StoreError>> = self
@@ -148,7 +150,7 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// The directories on the way to a shard, from that of the array on.
+    /// Returns the directories on the way to a shard, up to that of the array.
     fn directories(&self, shard: &Path) -> Vec<PathBuf> {
         let within = |path: &&Path| path.starts_with(&self.array.path);
         shard.ancestors().skip(1).take_while(within).map(Path::to_owned).collect()
@@ -156,9 +158,9 @@ impl<'a> Commit<'a> {
 
     fn open_old(&self, loaded: &LoadedShard, path: &Path) -> Result<Old, StoreError> {
         let storage = &*self.store.storage;
-        // A new file takes the place of a link, and what it leads to stays as it is.
+        // A new file replaces a symbolic link; the link's target stays as it is.
         let found = if_present(storage.lstat(path)).map_err(io_error(path))?;
-        // Others have removed it since it was loaded.
+        // Another process has removed it since it was loaded.
         let found = found.ok_or_else(|| StoreError::Changing { shard: path.to_owned() })?;
         let is_linked = found.kind == FileKind::Symlink;
         let file = if is_linked { storage.open(path) } else { storage.open_writable(path) };
@@ -170,7 +172,7 @@ impl<'a> Commit<'a> {
         Ok(Old { stat, file, is_linked: is_linked || stat.links > 1 })
     }
 
-    /// Whether nobody else has changed the chunk since it was staged.
+    /// Returns whether no other writer has changed the chunk since it was staged.
     fn is_as_staged(
         &self,
         at: usize,
@@ -189,7 +191,8 @@ impl<'a> Commit<'a> {
         if now == base.chunk {
             return Ok(true);
         }
-        // An earlier attempt may have got further than was seen, or was completed by a recovery.
+        // An earlier attempt may have got further than it reported, or was rolled forward by a
+        // recovery.
         if self.state.attempts.get(coords).is_some_and(|attempts| attempts.contains(&now)) {
             return Ok(true);
         }
@@ -197,7 +200,7 @@ impl<'a> Commit<'a> {
         Ok(now == new.map_err(io_error(&self.array.shard_path(&location.shard)))?)
     }
 
-    /// The changes to the slots of one shard, or of one shard inside it.
+    /// Returns the changes to the slots of one shard, or of one nested shard.
     fn changes(
         &self,
         level: usize,
@@ -211,7 +214,7 @@ impl<'a> Commit<'a> {
         }
         let mut changes = Changes::new();
         for (position, members) in by_position {
-            // Of a chunk that is given twice, the last counts.
+            // If a chunk is given twice, the last one counts.
             let (at, location) = members[members.len() - 1];
             let extents = self.array.layout.chunks_per_shard(level, &location.shard);
             let slot = sharding
@@ -229,7 +232,7 @@ impl<'a> Commit<'a> {
         Ok(changes)
     }
 
-    /// A shard inside a shard, made anew.
+    /// Rewrites a nested shard with its changes. `None` if nothing is left in it.
     fn inner_blob(
         &self,
         level: usize,
@@ -270,8 +273,8 @@ impl<'a> Commit<'a> {
         StoreError::Plan { shard: self.array.shard_path(shard), error }
     }
 
-    /// What the members change, as the format of the shard has it. Those that have no place in it
-    /// are left out.
+    /// Returns the changes of the members in the form of the shard's format. Members that have no
+    /// place in it are removed.
     fn target<'b>(
         &mut self,
         path: &Path,
@@ -292,21 +295,22 @@ impl<'a> Commit<'a> {
                 let changes = self.bloscpack_changes(path, &file, members)?;
                 Ok(Target::Bloscpack { file, changes })
             }
-            // What is mounted is gone.
+            // The mounted file is gone.
             (Container::Bloscpack(_), ..) => Err(StoreError::Changing { shard: path.to_owned() }),
             (Container::Superchunks { .. }, ..) => Ok(Target::Single(self.superchunk(members))),
             (Container::Chunks, ..) => Ok(Target::Single(self.single(members))),
         }
     }
 
-    /// The new file of a chunk that is a file; None if it is to be removed.
+    /// Returns the new file of a chunk that is stored as a file of its own. `None` if it is to be
+    /// removed.
     fn single(&self, members: &[(usize, Location)]) -> Option<Blob> {
         let (at, _) = members.last()?;
         let content = self.chunks[*at].content.as_ref()?;
         Some(Blob::of(content.nbytes(), Source::Staged(*at)))
     }
 
-    /// What is changed, and how, as its format has it.
+    /// Plans the changes with the planner of their format.
     fn planned(
         &self,
         coords: &[u64],
@@ -328,7 +332,7 @@ impl<'a> Commit<'a> {
         plan.map_err(|error| self.no_plan(coords, error))
     }
 
-    /// Plans the changes to a shard, and prepares what can be prepared without touching it.
+    /// Plans the changes to a shard, and prepares as much as possible without touching it.
     fn plan(
         &mut self,
         coords: &[u64],
@@ -344,7 +348,8 @@ impl<'a> Commit<'a> {
             linked: old.is_some_and(|old| old.is_linked),
             block: self.store.config.block_size,
         };
-        // At most once each: clones turn out to be impossible, the record would be too long.
+        // Repeats at most once for each reason: clones turn out to be impossible, or the record
+        // would be too long.
         loop {
             let work = match self.planned(coords, target, policy, facts)? {
                 Plan::Remove => Work::Remove,
@@ -375,7 +380,7 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Makes a file under a name that nobody else has as long as the journal is locked.
+    /// Creates a file under a name that is not in use as long as the journal is locked.
     fn make_new(
         &mut self,
         make: impl Fn(&Path) -> io::Result<Arc<dyn StorageFile>>,
@@ -385,14 +390,14 @@ impl<'a> Commit<'a> {
             let name = new_name(self.state.names);
             let path = self.array.path.join(WORK_DIRECTORY).join(name);
             match make(&path) {
-                // Another mount could not remove it.
+                // A leftover that another mount could not remove.
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => (),
                 made => return made.map(|file| (path, file)),
             }
         }
     }
 
-    /// Writes a shard anew under another name.
+    /// Rewrites a shard under another name.
     pub(super) fn write_new(
         &mut self,
         shard: &Path,
@@ -443,14 +448,14 @@ impl<'a> Commit<'a> {
         match written {
             Ok(stat) => Ok(Work::Replace(temporary, stat)),
             Err(error) => {
-                // What cannot be removed is removed by the next mount.
+                // If it cannot be removed, the next mount removes it.
                 let _ = self.store.storage.remove_file(&temporary);
                 Err(io_error(shard)(error))
             }
         }
     }
 
-    /// An upper bound of the bytes that a change in place takes in the record.
+    /// Returns an upper bound of the bytes that an in-place update takes in the record.
     fn record_bytes(&self, coords: &[u64], update: &Update) -> u64 {
         const SHARD: usize = 128;
         const RANGE: usize = 24;
@@ -467,7 +472,7 @@ impl<'a> Commit<'a> {
         old: Option<&Old>,
         update: &Update,
     ) -> Result<ShardRecord, StoreError> {
-        // A shard that changes in place exists.
+        // A shard that is updated in place exists.
         let changing = || StoreError::Changing { shard: path.to_owned() };
         let Old { stat, file, .. } = old.ok_or_else(changing)?;
         let keep = |range: &ByteRange| Ok((range.offset, bytes_of(&**file, *range)?));
@@ -488,7 +493,8 @@ impl<'a> Commit<'a> {
         record().map_err(io_error(path))
     }
 
-    /// Attributes of a new file or directory, if it were made by somebody in its place.
+    /// Returns the attributes that a new file or directory would have if its maker had created it
+    /// in its place.
     fn made_by(&self, maker: Maker, path: &Path, made: Stat) -> io::Result<Stat> {
         let above = self.store.storage.stat(path.parent().unwrap_or(Path::new("")))?;
         let passes_on = above.mode & libc::S_ISGID != 0;
@@ -496,7 +502,7 @@ impl<'a> Commit<'a> {
         Ok(Stat { uid: maker.uid, gid, mode: maker.mode, ..made })
     }
 
-    /// A new directory becomes its maker's; who may read what is made may search it.
+    /// Gives a new directory to its maker; users who may read the new files may search it.
     fn give_directory(&self, path: &Path, maker: Option<Maker>) -> io::Result<()> {
         let Some(maker) = maker else { return Ok(()) };
         let made = self.store.storage.stat(path)?;
@@ -506,7 +512,7 @@ impl<'a> Commit<'a> {
         self.store.storage.set_stat(path, &SetStat { uid, gid, mode, ..SetStat::default() })
     }
 
-    /// Makes the directories of a shard that do not exist.
+    /// Creates the missing directories of a shard.
     fn make_directories(&self, shard: &Path, maker: Option<Maker>) -> Result<(), StoreError> {
         let below = shard.strip_prefix(&self.array.path).unwrap_or(shard);
         let mut directory = self.array.path.clone();
@@ -527,7 +533,8 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Makes a new file safe, with the attributes of the one it replaces. Its own attributes.
+/// Makes a new file durable, with the owner and permissions of the file it replaces and a later
+/// date. Returns its attributes.
 fn finish_new(file: &dyn StorageFile, old: Option<&Old>) -> io::Result<Stat> {
     if let Some(old) = old {
         file.set_owner(&old.stat)?;

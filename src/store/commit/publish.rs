@@ -1,4 +1,4 @@
-//! Changing shards: in place under a record, by new files, by removal; all of it made safe.
+//! Publication of prepared shards, durably: in place under a record, by new files, by removal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,15 +25,15 @@ impl<'a> Commit<'a> {
         let stats = shards.iter().filter_map(|shard| Some(&shard.old.as_ref()?.stat));
         let written = self.journal.narrow(stats).and_then(|()| self.journal.write(&record));
         if let Err(error) = written {
-            // A record of what did not happen: it is taken back when it is found.
+            // The record describes changes that did not happen: recovery rolls it back.
             let _ = self.journal.clear();
             let all: Vec<usize> =
                 shards.iter().flat_map(|shard| shard.chunks.iter().copied()).collect();
             self.fail(&all, error);
             return Vec::new();
         }
-        // A record of old bytes that came back after a power cut would put them over what others
-        // have written to the same file since, also if this commit did not get far.
+        // A record of old bytes that reappeared after a power cut would restore them over what
+        // other writers have written to the same file since, even if this commit did not get far.
         let restores = shards.iter().any(|shard| match &shard.work {
             Work::Journal(update, _) => !update.overwritten.is_empty(),
             _ => false,
@@ -111,11 +111,11 @@ impl<'a> Commit<'a> {
         done
     }
 
-    /// An old record must not come back after a power cut and be taken for that of a shard that
-    /// was changed without one since.
+    /// Clears the journal durably, before shards are changed without a record: an old record must
+    /// not reappear after a power cut and be taken for one of such a shard.
     fn clear_for_good(&mut self) -> Result<(), StoreError> {
         if self.state.stuck {
-            // Nobody touches the shards that the record names.
+            // The shards that the record names are not changed.
             return Ok(());
         }
         if self.state.cleared != Some(self.journal.stat()?) {
@@ -125,8 +125,8 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Puts a shard in its place. After an error it is old or new: nobody may rely on what is seen
-    /// before it was synced.
+    /// Puts the new state of a shard in place. After an error the shard is old or new: its visible
+    /// state is not to be relied on before it was synced.
     fn publish(&self, shard: &Shard<'_>) -> io::Result<()> {
         let storage = &*self.store.storage;
         match (&shard.work, &shard.old) {
@@ -150,8 +150,9 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// A rename has changed the ctime of the new file. If somebody else was faster and has put another
-    /// one there, what the file was before its rename stands for it: nothing that is found is like it.
+    /// Updates the attributes of the new file, whose ctime its rename has changed. If another
+    /// process has already put another file there, the attributes from before the rename stay: they
+    /// match no file that will be found.
     fn note_published(&self, shard: &mut Shard<'_>) {
         if let Work::Replace(_, stat) = &mut shard.work
             && let Ok(now) = self.store.storage.stat(&shard.path)
@@ -161,13 +162,14 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Makes the names of new and removed shards safe, and those of shards that were changed.
+    /// Makes the names of new and removed shards durable, and records the state of all shards that
+    /// were changed.
     pub(super) fn sync_directories(&mut self, shards: &[Shard<'_>]) {
         let all: BTreeSet<_> = shards.iter().flat_map(|shard| &shard.directories).collect();
         let mut failed: BTreeMap<&PathBuf, Arc<StoreError>> = BTreeMap::new();
         for directory in all {
             match self.store.storage.sync_directory(directory) {
-                // Not even a directory: nothing in it has to be safe.
+                // The directory does not exist: no name in it has to be durable.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
                 Err(error) => {
                     let error = io_error(directory)(error);
@@ -187,16 +189,16 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Why a shard was not changed in place.
+/// Result of a failed update in place.
 enum InPlace {
-    /// It is as it was before.
+    /// The shard was rolled back.
     Undone(StoreError),
-    /// Nobody knows what of it is safe; its record stays.
+    /// It is unknown which bytes are durable; the record stays.
     Unknown(StoreError),
 }
 
-/// Takes back what was written in place. Bytes that a failed sync has dropped are written once more
-/// by that; those that it does not write are not reached by the old index.
+/// Rolls an update in place back. That also rewrites bytes that a failed fsync has dropped; bytes
+/// that it does not rewrite are not reached by the old index.
 fn undo(shard: &Shard<'_>, error: io::Error) -> InPlace {
     let error = io_error(&shard.path)(error);
     match (&shard.work, &shard.old) {

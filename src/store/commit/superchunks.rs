@@ -1,5 +1,5 @@
-//! A commit to an array of superchunk files: each chunk is a file of its own, and `meta/sizes` tells
-//! how many of them count ([`crate::format::superchunks`]).
+//! Commits to arrays of superchunk files: each chunk is a file of its own, and `meta/sizes` holds
+//! the length of the array ([`crate::format::superchunks`]).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,8 +17,8 @@ use crate::format::superchunks::{Changes, Extent};
 use crate::store::{SIZES, StoreError, io_error};
 
 impl<'a> Commit<'a> {
-    /// Commits chunks, those first that make the array longer; what makes it shorter comes last.
-    /// What is left for the next group.
+    /// Commits the chunks of a group. Chunks that extend the array are written before the sizes,
+    /// chunks that shorten it are removed after them. Returns the shards left for the next group.
     pub(super) fn commit_superchunks(&mut self, group: Group, extent: Extent) -> Group {
         let (sizes, extent) = match self.store.sizes(self.array, extent) {
             Ok(sizes) => sizes,
@@ -33,7 +33,7 @@ impl<'a> Commit<'a> {
         self.leave_misplaced(&mut group, extent);
         let (shards, left) = self.prepare_group(group, &mut 0);
         let touched: Vec<usize> = shards.iter().flat_map(|shard| &shard.chunks).copied().collect();
-        // Others may have failed that they build upon.
+        // Chunks that they build upon may have failed.
         let wanted = extent.change(&self.changes_of(&shards));
         let (misplaced, shards): (Vec<_>, Vec<_>) =
             shards.into_iter().partition(|shard| wanted.refused.contains_key(&self.number(shard)));
@@ -52,7 +52,7 @@ impl<'a> Commit<'a> {
         left
     }
 
-    /// Chunks first, then the sizes that count them.
+    /// Commits chunks first, then the sizes that count them.
     fn lengthen(&mut self, shards: Vec<Shard<'a>>, sizes: &Value, extent: Extent) {
         let done = self.commit_others(shards);
         self.sync_directories(&done);
@@ -75,7 +75,7 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// The sizes first, then the chunks that they do not count any more.
+    /// Writes the sizes first, then removes the chunks that they no longer count.
     fn shorten(&mut self, shards: Vec<Shard<'a>>, sizes: &Value, extent: Extent) {
         let longer = self.longer(&shards.iter().collect::<Vec<_>>());
         if let Err(error) = self.write_sizes(sizes, extent, longer) {
@@ -88,13 +88,14 @@ impl<'a> Commit<'a> {
         self.sync_directories(&done);
     }
 
-    /// Leaves out what is no Blosc buffer, and chunks that have no place in an array of that length.
+    /// Removes chunks that are not Blosc buffers or have no place in an array of that length from
+    /// the group.
     fn leave_misplaced(&mut self, group: &mut Group, extent: Extent) {
         let mut changes = Changes::new();
         let mut refused = BTreeMap::new();
         for (coords, members) in &*group {
             let number = coords.first().copied().unwrap_or(0);
-            // Of a chunk that is given twice, the last counts.
+            // If a chunk is given twice, the last one counts.
             let Some((at, _)) = members.last() else { continue };
             match self.decoded(*at) {
                 Ok(decoded) => drop(changes.insert(number, decoded)),
@@ -111,7 +112,7 @@ impl<'a> Commit<'a> {
         });
     }
 
-    /// Bytes of a staged chunk before compression, None if it is to be removed.
+    /// Returns the decoded length of a staged chunk in bytes. `None` if it is to be removed.
     fn decoded(&self, at: usize) -> Result<Option<u32>, &'static str> {
         let Some(content) = &self.chunks[at].content else { return Ok(None) };
         match decoded(content) {
@@ -138,7 +139,7 @@ impl<'a> Commit<'a> {
         shard.chunks.iter().all(|at| self.outcomes[*at].is_ok())
     }
 
-    /// How many bytes more compressed chunks have than before.
+    /// Returns by how many bytes the compressed chunks have grown.
     fn longer(&self, shards: &[&Shard<'_>]) -> i64 {
         let one = |shard: &&Shard<'_>| {
             let new = shard.chunks.last().map_or(0, |at| self.contents[*at].nbytes());
@@ -154,10 +155,10 @@ impl<'a> Commit<'a> {
         self.fail(&shard.chunks, StoreError::Refused { shard: shard.path.clone(), position, why });
     }
 
-    /// What was prepared for a shard is not needed.
+    /// Discards what was prepared for a shard.
     fn withdraw(&self, shard: &Shard<'_>) {
         if let Work::Replace(temporary, _) = &shard.work {
-            // What cannot be removed is removed by the next mount.
+            // If it cannot be removed, the next mount removes it.
             let _ = self.store.storage.remove_file(temporary);
         }
         self.leave(shard, false, false);
@@ -191,7 +192,7 @@ impl<'a> Commit<'a> {
         publish().map_err(io_error(&path))
     }
 
-    /// The new file of a chunk that has one of its own; None if it is to be removed.
+    /// Returns the superchunk file for a chunk. `None` if it is to be removed.
     pub(super) fn superchunk(&self, members: &[(usize, Location)]) -> Option<Blob> {
         let (at, _) = members.last()?;
         let content = self.chunks[*at].content.as_ref()?;
