@@ -1,12 +1,12 @@
-//! Paths beneath the source.
+//! Resolution of paths beneath the source.
 //!
-//! The kernel refuses symbolic links that lead out. Mounts in the source are entered one by one, each
-//! only if it can be told that it does not depend on this process: a daemon that asks its own mount
+//! The kernel refuses symbolic links that lead out. Mounts in the source are entered one by one,
+//! each only if it certainly does not depend on this process: a daemon that accesses its own mount
 //! waits for itself, and not even SIGKILL would end that.
 //!
-//! A mount of this program that was made before that of this process cannot depend on it, if all keep
-//! to that order. Neither finding a mount nor asking when it was made asks its daemon: `O_PATH`
-//! and `AT_STATX_DONT_SYNC` see to that.
+//! A mount of this program that is older than that of this process cannot depend on it, if all
+//! processes keep to that order. Neither finding a mount nor reading its age sends a request to its
+//! daemon: `O_PATH` and `AT_STATX_DONT_SYNC` prevent that.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -23,41 +23,41 @@ use rustix::io::Errno;
 use crate::mountinfo;
 use crate::text::shown;
 
-/// No way out of the source, and no mount entered.
+/// Flags of `openat2` that allow no way out of the source, and no mount to be entered.
 const BENEATH: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
-/// `STATX_MNT_ID_UNIQUE`: numbers of mounts that only ever grow. Since Linux 6.8.
+/// `STATX_MNT_ID_UNIQUE`: mount numbers that only ever grow. Since Linux 6.8.
 const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
-/// As many symbolic links as the kernel follows.
+/// Maximum number of symbolic links followed, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// As long is no path that the kernel takes, in bytes.
+/// Length in bytes from which the kernel refuses a path.
 const MAX_PATH_BYTES: usize = 4096;
-/// Mounts about which is remembered whether they may be entered.
+/// Maximum number of cached decisions on mounts.
 const MAX_KNOWN: usize = 1024;
 
-/// The source's root, and which mounts below it may be entered.
+/// Root of the source, with the decisions which mounts below it may be entered.
 pub(super) struct Beneath {
     root: OwnedFd,
-    /// Number of this process's own mount, or 0 if the kernel does not tell; none in a process that
-    /// serves no mount.
+    /// Number of this process's own mount, or 0 if the kernel does not report it. Unset in a
+    /// process that serves no mount.
     own: OnceLock<u64>,
     known: Mutex<HashMap<u64, bool>>,
 }
 
-/// What a path leads to.
+/// Result of resolving a path.
 pub(super) enum Found {
-    /// A file.
+    /// An open file.
     Open(OwnedFd),
-    /// A mount that must not be entered, which lies in this directory.
+    /// A mount that must not be entered; the directory is the one that holds it.
     Masked(OwnedFd),
 }
 
-/// What becomes of symbolic links on a path.
+/// Handling of symbolic links on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Links {
-    /// They are followed as long as they stay beneath the root.
+    /// Followed as long as they stay beneath the root.
     Followed,
-    /// ELOOP.
+    /// Refused with ELOOP.
     Refused,
 }
 
@@ -79,16 +79,16 @@ impl Beneath {
         &self.root
     }
 
-    /// From now on this process serves `mountpoint`.
+    /// Declares that this process serves `mountpoint` from now on.
     pub(super) fn serves(&self, mountpoint: &Path) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mount = fs::open(mountpoint, flags, Mode::empty());
         let number = mount.ok().filter(is_ours).and_then(|mount| mount_number(&mount, UNIQUE));
-        // The second mount of a process would be a bug of the caller; the first one counts.
+        // A second mount of a process would be a bug of the caller; the first one counts.
         let _ = self.own.set(number.unwrap_or(0));
     }
 
-    /// Opens a path. Where it leads through a mount that must not be entered there is nothing.
+    /// Opens a path. A path that leads through a mount that must not be entered does not exist.
     pub(super) fn open(
         &self,
         path: &Path,
@@ -99,9 +99,9 @@ impl Beneath {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = flags | OFlags::CLOEXEC;
         match fs::openat2(&self.root, path, flags, mode, links.resolve()) {
-            // It leads out, or into another mount.
+            // The path leads out, or into another mount.
             Err(Errno::XDEV) => self.walk(path, flags, mode, links),
-            // Longer than the kernel takes a path, which its names need not be.
+            // The whole path is too long for the kernel, but its names need not be.
             Err(Errno::NAMETOOLONG) if path.as_os_str().len() >= MAX_PATH_BYTES => {
                 self.walk(path, flags, mode, links)
             }
@@ -109,7 +109,7 @@ impl Beneath {
         }
     }
 
-    /// Opens a path name by name, as the kernel would, and asks at each mount.
+    /// Opens a path name by name, as the kernel would, and checks each mount on the way.
     fn walk(&self, path: &Path, flags: OFlags, mode: Mode, how: Links) -> io::Result<Found> {
         let resolve = how.resolve();
         let mut rest = names(path)?;
@@ -151,14 +151,14 @@ impl Beneath {
         reopen(at, flags).map(Found::Open)
     }
 
-    /// Whether a mount certainly does not depend on this process.
+    /// Returns whether a mount certainly does not depend on this process.
     fn may_enter(&self, mount: &OwnedFd) -> bool {
         let number = mount_number(mount, UNIQUE);
         let mut known = self.known.lock();
         if let Some(may) = number.and_then(|number| known.get(&number)) {
             return *may;
         }
-        // One that is no longer there is not entered, either.
+        // A mount that no longer exists is not entered, either.
         let Some(mount) = find(mount) else { return false };
         let may = !mount.is_ours() || (!mount.shows_itself() && self.is_older(number));
         if !may {
@@ -178,7 +178,7 @@ impl Beneath {
     }
 }
 
-/// The names in a path, without those that lead nowhere.
+/// Splits a path into its names, without `.` components.
 fn names(path: &Path) -> io::Result<VecDeque<OsString>> {
     if path.is_absolute() {
         return Err(Errno::XDEV.into());
@@ -187,21 +187,22 @@ fn names(path: &Path) -> io::Result<VecDeque<OsString>> {
     Ok(names.map(|component| component.as_os_str().to_owned()).collect())
 }
 
-/// Whether a symbolic link is opened, or an error, and not followed.
+/// Returns whether opening with these flags does not follow a symbolic link in the last place, but
+/// opens it or fails.
 fn takes_links(flags: OFlags) -> bool {
     flags.intersects(OFlags::NOFOLLOW | OFlags::EXCL)
 }
 
-/// What a name in a directory stands for.
+/// File that a name in a directory refers to.
 struct Entry {
     file: OwnedFd,
     kind: FileType,
-    /// Whether it is the root of another mount.
+    /// `true` if it is the root of another mount.
     is_mount: bool,
 }
 
-/// Opens a name in a directory without asking whom it belongs to. Automatic mounts are made
-/// for directories only.
+/// Opens a name in a directory with `O_PATH`, without a request to the daemon of a mount there.
+/// Automounts are triggered for directories only.
 fn step(at: &OwnedFd, name: &OsStr, wants_directory: bool) -> rustix::io::Result<Entry> {
     let open = |flags: OFlags, resolve| {
         let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -223,7 +224,7 @@ fn step(at: &OwnedFd, name: &OsStr, wants_directory: bool) -> rustix::io::Result
     Ok(Entry { file, kind: FileType::from_raw_mode(stat.stx_mode.into()), is_mount })
 }
 
-/// Opens what is open as a path.
+/// Opens a file with `flags` that is open with `O_PATH`.
 fn reopen(file: OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
     let stat =
         fs::statx(&file, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
@@ -244,14 +245,14 @@ fn reopen(file: OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(fs::open(path, flags.difference(OFlags::NOFOLLOW), Mode::empty())?)
 }
 
-/// The number of the mount that a file is on.
+/// Returns the number of the mount that a file is on. `None` if the kernel does not report it.
 fn mount_number(file: impl AsFd, kind: StatxFlags) -> Option<u64> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = fs::statx(file, c"", flags, kind).ok()?;
     (stat.stx_mask & kind.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// The mount that a file is on.
+/// Returns the mount that a file is on. `None` if it cannot be found.
 fn find(file: impl AsFd) -> Option<mountinfo::Mount> {
     let id = mount_number(file, StatxFlags::MNT_ID)?;
     mountinfo::mounts().ok()?.into_iter().find(|mount| mount.id == id)

@@ -1,4 +1,4 @@
-//! Carrying out what was planned: the bytes of a [`Blob`] on their way into a file.
+//! Execution of a plan: streams the bytes of each [`Blob`] into a file.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,22 +11,22 @@ use crate::format::journal::CheckedRange;
 use crate::format::plan::{Blob, Source, Write};
 use crate::memory::zeroed;
 
-/// Bytes that are read or written at once.
+/// Number of bytes read or written at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Where the bytes of blobs come from.
+/// Sources of the bytes of blobs.
 pub struct Sources<'a> {
-    /// The contents that [`Source::Staged`] counts.
+    /// Contents to which [`Source::Staged`] refers, by number.
     pub contents: &'a [Content],
-    /// The shard's file as it is.
+    /// Existing file of the shard.
     pub old: Option<&'a dyn StorageFile>,
 }
 
-/// What takes the bytes of a blob, in order.
+/// Consumer of the bytes of a blob, in order.
 type Sink<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
 
 impl Sources<'_> {
-    /// Hands all bytes of a blob to `sink`.
+    /// Passes all bytes of a blob to `sink`.
     fn stream(&self, blob: &Blob, sink: &mut Sink<'_>) -> io::Result<()> {
         let mut checksums = Checksums::of(blob);
         let mut sink = |bytes: &[u8], checksums: &mut Checksums| {
@@ -65,14 +65,14 @@ impl Sources<'_> {
         Ok(())
     }
 
-    /// Writes a blob.
+    /// Writes a blob at `offset`.
     pub fn put(&self, file: &dyn StorageFile, offset: u64, blob: &Blob) -> io::Result<()> {
         let mut output = Output::new(file, offset, blob.nbytes);
         self.stream(blob, &mut |bytes| output.put(bytes))?;
         output.flush()
     }
 
-    /// Carries out writes; those side by side as one.
+    /// Executes writes; adjacent ones are joined.
     pub fn put_all(&self, file: &dyn StorageFile, writes: &[Write]) -> io::Result<()> {
         for run in runs(writes) {
             let nbytes = run.iter().map(|write| write.blob.nbytes).sum();
@@ -86,7 +86,7 @@ impl Sources<'_> {
         Ok(())
     }
 
-    /// What the writes will leave in the file, with fingerprints.
+    /// Returns the ranges that the writes will fill, with fingerprints of their new contents.
     pub fn check_all(&self, writes: &[Write]) -> io::Result<Vec<CheckedRange>> {
         let check = |run: &[Write]| {
             let mut fingerprint = Fingerprint::default();
@@ -105,12 +105,12 @@ impl Sources<'_> {
     }
 }
 
-/// The fingerprint of a part of a file; an error if the file ends before.
+/// Returns the fingerprint of a range of a file. Fails if the file ends before the range does.
 pub fn fingerprint_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<u64> {
     fingerprint(range.nbytes, |buffer, done| file.read_at(buffer, range.offset + done))
 }
 
-/// The fingerprint of what is to be committed.
+/// Returns the fingerprint of a content.
 pub fn fingerprint_of_content(content: &Content) -> io::Result<u64> {
     fingerprint(content.nbytes(), |buffer, done| content.read_at(buffer, done))
 }
@@ -126,7 +126,7 @@ fn fingerprint(nbytes: u64, read: impl Fn(&mut [u8], u64) -> io::Result<usize>) 
     Ok(fingerprint.value())
 }
 
-/// Reads a part of a file into memory; an error if the file ends before.
+/// Reads a range of a file into memory. Fails if the file ends before the range does.
 pub fn bytes_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<Vec<u8>> {
     let mut bytes = zeroed(range.nbytes)?;
     let read = file.read_at(&mut bytes, range.offset)?;
@@ -134,7 +134,7 @@ pub fn bytes_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// Writes whose ranges touch, together.
+/// Splits writes into runs of adjacent ranges.
 fn runs(writes: &[Write]) -> impl Iterator<Item = &[Write]> {
     writes.chunk_by(|before, next| before.offset + before.blob.nbytes == next.offset)
 }
@@ -157,15 +157,16 @@ fn full(read: usize, wanted: usize) -> io::Result<()> {
     if read == wanted { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// A plan that names what its caller did not give: a defect of the caller.
+/// Returns the error for a plan that names a source that its caller did not provide: a bug of the
+/// caller.
 fn no_source() -> io::Error {
     io::Error::other("the plan asks for bytes that nobody has")
 }
 
-/// Running checksums of the parts of a blob that end with theirs. Few are open at any time: one
+/// Running checksums of the parts of a blob that end with their own. Few are open at any time: one
 /// for each level of nesting.
 struct Checksums {
-    /// Where each part starts, in the order of their ends, and its checksum so far.
+    /// Start of each part, in the order of their ends, and its checksum so far.
     parts: VecDeque<(u64, u32)>,
     at: u64,
 }
@@ -200,10 +201,10 @@ impl Checksums {
     }
 }
 
-/// Joins small writes.
+/// Writer that joins small writes.
 struct Output<'a> {
     file: &'a dyn StorageFile,
-    /// Of the first byte that is not written yet.
+    /// Offset of the first byte that is not written yet.
     offset: u64,
     waiting: Vec<u8>,
 }

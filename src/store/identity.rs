@@ -1,14 +1,14 @@
-//! Acting on the source as another user: the ids by which the kernel checks what a thread does with
-//! files, its groups and its umask.
+//! Access to the source as another user: sets the ids by which the kernel checks a thread's file
+//! accesses, its groups and its umask.
 //!
 //! ```text
 //! identity.act(work)    umask, groups, fsgid, fsuid of the thread are set
-//!                       work()          the source's filesystem checks them; what is made is theirs
-//!                       all are set back, also when work panics
+//!                       work()          the source's filesystem checks them; new files are theirs
+//!                       all are restored, also when work panics
 //! ```
 //!
-//! All four belong to the calling thread alone: others go on with the rights of the process. While
-//! the user id is not root's, the kernel takes away the capabilities that override permissions.
+//! All four belong to the calling thread alone: other threads keep the rights of the process. While
+//! the user id is not root's, the kernel drops the capabilities that override permissions.
 
 use std::cell::Cell;
 use std::io;
@@ -20,37 +20,40 @@ use rustix::fs::Mode;
 use rustix::process::{getegid, geteuid, getgroups, umask};
 use rustix::thread::set_thread_groups;
 
-/// An id that is nobody's: asking for it changes nothing and returns the present one.
+/// Invalid id: setting it changes nothing and returns the present one.
 const NO_ID: u32 = u32::MAX;
 
-/// A user as the source's filesystem sees one.
+/// User, as seen by the source's filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group: that of new files.
+    /// Group id, also that of new files.
     pub gid: u32,
-    /// Further groups; those of this process if None.
+    /// Supplementary groups; those of this process if `None`.
     pub groups: Option<Arc<[u32]>>,
-    /// Permission bits that new files do not get.
+    /// Permission bits that are removed from new files.
     pub umask: u32,
 }
 
 impl Identity {
-    /// This process, with the umask of somebody it works for.
+    /// Returns the identity of this process, with the umask of the user it acts for.
     pub fn own(umask: u32) -> Self {
         let own = Own::get();
         Self { uid: own.uid, gid: own.gid, groups: None, umask }
     }
 
-    /// Does something as this user. Fails, without doing it, if this process may not.
+    /// Runs `work` as this user.
+    ///
+    /// # Errors
+    /// This process may not act as that user; `work` was not run.
     pub fn act<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let _acting = Acting::begin(self)?;
         Ok(work())
     }
 }
 
-/// What this process is, and every thread of it goes back to.
+/// Identity of this process, to which every thread returns.
 struct Own {
     uid: u32,
     gid: u32,
@@ -68,7 +71,7 @@ impl Own {
     }
 }
 
-/// A thread that acts as somebody else, until this is dropped.
+/// Guard of a thread that acts as another user; dropping it restores the identity.
 struct Acting {
     umask: Mode,
     ids: bool,
@@ -84,7 +87,7 @@ impl Acting {
             ids: false,
             groups: false,
         };
-        // Where one of them fails, dropping takes back what was done before.
+        // If one of them fails, dropping the guard undoes those before.
         if let Some(groups) = &identity.groups {
             let groups: Vec<_> = groups.iter().copied().map(rustix::fs::Gid::from_raw).collect();
             set_thread_groups(&groups)?;
@@ -105,7 +108,7 @@ impl Drop for Acting {
         let groups = if self.groups { set_thread_groups(&own.groups) } else { Ok(()) };
         umask(self.umask);
         if let Err(error) = ids.and(groups.map_err(io::Error::from)) {
-            // Whatever this thread did next would be done with somebody else's rights.
+            // Whatever this thread did next would be done with another user's rights.
             log::error!(
                 "a thread cannot return to the rights of this process: {error}; it ends now"
             );
@@ -114,11 +117,12 @@ impl Drop for Acting {
     }
 }
 
-/// The group first: it can be changed as long as the user is still root.
+/// Sets the ids by which the kernel checks file accesses of this thread. The group goes first: it
+/// can be changed as long as the user is still root.
 fn set_ids(uid: u32, gid: u32) -> io::Result<()> {
     setfsgid(Gid::from_raw(gid));
     setfsuid(Uid::from_raw(uid));
-    // These calls report no failure; what they return is what was there before.
+    // These calls report no failure, but return the previous id.
     let is_gid = setfsgid(Gid::from_raw(NO_ID)).as_raw();
     let is_uid = setfsuid(Uid::from_raw(NO_ID)).as_raw();
     if (is_uid, is_gid) == (uid, gid) {
@@ -128,7 +132,7 @@ fn set_ids(uid: u32, gid: u32) -> io::Result<()> {
     }
 }
 
-/// Gives the thread a umask of its own; threads share that of the process at first.
+/// Gives the thread a umask of its own; initially all threads share that of the process.
 fn own_umask_of_thread() -> io::Result<()> {
     thread_local! {
         static IS_OWN: Cell<bool> = const { Cell::new(false) };

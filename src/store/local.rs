@@ -1,4 +1,4 @@
-//! The source on a local or mounted filesystem.
+//! Storage on a local or mounted filesystem.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -27,32 +27,34 @@ use super::storage::{
 };
 use crate::stats::Stats;
 
-/// The kernel has no longer extended attributes, nor lists of their names.
+/// Maximum length of an extended attribute, or of the list of their names, in the kernel.
 const MAX_XATTR_BYTES: usize = 64 << 10;
-/// Directory entries are read in pieces of this size.
+/// Size of the buffer for directory entries.
 const LIST_BUFFER_BYTES: usize = 64 << 10;
 
-/// A directory of the local machine. Every path is resolved beneath it: the kernel refuses
-/// symbolic links that lead out, and mounts that depend on this process are empty directories.
-/// Nothing is changed through any symbolic link: the kernel resolves those of a view before it
-/// asks, and one that is met here was put there by somebody else.
+/// Directory of the local machine. Every path is resolved beneath it: the kernel refuses symbolic
+/// links that lead out, and mounts that depend on this process appear as empty directories. Nothing
+/// is changed through a symbolic link: the kernel resolves those of a mounted view before it sends
+/// a request, so one that is met here was put there by another process.
 pub struct LocalStorage {
     beneath: Beneath,
-    /// Open files that are given up for a moment where no more can be opened ([`Self::with_spare`]). Whoever
-    /// opens something shares the lock, so that nobody else gets what is given up.
+    /// Open files that are closed for a moment when no more can be opened ([`Self::with_spare`]).
+    /// Every thread that opens a file holds the lock for reading, so that no other thread gets the
+    /// descriptors set free.
     spare: RwLock<Vec<OwnedFd>>,
-    /// The source's root was removed: that stands in the log.
+    /// `true` once the removal of the source's root was logged.
     is_removed: AtomicBool,
     stats: Arc<Stats>,
 }
 
-/// As many files as a rename has open: two directories.
+/// Number of spare files: as many as a rename has open, for two directories.
 const SPARE_FILES: usize = 2;
-/// How long the spare files are waited for.
+/// Timeout for obtaining the spare files.
 const SPARE_PATIENCE: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// This thread has the spare files of a storage: what it opens takes their place.
+    /// `true` while this thread has the spare files of a storage: the files it opens take their
+    /// place.
     static HAS_SPARE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -69,14 +71,14 @@ impl LocalStorage {
         Self { beneath: Beneath::new(root), spare: RwLock::new(spare), is_removed, stats }
     }
 
-    /// Does something for which files are open only until it has returned: also where no more files can be
+    /// Runs `act`, which keeps files open only until it returns, even if no more files can be
     /// opened. So names can always be removed, those of locks for example.
     fn with_spare<T>(&self, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let is_shortage =
             |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
         match act() {
             Err(error) if is_shortage(&error) => {
-                // Somebody may be opening something that hangs.
+                // Another thread may be stuck opening a file.
                 let Some(mut spare) = self.spare.try_write_for(SPARE_PATIENCE) else {
                     return act();
                 };
@@ -92,12 +94,13 @@ impl LocalStorage {
         }
     }
 
-    /// From now on this process serves `mountpoint`: what depends on that is not entered.
+    /// Declares that this process serves `mountpoint` from now on: mounts that depend on that are
+    /// not entered.
     pub fn serves(&self, mountpoint: &Path) {
         self.beneath.serves(mountpoint);
     }
 
-    /// The directory that is open, whatever its name is by now.
+    /// Creates a storage on an open directory, whatever its name is by now.
     pub fn at(directory: BorrowedFd<'_>, stats: Arc<Stats>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self::of_root(fs::openat(directory, ".", flags, Mode::empty())?, stats))
@@ -107,7 +110,8 @@ impl LocalStorage {
         opened(self.beneath(path, flags, Mode::empty(), Links::Followed)?)
     }
 
-    /// Opens a path. Where the source's root was removed, with everything below it, nothing is absent.
+    /// Opens a path. If the source's root was removed, with everything below it, the error is
+    /// ESTALE, never ENOENT.
     fn beneath(&self, path: &Path, flags: OFlags, mode: Mode, links: Links) -> io::Result<Found> {
         let opened = {
             let _sharing = (!HAS_SPARE.get()).then(|| self.spare.read());
@@ -122,7 +126,7 @@ impl LocalStorage {
         }
     }
 
-    /// ESTALE if the source's root was removed.
+    /// Fails with ESTALE if the source's root was removed.
     fn check_root(&self) -> io::Result<()> {
         if fs::fstat(self.beneath.root())?.st_nlink > 0 {
             return Ok(());
@@ -140,7 +144,7 @@ impl LocalStorage {
         opened(self.beneath(path, flags, Mode::empty(), Links::Refused)?)
     }
 
-    /// The directory that holds a name that is to be changed, and the name.
+    /// Opens the directory that holds a name to be changed. Returns it with the name.
     fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
         let no_name = || io::Error::from_raw_os_error(libc::EINVAL);
         let name = path.file_name().ok_or_else(no_name)?;
@@ -208,7 +212,7 @@ impl Storage for LocalStorage {
             Need::Read => AccessFlags::R_OK,
             Need::Write => AccessFlags::W_OK,
         };
-        // By the ids of the thread, which may not be those of the process.
+        // Checked with the ids of the thread, which may differ from those of the process.
         faccessat(&file, c"", access, NixAtFlags::AT_EACCESS | NixAtFlags::AT_EMPTY_PATH)?;
         stat_of(&file)
     }
@@ -224,7 +228,7 @@ impl Storage for LocalStorage {
             Mode::empty(),
             resolve,
         ) {
-            // Behind another filesystem's root may be one.
+            // There may be a symbolic link behind the root of another filesystem.
             Err(Errno::LOOP | Errno::XDEV) => Ok(true),
             Ok(_) | Err(Errno::NOENT) => Ok(false),
             Err(error) => Err(error.into()),
@@ -320,7 +324,7 @@ impl Storage for LocalStorage {
         let file = self.create_beneath(path, mode)?;
         if let Err(error) = fs::ioctl_ficlone(&file, &original) {
             self.remove_file(path)?;
-            // Filesystems that cannot share blocks say so in several ways.
+            // Filesystems that cannot share blocks report it in several ways.
             const UNABLE: [i32; 5] =
                 [libc::EOPNOTSUPP, libc::ENOTTY, libc::EINVAL, libc::ENOSYS, libc::EXDEV];
             let unable = UNABLE.contains(&error.raw_os_error());
@@ -393,7 +397,7 @@ impl Storage for LocalStorage {
     }
 }
 
-/// The path of a file that is open as a path only, for calls that take no such file.
+/// Returns the path of a file opened with `O_PATH`, for calls that do not take such a file.
 fn proc_path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -404,7 +408,8 @@ struct LocalFile {
 }
 
 impl LocalFile {
-    /// Writes all bytes with a call that writes some; it gets the rest, and how many were written.
+    /// Writes all bytes with a call that may write fewer; `write` gets the rest, and how many were
+    /// written before.
     fn write_all(
         &self,
         bytes: &[u8],
@@ -484,7 +489,7 @@ impl StorageFile for LocalFile {
         self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
     }
 
-    /// An open file description lock on the whole file, the kind that TensorStore takes.
+    /// Takes an open file description lock on the whole file, the kind that TensorStore takes.
     fn lock(&self) -> io::Result<()> {
         loop {
             match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
@@ -509,8 +514,8 @@ impl StorageFile for LocalFile {
     }
 }
 
-/// Takes the lock of a file that the storage locks, unless somebody else holds it; whether it was
-/// taken. It is given back when the file is closed.
+/// Takes the lock of a file that the storage locks, unless another open file holds it; returns
+/// whether it was taken. Closing the file releases it.
 pub fn try_lock(file: &std::fs::File) -> io::Result<bool> {
     match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
         Ok(_) => Ok(true),
@@ -537,19 +542,19 @@ fn opened(found: Found) -> io::Result<OwnedFd> {
     }
 }
 
-/// What stands for a mount in this directory that must not be entered.
+/// Returns the attributes shown for a mount in this directory that must not be entered.
 fn empty_directory(parent: Stat) -> Stat {
     Stat { mode: parent.mode & 0o555, links: 2, size: 0, ..parent }
 }
 
-/// Changes attributes of what is open, be it as a path.
+/// Changes attributes of an open file, which may be open with `O_PATH`.
 fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
     if set.uid.is_some() || set.gid.is_some() || set.ctime {
         let (uid, gid) = (set.uid.map(fs::Uid::from_raw), set.gid.map(fs::Gid::from_raw));
         fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)?;
     }
     if let Some(mode) = set.mode {
-        // The kernel asks for it of no symbolic link.
+        // Callers never ask for the mode of a symbolic link: the kernel does not.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::chmod(path, Mode::from_raw_mode(mode))?;
     }
@@ -559,7 +564,7 @@ fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
     Ok(())
 }
 
-/// The times that are to be changed, if any.
+/// Returns the times to be changed. `None` if there are none.
 fn times(set: &SetStat) -> Option<Timestamps> {
     let time = |time: Option<Timestamp>| match time {
         Some(_) if set.is_now => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW },
@@ -751,7 +756,7 @@ mod tests {
             held.store(false, Ordering::SeqCst);
             first.unlock().unwrap();
         });
-        // Closing gives it back, too.
+        // Closing releases the lock, too.
         drop(second);
         assert!(first.try_lock().unwrap());
     }

@@ -1,5 +1,5 @@
-//! A source in memory, for tests: it can be changed at any time, fails on command, and remembers
-//! every change, so that tests can see it as a power cut may have left it.
+//! Storage in memory, for tests: it can be changed at any time, fails on demand, and records every
+//! change, so that tests can simulate the states in which a power cut may have left it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,25 +16,26 @@ use super::storage::{
     DirItem, FileKind, LastRead, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
 };
 
-/// Files by path; a directory exists where one was made or a file lies below it.
+/// Storage in memory, with files by path. A directory exists if it was created or a file lies below
+/// it.
 #[derive(Debug, Default)]
 pub struct MemoryStorage {
     files: Mutex<BTreeMap<PathBuf, Arc<MemoryFile>>>,
     directories: Mutex<BTreeSet<PathBuf>>,
-    /// Symbolic links and what they lead to, from the root.
+    /// Symbolic links and their targets, relative to the root.
     symlinks: Mutex<BTreeMap<PathBuf, PathBuf>>,
     shared: Arc<Shared>,
-    /// Whether files can be cloned.
+    /// `true` if files can be cloned.
     clones: AtomicBool,
-    /// What happens before a lookup, counted from 1.
+    /// Event that happens before a lookup, counted from 1.
     event: Mutex<Option<(u64, Event)>>,
 }
 
-/// What others do between two operations.
+/// Action of another process between two operations.
 enum Event {
     /// A file appears.
     File(String, Vec<u8>),
-    /// Anything, also to the storage.
+    /// An arbitrary action, on the storage, too.
     Act(Box<dyn FnOnce() + Send>),
 }
 
@@ -47,61 +48,61 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// What a storage and its open files share.
+/// State shared by a storage and its open files.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Every change is a tick; files are dated with it.
+    /// Number of changes so far; each dates the file that it changes.
     clock: AtomicU64,
-    /// When a file was last put in or taken out; every directory is dated with it.
+    /// Time of the last change of names; the date of every directory.
     renamed: AtomicU64,
     history: Mutex<Vec<Change>>,
     faults: Faults,
 }
 
-/// One change, or a promise that earlier ones are safe.
+/// A recorded change, or a sync that makes earlier ones durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Bytes were written to the file of that inode number.
+    /// Bytes were written to the file with that inode number.
     Write {
-        /// The file.
+        /// Inode number of the file.
         ino: u64,
-        /// Where.
+        /// Offset of the write.
         offset: u64,
-        /// What.
+        /// Bytes that were written.
         bytes: Vec<u8>,
     },
-    /// A file got another length.
+    /// The length of a file was set.
     SetLength {
-        /// The file.
+        /// Inode number of the file.
         ino: u64,
-        /// In bytes.
+        /// New length in bytes.
         length: u64,
     },
-    /// Bytes and length of a file are safe.
+    /// Bytes and length of a file became durable.
     Sync {
-        /// The file.
+        /// Inode number of the file.
         ino: u64,
     },
-    /// A sync has failed: what was written before may be dropped, and a later sync says nothing
-    /// about it.
+    /// An fsync has failed: earlier writes may be dropped, and a later fsync says nothing about
+    /// them.
     SyncFailed {
-        /// The file.
+        /// Inode number of the file.
         ino: u64,
     },
-    /// A name stands for this file now.
+    /// A file was given a name.
     Name {
         /// The name.
         path: PathBuf,
-        /// The file.
+        /// Inode number of the file.
         ino: u64,
     },
-    /// A file passed from one name to another.
+    /// A file was renamed.
     Rename {
         /// The old name.
         from: PathBuf,
-        /// The new one.
+        /// The new name.
         to: PathBuf,
-        /// The file.
+        /// Inode number of the file.
         ino: u64,
     },
     /// A name was removed.
@@ -109,37 +110,37 @@ pub enum Change {
         /// The name.
         path: PathBuf,
     },
-    /// A directory was made.
+    /// A directory was created.
     MakeDirectory {
-        /// Its name.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// A directory was removed.
     RemoveDirectory {
-        /// Its name.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// The names in a directory are safe.
+    /// The names in a directory became durable.
     SyncDirectory {
-        /// Its name.
+        /// Path of the directory.
         path: PathBuf,
     },
 }
 
-/// How an operation fails.
+/// Failure of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// With this errno.
+    /// Errno that is returned.
     pub errno: i32,
-    /// It and those after it, so many in a row; `u64::MAX` for all.
+    /// Number of consecutive operations that fail; `u64::MAX` for all from then on.
     pub times: u64,
-    /// A write has written half of its bytes by then.
+    /// `true` if a failing write has written half of its bytes.
     pub half_done: bool,
-    /// Only operations that write, sync or change names.
+    /// `true` if only operations that write, sync or change names are counted and fail.
     pub changes_only: bool,
 }
 
-/// Makes operations fail.
+/// Injected failures, and counts of operations.
 #[derive(Debug, Default)]
 struct Faults {
     fault: Mutex<Option<(u64, Fault)>>,
@@ -180,7 +181,7 @@ impl From<Fault> for io::Error {
 #[derive(Debug)]
 struct MemoryFile {
     ino: u64,
-    /// Names that it has.
+    /// Link count.
     links: AtomicU64,
     /// Permissions, user and group.
     owner: Mutex<(u32, u32, u32)>,
@@ -189,7 +190,7 @@ struct MemoryFile {
 }
 
 impl MemoryStorage {
-    /// A storage with these files, as a power cut left them.
+    /// Creates a storage with these files, as a power cut left them.
     pub fn with_files(
         files: impl IntoIterator<Item = (PathBuf, u64, Vec<u8>)>,
         directories: BTreeSet<PathBuf>,
@@ -203,12 +204,12 @@ impl MemoryStorage {
         storage
     }
 
-    /// Puts a symbolic link at `path` that leads to `target`, from the root.
+    /// Puts a symbolic link to `target`, relative to the root, at `path`.
     pub fn put_symlink(&self, path: &str, target: &str) {
         self.symlinks.lock().insert(path.into(), target.into());
     }
 
-    /// The path without the symbolic links on the way and in its place.
+    /// Resolves the symbolic links on the way to a path and in its place.
     fn resolved(&self, path: &Path) -> io::Result<PathBuf> {
         const MOST_LINKS: usize = 40;
         let symlinks = self.symlinks.lock();
@@ -224,7 +225,7 @@ impl MemoryStorage {
         Err(errno(libc::ELOOP))
     }
 
-    /// Fails where a symbolic link is on the way to a name.
+    /// Fails if there is a symbolic link on the way to a name.
     fn no_symlinks_above(&self, path: &Path) -> io::Result<()> {
         let symlinks = self.symlinks.lock();
         let is_link = |above: &Path| symlinks.contains_key(above);
@@ -235,12 +236,12 @@ impl MemoryStorage {
         self.symlinks.lock().contains_key(path)
     }
 
-    /// Lets files be cloned.
+    /// Allows files to be cloned.
     pub fn allow_clones(&self) {
         self.clones.store(true, Ordering::Relaxed);
     }
 
-    /// Puts a new file in the place of `path`, as a rename does.
+    /// Replaces the file at `path` by a new one, as a rename does.
     pub fn replace(&self, path: &str, content: impl Into<Vec<u8>>) {
         let tick = self.tick();
         self.shared.renamed.store(tick, Ordering::Relaxed);
@@ -264,45 +265,46 @@ impl MemoryStorage {
         self.take(Path::new(path));
     }
 
-    /// The files as they are: path, inode number, content.
+    /// Returns the existing files: path, inode number, content.
     pub fn files(&self) -> Vec<(PathBuf, u64, Vec<u8>)> {
         let files = self.files.lock();
         let content = |file: &MemoryFile| file.content.lock().0.clone();
         files.iter().map(|(path, file)| (path.clone(), file.ino, content(file))).collect()
     }
 
-    /// The directories that were made.
+    /// Returns the directories that were created.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
         self.directories.lock().clone()
     }
 
-    /// Every change since the start, or since it was last taken.
+    /// Returns the changes since the start, or since they were last taken.
     pub fn take_history(&self) -> Vec<Change> {
         std::mem::take(&mut self.shared.history.lock())
     }
 
-    /// Lets the `nth` operation from now, counted from 1, fail with EIO, once.
+    /// Makes the `nth` operation from now, counted from 1, fail with EIO, once.
     pub fn fail_nth(&self, nth: u64) {
         let fault = Fault { errno: libc::EIO, times: 1, half_done: false, changes_only: false };
         self.fail(nth, fault);
     }
 
-    /// Lets the `nth` operation from now, counted from 1, fail; 0 for none.
+    /// Makes the `nth` operation from now, counted from 1, fail; 0 disables failures.
     pub fn fail(&self, nth: u64, fault: Fault) {
         *self.shared.faults.fault.lock() = (nth > 0).then_some((nth, fault));
     }
 
-    /// Lets a file appear before the `nth` lookup or listing from now, counted from 1: somebody else makes it.
+    /// Makes a file appear before the `nth` lookup or listing from now, counted from 1, as if
+    /// another process created it.
     pub fn appear(&self, nth: u64, path: &str, content: Vec<u8>) {
         *self.event.lock() = Some((nth, Event::File(path.to_owned(), content)));
     }
 
-    /// Does something before the `nth` lookup or listing from now, counted from 1.
+    /// Runs `act` before the `nth` lookup or listing from now, counted from 1.
     pub fn act_before(&self, nth: u64, act: impl FnOnce() + Send + 'static) {
         *self.event.lock() = Some((nth, Event::Act(Box::new(act))));
     }
 
-    /// Somebody looks for a name.
+    /// Counts a lookup or listing, and triggers the pending event when it is due.
     fn look(&self) -> io::Result<()> {
         let event = {
             let mut event = self.event.lock();
@@ -319,12 +321,12 @@ impl MemoryStorage {
         Ok(self.shared.faults.check(false)?)
     }
 
-    /// Whether an operation has failed on command.
+    /// Returns whether an operation has failed on demand.
     pub fn has_failed(&self) -> bool {
         self.shared.faults.failed.load(Ordering::Relaxed) > 0
     }
 
-    /// Operations so far.
+    /// Returns the number of operations so far.
     pub fn operations(&self) -> u64 {
         self.shared.faults.operations.load(Ordering::Relaxed)
     }
@@ -340,13 +342,13 @@ impl MemoryStorage {
         Arc::new(MemoryFile { ino, links, owner, content, shared: Arc::clone(&self.shared) })
     }
 
-    /// Gives a file a name, in the place of the one that has it.
+    /// Gives a file a name, replacing the file that has it.
     fn put(&self, path: &Path, file: Arc<MemoryFile>) {
         file.links.fetch_add(1, Ordering::Relaxed);
         unlinked(self.files.lock().insert(path.to_owned(), file));
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     fn take(&self, path: &Path) {
         unlinked(self.files.lock().remove(path));
     }
@@ -373,7 +375,7 @@ impl MemoryStorage {
         children
     }
 
-    /// Directories are in the names of files: each file is renamed.
+    /// Renames a directory. Directories exist through the paths of files, so each file is renamed.
     fn rename_directory(&self, from: &Path, to: &Path) -> io::Result<()> {
         if !self.children(to).is_empty() {
             return Err(errno(libc::ENOTEMPTY));
@@ -394,7 +396,7 @@ impl MemoryStorage {
     }
 
     fn is_directory(&self, path: &Path) -> bool {
-        // What lies below a path follows it in the order of paths.
+        // Paths below a path follow it in the order of paths.
         let behind = (Bound::Excluded(path), Bound::Unbounded);
         let below = |next: Option<&PathBuf>| next.is_some_and(|next| next.starts_with(path));
         path.as_os_str().is_empty()
@@ -403,7 +405,8 @@ impl MemoryStorage {
             || below(self.directories.lock().range::<Path, _>(behind).next())
     }
 
-    /// A change of names: it may fail, needs its directories, and is remembered.
+    /// Records a change of names. It may fail on demand, and fails if a parent directory does not
+    /// exist.
     fn change_names(&self, paths: &[&Path], change: Change) -> io::Result<()> {
         self.shared.faults.check(true)?;
         paths.iter().try_for_each(|path| self.no_symlinks_above(path))?;
@@ -533,7 +536,7 @@ impl Storage for MemoryStorage {
         }
         let file = self.file(from)?;
         if self.file(to).is_ok_and(|there| Arc::ptr_eq(&there, &file)) {
-            // Two names of one file stay two names.
+            // A rename between two hard links of one file does nothing.
             return Ok(());
         }
         let (paths, ino) = ((from.to_owned(), to.to_owned()), file.ino);
@@ -591,12 +594,13 @@ impl Storage for MemoryStorage {
         Ok(())
     }
 
-    /// Tests put theirs with [`MemoryStorage::put_symlink`].
+    /// Fails with EPERM: tests create symbolic links with [`MemoryStorage::put_symlink`].
     fn symlink(&self, _target: &Path, _path: &Path) -> io::Result<()> {
         Err(errno(libc::EPERM))
     }
 
-    /// All directories have the same owner and permissions.
+    /// Changes a file's attributes. All directories have the same owner and permissions, which
+    /// stay.
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
         match self.file(path) {
             Ok(file) => file.set_stat(set),
@@ -629,7 +633,7 @@ impl MemoryFile {
     }
 }
 
-/// Writes to a file's content, which grows by zeros where it has to.
+/// Writes to a file's content, which is extended with zeros as needed.
 fn write(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     // Files of tests fit into memory.
     let at = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -707,7 +711,7 @@ impl StorageFile for MemoryFile {
         self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
     }
 
-    /// Tests of locks use real files.
+    /// Does nothing: tests of locks use real files.
     fn lock(&self) -> io::Result<()> {
         Ok(())
     }
@@ -721,7 +725,8 @@ impl StorageFile for MemoryFile {
     }
 }
 
-/// Inode number of what has no file here: other than those, which count from one.
+/// Returns an inode number for a path without a file, distinct from those of files, which count
+/// from 1.
 fn number_of(path: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! Chunks that an array's shape does not reach any more, and directories in which nothing is left.
+//! Chunks beyond an array's shape, and empty directories of shards.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -12,24 +12,25 @@ use crate::format::chunk_key::Prefix;
 use crate::format::grid::unravel;
 use crate::format::plan::Policy;
 
-/// Chunks that are removed in one commit.
+/// Maximum number of chunks removed in one commit.
 const REMOVED_AT_ONCE: usize = 1 << 16;
-/// Shards that one commit removes chunks from: each has a few files open meanwhile.
+/// Maximum number of shards that one commit removes chunks from: it has a few files open for each.
 const SHARDS_AT_ONCE: usize = 128;
 
-/// What there was outside of a grid.
+/// Totals of the chunks outside a grid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outside {
-    /// Shards of which nothing lies inside.
+    /// Shards that lie outside as a whole.
     pub shards: u64,
-    /// Chunks, those of such shards included.
+    /// Chunks, including those of such shards.
     pub chunks: u64,
-    /// Bytes of those chunks as stored.
+    /// Stored bytes of those chunks.
     pub nbytes: u64,
 }
 
 impl ShardStore {
-    /// What of `array` lies outside of a smaller grid of chunks; nothing is changed.
+    /// Counts the shards and chunks of `array` that lie outside a smaller chunk grid, without
+    /// changing anything.
     pub fn find_outside(&self, array: &SourceArray, grid: &[u64]) -> Result<Outside, StoreError> {
         let mut found = Outside::default();
         self.each_shard(array, &mut |shard| -> Result<(), StoreError> {
@@ -38,9 +39,9 @@ impl ShardStore {
         Ok(found)
     }
 
-    /// Removes the chunks of `array` that lie outside of a smaller grid of chunks, shards that become
-    /// empty by it, and the directories of those. What is removed when this fails stays removed; doing
-    /// it again goes on.
+    /// Removes the chunks of `array` that lie outside a smaller chunk grid, the shards that become
+    /// empty, and their directories. Chunks removed before an error stay removed; a second call
+    /// continues.
     pub fn remove_outside(
         &self,
         array: &SourceArray,
@@ -76,7 +77,7 @@ impl ShardStore {
         Ok(found)
     }
 
-    /// The chunks of a shard that exist outside of the grid; they are counted.
+    /// Returns the chunks of a shard that exist outside the grid, and counts them in `found`.
     fn outside_of(
         &self,
         array: &SourceArray,
@@ -115,8 +116,7 @@ impl ShardStore {
         Ok(chunks)
     }
 
-    /// Removes the directories of shards in which nothing is left, those that the shard grid does not
-    /// reach as well.
+    /// Removes the empty directories of shards, including those beyond the shard grid.
     pub fn remove_empty_directories(&self, array: &SourceArray) {
         // The first is the array's own.
         for (directory, _) in self.shard_directories(array).iter().skip(1).rev() {
@@ -124,13 +124,13 @@ impl ShardStore {
         }
     }
 
-    /// How many shards along each axis the smallest box from the origin has that holds every shard,
-    /// those beyond the shard grid included. They are told by their names.
+    /// Returns the number of shards along each axis of the smallest box from the origin that holds
+    /// every shard, including those beyond the shard grid. Shards are found by their names.
     pub fn reach(&self, array: &SourceArray) -> Coords {
         let (rank, keys) = (array.layout.rank(), array.layout.keys);
         let mut reach = vec![0_u64; rank];
         for (directory, depth) in self.shard_directories(array) {
-            // One that cannot be listed has no shard that can be removed.
+            // A directory that cannot be listed has no shard that can be removed.
             let _ = self.storage.list(&directory, 0, &mut |item| {
                 let name = item.name.to_str().unwrap_or_default();
                 let found = match depth {
@@ -148,11 +148,12 @@ impl ShardStore {
         reach
     }
 
-    /// The array's own directory and those of its shards, each before those below it. The names in one
-    /// of depth 1 or more are coordinates along the axis of that number, counted from 1.
+    /// Returns the array's own directory and those of its shards, parents first, each with its
+    /// depth. Names in a directory of depth 1 or more are coordinates along the axis of that
+    /// number, counted from 1.
     fn shard_directories(&self, array: &SourceArray) -> Vec<(PathBuf, usize)> {
         let (rank, keys) = (array.layout.rank(), array.layout.keys);
-        // Where no chunk's key has a prefix, leading coordinates are in the array's own directory.
+        // If no chunk's key has a prefix, leading coordinates are in the array's own directory.
         let top_depth = usize::from(keys.prefix != Prefix::Apart);
         let mut found = vec![(array.path.clone(), top_depth)];
         if is_flat(array) {
@@ -164,7 +165,7 @@ impl ShardStore {
             if depth >= rank {
                 continue;
             }
-            // One that is not there, or cannot be listed, is not empty either.
+            // A directory that does not exist, or cannot be listed, is not to be removed either.
             let _ = self.storage.list(&directory, 0, &mut |item| {
                 let is_own = |name| match depth {
                     0 => keys.claims(name, rank),
@@ -191,7 +192,7 @@ mod tests {
     use crate::store::local::LocalStorage;
     use crate::store::{Container, StoreConfig};
 
-    /// An array without shards in a new directory, 2 by 2 elements in each of its chunks.
+    /// Creates an unsharded array in a new directory, with 2 by 2 elements in each chunk.
     fn array(shape: &[u64], keys: (&str, &str)) -> (tempfile::TempDir, ShardStore, SourceArray) {
         let directory = tempfile::tempdir().unwrap();
         let document = json!({"zarr_format": 3, "node_type": "array", "shape": shape,
@@ -226,7 +227,7 @@ mod tests {
             for chunk in &chunks {
                 assert_eq!(path(chunk).exists(), *chunk == [0, 0], "{keys:?} {chunk:?}");
             }
-            // The chunk's directory or file, and the notes.
+            // The chunk's directory or file, and the file `notes`.
             assert_eq!(directory.path().read_dir().unwrap().count(), 2, "{keys:?}");
         }
     }
