@@ -1,19 +1,20 @@
-//! Memory whose amount comes from outside: lengths in metadata, in indexes and in compressed streams.
+//! Allocations whose size comes from outside: lengths in metadata, in indexes and in compressed
+//! streams.
 //!
-//! All of them have limits, but many at once add up: whoever decodes or parses something takes
-//! room for it first ([`ROOM`]), in all threads and views of this process. What does not fit waits;
-//! what is larger than everything waits until it is alone.
+//! Each of them has a limit, but many at once add up: a thread that decodes or parses something
+//! first reserves room for it ([`ROOM`]), which all threads and views of this process share. A
+//! reservation that does not fit waits; one that is larger than the total waits until it is alone.
 
 use std::cell::Cell;
 use std::io;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// Room for all that is being decoded or parsed at one time. What is kept afterwards has budgets of its
-/// own.
+/// Room for everything that is being decoded or parsed at one time. Results that are kept
+/// afterwards have budgets of their own.
 pub static ROOM: Room = Room::new(1 << 30);
 
-/// There is no memory for something that is within its limit.
+/// Error of an allocation that is within its limit, but for which there is no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is no memory for it")]
 pub struct NoMemory;
@@ -24,14 +25,17 @@ impl From<NoMemory> for io::Error {
     }
 }
 
-/// So many zeros; an error where there is no memory for them.
+/// Returns a buffer of `nbytes` zeros.
+///
+/// # Errors
+/// There is no memory for it.
 pub fn zeroed(nbytes: u64) -> Result<Vec<u8>, NoMemory> {
     let mut bytes = Vec::new();
     resize(&mut bytes, nbytes)?;
     Ok(bytes)
 }
 
-/// Makes a buffer as long as that, with anything in it.
+/// Resizes a buffer to `nbytes` bytes with arbitrary contents.
 pub fn resize(bytes: &mut Vec<u8>, nbytes: u64) -> Result<(), NoMemory> {
     let length = usize::try_from(nbytes).map_err(|_| NoMemory)?;
     bytes.try_reserve_exact(length.saturating_sub(bytes.len())).map_err(|_| NoMemory)?;
@@ -40,14 +44,14 @@ pub fn resize(bytes: &mut Vec<u8>, nbytes: u64) -> Result<(), NoMemory> {
 }
 
 thread_local! {
-    /// How often this thread has taken room: the first time counts for all.
+    /// Nesting depth of this thread's reservations: the first one counts for all.
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A number of bytes that threads share.
+/// Number of bytes that threads share.
 ///
-/// **Whoever holds room waits for nothing but the source**: no lock, no other thread. Waiting for room
-/// with a lock held is allowed; the other way round would be a deadlock.
+/// **A thread that holds room waits for nothing but the source**: no lock, no other thread. Waiting
+/// for room with a lock held is allowed; the other way round would be a deadlock.
 #[derive(Debug)]
 pub struct Room {
     total: u64,
@@ -58,19 +62,21 @@ pub struct Room {
 #[derive(Debug)]
 struct Queue {
     taken: u64,
-    /// Whose turn it is, and who comes next: nobody is overtaken, so the large ones come too.
+    /// Ticket whose turn it is, and the next one to be issued. No reservation is overtaken, so
+    /// large ones get their turn, too.
     turn: u64,
     next: u64,
 }
 
 impl Room {
-    /// Room for `total` bytes.
+    /// Creates room for `total` bytes.
     pub const fn new(total: u64) -> Self {
         let queue = Queue { taken: 0, turn: 0, next: 0 };
         Self { total, queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
-    /// Waits until there is room for `nbytes`. A thread that holds room already holds enough.
+    /// Waits until there is room for `nbytes` and reserves it. A thread that holds room reserves no
+    /// more: its first reservation covers everything.
     pub fn take(&self, nbytes: u64) -> Taken<'_> {
         let is_nested = HELD.replace(HELD.get() + 1) > 0;
         if is_nested {
@@ -96,7 +102,7 @@ impl Room {
     }
 }
 
-/// Room that was taken. It is given back when this goes, in the thread that took it.
+/// Reservation of room. It is released when dropped, which must happen in the thread that made it.
 #[derive(Debug)]
 pub struct Taken<'a> {
     room: &'a Room,
@@ -132,7 +138,7 @@ mod tests {
                 NOW.fetch_sub(nbytes, Ordering::SeqCst);
             }
         };
-        // The last one is larger than everything: it must be alone, and must have its turn.
+        // The last one is larger than the total: it must be alone, and must get its turn.
         std::thread::scope(|scope| {
             for nbytes in [30, 30, 40, 60, 100, 500] {
                 scope.spawn(move || work(nbytes));

@@ -1,4 +1,4 @@
-//! /proc/self/mountinfo: what is mounted where.
+//! Parser of /proc/self/mountinfo, the table of mounts.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,28 +16,28 @@ pub const FILESYSTEM_TYPE: &str = "fuse.shardfs";
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Number of the mount; a later one may get it again.
+    /// Number of the mount; it may be reused by a later one.
     pub id: u64,
-    /// Number of the FUSE connection, where it is one: the device's minor number.
+    /// Number of the FUSE connection, for a FUSE mount: the device's minor number.
     pub connection: u32,
-    /// The device that its filesystem is on.
+    /// Device of the mounted filesystem.
     pub device: Vec<u8>,
-    /// The directory of that filesystem which it shows.
+    /// Directory of that filesystem that is mounted.
     pub root: PathBuf,
-    /// The mount point.
+    /// Mount point.
     pub place: PathBuf,
     /// Type of the filesystem.
     pub kind: Vec<u8>,
-    /// What is mounted.
+    /// Source of the mount.
     pub source: OsString,
 }
 
-/// All mounts that this process can see, in the order in which they were made.
+/// Returns all mounts that this process can see, in the order in which they were made.
 pub fn mounts() -> io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// The lines of a table that make sense.
+/// Parses a table; malformed lines are skipped.
 pub fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect()
 }
@@ -55,13 +55,13 @@ impl Mount {
         Some(Self { id, connection, device, root, place, kind, source })
     }
 
-    /// Whether this program serves it.
+    /// Returns whether the mount is one of this program.
     pub fn is_ours(&self) -> bool {
         self.kind == FILESYSTEM_TYPE.as_bytes()
     }
 
-    /// Whether it lies within what it shows. A source that was given another name
-    /// (`-o fsname`) cannot be told by it.
+    /// Returns whether the mount lies within its own source. This cannot be detected if the source
+    /// was given another name (`-o fsname`).
     pub fn shows_itself(&self) -> bool {
         let source = Path::new(&self.source);
         source.is_absolute() && self.place != source && self.place.starts_with(source)
@@ -103,7 +103,7 @@ mod tests {
         };
         assert!(shows_itself("/d/mp", "/d"));
         assert!(shows_itself("/d/a/mp", "/d"));
-        // In the place of its source it hides what it shows.
+        // A mount in the place of its source hides the source.
         assert!(!shows_itself("/d", "/d"));
         assert!(!shows_itself("/dd/mp", "/d"));
         assert!(!shows_itself("/d/mp", "d"));

@@ -1,18 +1,18 @@
-//! The last lines of the log of this process, for `.shardfs/log` in its mount.
+//! The most recent lines of this process's log, for `.shardfs/log` in its mount.
 
 use std::collections::VecDeque;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Lines that are kept.
+/// Number of lines that are kept.
 const MAX_LINES: usize = 1000;
-/// A line is cut off behind so many bytes: 4 MB altogether.
+/// Length at which lines are truncated, in bytes: 4 MB for all lines.
 const MAX_LINE_BYTES: usize = 4096;
 
-/// The lines of this process's log.
+/// Recent lines of this process's log.
 pub static LOG: Recent = Recent::new();
 
-/// Some lines, the last ones of many.
+/// Buffer of the most recent lines.
 #[derive(Debug)]
 pub struct Recent(Mutex<VecDeque<Box<str>>>);
 
@@ -21,7 +21,7 @@ impl Recent {
         Self(Mutex::new(VecDeque::new()))
     }
 
-    /// Adds a line, which must be one.
+    /// Adds a line, without a line feed in it.
     pub fn push(&self, line: &str) {
         let is_end = |end: &usize| line.is_char_boundary(*end);
         let end = (0..=line.len().min(MAX_LINE_BYTES)).rev().find(is_end).unwrap_or(0);
@@ -32,7 +32,7 @@ impl Recent {
         lines.push_back(line[..end].into());
     }
 
-    /// All of them, the oldest first.
+    /// Returns all lines, the oldest first.
     pub fn text(&self) -> String {
         self.lock().iter().flat_map(|line| [line, "\n"]).collect()
     }

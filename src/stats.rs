@@ -1,8 +1,8 @@
-//! Counters of what the mount has done, shown in `.shardfs/stats.json`.
+//! Counters of the mount's activity, shown in `.shardfs/stats.json`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that any thread may increase.
+/// Counter that any thread may increase.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -17,7 +17,7 @@ impl Counter {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// The value now.
+    /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -43,7 +43,7 @@ counters! {
     Operations {
         /// Names looked up.
         lookup,
-        /// Attributes asked for.
+        /// Requests for attributes.
         getattr,
         /// Directory pages listed.
         readdir,
@@ -53,11 +53,11 @@ counters! {
         open,
         /// Read requests.
         read,
-        /// Bytes handed to readers.
+        /// Bytes returned to readers.
         read_bytes,
         /// Write requests.
         write,
-        /// Bytes that writers asked to be written.
+        /// Bytes in write requests.
         write_bytes,
         /// Requests answered with an error other than "no such file".
         errors,
@@ -65,23 +65,23 @@ counters! {
 }
 
 counters! {
-    /// Chunks that were decoded to show their items.
+    /// Chunks decoded for views that show their elements.
     Decoded {
         /// Chunks decoded.
         chunks,
-        /// Bytes of them after decoding.
+        /// Decoded length of these chunks in bytes.
         bytes,
-        /// Chunks that were still kept when they were wanted.
+        /// Chunks found in the cache.
         hits,
     }
 }
 
 counters! {
-    /// What was asked of the source.
+    /// Operations on the source.
     Source {
         /// Files opened.
         open,
-        /// Files asked for their attributes.
+        /// Files whose attributes were read.
         stat,
         /// Reads.
         read,
@@ -103,13 +103,13 @@ counters! {
     Indexes {
         /// Indexes read from shards.
         loads,
-        /// Bytes of them.
+        /// Stored length of these indexes in bytes.
         load_bytes,
         /// Indexes found in the cache.
         hits,
-        /// Shards found changed since their index was read.
+        /// Shards found to have changed since their index was read.
         changed,
-        /// Shards found damaged.
+        /// Shards found to be damaged.
         damaged,
         /// Shards decoded as a whole.
         decoded,
@@ -117,13 +117,13 @@ counters! {
 }
 
 counters! {
-    /// Commits: staged chunks that were put into their shards.
+    /// Commits of staged chunks to their shards.
     Commits {
         /// Commits to an array.
         commits,
-        /// Chunks committed, those removed included.
+        /// Chunks committed, including those removed.
         chunks,
-        /// Bytes of them; compare with what was written to the source.
+        /// Length of these chunks in bytes, for comparison with the bytes written to the source.
         chunk_bytes,
         /// Chunks that could not be committed.
         failed,
@@ -135,7 +135,7 @@ counters! {
 pub struct Stats {
     /// Requests from the kernel.
     pub operations: Operations,
-    /// What was asked of the source.
+    /// Operations on the source.
     pub source: Source,
     /// Shard indexes.
     pub indexes: Indexes,
@@ -146,7 +146,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The counters as a JSON object of objects.
+    /// Returns the counters as a JSON object of objects.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "operations": self.operations.to_json(),

@@ -1,29 +1,29 @@
-//! Names and messages from outside as text that cannot deceive its reader: one line stays one line, and
-//! a terminal obeys nothing that is in it.
+//! Names and messages from outside as text that cannot deceive its reader: one line stays one line,
+//! and no part of it controls a terminal.
 
 use std::fmt::{self, Display, Formatter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The name of the source that this process serves.
+/// Name of the source that this process serves.
 static ROOT_NAME: OnceLock<String> = OnceLock::new();
 
-/// From now on messages call the source's root by the last name of its path.
+/// Sets the name of the source's root in messages: the last name of its path.
 pub fn name_root(source: &Path) {
     let name = source.file_name().map(|name| shown(Path::new(name)).to_string());
-    // The second source of a process would be a bug of the caller.
+    // A second source of a process would be a bug of the caller.
     let _ = ROOT_NAME.set(name.unwrap_or_else(|| "/".to_owned()));
 }
 
-/// A path as messages have it: control characters, backslashes and bytes that are no UTF-8 are escaped
-/// (`\n`, `\\`, `\xff`), so that different names stay different. The source's root is a dot, or has
-/// its name where this process serves it.
+/// Returns a path in the form for messages: control characters, backslashes and bytes that are not
+/// UTF-8 are escaped (`\n`, `\\`, `\xff`), so that different names stay different. The source's
+/// root is a dot, or has its name if this process serves it.
 pub fn shown<P: AsRef<Path> + ?Sized>(path: &P) -> Shown<'_> {
     Shown(path.as_ref())
 }
 
-/// See [`shown`].
+/// Path that is displayed as described at [`shown`].
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(&'a Path);
 
@@ -51,7 +51,7 @@ pub fn write_name(out: &mut dyn Write, name: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-/// So many of something: `1 byte`, `2000 bytes`, `3 entries`.
+/// Formats a number with a noun in the singular or plural: `1 byte`, `2000 bytes`, `3 entries`.
 pub fn count(number: impl Display, one: &str) -> String {
     let number = number.to_string();
     match (number.as_str(), one.strip_suffix("ry")) {
@@ -61,17 +61,18 @@ pub fn count(number: impl Display, one: &str) -> String {
     }
 }
 
-/// The same with commas between thousands: `2,000 bytes`.
+/// Like [`count`], with commas between thousands: `2,000 bytes`.
 pub fn many(number: u64, one: &str) -> String {
     count(indicatif::HumanCount(number), one)
 }
 
-/// A path in JSON, where everything but bytes that are no UTF-8 can stand as it is.
+/// Returns a path for JSON, in which everything except bytes that are not UTF-8 is represented as
+/// it is.
 pub fn json_path(path: &Path) -> String {
     if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }
 
-/// A message, parts of which may be from outside, on one line: control characters are escaped.
+/// Message, parts of which may be from outside, on one line: control characters are escaped.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<T>(pub T);
 
@@ -81,7 +82,7 @@ impl<T: Display> Display for Line<T> {
     }
 }
 
-/// A message of several lines, each of which is known to be one.
+/// Message of several lines, each of which is known to be one line.
 #[derive(Debug, Clone, Copy)]
 pub struct Lines<T>(pub T);
 
@@ -122,8 +123,7 @@ fn write_visible(out: &mut dyn Write, char: char) -> fmt::Result {
     }
 }
 
-/// Whether a character does something to a terminal or to the order of a line instead of being
-/// seen.
+/// Returns whether a character affects a terminal or the order of a line instead of being visible.
 fn is_hidden(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -173,7 +173,7 @@ mod tests {
         let message = "a\nb\u{1b}[0m \\ c";
         assert_eq!(Line(message).to_string(), "a\\nb\\x1b[0m \\ c");
         assert_eq!(Lines(message).to_string(), "a\nb\\x1b[0m \\ c");
-        // What was escaped once is not escaped again.
+        // Text that was escaped once is not escaped again.
         assert_eq!(Line(shown("a\nb")).to_string(), "a\\nb");
     }
 }

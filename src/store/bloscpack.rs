@@ -1,8 +1,8 @@
-//! Reading Bloscpack files: what is in them, and where their chunks are.
+//! Reading of Bloscpack files: header, metadata, and locations of the chunks.
 //!
 //! A file is a shard without an index of lengths: those are in the chunks' own headers. All of them
-//! are read when the file is loaded, one after the other where there are no offsets, and become an
-//! index like any other.
+//! are read when the file is loaded, sequentially where there are no offsets, and become an index
+//! like any other.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,22 +21,22 @@ use crate::format::limits::MAX_INDEX_BYTES;
 use crate::format::plan::overlap;
 use crate::memory::zeroed;
 
-/// A file as it is, or as it was before a commit that was not finished.
+/// File in its present state, or in that before an unfinished commit.
 pub struct View<'a> {
     file: &'a dyn StorageFile,
     size: u64,
-    /// The bytes that the commit has overwritten, by offset.
+    /// Bytes that the commit has overwritten, by offset.
     old: &'a [(u64, Vec<u8>)],
 }
 
 impl<'a> View<'a> {
-    /// A file of `size` bytes as it is.
+    /// Creates a view of the present state of a file of `size` bytes.
     pub fn now(file: &'a dyn StorageFile, size: u64) -> Self {
         Self { file, size, old: &[] }
     }
 
-    /// A file that a commit was about to change: as it is if everything was written, else as it was.
-    /// None if neither can be had.
+    /// Creates a view of a file that a commit was about to change: of its new state if everything
+    /// was written, otherwise of its old one. `None` if neither can be recovered.
     pub fn durable(
         file: &'a dyn StorageFile,
         size: u64,
@@ -52,12 +52,12 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The ranges of which the file holds other bytes than this.
+    /// Ranges the unfinished commit has overwritten.
     pub fn lost(&self) -> Vec<ByteRange> {
         let range = |(offset, old): &(u64, Vec<u8>)| ByteRange {
             offset: *offset,
@@ -66,7 +66,7 @@ impl<'a> View<'a> {
         self.old.iter().map(range).collect()
     }
 
-    /// Up to `length` bytes; fewer at the file's end.
+    /// Reads up to `length` bytes; fewer at the end of the file.
     fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = zeroed(length as u64)?;
         let read = self.file.read_at(&mut bytes, offset)?;
@@ -86,45 +86,46 @@ impl<'a> View<'a> {
     }
 }
 
-/// What a file says of itself before its chunks.
+/// Contents of a file before its chunks.
 #[derive(Debug)]
 pub struct Head {
-    /// Its header.
+    /// Header of the file.
     pub header: Header,
-    /// Where its metadata is, and the text.
+    /// Location of the metadata, and its text. `None` if there is none.
     pub metadata: Option<(MetadataPlace, Vec<u8>)>,
-    /// Where the offsets are, if there are any.
+    /// Offset of the table of offsets. `None` if there is none.
     pub offsets: Option<u64>,
-    /// First byte after everything but chunks.
+    /// Offset of the first byte after the header, the metadata and the offsets.
     pub body: u64,
 }
 
-/// The chunks of a file.
+/// Chunks of a file.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// Where they are, without their checksums.
+    /// Ranges of the chunks, without their checksums.
     pub ranges: Vec<ByteRange>,
-    /// Those that cannot be given, and why.
+    /// Chunks that cannot be read, with the reason.
     pub refused: HashMap<u64, &'static str>,
-    /// Bytes of the last one before compression.
+    /// Decoded length of the last chunk in bytes.
     pub last_decoded: u64,
-    /// Not all of them could be found: its writer has not finished.
+    /// `true` if an offset is missing, or the number of chunks could not be determined: the file's
+    /// writer has not finished it.
     pub is_unfinished: bool,
 }
 
-/// The chunks of a file, whichever it is of those with Blosc buffers in them.
+/// Chunks of a file of any format with Blosc buffers.
 #[derive(Debug)]
 pub struct Chunks {
-    /// Where they are.
+    /// Locations of the chunks.
     pub contents: Contents,
-    /// Checksum that follows each.
+    /// Checksum stored after each chunk.
     pub digest: Digest,
-    /// Bytes of a whole one before compression, if that is known.
+    /// Decoded length of a full chunk in bytes. `None` if it is not known.
     pub full: Option<u64>,
 }
 
 impl Chunks {
-    /// A file of `nbytes` bytes that is one chunk.
+    /// Creates the result for a file of `nbytes` bytes that is one chunk.
     fn single(nbytes: u64) -> Self {
         let ranges = vec![ByteRange { offset: 0, nbytes }];
         let contents = Contents { ranges, ..Contents::default() };
@@ -132,7 +133,7 @@ impl Chunks {
     }
 }
 
-/// Finds the chunks of a file that holds the shard of a container.
+/// Locates the chunks of a file that is a shard of `container`.
 pub fn chunks_of(
     container: &Container,
     file: &View<'_>,
@@ -156,7 +157,7 @@ pub fn chunks_of(
     Ok(Ok(Chunks { contents: contents(file, &head)?, digest: head.header.digest, full }))
 }
 
-/// Reads everything of a file but its chunks.
+/// Reads everything of a file except its chunks.
 pub fn head(file: &View<'_>) -> io::Result<Result<Head, BloscpackError>> {
     let size = file.size;
     let first = file.read(0, HEADER_BYTES + METADATA_HEADER_BYTES)?;
@@ -187,7 +188,8 @@ pub fn head(file: &View<'_>) -> io::Result<Result<Head, BloscpackError>> {
     Ok(found.map(|(offsets, body)| Head { header, metadata, offsets, body }))
 }
 
-/// Where the offsets are that begin at `at`, and what follows them.
+/// Returns the offset of the table of offsets, which begins at `at` if there is one, and the offset
+/// of what follows it.
 fn offsets(
     header: &Header,
     at: u64,
@@ -210,10 +212,10 @@ fn offsets(
     Ok((Some(at), end))
 }
 
-/// Finds the chunks of a file.
+/// Locates the chunks of a file.
 pub fn contents(file: &View<'_>, head: &Head) -> io::Result<Contents> {
     let mut found = Contents::default();
-    // No array has more, whatever a file says that was changed since.
+    // No array has more chunks, whatever a file that was changed since says.
     let limit = MAX_INDEX_BYTES / ENTRY_BYTES;
     let most = head.header.nchunks.unwrap_or(limit).min(limit);
     let table = match head.offsets {
@@ -223,11 +225,11 @@ pub fn contents(file: &View<'_>, head: &Head) -> io::Result<Contents> {
     };
     let (offsets, _) = table.as_chunks::<8>();
     let digest = head.header.digest.nbytes() as u64;
-    // Where the next chunk begins if it follows the one before.
+    // Offset of the next chunk if it follows the one before.
     let mut next = Some(head.body);
     for slot in 0..most {
         if head.header.nchunks.is_none() && next.is_none_or(|next| next >= file.size) {
-            // Behind a damaged one nobody knows how many there are.
+            // After a damaged chunk the number of chunks cannot be determined.
             found.is_unfinished |= next.is_none();
             break;
         }
@@ -256,7 +258,7 @@ pub fn contents(file: &View<'_>, head: &Head) -> io::Result<Contents> {
     Ok(found)
 }
 
-/// The chunk at an offset, its bytes before compression, and what is wrong with it.
+/// Returns the range of the chunk at an offset, its decoded length, and its defect, if any.
 fn chunk(
     file: &View<'_>,
     head: &Head,
@@ -288,7 +290,7 @@ fn chunk(
     Ok((range, blosc.decoded.into(), blosc.defect(expected)))
 }
 
-/// The one chunk of a superchunk file.
+/// Locates the one chunk of a superchunk file.
 fn superchunk(file: &View<'_>) -> io::Result<Result<Contents, BloscpackError>> {
     let first = file.read(0, SUPERCHUNK_BYTES + BLOSC_BYTES)?;
     if let Err(error) = parse_superchunk(&first, file.size) {
@@ -308,7 +310,7 @@ fn superchunk(file: &View<'_>) -> io::Result<Result<Contents, BloscpackError>> {
 }
 
 impl Contents {
-    /// As an index of `slots` chunks; those that it has not are empty.
+    /// Returns the chunks as an index of `slots` chunks; slots beyond them are empty.
     pub fn index(&self, slots: &[u64]) -> Option<ShardIndex> {
         let mut index = ShardIndex::empty(&IndexCodecs::BARE, IndexLocation::End, slots).ok()?;
         let slots = index.slots();

@@ -1,12 +1,12 @@
-//! A cache with a budget in bytes: what was used least recently goes first.
+//! LRU cache with a budget in bytes.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
 
 use lru::LruCache;
 
-/// A map of `K` to `V` whose values together stay within a budget. The value used last stays even
-/// if it alone is larger: whoever put it there is about to use it.
+/// Map of `K` to `V` whose values together stay within a budget. The value used last stays even if
+/// it alone exceeds the budget: its caller is about to use it.
 #[derive(Debug)]
 pub struct ByteCache<K: Hash + Eq, V> {
     entries: LruCache<K, (V, usize)>,
@@ -15,12 +15,12 @@ pub struct ByteCache<K: Hash + Eq, V> {
 }
 
 impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
-    /// An empty cache of `budget` bytes.
+    /// Creates an empty cache of `budget` bytes.
     pub fn new(budget: usize) -> Self {
         Self { entries: LruCache::unbounded(), bytes: 0, budget }
     }
 
-    /// The value of `key`, which counts as its use.
+    /// Returns the value of `key`, and marks it as used.
     pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -28,7 +28,7 @@ impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
         self.entries.get(key).map(|(value, _)| value.clone())
     }
 
-    /// Puts a value of `bytes` bytes in and takes the oldest ones out until all fit.
+    /// Inserts a value of `bytes` bytes, and evicts the least recently used ones until all fit.
     pub fn put(&mut self, key: K, value: V, bytes: usize) {
         if let Some((_, old)) = self.entries.put(key, (value, bytes)) {
             self.bytes -= old;
@@ -41,7 +41,7 @@ impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
         }
     }
 
-    /// Takes values out by their keys.
+    /// Removes the values whose keys `is_meant` selects.
     pub fn remove_if(&mut self, is_meant: impl Fn(&K) -> bool)
     where
         K: Clone,
@@ -51,7 +51,7 @@ impl<K: Hash + Eq, V: Clone> ByteCache<K, V> {
         meant.iter().for_each(|key| self.remove(key));
     }
 
-    /// Takes a value out.
+    /// Removes a value.
     pub fn remove(&mut self, key: &K) {
         if let Some((_, old)) = self.entries.pop(key) {
             self.bytes -= old;

@@ -1,4 +1,4 @@
-//! The bytes of a chunk that waits for its commit: in memory, or beyond a limit in a file.
+//! Bytes of a chunk that waits for its commit: in memory, or beyond a limit in a file.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::spool::SpoolFile;
 
-/// Bytes that nobody changes any more.
+/// Immutable bytes.
 #[derive(Debug, Clone)]
 pub enum Content {
-    /// In memory.
+    /// Bytes in memory.
     Memory(Arc<Vec<u8>>),
-    /// In a spool file.
+    /// Bytes in a spool file.
     File {
         /// The file.
         file: Arc<SpoolFile>,
@@ -21,7 +21,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn nbytes(&self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
@@ -29,7 +29,7 @@ impl Content {
         }
     }
 
-    /// Reads at `offset`; fewer bytes than asked for only at the end.
+    /// Reads at `offset` and returns the number of bytes; fewer than asked for only at the end.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let left = usize::try_from(self.nbytes().saturating_sub(offset)).unwrap_or(usize::MAX);
         let length = buffer.len().min(left);

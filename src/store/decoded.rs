@@ -1,7 +1,7 @@
-//! Decoded chunks: read, decoded and kept within a budget.
+//! Decoded chunks: reading, decoding, and a cache with a budget.
 //!
-//! One thread decodes a chunk; others that want it wait for that one. What is kept of a chunk is of
-//! the shard as it was then: one that has changed since is decoded anew.
+//! One thread decodes a chunk; others that need the same chunk wait for it. A cached chunk belongs
+//! to the shard as it was then: if the shard has changed since, the chunk is decoded again.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,23 +17,23 @@ use super::{
 use crate::format::pipeline::{DecodeError, Pipeline};
 use crate::memory::{NoMemory, ROOM, resize, zeroed};
 
-/// Stripes of the lock that keeps two threads from decoding one chunk.
+/// Stripes of the lock that keeps two threads from decoding the same chunk.
 const STRIPES: usize = 256;
-/// A chunk that keeps changing while it is read is given up after so many attempts.
+/// Attempts to read a chunk that keeps changing while it is read.
 const ATTEMPTS: usize = 4;
-/// Bytes of buffers without content that are kept for the next chunks: fresh memory costs as much as
-/// fast codecs do.
+/// Maximum number of bytes in unused buffers that are kept for the next chunks: fresh memory costs
+/// as much as fast codecs do.
 const SPARE_BYTES: usize = 16 << 20;
 
-/// A thread keeps its buffer of encoded bytes unless it is longer.
+/// Maximum size of a thread's buffer of encoded bytes that is kept.
 const ENCODED_KEPT: usize = 8 << 20;
 
 thread_local! {
-    /// Chunks are read into it, to be decoded from there.
+    /// Buffer into which encoded chunks are read.
     static ENCODED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A decoded chunk: C order, little-endian.
+/// Decoded chunk: C order, little-endian.
 #[derive(Debug)]
 pub struct DecodedChunk {
     bytes: Vec<u8>,
@@ -52,12 +52,12 @@ impl Drop for DecodedChunk {
     }
 }
 
-/// Buffers to be used again.
+/// Pool of buffers for reuse.
 #[derive(Debug, Default)]
 struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
-    /// A buffer of `nbytes` bytes with anything in it.
+    /// Returns a buffer of `nbytes` bytes with arbitrary contents.
     fn take(&self, nbytes: usize) -> Result<Vec<u8>, NoMemory> {
         let mut buffers = self.0.lock();
         let fitting = buffers.iter().position(|buffer| buffer.len() == nbytes);
@@ -79,10 +79,10 @@ impl Spare {
     }
 }
 
-/// An array, and the number of a chunk in its grid.
+/// An array's id, and the number of a chunk in its grid.
 type Key = (u64, u64);
 
-/// The decoded chunks of a store.
+/// Decoded chunks of a store.
 #[derive(Debug)]
 pub(super) struct DecodedChunks {
     kept: Mutex<ByteCache<Key, (Stat, Arc<DecodedChunk>)>>,
@@ -105,25 +105,25 @@ impl DecodedChunks {
     }
 
     fn stripe(&self, key: Key) -> &Mutex<()> {
-        // A remainder of a usize is a usize.
+        // The remainder is less than a usize, so it fits.
         let at = usize::try_from((key.0 ^ key.1) % STRIPES as u64).unwrap_or(0);
         &self.decoding[at]
     }
 }
 
-/// A chunk that was asked for.
+/// Result of a request for a decoded chunk.
 #[derive(Debug)]
 pub enum Asked {
-    /// The index says that it is empty.
+    /// The index says that the chunk is empty.
     Empty,
-    /// Here it is.
+    /// The chunk is available.
     Here(Arc<DecodedChunk>),
-    /// Another thread is at it.
+    /// Another thread is decoding the chunk, or it would have to be decoded.
     Busy,
 }
 
 impl Asked {
-    /// The chunk, if it is here.
+    /// Returns the chunk. `None` if it is empty or not available.
     pub fn chunk(self) -> Option<Arc<DecodedChunk>> {
         match self {
             Self::Here(chunk) => Some(chunk),
@@ -133,7 +133,8 @@ impl Asked {
 }
 
 impl ShardStore {
-    /// The decoded chunk at `coords`, which must lie in the chunk grid; None if it is empty.
+    /// Returns the decoded chunk at `coords`, which must lie in the chunk grid. `None` if it is
+    /// empty.
     pub fn decoded(
         &self,
         array: &SourceArray,
@@ -145,7 +146,7 @@ impl ShardStore {
         Ok(found.chunk())
     }
 
-    /// The same, unless another thread is at it.
+    /// Like [`Self::decoded()`], but does not wait for another thread that is decoding the chunk.
     pub fn decoded_unless_busy(
         &self,
         array: &SourceArray,
@@ -155,7 +156,7 @@ impl ShardStore {
         self.decode(array, pipeline, coords, Freshness::Recent, Mutex::try_lock)
     }
 
-    /// The same if it is kept; busy if it would have to be decoded.
+    /// Like [`Self::decoded()`], but returns [`Asked::Busy`] if the chunk is not cached.
     pub fn decoded_if_kept(
         &self,
         array: &SourceArray,
@@ -200,7 +201,8 @@ impl ShardStore {
         Ok(Asked::Here(chunk))
     }
 
-    /// Reads and decodes a chunk; with its shard as it was meanwhile, None if it is empty by now.
+    /// Reads and decodes a chunk. Returns it with the attributes of its shard at that moment;
+    /// `None` if it is empty by now.
     fn read_decoded(
         &self,
         array: &SourceArray,
@@ -230,7 +232,8 @@ impl ShardStore {
         read?.transpose()
     }
 
-    /// Reads the bytes of an open chunk and decodes them; None if its shard changed meanwhile.
+    /// Reads the bytes of an open chunk and decodes them. `None` if its shard changed in the
+    /// meantime.
     fn read_and_decode(
         &self,
         array: &SourceArray,
@@ -240,7 +243,7 @@ impl ShardStore {
         bytes: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let shard = || array.shard_path(&array.layout.locate(coords).shard);
-        // Between codecs it is about as long as in the end.
+        // Between codecs the chunk is about as long as it is in the end.
         let decoded = (pipeline.nbytes() as u64).saturating_mul(2);
         let _room = ROOM.take(reader.nbytes().saturating_add(decoded));
         if !self.read_all(reader, &shard, bytes)? {
@@ -255,7 +258,7 @@ impl ShardStore {
         }
     }
 
-    /// Reads the bytes of an open chunk; false if its shard changed meanwhile.
+    /// Reads the bytes of an open chunk. Returns `false` if its shard changed in the meantime.
     fn read_all(
         &self,
         reader: &ChunkReader,
@@ -287,9 +290,9 @@ impl ShardStore {
     }
 }
 
-/// The number of a chunk in C order over the grid.
+/// Returns the number of a chunk in C order over the grid.
 fn number(array: &SourceArray, coords: &[u64]) -> u64 {
-    // Inode numbers are computed from it: the grid has a limit.
+    // Cannot overflow: the grid is limited, because inode numbers are computed from it.
     let axes = coords.iter().zip(&array.layout.shard_grid);
     axes.fold(0, |number, (coord, axis)| number * axis.chunks() + coord)
 }

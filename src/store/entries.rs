@@ -1,11 +1,11 @@
-//! All places of a shard, one after the other: what is in each, down to the chunks of the view.
+//! Traversal of all places of a shard, in order, down to the chunks of the view.
 //!
 //! ```text
-//! shard            its index             Place::Shard
-//!   slot 0         a chunk               Place::Chunk     at the innermost level
-//!   slot 1         empty                 Place::Empty
-//!   slot 2         a shard inside it     Place::Shard     and what is in that
-//!   slot 3         an entry that is bad  Place::Bad
+//! shard            its index            Place::Shard
+//!   slot 0         a chunk              Place::Chunk    at the innermost level
+//!   slot 1         empty                Place::Empty
+//!   slot 2         a nested shard       Place::Shard    followed by its places
+//!   slot 3         an invalid entry     Place::Bad
 //! ```
 //!
 //! Slots come in C order along the array's axes, whatever order the index is in.
@@ -20,56 +20,56 @@ use crate::format::digest::Digest;
 use crate::format::grid::unravel;
 use crate::format::sharding::Location;
 
-/// What is in a place of a shard, or inside a shard of it.
+/// Contents of a place in a shard, or in a nested shard.
 #[derive(Debug)]
 pub enum Place<'a> {
-    /// A shard at the level (0 the outermost), of which the places follow.
+    /// A shard at the level (0 is the outermost); its places follow.
     Shard {
-        /// Its level.
+        /// Level of the shard.
         level: usize,
         /// The shard.
         shard: &'a LoadedShard,
     },
     /// A chunk of the view.
     Chunk {
-        /// Where its bytes are.
+        /// Location of its bytes.
         body: Body,
-        /// The checksum that follows it.
+        /// Checksum stored after it.
         digest: Digest,
     },
-    /// Nothing.
+    /// No chunk or shard.
     Empty,
-    /// An entry, or a shard inside the shard, that cannot be used.
+    /// An entry, or a nested shard, that cannot be used.
     Bad(StoreError),
 }
 
-/// The chunks of the view that a place stands for: a box.
+/// Box of chunks of the view that a place covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span<'a> {
-    /// Coordinates of its first chunk.
+    /// Coordinates of the first chunk.
     pub first: &'a [u64],
     /// Chunks along each axis; all 1 at the innermost level.
     pub extents: &'a [u64],
 }
 
 impl Span<'_> {
-    /// Whether no part of it is in a chunk grid.
+    /// Returns whether the whole box lies outside a chunk grid.
     pub fn is_outside(&self, grid: &[u64]) -> bool {
         self.first.iter().zip(grid).any(|(first, extent)| first >= extent)
     }
 
-    /// How many of its chunks are in a chunk grid.
+    /// Returns how many of the box's chunks lie in a chunk grid.
     pub fn chunks_within(&self, grid: &[u64]) -> u64 {
         let axes = self.first.iter().zip(self.extents).zip(grid);
         axes.map(|((first, extent), grid)| grid.saturating_sub(*first).min(*extent)).product()
     }
 }
 
-/// What is called for each place; stops at an error.
+/// Function called for each place; an error stops the traversal.
 pub type Visit<'a, E> = dyn FnMut(Span<'_>, Place<'_>) -> Result<(), E> + 'a;
 
 impl ShardStore {
-    /// Visits all places of a shard, also those beyond the array. A damaged shard has none.
+    /// Visits all places of a shard, including those beyond the array. A damaged shard has none.
     pub fn each_place<E: From<StoreError>>(
         &self,
         array: &SourceArray,
@@ -80,8 +80,8 @@ impl ShardStore {
         self.each_place_within(array, coords, 0..u64::MAX, shard, visit)
     }
 
-    /// The same with some slots of the shard, counted in C order along the array's axes, and all
-    /// that is in them.
+    /// Like [`Self::each_place`], for a range of the shard's slots, counted in C order along the
+    /// array's axes, with everything in them.
     pub fn each_place_within<E: From<StoreError>>(
         &self,
         array: &SourceArray,
@@ -139,17 +139,17 @@ impl ShardStore {
     }
 }
 
-/// A shard, or one inside it, some of whose places are visited.
+/// Shard, or nested shard, of which a range of places is visited.
 struct Level<'a> {
-    /// 0 the outermost.
+    /// Level of the shard; 0 is the outermost.
     number: usize,
-    /// Its first chunk.
+    /// Coordinates of its first chunk.
     first: &'a [u64],
     shard: &'a Arc<LoadedShard>,
     slots: Range<u64>,
 }
 
-/// Calls `act` with what each slot of a shard stands for, whether there is a shard or not.
+/// Calls `act` with the box that each slot of a shard covers, whether the shard exists or not.
 pub fn each_slot<E>(
     array: &SourceArray,
     coords: &[u64],
@@ -164,13 +164,13 @@ pub fn each_slot<E>(
     })
 }
 
-/// Coordinates of a shard's first chunk.
+/// Returns the coordinates of a shard's first chunk.
 fn first_chunk(array: &SourceArray, coords: &[u64]) -> Coords {
     let axes = coords.iter().zip(&array.layout.shard_grid);
     axes.map(|(coord, axis)| axis.span(*coord).0).collect()
 }
 
-/// What is called with a position in a shard and its first chunk.
+/// Function called with a position in a shard and the coordinates of its first chunk.
 type At<'a, E> = dyn FnMut(&[u64], &[u64]) -> Result<(), E> + 'a;
 
 /// Calls `act` with positions in a shard of `extents`, and the first chunk of each.
@@ -194,7 +194,7 @@ fn each_position<E>(
     Ok(())
 }
 
-/// Goes on to the next position in C order, and to its first chunk.
+/// Advances to the next position in C order, and to its first chunk.
 fn step(position: &mut [u64], here: &mut [u64], first: &[u64], extents: &[u64], unit: &[u64]) {
     for axis in (0..position.len()).rev() {
         position[axis] += 1;

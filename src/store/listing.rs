@@ -1,7 +1,8 @@
-//! Which shards there are: listings of the source's shard directories.
+//! Listing of an array's shards, from the source's shard directories.
 //!
-//! A directory is listed in windows of sorted numbers, so that one of any length takes bounded
-//! memory, and a listing can go on from a number rather than from where some reader stopped.
+//! A directory is listed in windows of sorted numbers, so that a directory of any length takes
+//! bounded memory, and a listing can continue from a number rather than from where some reader
+//! stopped.
 
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
@@ -16,22 +17,24 @@ use crate::format::Coords;
 use crate::format::chunk_key::Separator;
 use crate::format::grid::{ShardAxis, unravel};
 
-/// Shards in a window.
+/// Maximum number of shards in a window.
 const WINDOW_SHARDS: usize = 1 << 18;
 
-/// A directory that changed so recently before it was listed may change again with the same date.
+/// Granularity of directory dates: a directory that changed so recently before it was listed may
+/// change again with the same date.
 const DATE_GRANULARITY: Duration = Duration::from_millis(50);
 
-/// Shards, or directories of shards, in one directory of the source.
+/// Window of the shards, or directories of shards, in one directory of the source.
 #[derive(Debug)]
 pub struct Window {
-    /// The window begins at this number.
+    /// Number at which the window begins.
     from: u64,
-    /// Numbers that exist, ascending.
+    /// Existing numbers, ascending.
     pub numbers: Vec<u64>,
-    /// Whether there is nothing after the last one.
+    /// `true` if no number follows the last one.
     pub complete: bool,
-    /// The directory as it was listed, if its date can tell whether it has changed.
+    /// Attributes of the directory when it was listed. `None` if its date cannot show later
+    /// changes.
     directory: Option<Stat>,
 }
 
@@ -41,19 +44,20 @@ impl Window {
             && (self.complete || self.numbers.last().is_some_and(|last| from <= *last))
     }
 
-    /// The numbers from `from` on.
+    /// Returns the numbers that are at least `from`.
     pub fn from(&self, from: u64) -> &[u64] {
         &self.numbers[self.numbers.partition_point(|number| *number < from)..]
     }
 }
 
-/// What is called with the coordinates of each shard, and with what cannot be listed.
+/// Function called with the coordinates of each shard, and with the error for each directory that
+/// cannot be listed.
 pub type Each<'a, E> = dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E> + 'a;
 
 impl ShardStore {
-    /// The window that begins at or before `from` in the directory below the leading shard
-    /// coordinates `prefix`. Its numbers are the next coordinate where keys have a directory for
-    /// each axis, and the shard's number in C order where all shards lie in one directory.
+    /// Returns a window, beginning at or before `from`, of the directory below the leading shard
+    /// coordinates `prefix`. Its numbers are the next coordinate if keys have a directory for each
+    /// axis, and the shard's number in C order if all shards lie in one directory.
     pub fn shard_window(
         &self,
         array: &SourceArray,
@@ -100,8 +104,8 @@ impl ShardStore {
         Ok(window)
     }
 
-    /// Attributes of a directory of shards; None if there is none. Something else in its place is
-    /// damage.
+    /// Returns the attributes of a directory of shards. `None` if there is none. Something else in
+    /// its place is damage.
     pub fn shard_directory(&self, path: &Path) -> Result<Option<Stat>, StoreError> {
         let damage = match self.storage.stat(path) {
             Ok(stat) if stat.kind == FileKind::Directory => return Ok(Some(stat)),
@@ -117,7 +121,8 @@ impl ShardStore {
         Err(error)
     }
 
-    /// Does something with the coordinates of each shard, as they are found; stops at an error.
+    /// Calls `act` with the coordinates of each shard, as they are found; an error stops the
+    /// listing.
     pub fn each_shard<E: From<StoreError>>(
         &self,
         array: &SourceArray,
@@ -126,9 +131,9 @@ impl ShardStore {
         self.each_shard_below(array, &[], &mut |found| act(found?))
     }
 
-    /// The same with the shards that begin with the leading coordinates `prefix`, in C order. A
-    /// directory of shards that cannot be listed is handed over as an error, and what follows it
-    /// after that.
+    /// Like [`Self::each_shard`], for the shards that begin with the leading coordinates `prefix`,
+    /// in C order. A directory of shards that cannot be listed is passed to `act` as an error, and
+    /// the listing continues after it.
     pub fn each_shard_below<E>(
         &self,
         array: &SourceArray,
@@ -149,7 +154,7 @@ impl ShardStore {
         act: &mut Each<'_, E>,
     ) -> Result<(), E> {
         let shards: Coords = array.layout.shard_grid.iter().map(ShardAxis::shards).collect();
-        // Their numbers are neighbours.
+        // The numbers of the shards below a prefix are adjacent.
         let below: u64 = shards[prefix.len()..].iter().product();
         let first = prefix.iter().zip(&shards).fold(0, |number, (at, extent)| number * extent + at);
         let (mut from, end) = (first * below, (first + 1) * below);
@@ -196,8 +201,8 @@ impl ShardStore {
         }
     }
 
-    /// Shards below the leading shard coordinates `prefix`, at most `limit` and one more, of an
-    /// array whose keys have a directory for each axis.
+    /// Returns the shards below the leading shard coordinates `prefix`, at most `limit` and one
+    /// more, of an array whose keys have a directory for each axis.
     pub fn shards_below(
         &self,
         array: &SourceArray,
@@ -229,7 +234,8 @@ impl ShardStore {
 }
 
 impl Window {
-    /// All shards that there can be: where their files are not in the order of the view.
+    /// Creates a window of all shards that may exist, for formats whose files are not named by
+    /// keys.
     fn of_all(array: &SourceArray, prefix: &[u64], from: u64, most: Option<u64>) -> Self {
         let shards = array.layout.shard_grid.get(prefix.len()).map_or(0, ShardAxis::shards);
         let shards = most.map_or(shards, |most| shards.min(most));
@@ -242,13 +248,13 @@ impl Window {
     }
 }
 
-/// Whether all shards of an array lie in its own directory.
+/// Returns whether all shards of an array lie in its own directory.
 pub fn is_flat(array: &SourceArray) -> bool {
     array.layout.keys.separator == Separator::Dot || array.layout.rank() == 0
 }
 
-/// Number of the shard, or coordinate, that a name in a shard directory stands for, if it lies in
-/// the shard grid.
+/// Returns the number of the shard, or the coordinate, that a name in a shard directory stands for.
+/// `None` if it stands for none in the shard grid.
 fn shard_number(array: &SourceArray, prefix: &[u64], name: &str) -> Option<u64> {
     let grid = &array.layout.shard_grid;
     if is_flat(array) {
@@ -262,12 +268,12 @@ fn shard_number(array: &SourceArray, prefix: &[u64], name: &str) -> Option<u64> 
     }
 }
 
-/// Keeps the lowest numbers it is shown.
+/// Collector that keeps the lowest numbers added.
 struct Lowest {
     from: u64,
     limit: usize,
     heap: BinaryHeap<u64>,
-    /// Whether one was left out.
+    /// `true` if a number was dropped.
     cut: bool,
 }
 

@@ -1,7 +1,8 @@
-//! Where shards are made that will take the place of others, when all of an array are made anew.
+//! Directory for the new shards of an array when all of them are rewritten, until they replace the
+//! old ones.
 //!
 //! ```text
-//! ARRAY/.shardfs/repack/lock       held as long as somebody is at it
+//! ARRAY/.shardfs/repack/lock       held while a process makes new shards
 //! ARRAY/.shardfs/repack/c/0/1      a new shard, until it is complete
 //! ```
 
@@ -19,27 +20,28 @@ use super::work::{WORK_DIRECTORY, check_directory, make_directory, open_to_write
 use super::{Container, SourceArray};
 use crate::text::shown;
 
-/// The directory, in the work directory.
+/// Name of the directory, in the work directory.
 const NEW_SHARDS: &str = "repack";
 /// Name of the lock in it.
 const LOCK: &str = "lock";
-/// Permissions of the lock, less the process's umask: others have to be able to take it.
+/// Permissions of the lock, less the process's umask: other users have to be able to take it.
 const LOCK_MODE: u32 = 0o666;
-/// Permissions of new shards, until they have those of the old ones.
+/// Permissions of new shards, until they get those of the old ones.
 const MODE: u32 = 0o600;
 
-/// The directory of new shards of an array, locked until it is dropped.
+/// Directory of new shards of an array, locked until it is dropped.
 pub struct NewShards<'a> {
     storage: &'a dyn Storage,
     directory: PathBuf,
     original: &'a SourceArray,
-    /// The array as if its shards were there.
+    /// The array, with its shards in this directory.
     pub array: SourceArray,
     _lock: Arc<dyn StorageFile>,
 }
 
 impl<'a> NewShards<'a> {
-    /// Waits until nobody else makes new shards of the array, and clears what was left.
+    /// Locks the directory, waiting for other processes that make new shards of the array, and
+    /// removes leftovers from it.
     pub fn lock(storage: &'a dyn Storage, original: &'a SourceArray) -> Result<Self, StoreError> {
         let work = original.path.join(WORK_DIRECTORY);
         let directory = work.join(NEW_SHARDS);
@@ -55,7 +57,7 @@ impl<'a> NewShards<'a> {
         Ok(Self { storage, directory, original, array, _lock: lock })
     }
 
-    /// Makes a file, and the directories above it.
+    /// Creates a file, and the missing directories above it.
     pub fn create(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
         above.retain(|above| above.starts_with(&self.directory) && *above != self.directory);
@@ -66,7 +68,7 @@ impl<'a> NewShards<'a> {
         self.storage.create(path, MODE)
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub fn forget(&self, path: &Path) -> io::Result<()> {
         match self.storage.remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -81,7 +83,7 @@ impl<'a> NewShards<'a> {
     }
 }
 
-/// Removes what was left of new shards, unless somebody makes some at the moment.
+/// Removes leftover new shards, unless a process is making some at the moment.
 pub fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
     let Some(array) = owner.keyed() else { return Ok(()) };
     let directory = array.path.join(WORK_DIRECTORY).join(NEW_SHARDS);
@@ -96,7 +98,8 @@ pub fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> 
     sweep().map_err(io_error(&directory))
 }
 
-/// The lock goes last: without it the directory counts as nobody's.
+/// Removes the directory and the shards in it. The lock goes last: a directory without it counts as
+/// abandoned.
 fn remove(storage: &dyn Storage, array: &SourceArray, directory: &Path) -> io::Result<()> {
     clear(storage, array, directory, "")?;
     match storage.remove_file(&directory.join(LOCK)) {
@@ -106,8 +109,8 @@ fn remove(storage: &dyn Storage, array: &SourceArray, directory: &Path) -> io::R
     remove_directory(storage, directory)
 }
 
-/// Removes the shards in a directory and in those below it that their keys lead through. What is
-/// called otherwise is nothing that was made here, and stays. `key` is the directory's own.
+/// Removes the shards in a directory and in those below it that lead to their keys. Files with
+/// other names were not made here, and stay. `key` is the directory's own.
 fn clear(
     storage: &dyn Storage,
     array: &SourceArray,
@@ -135,7 +138,7 @@ fn clear(
     Ok(())
 }
 
-/// Removes a directory unless there is something in it that shardfs has not made.
+/// Removes a directory, unless it contains anything that shardfs has not made.
 fn remove_directory(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
     match storage.remove_directory(directory) {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {

@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole: metadata, for the most part.
+//! Atomic replacement of whole files, mostly metadata.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use super::storage::{SetStat, Storage, StorageFile};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
 use crate::text::shown;
 
-/// Others who make files or remove the directory are given way to so many times.
+/// Limit of attempts to create a file while other processes create files or remove the directory.
 const ATTEMPTS: u64 = 1000;
 
-/// Writes a file in the place of the one that is there, if there is one, and returns once it is safe.
-/// At any moment there is the old file or the new one, whole; the new one has the owner and the
-/// permissions of the old one before anybody can open it.
+/// Replaces a file, or creates it, and returns once it is durable. At any moment there is the old
+/// file or the new one, whole. The new one has the owner and the permissions of the old one before
+/// any other process can open it.
 ///
-/// It is written in a work directory beside it, where whoever clears up after a killed process finds
-/// it. It is locked, so nobody does before.
+/// It is written in a work directory beside it, where cleaning up after a killed process finds it.
+/// It is locked, so that it is not removed before it is complete.
 pub fn put_file(storage: &dyn Storage, path: &Path, content: &Content) -> io::Result<()> {
     put(storage, path, content, None).map(drop)
 }
 
-/// The same for a file that was moved there: owner, permissions and date are those it had, as far as
-/// this user may give them. The file is open for reading and writing.
+/// Like [`put_file`], for a file that was moved there: it keeps its owner, permissions and date, as
+/// far as this user may set them. Returns the file, open for reading and writing.
 pub fn put_moved_file(
     storage: &dyn Storage,
     path: &Path,
@@ -46,10 +46,10 @@ fn put(
     let before = match storage.stat(path) {
         Ok(before) => Some(before),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
-        // Its owner and permissions would be lost.
+        // The owner and permissions of the existing file would be lost.
         Err(error) => return Err(error),
     };
-    // Nobody else opens it before it has its owner and permissions.
+    // No other user may open it before it has its owner and permissions.
     let mode = if before.is_some() || attributes.is_some() { 0o600 } else { 0o666 };
     let (temporary, file) = make_new(storage, &work, mode)?;
     let write = || {
@@ -67,16 +67,17 @@ fn put(
         file.sync()?;
         storage.rename(&temporary, path)?;
         storage.sync_directory(directory)?;
-        // It has its own name now: nobody clears it up.
+        // The file has its own name now, so it is not removed as a leftover.
         file.unlock()
     };
     let written = write().inspect_err(|_| drop(storage.remove_file(&temporary)));
-    // Whoever has something else in it needs it.
+    // The directory stays if other files are in it.
     let _ = storage.remove_directory(&work);
     written.map(|()| file)
 }
 
-/// Others than root cannot give files away: theirs then, with the same permissions.
+/// Sets the attributes of a file. Only root can give files away: if that fails, the file stays this
+/// user's, with the same permissions.
 fn set_attributes(storage: &dyn Storage, path: &Path, attributes: &SetStat) -> io::Result<()> {
     match storage.set_stat(path, attributes) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -86,7 +87,7 @@ fn set_attributes(storage: &dyn Storage, path: &Path, attributes: &SetStat) -> i
     }
 }
 
-/// A new file in a work directory, which is made where it is missing.
+/// Creates a new file in a work directory, which is created if it is missing.
 fn make_new(
     storage: &dyn Storage,
     work: &Path,
@@ -97,12 +98,12 @@ fn make_new(
         let path = work.join(new_name(number));
         match storage.create(&path, mode) {
             Ok(file) => {
-                // Somebody may be about to clear it up.
+                // Another process may be about to remove it as a leftover.
                 if file.try_lock()? && has_name(storage, &*file, &path)? {
                     return Ok((path, file));
                 }
             }
-            // Left by whoever was killed, or could not remove it, or about to be renamed.
+            // Left by a process that was killed or could not remove it, or about to be renamed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 if let Err(error) = remove_new(storage, &path) {
                     log::debug!("{}: {error}", shown(&path));
@@ -132,7 +133,7 @@ mod tests {
         fs::write(work.join("2.new"), [2]).unwrap();
         let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
         let put = || put_file(&storage, Path::new("d/f"), &Content::Memory(vec![3].into()));
-        // One that is held: its process is still at it.
+        // A file that is locked: its process is still writing it.
         let held = storage.open_writable(Path::new("d/.shardfs/2.new")).unwrap();
         assert!(held.try_lock().unwrap());
         put().unwrap();

@@ -1,4 +1,4 @@
-//! Reading chunks: opening their shard, verifying what has a checksum, filling up what is too short.
+//! Reading of chunks: opens their shard, verifies checksums, and pads chunks that are too short.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, EntryError};
 use crate::format::sharding::Location;
 
-/// Bytes of one chunk, ready to be read: no path, index or lock in between.
+/// Open chunk, ready to be read: no path, index or lock in between.
 pub struct ChunkReader {
     source: ReadFrom,
     shard: Stat,
@@ -22,11 +22,11 @@ enum ReadFrom {
     Memory { bytes: Arc<Vec<u8>>, start: usize, end: usize },
 }
 
-/// A shard's array and attributes, a range of it, and whether what is there was filled up.
+/// A shard's array and attributes, a range of it, and whether the bytes were padded.
 pub(super) type VerifiedKey = (u64, Stat, ByteRange, bool);
 
 impl ShardStore {
-    /// Opens a chunk for reading. None if its shard has changed since it was found.
+    /// Opens a chunk for reading. `None` if its shard has changed since it was found.
     pub fn reader(
         &self,
         array: &SourceArray,
@@ -57,8 +57,8 @@ impl ShardStore {
         Ok(Some(ChunkReader { source, shard: chunk.shard }))
     }
 
-    /// Finds and opens a chunk while this mount commits nothing to its array, and does something
-    /// with it meanwhile. None if there is no such chunk.
+    /// Finds and opens a chunk while this mount commits nothing to its array, and runs `act` on it
+    /// meanwhile. `None` if there is no such chunk.
     pub fn quiet_reader<T>(
         &self,
         array: &SourceArray,
@@ -78,7 +78,8 @@ impl ShardStore {
         })
     }
 
-    /// The open file of a shard; None if the file there is not the one that `expected` describes.
+    /// Returns the open file of a shard. `None` if the file is not the one that `expected`
+    /// describes.
     pub(super) fn shard_file(
         &self,
         array: &SourceArray,
@@ -104,9 +105,9 @@ impl ShardStore {
         Ok(Some(file))
     }
 
-    /// Looks for an open chunk in its file, of which the ctime has changed since: through the index as it
-    /// is now. The file's attributes; None if the chunk is not where it was, or more than the ctime
-    /// has changed.
+    /// Revalidates an open chunk whose file has another ctime than before, by locating it through
+    /// the file's current index. Returns the file's attributes; `None` if the chunk is not where it
+    /// was, or if more than the ctime has changed.
     pub fn found_again(
         &self,
         array: &SourceArray,
@@ -129,7 +130,7 @@ impl ShardStore {
         Ok((same && after.unchanged(&before)).then_some(after))
     }
 
-    /// Reads a chunk that has a checksum: all of it, or nothing can be said of any part.
+    /// Reads a chunk that has a checksum, as a whole: no part of it can be verified alone.
     fn verified(
         &self,
         array: &SourceArray,
@@ -164,7 +165,7 @@ impl ShardStore {
         Ok(bytes)
     }
 
-    /// A Blosc buffer that is shorter than the others, as one that holds `full` bytes.
+    /// Pads a Blosc buffer that is shorter than the others to one that holds `full` bytes.
     pub(super) fn padded(
         &self,
         array: &SourceArray,
@@ -208,7 +209,7 @@ impl ShardStore {
 }
 
 impl ChunkReader {
-    /// Length of the encoded chunk in bytes.
+    /// Returns the length of the encoded chunk in bytes.
     pub fn nbytes(&self) -> u64 {
         match &self.source {
             ReadFrom::File { nbytes, .. } => *nbytes,
@@ -216,13 +217,16 @@ impl ChunkReader {
         }
     }
 
-    /// The shard as it was when the chunk was found.
+    /// Returns the attributes of the shard when the chunk was found.
     pub fn shard(&self) -> &Stat {
         &self.shard
     }
 
-    /// Reads from `offset` in the chunk into `buffer`; how many bytes. Fewer than fit only at the
-    /// chunk's end; a file that ends before its chunk does is an error.
+    /// Reads from `offset` in the chunk into `buffer` and returns the number of bytes; fewer than
+    /// fit only at the chunk's end.
+    ///
+    /// # Errors
+    /// Those of the file, also if it ends before its chunk does.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
         let left = usize::try_from(self.nbytes().saturating_sub(offset)).unwrap_or(usize::MAX);
         let length = buffer.len().min(left);
@@ -243,14 +247,14 @@ impl ChunkReader {
         }
     }
 
-    /// Whether the file that was read from is still as it was when the chunk was found. A file that
-    /// was replaced by another in the meantime is not: its ctime has changed
-    /// ([`ShardStore::found_again`]).
+    /// Returns whether the file is unchanged since the chunk was found. A file that was replaced by
+    /// another in the meantime is not: its ctime has changed ([`ShardStore::found_again`]).
     pub fn unchanged(&self) -> std::io::Result<bool> {
         Ok(self.stat_now()?.unchanged(&self.shard))
     }
 
-    /// Attributes of the file that was read from; of one that was decoded into memory, what they were.
+    /// Returns the current attributes of the file; those at the time of the lookup for a chunk that
+    /// is in memory.
     pub fn stat_now(&self) -> std::io::Result<Stat> {
         match &self.source {
             ReadFrom::File { file, .. } => file.stat(),
@@ -259,7 +263,8 @@ impl ChunkReader {
     }
 }
 
-/// A Blosc buffer, decoded, filled up with zeros, and stored without compression.
+/// Decodes a Blosc buffer, pads it with zeros, and stores it without compression. `None` if it
+/// cannot be decoded, or if `full` exceeds `limit`.
 fn filled(stored: &[u8], full: u64, limit: u64) -> Option<Vec<u8>> {
     let codec = AfterCodec::Compressed(Compression::Blosc);
     let mut bytes = decode(&[codec], stored.to_vec(), limit).ok()?;

@@ -1,4 +1,4 @@
-//! Putting a shard that was made beside the array into the place of the one that is there.
+//! Replacement of a shard by a new one that was made beside the array.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::storage::Stat;
 use super::{ShardStore, SourceArray};
 
 impl ShardStore {
-    /// Renames the file at `new`, which is complete and safe, to a shard, or removes the shard where
-    /// there is none; returns once that is safe. False, and nothing is changed, if the shard is no
-    /// longer the one that `expected` describes. Commits of mounts and other software's locks are
-    /// waited for.
+    /// Renames the file at `new`, which is complete and durable, to a shard, or removes the shard
+    /// if `new` is `None`; returns once that is durable. Returns `false`, without changing the
+    /// shard, if it is no longer the one that `expected` describes. Waits for commits of mounts and
+    /// for locks of other software.
     pub fn replace_shard(
         &self,
         array: &SourceArray,
@@ -32,7 +32,7 @@ impl ShardStore {
         if has_note(&*self.storage, &array.path)? {
             remove_noted_locks(&*self.storage, Owner::Array(array))?;
         }
-        // If this process is killed, somebody must find its lock.
+        // If this process is killed, the next one must find its lock.
         let key = array.shard_name(coords).into_os_string();
         note_locks(&*self.storage, &array.path, std::iter::once(key.as_bytes()))?;
         {

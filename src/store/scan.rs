@@ -1,8 +1,9 @@
-//! Looking for shards that nobody can read, and for older indexes that still stand in them.
+//! Search for unreadable shards, and for older indexes that are still in them.
 //!
-//! A writer that appends chunks and a new index to a shard and is stopped in between leaves a file
-//! that ends in neither. The older index is where it was, and so is what it reaches. A copy of it
-//! behind everything else makes the shard readable again, and takes nothing away.
+//! A writer that appends chunks and a new index to a shard and is interrupted in between leaves a
+//! file that does not end in an index. The older index is still in its place, and so are the chunks
+//! that it reaches. A copy of it after everything else makes the shard readable again, and destroys
+//! nothing.
 
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -26,10 +27,10 @@ use crate::format::space::Space;
 use crate::memory::zeroed;
 use crate::text::count;
 
-/// Bytes that are searched at once, indexes that are longer left aside.
+/// Number of bytes searched at once, without the overlap by the length of an index.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// What is wrong with a shard.
+/// Defect of a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// Its index cannot be read.
@@ -40,37 +41,37 @@ pub enum Fault {
     BadEntry(Vec<u64>, #[source] EntryError),
 }
 
-/// What can be done about it.
+/// Remedy for a faulty shard.
 #[derive(Debug)]
 pub enum Remedy {
-    /// An older index stands in it.
+    /// An older index is in it.
     Older(FoundIndex),
-    /// Nothing: why.
+    /// There is none, for this reason.
     None(&'static str),
 }
 
-/// A shard that cannot be read, or not all of it.
+/// Shard that cannot be read, or not as a whole.
 #[derive(Debug)]
 pub struct FaultyShard {
-    /// From the source's root.
+    /// Path of the shard, relative to the source's root.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Defect of the shard.
     pub fault: Fault,
-    /// What can be done about it.
+    /// Remedy for it.
     pub remedy: Remedy,
-    /// Its chunks, existing or not.
+    /// Number of its chunks, existing or not.
     pub slots: u64,
     stat: Option<Stat>,
 }
 
-/// How an index can be read that cannot be read as the metadata says.
+/// Alternative parameters that make an index readable which cannot be read as the metadata says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherReading {
-    /// Its codecs.
+    /// Codec chain of the index.
     pub codecs: IndexCodecs,
-    /// Where it stands.
+    /// Location of the index.
     pub location: IndexLocation,
-    /// The chunks that exist by it.
+    /// Number of chunks that exist according to it.
     pub chunks: u64,
 }
 
@@ -90,8 +91,8 @@ impl std::fmt::Display for OtherReading {
 }
 
 impl ShardStore {
-    /// Looks at all shards of an array and hands over those that cannot be read; how many there are
-    /// altogether.
+    /// Examines all shards of an array and passes the faulty ones to `faulty`. Returns the number
+    /// of all shards.
     pub fn scan(
         &self,
         array: &SourceArray,
@@ -172,8 +173,8 @@ impl ShardStore {
         })
     }
 
-    /// Complete indexes that stand in runs of bytes that nothing reaches: older ones. None is looked
-    /// for where an index cannot be told from data.
+    /// Finds complete indexes in `gaps`, runs of bytes that nothing reaches: these are older ones.
+    /// Finds none if an index cannot be told from data.
     pub fn indexes_in(
         &self,
         array: &SourceArray,
@@ -207,7 +208,8 @@ impl ShardStore {
         Ok(indexes)
     }
 
-    /// Another way in which the index of a shard could be read, if it could: what writers differ in.
+    /// Finds other parameters, in which writers differ, with which the index of a shard can be
+    /// read. `None` if there are none.
     pub fn other_reading(
         &self,
         array: &SourceArray,
@@ -245,8 +247,11 @@ impl ShardStore {
         Ok(None)
     }
 
-    /// Puts a copy of the older index that was found at the shard's end, and returns once it is
-    /// safe. Nothing else of the shard is touched. Fails if it was changed since it was looked at.
+    /// Appends a copy of the older index that was found to the shard, and returns once it is
+    /// durable. Nothing else of the shard is changed.
+    ///
+    /// # Errors
+    /// The shard was changed since it was examined, or cannot be written.
     pub fn restore(&self, array: &SourceArray, shard: &FaultyShard) -> Result<(), StoreError> {
         let (Remedy::Older(index), Some(stat)) = (&shard.remedy, &shard.stat) else {
             return Ok(());
@@ -274,7 +279,7 @@ impl ShardStore {
     }
 }
 
-/// The last index in a file, searched from its end.
+/// Finds the last accepted index in a file, searching from its end.
 fn last_index(
     file: &dyn StorageFile,
     size: u64,
@@ -320,7 +325,8 @@ fn each_index(
     Ok(())
 }
 
-/// Whether an index without a checksum is one: chunks with bytes, side by side, none over the index.
+/// Returns whether an index without a checksum is plausible: its chunks are not empty, and overlap
+/// neither each other nor the index.
 fn is_plausible(index: &ShardIndex, chunks: &[(u64, ByteRange)], shard: u64) -> bool {
     let mut ranges: Vec<ByteRange> = chunks.iter().map(|(_, range)| *range).collect();
     if ranges.is_empty() || ranges.iter().any(|range| range.nbytes == 0) {
@@ -330,8 +336,9 @@ fn is_plausible(index: &ShardIndex, chunks: &[(u64, ByteRange)], shard: u64) -> 
     Space::new(ranges).clashes().is_empty()
 }
 
-/// Whether the chunks that an index names are shards, where chunks of the shard are. The index of
-/// a shard inside it may be as long, and must not be taken for its own.
+/// Returns whether the chunks that an index names are shards, if the array's shards are nested. The
+/// index of a nested shard may have the same length, and must not be taken for that of the outer
+/// one.
 fn holds_inner_shards(
     array: &SourceArray,
     shard: &[u64],

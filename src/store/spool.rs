@@ -1,12 +1,13 @@
-//! Files for bytes that wait for their commit and are too many for memory.
+//! Spool files, for bytes that wait for their commit and are too many for memory.
 //!
 //! ```text
 //! <unsaved>/.spool/7/open               while it is written
 //! <unsaved>/.spool/7/waves/c/0/0/1      once it waits for its commit, by the chunk's path
 //! ```
 //!
-//! A spool file has a name, so that it outlives a process that is killed: `shardfs recover --unsaved`
-//! finds what it is. It is removed when nobody needs its bytes any more.
+//! A spool file has a name, so that it survives if the process is killed: `shardfs recover
+//! --unsaved` finds out from the name which chunk it is. It is removed when its bytes are no longer
+//! needed.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -18,19 +19,19 @@ use parking_lot::Mutex;
 
 use crate::text::shown;
 
-/// Directory of spool files, below the one for what could not be committed.
+/// Directory of spool files, below the one for changes that could not be committed.
 pub const SPOOL_DIRECTORY: &str = ".spool";
-/// Name of a spool file that is still written.
+/// Name of a spool file that is still being written.
 pub const OPEN_NAME: &str = "open";
 
-/// Makes spool files in a directory, which is made when the first one is.
+/// Creates spool files in a directory, which is created with the first one.
 #[derive(Debug)]
 pub struct Spool {
     directory: PathBuf,
     next: AtomicU64,
 }
 
-/// A spool file; removed when it is dropped.
+/// Spool file, removed when it is dropped.
 #[derive(Debug)]
 pub struct SpoolFile {
     file: File,
@@ -40,7 +41,7 @@ pub struct SpoolFile {
 }
 
 impl Spool {
-    /// A spool beside what could not be committed, which is saved below `unsaved`.
+    /// Creates a spool below `unsaved`, the directory for changes that could not be committed.
     pub fn new(unsaved: &Path) -> Self {
         Self { directory: unsaved.join(SPOOL_DIRECTORY), next: AtomicU64::new(0) }
     }
@@ -64,12 +65,12 @@ impl Spool {
 }
 
 impl SpoolFile {
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Names the file after the chunk that its bytes are, a path from the source's root.
+    /// Renames the file after the chunk whose bytes it holds, a path relative to the source's root.
     pub fn name_after(&self, chunk: &Path) -> io::Result<()> {
         let to = self.directory.join(chunk);
         let mut path = self.path.lock();
@@ -87,7 +88,7 @@ impl SpoolFile {
 
 impl Drop for SpoolFile {
     fn drop(&mut self) {
-        // Made by `Spool::create` for this file alone.
+        // Created by `Spool::create` for this file alone.
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             log::warn!("{}: it cannot be removed: {error}", shown(&self.directory));
         }
@@ -95,10 +96,11 @@ impl Drop for SpoolFile {
 }
 
 impl Spool {
-    /// Removes the spool, and the directory for what could not be committed, if nothing is in them.
+    /// Removes the spool, and the directory for changes that could not be committed, if they are
+    /// empty.
     pub fn remove(&self) {
         let unsaved = self.directory.parent();
-        // They stay as long as something is in them, and need not be there.
+        // Errors are ignored: a directory stays if something is in it, and need not exist.
         let _ = [Some(&*self.directory), unsaved]
             .into_iter()
             .flatten()
@@ -107,7 +109,7 @@ impl Spool {
     }
 }
 
-/// Makes a directory and those above it, for their owner alone.
+/// Creates a directory and those above it, accessible to their owner alone.
 pub fn make_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

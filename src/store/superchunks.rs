@@ -1,4 +1,4 @@
-//! How long an array of superchunk files is at the moment.
+//! Current length of an array of superchunk files.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::format::superchunks::{Extent, rows};
 use crate::memory::zeroed;
 
 impl ShardStore {
-    /// `meta/sizes` of an array that may grow, and how long it is by that.
+    /// Reads `meta/sizes` of an array that may grow. Returns it with the length that it gives.
     pub(super) fn sizes(
         &self,
         array: &SourceArray,
@@ -35,7 +35,8 @@ impl ShardStore {
         json::parse(&text).map_err(std::io::Error::other)
     }
 
-    /// How many shards of an array there can be along its first axis; None if all of its grid.
+    /// Returns the current number of shards of an array along its first axis. `None` if the whole
+    /// grid may have shards.
     pub(super) fn shards_now(&self, array: &SourceArray) -> Result<Option<u64>, StoreError> {
         match array.container {
             Container::Superchunks { extent, grows: true, .. } => {
