@@ -235,7 +235,7 @@ impl ShardStore {
 
 impl Window {
     /// Creates a window of all shards that may exist, for formats whose files are not named by
-    /// keys.
+    /// keys, and not in the order of the view.
     fn of_all(array: &SourceArray, prefix: &[u64], from: u64, most: Option<u64>) -> Self {
         let shards = array.layout.shard_grid.get(prefix.len()).map_or(0, ShardAxis::shards);
         let shards = most.map_or(shards, |most| shards.min(most));

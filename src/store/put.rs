@@ -16,7 +16,7 @@ const ATTEMPTS: u64 = 1000;
 
 /// Replaces a file, or creates it, and returns once it is durable. At any moment there is the old
 /// file or the new one, whole. The new one has the owner and the permissions of the old one before
-/// any other process can open it.
+/// another user can open it.
 ///
 /// It is written in a work directory beside it, where cleaning up after a killed process finds it.
 /// It is locked, so that it is not removed before it is complete.

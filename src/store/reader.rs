@@ -263,8 +263,8 @@ impl ChunkReader {
     }
 }
 
-/// Decodes a Blosc buffer, pads it with zeros, and stores it without compression. `None` if it
-/// cannot be decoded, or if `full` exceeds `limit`.
+/// Decodes a Blosc buffer, pads it with zeros, and stores it without compression. `None` if that is
+/// not possible, or would exceed `limit` bytes.
 fn filled(stored: &[u8], full: u64, limit: u64) -> Option<Vec<u8>> {
     let codec = AfterCodec::Compressed(Compression::Blosc);
     let mut bytes = decode(&[codec], stored.to_vec(), limit).ok()?;

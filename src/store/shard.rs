@@ -191,8 +191,8 @@ impl LoadedShard {
         self.state.as_ref().ok().map(|ready| &ready.body)
     }
 
-    /// Returns the stored bytes of a nested shard, including what the codecs over it have added, or
-    /// before they are undone. `None` for a shard that is a file.
+    /// Returns the bytes of a nested shard as stored, before the codecs over it are undone. `None`
+    /// for a shard that is a file.
     pub fn stored(&self) -> Option<&Body> {
         self.stored.as_ref()
     }

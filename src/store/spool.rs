@@ -46,7 +46,7 @@ impl Spool {
         Self { directory: unsaved.join(SPOOL_DIRECTORY), next: AtomicU64::new(0) }
     }
 
-    /// Makes an empty spool file that its owner alone can read.
+    /// Creates an empty spool file that only its owner can read.
     pub fn create(&self) -> io::Result<SpoolFile> {
         let directory = loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
