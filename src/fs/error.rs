@@ -1,4 +1,4 @@
-//! What an operation can fail with, and the one mapping to errno.
+//! Errors of operations, and the one mapping to errno.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,97 +11,97 @@ use crate::source::NodeError;
 use crate::store::StoreError;
 use crate::text::shown;
 
-/// Why an operation failed.
+/// Error of an operation.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
-    /// There is no such file. For a chunk: its index says that it is empty.
+    /// There is no such file. For a chunk: the shard's index marks it as empty.
     #[error("no such file")]
     NotFound,
-    /// An inode number or handle that is no longer valid.
+    /// The inode number or handle is no longer valid.
     #[error("the file is no longer what it was when it was opened")]
     Stale,
-    /// A file operation on a directory.
+    /// A file operation was requested on a directory.
     #[error("it is a directory")]
     IsDirectory,
-    /// A directory operation on a file.
+    /// A directory operation was requested on a file.
     #[error("it is not a directory")]
     NotDirectory,
-    /// The operation makes no sense for this kind of file.
+    /// The operation is not defined for this kind of file.
     #[error("not possible for this kind of file")]
     Invalid,
-    /// Written to what is only read.
+    /// The file is read-only.
     #[error("it can only be read")]
     ReadOnly,
     /// The name is taken.
     #[error("it exists")]
     Exists,
-    /// A directory is not empty.
+    /// The directory is not empty.
     #[error("the directory is not empty")]
     NotEmpty,
-    /// Not allowed here.
+    /// The operation is not permitted on this file or in this directory.
     #[error("not permitted here")]
     NotPermitted,
-    /// The caller may not do that.
+    /// The caller lacks the permission.
     #[error("permission denied")]
     Denied,
-    /// This file has no room for it.
+    /// The file does not support the operation.
     #[error("not supported here")]
     NotSupported,
-    /// It must be copied and removed instead.
+    /// The file cannot be renamed across this boundary; it must be copied and deleted instead.
     #[error("it cannot be renamed, but copied and removed")]
     CrossDevice,
-    /// A file would be too long.
+    /// The file would be too long.
     #[error("the file would be too long")]
     TooLarge,
-    /// Not open for that.
+    /// The handle was not opened for this access.
     #[error("not open for that")]
     BadHandle,
-    /// Metadata that cannot be stored.
+    /// Written metadata cannot be stored.
     #[error("{}: {error}", shown(.path))]
     Refused {
         /// Path of the document.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         error: MetadataError,
     },
-    /// A file of a decoded chunk that cannot be encoded.
+    /// The contents written to the file of a decoded chunk cannot be encoded.
     #[error("{}: it is not written: {error}", shown(.path))]
     Unwritable {
         /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         error: Unwritable,
     },
-    /// A chunk could not be committed.
+    /// A change could not be committed.
     #[error(transparent)]
     Commit(#[from] Arc<StoreError>),
-    /// No such extended attribute.
+    /// There is no such extended attribute.
     #[error("no such extended attribute")]
     NoAttribute,
-    /// A file of an array whose metadata cannot be used: it may be a shard, and its bytes must not
-    /// be taken for a chunk's.
+    /// The file is in an array whose metadata cannot be used: it may be a shard, whose bytes must
+    /// not be mistaken for those of a chunk.
     #[error("{}: the metadata of its array cannot be used", shown(.0))]
     BadMetadata(PathBuf),
     /// The shard was changed after a part of the chunk had been read.
     #[error("chunk {key} of {}: its shard was changed while it was being read", shown(.array))]
     Torn {
-        /// The array's directory, from the source's root.
+        /// Directory of the array, relative to the source's root.
         array: PathBuf,
-        /// The chunk's key.
+        /// Key of the chunk.
         key: String,
     },
-    /// The store could not give a chunk.
+    /// The store could not return a chunk.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The source reports an error.
+    /// The source returned an I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl FsError {
-    /// The errno that the caller of the operation sees.
+    /// Returns the errno reported to the calling process.
     pub fn errno(&self) -> i32 {
         match self {
             Self::NotFound => libc::ENOENT,
@@ -130,7 +130,7 @@ impl FsError {
 /// Result of an operation.
 pub type Result<T> = std::result::Result<T, FsError>;
 
-/// Why a node is not shown as what it is.
+/// Reason why a node cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Its documents cannot be used.

@@ -1,12 +1,13 @@
-//! What the kernel was told of files that others may change, and what it keeps of them.
+//! Tracking of what the kernel has cached of files that other processes may change.
 //!
-//! The kernel believes names and attributes for a second. A file that is opened on such a belief
-//! after it was changed must not be read through what the kernel remembers of it, its size least
-//! of all. So the files of the last seconds are remembered here, and when they changed.
+//! The kernel caches names and attributes for a second. A file that was changed, and is then opened
+//! from these caches, must not be read through what the kernel has cached of it, least of all its
+//! size. So the files looked up in the last seconds are remembered here, together with the time of
+//! their last change.
 //!
-//! Pages it keeps for longer, until the date or the size of a file changes. Others can change a file and
-//! leave both as they were. So pages outlast the opening of a file only if they can be of nothing but what it
-//! holds now.
+//! Pages are cached longer, until the mtime or the size of a file changes. Another process can
+//! change a file and leave both as they were. So pages are kept across an open only if they cannot
+//! hold anything but the current contents of the file.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -16,14 +17,14 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::decoded::Pages;
 
-/// Files to remember: more than can be looked up in the time that the kernel believes.
-// The compiler evaluates it, and would refuse zero.
+/// Number of files to remember: more than can be looked up in the time for which the kernel caches.
+// Evaluated by the compiler, which rejects zero.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
-/// The kernel counts in ticks; this much later than it should, its belief has ended.
+/// Margin after which the kernel's caches have expired: the kernel counts in ticks.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// Files by a number of the caller's, with a number that is another one for another content.
+/// Files by a number chosen by the caller, each with a fingerprint that changes with the contents.
 pub(super) struct Identities {
     seen: Mutex<Files>,
     believed: Duration,
@@ -31,10 +32,10 @@ pub(super) struct Identities {
 
 struct Files {
     files: LruCache<u64, Seen>,
-    /// Some had to be forgotten: one that is not known may have changed before.
+    /// `true` once an entry was evicted: a file that is not in the table may have changed before.
     has_forgotten: bool,
-    /// Inode numbers of what is in files that have changed, with the content that the kernel's pages are
-    /// of.
+    /// Fingerprint of the contents that the kernel's pages hold, by inode number; only for inodes
+    /// in files that have changed.
     pages: LruCache<u64, u64>,
 }
 
@@ -42,7 +43,7 @@ struct Files {
 struct Seen {
     content: u64,
     changed: Option<Instant>,
-    /// It is as it was when the kernel was first told of it.
+    /// `true` if the file is unchanged since it was first reported to the kernel.
     is_first: bool,
 }
 
@@ -53,7 +54,7 @@ impl Seen {
 }
 
 impl Files {
-    /// A file, as it is now.
+    /// Records the current contents of a file.
     fn see(&mut self, file: u64, content: u64) -> Seen {
         if let Some(seen) = self.files.get_mut(&file) {
             if seen.content != content {
@@ -68,31 +69,32 @@ impl Files {
 }
 
 impl Identities {
-    /// For a kernel that is told to believe for `believed`.
+    /// Creates the table for a kernel that caches names and attributes for `believed`.
     pub(super) fn new(believed: Duration) -> Self {
         let (files, pages) = (LruCache::new(REMEMBERED), LruCache::new(REMEMBERED));
         Self { seen: Mutex::new(Files { files, has_forgotten: false, pages }), believed }
     }
 
-    /// What the kernel believes of a file may be wrong from now on.
+    /// Marks what the kernel has cached of a file as possibly stale from now on.
     pub(super) fn disturb(&self, file: u64) {
         if let Some(seen) = self.lock().files.get_mut(&file) {
             (seen.changed, seen.is_first) = (Some(Instant::now()), false);
         }
     }
 
-    /// Remembers a file as it is now. Whether the kernel may still believe something older.
+    /// Records the current contents of a file; returns whether the kernel may still have older
+    /// attributes cached.
     pub(super) fn changed_recently(&self, file: u64, content: u64) -> bool {
         self.lock().see(file, content).is_recent(self.believed)
     }
 
-    /// The same for what is in the file under an inode number, which is about to be opened: what becomes of
-    /// the kernel's pages of it.
+    /// Records the current contents of a file, in which the inode `ino` is about to be opened;
+    /// returns what to do with the kernel's pages of that inode.
     pub(super) fn opened(&self, file: u64, content: u64, ino: u64) -> Pages {
         let mut files = self.lock();
         let seen = files.see(file, content);
         if seen.is_recent(self.believed) {
-            // A mapping fills pages all the same.
+            // A mapping fills pages even with direct I/O.
             files.pages.pop(&ino);
             return Pages::Bypassed;
         }
@@ -102,7 +104,8 @@ impl Identities {
         }
     }
 
-    /// The kernel may be given bytes under an inode number that its file does not hold any more.
+    /// Records that the kernel may be given bytes for an inode number that its file no longer
+    /// holds.
     pub(super) fn served_older(&self, file: u64, ino: u64) {
         let mut files = self.lock();
         files.pages.pop(&ino);

@@ -1,4 +1,4 @@
-//! What a view makes of a node of the source: read anew each time; [`super::nodes`] keeps it.
+//! Loading of nodes of the source for a view: read anew each time; [`super::nodes`] caches them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -30,35 +30,36 @@ const ZARR3: &[&str] = &[METADATA_FILE];
 /// Documents of a node of Zarr v2.
 const ZARR2: &[&str] = &[ZARRAY, ZGROUP, ZATTRS, ZMETADATA];
 
-/// Reads nodes of a source for a view.
+/// Reader of a source's nodes for a view.
 pub struct Loader {
     storage: Arc<dyn Storage>,
-    /// The file in the source's root that is mounted, and nothing else of it.
+    /// File in the source's root that is mounted instead of the whole source; `None` mounts the
+    /// source.
     file: Option<OsString>,
-    /// What the source is taken for, whatever is in it.
+    /// Format to read the source as, whatever it contains; `None` detects it.
     format: Option<Format>,
     level: Option<usize>,
     view: ViewConfig,
     writable: bool,
 }
 
-/// A node as a view shows it.
+/// Node as a view shows it.
 pub struct Loaded {
-    /// What it is.
+    /// Kind of the node.
     pub kind: LoadedKind,
-    /// Its document, where the view shows another one than the source.
+    /// Document of the node; `None` if the view shows that of the source.
     pub document: Option<Arc<[u8]>>,
-    /// Documents that the source has not, by name.
+    /// Documents that the source does not have, by name.
     pub extra: Vec<(OsString, Arc<[u8]>)>,
-    /// Documents of the source that are not shown.
+    /// Documents of the source that the view hides.
     pub hidden: &'static [&'static str],
-    /// The stored document.
+    /// `Stat` of the stored document.
     pub stat: Option<Stat>,
 }
 
-/// What a node is.
+/// Kind of a node.
 pub enum LoadedKind {
-    /// No node of its own.
+    /// Not a node of its own.
     Inherited,
     /// A group, or an array that is shown as it is stored.
     AsStored,
@@ -68,36 +69,36 @@ pub enum LoadedKind {
     Array(Box<LoadedArray>),
 }
 
-/// An array whose chunks a view shows.
+/// Array whose chunks a view shows.
 pub struct LoadedArray {
-    /// Where its chunks are.
+    /// Locations of its chunks.
     pub layout: ShardedArray,
-    /// What its shards are.
+    /// Container format of its shards.
     pub container: Container,
-    /// What its chunk files are.
+    /// Form of its chunk files.
     pub shown: ShownArray,
-    /// Changes with everything that the meaning of a chunk's number depends on.
+    /// Hash of everything that the meaning of a chunk's number depends on.
     pub hash: u64,
 }
 
-/// A node that cannot be shown as what it is.
+/// Node that cannot be shown, with the reason.
 #[derive(Debug)]
 pub struct Failed {
-    /// The path of its document.
+    /// Path of its document.
     pub document: PathBuf,
-    /// The document, if there is one.
+    /// `Stat` of the document; `None` if there is none.
     pub stat: Option<Stat>,
-    /// Why.
+    /// Cause.
     pub error: LoadError,
 }
 
 impl Failed {
-    /// A failure with a document.
+    /// Creates a failure about a document.
     pub fn new(document: PathBuf, stat: Option<Stat>, error: impl Into<LoadError>) -> Box<Self> {
         Box::new(Self { document, stat, error: error.into() })
     }
 
-    /// Whether it is the view that has no form for it.
+    /// Returns whether the cause is that the view has no form for the node.
     pub fn is_unshown(&self) -> bool {
         matches!(self.error, LoadError::Unshown(_))
     }
@@ -111,29 +112,30 @@ impl Loaded {
 }
 
 impl Loader {
-    /// Reads nodes of `storage`.
+    /// Creates a loader of the nodes of `storage`.
     pub fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
         let FsConfig { file, format, level, view, writable, .. } = config;
         let (file, format, level, view) = (file.clone(), *format, *level, *view);
         Self { storage, file, format, level, view, writable: *writable }
     }
 
-    /// The view.
+    /// Returns the view.
     pub fn view(&self) -> View {
         self.view.view
     }
 
-    /// The file in the source's root that is mounted, and nothing else of it.
+    /// Returns the file in the source's root that is mounted instead of the whole source, if any.
     pub fn file(&self) -> Option<&OsStr> {
         self.file.as_deref()
     }
 
-    /// Whether a directory without a `zarr.json` is looked at for something else that has no shards, each time.
+    /// Returns whether a directory without a `zarr.json` is probed for Zarr v2 documents each time.
     pub fn probes(&self) -> bool {
         self.view().is_decoded() && self.may_be(Format::Zarr)
     }
 
-    /// Whether arrays of other formats have room for more chunks. Decoded, they are only read.
+    /// Returns whether arrays of other formats have room for more chunks. In decoded views they are
+    /// read-only.
     fn grows(&self) -> bool {
         self.writable && !self.view().is_decoded()
     }
@@ -142,8 +144,8 @@ impl Loader {
         self.format.is_none_or(|wanted| wanted == format)
     }
 
-    /// The node at a directory. `path` is where its document is, if it has one of Zarr v3 or of the draft of
-    /// 2022, and `stat` what the source says of that.
+    /// Loads the node at a directory. `path` is that of its document, if it has one of Zarr v3 or
+    /// of the draft of 2022, and `stat` the result of its `stat` in the source.
     pub fn load(
         &self,
         directory: &Path,
@@ -165,7 +167,7 @@ impl Loader {
         }
     }
 
-    /// A node with a document of Zarr v3 or of the draft of 2022.
+    /// Loads a node with a document of Zarr v3 or of the draft of 2022.
     fn documented(&self, directory: &Path, path: &Path, stat: Stat) -> Result<Loaded, LoadError> {
         let text = read_text(&*self.storage, path)?;
         let _room = ROOM.take(json::memory(&text));
@@ -195,7 +197,7 @@ impl Loader {
         Ok(Loaded { kind, document, ..Loaded::as_stored(stat) })
     }
 
-    /// The same in a view that has other documents than the source.
+    /// Loads such a node in a view that has other documents than the source.
     fn translated(
         &self,
         directory: &Path,
@@ -206,7 +208,7 @@ impl Loader {
         let (document, keys) = match dialect {
             Dialect::V3 => (document, None),
             Dialect::Draft2022 => {
-                // What is wrong with a sharded array is so in every view.
+                // Errors in the metadata of a sharded array are reported in every view.
                 draft2022::parse(&document)?;
                 let twin = draft2022::to_zarr3(&document).map_err(Unshown::from)?;
                 (twin, Some(draft2022::keys(&document)?))
@@ -225,7 +227,7 @@ impl Loader {
         Ok(Loaded { hidden: ZARR3, ..with_documents(array, Vec::new(), stat) })
     }
 
-    /// A directory without a document of Zarr v3.
+    /// Loads a directory without a document of Zarr v3.
     fn undocumented(
         &self,
         directory: &Path,
@@ -237,13 +239,14 @@ impl Loader {
         {
             return Ok(loaded);
         }
-        // Without shards it is shown as it is stored, but where chunks are decoded.
+        // A Zarr v2 array has no shards and is shown as it is stored, except in views that decode.
         if self.probes()
             && let Some(loaded) = self.zarr2(directory)?
         {
             return Ok(loaded);
         }
-        // Not a symbolic link that leads nowhere. What others have made there since was not there.
+        // A dangling symbolic link is an error. A document created since the `stat` counts as
+        // absent.
         match if_present(self.storage.lstat(&path)) {
             Ok(Some(Stat { kind: FileKind::Symlink, .. })) => Err(Failed::new(path, None, absent)),
             Ok(_) => {
@@ -254,7 +257,8 @@ impl Loader {
         }
     }
 
-    /// The array or group of Zarr v2 at a directory, if there is one, in a view that decodes chunks.
+    /// Loads the array or group of Zarr v2 at a directory in a view that decodes chunks; `None` if
+    /// there is none.
     fn zarr2(&self, directory: &Path) -> Result<Option<Loaded>, Box<Failed>> {
         for name in [ZARRAY, ZGROUP] {
             let path = directory.join(name);
@@ -279,7 +283,7 @@ impl Loader {
         Ok(Loaded { hidden: ZARR2, ..with_documents(array, Vec::new(), stat) })
     }
 
-    /// How the view shows an array whose unsharded twin is given.
+    /// Makes the view's form of an array with the unsharded metadata `twin`.
     fn array(
         &self,
         directory: &Path,
@@ -299,19 +303,20 @@ impl Loader {
         Ok(LoadedArray { layout, container, shown, hash })
     }
 
-    /// A group in a view that has other documents than those named.
+    /// Makes the view's form of a group, without the documents `hidden`.
     fn group(&self, group: &Value, hidden: &'static [&'static str], stat: Stat) -> Loaded {
         let extra = shared(self.view.group(group));
         Loaded { extra, hidden, ..Loaded::as_stored(stat) }
     }
 
-    /// The Bloscpack file that is mounted.
+    /// Loads the mounted Bloscpack file.
     fn bloscpack(&self, directory: &Path, path: &Path, stat: Stat) -> Result<Loaded, LoadError> {
         let found = bloscpack::array(&*self.storage, path.as_os_str(), &stat, self.grows())?;
         self.foreign(directory, found, stat)
     }
 
-    /// The BLZ or bcolz array at a directory, or the column of a table, if there is one.
+    /// Loads the BLZ or bcolz array at a directory, or the column of a table; `None` if there is
+    /// none.
     fn blz(&self, directory: &Path) -> Result<Option<Loaded>, Box<Failed>> {
         let storage = &*self.storage;
         let fail = |stat, error| Failed::new(directory.to_owned(), stat, error);
@@ -333,10 +338,11 @@ impl Loader {
         loaded.map(Some).map_err(|error| fail(Some(stat), error))
     }
 
-    /// An array whose metadata is not a document of Zarr.
+    /// Loads an array whose metadata is not a Zarr document.
     fn foreign(&self, directory: &Path, found: Foreign, stat: Stat) -> Result<Loaded, LoadError> {
         let Foreign { array, container, mut documents } = found;
-        // Metadata comes and goes with the length, or follows it, and numbers mean the same.
+        // The metadata appears, vanishes or changes with the array's length, without changing the
+        // meaning of inode numbers: it is not hashed.
         let kind = match &container {
             Container::Superchunks { extent, .. } => {
                 serde_json::json!({"codecs": extent.row_bytes})
@@ -360,8 +366,8 @@ impl Loader {
         Ok(Loaded { hidden, ..with_documents(array, documents, stat) })
     }
 
-    /// The hash of a layout with what decoded chunks depend on as well: they are others once that has
-    /// changed, and so are the files.
+    /// Returns the hash of a layout together with what decoded chunks depend on: when that changes,
+    /// the chunks are different ones, and so are the files.
     fn form_hash(&self, twin: &Value, form: &Form, layout_hash: u64) -> u64 {
         if let Form::Filled(filled) = form {
             return stable_hash([filled.values.as_bytes(), &layout_hash.to_le_bytes()]);
@@ -376,7 +382,7 @@ impl Loader {
     }
 }
 
-/// An array with the documents that its view has, and with others.
+/// Combines an array with the documents of its view and with others.
 fn with_documents(
     mut array: LoadedArray,
     mut documents: Vec<(OsString, Vec<u8>)>,

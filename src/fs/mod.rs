@@ -1,5 +1,5 @@
-//! The operations of the filesystem, in our own types: what the kernel asks, answered from the
-//! view and the store. Nothing here knows how the questions arrive.
+//! Filesystem operations in types of this crate, answered from the view and the store. Nothing here
+//! depends on the transport that delivers the requests.
 
 mod access;
 mod ahead;
@@ -69,32 +69,33 @@ use crate::store::storage::{FileKind, Space, Stat, Storage, StorageFile};
 use crate::store::{Freshness, ShardStore, StoreConfig};
 use crate::view::inode::{self, InodeRange};
 
-/// Open directories have numbers from here on; those of open files are below.
+/// First handle of open directories; those of open files are below.
 const FIRST_DIRECTORY: u64 = 1 << 63;
 
-/// How a source is shown.
+/// Configuration of how a source is shown.
 #[derive(Debug, Clone, Default)]
 pub struct FsConfig {
-    /// What the store may use and believe.
+    /// Configuration of the store: its budgets and how long it trusts what it has cached.
     pub store: StoreConfig,
-    /// The file in the source's root that is mounted, and nothing else of it.
+    /// File in the source's root that is mounted instead of the whole source; `None` mounts the
+    /// source.
     pub file: Option<OsString>,
-    /// What the source is taken for; by what is in it if not given.
+    /// Format to read the source as; `None` detects it from the contents.
     pub format: Option<Format>,
-    /// Level of nested sharding to show, 1 the outermost, 0 the shards themselves; None the
+    /// Level of nested sharding to show: 1 is the outermost, 0 the shards themselves; `None` is the
     /// innermost.
     pub level: Option<usize>,
-    /// What is shown in the place of shards.
+    /// View: the files shown in place of shards.
     pub view: ViewConfig,
-    /// Who owns what is shown.
+    /// Owner, group and umask of what is shown.
     pub ownership: Ownership,
-    /// Whether extended attributes tell where chunks live.
+    /// `true` if extended attributes report where chunks are stored.
     pub xattr: bool,
-    /// Whether others than the user who mounts may use it.
+    /// `true` if users other than the one who mounts may access the mount.
     pub shared: bool,
-    /// Whether it can be written to.
+    /// `true` if the mount is writable.
     pub writable: bool,
-    /// How it is written to.
+    /// Configuration of writes and commits.
     pub writing: WriteConfig,
 }
 
@@ -106,36 +107,36 @@ pub struct Fs {
     nodes: Nodes,
     access: access::Access,
     paths: Paths,
-    /// Held while files of the source become files of the mount, or the other way, and while one is written
-    /// that is called like a document and is none.
+    /// Held while files of the source become files of the mount or the reverse, and while a file is
+    /// written that has the name of a document but is not one.
     moves: Mutex<()>,
     handles: sharded_slab::Slab<Handle>,
     control: control::Control,
     identities: identity::Identities,
-    /// What is ahead of the source, where it can be written to.
+    /// Overlay of uncommitted state; `None` in a read-only mount.
     overlay: Option<live::Overlay>,
     commits: staging::Commits,
-    /// Where what waits lies, when it is too much for memory.
+    /// Spool files for uncommitted data that exceeds the memory limit.
     spool: Spool,
-    /// What was given up after it was closed.
+    /// Changes that were given up after their file was closed.
     failures: failures::Failures,
-    /// The next open directory.
+    /// Handle of the next directory to be opened.
     directories: AtomicU64,
     ahead: ahead::Ahead,
     /// Other views of the same mount.
     others: OnceLock<Vec<Weak<Fs>>>,
     stats: Arc<Stats>,
-    /// For fingerprints of files, which do not outlive the mount.
+    /// Hasher of file fingerprints, which do not outlive the mount.
     hasher: RandomState,
 }
 
-/// What an inode number stands for.
+/// Object that an inode number refers to.
 enum Target {
-    /// `.shardfs`.
+    /// The directory `.shardfs`.
     ControlDirectory,
     /// A file in `.shardfs`.
     Control(control::ControlFile),
-    /// Something that has a path in the source.
+    /// A path in the source.
     Path(Arc<Path>),
     /// An open file of the source that has no name any more.
     Nameless(Arc<dyn StorageFile>),
@@ -143,12 +144,18 @@ enum Target {
     Tree(Arc<ArrayView>, Coords),
     /// A file of a whole array.
     Flat(Arc<ArrayView>, FlatFile),
-    /// A file that is ahead of its shard.
+    /// A file of the overlay, not yet committed to its shard.
     Live(Arc<live::LiveFile>),
 }
 
 impl Fs {
-    /// Shows `storage`. Fails if its root is neither an array nor a hierarchy of arrays.
+    /// Creates the filesystem that shows `storage`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the root of `storage` is neither an array nor a hierarchy of arrays, if it is not
+    /// of the configured format, if it cannot be read, and if `pad_edge` is set for a writable
+    /// mount.
     pub fn new(
         storage: Arc<dyn Storage>,
         config: FsConfig,
@@ -159,7 +166,7 @@ impl Fs {
         }
         let nodes = Nodes::new(Arc::clone(&storage), &config);
         let root = match nodes.check(Path::new("")) {
-            // The other views show it; this one is empty.
+            // Other views of the mount show this array; in this one the root is empty.
             Err(failed) if failed.is_unshown() && config.view.is_one_of_several => {
                 nodes.node(Path::new(""))?
             }
@@ -202,17 +209,17 @@ impl Fs {
         })
     }
 
-    /// How the source is shown.
+    /// Returns the configuration of how the source is shown.
     pub fn config(&self) -> &FsConfig {
         &self.config
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// The node called `name` in the directory `parent`; None if there is none.
+    /// Looks up `name` in the directory `parent`; `None` if there is no such entry.
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
         self.stats.operations.lookup.count();
         if let Some(known) = self.lookup_staged(parent, name)? {
@@ -237,14 +244,14 @@ impl Fs {
 
     fn control_entry(&self, file: control::ControlFile) -> Entry {
         let mut entry = self.control.file(file);
-        // Without an open the kernel reads as far as it believes that the file goes.
+        // Files that are read without an open are read up to the size that the kernel has cached.
         if self.config.store.immutable {
             entry.attr.size = self.control_text(file).len() as u64;
         }
         entry
     }
 
-    /// The text of a file in `.shardfs`.
+    /// Returns the text of a file in `.shardfs`.
     fn control_text(&self, file: control::ControlFile) -> Vec<u8> {
         match file {
             control::ControlFile::Stats => self.control.stats_text(),
@@ -258,8 +265,9 @@ impl Fs {
     }
 
     fn lookup_tree(&self, array: &Arc<ArrayView>, coords: Coords) -> Result<Option<Entry>> {
-        // The kernel looks a directory up before it makes it: one in which nothing is, and that
-        // nobody has made, must not appear because a commit has made that of its shards.
+        // The kernel looks a directory up before it creates it: an empty one that was not created
+        // through the mount must not appear because a commit has created the directory of its
+        // shards.
         if self.overlay.is_some() && coords.len() < array.tree.rank() {
             let place = live::Place { array: Arc::clone(array), coords };
             let there = self.is_made(array, &place.coords)
@@ -269,7 +277,7 @@ impl Fs {
         }
         let entry = self.tree_entry(array, &coords, Freshness::Now)?;
         match entry {
-            // The file that has been the chunk has taken its number along.
+            // The file that was this chunk was renamed and has kept the inode number.
             Some(entry) if self.has_moved(entry.attr.ino) => {
                 let place = live::Place { array: Arc::clone(array), coords };
                 let file = self.chunk_file(&array.path(&place.coords), &place)?;
@@ -279,7 +287,7 @@ impl Fs {
         }
     }
 
-    /// Whether the number of a chunk means another file, which was that chunk.
+    /// Returns whether a chunk's inode number now belongs to another file, which was that chunk.
     fn has_moved(&self, ino: u64) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         self.paths.has_adopted(ino) || overlay.names().by_ino(ino).is_some()
@@ -314,7 +322,12 @@ impl Fs {
         }
     }
 
-    /// Fails unless what the view shows at a path is made of what the source has there.
+    /// Checks that what the view shows at a path is stored in the source at that path.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly` for text that the view generates, other than documents that can be translated
+    /// back, and `NotFound` for paths that the view hides.
     fn check_stored(&self, path: &Path) -> Result<()> {
         match self.nodes.at(path)? {
             At::Text(..) if self.config.file.is_some() || !self.is_document(path) => {
@@ -325,12 +338,14 @@ impl Fs {
         }
     }
 
-    /// Attributes of a path as the view shows it; the inode number is that of a listing.
+    /// Returns the attributes of a path as the view shows it; the inode number is that of a
+    /// listing.
     fn path_attr(&self, path: &Path) -> Result<Attr> {
         Ok(self.path_attr_and_stat(path)?.0)
     }
 
-    /// The same, and those of the source where it is passed through.
+    /// Returns the attributes of a path as the view shows it, and its `Stat` in the source if it is
+    /// passed through.
     fn path_attr_and_stat(&self, path: &Path) -> Result<(Attr, Option<Stat>)> {
         let Some(directory) = path.parent() else {
             let stat = self.storage.lstat(path)?;
@@ -352,9 +367,9 @@ impl Fs {
         Ok((ownership.attr(ino, &stat), Some(stat)))
     }
 
-    /// Refuses what must not be passed through: shards of an array, and files that may be shards
-    /// of an array whose metadata cannot be used. The path may have been looked up before its
-    /// array became what it is.
+    /// Refuses what must not be passed through: shards of an array, and files that may be shards of
+    /// an array whose metadata cannot be used. The path may have been looked up before its array
+    /// became what it is.
     fn check_shown(&self, path: &Path, directory: &Path, kind: FileKind) -> Result<()> {
         let (above, node) = self.nodes.governing(directory)?;
         let below = path.strip_prefix(above).ok().and_then(|below| below.iter().next()?.to_str());
@@ -376,18 +391,19 @@ impl Fs {
         self.paths.remember(path, stat, live)
     }
 
-    /// The entry of a path as the view shows it, which the kernel is about to be told.
+    /// Returns the entry of a path as the view shows it, and counts a lookup for the reply to the
+    /// kernel.
     fn path_entry(&self, path: &Path) -> Result<Entry> {
         let (mut attr, stat) = self.path_attr_and_stat(path)?;
         attr.ino = self.remember(path, stat.as_ref());
         let content = self.path_content(&attr, stat.as_ref());
         self.identities.changed_recently(attr.ino, content);
-        // Another file of that name has another number while this one is open.
+        // While this file is open, another file of the same name has another inode number.
         let generation = if stat.is_some() { 0 } else { self.generation(content) };
         Ok(Entry { attr, generation, lasting: true })
     }
 
-    /// Tells the contents of a file apart that is passed through, or of a document.
+    /// Returns a fingerprint of the contents of a document or of a file that is passed through.
     fn path_content(&self, attr: &Attr, stat: Option<&Stat>) -> u64 {
         match (attr.kind, stat) {
             (FileKind::File, Some(stat)) => self.fingerprint(stat),
@@ -396,7 +412,7 @@ impl Fs {
         }
     }
 
-    /// The entry of a chunk or of a directory above chunks.
+    /// Returns the entry of a chunk or of a directory above chunks; `None` if it does not exist.
     fn tree_entry(
         &self,
         array: &ArrayView,
@@ -425,19 +441,20 @@ impl Fs {
             attr.ctime = attr.mtime;
         }
         attr.atime = attr.mtime;
-        // The chunk may vanish when what is written to it is closed.
+        // The chunk may vanish once what is written to it is closed.
         let lasting = self.overlay.is_none() || array.decoded_form().is_none();
         Entry { attr, generation: self.generation(self.fingerprint(shard)), lasting }
     }
 
-    /// A new generation cuts off who has the file open, so that nobody reads a new file as if it
-    /// were the old one. Where the mount itself changes files they stay the same ones.
+    /// Returns the generation for a fingerprint of the contents. A new generation cuts off open
+    /// files, so that no process reads a new file as if it were the old one. In a writable mount it
+    /// is always 0: the mount itself changes files, and they stay the same files.
     fn generation(&self, content: u64) -> u64 {
         if self.overlay.is_some() { 0 } else { content }
     }
 
-    /// A directory above chunks exists where the source has the directory of their shards, or
-    /// where it was made or something in it.
+    /// Returns the entry of a directory above chunks. It exists if the source has the directory of
+    /// the shards below it, or if it, or something in it, was created through the mount.
     fn tree_directory(&self, array: &ArrayView, coords: &[u64]) -> Result<Option<Entry>> {
         if !array.source.container.has_keys() {
             // The source has no directories of chunks.
@@ -459,7 +476,8 @@ impl Fs {
         Ok(Some(Entry { attr, generation: 0, lasting: true }))
     }
 
-    /// The source's directory of the shards below the directory at `coords`.
+    /// Returns the path in the source of the directory of the shards below the directory at
+    /// `coords`.
     fn shard_directory(&self, array: &ArrayView, coords: &[u64]) -> PathBuf {
         let layout = &array.source.layout;
         let axes = coords.iter().zip(&layout.shard_grid);
@@ -467,7 +485,8 @@ impl Fs {
         array.source.path.join(layout.keys.key(&shards))
     }
 
-    /// Attributes of an inode, or of an open file.
+    /// Returns the attributes of an inode, or of an open file, and whether the kernel may cache
+    /// them.
     pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<(Attr, bool)> {
         self.stats.operations.getattr.count();
         if let Some(attr) = handle.and_then(|handle| self.handle_attr(ino, handle)) {
@@ -500,17 +519,18 @@ impl Fs {
         }
     }
 
-    /// Attributes of an open file of the source.
+    /// Returns the attributes of an open file of the source.
     fn open_attr(&self, ino: u64, file: &dyn StorageFile) -> Result<Attr> {
         Ok(self.config.ownership.attr(ino, &file.stat()?))
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub fn readlink(&self, ino: u64) -> Result<OsString> {
         match self.target(ino)? {
             Target::Path(path) => self.storage.read_link(&path).map_err(|error| {
                 match error.raw_os_error() {
-                    // Another file has its name by now, or none: the kernel looks again.
+                    // The name now belongs to another file, or to none: ESTALE makes the kernel
+                    // look it up again.
                     Some(libc::ENOENT | libc::EINVAL) => FsError::Stale,
                     _ => error.into(),
                 }
@@ -520,7 +540,8 @@ impl Fs {
         }
     }
 
-    /// The kernel has forgotten an inode number. Those of chunks are computed: nothing to do.
+    /// Handles FORGET: drops `lookups` references to an inode number. Numbers of chunks are
+    /// computed and not counted, so there is nothing to do for them.
     pub fn forget(&self, ino: u64, lookups: u64) {
         if let Some(overlay) = &self.overlay
             && overlay.names().forget(ino, lookups)
@@ -532,7 +553,7 @@ impl Fs {
         }
     }
 
-    /// Space of the source's filesystem.
+    /// Returns the space of the source's filesystem.
     pub fn space(&self) -> Result<Space> {
         Ok(self.storage.space()?)
     }
@@ -566,7 +587,8 @@ impl Fs {
         }
     }
 
-    /// One of the names of a file that is still there: others may have removed some.
+    /// Returns a name of a file that still exists: other processes may have removed some of
+    /// `names`.
     fn one_of(&self, names: &[Arc<Path>]) -> Result<Arc<Path>> {
         let is_there = |path: &&Arc<Path>| self.storage.lstat(path).is_ok();
         let several = names.len() > 1;
@@ -574,13 +596,13 @@ impl Fs {
         there.or(names.first()).cloned().ok_or(FsError::Stale)
     }
 
-    /// Tells the contents of a file apart. A file opened before it was changed keeps its
-    /// generation, and the kernel drops what it had cached of another one.
+    /// Returns a fingerprint of the contents of a file. A file opened before a change keeps its
+    /// generation, and the kernel drops what it had cached of another generation.
     fn fingerprint(&self, content: &impl std::hash::Hash) -> u64 {
         if self.config.store.immutable { 0 } else { self.hasher.hash_one(content) }
     }
 
-    /// Whether the kernel may believe something of a shard's chunks that holds no longer.
+    /// Returns whether the kernel may have stale attributes of a shard's chunks cached.
     fn shard_changed_recently(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> bool {
         if self.config.store.immutable {
             return false;
@@ -591,7 +613,7 @@ impl Fs {
         content.is_none_or(changed)
     }
 
-    /// What becomes of the kernel's pages of a chunk that is opened; its shard was found like that.
+    /// Returns the page cache policy for opening a chunk whose shard was found as `shard`.
     fn chunk_pages(&self, array: &ArrayView, coords: &[u64], shard: &Stat, ino: u64) -> Pages {
         if self.config.store.immutable {
             return Pages::Kept;
@@ -606,13 +628,14 @@ impl Fs {
         })
     }
 
-    /// Names a shard among [`identity::Identities`].
+    /// Returns the key of a shard in [`identity::Identities`].
     fn shard_identity(&self, array: &ArrayView, shard: &[u64]) -> u64 {
         self.hasher.hash_one((array.source.id, shard))
     }
 
-    /// Tells the contents of a shard apart, but not those that this mount has made: what the kernel believes
-    /// of its chunks holds then. None if the look at the shard is an old one.
+    /// Returns an identifier of the contents of a shard that stays the same over commits of this
+    /// mount, which leave what the kernel has cached of its chunks valid. `None` if `stat` is out
+    /// of date.
     fn shard_content(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> Option<u64> {
         match self.overlay {
             Some(_) => self.store.line_of(&array.source, shard, stat),
@@ -621,8 +644,8 @@ impl Fs {
     }
 }
 
-/// Whether a last chunk that is shorter than the others is filled up while it is encoded. Readers of
-/// Zarr v2 have no other view of it; chunks that are decoded are filled up afterwards.
+/// Returns whether a last chunk that is shorter than the others is padded while it is encoded. In
+/// the view zarr2 readers see it in no other form; decoded chunks are padded after decoding.
 fn pads_edge(config: &FsConfig) -> bool {
     match config.view.view {
         View::Zarr3 => config.store.pad_edge,
@@ -631,7 +654,8 @@ fn pads_edge(config: &FsConfig) -> bool {
     }
 }
 
-/// Whether a source's root can be of a format. A folder of arrays can be of most.
+/// Returns whether a source's root can be of a format. A directory of arrays can be of most
+/// formats.
 fn is_of(format: Format, root: &nodes::Node, is_file: bool) -> bool {
     match format {
         Format::Bloscpack => is_file,
@@ -653,22 +677,23 @@ impl SourceError {
     }
 }
 
-/// Why a source cannot be mounted.
+/// Reason why a source cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// Its metadata cannot be used.
     #[error("{document}{error}")]
     Node {
-        /// Its name and what stands after it, where that is not the source's own.
+        /// Name of the document, followed by ": ", if the error is not about the source as a whole;
+        /// otherwise empty.
         document: String,
-        /// What is wrong with it.
+        /// Cause.
         #[source]
         error: LoadError,
     },
-    /// Chunks that are shown longer than they are cannot be written.
+    /// `pad_edge` shows chunks longer than they are stored, so they cannot be written.
     #[error("-o pad_edge is for reading only: leave it out, or --rw")]
     Padded,
-    /// It is not of the format that was asked for.
+    /// It is not of the requested format.
     #[error("it is not of the format that --format names")]
     OtherFormat,
     /// It has no metadata.

@@ -1,4 +1,4 @@
-//! The nodes of the hierarchy: what each directory's `zarr.json` makes of it.
+//! Nodes of the hierarchy: the interpretation of each directory by its `zarr.json`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -26,93 +26,94 @@ use crate::text::{Line, shown};
 use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW};
 use crate::view::tree::ChunkTree;
 
-/// Bytes of nodes to keep.
+/// Size of the node cache in bytes.
 const NODE_CACHE_BYTES: usize = 16 << 20;
-/// Directories that are remembered because the view cannot show what is in them.
+/// Maximum number of remembered directories whose contents the view cannot show.
 const MAX_NOT_SHOWN: usize = 10_000;
-/// Directories that are remembered because of a file that is called like a document and is none.
+/// Maximum number of remembered directories with a file that has the name of a document but is not
+/// one.
 const MAX_PLAIN: usize = 10_000;
-/// Inode ranges to try for an array before it is given up.
+/// Number of inode ranges to try for an array before it is refused.
 const RANGE_ATTEMPTS: u64 = 1 << 10;
 
-/// A sharded array as the mount shows it.
+/// Sharded array as the mount shows it.
 #[derive(Debug)]
 pub struct ArrayView {
-    /// Where its chunks are.
+    /// Locations of its chunks in the source.
     pub source: SourceArray,
-    /// What they are called.
+    /// Names of its chunks.
     pub tree: ChunkTree,
-    /// Their inode numbers.
+    /// Inode numbers of its chunks.
     pub inodes: InodeRange,
-    /// What is in their files.
+    /// Form of its chunk files.
     pub form: Form,
 }
 
 impl ArrayView {
-    /// About how much memory it takes.
+    /// Returns the approximate memory use in bytes.
     fn memory(&self) -> usize {
         let runs = self.source.layout.shard_grid.iter().map(ShardAxis::memory);
         size_of::<Self>() + runs.sum::<usize>()
     }
 
-    /// The path of a chunk, or of a directory above chunks, in the view.
+    /// Returns the path of a chunk, or of a directory above chunks, in the view.
     pub fn path(&self, coords: &[u64]) -> PathBuf {
         self.source.path.join(self.tree.path(coords))
     }
 
-    /// Whether the view has no place for what the source has under a name in the array's directory:
-    /// shards, and what has nothing to do with the array.
+    /// Returns whether the view hides a name in the array's directory: shards, and other files of
+    /// the array's container.
     pub fn hides(&self, name: &OsStr) -> bool {
         let (SourceArray { layout, container, .. }, rank) = (&self.source, self.tree.rank());
         let is = |claims: &dyn Fn(&str) -> bool| name.to_str().is_some_and(claims);
         if is(&|name| self.tree.claims(name)) {
             return false;
         }
-        // A file of the whole array stands for them all.
+        // The file of the whole array replaces them all.
         let is_shard = container.has_keys() && is(&|name| layout.keys.claims(name, rank));
         is_shard || container.hides(name)
     }
 }
 
-/// What a directory is.
+/// Kind of a directory.
 #[derive(Debug, Clone)]
 pub enum NodeKind {
-    /// No node of its own: it is what the directory above is.
+    /// Not a node of its own: it belongs to the node of the directory above.
     Inherited,
     /// A group or an array that is shown as it is stored.
     AsStored,
     /// A hierarchy of the draft of 2022 ([`crate::format::draft2022`]): metadata and data of its
-    /// nodes are apart.
+    /// nodes are in separate directories.
     Draft2022,
     /// A sharded array.
     Sharded(Arc<ArrayView>),
     /// A node whose metadata cannot be used.
     Bad,
-    /// An array that the view does not show at all.
+    /// An array that the view hides.
     Unshown,
 }
 
-/// A directory of the hierarchy.
+/// Directory of the hierarchy.
 #[derive(Debug)]
 pub struct Node {
-    /// What it is.
+    /// Kind of the directory.
     pub kind: NodeKind,
-    /// The rewritten `zarr.json`, where the view shows another one than the source.
+    /// Rewritten `zarr.json`; `None` if the view shows that of the source.
     pub document: Option<Arc<[u8]>>,
-    /// Documents that the source has not, by name.
+    /// Documents that the source does not have, by name.
     pub extra: Vec<(OsString, Arc<[u8]>)>,
-    /// Documents of the source that are not shown: the view has others in their place.
+    /// Documents of the source that the view hides because it has others in their place.
     pub hidden: &'static [&'static str],
-    /// The stored document.
+    /// `Stat` of the stored document.
     pub stat: Option<Stat>,
-    /// The directory itself, of an array that is shown, or was until it lost its `zarr.json`: device and inode
-    /// number.
+    /// Device and inode number of the directory itself, for an array that is shown, or was shown
+    /// until its `zarr.json` was removed.
     place: Option<(u64, u64)>,
     checked: Instant,
 }
 
 impl Node {
-    /// One that has no documents but the source's.
+    /// Creates a node that has no documents other than those of the source.
     fn plain(kind: NodeKind, stat: Option<Stat>, checked: Instant) -> Self {
         let (document, extra, hidden, place) = (None, Vec::new(), [].as_slice(), None);
         Self { kind, document, extra, hidden, stat, place, checked }
@@ -120,13 +121,13 @@ impl Node {
 }
 
 impl Node {
-    /// Whether the view has another document in the place of one of the source.
+    /// Returns whether the view replaces or hides a document of the source.
     pub fn replaces(&self, name: &OsStr) -> bool {
         let has_other = self.extra.iter().any(|(other, _)| other == name);
         has_other || self.hides(name)
     }
 
-    /// Whether the view has other documents than the source.
+    /// Returns whether the view has other documents than the source.
     pub fn is_translated(&self) -> bool {
         !self.hidden.is_empty()
     }
@@ -136,49 +137,49 @@ impl Node {
     }
 }
 
-/// What the view shows at a path.
+/// Result of resolving a path in the view.
 pub enum At {
-    /// A document in another form than the source's, or one that the source has not; with the
-    /// attributes of the file that it is made of.
+    /// A document in another form than the source's, or one that the source does not have, with the
+    /// attributes of the file that it is generated from.
     Text(Arc<[u8]>, Stat),
     /// Nothing, whatever the source has there.
     Hidden,
-    /// What the source has there.
+    /// The file of the source.
     Stored,
 }
 
-/// An array that has an inode range.
+/// Array that has an inode range.
 struct Known {
     directory: Box<Path>,
-    /// Changes with everything that the meaning of a node number depends on.
+    /// Hash of everything that the meaning of a node number depends on.
     layout_hash: u64,
 }
 
-/// The nodes of a source, and the arrays among them by inode range.
+/// Nodes of a source, and its arrays by inode range.
 pub struct Nodes {
     storage: Arc<dyn Storage>,
     loader: Loader,
-    /// Whether it is one of several views of its mount: its inode numbers have fewer bits.
+    /// `true` if this is one of several views of its mount: its inode numbers have fewer bits.
     is_one_of_several: bool,
     immutable: bool,
-    /// Whether it is written to: then interrupted commits are completed or taken back.
+    /// `true` in a writable mount, where interrupted commits are rolled forward or back.
     writable: bool,
     trusted: Duration,
     cache: Mutex<ByteCache<PathBuf, Arc<Node>>>,
-    /// Arrays seen so far, by the numbers that the kernel knows them by. It may ask for any of them at
-    /// any time, so as little as possible is kept of each.
+    /// Arrays seen so far, by the inode ranges reported to the kernel. The kernel may ask for any
+    /// of them at any time, so as little as possible is kept of each.
     arrays: RwLock<HashMap<InodeRange, Known>>,
-    /// Those that chunks were committed to.
+    /// Arrays that chunks were committed to.
     committed: Mutex<HashMap<InodeRange, Arc<ArrayView>>>,
-    /// Directories of what the view cannot show, and why.
+    /// Directories that the view cannot show, with the reason.
     not_shown: Mutex<BTreeMap<PathBuf, String>>,
-    /// Directories of files that are called like documents and say what they like, and those files: they were
-    /// written through this mount, where no array was.
+    /// Directories in which a file has the name of a document but arbitrary contents, with the
+    /// `Stat` of that file. They were written through this mount, where there was no array.
     plain: Mutex<HashMap<PathBuf, Option<Stat>>>,
 }
 
 impl Nodes {
-    /// The nodes of `storage`, shown like that.
+    /// Creates the nodes of `storage`, shown as `config` says.
     pub fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
         let StoreConfig { immutable, trusted, .. } = config.store;
         Self {
@@ -196,21 +197,28 @@ impl Nodes {
         }
     }
 
-    /// Whether an array that the view cannot show is not there at all. What is beside a file that is
-    /// mounted must not take its place.
+    /// Returns whether an array that the view cannot show is hidden entirely. Files beside a
+    /// mounted file must not take its place.
     fn hides_unshown(&self) -> bool {
         self.loader.view().is_decoded() || self.loader.file().is_some()
     }
 
-    /// The node at `directory`, as old as is believed at most. Fails where the source fails for
-    /// the moment: that makes nothing of the directory.
+    /// Returns the node at `directory`, revalidated if the cached one is older than the trusted
+    /// time.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the source fails temporarily: that says nothing about the directory.
     pub fn node(&self, directory: &Path) -> std::io::Result<Arc<Node>> {
         self.node_trusting(directory, self.trusted)
     }
 
-    /// Whether an array is still the one that `known` is of, though maybe of another shape: chunks
-    /// that were written to it can be committed. Fails while that cannot be told: somebody may just
-    /// be writing its metadata.
+    /// Returns whether an array is still the one described by `known`, though possibly of another
+    /// shape, so that chunks written to it can be committed.
+    ///
+    /// # Errors
+    ///
+    /// Fails while that cannot be determined: its metadata may just be being written.
     pub fn is_still_there(&self, known: &ArrayView) -> std::io::Result<bool> {
         let node = self.node_trusting(&known.source.path, Duration::ZERO)?;
         Ok(match &node.kind {
@@ -221,7 +229,7 @@ impl Nodes {
                     && (!source.container.has_keys()
                         || source.layout.has_same_chunks(&known.layout))
             }
-            // Others have removed its document.
+            // Another process has removed its document.
             NodeKind::Bad if node.place.is_some() => false,
             NodeKind::Bad => return Err(std::io::Error::other("its metadata cannot be used")),
             _ => false,
@@ -262,7 +270,7 @@ impl Nodes {
         }
     }
 
-    /// What a node is that cannot be shown as what it is.
+    /// Returns the node for a directory that failed to load: bad, hidden, or as stored.
     fn failed(
         &self,
         directory: &Path,
@@ -296,7 +304,7 @@ impl Nodes {
         Ok(self.keep(directory, Node::plain(kind, stat, checked)))
     }
 
-    /// The node at a directory, whose document is at a path.
+    /// Loads the node at a directory whose document is at `path`.
     fn load(
         &self,
         directory: &Path,
@@ -318,8 +326,8 @@ impl Nodes {
         Ok(Node { kind, document, extra, hidden, stat, place: None, checked })
     }
 
-    /// A file that is called like the document of a directory, which is no array, is written; None as long as
-    /// that lasts.
+    /// Records that the file with the name of a directory's document is not metadata: `stat`
+    /// describes it; `None` while it is being written.
     pub fn set_plain(&self, directory: &Path, stat: Option<&Stat>) {
         let mut plain = self.lock_plain();
         if plain.len() < MAX_PLAIN || plain.contains_key(directory) {
@@ -327,23 +335,24 @@ impl Nodes {
         }
     }
 
-    /// There is none.
+    /// Records that there is no such file any more.
     pub fn unset_plain(&self, directory: &Path) {
         self.lock_plain().remove(directory);
     }
 
-    /// Whether what is called like the document of a directory is such a file.
+    /// Returns whether the file with the name of a directory's document is recorded as not being
+    /// metadata.
     pub fn is_plain(&self, directory: &Path) -> bool {
         let known = || self.lock_plain().get(directory).copied();
         let Some(mut before) = known() else { return false };
         loop {
-            // While it is being written, whatever is there is such a file.
+            // While it is being written, any file there is such a file.
             let Some(written) = before else { return true };
             let stat = self.document_path(directory).and_then(|path| self.storage.stat(&path));
             if stat.is_ok_and(|stat| written.same_content(&stat)) {
                 return true;
             }
-            // Another one may have taken its place since, through this mount: then that one counts.
+            // Another one may have replaced it through this mount meanwhile: then that one counts.
             match known() {
                 Some(now) if now != before => before = now,
                 _ => return false,
@@ -355,7 +364,7 @@ impl Nodes {
         self.plain.lock()
     }
 
-    /// The node of an array with the directory that it is in.
+    /// Adds the identity of its directory to the node of an array.
     fn placed(&self, directory: &Path, mut node: Node) -> Node {
         if let NodeKind::Sharded(_) = node.kind {
             node.place = self.storage.stat(directory).ok().map(|stat| stat.id());
@@ -363,8 +372,9 @@ impl Nodes {
         node
     }
 
-    /// The directory of an array that was shown, `before`, and of which all but the `zarr.json` may still be
-    /// there: others remove it, and what is left are shards, not chunks.
+    /// Returns the identity `before` of an array's directory if the array was shown and has lost
+    /// its `zarr.json`, but the directory is still there: another process is removing the array,
+    /// and what is left in the directory are shards, not chunks.
     fn lost(
         &self,
         directory: &Path,
@@ -376,7 +386,7 @@ impl Nodes {
         Ok(stat.map(|stat| stat.id()).filter(|id| *id == before))
     }
 
-    /// Remembers why the view cannot show a directory, and logs it unless it was so before.
+    /// Remembers why the view cannot show a directory, and logs it unless the reason is unchanged.
     fn note_not_shown(&self, directory: &Path, document: &Path, why: String) {
         let mut not_shown = self.lock_not_shown();
         if not_shown.get(directory).is_some_and(|known| *known == why) {
@@ -388,7 +398,7 @@ impl Nodes {
         }
     }
 
-    /// What of all that was looked at so far the view cannot show, and why: a line each.
+    /// Returns a line for each directory visited so far that the view cannot show, with the reason.
     pub fn not_shown(&self) -> String {
         let not_shown = self.lock_not_shown();
         let line = |(path, why): (&PathBuf, &String)| format!("{}: {}\n", shown(path), Line(why));
@@ -400,25 +410,30 @@ impl Nodes {
         self.not_shown.lock()
     }
 
-    /// The node at `directory` was changed, or those below it.
+    /// Invalidates the nodes at and below `directory` after a change.
     pub fn forget(&self, directory: &Path) {
         self.lock_not_shown().retain(|path, _| !path.starts_with(directory));
         self.lock_cache().remove_if(|path| path.starts_with(directory));
     }
 
-    /// Remembers that chunks of an array are committed: there is something to finish at the end.
+    /// Remembers that chunks of an array were committed, so that it is finished when the mount
+    /// ends.
     pub fn note_commit(&self, array: &Arc<ArrayView>) {
         let mut committed = self.committed.lock();
         committed.entry(array.inodes).or_insert_with(|| Arc::clone(array));
     }
 
-    /// All arrays that chunks were committed to, in all their shapes.
+    /// Returns all arrays that chunks were committed to, in each of their shapes.
     pub fn committed(&self) -> Vec<Arc<ArrayView>> {
         let committed = self.committed.lock();
         committed.values().cloned().collect()
     }
 
-    /// Reads the node at `directory` anew and tells what is wrong with it.
+    /// Reads the node at `directory` again, bypassing the cache.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is wrong with the node.
     pub fn check(&self, directory: &Path) -> Result<Node, Box<Failed>> {
         let fail = |error: std::io::Error| Failed::new(METADATA_FILE.into(), None, error);
         let path = self.document_path(directory).map_err(fail)?;
@@ -432,7 +447,7 @@ impl Nodes {
         }
     }
 
-    /// The path of the document that describes the node at `directory`, if there is one.
+    /// Returns the path of the document that describes, or would describe, the node at `directory`.
     pub fn document_path(&self, directory: &Path) -> std::io::Result<PathBuf> {
         if let (Some(file), true) = (self.loader.file(), directory.as_os_str().is_empty()) {
             return Ok(file.into());
@@ -445,7 +460,8 @@ impl Nodes {
         Ok(directory.join(METADATA_FILE))
     }
 
-    /// The directory of the node that a document describes; None if the path is that of none.
+    /// Returns the directory of the node that a document describes; `None` if `path` is not that of
+    /// a document.
     pub fn described_by(&self, path: &Path) -> std::io::Result<Option<PathBuf>> {
         let directory = match path.parent() {
             Some(directory) if path.ends_with(METADATA_FILE) => directory.to_owned(),
@@ -464,7 +480,7 @@ impl Nodes {
         Ok((self.document_path(&directory)? == path).then_some(directory))
     }
 
-    /// What the view shows at a path that is neither a chunk nor above chunks.
+    /// Resolves a path in the view that is neither a chunk nor a directory above chunks.
     pub fn at(&self, path: &Path) -> std::io::Result<At> {
         if let Some(described) = self.described_by(path)? {
             let node = self.node(&described)?;
@@ -488,7 +504,8 @@ impl Nodes {
         })
     }
 
-    /// Whether a path is that of a document, apart from its array, which the view has others for.
+    /// Returns whether a path is that of a document stored apart from its array, which the view
+    /// replaces.
     pub fn is_replaced_apart(&self, path: &Path) -> std::io::Result<bool> {
         let may_be = self.loader.view() != View::Zarr3 && draft2022::is_document(path);
         Ok(may_be && matches!(self.at(path)?, At::Hidden))
@@ -498,8 +515,8 @@ impl Nodes {
         Ok(matches!(self.node(directory)?.kind, NodeKind::Draft2022))
     }
 
-    /// What files in `directory` belong to: its own node or the nearest one above, and where that
-    /// is.
+    /// Returns the node that files in `directory` belong to, its own or the nearest one above, and
+    /// the path of that node.
     pub fn governing<'a>(&self, directory: &'a Path) -> std::io::Result<(&'a Path, Arc<Node>)> {
         let mut at = directory;
         loop {
@@ -511,7 +528,7 @@ impl Nodes {
         }
     }
 
-    /// The array that an inode range belongs to, if the array still is what it was.
+    /// Returns the array that an inode range belongs to; `None` if its layout has changed.
     pub fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {
         let directory = {
             let arrays = self.arrays.read();
@@ -526,7 +543,7 @@ impl Nodes {
 
     fn keep(&self, directory: &Path, node: Node) -> Arc<Node> {
         let node = Arc::new(node);
-        // Twice: the cache has the path as well as the array.
+        // Counted twice: the cache holds the path, and so does the array.
         let path = 2 * directory.as_os_str().len();
         let document = node.document.as_ref().map_or(0, |document| document.len());
         let extra =
@@ -540,7 +557,7 @@ impl Nodes {
         node
     }
 
-    /// Finds or makes the view of an array; its inode range is taken by no other.
+    /// Creates the view of an array, with an inode range that no other array has.
     fn register(
         &self,
         directory: &Path,
@@ -556,7 +573,7 @@ impl Nodes {
         let (id, path) = (inodes.id(), directory.to_owned());
         let source = SourceArray { id, path, layout, container };
         if is_new && self.writable {
-            // What an interrupted mount has left comes first.
+            // State left by an interrupted mount is recovered first.
             if let Err(error) = recover(&*self.storage, Owner::Array(&source)) {
                 log::error!("{}: {error}", shown(directory));
             }
@@ -564,7 +581,7 @@ impl Nodes {
         Ok(Arc::new(ArrayView { source, tree, inodes, form: how.form }))
     }
 
-    /// The inode range of an array, and whether it was taken now.
+    /// Returns the inode range of an array, and whether it was assigned by this call.
     fn take_range(
         &self,
         tree: &ChunkTree,
@@ -596,7 +613,7 @@ impl Nodes {
     }
 }
 
-/// The node again, if its metadata is the same file that it was.
+/// Returns the node with a new check time if the `Stat` of its document is unchanged.
 fn unchanged(node: &Node, stat: Result<&Stat, &std::io::Error>, checked: Instant) -> Option<Node> {
     let same = match (&node.stat, stat) {
         (Some(before), Ok(now)) => before.unchanged(now),
@@ -615,7 +632,7 @@ fn unchanged(node: &Node, stat: Result<&Stat, &std::io::Error>, checked: Instant
     same.then(again)
 }
 
-/// Whether an error tells something of the file, not of the moment.
+/// Returns whether an error is a property of the file rather than a temporary condition.
 fn is_lasting(error: &std::io::Error) -> bool {
     let lasting = [libc::EACCES, libc::EPERM, libc::ELOOP, libc::EXDEV, libc::ENXIO, libc::EISDIR];
     is_absent(error) || error.raw_os_error().is_some_and(|errno| lasting.contains(&errno))

@@ -1,11 +1,11 @@
 //! Inode numbers of what is passed through: groups, metadata, unsharded arrays, other files.
 //!
-//! They are hashes of paths, so the paths have to be remembered as long as the kernel knows the
-//! number. Chunks and the directories above them are not in here.
+//! They are hashes of paths, so the paths are remembered as long as the kernel knows the number.
+//! Chunks and the directories above them are not in this table.
 //!
-//! As long as nobody has a file open its number means its path, whatever the source has there. While
-//! somebody has, the number means that file: it is reached through what is open, and a file that takes
-//! its name meanwhile gets the next number that is free. Several names of one file (hard links) lead to
+//! While a file is not open, its number refers to its path, whatever the source has there. While it
+//! is open, the number refers to that file: it is reached through an open handle, and a file that
+//! takes its name meanwhile gets the next free number. Several names of one file (hard links) share
 //! one number.
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,60 +21,61 @@ use super::{FsError, Result};
 use crate::store::storage::{Stat, StorageFile};
 use crate::view::inode::{self, InodeRange};
 
-/// A file of the source: its device and its inode number there.
+/// File of the source: its device and its inode number there.
 type FileId = (u64, u64);
 
-/// Paths by inode number.
+/// Table of paths by inode number.
 #[derive(Default)]
 pub(super) struct Paths {
     table: Mutex<Table>,
-    /// How many numbers of chunks are in it: of chunks that are files of the source now.
+    /// Count of chunk inode numbers in the table: chunks that are files of the source now.
     adopted: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Table {
     known: HashMap<u64, Known>,
-    /// Numbers by path, in their order: what is below a directory comes right after it. Writers that rename
-    /// every file would else wait for a look at all that are known.
+    /// Numbers by path, ordered so that everything below a directory directly follows it. Otherwise
+    /// a writer that renames every file would wait for a scan of the whole table each time.
     names: BTreeMap<Arc<Path>, u64>,
     /// Numbers by file of the source.
     files: HashMap<FileId, u64>,
 }
 
-/// What the kernel was told of.
+/// Entry that was reported to the kernel.
 #[derive(Default)]
 pub(super) struct Known {
-    /// The names that lead to it; none once it was removed or replaced.
+    /// Paths of the file; empty once it was removed or replaced.
     names: Vec<Arc<Path>>,
-    /// The file behind them; None of a document that the view makes of something else.
+    /// File behind the paths; `None` for a document that the view generates.
     file: Option<FileId>,
     open: Vec<Weak<OpenFile>>,
-    /// It was linked to a name that is not passed through, which has a copy.
+    /// `true` if it was linked to a name that is not passed through, which has a copy.
     is_copied: bool,
-    /// What the kernel has pages of; None if it has none, because the file was never opened.
+    /// Contents that the kernel's pages hold; `None` if it has none, because the file was never
+    /// opened.
     pages: Option<PagesOf>,
-    /// How many times the kernel was told of it, less what it has forgotten.
+    /// Lookup count: lookups reported to the kernel, less those that it has forgotten.
     lookups: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PagesOf {
-    /// The file with this fingerprint.
+    /// Contents of the file with this fingerprint.
     File(u64),
     Unknown,
 }
 
-/// Where an inode number leads.
+/// Object that an inode number refers to.
 pub(super) enum Found {
-    /// To what these paths stand for; more than one of a file with hard links.
+    /// Paths of the object; more than one for a file with hard links.
     Paths(Vec<Arc<Path>>),
-    /// To an open file without a name.
+    /// An open file without a name.
     Open(Arc<dyn StorageFile>),
 }
 
 impl Paths {
-    /// Where an inode number that the kernel knows leads.
+    /// Returns what an inode number known to the kernel refers to; `None` if nothing.
     pub fn find(&self, ino: u64) -> Option<Found> {
         if ino == inode::ROOT {
             return Some(Found::Paths(vec![Path::new("").into()]));
@@ -86,26 +87,30 @@ impl Paths {
         self.open_file(ino, false).map(Found::Open)
     }
 
-    /// The file that somebody has open under an inode number.
+    /// Returns a file that is open under an inode number, open for writing if `writable`; `None` if
+    /// there is none.
     pub fn open_file(&self, ino: u64, writable: bool) -> Option<Arc<dyn StorageFile>> {
         let open = self.open_files(ino);
         open.iter().filter(|open| open.is_writable || !writable).find_map(|open| open.source())
     }
 
-    /// All who have the file open that has an inode number.
+    /// Returns all open handles of the file with an inode number.
     pub fn open_files(&self, ino: u64) -> Vec<Arc<OpenFile>> {
         self.lock().known.get(&ino).map(Known::open_files).unwrap_or_default()
     }
 
-    /// Somebody opens a file once more that has no name.
+    /// Registers another open handle of a file that has no name.
     pub fn opened_again(&self, ino: u64, file: &Arc<OpenFile>) {
         if let Some(known) = self.lock().known.get_mut(&ino) {
             known.open.push(Arc::downgrade(file));
         }
     }
 
-    /// Somebody opens `file` under an inode number. Fails if the number means another file, which is
-    /// open too.
+    /// Registers an open handle of a file under an inode number.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if the number is unknown, or refers to another file that is open as well.
     pub fn opened(&self, ino: u64, stat: &Stat, file: &Arc<OpenFile>) -> Result<()> {
         let mut table = self.lock();
         let known = table.known.get_mut(&ino).ok_or(FsError::Stale)?;
@@ -120,8 +125,8 @@ impl Paths {
         Ok(())
     }
 
-    /// Whether the kernel's pages are of the file as it is now. If not, they are dropped by this
-    /// open.
+    /// Returns whether the kernel's pages hold the current contents of the file, or none. If not,
+    /// they are dropped by this open.
     pub fn has_pages(&self, ino: u64, fingerprint: u64) -> bool {
         let mut table = self.lock();
         let Some(known) = table.known.get_mut(&ino) else { return false };
@@ -129,8 +134,9 @@ impl Paths {
         known.pages.replace(now).is_none_or(|pages| pages == now)
     }
 
-    /// The inode number of a path, which the kernel is about to be told; none that something else
-    /// has taken. `stat` describes the file of the source that is there.
+    /// Returns the inode number of a path and counts a lookup for the reply to the kernel. It is
+    /// none for which `is_taken` returns `true`. `stat` describes the file of the source at the
+    /// path.
     pub fn remember(
         &self,
         path: &Path,
@@ -145,8 +151,8 @@ impl Paths {
         ino
     }
 
-    /// A number passes to another table; the kernel goes on using it. None, and nothing is changed, if
-    /// others than `openers` have its file open.
+    /// Removes a number that moves to another table, while the kernel keeps using it. Returns
+    /// `None`, and changes nothing, if its file has open handles other than `openers`.
     pub fn take(&self, ino: u64, openers: &[Arc<OpenFile>]) -> Option<Known> {
         let mut table = self.lock();
         let Some(known) = table.known.get(&ino) else { return Some(Known::default()) };
@@ -160,7 +166,7 @@ impl Paths {
         taken.or_else(|| Some(Known::default()))
     }
 
-    /// It is this table's again.
+    /// Puts an entry back that [`Paths::take`] has removed.
     pub fn give_back(&self, ino: u64, known: Known) {
         let mut table = self.lock();
         if table.known.contains_key(&ino) || known.names.is_empty() && !known.is_open() {
@@ -176,7 +182,8 @@ impl Paths {
         self.came(ino);
     }
 
-    /// A file of the mount is one of the source now, called `path`, and keeps its number.
+    /// Takes over a file of the mount that has become the file `path` of the source and keeps its
+    /// number.
     pub fn adopt(&self, ino: u64, path: &Path, stat: &Stat, openers: &[Arc<OpenFile>]) {
         let mut table = self.lock();
         table.unname(path);
@@ -190,21 +197,21 @@ impl Paths {
         table.set_file(ino, Some(stat.id()));
     }
 
-    /// The kernel was told of a number so often.
+    /// Adds `lookups` to the lookup count of a number.
     pub fn told(&self, ino: u64, lookups: u64) {
         if let Some(known) = self.lock().known.get_mut(&ino) {
             known.lookups += lookups;
         }
     }
 
-    /// A name that is not passed through has a copy of a file.
+    /// Records that a name that is not passed through has a copy of a file.
     pub fn copied(&self, ino: u64) {
         if let Some(known) = self.lock().known.get_mut(&ino) {
             known.is_copied = true;
         }
     }
 
-    /// Whether a number that is that of a chunk is known as that of a file of the source.
+    /// Returns whether a chunk's inode number belongs to a file of the source now.
     pub fn has_adopted(&self, ino: u64) -> bool {
         self.adopted.load(Ordering::Acquire) > 0 && self.lock().known.contains_key(&ino)
     }
@@ -221,16 +228,16 @@ impl Paths {
         }
     }
 
-    /// A name is gone.
+    /// Removes a name.
     pub fn removed(&self, path: &Path) {
         self.lock().unname(path);
     }
 
-    /// What had its path at or below `from` has it at or below `to` now, under the same number.
+    /// Moves every path at or below `from` to the same place at or below `to`, keeping the numbers.
     pub fn renamed(&self, from: &Path, to: &Path) {
         let mut table = self.lock();
         let (gone, moved) = (table.at_or_below(to), table.at_or_below(from));
-        // Who has open what was there goes on using it.
+        // Open handles of the replaced files stay valid.
         for path in gone {
             table.unname(&path);
         }
@@ -243,13 +250,13 @@ impl Paths {
         }
     }
 
-    /// The inode number that a listing shows for a path.
+    /// Returns the inode number that a listing shows for a path.
     pub fn number(&self, path: &Path) -> u64 {
         let known = self.lock().names.get(path).copied();
         known.unwrap_or_else(|| inode::of_path(path, 0))
     }
 
-    /// The kernel has forgotten `lookups` of the times it was told of an inode number.
+    /// Handles FORGET: drops `lookups` references to an inode number.
     pub fn forget(&self, ino: u64, lookups: u64) {
         let mut table = self.lock();
         if let Some(known) = table.known.get_mut(&ino) {
@@ -266,7 +273,7 @@ impl Paths {
 }
 
 impl Known {
-    /// How many times the kernel was told of it, less what it has forgotten.
+    /// Returns the lookup count: lookups reported to the kernel, less those that it has forgotten.
     pub(super) fn lookups(&self) -> u64 {
         self.lookups
     }
@@ -281,7 +288,7 @@ impl Known {
 }
 
 impl Table {
-    /// The number of a path, with the file that is there now.
+    /// Returns the number of a path for the file that is there now, assigning one if needed.
     fn number(&mut self, path: &Path, stat: Option<&Stat>, is_taken: impl Fn(u64) -> bool) -> u64 {
         let file = stat.map(Stat::id);
         if let Some(&ino) = self.names.get(path)
@@ -290,7 +297,7 @@ impl Table {
             if known.file == file {
                 return ino;
             }
-            // Another file than the one that is open, or that has other names, gets another number.
+            // A file other than the one that is open, or that has other names, gets another number.
             let is_of_name = known.names.len() == 1 && !known.is_open();
             if is_of_name && stat.is_none_or(|stat| self.other_name(stat).is_none()) {
                 self.set_file(ino, file);
@@ -318,14 +325,15 @@ impl Table {
         inode::ROOT
     }
 
-    /// The names that are known of a path and of what is below it.
+    /// Returns the known paths at or below a path.
     fn at_or_below(&self, above: &Path) -> Vec<Arc<Path>> {
         let from = self.names.range::<Path, _>((Bound::Included(above), Bound::Unbounded));
         from.map(|(path, _)| path).take_while(|path| path.starts_with(above)).cloned().collect()
     }
 
-    /// The number of a file that is known by another name. A name that nobody has looked at for long
-    /// may be of a file that is no more, and whose own number the source has given to this one.
+    /// Returns the number of a file that is known by another name; `None` if there is none. A name
+    /// that was not looked up for long may belong to a deleted file whose inode number the source
+    /// has reused for this one.
     fn other_name(&self, stat: &Stat) -> Option<u64> {
         let ino = *self.files.get(&stat.id())?;
         let known = self.known.get(&ino)?;
@@ -340,7 +348,7 @@ impl Table {
         }
     }
 
-    /// Takes a name from the number that it led to.
+    /// Removes a name from its number, and returns the number.
     fn unname(&mut self, path: &Path) -> Option<u64> {
         let ino = self.names.remove(path)?;
         if let Some(known) = self.known.get_mut(&ino) {
@@ -389,7 +397,7 @@ mod tests {
     use crate::store::memory::MemoryStorage;
     use crate::store::storage::Storage;
 
-    /// A storage with a file, which can be replaced.
+    /// Storage with one file, which can be replaced.
     struct Source(MemoryStorage);
 
     impl Source {
@@ -454,7 +462,7 @@ mod tests {
         drop(open);
         assert_eq!(name(&paths, ino), None);
 
-        // Once the kernel has forgotten both, all is as at first.
+        // Once the kernel has forgotten both, the state is as at the start.
         paths.forget(ino, 2);
         paths.forget(other, 1);
         assert_eq!(source.remember(&paths, "a"), ino);
@@ -479,7 +487,7 @@ mod tests {
         assert_eq!(source.remember(&paths, "b"), ino);
         paths.removed(Path::new("a"));
         assert_eq!(name(&paths, ino).as_deref(), Some("b"));
-        // A new file of the first name is none of theirs.
+        // A new file with the first name is not a link of theirs.
         source.0.replace("a", "new");
         assert_ne!(source.remember(&paths, "a"), ino);
         paths.removed(Path::new("b"));
@@ -498,7 +506,7 @@ mod tests {
         assert_eq!(name(&paths, b).as_deref(), Some("open"));
     }
 
-    /// The kernel is told of files that nobody has open.
+    /// Reports files without open handles to the kernel.
     fn remember_all<'a>(paths: &Paths, names: impl IntoIterator<Item = &'a str>) -> Vec<u64> {
         names.into_iter().map(|name| paths.remember(Path::new(name), None, |_| false)).collect()
     }
@@ -528,7 +536,7 @@ mod tests {
             let (from, to) = (format!("c/0/{number}"), format!("c/1/{number}"));
             paths.renamed(Path::new(&from), Path::new(&to));
         }
-        // A look at each would take minutes in a debug build, seconds at best.
+        // A scan of all names would take minutes in a debug build, seconds at best.
         assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
     }
 }

@@ -1,4 +1,4 @@
-//! What a name in a directory of the view is for.
+//! Classification of the names in a directory of the view.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use super::{Fs, FsError, Result, Target};
 use crate::format::chunk_key::Prefix;
 use crate::store::storage::if_present;
 
-/// What a name in a directory of the view is for.
+/// Kind of object that a name in a directory of the view refers to, whether or not it exists.
 pub(super) enum Slot {
     /// A chunk.
     Chunk(PathBuf, Place),
     /// A directory above chunks.
     Above(PathBuf, Place),
-    /// A chunk, or a directory above chunks, that the array's shape does not reach.
+    /// A chunk, or a directory above chunks, outside the array's shape.
     Outside,
-    /// Any other name in a directory above chunks.
+    /// Any other name in a directory above chunks, and temporary names of chunks.
     Scratch(PathBuf),
     /// A metadata document.
     Document(PathBuf),
     /// A path of the source.
     Source(PathBuf),
-    /// In `.shardfs`, or its name.
+    /// `.shardfs` or a file in it, or a name that the view hides.
     Control,
 }
 
@@ -43,7 +43,7 @@ impl Slot {
 }
 
 impl Fs {
-    /// The path of a directory in the view.
+    /// Returns the path of a directory in the view.
     pub(super) fn directory_path(&self, target: &Target) -> Result<PathBuf> {
         match target {
             Target::Path(path) => Ok(path.to_path_buf()),
@@ -99,13 +99,13 @@ impl Fs {
         }
     }
 
-    /// Whether the view has no place for a name, whatever the source has there.
+    /// Returns whether the view hides a path, whatever the source has there.
     fn is_hidden(&self, path: &Path) -> Result<bool> {
         Ok(matches!(self.nodes.at(path)?, At::Hidden))
     }
 }
 
-/// Whether a file is called like a chunk, but for what follows: temporary files and locks are.
+/// Returns whether a name begins like a chunk key, as those of temporary files and lock files do.
 fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
     match (prefix, name.as_encoded_bytes()) {
         (Prefix::None, [first, ..]) | (Prefix::Joined, [b'c', first, ..]) => first.is_ascii_digit(),
