@@ -1,4 +1,5 @@
-//! Decoding ahead: threads that decode what a reader will want next, or wants at once.
+//! Prefetch of decoded chunks: threads that decode what a reader is likely to need next, or needs
+//! at once.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,58 +18,59 @@ use crate::format::grid::unravel;
 use crate::format::pipeline::Pipeline;
 use crate::store::ShardStore;
 
-/// Chunks that wait to be decoded at most; more are left to their readers.
+/// Maximum number of chunks in the queue; further ones are left to their readers.
 const WAITING: usize = 1024;
-/// Chunk files that are decoded ahead of a reader who takes one after the other.
+/// Number of chunk files to prefetch for a reader that opens them in sequence.
 const FILES_AHEAD: usize = 8;
-/// Rows of chunks that were announced are remembered, so that none is announced for each row of items.
-// The compiler evaluates it, and would refuse zero.
+/// Number of remembered rows of chunks that were queued, so that a row is not queued for each row
+/// of items.
+// Evaluated by the compiler, which rejects zero.
 const ANNOUNCED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4096).unwrap();
-/// For so long: they may have been dropped again since.
+/// Time for which a queued row is remembered: its chunks may have been evicted since.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(1);
 
-/// A chunk to be decoded.
+/// Chunk to decode.
 struct Job {
     array: Arc<ArrayView>,
     coords: Coords,
 }
 
-/// Decodes ahead of readers.
+/// Prefetcher of decoded chunks.
 pub(super) struct Ahead {
     store: Arc<ShardStore>,
-    /// Bytes of decoded chunks that are kept.
+    /// Size of the cache of decoded chunks in bytes.
     budget: usize,
     queue: OnceLock<SyncSender<Job>>,
-    /// The chunk, or row of chunks, that was wanted last, by array.
+    /// Number of the chunk, or row of chunks, that was last requested, by array.
     last: Mutex<HashMap<u64, u64>>,
     announced: Mutex<LruCache<(u64, u64), Instant>>,
 }
 
 impl Ahead {
-    /// Decodes with `store`, which keeps `budget` bytes.
+    /// Creates a prefetcher that decodes with `store`, which caches `budget` bytes.
     pub(super) fn new(store: Arc<ShardStore>, budget: usize) -> Self {
         let announced = Mutex::new(LruCache::new(ANNOUNCED));
         Self { store, budget, queue: OnceLock::new(), last: Mutex::default(), announced }
     }
 
-    /// A chunk will be wanted.
+    /// Queues a chunk for decoding.
     pub(super) fn announce(&self, array: &Arc<ArrayView>, coords: Coords) {
         let queue = self.queue.get_or_init(|| start(&self.store));
-        // Where the queue is full, or no thread could be started, its reader decodes it.
+        // If the queue is full, or no thread could be started, the reader decodes the chunk.
         let _ = queue.try_send(Job { array: Arc::clone(array), coords });
     }
 
-    /// Whether a number follows the one that was told last of an array, or is the same.
+    /// Returns whether a number equals or follows the last one of an array.
     fn is_sequential(&self, array: &ArrayView, number: u64) -> bool {
         let mut last = self.last.lock();
         let before = last.insert(array.source.id, number);
         before.is_some_and(|before| number.wrapping_sub(before) <= 1)
     }
 
-    /// The file of a chunk was opened: whoever takes one after the other will open the next ones.
+    /// Called when the file of a chunk is opened: prefetches the next ones of a sequential reader.
     pub(super) fn opened(&self, array: &Arc<ArrayView>, coords: &[u64]) {
         let nbytes = pipeline(array).map_or(usize::MAX, Pipeline::nbytes);
-        // What is decoded ahead must not be dropped before it is read.
+        // Prefetched chunks must not be evicted before they are read.
         let ahead = (self.budget / 2 / nbytes.max(1)).min(FILES_AHEAD);
         let grid = array.tree.grid();
         let number = ravel(coords, grid);
@@ -83,8 +85,9 @@ impl Ahead {
         }
     }
 
-    /// A row of chunks of a whole array is read; `was_kept`: nothing had to be decoded for that. The
-    /// next row of chunks will be wanted, and once those of this plane are there, the next plane's.
+    /// Called when a row of chunks of a whole array is read; `was_kept` is `true` if nothing had to
+    /// be decoded. Prefetches the next row of chunks, or once those of this plane are cached, a row
+    /// of the next plane.
     pub(super) fn read_row(
         &self,
         array: &Arc<ArrayView>,
@@ -121,7 +124,7 @@ impl Ahead {
     }
 }
 
-/// The number of a place in C order.
+/// Returns the number of a position in C order.
 fn ravel(coords: &[u64], grid: &[u64]) -> u64 {
     coords.iter().zip(grid).fold(0, |number, (coord, extent)| number * extent + coord)
 }
@@ -140,13 +143,13 @@ fn start(store: &Arc<ShardStore>) -> SyncSender<Job> {
     sender
 }
 
-/// Decodes until the mount ends.
+/// Decodes queued chunks until the mount ends.
 fn work(store: &ShardStore, jobs: &Mutex<Receiver<Job>>) {
     loop {
         let job = jobs.lock().recv();
         let Ok(Job { array, coords }) = job else { return };
         if let Some(pipeline) = pipeline(&array) {
-            // Its reader meets the error again.
+            // The error is ignored: the reader meets it again.
             let _ = store.decoded_unless_busy(&array.source, pipeline, &coords);
         }
     }

@@ -1,4 +1,4 @@
-//! Files of decoded chunks, and of whole arrays.
+//! Files of decoded chunks and of whole arrays.
 
 use std::ops::Range;
 use std::path::Path;
@@ -22,16 +22,16 @@ use crate::store::content::Content;
 use crate::store::decoded::{Asked, DecodedChunk};
 use crate::store::storage::Stat;
 
-/// The file of a decoded chunk, as it was when it was opened.
+/// File of a decoded chunk, as it was when it was opened.
 pub(super) struct DecodedFile {
     header: Vec<u8>,
     items: Items,
 }
 
 enum Items {
-    /// Those of the whole chunk.
+    /// Those of the whole chunk, shared with the cache.
     Whole(Arc<DecodedChunk>),
-    /// Others.
+    /// Clipped, reordered or generated items.
     Made(Vec<u8>),
 }
 
@@ -43,7 +43,7 @@ impl DecodedFile {
         }
     }
 
-    /// Reads from `offset` into `buffer`; how many bytes.
+    /// Reads from `offset` into `buffer`; returns the number of bytes read.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let Ok(offset) = usize::try_from(offset) else { return 0 };
         let mut done = 0;
@@ -60,8 +60,8 @@ impl DecodedFile {
         done
     }
 
-    /// What a read at `offset` gives, where it is all in the chunk as it was decoded: it need not be
-    /// copied.
+    /// Returns the result of a read at `offset` without copying it; `None` if part of it is not in
+    /// the chunk as it was decoded.
     fn shared(&self, offset: u64, length: usize) -> Option<SharedItems> {
         let Items::Whole(chunk) = &self.items else { return None };
         let start = usize::try_from(offset).ok()?.checked_sub(self.header.len())?;
@@ -70,13 +70,13 @@ impl DecodedFile {
         Some(SharedItems { chunk: Arc::clone(chunk), range })
     }
 
-    /// All of it.
+    /// Returns the whole file.
     pub(super) fn to_vec(&self) -> Vec<u8> {
         [&self.header, self.items()].concat()
     }
 }
 
-/// Items of a decoded chunk that others hold as well.
+/// Items of a decoded chunk, shared with its other holders.
 pub struct SharedItems {
     chunk: Arc<DecodedChunk>,
     range: Range<usize>,
@@ -89,8 +89,8 @@ impl AsRef<[u8]> for SharedItems {
 }
 
 impl Fs {
-    /// What a read of an open file gives, where that is in memory already; None where it must be read
-    /// into a buffer.
+    /// Returns the result of a read of an open file if it is in memory already; `None` if it must
+    /// be read into a buffer.
     pub fn read_shared(
         &self,
         ino: u64,
@@ -100,7 +100,7 @@ impl Fs {
     ) -> Option<SharedItems> {
         let handle = self.handles.get(usize::try_from(handle).ok()?)?;
         let Handle::Decoded(file) = &*handle else { return None };
-        // Somebody has begun to write to it.
+        // A process has begun to write to the chunk.
         if self.live(ino).is_some() {
             return None;
         }
@@ -110,7 +110,8 @@ impl Fs {
         Some(shared)
     }
 
-    /// The file of a decoded chunk.
+    /// Returns the file of a decoded chunk; `None` if the chunk does not exist and the view does
+    /// not fill it in.
     pub(super) fn decoded_file(
         &self,
         array: &ArrayView,
@@ -130,8 +131,8 @@ impl Fs {
         Ok(Some(DecodedFile { header: form.header(coords), items }))
     }
 
-    /// The same; one made of the fill value where the chunk does not exist, but somebody has its file
-    /// open.
+    /// Returns the file of a decoded chunk, filled with the fill value if the chunk does not exist
+    /// but its file is open.
     pub(super) fn open_decoded_file(
         &self,
         array: &ArrayView,
@@ -149,8 +150,8 @@ impl Fs {
         Items::Made(form.items(coords, &chunk).unwrap_or(chunk))
     }
 
-    /// Attributes from which those of a chunk that does not exist are made, in a view that shows it
-    /// all the same; None in every other.
+    /// Returns the attributes to derive those of an absent chunk from; `None` if the view does not
+    /// show absent chunks.
     pub(super) fn filler(&self, array: &ArrayView) -> Result<Option<Stat>> {
         let fills = match &array.form {
             Form::Decoded(_) => self.fills(),
@@ -160,29 +161,29 @@ impl Fs {
         fills.then(|| Ok(self.storage.stat(&array.source.path)?)).transpose()
     }
 
-    /// Whether decoded chunks are shown that do not exist.
+    /// Returns whether absent decoded chunks are shown.
     fn fills(&self) -> bool {
         self.config.view.missing == Missing::Fill
     }
 
-    /// Whether every chunk of the grid is shown.
+    /// Returns whether every chunk of the grid is shown.
     pub(super) fn shows_all(&self, array: &ArrayView) -> bool {
         match &array.form {
             Form::Decoded(_) => self.fills(),
-            // One that is being removed has nothing but what is stored.
+            // While the array is being removed, only stored chunks are shown.
             Form::Filled(_) => !self.is_removed(&array.source.path.join(ZARRAY)),
             Form::Encoded | Form::Flat(_) => false,
         }
     }
 
-    /// The entry of the file of a whole array.
+    /// Returns the entry of a file of a whole array.
     pub(super) fn flat_entry(
         &self,
         array: &ArrayView,
         form: &FlatForm,
         file: FlatFile,
     ) -> Result<Entry> {
-        // Its metadata says how long it is; shards are too many to be asked for their dates.
+        // The metadata gives the length; there are too many shards to check the mtime of each.
         let stat = match self.nodes.node(&array.source.path)?.stat {
             Some(stat) => stat,
             None => self.storage.stat(&array.source.path)?,
@@ -192,7 +193,7 @@ impl Fs {
         Ok(Entry { attr, generation: 0, lasting: true })
     }
 
-    /// Reads from the file of a whole array.
+    /// Reads from a file of a whole array.
     pub(super) fn read_flat(
         &self,
         array: &Arc<ArrayView>,
@@ -208,8 +209,8 @@ impl Fs {
         })
     }
 
-    /// Decoded chunks along the last axis. Those that are not kept are decoded by several threads, this
-    /// one among them.
+    /// Returns decoded chunks along the last axis. Those that are not cached are decoded by several
+    /// threads, this one among them.
     fn chunk_row(
         &self,
         array: &Arc<ArrayView>,
@@ -250,7 +251,11 @@ impl Fs {
         Ok(row)
     }
 
-    /// What is to be committed for the content of a chunk file.
+    /// Encodes the contents of a chunk file for the commit.
+    ///
+    /// # Errors
+    ///
+    /// `Unwritable` if the contents cannot become a chunk.
     pub(super) fn encoded(&self, place: &Place, content: &Content) -> Result<Encoded> {
         let Some(form) = place.array.decoded_form() else {
             return Ok(Encoded { chunk: Some(content.clone()), shown: Shown::Written });
@@ -263,7 +268,7 @@ impl Fs {
         if found > expected.saturating_add(npy::MAX_HEADER_BYTES as u64) {
             return Err(refused(WrittenError::Length { found, expected }.into()));
         }
-        // No longer than a chunk and a header, which have limits.
+        // Bounded: no longer than a chunk and a header, which have limits.
         let mut file = zeroed(found).map_err(std::io::Error::from)?;
         content.read_at(&mut file, 0)?;
         let chunk = form.chunk(&place.coords, &file);
@@ -288,7 +293,8 @@ impl Fs {
         Ok(Encoded { chunk: Some(Content::Memory(Arc::new(encoded))), shown })
     }
 
-    /// Whether a directory of the source is not shown: the view cannot decode the array in it.
+    /// Returns whether a directory of the source is hidden because the view cannot decode the array
+    /// in it.
     pub(super) fn is_unshown(&self, path: &Path) -> Result<bool> {
         if !self.config.view.view.is_decoded() {
             return Ok(false);
@@ -297,7 +303,8 @@ impl Fs {
         Ok(unshown)
     }
 
-    /// The file of a whole array that has a name, in an array's directory.
+    /// Returns the file of a whole array that has the name `name` in the array's directory; `None`
+    /// if there is none.
     pub(super) fn flat_file<'a>(
         &self,
         array: &'a ArrayView,
@@ -310,7 +317,7 @@ impl Fs {
 }
 
 impl ArrayView {
-    /// How its chunk files are made of decoded chunks, in a view that decodes.
+    /// Returns how chunk files are made of decoded chunks; `None` in a view that does not decode.
     pub(super) fn decoded_form(&self) -> Option<&DecodedForm> {
         match &self.form {
             Form::Decoded(form) => Some(form),
@@ -318,7 +325,8 @@ impl ArrayView {
         }
     }
 
-    /// The encoded chunk that stands for one that does not exist, in a view that shows such.
+    /// Returns the encoded chunk shown for absent ones; `None` in a view that does not show absent
+    /// chunks.
     pub(super) fn absent_chunk(&self) -> Result<Option<Arc<[u8]>>> {
         match &self.form {
             Form::Filled(filled) => Ok(Some(self.made(&filled.absent)?)),
@@ -326,7 +334,7 @@ impl ArrayView {
         }
     }
 
-    /// The encoded chunk that comes in the place of one that is removed; None if nothing does.
+    /// Returns the encoded chunk that replaces one that is removed; `None` if nothing replaces it.
     pub(super) fn removed_chunk(&self) -> Result<Option<Arc<[u8]>>> {
         match &self.form {
             Form::Filled(filled) => filled.removed.as_ref().map(|it| self.made(it)).transpose(),
@@ -338,24 +346,25 @@ impl ArrayView {
         chunk.encoded().map_err(|error| FsError::Io(std::io::Error::other(error)))
     }
 
-    /// Length of a chunk's file in bytes, where the encoded chunk has `nbytes`.
+    /// Returns the length in bytes of a chunk's file, given the length `nbytes` of the encoded
+    /// chunk.
     pub(super) fn file_nbytes(&self, coords: &[u64], nbytes: u64) -> u64 {
         self.decoded_form().map_or(nbytes, |form| form.nbytes(coords))
     }
 }
 
-/// What becomes of what was written to a chunk file.
+/// Encoded contents of a chunk file.
 pub(super) struct Encoded {
-    /// The encoded chunk; None if it is to be empty.
+    /// Encoded chunk; `None` if the chunk is to be empty.
     pub chunk: Option<Content>,
-    /// What others see from now on.
+    /// Contents visible to readers other than the writer from now on.
     pub shown: Shown,
 }
 
-/// Why what was written to a chunk file cannot become a chunk.
+/// Reason why the contents of a chunk file cannot become a chunk.
 #[derive(Debug, thiserror::Error)]
 pub enum Unwritable {
-    /// It is no file of such a chunk.
+    /// It is not a valid file of such a chunk.
     #[error(transparent)]
     File(#[from] WrittenError),
     /// The codecs cannot encode it.
@@ -363,19 +372,20 @@ pub enum Unwritable {
     Codecs(#[from] EncodeError),
 }
 
-/// What the kernel does with the pages of a file that it remembers when the file is opened.
+/// Page cache policy for opening a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// They hold.
+    /// Cached pages are valid and kept.
     Kept,
-    /// It forgets them, and reads anew.
+    /// Cached pages are dropped, and the file is read again.
     Dropped,
-    /// It reads around them, and around the length that it remembers.
+    /// Reads bypass the cached pages and the cached length (direct I/O).
     Bypassed,
 }
 
 impl Pages {
-    /// Kept if what the kernel remembers holds; read around if not.
+    /// Returns [`Pages::Kept`] if what the kernel has cached is valid, otherwise
+    /// [`Pages::Bypassed`].
     pub(super) fn kept_if(holds: bool) -> Self {
         if holds { Self::Kept } else { Self::Bypassed }
     }

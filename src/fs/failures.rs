@@ -1,9 +1,10 @@
-//! Changes that were given up after their writer had closed the file: remembered until everybody who
-//! may ask has been told.
+//! Changes that were given up after their file was closed, remembered until they have been reported
+//! to everyone entitled to the error.
 //!
-//! Each failure has a number. Who opens a file or a directory remembers the first one that he is to be
-//! told of: what nobody was told of yet, and everything later. His `fsync` reports, once, what has
-//! happened at or below his path. A new opener is not told again of what somebody was told.
+//! Each failure has a number. Opening a file or a directory records the first number to report
+//! through the new handle: the oldest failure that has not been reported yet, and all later ones.
+//! `fsync` of the handle reports, once, what has failed at or below its path. A failure that was
+//! reported is not reported to later openers again, unless an older one has not been reported yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
@@ -16,29 +17,29 @@ use super::{FsError, Result};
 use crate::store::StoreError;
 use crate::text::{Line, shown};
 
-/// Failures to remember one by one. Beyond, the oldest are joined: they count for the directory above
-/// them all, and for everything in it.
+/// Maximum number of failures to keep one by one. Beyond it the oldest are joined: they count for
+/// their common ancestor directory, and for everything in it.
 const MOST: usize = 4096;
 
-/// The failures of a mount.
+/// Failures of a mount.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     failures: VecDeque<Failure>,
-    /// Failures so far.
+    /// Number of failures so far.
     count: u64,
-    /// What each open handle is to be told; everything if it is not in here.
+    /// Failures to report by open handle; a handle that is not in the table gets all.
     handles: HashMap<u64, Since>,
 }
 
-/// Numbers from which on an open handle is told.
+/// First failures to report through an open handle.
 #[derive(Debug, Clone, Copy, Default)]
 struct Since {
-    /// By `fsync`.
+    /// Number of the first one to report by `fsync`.
     unreported: u64,
-    /// By `close`.
+    /// Number of the first one to report by `close`.
     opened: u64,
 }
 
@@ -47,29 +48,30 @@ struct Failure {
     number: u64,
     path: PathBuf,
     error: Arc<StoreError>,
-    /// Several failures in one: everything below `path` may have failed.
+    /// `true` if it joins several failures: everything below `path` may have failed.
     is_joined: bool,
-    /// Somebody was told.
+    /// `true` once it was reported to a process.
     is_reported: bool,
-    /// It stands in the list of what waits: until that was read after somebody was told.
+    /// `true` while it is in the list of uncommitted changes: until that is read after it was
+    /// reported.
     is_listed: bool,
 }
 
 impl Failure {
-    /// Whether it happened to something at or below `path`.
+    /// Returns whether the failure concerns something at or below `path`.
     fn is_below(&self, path: &Path) -> bool {
         self.path.starts_with(path) || self.is_joined && path.starts_with(&self.path)
     }
 }
 
 impl Known {
-    /// The first number that a new opener is to be told of.
+    /// Returns the number of the first failure to report to a new opener.
     fn sample(&self) -> u64 {
         let unreported = self.failures.iter().find(|failure| !failure.is_reported);
         unreported.map_or(self.count, |failure| failure.number)
     }
 
-    /// The two oldest become one.
+    /// Joins the two oldest failures into one.
     fn join_oldest(&mut self) {
         let (Some(first), Some(second)) = (self.failures.pop_front(), self.failures.front_mut())
         else {
@@ -88,7 +90,7 @@ impl Failures {
         self.0.lock()
     }
 
-    /// The change of `path` was given up.
+    /// Records that the change of `path` was given up.
     pub(super) fn record(&self, path: &Path, error: &Arc<StoreError>) {
         let mut known = self.known();
         known.failures.retain(|failure| failure.path != path || failure.is_joined);
@@ -107,7 +109,7 @@ impl Failures {
         }
     }
 
-    /// A file or a directory was opened.
+    /// Registers an open file or directory.
     pub(super) fn opened(&self, handle: u64) {
         let mut known = self.known();
         let since = Since { unreported: known.sample(), opened: known.count };
@@ -116,13 +118,17 @@ impl Failures {
         }
     }
 
-    /// It was closed.
+    /// Unregisters a handle.
     pub(super) fn closed(&self, handle: u64) {
         self.known().handles.remove(&handle);
     }
 
-    /// Fails with what has happened at or below any of `paths` that the handle was not told of;
-    /// without a handle, that nobody was told of.
+    /// Reports failures at or below any of `paths` and marks them as reported.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first failure that was not reported through `handle`; without a handle, the
+    /// first from the oldest unreported one on.
     pub(super) fn report<'a>(
         &self,
         handle: Option<u64>,
@@ -150,8 +156,8 @@ impl Failures {
         first
     }
 
-    /// Fails with what has happened to any of `paths` since the handle was opened. Nobody counts as
-    /// told: few look at what `close` returns.
+    /// Checks for failures of any of `paths` since the handle was opened. They do not count as
+    /// reported: few programs check the result of `close`.
     pub(super) fn check<'a>(
         &self,
         handle: u64,
@@ -164,7 +170,8 @@ impl Failures {
         failed.map_or(Ok(()), |failure| Err(FsError::Commit(Arc::clone(&failure.error))))
     }
 
-    /// A line for each failure that nobody was told of, or whose reason nobody has read since.
+    /// Returns a line for each failure that was not reported yet, or whose reason was not read
+    /// since.
     pub(super) fn list(&self) -> String {
         let mut text = String::new();
         for failure in &mut self.known().failures {

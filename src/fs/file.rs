@@ -1,4 +1,4 @@
-//! Opening, reading and closing files.
+//! Opening, reading and closing of files.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::format::flat::FlatFile;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
 use crate::store::{Chunk, ChunkReader, Freshness};
 
-/// A chunk is looked up again so many times if its shard changes under the lookup.
+/// Number of attempts at a lookup of a chunk whose shard changes during it.
 const OPEN_ATTEMPTS: usize = 4;
 
-/// An open file.
+/// Open file.
 pub(super) enum Handle {
     Chunk(Box<OpenChunk>),
-    /// A file that is passed through, or ahead of its shard.
+    /// A file that is passed through, or a file of the overlay.
     Open(Arc<OpenFile>),
     /// A decoded chunk.
     Decoded(Box<DecodedFile>),
@@ -35,27 +35,29 @@ pub(super) enum Handle {
     Text(Arc<[u8]>),
 }
 
-/// An open chunk: the bytes it had when it was opened, or an error, but never a mix.
+/// Open chunk. Reads return the bytes that it had when it was opened, or an error, but never a
+/// mixture.
 pub(super) struct OpenChunk {
     array: Arc<ArrayView>,
     coords: Coords,
     reader: ChunkReader,
-    /// Of its shard, where this mount may change it ([`crate::store::ShardStore::line_of`]).
+    /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::line_of`]).
     line: Option<u64>,
-    /// Whether bytes of `reader` were handed out.
+    /// `true` once bytes of `reader` were returned.
     served: AtomicBool,
-    /// The shard whose bytes were handed out instead, after it had been changed in place.
+    /// Shard whose bytes were returned instead, after it had been changed in place.
     moved_to: Mutex<Option<Stat>>,
-    /// The file of `reader`, as it was when the chunk was found in it again, after its ctime had changed.
+    /// `Stat` of the file of `reader` when the chunk was found in it again after its ctime had
+    /// changed.
     touched: Mutex<Option<Stat>>,
 }
 
-/// What the opener of a file is told.
+/// Result of opening a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
-    /// Names the open file.
+    /// Handle of the open file.
     pub handle: u64,
-    /// What becomes of what the kernel remembers of the file: its pages and its size.
+    /// Policy for what the kernel has cached of the file: its pages and its size.
     pub pages: Pages,
 }
 
@@ -77,7 +79,7 @@ impl Fs {
             Target::Live(file) => {
                 return self.open_live(&file, OpenHow::default());
             }
-            // It tells by no date that one of its shards has changed.
+            // No timestamp changes when one of its shards does.
             Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Dropped),
             Target::Path(path) => self.open_at(ino, &path, caller)?,
             Target::Nameless(file) => (self.open_nameless(ino, file, false), Pages::Kept),
@@ -92,7 +94,7 @@ impl Fs {
                     self.chunk_reader(&array, &coords, Freshness::Now),
                     array.absent_chunk()?,
                 ) {
-                    // It may exist at any time.
+                    // The chunk may be created at any time.
                     (Err(FsError::NotFound), Some(chunk)) => {
                         return self.insert_handle(Handle::Text(chunk), Pages::Bypassed);
                     }
@@ -130,14 +132,14 @@ impl Fs {
         let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable);
         if let Some(base) = base {
             if pages == Pages::Kept {
-                // They are of the chunk as it is.
+                // They are those of the chunk in its current state.
                 file.state().open_files().iter().for_each(|other| other.set_mapped_base(&base));
             }
             open.set_fresh_base(base);
         }
         {
-            // A file that nobody has open may have been dropped since it was found: what would be written
-            // to it would go nowhere.
+            // A file without open handles may have been dropped since it was found: writes to it
+            // would be lost.
             let names = self.overlay()?.names();
             if !names.has(file) {
                 return Err(FsError::Stale);
@@ -151,17 +153,17 @@ impl Fs {
         opened
     }
 
-    /// Opens a file that is ahead of its shard, or still open though it is not.
+    /// Opens a file of the overlay, or one that is still open though its bytes are in the shard.
     pub(super) fn open_live(&self, file: &Arc<LiveFile>, how: OpenHow) -> Result<Opened> {
-        // Before it is decided about the pages: none may be older than that.
+        // Before the page policy is chosen: no page may be older than the base.
         let base = match how {
             OpenHow { write: true, truncate: false, .. } => self.base_of(file)?,
             _ => None,
         };
         let pages = match how {
-            // What is written to a document may be refused: the kernel must not keep it.
+            // A write to a document may be refused: the kernel must not cache it.
             _ if self.is_refusable(file) => Pages::Bypassed,
-            // It keeps none.
+            // Truncation leaves the kernel without pages.
             OpenHow { truncate: true, .. } => Pages::Kept,
             _ => match self.live_pages(file) {
                 Pages::Bypassed if how.write => Pages::Dropped,
@@ -171,29 +173,29 @@ impl Fs {
         self.insert_live(file, how.write, pages, base)
     }
 
-    /// The chunk that a file stands for, if it is as it is stored.
+    /// Returns the chunk that a file stands for; `None` if the file differs from what is stored.
     fn base_of(&self, file: &LiveFile) -> Result<Option<ChunkBase>> {
         let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(None) };
         Ok(Some((place.array.path(&place.coords), self.stage(&place)?.base)))
     }
 
-    /// What becomes of the kernel's pages of a file that is ahead of its shard, or still open though it is
-    /// not.
+    /// Returns the page cache policy of a file of the overlay, or of one that is still open though
+    /// its bytes are in the shard.
     fn live_pages(&self, file: &LiveFile) -> Pages {
         let Place { array, coords } = match &*file.state() {
             LiveState { shown: Shown::Written, bytes: Bytes::Stored(place), .. } => place.clone(),
             LiveState { shown: Shown::Written, .. } => return Pages::Kept,
-            // The pages are of what was written.
+            // The pages hold what was written.
             _ => return Pages::Dropped,
         };
         match self.store.chunk(&array.source, &coords, Freshness::Now) {
             Ok(Some(chunk)) => self.chunk_pages(&array, &coords, &chunk.shard, file.ino),
-            // Whatever is wrong, each read reports it.
+            // Errors are reported by each read.
             Ok(None) | Err(_) => Pages::Dropped,
         }
     }
 
-    /// Opens a file of the source once more that has no name.
+    /// Opens another handle of a file of the source that has no name.
     pub(super) fn open_nameless(
         &self,
         ino: u64,
@@ -205,7 +207,8 @@ impl Fs {
         Handle::Open(open)
     }
 
-    /// The open file behind a handle, if it is one that can change what it is.
+    /// Returns the open file behind a handle; `None` if it cannot change between source and
+    /// overlay.
     pub(super) fn open_handle(&self, handle: u64) -> Option<Arc<OpenFile>> {
         match &*self.handles.get(usize::try_from(handle).ok()?)? {
             Handle::Open(open) => Some(Arc::clone(open)),
@@ -213,19 +216,19 @@ impl Fs {
         }
     }
 
-    /// Whether who has opened a file goes on with whatever others make of it, where a chunk stays what it
-    /// was; and whether it is a file of the source.
+    /// Returns whether reads through a handle follow changes by other processes, where an open
+    /// chunk keeps its contents; and whether it is a file of the source.
     pub fn follows(&self, handle: u64) -> (bool, bool) {
         let open = self.open_handle(handle);
         (open.is_some(), open.is_some_and(|open| open.source().is_some()))
     }
 
-    /// The file of the source behind a handle.
+    /// Returns the file of the source behind a handle; `None` if it is another kind of file.
     pub(super) fn source_handle(&self, handle: u64) -> Option<Arc<dyn StorageFile>> {
         self.open_handle(handle)?.source()
     }
 
-    /// The file ahead of its shard that has an inode number.
+    /// Returns the file of the overlay with an inode number; `None` if there is none.
     pub(super) fn live(&self, ino: u64) -> Option<Arc<LiveFile>> {
         self.overlay.as_ref()?.names().by_ino(ino)
     }
@@ -244,8 +247,9 @@ impl Fs {
         }
     }
 
-    /// Reads at `offset` into `buffer`; how many bytes: fewer than fit only at the file's end.
-    /// Without a handle the inode is read as it is now.
+    /// Reads at `offset` into `buffer`; returns the number of bytes read, which is less than the
+    /// length of `buffer` only at the end of the file. Without a handle the inode is read in its
+    /// current state.
     pub fn read(
         &self,
         ino: u64,
@@ -257,7 +261,7 @@ impl Fs {
         let handle = handle.and_then(|handle| usize::try_from(handle).ok());
         let read = match handle.and_then(|handle| self.handles.get(handle)) {
             Some(handle) => match (&*handle, self.live(ino)) {
-                // Opened before somebody began to write to it.
+                // Opened before a process began to write to it.
                 (Handle::Chunk(_) | Handle::Decoded(_), Some(file)) => {
                     self.read_live(&file, offset, buffer)?
                 }
@@ -298,7 +302,7 @@ impl Fs {
         }
     }
 
-    /// Reads from a file that was never opened: the kernel was told to leave that out.
+    /// Reads from a file that was never opened, because the kernel was configured to omit opens.
     fn read_inode(&self, ino: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match self.target(ino)? {
             Target::ControlDirectory => Err(FsError::IsDirectory),
@@ -325,7 +329,7 @@ impl Fs {
         }
     }
 
-    /// Reads from a chunk as it is now.
+    /// Reads from a chunk in its current state.
     pub(super) fn read_stored(
         &self,
         array: &ArrayView,
@@ -343,7 +347,7 @@ impl Fs {
                 Ok(reader.unchanged()?.then_some(read))
             });
             if let (Err(FsError::NotFound), Some(chunk)) = (&read, array.absent_chunk()?) {
-                // It may exist since it was looked at.
+                // It may have been created since the lookup.
                 if self.store.chunk(&array.source, coords, Freshness::Again)?.is_none() {
                     return Ok(read_text(&chunk, offset, buffer));
                 }
@@ -358,8 +362,8 @@ impl Fs {
         Err(torn(array, coords, std::io::ErrorKind::UnexpectedEof.into()))
     }
 
-    /// Does something with a chunk. The last attempt is made while this mount commits nothing,
-    /// which may be what was in the way.
+    /// Passes a reader of a chunk to `act`. The last attempt excludes commits of this mount, which
+    /// may have caused the earlier ones to fail.
     fn attempt<T>(
         &self,
         attempt: usize,
@@ -386,7 +390,7 @@ impl Fs {
         let file = file.ok_or(FsError::NotFound)?;
         let chunk = self.store.chunk(&array.source, coords, Freshness::Recent)?;
         let pages = |chunk: Chunk| self.chunk_pages(array, coords, &chunk.shard, ino);
-        // A chunk that does not exist may at any time; its length is always the same.
+        // An absent chunk may be created at any time, and its file has the same length as before.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
         let pages = match chunk.map(pages).filter(|_| is_settled) {
             Some(Pages::Kept) => Pages::Kept,
@@ -416,8 +420,8 @@ impl Fs {
         Ok((self.open_path(path, caller)?, Pages::kept_if(!changed)))
     }
 
-    /// A file of the source was opened under an inode number, which means it from now on. What becomes
-    /// of the kernel's pages.
+    /// Registers a file of the source opened under an inode number, which refers to that file from
+    /// now on. Returns the page cache policy.
     pub(super) fn source_pages(&self, ino: u64, open: &Arc<OpenFile>) -> Result<Pages> {
         let stat = open.source().ok_or(FsError::Stale)?.stat()?;
         self.paths.opened(ino, &stat, open)?;
@@ -433,7 +437,7 @@ impl Fs {
         if let At::Text(text, _) = self.nodes.at(path)? {
             return Ok(Handle::Text(text));
         }
-        // Attributes first: they are refused where the bytes must not be shown.
+        // The attributes are checked first: they are refused where the bytes must not be shown.
         match self.path_attr(path)?.kind {
             FileKind::File => {
                 let file = self.on_behalf(caller, |storage| storage.open(path))?;
@@ -444,7 +448,7 @@ impl Fs {
         }
     }
 
-    /// Finds a chunk and opens its shard.
+    /// Looks a chunk up and opens its shard.
     pub(super) fn chunk_reader(
         &self,
         array: &ArrayView,
@@ -468,7 +472,7 @@ impl Fs {
     }
 
     /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
-    /// be anything: they are read again through the new index, unless old ones were handed out.
+    /// be anything: they are read again through the new index, unless old ones have been returned.
     fn read_chunk(
         &self,
         ino: u64,
@@ -482,7 +486,8 @@ impl Fs {
             open.served.store(true, Ordering::Relaxed);
             return read.map_err(failed);
         }
-        // The kernel's pages get what the chunk was when it was opened, whatever others find by now.
+        // The kernel's pages get the contents that the chunk had when it was opened, whatever it
+        // holds by now.
         let shard = open.array.source.layout.locate(&open.coords).shard;
         self.identities.served_older(self.shard_identity(&open.array, &shard), ino);
         if let Some(read) = self.read_touched(open, offset, buffer)? {
@@ -505,10 +510,10 @@ impl Fs {
         Err(failed(std::io::ErrorKind::UnexpectedEof.into()))
     }
 
-    /// Reads from an open chunk of whose file the ctime alone has changed: another one has its name now, it
-    /// was linked, its owner or permissions were changed; or it was written to by somebody who has put
-    /// the mtime back. So the chunk is looked for in the file once more. None if it is not certain that
-    /// its bytes are those that it was opened with.
+    /// Reads from an open chunk if only the ctime of its file has changed: the file was replaced or
+    /// linked, its owner or permissions were changed, or it was written to and its mtime restored.
+    /// So the chunk is looked up in the file once more. `None` if its bytes are not certain to be
+    /// those that it was opened with.
     fn read_touched(
         &self,
         open: &OpenChunk,
@@ -529,7 +534,7 @@ impl Fs {
             }
             let attributes = |stat: &Stat| (stat.links, stat.mode, stat.uid, stat.gid);
             let is_explained = attributes(&before) != attributes(&now);
-            // Other bytes of the same length cannot be told from those that were handed out.
+            // Other bytes of the same length cannot be distinguished from those already returned.
             if !is_explained && open.served.load(Ordering::Relaxed) {
                 return Ok(None);
             }
@@ -542,8 +547,8 @@ impl Fs {
         Ok(None)
     }
 
-    /// Reads from where an open chunk is now: breaks with what was read, or with None if that is
-    /// not what the chunk was when it was opened.
+    /// Reads an open chunk from its current location: breaks with the result, or with `None` if the
+    /// contents are not those that the chunk was opened with.
     fn read_moved(
         &self,
         open: &OpenChunk,
@@ -552,7 +557,7 @@ impl Fs {
         buffer: &mut [u8],
     ) -> Result<ControlFlow<Option<std::io::Result<usize>>>> {
         let mut moved_to = open.moved_to.lock();
-        // Commits of this mount put chunks elsewhere, and leave them as they are.
+        // Commits of this mount move chunks without changing them.
         let source = &open.array.source;
         let shard = source.layout.locate(&open.coords).shard;
         let same = open
@@ -575,7 +580,8 @@ impl Fs {
         Ok(ControlFlow::Break(Some(read)))
     }
 
-    /// Attributes of an open file, as it was when it was opened.
+    /// Returns the attributes of an open file, as it was when it was opened; `None` if its handle
+    /// keeps none.
     pub(super) fn handle_attr(&self, ino: u64, handle: u64) -> Option<Attr> {
         let handle = self.handles.get(usize::try_from(handle).ok()?)?;
         match &*handle {
@@ -606,7 +612,7 @@ fn read_text(text: &[u8], offset: u64, buffer: &mut [u8]) -> usize {
     length
 }
 
-/// What a failed read of a chunk is: a file that ended early was cut short under the reader.
+/// Maps the error of a read of a chunk: a file that ended early was truncated during the read.
 fn torn(array: &ArrayView, coords: &[u64], error: std::io::Error) -> FsError {
     if error.kind() != std::io::ErrorKind::UnexpectedEof {
         return error.into();

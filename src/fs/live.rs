@@ -1,9 +1,9 @@
-//! What a writable mount knows before its shards do: files that are being written or wait for
-//! their commit, chunks that were removed, directories that were made, and files with names that
-//! are no chunk key, which live in the mount alone.
+//! Overlay of a writable mount: files that are being written or wait for their commit, removed
+//! chunks, created directories, and files whose names are not chunk keys, which exist in the mount
+//! alone.
 //!
-//! Everything is found by its path in the view. A file is there once, whatever it is called: a
-//! rename moves its name, a link adds one, and who has it open goes on reading and writing it.
+//! Everything is found by its path in the view. A file is there once, whatever its names: a rename
+//! moves its name, a link adds one, and open handles keep reading and writing it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -25,63 +25,63 @@ use crate::store::storage::{Stat, StorageFile, Timestamp};
 use crate::store::{Base, StoreError};
 use crate::view::inode;
 
-/// A chunk's place: its array and its coordinates.
+/// Position of a chunk: its array and its coordinates.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub array: Arc<ArrayView>,
     pub coords: Coords,
 }
 
-/// A file of the mount.
+/// File of the mount.
 pub(super) struct LiveFile {
-    /// Its inode number, which it keeps under all its names.
+    /// Inode number, which it keeps under all its names.
     pub ino: u64,
-    /// Held by who hands its bytes over: what was written last must come last.
+    /// Held while its bytes are staged: what was written last must be staged last.
     turn: Mutex<()>,
     state: Mutex<LiveState>,
-    /// Bytes that wait, of this file and of all.
+    /// Uncommitted bytes of this file; `dirty` counts those of all files.
     counted: AtomicU64,
     dirty: Arc<AtomicU64>,
 }
 
-/// What changes about a file.
+/// Mutable state of a file.
 pub(super) struct LiveState {
     pub bytes: Bytes,
-    /// What others see of it.
+    /// Contents visible to readers other than the writer.
     pub shown: Shown,
-    /// How often it was written to.
+    /// Number of writes so far.
     pub writes: u64,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
     pub mtime: Timestamp,
-    /// Its names; none once it was removed.
+    /// Its names; empty once it was removed.
     pub names: Vec<PathBuf>,
-    /// Who has it open.
+    /// Open handles.
     pub openers: Vec<Weak<OpenFile>>,
-    /// It was linked to a name outside of the mount's own, which has a copy.
+    /// `true` if it was linked to a name outside the overlay, which has a copy.
     pub is_copied: bool,
-    /// It was written since it was last handed over to be committed.
+    /// `true` if it was written since it was last staged.
     pub dirty: bool,
-    /// All chunks that it stands for have a [`Stage`].
+    /// `true` if all chunks that it stands for have a [`Stage`].
     pub staged: bool,
-    /// A durable copy of it outside the source, as long as it has no other place.
+    /// Durable copy outside the source, kept while the file is durable nowhere else.
     pub copy: Option<Copy>,
 }
 
-/// Where a file's bytes are.
+/// Location of a file's bytes.
 #[derive(Clone)]
 pub(super) enum Bytes {
     /// In the shard, as those of this chunk.
     Stored(Place),
-    /// Here.
+    /// In the overlay.
     Here(Content),
     /// In this file of the source, which it has become.
     Moved(Arc<dyn StorageFile>),
 }
 
-/// What others see of a file than who writes it. Of a file that is a chunk as it is written they see
-/// the same; files of decoded chunks are made of chunks.
+/// Contents visible to readers other than the writer. For a file that is a chunk as it is written
+/// these are the same; files of decoded chunks are generated from chunks.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Shown {
     /// Its bytes.
@@ -89,92 +89,93 @@ pub(super) enum Shown {
     Written,
     /// Other bytes that make the same chunk.
     Instead(Content),
-    /// The chunk as it is stored: what was closed last was refused.
+    /// The chunk as it is stored: the contents last closed were refused.
     Stored(Place),
-    /// Nothing: what was closed last holds fill values alone.
+    /// Nothing: the contents last closed consist of fill values.
     Nothing,
 }
 
-/// A name in the view.
+/// Name in the view.
 #[derive(Debug, Clone)]
 pub(super) struct Name {
     pub what: What,
-    /// Of a chunk; None for other files.
+    /// Position of the chunk; `None` for other files.
     pub place: Option<Place>,
     pub stage: Option<Stage>,
-    /// Listings of other files go by it: no two names have the same.
+    /// Number by which listings order other files: no two names have the same.
     pub number: u64,
-    /// What others wait for: that the file is durable under this name.
+    /// Promises to others that the file will be durable under this name.
     pub made: Vec<Arc<Promise>>,
-    /// What it waits for before its change may be committed.
+    /// Promises that must be kept before its change may be committed.
     pub after: Vec<Arc<Promise>>,
-    /// The file of the source that was renamed away, and is to be removed.
+    /// File of the source that was renamed away and is to be removed.
     pub hidden: Option<Hidden>,
-    /// Why its change could not be committed the last time.
+    /// Error of the last failed commit of its change.
     pub error: Option<Arc<StoreError>>,
 }
 
-/// A file of the source that is to be removed.
+/// File of the source that is to be removed.
 #[derive(Debug, Clone)]
 pub(super) struct Hidden {
-    /// The file: others may put another one in its place.
+    /// The file: another process may put a different one in its place.
     pub stat: Stat,
-    /// Who has renamed it away.
+    /// Identity of the caller that renamed it away.
     pub by: Identity,
 }
 
-/// What a name stands for.
+/// Object that a name stands for.
 #[derive(Debug, Clone)]
 pub(super) enum What {
     File(Arc<LiveFile>),
-    /// Nothing any more.
+    /// Nothing: the name was removed.
     Removed,
-    /// A directory that was made.
+    /// A directory that was created.
     Directory,
 }
 
-/// A chunk that is changed.
+/// Chunk that is being changed.
 #[derive(Debug, Clone)]
 pub(super) struct Stage {
-    /// What it was when the change began.
+    /// State of the chunk when the change began.
     pub base: Base,
-    /// What is to be committed; None as long as it is being written.
+    /// Change to commit; `None` while it is being written.
     pub change: Option<Change>,
 }
 
-/// One change of a chunk.
+/// Change of a chunk.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
-    /// The new bytes; None: it is removed.
+    /// New bytes; `None` if the chunk is removed.
     pub content: Option<Content>,
-    /// No two changes have the same.
+    /// Unique number of the change.
     pub number: u64,
 }
 
-/// All names of the view that are not those of the source.
+/// Overlay: all names of the view that differ from those of the source.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
     names: Mutex<Names>,
     dirty: Arc<AtomicU64>,
 }
 
-/// The names, by directory and name.
+/// Names, by directory and name.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// Paths are ordered by their parts: what is below a directory stands together.
+    /// Paths are ordered by their components: everything below a directory is contiguous.
     directories: BTreeMap<PathBuf, BTreeMap<OsString, Name>>,
     inodes: HashMap<u64, Known>,
     numbers: u64,
-    /// Files of the source that were linked to names that are not durable yet.
+    /// Promises of names that are not durable yet, by the file of the source that was linked to
+    /// them.
     links: HashMap<PathBuf, Vec<Arc<Promise>>>,
-    /// A promise was broken since what waited for it was last looked for.
+    /// `true` if a promise was broken since the removals that depend on it were last looked for.
     is_broken: bool,
 }
 
 #[derive(Debug)]
 struct Known {
     file: Arc<LiveFile>,
-    /// How often the kernel was told of it, less what it has forgotten.
+    /// Lookup count: lookups reported to the kernel, less those that it has forgotten.
     lookups: u64,
 }
 
@@ -201,23 +202,23 @@ impl Drop for LiveFile {
 }
 
 impl LiveState {
-    /// Somebody has written to it.
+    /// Marks the file as just written.
     pub(super) fn written(&mut self) {
         (self.dirty, self.mtime, self.shown) = (true, super::now(), Shown::Written);
         self.writes += 1;
     }
 
-    /// Whether somebody has it open.
+    /// Returns whether the file has open handles.
     pub(super) fn is_open(&self) -> bool {
         self.openers.iter().any(|open| open.strong_count() > 0)
     }
 
-    /// All who have it open.
+    /// Returns all open handles.
     pub(super) fn open_files(&self) -> Vec<Arc<OpenFile>> {
         self.openers.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The bytes that others see. Of a file of fill values that somebody still has open these are
+    /// Returns the bytes visible to readers. For a file of fill values that is still open these are
     /// what was written.
     pub(super) fn shown(&self) -> Bytes {
         match &self.shown {
@@ -228,7 +229,7 @@ impl LiveState {
     }
 }
 
-/// A locked file. Its bytes are counted when it is unlocked.
+/// Locked file. Its bytes are counted when it is unlocked.
 pub(super) struct LiveGuard<'a> {
     file: &'a LiveFile,
     state: MutexGuard<'a, LiveState>,
@@ -254,29 +255,30 @@ impl Drop for LiveGuard<'_> {
             Bytes::Stored(_) | Bytes::Moved(_) => 0,
         };
         let before = self.file.counted.swap(now, Ordering::Relaxed);
-        // One after the other: the sum is never below zero.
+        // Add before subtracting: the sum never drops below zero.
         self.file.dirty.fetch_add(now, Ordering::Relaxed);
         self.file.dirty.fetch_sub(before, Ordering::Relaxed);
     }
 }
 
 impl Overlay {
-    /// The names, for as long as the guard lives: no I/O meanwhile.
+    /// Locks the names. No I/O may be done while the guard lives.
     pub(super) fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock()
     }
 
-    /// Bytes that wait, in memory and in spool files.
+    /// Returns the number of uncommitted bytes, in memory and in spool files.
     pub(super) fn dirty(&self) -> u64 {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// A file without a name; `ino`, which the kernel may know already, if no other file has that
-    /// number.
+    /// Creates a file without a name. Its inode number is `ino`, which the kernel may know already,
+    /// unless another file has that number.
     pub(super) fn file(&self, ino: Option<u64>, state: LiveState) -> Arc<LiveFile> {
         let mut names = self.names();
         let (ino, lookups) = match ino.filter(|ino| !names.inodes.contains_key(ino)) {
-            // It forgets all it was told at once: more than it is told from now on.
+            // The kernel forgets all its lookups at once, which are more than those counted from
+            // now on.
             Some(ino) => (ino, 1),
             None => loop {
                 let ino = inode::of_live(names.next_number());
@@ -312,12 +314,12 @@ impl Names {
         self.directories.get_mut(path.parent()?)?.get_mut(path.file_name()?)
     }
 
-    /// The names in a directory.
+    /// Returns the names in a directory.
     pub(super) fn below(&self, directory: &Path) -> impl Iterator<Item = (&OsString, &Name)> {
         self.directories.get(directory).into_iter().flatten()
     }
 
-    /// The first parts, below a directory, of the directories in which something is.
+    /// Returns the first components, below a directory, of the directories that contain something.
     pub(super) fn directories_below(&self, above: &Path) -> BTreeSet<&OsStr> {
         let from = (Bound::Excluded(above), Bound::Unbounded);
         let inside = self.directories.range::<Path, _>(from);
@@ -328,7 +330,7 @@ impl Names {
             .collect()
     }
 
-    /// Every name at or below a path.
+    /// Returns every name at or below a path.
     pub(super) fn all<'a>(
         &'a self,
         below: &'a Path,
@@ -347,7 +349,7 @@ impl Names {
         self.directories.is_empty()
     }
 
-    /// Puts a name in, in the place of the one that was there.
+    /// Inserts a name, replacing the one that was there.
     pub(super) fn put(&mut self, path: &Path, what: What, place: Option<Place>) -> &mut Name {
         let number = self.next_number();
         let (directory, name) = split(path);
@@ -379,7 +381,7 @@ impl Names {
         entry
     }
 
-    /// Takes a name out.
+    /// Removes a name.
     pub(super) fn take(&mut self, path: &Path) -> Option<Name> {
         let (directory, name) = split(path);
         let names = self.directories.get_mut(directory)?;
@@ -389,13 +391,13 @@ impl Names {
         }
         let taken = taken?;
         unname(&taken.what, path);
-        // Nobody waits for what is no more.
+        // A removed file need not become durable.
         taken.made.iter().for_each(|promise| promise.keep());
         Some(taken)
     }
 
-    /// A file loses the name `path`: what that stood for may go once the file is durable under another
-    /// of its names, and what waited for this name waits for that one.
+    /// Prepares a file to lose the name `path`: the old name may go once the file is durable under
+    /// another of its names, and changes that wait for this name wait for that one.
     pub(super) fn leave(&mut self, path: &Path, file: &LiveFile) {
         let others: Vec<PathBuf> =
             file.state().names.iter().filter(|name| *name != path).cloned().collect();
@@ -421,7 +423,7 @@ impl Names {
         }
     }
 
-    /// What waits for the file called `path` to be durable.
+    /// Returns a promise that the file called `path` becomes durable.
     pub(super) fn promise(&mut self, path: &Path) -> Arc<Promise> {
         let promise = Promise::of(path);
         match self.get_mut(path) {
@@ -434,7 +436,7 @@ impl Names {
         promise
     }
 
-    /// What was written under the name `path` is given up.
+    /// Breaks the promises of the name `path`, whose change was given up.
     pub(super) fn break_promises(&mut self, path: &Path, error: &Arc<StoreError>) {
         let Some(name) = self.get_mut(path) else { return };
         let made = std::mem::take(&mut name.made);
@@ -442,7 +444,7 @@ impl Names {
         self.is_broken |= !made.is_empty();
     }
 
-    /// What was removed for the sake of promises that were broken, and is there again.
+    /// Restores and returns the names whose removal depended on promises that were broken.
     pub(super) fn bring_back(&mut self) -> Vec<(PathBuf, Option<Place>, Arc<StoreError>)> {
         if !std::mem::take(&mut self.is_broken) {
             return Vec::new();
@@ -467,26 +469,28 @@ impl Names {
         name.after.extend(after);
     }
 
-    /// A file of the source has one more name.
+    /// Records that a file of the source was linked to a name that is not durable yet.
     pub(super) fn linked(&mut self, from: &Path, promise: Arc<Promise>) {
         self.links.retain(|_, promises| promises.iter().any(|promise| promise.is_open()));
         self.links.entry(from.to_owned()).or_default().push(promise);
     }
 
-    /// What must be durable before a file of the source that was linked may go.
+    /// Returns the promises that must be kept before a linked file of the source may be removed.
     pub(super) fn links(&self, path: &Path) -> Vec<Arc<Promise>> {
         let links = self.links.get(path).into_iter().flatten();
         links.filter(|promise| promise.is_open()).cloned().collect()
     }
 
-    /// The same of a file that is about to be hidden until then.
+    /// Removes and returns these promises, for a file that is about to be hidden until they are
+    /// kept.
     pub(super) fn take_links(&mut self, path: &Path) -> Vec<Arc<Promise>> {
         let links = self.links(path);
         self.links.remove(path);
         links
     }
 
-    /// A file of the source that may be linked, or a directory of such, has another name.
+    /// Moves the promises of a linked file of the source, or of those in a directory, to its new
+    /// name.
     pub(super) fn move_links(&mut self, from: &Path, to: &Path) {
         let is_moved = |path: &PathBuf, _: &mut Vec<_>| path.starts_with(from);
         let moved: Vec<_> = self.links.extract_if(is_moved).collect();
@@ -502,8 +506,8 @@ impl Names {
         self.inodes.get(&ino).map(|known| Arc::clone(&known.file))
     }
 
-    /// A file is one of the source now, and its number too. How often the kernel was told of that, and
-    /// has not forgotten it.
+    /// Removes a file that has become one of the source, and its number. Returns the number's
+    /// lookup count.
     pub(super) fn release(&mut self, file: &Arc<LiveFile>) -> u64 {
         let is_it = |known: &Known| Arc::ptr_eq(&known.file, file);
         let is_its_number = self.inodes.get(&file.ino).is_some_and(is_it);
@@ -511,14 +515,15 @@ impl Names {
         known.map_or(0, |known| known.lookups)
     }
 
-    /// The kernel was told of a file so often, as of something else.
+    /// Sets the lookup count of a file whose number the kernel knew as that of something else.
     pub(super) fn set_lookups(&mut self, file: &LiveFile, lookups: u64) {
         if let Some(known) = self.inodes.get_mut(&file.ino) {
             known.lookups = lookups.max(1);
         }
     }
 
-    /// Whether a file is still the one behind its number: who has found it may have been too slow to open it.
+    /// Returns whether a file is still the one behind its number: it may have been dropped since it
+    /// was found.
     pub(super) fn has(&self, file: &Arc<LiveFile>) -> bool {
         self.inodes.get(&file.ino).is_some_and(|known| Arc::ptr_eq(&known.file, file))
     }
@@ -529,14 +534,14 @@ impl Names {
         self.inodes.entry(file.ino).or_insert_with(known);
     }
 
-    /// The kernel was told of a file.
+    /// Counts a lookup of a file.
     pub(super) fn told(&mut self, ino: u64) {
         if let Some(known) = self.inodes.get_mut(&ino) {
             known.lookups += 1;
         }
     }
 
-    /// The kernel has forgotten a file so often. Whether it is one of these.
+    /// Handles FORGET: drops `lookups` references; returns whether the inode is in the overlay.
     pub(super) fn forget(&mut self, ino: u64, lookups: u64) -> bool {
         let Some(known) = self.inodes.get_mut(&ino) else { return false };
         known.lookups = known.lookups.saturating_sub(lookups);
@@ -545,9 +550,9 @@ impl Names {
         true
     }
 
-    /// Drops what nobody needs any more: a file without names that nobody has open, and one whose
-    /// bytes are in the shard, unless the kernel knows it by a number that is not the chunk's: it
-    /// may be about to open it.
+    /// Drops a file that is no longer needed: one without names and open handles, or one whose
+    /// bytes are in the shard, unless the kernel knows it by a number that is not the chunk's: the
+    /// kernel may be about to open it.
     pub(super) fn drop_unused(&mut self, file: &Arc<LiveFile>) {
         let state = file.state();
         if state.is_open() || state.dirty {
@@ -584,7 +589,7 @@ impl Names {
     }
 }
 
-/// A name does not stand for a file any more.
+/// Removes a name from the file that it stood for.
 fn unname(what: &What, path: &Path) {
     if let What::File(file) = what {
         let mut state = file.state();
@@ -596,6 +601,6 @@ fn unname(what: &What, path: &Path) {
 }
 
 fn split(path: &Path) -> (&Path, &OsStr) {
-    // The mount's root is no name in it.
+    // The mount's root has no name.
     (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default())
 }

@@ -1,13 +1,13 @@
-//! Open files that can change what they are: a file of the source that is renamed onto a chunk, or a
-//! file of the mount that is renamed to a name that is passed through. Whoever has one open goes on with
-//! it, wherever its bytes are.
+//! Open files that can change between source and overlay: a file of the source that is renamed onto
+//! a chunk, or a file of the mount that is renamed to a name that is passed through. Open handles
+//! stay valid, wherever the bytes are.
 //!
 //! ```text
-//! handle -> OpenFile -> a file of the source     [`super::paths`] knows who has it open
+//! handle -> OpenFile -> a file of the source     [`super::paths`] has its open handles
 //!                    -> a file of the mount      its `openers`
 //! ```
 //!
-//! A rename from one to the other holds all its open files while it takes the bytes over.
+//! A rename from one to the other locks all open handles of the file while it takes the bytes over.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,36 +20,37 @@ use super::{FsError, Result};
 use crate::store::Base;
 use crate::store::storage::StorageFile;
 
-/// An open file. Who has it open keeps it.
+/// Open file, kept alive by its handle.
 pub(super) struct OpenFile {
-    /// Whether it was opened for writing.
+    /// `true` if it was opened for writing.
     pub is_writable: bool,
     behind: RwLock<Behind>,
-    /// Its file has a new place that it cannot follow to.
+    /// `true` if its file has moved to a place that this handle cannot follow to.
     is_left: AtomicBool,
     bases: Mutex<Bases>,
 }
 
-/// A chunk by its path in the view, as it was at some time.
+/// Path of a chunk in the view, and its state at some time.
 pub(super) type ChunkBase = (PathBuf, Base);
 
-/// What an open file that is written to is written over.
+/// States of the chunk that writes through an open file may be derived from.
 #[derive(Default)]
 struct Bases {
-    /// The chunk that it was opened on, as it was then, or as this mount has committed it since.
+    /// The chunk that it was opened on, in its state at the open or as this mount has committed it
+    /// since.
     own: Option<ChunkBase>,
-    /// The oldest that the kernel may have pages of.
+    /// The oldest state that the kernel may have pages of.
     mapped: Option<ChunkBase>,
-    /// The kernel was told to drop older pages when it was opened, and has not asked for any since.
+    /// `true` if the open made the kernel drop older pages, and it has not requested any since.
     is_fresh: bool,
 }
 
-/// What is behind an open file.
+/// File behind an open file.
 #[derive(Clone)]
 pub(super) enum Behind {
     /// A file of the source.
     Source(Arc<dyn StorageFile>),
-    /// A file that is ahead of its shard.
+    /// A file of the overlay.
     Live(Arc<LiveFile>),
 }
 
@@ -60,18 +61,17 @@ impl OpenFile {
         Arc::new(Self { is_writable, behind, is_left, bases })
     }
 
-    /// What is behind it, for as long as the guard lives. Nothing else of the filesystem may be held by
-    /// who asks.
+    /// Locks and returns the file behind it. The caller must hold no other lock of the filesystem.
     pub(super) fn behind(&self) -> RwLockReadGuard<'_, Behind> {
         self.behind.read()
     }
 
-    /// Nobody reads or writes it while the guard lives.
+    /// Blocks reads and writes through it while the guard lives.
     pub(super) fn hold(&self) -> RwLockWriteGuard<'_, Behind> {
         self.behind.write()
     }
 
-    /// The file of the source behind it.
+    /// Returns the file of the source behind it; `None` if it is a file of the mount.
     pub(super) fn source(&self) -> Option<Arc<dyn StorageFile>> {
         match &*self.behind() {
             Behind::Source(file) => Some(Arc::clone(file)),
@@ -79,7 +79,7 @@ impl OpenFile {
         }
     }
 
-    /// The file of the mount behind it.
+    /// Returns the file of the mount behind it; `None` if it is a file of the source.
     pub(super) fn live(&self) -> Option<Arc<LiveFile>> {
         match &*self.behind() {
             Behind::Live(file) => Some(Arc::clone(file)),
@@ -91,25 +91,27 @@ impl OpenFile {
         self.bases.lock()
     }
 
-    /// What is written to it is written over this.
+    /// Sets the state that writes to it are based on.
     pub(super) fn set_base(&self, base: ChunkBase) {
         let mut bases = self.bases();
         (bases.own, bases.mapped) = (Some(base.clone()), Some(base));
     }
 
-    /// The same of one that was opened just now; the kernel drops older pages before it asks for others.
+    /// Sets the base of a file that was just opened; the kernel drops older pages before it
+    /// requests others.
     pub(super) fn set_fresh_base(&self, base: ChunkBase) {
         self.set_base(base);
         self.bases().is_fresh = true;
     }
 
-    /// The kernel asks for pages: if it has dropped all older ones, what they are of.
+    /// Called when the kernel requests pages: returns the state that they are of if it has dropped
+    /// all older ones; otherwise `None`.
     pub(super) fn take_fresh_base(&self) -> Option<ChunkBase> {
         let mut bases = self.bases();
         if std::mem::take(&mut bases.is_fresh) { bases.mapped.clone() } else { None }
     }
 
-    /// The kernel has no pages that are older than this.
+    /// Records that the kernel has no pages older than `base`.
     pub(super) fn set_mapped_base(&self, base: &ChunkBase) {
         let mut bases = self.bases();
         if bases.own.is_some() {
@@ -117,25 +119,30 @@ impl OpenFile {
         }
     }
 
-    /// Whether what is written to it, or from the kernel's pages, can be made of nothing but the chunk as
-    /// it is in `now`, under this path; if it was opened on another one, or that is not known, it can.
+    /// Returns whether writes to it, or from the kernel's pages if `mapped`, can only be based on
+    /// the chunk as it is in `now`, under this path. Also `true` if it was opened on another chunk,
+    /// or if that is unknown.
     pub(super) fn is_based_on(&self, path: &Path, now: &Base, mapped: bool) -> bool {
         let bases = self.bases();
         let base = if mapped { &bases.mapped } else { &bases.own };
         base.as_ref().is_none_or(|(at, base)| at != path || now.is_same_chunk(base))
     }
 
-    /// What would be written to it reaches no name any more, though the file has one.
+    /// Marks that writes to it no longer reach any name, though the file has one.
     pub(super) fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);
     }
 
-    /// The file has its only name where this leads.
+    /// Marks that this handle leads to the file's only name again.
     pub(super) fn stay(&self) {
         self.is_left.store(false, Ordering::Relaxed);
     }
 
-    /// Fails if what would be written to it reaches no name any more, though the file has one.
+    /// Checks that writes to it still reach a name.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if they reach none, though the file has a name.
     pub(super) fn check_written(&self) -> Result<()> {
         if self.is_left.load(Ordering::Relaxed) { Err(FsError::Stale) } else { Ok(()) }
     }

@@ -1,5 +1,5 @@
-//! The order in which what waits is committed: what a rename takes away goes only after what it makes
-//! is durable, wherever the two are.
+//! Commit order of uncommitted changes: what a rename removes goes only after what it creates is
+//! durable, wherever the two are.
 //!
 //! ```text
 //! A -> B    B is changed, and promises that the file is durable there
@@ -7,8 +7,9 @@
 //! B -> C    B's promises pass to C, and B is removed once another one of C is kept
 //! ```
 //!
-//! A promise is kept by the commit of the change, or by the user, who removes the file. It is broken
-//! when the change is given up, since others have written the chunk: then nothing is removed for it.
+//! A promise is kept by the commit of the change, or by the user deleting the file. It is broken
+//! when the change is given up because another process has written the chunk: then the old name is
+//! not removed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,20 +18,20 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::store::StoreError;
 
-/// That a file will be durable under another name than the one that it loses.
+/// Promise that a file will be durable under another name than the one that it loses.
 #[derive(Debug)]
 pub(super) struct Promise(Mutex<Fate>);
 
 #[derive(Debug)]
 enum Fate {
-    /// It depends on this name.
+    /// The promise depends on the file with this name.
     Open(PathBuf),
     Kept,
     Broken(Arc<StoreError>),
 }
 
 impl Promise {
-    /// A promise of the file called `path`.
+    /// Creates a promise of the file called `path`.
     pub(super) fn of(path: &Path) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Fate::Open(path.to_owned()))))
     }
@@ -39,7 +40,7 @@ impl Promise {
         self.0.lock()
     }
 
-    /// The name that it depends on; None once it is settled.
+    /// Returns the name that the promise depends on; `None` once it is settled.
     pub(super) fn path(&self) -> Option<PathBuf> {
         match &*self.fate() {
             Fate::Open(path) => Some(path.clone()),
@@ -51,7 +52,7 @@ impl Promise {
         matches!(*self.fate(), Fate::Open(_))
     }
 
-    /// Why it was broken, if it was.
+    /// Returns the error that broke the promise; `None` if it is not broken.
     pub(super) fn broken(&self) -> Option<Arc<StoreError>> {
         match &*self.fate() {
             Fate::Broken(error) => Some(Arc::clone(error)),
@@ -79,17 +80,18 @@ impl Promise {
     }
 }
 
-/// One change that waits.
+/// Uncommitted change, as a node in the order of commits.
 #[derive(Debug)]
 pub(super) struct Step<G> {
-    /// Changes of one group happen together, in one step of the disk.
+    /// Group: changes of one group happen together, in one disk operation.
     pub group: G,
-    /// The steps that must come before, by number; None for what is none of them.
+    /// Numbers of the steps that must come before; `None` for a prerequisite that is not among the
+    /// steps.
     pub after: Vec<Option<usize>>,
 }
 
-/// Whether each step can be taken now, together with all others that can: it waits for nothing but
-/// steps of its own group that can be taken as well.
+/// Returns for each step whether it can be taken now, together with all others that can: it depends
+/// only on steps of its own group that can be taken as well.
 pub(super) fn ready<G: PartialEq>(steps: &[Step<G>]) -> Vec<bool> {
     let mut ready = vec![true; steps.len()];
     let mut waiting = vec![Vec::new(); steps.len()];

@@ -1,4 +1,4 @@
-//! What waits to be committed, and what of it may go now.
+//! Uncommitted changes, and the selection of those that can be committed now.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -16,40 +16,40 @@ use crate::store::storage::{FileKind, Stat};
 use crate::store::{StagedChunk, StoreError};
 use crate::text::shown;
 
-/// Something that waits.
+/// Uncommitted change.
 pub(super) struct Pending {
     pub path: PathBuf,
-    /// Of its change.
+    /// Number of the change.
     pub number: u64,
     pub task: Task,
-    /// Promises that must be kept before.
+    /// Promises that must be kept first.
     after: Vec<Arc<Promise>>,
-    /// Promises that it keeps.
+    /// Promises that its commit keeps.
     pub made: Vec<Arc<Promise>>,
 }
 
-/// What is to be done.
+/// Operation to perform.
 pub(super) enum Task {
-    /// A chunk is changed.
+    /// Change a chunk.
     Chunk(Arc<ArrayView>, StagedChunk),
-    /// A file of the source that was renamed away is removed, if it is still this one.
+    /// Remove a file of the source that was renamed away, if it is still this one.
     Remove(Hidden),
 }
 
-/// What happens in one step of the disk.
+/// Changes that happen in one disk operation.
 #[derive(PartialEq)]
 enum Group {
     Shard(u64, Coords),
     Source(PathBuf),
 }
 
-/// How far a commit got.
+/// Progress of a commit.
 pub(super) struct Round {
-    /// Changes that were made later are left to the next commit.
+    /// Number of the last change to include: later ones are left to the next commit.
     pub until: u64,
-    /// New shards are those of who has made their chunks.
+    /// `true` if new shards are owned by the callers who created their chunks.
     pub as_callers: bool,
-    /// What has failed already is not tried twice.
+    /// Changes that have failed already, which are not retried in this commit.
     pub failed: HashSet<(PathBuf, u64)>,
 }
 
@@ -82,14 +82,16 @@ impl Pending {
         }
     }
 
-    /// Whether it is more than taking something away: then it is not kept waiting for anything.
+    /// Returns whether the change adds contents rather than only removing something: then it does
+    /// not wait.
     fn is_content(&self) -> bool {
         matches!(&self.task, Task::Chunk(_, chunk) if chunk.content.is_some())
     }
 }
 
 impl Names {
-    /// What waits at or below a path, and everything that must come before, wherever that is.
+    /// Returns the uncommitted changes at or below a path, and everything that must come before
+    /// them, wherever that is.
     fn pending(&self, below: &Path, round: &Round) -> Vec<Pending> {
         let of = |path: &Path, name: &Name| {
             let pending = Pending::of(path, name, round.as_callers)?;
@@ -113,7 +115,7 @@ impl Names {
     }
 }
 
-/// What can be committed now, and what must wait.
+/// Splits changes into those that can be committed now and those that must wait.
 fn split(mut pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
     let kept_by: HashMap<*const Promise, usize> = pending
         .iter()
@@ -126,7 +128,7 @@ fn split(mut pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
         .map(|one| Step { group: one.group(), after: one.after.iter().map(before).collect() })
         .collect();
     let ready = ready(&steps);
-    // In one shard, but not at all if the other one is given up.
+    // They are in one shard, but if the prerequisite is given up this one is not committed either.
     for at in (0..pending.len()).filter(|at| ready[*at]) {
         let with = steps[at].after.iter().flatten().filter_map(|before| {
             let Task::Chunk(_, chunk) = &pending[*before].task else { return None };
@@ -145,9 +147,9 @@ fn split(mut pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
 }
 
 impl Fs {
-    /// What is to be committed next; nothing once all that can be was. What must not wait any longer is
-    /// freed by a copy of what it would take away: all content, and with `for_room` the removal of
-    /// files of the source.
+    /// Returns the changes to commit next; empty once everything possible is committed. Changes
+    /// that must not wait any longer are unblocked by a durable copy of what they would remove: all
+    /// changes with contents, and with `for_room` the removal of files of the source.
     pub(super) fn next_pending(
         &self,
         below: &Path,
@@ -171,8 +173,9 @@ impl Fs {
         }
     }
 
-    /// Keeps a promise by a durable copy outside the source: of a file that is no chunk, of one whose
-    /// shard cannot be written, of one of two that change places. Whether it is kept now.
+    /// Keeps a promise by a durable copy outside the source: for a file that is not a chunk, for
+    /// one whose shard cannot be written, for one of two that change places. Returns whether the
+    /// promise is kept now.
     fn keep_by_copy(&self, promise: &Promise) -> bool {
         let (Some(path), Ok(overlay)) = (promise.path(), self.overlay()) else { return true };
         let name = overlay.names().get(&path).cloned();
@@ -194,7 +197,7 @@ impl Fs {
         true
     }
 
-    /// Shows again what was removed for the sake of what was given up.
+    /// Restores names whose removal depended on changes that were given up.
     fn bring_back(&self) -> Result<()> {
         loop {
             let back = self.overlay()?.names().bring_back();
@@ -209,21 +212,22 @@ impl Fs {
         }
     }
 
-    /// A chunk is there again that was renamed away. If its file has taken the inode number along, it
-    /// needs another one.
+    /// Makes a chunk visible again that was renamed away. If its file has kept the inode number,
+    /// the chunk gets another one.
     pub(super) fn show_stored(&self, path: &Path, place: Option<Place>) -> Result<()> {
         let Some(place) = place else { return Ok(()) };
         let ino = place.array.inodes.ino(place.array.tree.number(&place.coords));
         let is_taken = self.overlay()?.names().by_ino(ino).is_some();
         if is_taken && let Err(error) = self.chunk_file(path, &place) {
-            // Others have removed it in the meantime.
+            // Another process has removed it in the meantime.
             log::debug!("{}: {error}", shown(path));
         }
         Ok(())
     }
 
-    /// Removes a file of the source that has another name now, which is durable; not what others have
-    /// put in its place. It is shown again if whoever renamed it must not remove it.
+    /// Removes a file of the source that is durable under its new name, unless another process has
+    /// replaced it. It becomes visible again if the caller that renamed it lacks the permission to
+    /// remove it.
     pub(super) fn remove_hidden(&self, path: &Path, hidden: &Hidden) -> Result<()> {
         let removed = self.remove_if_same(path, hidden);
         let mut names = self.overlay()?.names();
@@ -249,22 +253,27 @@ impl Fs {
             found.id() == hidden.stat.id() && links.iter().any(|stat| stat.has_hard_links())
         };
         match self.storage.lstat(path) {
-            // What was written since is the content of its other names, those included that it had.
+            // Newer contents are those of all its hard links, past ones included.
             Ok(found) if !found.same_content(&hidden.stat) && !is_linked(&found) => {
                 let path = shown(path);
                 log::warn!("{path}: others have changed it since it was renamed: it stays");
                 return Ok(());
             }
             Ok(_) => hidden.by.act(|| self.storage.remove_file(path))??,
-            // Removed by others, or by an attempt that got no further.
+            // Removed by another process, or by an attempt that got no further.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
             Err(error) => return Err(error),
         }
         self.storage.sync_directory(path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Makes room for something new in the source: what was renamed away from `path`, or from below it,
-    /// is removed now, and what was linked there is durable. Fails where it would not be shown.
+    /// Makes a name of the source free for a new file: removes now what was renamed away from
+    /// `path` or from below it, and makes files linked from there durable.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the new file would not be shown, and with EBUSY if a hidden file cannot be
+    /// removed.
     pub(super) fn free_name(&self, path: &Path, kind: FileKind) -> Result<()> {
         self.check_shown(path, path.parent().unwrap_or(Path::new("")), kind)?;
         let is_hidden = || -> Result<bool> {

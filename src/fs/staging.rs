@@ -1,4 +1,4 @@
-//! From the mount to the shards: committing what was written, as a group.
+//! Group commit of written files to their shards.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -20,23 +20,23 @@ use crate::store::storage::{Stat, Timestamp};
 use crate::store::{Maker, Outcome, ShardStore, StagedChunk, StoreError};
 use crate::text::shown;
 
-/// Chunks whose dates are remembered.
+/// Number of chunks whose modification times are remembered.
 const REMEMBERED_DATES: usize = 1 << 18;
 
-/// How a writable mount writes.
+/// Configuration of writes in a writable mount.
 #[derive(Debug, Clone)]
 pub struct WriteConfig {
-    /// How shards are changed.
+    /// Policy for changing shards.
     pub policy: Policy,
-    /// Bytes that may wait in memory.
+    /// Limit of uncommitted data in bytes.
     pub dirty_limit: u64,
-    /// How long they may wait.
+    /// Interval between commits.
     pub interval: Duration,
-    /// Every close of a file is a commit.
+    /// `true` if every close of a file commits it.
     pub sync: bool,
-    /// Chunks beyond the shape of an array that shrinks are kept.
+    /// `true` if chunks outside the shape of an array that shrinks are kept.
     pub keep_outside: bool,
-    /// Where chunks are saved that cannot be committed in the end.
+    /// Directory for chunks that cannot be committed in the end.
     pub unsaved: PathBuf,
 }
 
@@ -53,14 +53,14 @@ impl Default for WriteConfig {
     }
 }
 
-/// What a mount knows of its own commits.
+/// State of a mount's commits.
 pub(super) struct Commits {
-    /// One commit at a time.
+    /// Serializes commits.
     turn: Mutex<()>,
-    /// The last commit of everything has left something that waits.
+    /// `true` if the last commit of everything has left uncommitted changes.
     failing: AtomicBool,
-    /// When chunks were written here, by path, with the number of their shard's
-    /// [`crate::store::Dated`] for which that holds: a commit changes the date of the whole shard.
+    /// Times at which chunks were written here, by path, with the number of their shard's
+    /// [`crate::store::Dated`] for which they hold: a commit changes the mtime of the whole shard.
     dates: Mutex<LruCache<PathBuf, (u64, Timestamp)>>,
     ended: Mutex<bool>,
     wake: Condvar,
@@ -79,12 +79,12 @@ impl Default for Commits {
 }
 
 impl Commits {
-    /// Whether a commit has failed, and none of everything has succeeded since.
+    /// Returns whether a commit of everything has failed and none has succeeded since.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Puts a date in. Memory is taken as there are more of them, not for all at once.
+    /// Remembers a date. Memory grows with their number and is not allocated up front.
     fn remember_date(&self, path: PathBuf, date: (u64, Timestamp)) {
         let mut dates = self.dates.lock();
         dates.put(path, date);
@@ -94,30 +94,35 @@ impl Commits {
     }
 }
 
-/// A chunk on its way into its shard.
+/// Chunk that is being committed.
 struct Waiting {
     path: PathBuf,
-    /// Of its change.
+    /// Number of its change.
     number: u64,
     chunk: StagedChunk,
-    /// Promises that are kept by it.
+    /// Promises that its commit keeps.
     made: Vec<Arc<Promise>>,
 }
 
 impl Fs {
-    /// Commits what was written below a path of the view and closed since, and returns once it is
-    /// durable. The first error; the others stay with what waits, or are [`super::failures`].
+    /// Commits what was written and closed below a path of the view, and returns once it is
+    /// durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error; the others stay with the uncommitted changes, or are recorded in
+    /// [`super::failures`].
     pub fn commit(&self, below: &Path) -> Result<()> {
         let committed = self.commit_for(below, false);
-        // One that had nothing to do says nothing about the disk.
+        // A commit of a part that had nothing to do says nothing about the disk.
         if self.overlay.is_some() && (committed.is_err() || below.as_os_str().is_empty()) {
             self.commits.failing.store(committed.is_err(), Ordering::Relaxed);
         }
         committed
     }
 
-    /// The same; what was renamed away from names of the source below the path must not wait any
-    /// longer if there has to be room for something else.
+    /// Commits like [`Fs::commit`]; with `room`, removals of files that were renamed away below the
+    /// path do not wait any longer, so that their names are free for new files.
     pub(super) fn commit_for(&self, below: &Path, room: bool) -> Result<()> {
         let Some(overlay) = &self.overlay else { return Ok(()) };
         let _turn = self.commits.turn.lock();
@@ -167,7 +172,7 @@ impl Fs {
             None => self.store.commit(&array.source, &chunks, self.config.writing.policy),
         };
         if !ShardStore::has_holes(&array.source) {
-            // Their metadata tells how many chunks there are.
+            // The metadata of these formats says how many chunks there are.
             self.nodes.forget(&array.source.path);
         }
         let (mut first, mut again) = (Ok(()), Vec::new());
@@ -180,8 +185,8 @@ impl Fs {
                 first = first.and(Err(FsError::Commit(Arc::clone(error))));
             }
         }
-        // Written again in the meantime: over what was just committed. The source is not asked, which
-        // may fail, and may hold what others have written since.
+        // Written again in the meantime, over what was just committed. The source is not read: that
+        // may fail, and another process may have written it since.
         for one in again {
             let base = one.chunk.base.clone().committed(one.chunk.content.as_ref());
             if let Ok(base) = base.inspect_err(|error| log::error!("{}: {error}", shown(&one.path)))
@@ -194,7 +199,8 @@ impl Fs {
         first
     }
 
-    /// Why nothing can be committed to an array: there is another one by now, or that cannot be told.
+    /// Returns why nothing can be committed to an array: it was replaced by another, or that cannot
+    /// be determined. `None` if it is still there.
     fn replaced(&self, array: &ArrayView) -> Option<StoreError> {
         let path = array.source.path.clone();
         match self.nodes.is_still_there(array) {
@@ -204,7 +210,8 @@ impl Fs {
         }
     }
 
-    /// Whether a chunk was changed again since.
+    /// Records the outcome of a commit of a chunk; returns whether the chunk was changed again
+    /// since.
     fn settle(&self, array: &ArrayView, one: &Waiting, outcome: &Outcome) -> Result<bool> {
         if let Err(error) = outcome {
             self.settle_failed(one, error)?;
@@ -223,7 +230,7 @@ impl Fs {
         }
         stage.change = None;
         name.error = None;
-        // Those as well that were made while it was being committed.
+        // Including promises that were made during the commit.
         name.made.drain(..).for_each(|promise| promise.keep());
         if let What::File(file) = &what
             && let Some(copy) = file.state().copy.take()
@@ -238,7 +245,7 @@ impl Fs {
                     if state.dirty {
                         return Ok(true);
                     }
-                    // At once: who writes to it from now on stages it anew.
+                    // In the same critical section: later writes stage the chunk anew.
                     name.stage = None;
                     settle_bytes(&mut state, place);
                     state.mtime
@@ -256,7 +263,7 @@ impl Fs {
         Ok(false)
     }
 
-    /// Who goes on writing to a chunk that was committed writes over that.
+    /// Updates the base of open handles that keep writing to a chunk that was committed.
     fn set_bases(&self, one: &Waiting) -> Result<()> {
         let what = self.overlay()?.names().get(&one.path).map(|name| name.what.clone());
         let Some(What::File(file)) = what else { return Ok(()) };
@@ -265,18 +272,19 @@ impl Fs {
             return Ok(());
         }
         match one.chunk.base.clone().committed(one.chunk.content.as_ref()) {
-            // Not those that others have changed it for.
+            // Not those that were opened before a change by another process.
             Ok(base) => open
                 .iter()
                 .filter(|open| open.is_based_on(&one.path, &one.chunk.base, false))
                 .for_each(|open| open.set_base((one.path.clone(), base.clone()))),
-            // It is committed all the same; who writes next is taken to know that.
+            // It is committed all the same; the next write is assumed to be based on it.
             Err(error) => log::error!("{}: {error}", shown(&one.path)),
         }
         Ok(())
     }
 
-    /// A change waits for the next attempt, or is given up for good: others have changed the chunk.
+    /// Keeps a failed change for the next attempt, or gives it up if another process has changed
+    /// the chunk.
     fn settle_failed(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<()> {
         if !matches!(**error, StoreError::Stale { .. } | StoreError::Replaced { .. }) {
             if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
@@ -303,12 +311,12 @@ impl Fs {
         let mut names = self.overlay()?.names();
         let Some(name) = names.get_mut(&one.path) else { return Ok(()) };
         if name.stage.as_ref().is_some_and(|stage| is_change(stage, one.number)) {
-            // What others have written counts from now on.
+            // From now on the chunk is what the other process has written.
             (name.stage, name.error) = (None, None);
             name.after.clear();
             let (what, place) = (name.what.clone(), name.place.clone());
             if let What::File(file) = &what {
-                // Where it is, what was written has just been saved.
+                // The contents have just been saved from the same state.
                 file.state().copy = None;
             }
             names.break_promises(&one.path, error);
@@ -316,7 +324,7 @@ impl Fs {
                 let mut state = file.state();
                 state.dirty = false;
                 settle_bytes(&mut state, place);
-                // Who has it open has written over something that is no more.
+                // Later writes through open handles are based on contents that no longer exist.
                 let lost = (one.path.clone(), one.chunk.base.clone());
                 state.open_files().iter().for_each(|open| open.set_base(lost.clone()));
                 drop(state);
@@ -330,24 +338,24 @@ impl Fs {
         Ok(())
     }
 
-    /// When a chunk was changed, as far as this mount knows.
+    /// Returns the modification time of a chunk, as far as this mount knows it.
     pub(super) fn chunk_date(&self, array: &ArrayView, coords: &[u64], shard: &Stat) -> Timestamp {
         let source = &array.source;
         let number = source.layout.locate(coords).shard;
         let Some(dated) = self.store.dated(source, &number, shard) else { return shard.mtime };
         let own = match self.commits.dates.lock().get(&array.path(coords)) {
             Some((number, date)) if *number == dated.number => Some(*date),
-            // Never written here, or by others since.
+            // Never written here, or by another process since.
             _ => None,
         };
         own.or(dated.since).unwrap_or(shard.mtime)
     }
 
-    /// Dates a chunk of a shard that is as `shard` says.
+    /// Sets the modification time of a chunk whose shard is in the state `shard`.
     pub(super) fn set_chunk_date(&self, place: &Place, shard: &Stat, date: Timestamp) {
         let source = &place.array.source;
         let number = source.layout.locate(&place.coords).shard;
-        // Dates begin with the first look at a shard.
+        // Dates are recorded from the first use of a shard.
         self.store.line_of(source, &number, shard);
         if let Some(dated) = self.store.dated(source, &number, shard) {
             let path = place.array.path(&place.coords);
@@ -355,28 +363,28 @@ impl Fs {
         }
     }
 
-    /// Commits at intervals what waits, until [`Fs::end_commits`].
+    /// Commits at intervals until [`Fs::end_commits`] is called.
     pub fn commit_at_intervals(&self) {
         let mut ended = self.commits.ended.lock();
         while !*ended {
             self.commits.wake.wait_for(&mut ended, self.config.writing.interval);
             if !*ended {
                 drop(ended);
-                // Errors stay with what waits, and are reported to whoever asks; they stand in the log.
+                // Errors stay with the changes, are reported by `fsync`, and are in the log.
                 let _ = self.commit(Path::new(""));
                 ended = self.commits.ended.lock();
             }
         }
     }
 
-    /// Ends the commits at intervals, and commits for the last time. How many chunks could not be
-    /// committed; they are saved as files of their own.
+    /// Stops the commits at intervals and commits for the last time. Returns the number of chunks
+    /// that could not be committed; they are saved as files of their own.
     pub fn end_commits(&self) -> usize {
         *self.commits.ended.lock() = true;
         self.commits.wake.notify_all();
         let Some(overlay) = &self.overlay else { return 0 };
         self.publish_all();
-        // Errors: what is left is saved, and counted.
+        // Errors are ignored: the remaining changes are saved and counted.
         let _ = self.commit(Path::new(""));
         let all = || -> Vec<(PathBuf, Name)> {
             overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect()
@@ -385,7 +393,7 @@ impl Fs {
         for (path, name) in all().iter().filter(|(_, name)| name.place.is_none()) {
             unsaved += usize::from(self.save_scratch(path, name));
         }
-        // What had waited for those.
+        // Commits the changes that were waiting for those.
         let _ = self.commit(Path::new(""));
         self.remove_documents_at_end();
         let mut arrays: HashMap<u64, Arc<ArrayView>> = HashMap::new();
@@ -404,7 +412,7 @@ impl Fs {
         unsaved
     }
 
-    /// Hands over what nobody has closed.
+    /// Stages the contents of files that are still open.
     fn publish_all(&self) {
         let Some(overlay) = &self.overlay else { return };
         let files: Vec<Arc<LiveFile>> = overlay
@@ -423,7 +431,7 @@ impl Fs {
     }
 }
 
-/// Whose a new shard is that begins with a chunk.
+/// Returns the owner and permissions of a new shard that is created by a change of this name.
 pub(super) fn maker(name: &Name) -> Option<Maker> {
     let What::File(file) = &name.what else { return None };
     let state = file.state();
@@ -434,11 +442,11 @@ fn is_change(stage: &super::live::Stage, number: u64) -> bool {
     stage.change.as_ref().is_some_and(|change| change.number == number)
 }
 
-/// What a file holds is in the shard now.
+/// Marks the contents of a file as stored in its shard.
 fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
     state.staged = false;
     let Some(place) = place else { return };
-    // A chunk of fill values is gone, though somebody may still have its file open.
+    // A chunk of fill values no longer exists, though its file may still be open.
     let is_gone = matches!(state.shown, Shown::Nothing);
     state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
     state.bytes = Bytes::Stored(place);

@@ -1,4 +1,4 @@
-//! Writing to open files, closing them, and making safe what was written.
+//! Writes to open files, close and fsync.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use super::{Fs, FsError, Result, Target};
 use crate::store::{ShardStore, StoreError};
 use crate::text::shown;
 
-/// How an open file is written to.
+/// Options of a write to an open file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteHow {
-    /// At its end, whatever the kernel takes for that.
+    /// Write at the current end of the file, whatever length the kernel has cached.
     pub append: bool,
-    /// From the kernel's pages, which were mapped.
+    /// The data comes from mapped pages.
     pub mapped: bool,
 }
 
@@ -27,7 +27,7 @@ impl Fs {
         self.write_as(ino, handle, offset, data, WriteHow::default())
     }
 
-    /// The same, in a way that the kernel tells of.
+    /// Writes to an open file with the options that the kernel passes.
     pub fn write_as(
         &self,
         ino: u64,
@@ -37,7 +37,7 @@ impl Fs {
         how: WriteHow,
     ) -> Result<()> {
         self.stats.operations.write.count();
-        // Of pages nobody knows which of the writers has filled them.
+        // Which of the writers has filled a mapped page is unknown.
         let writers = |file: &LiveFile, open: &Arc<OpenFile>| Writers {
             open: if how.mapped { file.state().open_files() } else { vec![Arc::clone(open)] },
             mapped: how.mapped,
@@ -58,7 +58,7 @@ impl Fs {
                     (Behind::Source(file), None) => file.append(data)?,
                 }
             }
-            // What was mapped and is written by the kernel.
+            // The kernel writes back mapped pages after the file was closed.
             None => {
                 let file = self.live(ino).ok_or(FsError::BadHandle)?;
                 let writers = Writers { open: file.state().open_files(), mapped: true };
@@ -70,8 +70,8 @@ impl Fs {
         Ok(())
     }
 
-    /// A page that was mapped could not be written. Whoever has filled it may never ask what has become of
-    /// it.
+    /// Records the loss of a mapped page that could not be written. The process that filled it may
+    /// never call `fsync`.
     fn note_lost_page(&self, file: &LiveFile, error: &FsError) {
         let FsError::Stale = error else { return };
         let names = file.state().names.clone();
@@ -88,7 +88,7 @@ impl Fs {
         }
     }
 
-    /// What is behind an open file that is written to.
+    /// Returns the file behind a handle that is open for writing.
     fn writable_handle(&self, ino: u64, handle: u64) -> Result<Behind> {
         match self.open_handle(handle) {
             Some(open) => Ok(open.behind().clone()),
@@ -96,7 +96,7 @@ impl Fs {
         }
     }
 
-    /// A file was closed, by one of those who have it open.
+    /// Handles FLUSH, sent for each close of a descriptor.
     pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
         let Ok(Behind::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
         self.publish(&file)?;
@@ -106,13 +106,13 @@ impl Fs {
         }
         let names = file.state().names.clone();
         self.failures.check(handle, names.iter().map(PathBuf::as_path))?;
-        // What is tried again and again, and has failed so far.
+        // Uncommitted changes that are retried and have failed so far.
         let overlay = self.overlay()?.names();
         let error = names.iter().find_map(|name| overlay.get(name)?.error.clone());
         error.map_or(Ok(()), |error| Err(FsError::Commit(error)))
     }
 
-    /// Its writer hears at once of a chunk that will never be committed like this.
+    /// Reports to the writer at close a chunk that can never be committed as it is.
     fn check_chunks(&self, file: &LiveFile) -> Result<()> {
         let names = file.state().names.clone();
         for name in names {
@@ -128,8 +128,12 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns once what was written to a file is durable. Fails if it could not be made so, or was
-    /// given up since; not for what happens to other files.
+    /// Returns once what was written to a file is durable.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file could not be made durable, or if its change was given up since; errors of
+    /// other files are not reported.
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
         match self.writable_handle(ino, handle) {
             Ok(Behind::Source(file)) => Ok(file.sync()?),
@@ -141,7 +145,7 @@ impl Fs {
                     self.failures.report(Some(handle), names.iter().map(PathBuf::as_path));
                 committed.and(given_up)
             }
-            // Opened for reading only, as a chunk that is in its shard.
+            // Opened read-only, as a chunk that is stored in its shard.
             Err(_) => match self.target(ino)? {
                 Target::Tree(array, coords) => {
                     self.failures.report(Some(handle), [&*array.path(&coords)])
@@ -151,8 +155,12 @@ impl Fs {
         }
     }
 
-    /// Commits the chunks that a file stands for, and what waits beside them. Fails if one of its own
-    /// still waits.
+    /// Commits the chunks that a file stands for, together with other uncommitted changes of the
+    /// same array.
+    ///
+    /// # Errors
+    ///
+    /// Fails if one of its own chunks is still uncommitted.
     fn commit_file(&self, file: &LiveFile) -> Result<()> {
         let names = file.state().names.clone();
         let mut first = Ok(());
@@ -166,7 +174,8 @@ impl Fs {
                 Ok::<_, FsError>(place.map(|place| (place, name.error.clone())))
             };
             let Some(((place, number), _)) = waiting(None)? else { continue };
-            // Those of the same array come along: one record, one turn at the lock.
+            // Changes of the same array are committed together: one record, one acquisition of the
+            // lock.
             let committed = self.commit(&place.array.source.path);
             let Some((_, error)) = waiting(Some(number))? else { continue };
             first = first.and(match error {
@@ -177,8 +186,8 @@ impl Fs {
         first
     }
 
-    /// A directory was opened: names the open directory, which is told of everything that is given up
-    /// below it from now on.
+    /// Opens a directory and returns its handle, through which everything given up below the
+    /// directory from now on is reported.
     pub fn opendir(&self) -> u64 {
         let handle = self.directories.fetch_add(1, Ordering::Relaxed);
         if self.overlay.is_some() {
@@ -187,13 +196,17 @@ impl Fs {
         handle
     }
 
-    /// It was closed.
+    /// Closes a directory.
     pub fn releasedir(&self, handle: u64) {
         self.failures.closed(handle);
     }
 
-    /// Returns once everything below a directory is durable. Fails if something could not be made so,
-    /// or was given up since the directory was opened, or since anybody asked.
+    /// Returns once everything below a directory is durable.
+    ///
+    /// # Errors
+    ///
+    /// Fails if something could not be made durable, or was given up since the directory was
+    /// opened, or has not been reported yet.
     pub fn fsyncdir(&self, ino: u64, handle: Option<u64>) -> Result<()> {
         let target = self.target(ino)?;
         let path = match &target {

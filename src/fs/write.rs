@@ -1,4 +1,4 @@
-//! Writing to files that are ahead of their shard: creating, opening, changing, closing them.
+//! Writes to files of the overlay: creating, opening, changing and closing them.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -20,23 +20,23 @@ use crate::store::storage::{FileKind, LastRead, Stat, StorageFile, Timestamp};
 use crate::store::{Freshness, ShardStore};
 use crate::text::shown;
 
-/// A chunk file may be no longer, in bytes.
+/// Maximum length of a chunk file in bytes.
 const MAX_CHUNK_BYTES: u64 = 1 << 40;
-/// Bytes that are copied at once from memory to a file.
+/// Number of bytes to copy at once from memory to a file.
 const SPOOL_PIECE: usize = 1 << 20;
-/// Permissions of a chunk file, whatever its writer asked for: its shard's count.
+/// Permissions of a chunk file, whatever the writer asked for: those of its shard apply.
 const CHUNK_MODE: u32 = 0o644;
 
-/// Who may have made what is written.
+/// Origin of written data.
 #[derive(Default)]
 pub(super) struct Writers {
-    /// Open files.
+    /// Open files that may have written it.
     pub open: Vec<Arc<OpenFile>>,
-    /// It comes from the kernel's pages.
+    /// `true` if it comes from the kernel's pages.
     pub mapped: bool,
 }
 
-/// What is to be changed about a file's attributes; None stays.
+/// Changes to a file's attributes; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
@@ -47,15 +47,15 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Length in bytes.
     pub size: Option<u64>,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Option<Timestamp>,
-    /// Last change of the content.
+    /// Time of the last change of the contents.
     pub mtime: Option<Timestamp>,
-    /// Both are now: whoever may write to the file may say so.
+    /// `true` if both times are set to now, for which permission to write to the file is enough.
     pub is_now: bool,
 }
 
-/// Now, as files are dated.
+/// Returns the current time as a file timestamp.
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
@@ -63,12 +63,16 @@ pub fn now() -> Timestamp {
 }
 
 impl Fs {
-    /// The names of a writable mount.
+    /// Returns the overlay.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly` if the mount is not writable.
     pub(super) fn overlay(&self) -> Result<&Overlay> {
         self.overlay.as_ref().ok_or(FsError::ReadOnly)
     }
 
-    /// A file without a name and without bytes.
+    /// Creates a file without a name and without contents.
     pub(super) fn new_file(
         &self,
         ino: Option<u64>,
@@ -93,7 +97,7 @@ impl Fs {
         Ok(self.overlay()?.file(ino.filter(|ino| !self.paths.has_adopted(*ino)), state))
     }
 
-    /// The file of a chunk that exists, for it to be changed.
+    /// Returns the overlay's file of an existing chunk, creating it if needed.
     pub(super) fn chunk_file(&self, path: &Path, place: &Place) -> Result<Arc<LiveFile>> {
         match self.overlay()?.names().get(path).map(|name| name.what.clone()) {
             Some(What::File(file)) => return Ok(file),
@@ -121,23 +125,23 @@ impl Fs {
         let ino = Some(attr.ino).filter(|ino| !self.paths.has_adopted(*ino));
         let file = self.overlay()?.file(ino, state);
         let mut names = self.overlay()?.names();
-        // Another thread may have been faster.
+        // Another thread may have created it first.
         if let Some(What::File(other)) = names.get(path).map(|name| name.what.clone()) {
             names.drop_unused(&file);
             return Ok(other);
         }
         names.put(path, What::File(Arc::clone(&file)), Some(place.clone()));
-        // The kernel may have forgotten the number just now.
+        // The kernel may have forgotten the number in the meantime.
         names.know(&file);
         Ok(file)
     }
 
-    /// What a chunk is before it is changed. Only a sound shard is written to.
+    /// Records the state of a chunk before it is changed. Only undamaged shards can be written to.
     pub(super) fn stage(&self, place: &Place) -> Result<Stage> {
         check_writable(place)?;
         let mut freshness = Freshness::Now;
         for other in self.others() {
-            // What was written to it in another view of this mount comes before.
+            // Changes made in another view of this mount are committed first.
             other.commit(&place.array.source.path)?;
             freshness = Freshness::Again;
         }
@@ -145,14 +149,18 @@ impl Fs {
         Ok(Stage { base, change: None })
     }
 
-    /// Remembers what the chunks that a file stands for were before it is changed. Fails if one of
-    /// the `writers` has opened the chunk before others have changed it: what they write may be made of
-    /// what it was then.
+    /// Records the state of the chunks that a file stands for before it is changed.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if one of the `writers` has opened the chunk before another process changed it: what
+    /// it writes may be derived from the older contents.
     fn begin_change(&self, file: &Arc<LiveFile>, writers: &Writers) -> Result<()> {
         self.stage_names(file)?;
         let mut names = self.overlay()?.names();
         let mut state = file.state();
-        // One chunk: of several names it is not known on which it was opened.
+        // Checked for a single chunk only: of several names it is unknown on which the file was
+        // opened.
         let [path] = &state.names[..] else { return Ok(()) };
         let Some(name) = names.get_mut(path) else { return Ok(()) };
         let (Some(Stage { base, change }), Some(place)) = (&name.stage, name.place.clone()) else {
@@ -194,7 +202,7 @@ impl Fs {
         }
     }
 
-    /// Brings the bytes of a file out of its shard.
+    /// Loads the bytes of a file from its shard into the overlay.
     pub(super) fn bring_here(&self, file: &LiveFile) -> Result<()> {
         let mut freshness = Freshness::Now;
         loop {
@@ -208,7 +216,7 @@ impl Fs {
             };
             let mut state = file.state();
             match state.bytes {
-                // Written and committed in the meantime: it is something else.
+                // Written and committed in the meantime: the contents are different now.
                 Bytes::Stored(_) if state.writes != writes => freshness = Freshness::Again,
                 Bytes::Stored(_) => {
                     state.bytes = Bytes::Here(Content::Memory(Arc::new(bytes)));
@@ -219,7 +227,8 @@ impl Fs {
         }
     }
 
-    /// The bytes of a chunk's file as they are stored; None if they were changed while they were read.
+    /// Returns the bytes of a chunk's file as they are stored; `None` if they were changed during
+    /// the read.
     fn stored_bytes(&self, place: &Place, freshness: Freshness) -> Result<Option<Vec<u8>>> {
         let Place { array, coords } = place;
         if let Some(form) = array.decoded_form() {
@@ -238,7 +247,7 @@ impl Fs {
         Ok((read == bytes.len() && reader.unchanged()?).then_some(bytes))
     }
 
-    /// Writes to a file, at its end if there is no offset.
+    /// Writes to a file, at its end if `offset` is `None`.
     pub(super) fn write_live(
         &self,
         file: &Arc<LiveFile>,
@@ -246,7 +255,7 @@ impl Fs {
         data: &[u8],
         writers: &Writers,
     ) -> Result<()> {
-        // Writing nothing does not make a file longer.
+        // Writing nothing does not extend a file.
         if data.is_empty() {
             return Ok(());
         }
@@ -283,7 +292,7 @@ impl Fs {
         })
     }
 
-    /// Cuts a file off, or fills it up with zeros.
+    /// Truncates a file, or extends it with zeros.
     pub(super) fn truncate_live(
         &self,
         file: &Arc<LiveFile>,
@@ -334,7 +343,7 @@ impl Fs {
         in_source: impl FnOnce(&dyn StorageFile) -> std::io::Result<()>,
         change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
     ) -> Result<()> {
-        // No single file takes all the memory that there is for all of them.
+        // A single file must not take all the memory available to all of them.
         let limit = self.config.writing.dirty_limit / 4;
         self.make_room()?;
         loop {
@@ -342,7 +351,7 @@ impl Fs {
             self.bring_here(file)?;
             let mut state = file.state();
             if !state.staged {
-                // Committed in the meantime: it is written over that.
+                // Committed in the meantime: start over from the committed state.
                 continue;
             }
             let content = match &mut state.bytes {
@@ -356,7 +365,7 @@ impl Fs {
         }
     }
 
-    /// Hands what was written over to be committed, under all names that are chunks.
+    /// Stages the contents of a file for commit, under all names that are chunks.
     pub(super) fn publish(&self, file: &Arc<LiveFile>) -> Result<()> {
         if !file.state().dirty {
             return Ok(());
@@ -377,7 +386,7 @@ impl Fs {
             changes.extend(self.encoded_as(path, file, &content)?.map(|encoded| (path, encoded)));
         }
         {
-            // At once: a commit of what was written before must not take this for committed.
+            // In one critical section: a commit of older contents must not mark these as committed.
             let mut names = self.overlay()?.names();
             let mut state = file.state();
             for (path, Encoded { chunk, shown }) in changes {
@@ -386,7 +395,7 @@ impl Fs {
                     && let Some(stage) = &mut name.stage
                 {
                     stage.change = Some(Change { content: chunk, number });
-                    // Of what was written before, which nobody will try to commit again.
+                    // The error of the previous contents, which will not be retried.
                     name.error = None;
                 }
                 state.shown = shown;
@@ -400,7 +409,8 @@ impl Fs {
         self.relieve()
     }
 
-    /// What becomes of the content of a file as the chunk of that name; None if it is none.
+    /// Encodes the contents of a file for the chunk with that name; `None` if the name is not that
+    /// of a chunk.
     fn encoded_as(
         &self,
         path: &Path,
@@ -411,7 +421,7 @@ impl Fs {
             Some(Name { place: Some(place), stage: Some(_), .. }) => place.clone(),
             _ => return Ok(None),
         };
-        // What was refused before, and has not changed since, was told of.
+        // A refusal that was logged before, with the same contents since, is not logged again.
         let is_told = matches!(file.state().shown, Shown::Stored(_));
         let encoded = self.encoded(&place, content).inspect_err(|error| {
             // A shell closes a file once before it writes to it.
@@ -424,11 +434,12 @@ impl Fs {
         encoded.map(Some).inspect_err(|_| file.state().shown = Shown::Stored(place))
     }
 
-    /// Drops what was written to a chunk file that cannot become a chunk: it is what it was before.
+    /// Discards what was written to a chunk file and cannot become a chunk: the stored contents are
+    /// kept.
     fn revert(&self, file: &Arc<LiveFile>) {
         let names = file.state().names.clone();
         for path in names {
-            // What was closed before that is no part of it.
+            // What was closed before is not affected.
             let committed = self.commit(&path);
             let Ok(overlay) = self.overlay() else { return };
             let mut names = overlay.names();
@@ -452,8 +463,12 @@ impl Fs {
         }
     }
 
-    /// Commits what waits once that is more than `--dirty-limit`. An error if it cannot be committed
-    /// and is still too much: its writers go on only when there is room again.
+    /// Commits uncommitted data once it exceeds `--dirty-limit`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the commit fails and the limit is still exceeded: writers continue only when there
+    /// is room again.
     pub(super) fn relieve(&self) -> Result<()> {
         if !self.is_over_limit() {
             return Ok(());
@@ -462,7 +477,7 @@ impl Fs {
         if self.is_over_limit() { committed } else { Ok(()) }
     }
 
-    /// The same, for operations that cannot be the reason: only after a commit that has failed.
+    /// Does the same for operations that add no data themselves, only after a commit has failed.
     pub(super) fn make_room(&self) -> Result<()> {
         if self.commits.is_failing() { self.relieve() } else { Ok(()) }
     }
@@ -472,7 +487,7 @@ impl Fs {
         self.overlay.as_ref().is_some_and(|overlay| overlay.dirty() > limit)
     }
 
-    /// Attributes of a file that is ahead of its shard.
+    /// Returns the attributes of a file of the overlay.
     pub(super) fn live_attr(&self, file: &LiveFile) -> Result<Attr> {
         let (bytes, mode, uid, gid, mtime, links) = {
             let state = file.state();
@@ -507,12 +522,12 @@ impl Fs {
         Ok(Attr { links, ..self.config.ownership.attr(file.ino, &stat) })
     }
 
-    /// Whether what is written to a file may turn out to be refused.
+    /// Returns whether what is written to a file may turn out to be refused.
     pub(super) fn is_refusable(&self, file: &LiveFile) -> bool {
         self.view().is_decoded() || file.state().names.iter().any(|name| self.is_document(name))
     }
 
-    /// The entry of such a file, which the kernel is about to be told.
+    /// Returns the entry of such a file, and counts a lookup for the reply to the kernel.
     pub(super) fn live_entry(&self, file: &LiveFile) -> Result<Entry> {
         let attr = self.live_attr(file)?;
         self.overlay()?.names().told(file.ino);
@@ -547,7 +562,7 @@ impl Fs {
             if !self.overlay()?.names().has(file) {
                 return Err(FsError::Stale);
             }
-            // Not by an open file: nobody will close it.
+            // Truncated by path, not through an open file: no close will stage it.
             if !file.state().is_open() {
                 self.publish(file).inspect_err(|_| self.revert(file))?;
             }
@@ -577,7 +592,7 @@ impl Fs {
         Ok(())
     }
 
-    /// One more user of a file.
+    /// Adds an open handle to a file.
     pub(super) fn opened(&self, file: &Arc<LiveFile>, open: &Arc<OpenFile>) -> Result<()> {
         let mut state = file.state();
         // Opened by a name that is passed through by now.
@@ -588,9 +603,9 @@ impl Fs {
         Ok(())
     }
 
-    /// One user less.
+    /// Removes an open handle from a file, and reverts or drops the file if it was the last one.
     pub(super) fn closed(&self, file: &Arc<LiveFile>, open: &Arc<OpenFile>) {
-        // What was written without a flush: by a mapping, for instance.
+        // Stages what was written without a flush, for instance through a mapping.
         if let Err(error) = self.publish(file) {
             log::debug!("{error}");
         }
@@ -610,7 +625,7 @@ impl Fs {
             for name in documents.iter().filter(|name| self.is_document(name)) {
                 file.state().dirty = false;
                 names.take(name);
-                // The kernel may have kept what was refused.
+                // The kernel may have cached what was refused.
                 self.identities.disturb(file.ino);
             }
         }
@@ -618,10 +633,11 @@ impl Fs {
     }
 }
 
-/// Chunks of shards that are compressed as a whole are only read.
+/// Checks that a chunk can be written; chunks of shards that are compressed as a whole are
+/// read-only.
 pub(super) fn check_writable(place: &Place) -> Result<()> {
     let source = &place.array.source;
-    // Other formats have chunks of different lengths, which are shown as if they were equal.
+    // Other formats have chunks of different lengths, which are shown padded to the same length.
     let is_made_equal = place.array.decoded_form().is_some() && !source.container.has_keys();
     match ShardStore::is_writable(source) && !is_made_equal {
         true => Ok(()),
@@ -629,7 +645,7 @@ pub(super) fn check_writable(place: &Place) -> Result<()> {
     }
 }
 
-/// Puts a content into a file that nobody else has; its bytes are copied where somebody does.
+/// Moves contents into a spool file that is not shared, copying the bytes if needed.
 fn own_file<'a>(
     content: &'a mut Content,
     spool: &Spool,
@@ -647,12 +663,12 @@ fn own_file<'a>(
     }
     match content {
         Content::File { file, nbytes } => Ok((file, nbytes)),
-        // It is in a file: see above.
+        // Unreachable: moved to a file above.
         Content::Memory(_) => Err(std::io::ErrorKind::Other.into()),
     }
 }
 
-/// A new chunk file's permissions.
+/// Returns the permissions of a new chunk file.
 pub(super) fn chunk_mode(mode: u32) -> u32 {
     mode & 0o666 | CHUNK_MODE & 0o600
 }
