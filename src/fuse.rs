@@ -1,4 +1,4 @@
-//! The adapter to fuser: translation of requests and replies, no decisions.
+//! The adapter to fuser: translation of requests and replies, without decisions.
 
 mod kept;
 
@@ -29,55 +29,56 @@ use crate::store::TRUSTED;
 use crate::store::storage::{FileKind, Timestamp};
 use crate::text::shown;
 
-/// How long the kernel may believe names and attributes of a source that nobody changes.
+/// Time for which the kernel may cache names and attributes of an immutable source.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Requests that the kernel may have waiting in the background, readahead most of all.
+/// Maximum number of background requests of the kernel, mainly readahead.
 const MAX_BACKGROUND: u16 = 64;
-/// How often the log says that there are too many open files.
+/// Minimum interval between warnings that no more files can be opened.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
-/// Longest request, in bytes.
+/// Maximum length of a request in bytes.
 const MAX_REQUEST: u32 = 1 << 20;
 
 thread_local! {
-    /// What is read goes from here to the kernel.
+    /// Buffer from which read data is sent to the kernel.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A filesystem that fuser can serve.
+/// Filesystem that fuser can serve.
 pub struct Adapter {
     views: Arc<Views>,
     flags: KernelFlags,
-    /// Of a mount whose kernel drops the pages of open files on notifications alone.
+    /// State of cached pages; `None` unless the kernel drops the pages of open files on
+    /// notifications alone.
     kept: Option<Arc<KeptPages>>,
-    /// The kernel asks before a file is read.
+    /// `true` if the kernel sends an open request before a file is read.
     opens: bool,
-    /// Extended attributes are answered, access control lists among them.
+    /// `true` if requests for extended attributes are answered, access control lists among them.
     xattr: bool,
-    /// When it was last said that there are too many open files.
+    /// Time of the last warning that no more files can be opened.
     warned: Mutex<Option<Instant>>,
 }
 
-/// What the kernel is told about a mount as a whole. Benchmarks that compare with a mount use the
+/// Kernel settings that apply to a mount as a whole. Benchmarks that compare with a mount use the
 /// same.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelFlags {
-    /// Nobody changes the source.
+    /// `true` if the source does not change.
     pub immutable: bool,
-    /// The mount can be written to.
+    /// `true` if the mount is writable.
     pub writable: bool,
-    /// Others than the user who mounted may use it.
+    /// `true` if users other than the one who mounts may access the mount.
     pub shared: bool,
 }
 
 impl KernelFlags {
-    /// Settings and capabilities; those that this kernel lacks are left out.
-    /// Whether the kernel keeps pages of an open file until it is notified.
+    /// Sets limits and capabilities; those that this kernel lacks are left out. Returns whether the
+    /// kernel keeps pages of an open file until it is notified.
     pub fn configure(self, config: &mut KernelConfig) -> bool {
         let is_told =
             self.writable && config.add_capabilities(InitFlags::FUSE_EXPLICIT_INVAL_DATA).is_ok();
         if !is_told {
-            // It drops them when date or length are other ones. All kernels can.
+            // The kernel drops pages when the mtime or length has changed. All kernels support it.
             let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
         }
         let wanted = InitFlags::FUSE_ASYNC_READ
@@ -87,17 +88,17 @@ impl KernelFlags {
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_MAX_PAGES
             | InitFlags::FUSE_CACHE_SYMLINKS
-            // Files that are read around the page cache can be mapped all the same.
+            // Files that are read around the page cache can be mapped nevertheless.
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-        // To cut a file off and to write it are one change then.
-        // A directory may have other rules for what is made in it than the maker's umask.
+        // Opening with truncation is then a single change. A directory may have rules other than
+        // the caller's umask for the permissions of new files.
         let writing = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_DONT_MASK;
         let wanted = if self.writable { wanted | writing } else { wanted };
-        // The kernel then asks for access control lists: without them it would take the mask of a list
-        // for the permissions of the group.
+        // The kernel then requests access control lists: without them it would take the mask of a
+        // list for the permissions of the group.
         let lists = if self.shared { InitFlags::FUSE_POSIX_ACL } else { InitFlags::empty() };
         for capability in (wanted | lists).iter() {
-            // A kernel without it does without it.
+            // A kernel that lacks the capability works without it.
             let _ = config.add_capabilities(capability);
         }
         let _ = config.set_max_background(MAX_BACKGROUND);
@@ -105,12 +106,12 @@ impl KernelFlags {
         is_told
     }
 
-    /// How long names and attributes may be believed.
+    /// Returns the time for which names and attributes may be cached.
     pub fn lasting(self) -> Duration {
         if self.immutable { FOREVER } else { TRUSTED }
     }
 
-    /// Flags of an open file. Who writes is told of errors when it is closed.
+    /// Returns the flags of an open file. Writers receive errors when they close it.
     pub fn opened(self, pages: Pages, write: bool) -> FopenFlags {
         let flags = match pages {
             Pages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
@@ -122,7 +123,7 @@ impl KernelFlags {
 }
 
 impl Adapter {
-    /// Serves `views`.
+    /// Creates an adapter that serves `views`.
     pub fn new(views: Arc<Views>) -> Self {
         let configs = || views.all().iter().map(|fs| fs.config());
         let flags = KernelFlags {
@@ -131,31 +132,31 @@ impl Adapter {
             shared: configs().any(|config| config.shared),
         };
         let xattr = flags.shared || configs().any(|config| config.xattr);
-        // Who may read a file of a whole array is known when it is opened.
+        // The permission to read a file of a whole array is checked when it is opened.
         let checked = |config: &FsConfig| config.shared && config.view.view == View::Flat;
         let opens = !flags.immutable || configs().any(checked);
         let kept = flags.writable.then(Arc::default);
         Self { views, flags, kept, opens, xattr, warned: Mutex::default() }
     }
 
-    /// What is to be done beside requests, once the mount is there.
+    /// Returns the task to run beside requests once the mount exists; `None` if it is not needed.
     pub fn revalidation(&self) -> Option<Revalidation> {
         let kept = Arc::clone(self.kept.as_ref()?);
         Some(Revalidation { views: Arc::downgrade(&self.views), kept })
     }
 
-    /// Attributes are about to be asked for, to be told to the kernel.
+    /// Marks the start of a request for attributes that will be returned to the kernel.
     fn ask(&self) -> Option<(&KeptPages, Asked)> {
         let kept = self.kept.as_deref()?;
         Some((kept, kept.ask()))
     }
 
-    /// An open file's attributes.
+    /// Returns the attributes of an open file; `None` if they are not available.
     fn open_attr(&self, ino: INodeNo, handle: Option<u64>) -> Option<Attr> {
         self.views.getattr(ino.0, handle, &Caller::own()).ok().map(|(attr, _)| attr)
     }
 
-    /// A file was opened. What becomes of the kernel's pages of it.
+    /// Registers an open file; returns the policy for the kernel's pages of it.
     fn opened(&self, ino: INodeNo, opened: Opened) -> Pages {
         let Some(kept) = &self.kept else { return opened.pages };
         let asked = kept.ask();
@@ -164,7 +165,7 @@ impl Adapter {
         kept.opened(asked, ino.0, attr.as_ref(), opened, follows.unwrap_or_default())
     }
 
-    /// Changes the content of a file.
+    /// Runs `act`, which changes the contents of a file.
     fn change<T>(
         &self,
         ino: INodeNo,
@@ -184,7 +185,7 @@ impl Adapter {
 
     fn errno(&self, error: &FsError) -> Errno {
         match error {
-            // Asked for all the time.
+            // Frequent and expected.
             FsError::NotFound | FsError::NoAttribute => log::trace!("{error}"),
             error => {
                 self.views.stats().operations.errors.count();
@@ -197,7 +198,7 @@ impl Adapter {
         Errno::from_i32(error.errno())
     }
 
-    /// Says that a request was refused because no more files can be opened: once in a while.
+    /// Logs at intervals that a request was refused because no more files can be opened.
     fn warn_of_shortage(&self, error: &FsError) {
         let mut warned = self.warned.lock();
         if warned.is_none_or(|warned| warned.elapsed() >= BETWEEN_WARNINGS) {
@@ -211,7 +212,7 @@ impl Adapter {
         }
     }
 
-    /// The kernel is about to be told of attributes.
+    /// Called before attributes are returned to the kernel.
     fn show(asked: Option<(&KeptPages, Asked)>, ino: u64, attr: &Attr) {
         if let Some((kept, asked)) = asked {
             kept.show(asked, ino, attr);
@@ -235,7 +236,7 @@ impl Adapter {
         }
     }
 
-    /// Does something in the view that an inode is of, by its number there.
+    /// Runs `act` in the view that an inode belongs to, with its number there.
     fn on<T>(
         &self,
         ino: INodeNo,
@@ -245,7 +246,8 @@ impl Adapter {
         act(place.fs, place.ino)
     }
 
-    /// The same where it leads to a node.
+    /// Runs `act` in the view that an inode belongs to, and returns its entry as the mount shows
+    /// it.
     fn entry_on(
         &self,
         ino: INodeNo,
@@ -300,7 +302,7 @@ impl Filesystem for Adapter {
                 let lasting = self.lasting(entry.lasting);
                 reply.entry(&lasting, &file_attr(&entry.attr), Generation(entry.generation));
             }
-            // Inode number 0: there is none, and that may be believed too.
+            // Inode number 0: a negative entry, which may be cached as well.
             Ok(None) => {
                 log::trace!("{}: there is no such name", shown(name));
                 reply.entry(&self.flags.lasting(), &NO_ATTR, Generation(0));
@@ -339,7 +341,8 @@ impl Filesystem for Adapter {
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if !self.opens {
-            // The kernel takes it for "always fine, never ask again", and so for directories.
+            // The kernel then stops sending opens and treats every open as successful; so for
+            // directories.
             return reply.error(Errno::ENOSYS);
         }
         let how = open_how(flags.0);
@@ -349,7 +352,8 @@ impl Filesystem for Adapter {
                 let flags = self.flags.opened(self.opened(ino, opened), how.write);
                 reply.opened(FileHandle(opened.handle), flags);
             }
-            // The kernel knows a name that is gone: so it looks again, and makes the file if it is to.
+            // The kernel has cached a name that is gone: ESTALE makes it look the name up again,
+            // and create the file if requested.
             Err(error @ FsError::NotFound) => {
                 self.errno(&error);
                 reply.error(Errno::ESTALE);
@@ -540,7 +544,7 @@ impl Filesystem for Adapter {
         _whence: i32,
         reply: ReplyLseek,
     ) {
-        // The kernel then takes the file for one without holes.
+        // The kernel then treats the file as one without holes.
         reply.error(Errno::ENOSYS);
     }
 
@@ -574,7 +578,7 @@ impl Filesystem for Adapter {
         let done = self.change(ino, self.handle(handle), change, setattr);
         match done {
             Ok(attr) => {
-                // A kernel that cuts a file off drops no pages before it is answered.
+                // When the kernel truncates a file, it drops no pages before it gets the reply.
                 if set.size.is_none() {
                     Self::show(asked, ino.0, &attr);
                 }
@@ -598,7 +602,7 @@ impl Filesystem for Adapter {
             libc::S_IFREG | 0 => None,
             libc::S_IFIFO => Some(FileKind::Fifo),
             libc::S_IFSOCK => Some(FileKind::Socket),
-            // They would do nothing: the mount is `nodev`.
+            // They would have no effect: the mount is `nodev`.
             _ => return reply.error(Errno::EPERM),
         };
         let how = OpenHow { write: true, exclusive: true, truncate: false };
@@ -732,7 +736,8 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        // The kernel writes pages where they are, and appends where it believes that the file ends.
+        // The kernel writes mapped pages at their own offset, and appends at the end of the file
+        // that it has cached.
         let how = WriteHow { append: !mapped && flags.0 & libc::O_APPEND != 0, mapped };
         let write = || self.on(ino, |fs, ino| fs.write_as(ino, handle.0, offset, data, how));
         let change = match how.append {
@@ -755,7 +760,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         if !self.flags.writable {
-            // Nothing waits to be written. The kernel asks no more and tells the caller so.
+            // There is nothing to write. The kernel sends no further requests and returns success.
             return reply.error(Errno::ENOSYS);
         }
         self.reply_empty(self.on(ino, |fs, ino| fs.fsync(ino, handle.0)), reply);
@@ -785,7 +790,7 @@ impl Filesystem for Adapter {
         _mode: i32,
         reply: ReplyEmpty,
     ) {
-        // The C library then writes zeros where a caller insists.
+        // The C library then writes zeros if the program requires the allocation.
         reply.error(Errno::EOPNOTSUPP);
     }
 
@@ -800,7 +805,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         if !self.xattr {
-            // The kernel asks no more.
+            // The kernel sends no further requests.
             return reply.error(Errno::ENOSYS);
         }
         let (caller, flags) = (caller(request, 0), flags.cast_unsigned());
@@ -818,20 +823,21 @@ impl Filesystem for Adapter {
 }
 
 impl Adapter {
-    /// Where files are not opened the kernel sends handle 0.
+    /// Returns a handle; `None` if files are not opened, in which case the kernel sends handle 0.
     fn handle(&self, handle: Option<FileHandle>) -> Option<u64> {
         handle.filter(|_| self.opens).map(|handle| handle.0)
     }
 }
 
-/// Tells the kernel of what others have changed in files that are open through a mount.
+/// Background task that notifies the kernel of changes by other processes to files open through a
+/// mount.
 pub struct Revalidation {
     views: Weak<Views>,
     kept: Arc<KeptPages>,
 }
 
 impl Revalidation {
-    /// Goes on until the mount is no more.
+    /// Runs until the mount ends.
     pub fn run(self, notifier: Notifier) {
         self.kept.serve(notifier);
         loop {
@@ -848,7 +854,7 @@ impl Revalidation {
     }
 }
 
-/// Who asks; new files do not get the permission bits of `umask`.
+/// Returns the caller of a request; `umask` holds the permission bits to clear in new files.
 fn caller(request: &Request, umask: u32) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), pid: request.pid(), umask }
 }
@@ -868,8 +874,8 @@ fn timestamp(time: TimeOrNow) -> Timestamp {
     }
 }
 
-/// A time as the kernel has sent it: whole seconds, rounded down, and nanoseconds on top. fuser takes the
-/// nanoseconds away from those of a time before 1970.
+/// Converts a time as sent by the kernel: whole seconds, rounded down, plus nanoseconds. fuser
+/// subtracts the nanoseconds from a time before 1970.
 fn as_sent(time: SystemTime) -> Timestamp {
     match SystemTime::UNIX_EPOCH.duration_since(time) {
         Ok(before) if before > Duration::ZERO => Timestamp {
@@ -880,7 +886,7 @@ fn as_sent(time: SystemTime) -> Timestamp {
     }
 }
 
-/// Says "none" in the place of an entry.
+/// Attributes of a negative entry.
 const NO_ATTR: FileAttr = FileAttr {
     ino: INodeNo(0),
     size: 0,
@@ -922,7 +928,7 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// An entry whose attributes are not known: not believed for any time.
+/// Returns the attributes of an entry whose own are unknown; they are not cached.
 fn placeholder(item: &DirEntry<'_>) -> FileAttr {
     FileAttr { ino: INodeNo(item.ino), kind: file_type(item.kind), nlink: 1, ..NO_ATTR }
 }

@@ -1,18 +1,20 @@
-//! Who asks, and with whose rights the source is touched for them.
+//! Access control: callers, and the rights with which the source is accessed for them.
 //!
-//! The kernel checks permissions by what the mount shows: owner, group, permissions
-//! (`default_permissions`), and in a mount that others may use the access control lists. What is left:
+//! The kernel checks permissions by the attributes that the mount shows: owner, group, permissions
+//! (`default_permissions`), and in a mount that other users may access the access control lists.
+//! The rest is checked here:
 //!
 //! ```text
 //! what is passed through     the kernel, and then the source's filesystem, as the caller
-//! a chunk                    the kernel, by its shard; when it is opened also the source's, as the caller
-//! behind a link that the     the source's filesystem, as the caller, for every lookup; neither names nor
-//! mount follows by itself    attributes are left to the kernel's cache
+//! a chunk                    the kernel, by its shard; when it is opened also the source's
+//!                            filesystem, as the caller
+//! behind a link that the     the source's filesystem, as the caller, for every lookup; the kernel
+//! mount follows by itself    caches neither names nor attributes
 //! a file of a whole array    when it is opened: all its shards, as the caller
 //! ```
 //!
-//! A process that is not root cannot act as the caller. There the kernel's check counts, and what is
-//! behind a link is refused to others.
+//! A process that is not root cannot act as the caller. Then the kernel's check decides, and other
+//! users are refused access to files behind a link.
 
 use std::ffi::OsStr;
 use std::io;
@@ -32,55 +34,59 @@ use crate::store::identity::Identity;
 use crate::store::storage::{Need, SetStat, Stat, Storage};
 use crate::text::shown;
 
-/// How long what was found out about a caller is believed.
+/// Time for which the groups of a caller are cached.
 const TRUSTED: Duration = Duration::from_secs(1);
-/// Callers to remember.
-// The compiler evaluates it, and would refuse zero.
+/// Maximum number of callers to remember.
+// Evaluated by the compiler, which rejects zero.
 const MAX_CALLERS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-/// A file of a whole array is for others only if it has no more shards.
+/// Maximum number of shards of an array whose flat files other users may open.
 const MAX_SHARDS: u64 = 10_000;
-/// A user and a group to try out whether this process may act as others.
+/// User and group used to test whether this process may act as other users.
 const ANYBODY: u32 = 65534;
 
-/// The process behind a request.
+/// Process that sent a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// The thread that asks.
+    /// Thread that sent the request.
     pub pid: u32,
-    /// Permission bits that its new files do not get.
+    /// Permission bits to clear in new files.
     pub umask: u32,
 }
 
 impl Caller {
-    /// This process itself.
+    /// Returns this process itself.
     pub fn own() -> Self {
         let Identity { uid, gid, umask, .. } = Identity::own(0);
         Self { uid, gid, pid: std::process::id(), umask }
     }
 
-    /// The owner of what it makes.
+    /// Returns the owner of files that the caller creates.
     pub fn owner(&self) -> Owner {
         Owner { uid: self.uid, gid: self.gid }
     }
 }
 
-/// What a caller may have.
+/// File that a caller may access.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Permitted {
-    /// Whatever is there.
+    /// Any file.
     Anything,
-    /// This file.
+    /// This file only.
     File(Stat),
-    /// Nothing was there.
+    /// None: there was no file.
     Nothing,
 }
 
 impl Permitted {
-    /// Fails if another file has taken the place of the one that was looked at.
+    /// Checks that the file is the one that access was permitted to.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if another file has taken its place.
     pub(super) fn check(&self, file: &Stat) -> Result<()> {
         match self {
             Self::Anything => Ok(()),
@@ -90,7 +96,7 @@ impl Permitted {
     }
 }
 
-/// The owner of a file.
+/// Owner of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// User.
@@ -101,19 +107,19 @@ pub struct Owner {
 
 type Groups = Arc<[u32]>;
 
-/// What is known about callers.
+/// Rights of this process, and cached groups of callers.
 pub(super) struct Access {
-    /// Whether this process acts as the caller.
+    /// `true` if this process acts as the caller.
     acts: bool,
-    /// The user who mounted.
+    /// User who mounted.
     own: u32,
-    /// Further groups of callers, and when they were read.
+    /// Supplementary groups of callers, and the times when they were read.
     groups: Mutex<LruCache<Caller, (Instant, Groups)>>,
 }
 
 impl Access {
     pub(super) fn new(config: &FsConfig) -> Self {
-        // Where the owner is said to be another one, so are the rights: those that are shown.
+        // If the mount sets another owner, the rights are those of the attributes shown.
         let is_shown_as_stored = config.ownership.uid.or(config.ownership.gid).is_none();
         Self {
             acts: is_shown_as_stored && may_act(),
@@ -122,18 +128,18 @@ impl Access {
         }
     }
 
-    /// Whether the source is touched with the rights of callers.
+    /// Returns whether the source is accessed with the rights of callers.
     pub(super) fn acts(&self) -> bool {
         self.acts
     }
 
-    /// The user as whom the source is touched for a caller.
+    /// Returns the identity with which the source is accessed for a caller.
     pub(super) fn identity(&self, caller: &Caller) -> Result<Identity> {
         let Caller { uid, gid, umask, .. } = *caller;
         if !self.acts {
             return Ok(Identity::own(umask));
         }
-        // Root's groups decide nothing.
+        // Root's groups have no effect.
         let groups = if uid == 0 { None } else { Some(self.groups(caller)?) };
         Ok(Identity { uid, gid, groups, umask })
     }
@@ -147,7 +153,7 @@ impl Access {
             return Ok(Arc::clone(groups));
         }
         let groups = groups_of(caller.pid).map_err(|error| {
-            // A member of a group may have fewer rights than others.
+            // Membership in a group may restrict access, so unknown groups cannot be ignored.
             log::warn!("groups of process {} of user {}: {error}", caller.pid, caller.uid);
             FsError::Denied
         })?;
@@ -156,14 +162,14 @@ impl Access {
     }
 }
 
-/// Whether this process may act as other users.
+/// Returns whether this process may act as other users.
 fn may_act() -> bool {
     let anybody =
         Identity { uid: ANYBODY, gid: ANYBODY, groups: Some(Arc::default()), umask: 0o077 };
     rustix::process::geteuid().is_root() && anybody.act(|| ()).is_ok()
 }
 
-/// The further groups of a thread.
+/// Returns the supplementary groups of a thread.
 fn groups_of(thread: u32) -> io::Result<Groups> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
@@ -173,7 +179,7 @@ fn groups_of(thread: u32) -> io::Result<Groups> {
 }
 
 impl Fs {
-    /// Touches the source for a caller: with the caller's rights where this process can have them.
+    /// Accesses the source for a caller, with the caller's rights if this process can assume them.
     pub(super) fn on_behalf<T>(
         &self,
         caller: &Caller,
@@ -183,13 +189,14 @@ impl Fs {
         Ok(identity.act(|| work(&*self.storage))??)
     }
 
-    /// Looks a name up for a caller. What others may not find is not left to the kernel's cache.
+    /// Looks a name up for a caller. The kernel must not cache entries that other users may not
+    /// look up.
     pub fn lookup_for(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Option<Entry>> {
         let is_shown = self.permit_directory(parent, Need::Find, caller)?;
         let Some(entry) = self.lookup(parent, name)? else {
             return if is_shown { Ok(None) } else { Err(FsError::NotFound) };
         };
-        // Files that nobody changes are not opened before they are read.
+        // In an immutable mount files are not opened before they are read.
         let need = if self.config.store.immutable { Need::Read } else { Need::Find };
         let permitted = self.permit(&self.target(entry.attr.ino)?, need, caller);
         if permitted.is_err() {
@@ -199,7 +206,8 @@ impl Fs {
         Ok(Some(Entry { lasting, ..entry }))
     }
 
-    /// Attributes for a caller.
+    /// Returns the attributes of an inode, or of an open file, for a caller, and whether the kernel
+    /// may cache them.
     pub fn getattr_for(
         &self,
         ino: u64,
@@ -207,7 +215,7 @@ impl Fs {
         caller: &Caller,
     ) -> Result<(Attr, bool)> {
         let is_shown = match handle {
-            // Who has opened it has been permitted to.
+            // The permission was checked when the file was opened.
             Some(_) => !self.is_behind(ino),
             None => self.permit(&self.target(ino)?, Need::Find, caller)?,
         };
@@ -215,12 +223,13 @@ impl Fs {
         Ok((attr, lasting && is_shown))
     }
 
-    /// Fails unless a caller may list a directory. Whether all on the way to it is shown.
+    /// Checks that a caller may list a directory; returns whether the kernel may cache what is
+    /// below it.
     pub(super) fn permit_listing(&self, ino: u64, caller: &Caller) -> Result<bool> {
         self.permit_directory(ino, Need::Read, caller)
     }
 
-    /// Whether a node is behind a link that the mount follows by itself.
+    /// Returns whether a node is behind a link that the mount follows by itself.
     pub(super) fn is_behind(&self, ino: u64) -> bool {
         let is_behind = |target: &Target| {
             let path = self.taken_from(target)?;
@@ -234,7 +243,7 @@ impl Fs {
             return Ok(true);
         }
         match self.target(ino)? {
-            // Its path may lead elsewhere than when the kernel checked it.
+            // The path may lead elsewhere than when the kernel checked it.
             Target::Path(path) if self.access.acts && !self.is_trusted(caller) => {
                 match self.on_behalf(caller, |storage| storage.access(&path, need)) {
                     Err(error) if error.errno() == libc::ENOENT => Ok(true),
@@ -245,8 +254,8 @@ impl Fs {
         }
     }
 
-    /// Fails if something is behind a link that the mount follows by itself, and the caller may not
-    /// follow that, or not do what is needed. Whether there is no such link.
+    /// Checks that a caller may follow the link that the mount follows by itself on the way to a
+    /// node, and has the access `need` behind it. Returns whether there is no such link.
     fn permit(&self, target: &Target, need: Need, caller: &Caller) -> Result<bool> {
         if !self.config.shared {
             return Ok(true);
@@ -258,7 +267,7 @@ impl Fs {
         self.permit_path(&path, need, caller).map(|_| false)
     }
 
-    /// Fails if a caller may not read, or write, what is in a file.
+    /// Checks that a caller may read, or write, the contents of a file.
     pub(super) fn permit_content(
         &self,
         target: &Target,
@@ -277,13 +286,13 @@ impl Fs {
         }
     }
 
-    /// Fails if a caller may not write to the shard of a chunk.
+    /// Checks that a caller may write to the shard of a chunk.
     pub(super) fn permit_change(&self, place: &Place, caller: &Caller) -> Result<()> {
         let target = Target::Tree(Arc::clone(&place.array), place.coords.clone());
         self.permit_content(&target, Need::Write, caller).map(drop)
     }
 
-    /// Fails if a caller may not read all shards of an array.
+    /// Checks that a caller may read all shards of an array.
     fn permit_array(&self, array: &ArrayView, caller: &Caller) -> Result<()> {
         let mut left = MAX_SHARDS;
         self.store.each_shard(&array.source, &mut |shard: &[u64]| {
@@ -293,7 +302,7 @@ impl Fs {
     }
 
     fn permit_path(&self, path: &Path, need: Need, caller: &Caller) -> Result<Permitted> {
-        /// Nothing is there, or damage, which the store reports.
+        /// The file does not exist, or is damaged, which the store reports.
         const NOT_A_FILE: [i32; 4] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EXDEV];
         if self.is_trusted(caller) {
             return Ok(Permitted::Anything);
@@ -308,12 +317,13 @@ impl Fs {
         }
     }
 
-    /// Whether a caller has all the rights that this process has.
+    /// Returns whether a caller has all the rights that this process has.
     fn is_trusted(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.access.own
     }
 
-    /// Whether there is more on the way to a file of the source than the mount shows on its own.
+    /// Returns whether the path to a file of the source contains links or directories that the
+    /// mount does not show.
     fn is_hidden_way(&self, target: &Target, path: &Path) -> bool {
         let is_apart =
             |array: &ArrayView| matches!(array.source.container, Container::Superchunks { .. });
@@ -321,7 +331,8 @@ impl Fs {
             || self.storage.is_linked(path).unwrap_or(true)
     }
 
-    /// The file of the source that the mount takes something from by itself.
+    /// Returns the file of the source that the mount accesses by itself for a node; `None` if there
+    /// is none.
     fn taken_from(&self, target: &Target) -> Option<PathBuf> {
         match target {
             Target::Path(path) => match self.nodes.at(path) {
@@ -332,7 +343,7 @@ impl Fs {
         }
     }
 
-    /// The document that a document of the view is made of.
+    /// Returns the path of the document that a document of the view is generated from.
     pub(super) fn document_of(&self, path: &Path) -> Result<PathBuf> {
         let described = match self.nodes.described_by(path)? {
             Some(described) => described,
@@ -341,7 +352,8 @@ impl Fs {
         Ok(self.nodes.document_path(&described)?)
     }
 
-    /// The shard of a chunk, or the directory of the shards below a directory.
+    /// Returns the path of the shard of a chunk, or of the directory of the shards below a
+    /// directory; `None` for other nodes.
     pub(super) fn shards_of(&self, target: &Target) -> Option<PathBuf> {
         match target {
             Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
@@ -363,7 +375,8 @@ impl Fs {
         }
     }
 
-    /// What the attributes of a directory are taken from whose shards' directory does not exist.
+    /// Returns the path that the attributes of a directory are taken from if its shards' directory
+    /// does not exist; `None` for other nodes.
     pub(super) fn shown_for(&self, target: &Target) -> Option<PathBuf> {
         match target {
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
@@ -373,13 +386,13 @@ impl Fs {
         }
     }
 
-    /// Gives a caller what was made for them, where it could not be made with their rights.
+    /// Gives a new file to the caller if it could not be created with the caller's rights.
     pub(super) fn own(&self, path: &Path, caller: &Caller) {
         if self.access.acts || !rustix::process::geteuid().is_root() {
             return;
         }
         let parent = path.parent().and_then(|parent| self.storage.stat(parent).ok());
-        // What is made there has the directory's group already.
+        // New files in the directory inherit its group.
         let is_group_kept = parent.is_some_and(|parent| parent.mode & libc::S_ISGID != 0);
         let gid = (!is_group_kept).then_some(caller.gid);
         let set = SetStat { uid: Some(caller.uid), gid, ..SetStat::default() };

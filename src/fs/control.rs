@@ -1,4 +1,4 @@
-//! `.shardfs`: answers to its name in the mount's root and is listed nowhere.
+//! The control directory `.shardfs`, found by lookup in the mount's root but not listed.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -9,32 +9,32 @@ use crate::stats::Stats;
 use crate::store::storage::{FileKind, LastRead, Stat, Timestamp};
 use crate::view::inode;
 
-/// Its name.
+/// Name of the control directory.
 pub(super) const DIRECTORY_NAME: &str = ".shardfs";
-/// What waits to be committed, from the mount's root.
+/// Path of the list of uncommitted changes, relative to the mount's root.
 pub const WAITING_PATH: &str = ".shardfs/waiting.txt";
-/// The last lines of the log, from the mount's root.
+/// Path of the last lines of the log, relative to the mount's root.
 pub const LOG_PATH: &str = ".shardfs/log";
 
-/// The counters' file always has this length, filled with spaces: its size must be known before
-/// it is read.
+/// Length in bytes of the counters' file, which is padded with spaces: its size must be known
+/// before it is read.
 const STATS_BYTES: usize = 4096;
 
-/// A file in `.shardfs`.
+/// File in `.shardfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ControlFile {
     /// The counters.
     Stats,
-    /// What waits to be committed.
+    /// The list of uncommitted changes.
     Waiting,
     /// The last lines of the log.
     Log,
-    /// What the view cannot show, and why.
+    /// What the view cannot show, with the reasons.
     NotShown,
 }
 
 impl ControlFile {
-    /// All of them, in the order of a listing.
+    /// All files, in the order of a listing.
     pub(super) const ALL: [Self; 4] = [Self::Stats, Self::Waiting, Self::Log, Self::NotShown];
 
     pub(super) fn name(self) -> &'static str {
@@ -64,7 +64,7 @@ impl ControlFile {
     }
 }
 
-/// What `.shardfs` shows.
+/// Contents of `.shardfs`.
 pub(super) struct Control {
     stats: Arc<Stats>,
     started: SystemTime,
@@ -75,9 +75,9 @@ impl Control {
         Self { stats, started: SystemTime::now() }
     }
 
-    /// Always new, so that what is read is what holds now. All but the counters name paths that not
-    /// everybody may know; their length is known once they are opened, they are read around the
-    /// kernel's cache.
+    /// Returns the entry of a file, dated now and not cached, so that reads return the current
+    /// contents. All but the counters contain paths that not every user may know; their length is
+    /// known only once they are opened, and they are read around the kernel's page cache.
     pub(super) fn file(&self, file: ControlFile) -> Entry {
         let (mode, size) = match file {
             ControlFile::Stats => (0o444, STATS_BYTES as u64),
@@ -93,7 +93,7 @@ impl Control {
         Entry { attr, generation: 0, lasting: true }
     }
 
-    /// The counters as JSON, filled up to the file's length.
+    /// Returns the counters as JSON, padded to the file's length.
     pub(super) fn stats_text(&self) -> Vec<u8> {
         let mut document = self.stats.to_json();
         document["pid"] = std::process::id().into();

@@ -1,4 +1,4 @@
-//! Listing directories: streamed, in an order that a listing can go on from by number.
+//! Directory listings: streamed, in an order in which a listing can resume from a number.
 //!
 //! ```text
 //! position   0  start                          (any directory)
@@ -31,54 +31,55 @@ use crate::store::{Container, LoadedShard};
 /// Positions after `.` and `..`. No filesystem uses the last ones.
 const DOT: u64 = i64::MAX as u64 - 9;
 const DOT_DOT: u64 = i64::MAX as u64 - 8;
-/// Positions after documents that the source has not, in directories that are passed through. The
-/// last of all is ext4's for the end.
+/// Positions after documents that the source does not have, in directories that are passed through.
+/// The last of all is ext4's end-of-directory position.
 const DOCUMENTS: Range<u64> = i64::MAX as u64 - 7..i64::MAX as u64 - 3;
-/// Positions after other names begin here.
+/// First position after other names.
 const OTHER: u64 = 1 << 62;
-/// Positions after files that are in the mount alone begin here.
+/// First position after files that exist in the mount alone.
 const SCRATCH: u64 = OTHER + (1 << 60);
 
-/// To find out which directories hold a chunk, no more shard indexes than this are read for one
-/// of them: beyond that, a shard that may hold one is enough.
+/// Maximum number of shard indexes to read to determine whether a directory holds a chunk: beyond
+/// it, a shard that may hold one is enough.
 const EXACT_SHARDS: usize = 64;
-/// The same where directories can be made: one that is shown because its shards' directory is
-/// there would be in the way of `mkdir`.
+/// The same limit in a writable mount: a directory shown only because its shards' directory exists
+/// would be in the way of `mkdir`.
 const EXACT_SHARDS_WRITABLE: usize = 4096;
 
-/// What a listing is for.
+/// Contents of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listing {
     /// Names, kinds and inode numbers.
     Names,
-    /// Attributes as well, each as good as a lookup.
+    /// Attributes as well, each equivalent to a lookup.
     Entries,
 }
 
-/// One name of a listing.
+/// Entry of a listing.
 #[derive(Debug)]
 pub struct DirEntry<'a> {
-    /// The name.
+    /// Name.
     pub name: &'a OsStr,
     /// Inode number.
     pub ino: u64,
-    /// What it is.
+    /// File type.
     pub kind: FileKind,
-    /// Where a listing goes on after it.
+    /// Position from which a listing resumes after it.
     pub next: u64,
-    /// Attributes, where they were asked for and can be had: those of a damaged chunk cannot.
+    /// Attributes; `None` if they were not requested or are not available, as those of a damaged
+    /// chunk.
     pub entry: Option<Entry>,
 }
 
-/// Takes one name; breaks where it has no room for it.
+/// Receiver of entries; breaks if it has no room for one.
 type Sink<'a> = dyn FnMut(&DirEntry<'_>) -> ControlFlow<()> + 'a;
 
-/// One listing that is going on.
+/// Listing in progress.
 pub(super) struct Lister<'a> {
     pub(super) fs: &'a Fs,
     pub(super) listing: Listing,
     sink: &'a mut Sink<'a>,
-    /// Names that the reader has taken.
+    /// Number of names that the receiver has taken.
     taken: u64,
 }
 
@@ -97,9 +98,10 @@ impl Fs {
         let listed = lister.list(ino, &target, position);
         self.stats.operations.entries.add(lister.taken);
         match listed {
-            // The names before the error are good; the error is met again right after them.
+            // The names before the error are valid; the next request meets the error right after
+            // them.
             Err(_) if lister.taken > 0 => Ok(()),
-            // Whether the end was reached, the reader knows from the names it took.
+            // The caller knows from the names it took whether the end was reached.
             listed => listed.map(|_flow| ()),
         }
     }
@@ -129,7 +131,7 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    /// `.` and `..`, then the position from which the rest goes on.
+    /// Lists `.` and `..`; returns the position from which the rest resumes.
     fn dots(&mut self, ino: u64, position: u64) -> ControlFlow<(), u64> {
         let kind = FileKind::Directory;
         let dots = [(0, ".", DOT), (DOT, "..", DOT_DOT)];
@@ -153,7 +155,7 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    /// A directory that is passed through.
+    /// Lists a directory that is passed through.
     fn path(&mut self, directory: &Path, position: u64) -> Result<ControlFlow<()>> {
         if let Some(above) = directory.parent() {
             self.fs.check_shown(directory, above, FileKind::Directory)?;
@@ -217,13 +219,13 @@ impl Lister<'_> {
         let entry = wanted.then_some(entry);
         let flow = self.add(&DirEntry { name, ino, kind, next, entry });
         if flow.is_break() || !wanted {
-            // The kernel was not told of it after all.
+            // No entry was returned to the kernel after all.
             fs.paths.forget(ino, 1);
         }
         flow
     }
 
-    /// The directory of a sharded array: names that lead to no chunk, then those that do.
+    /// Lists the directory of a sharded array: names outside the chunk tree, then those in it.
     fn array(
         &mut self,
         directory: &Path,
@@ -271,7 +273,7 @@ impl Lister<'_> {
         let mut names: Vec<OsString> = extra.filter(is_there).collect();
         let container = &array.source.container;
         if let Container::Bloscpack(_) = container {
-            // The directory of the file has nothing to do with it.
+            // The directory that holds the file is unrelated to the array.
             names.sort();
             return Ok(names);
         }
@@ -287,7 +289,7 @@ impl Lister<'_> {
         Ok(names)
     }
 
-    /// Whether any chunk exists, as far as it takes few indexes to find out.
+    /// Returns whether any chunk exists; also `true` if that takes too many indexes to determine.
     fn has_chunks(&self, array: &ArrayView) -> bool {
         let few = self.fs.few_shards(array, &[]);
         if self.fs.shows_all(array) {
@@ -297,7 +299,7 @@ impl Lister<'_> {
             || few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
     }
 
-    /// The names below a directory above chunks.
+    /// Lists the names below a directory above chunks.
     fn children(
         &mut self,
         array: &Arc<ArrayView>,
@@ -316,7 +318,7 @@ impl Lister<'_> {
             .map(|(c, axis)| axis.locate(*c).0)
             .collect();
         let staged = self.fs.staged_below(array, coords);
-        // Names that are no coordinates come first; where no chunk's name has a prefix, they are
+        // Names that are not coordinates come first; where chunk keys have no prefix, they are
         // names of the array's own directory.
         let is_own = coords.is_empty() && array.tree.top_depth() == 1;
         if (from == 0 || from > OTHER) && !is_own && self.scratch(&staged.others, from).is_break() {
@@ -356,8 +358,8 @@ impl Lister<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Those directories below `coords` with their last coordinate in `range`, all of one shard
-    /// along that axis, that hold a chunk.
+    /// Lists the directories below `coords` that hold a chunk and have their last coordinate in
+    /// `range`, all of one shard along that axis.
     fn directories(
         &mut self,
         array: &ArrayView,
@@ -391,7 +393,7 @@ impl Lister<'_> {
         self.node(array, coords, FileKind::Directory, next, entry)
     }
 
-    /// A chunk or a directory above chunks.
+    /// Adds a chunk or a directory above chunks.
     pub(super) fn node(
         &mut self,
         array: &ArrayView,
@@ -401,12 +403,12 @@ impl Lister<'_> {
         entry: Option<Entry>,
     ) -> ControlFlow<()> {
         let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
-        // The number may mean another file by now: a lookup will tell.
+        // The number may belong to another file by now: the lookup that follows decides.
         let entry = entry.filter(|entry| !self.fs.has_moved(entry.attr.ino));
         self.add(&DirEntry { name: OsStr::new(&name), ino, kind, next, entry })
     }
 
-    /// The files of a whole array.
+    /// Lists the files of a whole array.
     fn flat_files(&mut self, array: &ArrayView, form: &FlatForm, from: u64) -> ControlFlow<()> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         for (file, next) in FlatFile::ALL.into_iter().zip(1..).skip(from) {
@@ -420,7 +422,7 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    /// The chunks of one shard along the last axis, below the directory at `coords`.
+    /// Lists the chunks of one shard along the last axis, below the directory at `coords`.
     fn chunks(
         &mut self,
         array: &ArrayView,
@@ -447,7 +449,7 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    /// All chunks of an array whose chunks lie in one directory, shard by shard.
+    /// Lists all chunks of an array whose chunks are in one directory, shard by shard.
     fn flat(&mut self, array: &Arc<ArrayView>, from: u64) -> Result<ControlFlow<()>> {
         if self.fs.shows_all(array) {
             return Ok(self.all_flat(array, from));
@@ -505,7 +507,7 @@ impl Lister<'_> {
         }
     }
 
-    /// Files that are in the mount alone, after a position.
+    /// Lists files that exist in the mount alone, after a position.
     fn scratch(&mut self, files: &[Scratch], position: u64) -> ControlFlow<()> {
         for (number, name, file) in files {
             let next = SCRATCH + number;
@@ -516,7 +518,7 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    /// A file that is ahead of its shard, or in the mount alone.
+    /// Adds a file of the overlay.
     pub(super) fn live(&mut self, name: &OsStr, file: &LiveFile, next: u64) -> ControlFlow<()> {
         let shown = file.state().shown.clone();
         let is_nothing = match &shown {
@@ -539,7 +541,7 @@ impl Lister<'_> {
         flow
     }
 
-    /// A shard to list: None if it is absent, Some(None) if it cannot be read.
+    /// Returns a shard to list: `None` if it is absent, `Some(None)` if it cannot be read.
     #[allow(clippy::option_option, reason = "absent and unreadable are different answers")]
     fn shard(&self, array: &ArrayView, coords: &[u64]) -> Option<Option<Arc<LoadedShard>>> {
         match self.fs.store.shard_to_list(&array.source, coords) {
@@ -553,8 +555,8 @@ impl Lister<'_> {
         }
     }
 
-    /// One chunk, if it exists. In a shard that cannot be read every chunk may: damage is never
-    /// shown as absence.
+    /// Adds a chunk if it exists. In a shard that cannot be read every chunk may exist: damage is
+    /// never shown as absence.
     fn chunk(
         &mut self,
         array: &ArrayView,
@@ -577,16 +579,16 @@ impl Lister<'_> {
     }
 }
 
-/// What the mount itself knows of the names in a directory above chunks.
+/// Names of the overlay in a directory above chunks.
 #[derive(Default)]
 struct Staged {
-    /// By their coordinate.
+    /// Names that are coordinates.
     coords: BTreeMap<u64, What>,
-    /// Those that are none, with their numbers.
+    /// Other files.
     others: Vec<Scratch>,
 }
 
-/// A file that is in the mount alone: its number, its name.
+/// File that exists in the mount alone: its number, its name and the file.
 type Scratch = (u64, OsString, Arc<LiveFile>);
 
 impl Fs {
@@ -594,12 +596,12 @@ impl Fs {
         matches!(self.staged_at(path), Some(What::Removed))
     }
 
-    /// What stands at a path that the source does not have yet.
+    /// Returns the object that the overlay has at a path; `None` if it has none.
     pub(super) fn staged_at(&self, path: &Path) -> Option<What> {
         self.overlay.as_ref()?.names().get(path).map(|name| name.what.clone())
     }
 
-    /// Whether a directory was made, or something below it.
+    /// Returns whether the overlay has a directory, or something in it.
     pub(super) fn is_made(&self, array: &ArrayView, coords: &[u64]) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         let path = array.path(coords);
@@ -610,7 +612,8 @@ impl Fs {
         names.all(&path).any(|(_, name)| !matches!(name.what, What::Removed))
     }
 
-    /// Whether any chunk lies below a directory, as far as it takes few indexes to find out.
+    /// Returns whether any chunk exists below a directory; also `true` if that takes too many
+    /// indexes to determine.
     pub(super) fn holds_chunks(&self, place: &Place) -> bool {
         let Place { array, coords } = place;
         let axes = coords.iter().zip(&array.source.layout.shard_grid);
@@ -618,8 +621,8 @@ impl Fs {
         self.few_shards(array, &prefix).is_none_or(|shards| self.any_chunk(array, coords, &shards))
     }
 
-    /// The shards below leading shard coordinates; None if they are too many to look into, or
-    /// cannot be listed: then what lies below may exist, and damage is never shown as absence.
+    /// Returns the shards below leading shard coordinates; `None` if they are too many to read, or
+    /// cannot be listed: then chunks below may exist, and damage is never shown as absence.
     fn few_shards(&self, array: &ArrayView, prefix: &[u64]) -> Option<Vec<Coords>> {
         let few = self.exact_shards();
         let shards = self.store.shards_below(&array.source, prefix, few).ok();
@@ -630,7 +633,7 @@ impl Fs {
         if self.overlay.is_some() { EXACT_SHARDS_WRITABLE } else { EXACT_SHARDS }
     }
 
-    /// Files in an array's own directory that are in the mount alone.
+    /// Returns files in an array's own directory that exist in the mount alone.
     fn scratch_in(&self, directory: &Path) -> Vec<Scratch> {
         let Some(overlay) = &self.overlay else { return Vec::new() };
         let names = overlay.names();
@@ -663,7 +666,7 @@ impl Fs {
             }
         }
         staged.others.sort_by_key(|(number, ..)| *number);
-        // Directories in which there is something.
+        // Directories with something in them.
         for name in names.directories_below(&path) {
             let child = name.to_str().and_then(|name| array.tree.child(coords, name));
             if let Some(coord) = child.as_deref().and_then(<[u64]>::last) {
@@ -673,7 +676,7 @@ impl Fs {
         staged
     }
 
-    /// What the mount itself knows of the chunks of an array that lie in one directory.
+    /// Returns the overlay's chunks of an array whose chunks are in one directory.
     fn staged_flat(&self, array: &ArrayView) -> BTreeMap<Coords, What> {
         let Some(overlay) = &self.overlay else { return BTreeMap::new() };
         let names = overlay.names();
@@ -684,14 +687,15 @@ impl Fs {
         chunks.collect()
     }
 
-    /// Whether any chunk of `shards` below the directory at `coords` is stored, and not removed.
+    /// Returns whether any chunk of `shards` below the directory at `coords` is stored and not
+    /// removed.
     fn any_chunk(&self, array: &ArrayView, coords: &[u64], shards: &[Coords]) -> bool {
         let layout = &array.source.layout;
         let inner_shards: u64 = match layout.levels.len() {
             1 => 0,
             _ => layout.most_chunks(0).product(),
         };
-        // Shards inside shards have indexes of their own; many of them are not looked into.
+        // Nested shards have indexes of their own; these are not read if there are many.
         let exact = inner_shards.saturating_mul(shards.len() as u64) <= self.exact_shards() as u64;
         shards.iter().any(|shard| {
             let Ok(loaded) = self.store.shard_to_list(&array.source, shard) else {
@@ -716,7 +720,7 @@ impl Fs {
     }
 }
 
-/// The chunks of a shard below the directory at `coords`, which lies in it.
+/// Returns the chunks of a shard below the directory at `coords`, which intersects the shard.
 pub(super) fn chunks_below<'a>(
     array: &'a ArrayView,
     coords: &'a [u64],
@@ -739,8 +743,8 @@ pub(super) fn chunks_below<'a>(
     })
 }
 
-/// The chunk in a place of a shard, if the shard reaches that far and the chunk holds a part of
-/// the array.
+/// Returns the chunk at a position of a shard; `None` if it is outside the shard or outside the
+/// array.
 fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coords> {
     let axes = array.source.layout.shard_grid.iter().zip(array.tree.grid());
     axes.zip(shard.iter().zip(place))
@@ -751,12 +755,13 @@ fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coor
         .collect()
 }
 
-/// The source's own `.shardfs`, where commits have their journals, is not shown.
+/// Returns whether a name is the source's own `.shardfs`, which holds the journals of commits and
+/// is hidden.
 fn is_hidden(name: &OsStr) -> bool {
     name == DIRECTORY_NAME
 }
 
-/// Attributes that are not believed for any time: a lookup will tell what is wrong.
+/// Returns placeholder attributes, which are not cached: the lookup that follows reports the error.
 fn unknown(ino: u64, kind: FileKind) -> Attr {
     let time = crate::store::storage::Timestamp::default();
     Attr {

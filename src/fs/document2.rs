@@ -1,5 +1,4 @@
-//! Documents of Zarr v2 that are written through the mount: translated to the `zarr.json` that is
-//! stored.
+//! Zarr v2 documents that are written through the mount: translation to the stored `zarr.json`.
 
 use std::path::{Component, Path};
 
@@ -17,17 +16,21 @@ use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 
-/// A document of Zarr v3, or why there is none.
+/// Document of Zarr v3, or the reason why there is none.
 type Translated = std::result::Result<Value, MetadataError>;
 
-/// The name of a document of Zarr v2; None if a path is called otherwise.
+/// Returns the name of a Zarr v2 document; `None` if a path has another name.
 pub(super) fn zarr2_name(path: &Path) -> Option<&str> {
     path.file_name()?.to_str().filter(|name| zarr2::is_document(name))
 }
 
 impl Fs {
-    /// Fails where the documents of Zarr v2 are made of anything else than a `zarr.json`: there is no
-    /// way back to that.
+    /// Checks that Zarr v2 documents are generated from a `zarr.json`.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly` if they are generated from anything else, to which they cannot be translated
+    /// back.
     pub(super) fn check_zarr3(&self, directory: &Path, node: &Node) -> Result<()> {
         if self.view() != View::Zarr2 || !node.is_translated() {
             return Ok(());
@@ -40,8 +43,8 @@ impl Fs {
         }
     }
 
-    /// Stores what a document says in the `zarr.json` of its node. What belongs to no node of Zarr v3 is
-    /// a file of the source like any other.
+    /// Stores the contents of a document in the `zarr.json` of its node. A document outside a Zarr
+    /// v3 node is an ordinary file of the source.
     pub(super) fn write_zarr2(&self, path: &Path, content: &Content) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
@@ -56,7 +59,7 @@ impl Fs {
         self.translate_zarr2(path, Some(&written))
     }
 
-    /// Removes a document. What says that a node is there stays as long as its directory does: without
+    /// Removes a document. The one that marks a node stays as long as the node's directory: without
     /// it shards would be taken for chunks.
     pub(super) fn remove_zarr2(&self, path: &Path) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
@@ -98,7 +101,8 @@ impl Fs {
         }
     }
 
-    /// What the documents of a node are made of that is stored as `stored`.
+    /// Returns the unsharded twin, from which the documents are generated, of a node stored as
+    /// `stored`.
     fn twin_of(&self, stored: &Value) -> Translated {
         Ok(match show(stored.clone(), self.config.level, Dialect::V3)? {
             Shown::Array(_, twin) | Shown::Group(twin) => twin,
@@ -106,14 +110,14 @@ impl Fs {
         })
     }
 
-    /// A group with the metadata of the nodes below it, all as they are stored. What was written must
-    /// say of each node what the view shows of it.
+    /// Returns a group with the metadata of the nodes below it, all in their stored form. The
+    /// written document must describe each node as the view shows it.
     fn consolidated_back(&self, directory: &Path, group: &Value, written: &Value) -> Translated {
         let stored = |below: &str| {
             let mut parts = Path::new(below).components();
             let is_below = parts.all(|part| matches!(part, Component::Normal(_)));
             let mut node = self.stored(&directory.join(below).join(METADATA_FILE)).ok()?;
-            // What is below a group stands beside it.
+            // Nodes below a group are listed beside it.
             node.as_object_mut()?.shift_remove("consolidated_metadata");
             is_below.then_some(node)
         };
@@ -137,7 +141,8 @@ impl Fs {
         Ok(group)
     }
 
-    /// Removes the `zarr.json` of a group whose `.zgroup` was removed, when its directory is.
+    /// Removes the `zarr.json` of a group whose `.zgroup` was removed, when its directory is
+    /// removed.
     pub(super) fn remove_translated_group(&self, directory: &Path) -> Result<()> {
         if self.nodes.node(directory)?.is_translated() && self.is_removed(&directory.join(ZGROUP)) {
             self.storage.remove_file(&directory.join(METADATA_FILE))?;

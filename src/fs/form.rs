@@ -1,4 +1,4 @@
-//! What a mount shows in the place of shards: the views, and what each makes of a node.
+//! Views: the files shown in place of shards, and the form of each node in a view.
 
 use std::ffi::OsString;
 
@@ -13,34 +13,34 @@ use crate::format::json;
 use crate::format::pipeline::{Pipeline, PipelineError};
 use crate::format::zarr2::{self, Filled, Missing, NoForm};
 
-/// Name of an array's metadata where its chunks are no Zarr chunks: no reader of Zarr must take the
-/// absence of chunks for fill values.
+/// Name of an array's metadata where its chunks are not Zarr chunks: a reader of Zarr must not take
+/// the absence of chunks for fill values.
 const ARRAY_JSON: &str = "array.json";
-/// The same of a group.
+/// Name of a group's metadata in these views.
 const GROUP_JSON: &str = "group.json";
 
-/// No name ends in a slash, so none is that of a chunk.
+/// Encoding that matches no chunk: no file name ends in a slash.
 const NO_CHUNK_FILES: (KeyEncoding, &str) =
     (KeyEncoding { prefix: Prefix::None, separator: Separator::Dot }, "/");
 
-/// What is shown in the place of shards.
+/// Kind of files shown in place of shards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum View {
     /// The equivalent unsharded array of Zarr v3.
     #[default]
     Zarr3,
-    /// The same of Zarr v2.
+    /// The equivalent unsharded array of Zarr v2.
     Zarr2,
-    /// Decoded chunks as NumPy saves them.
+    /// Decoded chunks as NumPy files.
     Npy,
-    /// Decoded chunks, items alone.
+    /// Decoded chunks as raw items.
     Raw,
     /// The whole array as one file.
     Flat,
 }
 
 impl View {
-    /// What views are called.
+    /// Names of the views.
     pub const NAMES: [(&str, Self); 5] = [
         ("zarr3", Self::Zarr3),
         ("zarr2", Self::Zarr2),
@@ -49,94 +49,95 @@ impl View {
         ("flat", Self::Flat),
     ];
 
-    /// Its name.
+    /// Returns the name of the view.
     pub fn name(self) -> &'static str {
         Self::NAMES.into_iter().find(|(_, view)| *view == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether it shows items, so that an array whose codecs are not known is not shown.
+    /// Returns whether the view decodes items, so that an array with unknown codecs is hidden.
     pub fn is_decoded(self) -> bool {
         matches!(self, Self::Npy | Self::Raw | Self::Flat)
     }
 }
 
-/// A view and its settings.
+/// View and its settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ViewConfig {
-    /// What is shown.
+    /// View to show.
     pub view: View,
-    /// It is one of several of its mount.
+    /// `true` if it is one of several views of its mount.
     pub is_one_of_several: bool,
-    /// Items have their most significant byte first.
+    /// `true` if items are in big-endian byte order.
     pub big_endian: bool,
-    /// Decoded chunks at the array's edge end where it does.
+    /// `true` if decoded chunks are clipped at the array's edge.
     pub clip: bool,
-    /// Which chunks that do not exist are shown as well, made of the fill value.
+    /// Chunks that do not exist but are shown, filled with the fill value.
     pub missing: Missing,
-    /// A chunk that is written and equals the fill value is stored all the same.
+    /// `true` if a written chunk that equals the fill value is stored nevertheless.
     pub keep_fill: bool,
 }
 
-/// What the chunk files of an array are.
+/// Form of an array's chunk files.
 #[derive(Debug)]
 pub enum Form {
     /// Encoded chunks as they are stored.
     Encoded,
-    /// The same, and one for each chunk that does not exist.
+    /// Encoded chunks, with one generated for each chunk that does not exist.
     Filled(Box<Filled>),
     /// Decoded chunks.
     Decoded(DecodedForm),
-    /// None: there is one file of the whole array, in several formats.
+    /// No chunk files: one file of the whole array, in several formats.
     Flat(FlatForm),
 }
 
-/// How long the chunks of an array are, decoded.
+/// Lengths of the decoded chunks of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lengths {
-    /// All of them are equally long.
+    /// All of them have the same length.
     Equal,
-    /// The last one has no more than what lies in the array.
+    /// The last one is clipped at the array's edge.
     ShortEnd,
 }
 
-/// How a view shows an array.
+/// Array as a view shows it.
 pub struct ShownArray {
-    /// How keys of its chunks are made.
+    /// Key encoding of its chunks.
     pub keys: KeyEncoding,
-    /// What names of its chunk files end in.
+    /// Suffix of the names of its chunk files.
     pub suffix: &'static str,
-    /// What its chunk files are.
+    /// Form of its chunk files.
     pub form: Form,
     /// Documents in its directory.
     pub documents: Vec<(OsString, Vec<u8>)>,
-    /// Readers that take the fill value for a missing value see other values than in Zarr v3.
+    /// `true` if readers that take the fill value for a missing value see other values than in Zarr
+    /// v3.
     pub is_misread: bool,
 }
 
 impl ShownArray {
-    /// An array whose chunk files are its encoded chunks, with keys as they are stored.
+    /// Creates an array whose chunk files are its encoded chunks, with the stored key encoding.
     pub fn as_stored(keys: KeyEncoding) -> Self {
         let (suffix, form, documents) = ("", Form::Encoded, Vec::new());
         Self { keys, suffix, form, documents, is_misread: false }
     }
 }
 
-/// Why a view cannot show an array.
+/// Reason why a view cannot show an array.
 #[derive(Debug, thiserror::Error)]
 pub enum Unshown {
-    /// It has no form in Zarr v2.
+    /// It has no equivalent in Zarr v2.
     #[error("{0}")]
     Zarr2(#[from] NoForm),
-    /// It is of Zarr v2 and has no form in Zarr v3, which its chunks are decoded by.
+    /// It is of Zarr v2 and has no equivalent in Zarr v3, which is needed to decode its chunks.
     #[error("{0}")]
     Zarr2Twin(zarr2::NoTwin),
-    /// It has no form in today's Zarr v3.
+    /// It has no equivalent in today's Zarr v3.
     #[error("{0}")]
     Draft2022(#[from] NoTwin),
     /// It cannot be decoded.
     #[error("{0}")]
     Decoded(#[from] PipelineError),
-    /// Nothing says what its items are.
+    /// Its data type is unknown.
     #[error("its data type is not known")]
     NoMetadata,
     /// Its shape cannot be used.
@@ -145,7 +146,8 @@ pub enum Unshown {
 }
 
 impl ViewConfig {
-    /// How an array is shown whose unsharded twin's metadata is `twin`, with chunk keys like `keys`.
+    /// Returns the view of an array with the unsharded metadata `twin` and the chunk key encoding
+    /// `keys`.
     pub fn array(
         &self,
         twin: &Value,
@@ -163,7 +165,7 @@ impl ViewConfig {
         match self.view {
             View::Zarr3 => return Ok(shown),
             View::Zarr2 => {
-                // Formats of one file have no chunks that are missing.
+                // Formats of one file have no missing chunks.
                 let missing = match lengths {
                     Lengths::Equal => self.missing,
                     Lengths::ShortEnd => Missing::Absent,
@@ -200,7 +202,7 @@ impl ViewConfig {
         Ok(shown)
     }
 
-    /// The documents of a group, whose metadata with unsharded twins in it is `group`.
+    /// Returns the documents of a group whose metadata, with unsharded twins in it, is `group`.
     pub fn group(&self, group: &Value) -> Vec<(OsString, Vec<u8>)> {
         match self.view {
             View::Zarr3 => Vec::new(),

@@ -1,4 +1,4 @@
-//! Listing directories in a view that shows every chunk of the grid, whether it exists or not.
+//! Directory listings in a view that shows every chunk of the grid, whether it exists or not.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use crate::store::Freshness;
 use crate::store::storage::FileKind;
 
 impl Lister<'_> {
-    /// The names below the directory at `coords`, from a coordinate on.
+    /// Lists the names below the directory at `coords`, from a coordinate on.
     pub(super) fn all_children(
         &mut self,
         array: &Arc<ArrayView>,
@@ -31,7 +31,7 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    /// All chunks of an array whose chunks lie in one directory, in C order.
+    /// Lists all chunks of an array whose chunks are in one directory, in C order.
     pub(super) fn all_flat(&mut self, array: &Arc<ArrayView>, from: u64) -> ControlFlow<()> {
         let grid = array.tree.grid();
         for number in from..grid.iter().product() {
@@ -41,7 +41,8 @@ impl Lister<'_> {
     }
 
     fn grid_chunk(&mut self, array: &ArrayView, coords: &[u64], next: u64) -> ControlFlow<()> {
-        // The kernel believes what is listed: what waits to be committed comes before what is stored.
+        // The kernel caches what is listed: uncommitted changes take precedence over what is
+        // stored.
         match self.fs.staged_at(&array.path(coords)) {
             Some(What::Removed) => return ControlFlow::Continue(()),
             Some(What::File(file)) if !matches!(file.state().shown, Shown::Stored(_)) => {
@@ -51,7 +52,7 @@ impl Lister<'_> {
         }
         let entry = match self.listing {
             Listing::Names => None,
-            // A lookup will tell what is wrong.
+            // Errors are left to the lookup that follows.
             Listing::Entries => {
                 self.fs.tree_entry(array, coords, Freshness::Recent).unwrap_or(None)
             }

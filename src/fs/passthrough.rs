@@ -1,4 +1,4 @@
-//! Files of the source that are written through.
+//! Writing of files that are passed through to the source.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Fs {
         let entry = self.path_entry(path)?;
         let open = OpenFile::new(Behind::Source(file), true);
         let opened = self.source_pages(entry.attr.ino, &open).and_then(|pages| {
-            // Nobody else has changed it since.
+            // No other process has changed it since.
             self.insert_handle(Handle::Open(open), pages)
         });
         if opened.is_err() {
@@ -34,7 +34,11 @@ impl Fs {
         Ok((entry, opened?))
     }
 
-    /// The bytes of a file of the source, for a caller who may read them.
+    /// Returns the bytes of a file of the source, read with the caller's rights.
+    ///
+    /// # Errors
+    ///
+    /// `CrossDevice` if the file is longer than 16 times the dirty limit, taken as at least 1 MiB.
     pub(super) fn source_content(&self, path: &Path, caller: &Caller) -> Result<Content> {
         self.path_attr(path)?;
         let file = self.on_behalf(caller, |storage| storage.open(path))?;
@@ -48,10 +52,10 @@ impl Fs {
         Ok(Content::Memory(Arc::new(bytes)))
     }
 
-    /// Writes a file of the source that was another one of the mount, in the place of the one that is
-    /// there. It stays open; `writes` tells what of the file is in it.
+    /// Writes a file of the mount to the source, replacing the one at `path`. The new file stays
+    /// open; `writes` of the result records the contents it was made from.
     pub(super) fn move_to_source(&self, path: &Path, file: &LiveFile) -> Result<Moved> {
-        // What had to be committed before may have been this file.
+        // A commit that had to come first may have moved this file's bytes to its shard.
         self.bring_here(file)?;
         let (bytes, writes, attributes) = {
             let state = file.state();
@@ -69,20 +73,20 @@ impl Fs {
         Ok(Moved { file, writes })
     }
 
-    /// Writes a file of the source, in the place of the one that is there.
+    /// Writes a file of the source, replacing the one at `path`.
     pub(super) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
         Ok(put_file(&*self.storage, path, content)?)
     }
 }
 
-/// A file of the source that was one of the mount.
+/// File of the source that was one of the mount.
 pub(super) struct Moved {
     pub file: Arc<dyn StorageFile>,
-    /// How often the file of the mount had been written to when its bytes were taken.
+    /// Number of writes to the file of the mount when its bytes were copied.
     pub writes: u64,
 }
 
-/// Gives a file another content.
+/// Replaces the contents of a file.
 pub(super) fn overwrite(file: &dyn StorageFile, content: &Content) -> std::io::Result<()> {
     let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
     while at < content.nbytes() {

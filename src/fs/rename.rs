@@ -1,4 +1,4 @@
-//! Giving files other names, and more of them.
+//! Renaming and linking of files, and creation of links and special files.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::storage::{FileKind, Stat};
 
 impl Fs {
-    /// Gives a file or a directory another name.
+    /// Renames a file or a directory.
     pub fn rename(
         &self,
         from: (u64, &OsStr),
@@ -61,7 +61,7 @@ impl Fs {
             (Slot::Source(from), Slot::Source(to)) => {
                 self.rename_in_source(from, to, moved, caller)
             }
-            // Others copy and remove where this is the answer.
+            // EXDEV makes callers copy and delete instead.
             _ if is_directory(moved) => Err(FsError::CrossDevice),
             // A document is durable when it is written; what it is renamed to may not be.
             (Slot::Document(_), Slot::Document(_) | Slot::Chunk(..) | Slot::Scratch(_)) => {
@@ -71,7 +71,7 @@ impl Fs {
                 let content = self.source_content(from, caller)?;
                 self.write_document(to, &content)?;
                 self.remove_source_file(from, caller)?;
-                // What is written to it later is no part of the document.
+                // Later writes through open handles do not change the document.
                 self.paths.open_files(moved.attr.ino).iter().for_each(|open| open.leave());
                 self.paths.renamed(from, to);
                 Ok(())
@@ -98,23 +98,23 @@ impl Fs {
         }
     }
 
-    /// A file of the mount gets another name that is none of the source.
+    /// Gives a file of the mount another name outside the source.
     fn rename_live(&self, from: &Slot, to: &Slot, caller: &Caller) -> Result<()> {
         let file = self.brought_here(|| self.file_of(from))?;
         self.name_file(to, &file)?;
         self.unname_file(from, caller)?;
         if let Slot::Document(_) = to {
-            // What is written to it later is no part of the document.
+            // Later writes through open handles do not change the document.
             file.state().open_files().iter().for_each(|open| open.leave());
         }
         Ok(())
     }
 
-    /// A file of the mount gets a name that is passed through, and whoever has it open goes on with the
-    /// file of the source.
+    /// Gives a file of the mount a name that is passed through; open handles follow to the file of
+    /// the source.
     fn rename_to_source(&self, from: &Slot, to: &Path, caller: &Caller) -> Result<()> {
         let file = self.brought_here(|| self.file_of(from))?;
-        // It cannot be both.
+        // It cannot be a file of the mount and of the source at once.
         if file.state().names.iter().any(|name| Some(&**name) != from.path()) {
             return Err(FsError::CrossDevice);
         }
@@ -126,8 +126,8 @@ impl Fs {
         })
     }
 
-    /// A file of the source becomes one of the mount called `to`, and whoever has it open goes on with
-    /// that. What it was in the source.
+    /// Turns a file of the source into one of the mount called `to`, to which open handles follow.
+    /// Returns its `Stat` in the source and the new file.
     fn become_live(
         &self,
         from: &Path,
@@ -159,7 +159,8 @@ impl Fs {
         }
     }
 
-    /// Makes a file of the mount called `to` of what nobody writes to in the source.
+    /// Creates a file of the mount called `to` from a file of the source whose open handles are
+    /// locked.
     fn make_live(
         &self,
         (from, to): (&Path, &Slot),
@@ -189,7 +190,7 @@ impl Fs {
         }
     }
 
-    /// Whoever has a file of the mount open goes on with the file of the source that it has become.
+    /// Moves the open handles of a file of the mount to the file of the source that it has become.
     fn become_source(&self, file: &Arc<LiveFile>, to: &Path, moved: &Moved) -> Result<()> {
         let _turn = self.moves.lock();
         let openers = loop {
@@ -202,7 +203,7 @@ impl Fs {
             if let Bytes::Here(content) = &state.bytes
                 && state.writes != moved.writes
             {
-                // Written while the file was being made.
+                // Written while the file was being created.
                 overwrite(&*moved.file, content)?;
             }
             (state.bytes, state.dirty) = (Bytes::Moved(Arc::clone(&moved.file)), false);
@@ -219,7 +220,8 @@ impl Fs {
         Ok(())
     }
 
-    /// A file of the source has another name now: it is removed once it is durable under that.
+    /// Hides a file of the source that was renamed; it is removed once it is durable under its new
+    /// name.
     fn unname_source(
         &self,
         from: &Path,
@@ -247,7 +249,7 @@ impl Fs {
     ) -> Result<()> {
         let mut made = Vec::new();
         if moved.attr.kind == FileKind::Directory {
-            // What waits for arrays below it goes where they are.
+            // Uncommitted changes of arrays below it are committed where they are.
             self.commit(from)?;
             for array in self.nodes.committed() {
                 if array.source.path.starts_with(from) {
@@ -278,7 +280,7 @@ impl Fs {
         Ok(())
     }
 
-    /// One more name for a file.
+    /// Creates a hard link to a file.
     pub fn link(&self, ino: u64, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry> {
         self.overlay()?;
         self.make_room()?;
@@ -326,7 +328,7 @@ impl Fs {
         self.lookup(parent, name)?.ok_or(FsError::NotFound)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(
         &self,
         parent: u64,
@@ -346,7 +348,7 @@ impl Fs {
         self.path_entry(&path)
     }
 
-    /// Makes a named pipe or a socket.
+    /// Creates a named pipe or a socket.
     pub fn make_node(
         &self,
         parent: u64,
@@ -367,8 +369,8 @@ impl Fs {
         self.path_entry(&path)
     }
 
-    /// A file that is found, with its bytes out of its shard: from then on it is not dropped, as it may have
-    /// been before.
+    /// Finds a file and loads its bytes from its shard: from then on it is not dropped, as it may
+    /// have been before.
     fn brought_here(&self, find: impl Fn() -> Result<Arc<LiveFile>>) -> Result<Arc<LiveFile>> {
         const ATTEMPTS: usize = 4;
         for _ in 0..ATTEMPTS {
@@ -381,7 +383,7 @@ impl Fs {
         Err(FsError::Stale)
     }
 
-    /// The file that a name stands for, as one of the mount's own.
+    /// Returns the file of a name as a file of the mount.
     fn file_of(&self, slot: &Slot) -> Result<Arc<LiveFile>> {
         match slot {
             Slot::Chunk(path, place) => self.chunk_file(path, place),
@@ -418,8 +420,7 @@ impl Fs {
         }
     }
 
-    /// Gives a file the name `slot`, in the place of what is there. A chunk is handed over to be
-    /// committed.
+    /// Gives a file the name `slot`, replacing what is there. A chunk is staged for commit.
     pub(super) fn name_file(&self, slot: &Slot, file: &Arc<LiveFile>) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
         self.keep_replaced(path, file)?;
@@ -484,8 +485,8 @@ impl Fs {
         }
     }
 
-    /// Who has a file open, or knows it by another name, goes on reading what it held when another one
-    /// takes its name.
+    /// Open handles and other links of a file keep its contents when its name is taken by another
+    /// file.
     fn keep_replaced(&self, path: &Path, by: &Arc<LiveFile>) -> Result<()> {
         let replaced = self.overlay()?.names().get(path).map(|name| name.what.clone());
         if let Some(What::File(replaced)) = replaced
@@ -497,13 +498,14 @@ impl Fs {
         Ok(())
     }
 
-    /// Whether somebody reads a file once it has lost a name: it is open, or has other names.
+    /// Returns whether a file is still needed once it has lost a name: it is open or has other
+    /// names.
     fn is_needed_without(&self, file: &LiveFile, path: &Path) -> bool {
         let state = file.state();
         state.is_open() || state.names.iter().any(|name| name != path)
     }
 
-    /// The name that a file had before.
+    /// Removes the old name of a file.
     fn unname_file(&self, slot: &Slot, caller: &Caller) -> Result<()> {
         match slot {
             Slot::Chunk(path, place) => self.remove_chunk(path, place),

@@ -1,4 +1,4 @@
-//! Changing attributes.
+//! Changes of attributes.
 
 use std::io;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Fs {
         }
         let mut attr = self.setattr_once(ino, handle, set, caller);
         if matches!(attr, Err(FsError::Stale)) {
-            // What the number stands for has changed between two looks.
+            // What the number refers to has changed between lookup and use.
             attr = self.setattr_once(ino, handle, set, caller);
         }
         attr
@@ -55,7 +55,7 @@ impl Fs {
                 self.set_chunk_attr(Place { array, coords }, set)
             }
             Target::Tree(array, coords) => {
-                // A directory above chunks is as the source's is.
+                // A directory above chunks has the attributes of the source's.
                 Ok(self.tree_directory(&array, &coords)?.ok_or(FsError::NotFound)?.attr)
             }
             Target::Path(path) if set.size.is_some() && self.is_document(&path) => {
@@ -63,7 +63,7 @@ impl Fs {
                 self.set_live_attr(&file, set, &Writers::default())?;
                 self.live_attr(&file)
             }
-            // Its directory in the source is none of the array's.
+            // The directory of a mounted file in the source does not belong to the array.
             Target::Path(path) if path.as_os_str().is_empty() && self.config.file.is_some() => {
                 Ok(Attr { ino, ..self.path_attr(&path)? })
             }
@@ -96,7 +96,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Changes attributes of a file of the source that is open, whatever has its name by now.
+    /// Changes attributes of an open file of the source, whatever has its name by now.
     fn set_open_attr(&self, open: &OpenFile<'_>, set: &SetAttr, caller: &Caller) -> Result<Attr> {
         let OpenFile { ino, handle, file, path } = *open;
         self.set_stat(set, caller, || file.stat(), |_, stat| file.set_stat(stat))?;
@@ -119,7 +119,7 @@ impl Fs {
         self.open_attr(ino, &**file)
     }
 
-    /// Changes attributes of a file of the source that are no length, with the caller's rights.
+    /// Changes attributes other than the length of a file of the source, with the caller's rights.
     fn set_stat(
         &self,
         set: &SetAttr,
@@ -134,11 +134,11 @@ impl Fs {
             atime: set.atime,
             mtime: set.mtime,
             is_now: set.is_now,
-            // The kernel asks for nothing where `chown` was called with nobody new.
+            // The kernel requests no attribute if `chown` was called without a new owner or group.
             ctime: *set == SetAttr::default(),
         };
         match self.on_behalf(caller, |storage| change(storage, &stat)) {
-            // The kernel does that for whoever writes to a file.
+            // The kernel does this on behalf of every writer, whatever its rights.
             Err(error) if error.errno() == libc::EPERM && drops_privileges(&before()?, set) => {
                 Ok(change(&*self.storage, &stat)?)
             }
@@ -146,7 +146,7 @@ impl Fs {
         }
     }
 
-    /// Attributes of a chunk that nobody writes at the moment.
+    /// Changes the attributes of a chunk that is not in the overlay.
     fn set_chunk_attr(&self, place: Place, set: &SetAttr) -> Result<Attr> {
         let source = &place.array.source;
         let path = place.array.path(&place.coords);
@@ -171,16 +171,16 @@ impl Fs {
     }
 }
 
-/// An open file of the source.
+/// Open file of the source.
 struct OpenFile<'a> {
     ino: u64,
     handle: Option<u64>,
     file: &'a Arc<dyn StorageFile>,
-    /// What has led to it; nothing if it has no name any more.
+    /// Path by which it was reached; `None` if it has no name any more.
     path: Option<&'a Path>,
 }
 
-/// Whether all that changes is that a program does not run as its owner or group any more.
+/// Returns whether the only change is that the setuid or setgid bit is cleared.
 fn drops_privileges(before: &Stat, set: &SetAttr) -> bool {
     let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
     else {

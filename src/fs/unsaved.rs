@@ -1,6 +1,7 @@
-//! What could not be committed is saved as plain files, for `shardfs recover --unsaved` to put in.
+//! Changes that could not be committed, saved as plain files for `shardfs recover --unsaved`.
 //!
-//! A chunk is saved as it is stored, by its path in the view `zarr3`, whatever view it was written in.
+//! A chunk is saved as it is stored, by its path in the view `zarr3`, whatever view it was written
+//! in.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,15 +22,15 @@ use crate::store::content::Content;
 use crate::store::spool::make_directories;
 use crate::text::{Line, shown};
 
-/// Bytes of a saved file that are read at once.
+/// Number of bytes of a saved file to read at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A copy of a file that has no other durable place.
+/// Copy of a file that is durable nowhere else.
 #[derive(Debug)]
 pub(super) struct Copy(PathBuf);
 
 impl Copy {
-    /// It is needed no more.
+    /// Removes the copy when it is no longer needed.
     pub(super) fn remove(self) {
         if let Err(error) = fs::remove_file(&self.0) {
             log::warn!("{}: it is needed no more, and cannot be removed: {error}", shown(&self.0));
@@ -38,12 +39,12 @@ impl Copy {
 }
 
 impl Fs {
-    /// What waits to be committed, in all views of the mount.
+    /// Returns a list of the uncommitted changes in all views of the mount.
     pub(super) fn waiting_text(&self) -> String {
         self.others().fold(self.own_waiting_text(), |text, other| text + &other.own_waiting_text())
     }
 
-    /// What waits to be committed, a line each, and why if it could not be.
+    /// Returns a line for each uncommitted change, with the error if it could not be committed.
     fn own_waiting_text(&self) -> String {
         use std::fmt::Write;
         let mut text = String::new();
@@ -83,7 +84,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Saves the bytes of a chunk that cannot be committed. Whether they are durable now.
+    /// Saves the bytes of a chunk that cannot be committed; returns whether they are durable now.
     pub(super) fn save(
         &self,
         path: &Path,
@@ -111,8 +112,8 @@ impl Fs {
         }
     }
 
-    /// Stages a chunk that was saved, to be committed over what its shard holds. Whether `path`, of
-    /// the view, is one of a chunk.
+    /// Stages a saved chunk, to be committed over what its shard holds. Returns whether `path`, a
+    /// path of the view, is that of a chunk.
     pub fn put_saved(&self, path: &Path, content: &mut dyn Read) -> Result<bool> {
         let Some(place) = self.chunk_at(path)? else { return Ok(false) };
         let file = self.new_file(None, 0o644, Caller::own().owner())?;
@@ -131,14 +132,14 @@ impl Fs {
         Ok(true)
     }
 
-    /// Whether a chunk waits for its commit.
+    /// Returns whether a chunk is uncommitted.
     pub fn is_waiting(&self, path: &Path) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         let names = overlay.names();
         names.get(path).is_some_and(|name| name.stage.is_some())
     }
 
-    /// The chunk of the view with this path.
+    /// Returns the chunk at a path of the view; `None` if the path is not that of a chunk.
     fn chunk_at(&self, path: &Path) -> Result<Option<Place>> {
         for directory in path.ancestors().skip(1) {
             let node = self.nodes.node(directory)?;
@@ -157,8 +158,8 @@ impl Fs {
         Ok(None)
     }
 
-    /// Saves a file that is in the mount alone, when that ends; then what has waited for it may go.
-    /// Whether there was anything to save.
+    /// Saves a file that exists in the mount alone, when the mount ends; removals that depend on it
+    /// may then proceed. Returns whether there was anything to save.
     pub(super) fn save_scratch(&self, path: &Path, name: &Name) -> bool {
         let What::File(file) = &name.what else { return false };
         let Bytes::Here(content) = file.state().bytes.clone() else { return false };
@@ -173,8 +174,8 @@ impl Fs {
         true
     }
 
-    /// Saves what was written to a chunk and could not be committed, when the mount ends. Whether there
-    /// was anything.
+    /// Saves what was written to a chunk and could not be committed, when the mount ends. Returns
+    /// whether there was anything to save.
     pub(super) fn save_chunk(&self, path: &Path, name: &Name) -> bool {
         if name.hidden.is_some() {
             log::error!("{}: renamed, but not removed", shown(path));
@@ -206,7 +207,8 @@ impl Fs {
         }
     }
 
-    /// A durable copy of a file that is about to lose its only durable place.
+    /// Makes a durable copy of a file that is about to lose its only durable place; `None` if that
+    /// fails.
     pub(super) fn copy(&self, path: &Path, file: &LiveFile, content: &Content) -> Option<Copy> {
         let to = self.config.writing.unsaved.join(path);
         match self.write_unsaved(&to, Some(file), content) {
@@ -244,13 +246,14 @@ impl Fs {
     }
 }
 
-/// The path of a chunk in the view `zarr3`, from the source's root.
+/// Returns the path of a chunk in the view `zarr3`, relative to the source's root.
 pub(super) fn chunk_path(place: &Place) -> PathBuf {
     let source = &place.array.source;
     source.path.join(source.layout.keys.chunk_key(&place.coords))
 }
 
-/// Names a spool file after its chunk; not one of a decoded chunk, for it is not stored like that.
+/// Names a spool file after its chunk, except that of a decoded chunk, which is not in its stored
+/// form.
 pub(super) fn name_spool_file(place: &Place, content: &Content) {
     if let Content::File { file, .. } = content
         && place.array.decoded_form().is_none()
@@ -262,7 +265,8 @@ pub(super) fn name_spool_file(place: &Place, content: &Content) {
 }
 
 /// Writes a file with the owner and the permissions that it had, in directories that only this
-/// process's user may enter: those that protected it in the source do not protect it here.
+/// process's user may enter: the directories that protected it in the source do not protect it
+/// here.
 fn write_out(path: &Path, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         make_directories(parent)?;

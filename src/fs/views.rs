@@ -1,4 +1,4 @@
-//! What one mount shows of a source: one view, or several, each in a directory of its own.
+//! Views of a mount: one, or several, each in a directory of its own.
 //!
 //! ```text
 //! one view        its root is the mount's, its inode numbers too
@@ -6,8 +6,8 @@
 //!                 view n = 1, 2, ..  its own numbers with n in three bits of them (view::inode)
 //! ```
 //!
-//! Views of one mount are mounts of their own in all that counts: what is written in one is seen in the
-//! others once it is committed, and their commits exclude each other like those of two mounts.
+//! Views of one mount behave like separate mounts: what is written in one is visible in the others
+//! once it is committed, and their commits exclude each other like those of two mounts.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -21,60 +21,64 @@ use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space};
 use crate::view::inode::{self, in_view, split_view};
 
-/// The views of a mount.
+/// Views of a mount.
 pub struct Views {
     views: Vec<Arc<Fs>>,
 }
 
-/// A view, and a number in it.
+/// View, and an inode number in it.
 pub struct Place<'a> {
-    /// The view.
+    /// View.
     pub fs: &'a Fs,
     /// Inode number in the view.
     pub ino: u64,
-    /// The view's number; 0 if it is the only one.
+    /// Number of the view; 0 if it is the only one.
     view: u64,
 }
 
 impl Place<'_> {
-    /// The number that the mount has for one of the view.
+    /// Returns the mount's inode number for one of the view.
     pub fn outer(&self, ino: u64) -> u64 {
         in_view(self.view, ino)
     }
 
-    /// Attributes of the view as the mount shows them.
+    /// Returns attributes of the view as the mount shows them.
     pub fn attr(&self, attr: Attr) -> Attr {
         Attr { ino: self.outer(attr.ino), ..attr }
     }
 
-    /// An entry of the view as the mount shows it.
+    /// Returns an entry of the view as the mount shows it.
     pub fn entry(&self, entry: Entry) -> Entry {
         Entry { attr: self.attr(entry.attr), ..entry }
     }
 
-    /// Fails unless another place is in the same view.
+    /// Checks that another place is in the same view.
+    ///
+    /// # Errors
+    ///
+    /// `CrossDevice` if it is not.
     pub fn check_same(&self, other: &Self) -> Result<()> {
         if self.view == other.view { Ok(()) } else { Err(FsError::CrossDevice) }
     }
 }
 
 impl Views {
-    /// A mount of these views, at least one and at most [`inode::MAX_VIEWS`].
+    /// Creates a mount of these views, at least one and at most [`inode::MAX_VIEWS`].
     pub fn new(views: Vec<Arc<Fs>>) -> Self {
         for fs in &views {
             let others = views.iter().filter(|other| !Arc::ptr_eq(fs, other));
-            // Told once: a mount's views are made before it.
+            // Set once: the views of a mount are created before it.
             let _ = fs.others.set(others.map(Arc::downgrade).collect());
         }
         Self { views }
     }
 
-    /// Every view.
+    /// Returns every view.
     pub fn all(&self) -> &[Arc<Fs>] {
         &self.views
     }
 
-    /// The counters, which all views share.
+    /// Returns the counters, which all views share.
     pub fn stats(&self) -> &Stats {
         self.views[0].stats()
     }
@@ -83,7 +87,12 @@ impl Views {
         self.views.len() > 1 && ino == inode::ROOT
     }
 
-    /// Where an inode number leads. In the root of several views nothing can be made or changed.
+    /// Returns the view that an inode number belongs to, and the number in it.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if it belongs to no view, and `NotPermitted` for the root of several views, in which
+    /// nothing can be created or changed.
     pub fn at(&self, ino: u64) -> Result<Place<'_>> {
         if let [fs] = self.views.as_slice() {
             return Ok(Place { fs, ino, view: 0 });
@@ -101,13 +110,13 @@ impl Views {
         Place { fs: &self.views[at], ino: inode::ROOT, view: at as u64 + 1 }
     }
 
-    /// The view of that name.
+    /// Returns the root of the view with that name; `None` if there is none.
     fn named(&self, name: &OsStr) -> Option<Place<'_>> {
         let is_named = |fs: &Arc<Fs>| name == fs.view().name();
         self.views.iter().position(is_named).map(|at| self.root_of(at))
     }
 
-    /// The node called `name` in a directory; None if there is none.
+    /// Looks up `name` in a directory; `None` if there is no such entry.
     pub fn lookup(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Option<Entry>> {
         if !self.is_root(parent) {
             let place = self.at(parent)?;
@@ -127,7 +136,8 @@ impl Views {
         }
     }
 
-    /// Attributes of an inode, or of an open file.
+    /// Returns the attributes of an inode, or of an open file, and whether the kernel may cache
+    /// them.
     pub fn getattr(&self, ino: u64, handle: Option<u64>, caller: &Caller) -> Result<(Attr, bool)> {
         if self.is_root(ino) {
             return self.views[0].getattr(inode::ROOT, None);
@@ -191,24 +201,24 @@ impl Views {
         Ok(())
     }
 
-    /// The kernel has forgotten an inode number.
+    /// Handles FORGET: drops `lookups` references to an inode number.
     pub fn forget(&self, ino: u64, lookups: u64) {
         if let Ok(place) = self.at(ino) {
             place.fs.forget(place.ino, lookups);
         }
     }
 
-    /// Space of the source's filesystem.
+    /// Returns the space of the source's filesystem.
     pub fn space(&self) -> Result<Space> {
         self.views[0].space()
     }
 
-    /// A directory was opened: names the open directory.
+    /// Opens a directory and returns its handle.
     pub fn opendir(&self, ino: u64) -> u64 {
         self.at(ino).map_or(0, |place| place.fs.opendir())
     }
 
-    /// It was closed.
+    /// Closes a directory.
     pub fn releasedir(&self, ino: u64, handle: u64) {
         if let Ok(place) = self.at(ino) {
             place.fs.releasedir(handle);
@@ -227,12 +237,12 @@ impl Views {
 }
 
 impl Fs {
-    /// What it shows.
+    /// Returns the kind of this view.
     pub fn view(&self) -> View {
         self.config.view.view
     }
 
-    /// The other views of its mount.
+    /// Returns the other views of this mount.
     pub(super) fn others(&self) -> impl Iterator<Item = Arc<Self>> {
         self.others.get().into_iter().flatten().filter_map(Weak::upgrade)
     }

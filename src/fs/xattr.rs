@@ -1,5 +1,5 @@
-//! Extended attributes: access control lists and those of the users, which are the source's, and some
-//! that tell where a chunk lives, for mounts that were asked for them.
+//! Extended attributes: access control lists and user attributes, which are those of the source,
+//! and on request attributes that report where a chunk is stored.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,13 +14,13 @@ use crate::store::Freshness;
 const SHARD: &str = "user.shardfs.shard";
 const OFFSET: &str = "user.shardfs.offset";
 const NBYTES: &str = "user.shardfs.nbytes";
-/// What decides who may do what with a file, where its permissions alone do not.
+/// Access control list, which refines the permission bits of a file.
 const ACCESS_LIST: &str = "system.posix_acl_access";
-/// What it is of new files in a directory.
+/// Default access control list of new files in a directory.
 const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 impl Fs {
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub fn getxattr(&self, ino: u64, name: &OsStr, caller: &Caller) -> Result<Vec<u8>> {
         let target = self.target(ino)?;
         if name == ACCESS_LIST || name == DEFAULT_LIST {
@@ -38,7 +38,7 @@ impl Fs {
         found.map(|(_, value)| value).ok_or(FsError::NoAttribute)
     }
 
-    /// The names of the extended attributes, each ended by a NUL.
+    /// Returns the names of the extended attributes, each terminated by a NUL.
     pub fn listxattr(&self, ino: u64, caller: &Caller) -> Result<Vec<u8>> {
         if let Target::Path(path) = self.target(ino)? {
             let names = match self.on_behalf(caller, |storage| storage.xattrs(&path)) {
@@ -72,7 +72,7 @@ impl Fs {
         self.on_behalf(caller, |storage| storage.remove_xattr(&path, name)).map_err(absent)
     }
 
-    /// The file of the source that has an attribute which can be changed.
+    /// Returns the path of the file of the source if the attribute can be changed.
     fn changeable(&self, ino: u64, name: &OsStr) -> Result<PathBuf> {
         self.overlay()?;
         match self.target(ino)? {
@@ -84,7 +84,7 @@ impl Fs {
         }
     }
 
-    /// The access control list of a file, which is that of what its permissions are taken from.
+    /// Returns the access control list of the file from which a node takes its permissions.
     fn access_list(&self, target: &Target, name: &OsStr) -> Result<Vec<u8>> {
         let path = match target {
             Target::Path(path) => match self.nodes.at(path)? {
@@ -126,18 +126,18 @@ impl Fs {
     }
 }
 
-/// Whether an attribute is one that users have made.
+/// Returns whether an attribute is a user attribute, other than those of shardfs.
 fn is_of_users(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name.starts_with(b"user.") && !name.starts_with(b"user.shardfs.")
 }
 
-/// Whether an attribute of a file of the source is shown, and can be changed.
+/// Returns whether an attribute of a file of the source is shown and can be changed.
 fn is_passed_through(name: &OsStr) -> bool {
     is_of_users(name) || name == ACCESS_LIST || name == DEFAULT_LIST
 }
 
-/// The kernel takes any other error for a reason to refuse access.
+/// Maps errors that mean that there is no list: the kernel refuses access on any other error.
 fn absent(error: FsError) -> FsError {
     match error.errno() {
         libc::ENODATA | libc::EOPNOTSUPP | libc::ENOENT | libc::ENOTDIR => FsError::NoAttribute,
@@ -146,7 +146,7 @@ fn absent(error: FsError) -> FsError {
 }
 
 impl Ownership {
-    /// An access control list of the source, with the permissions that are taken away.
+    /// Returns an access control list of the source with the permissions in the umask cleared.
     fn access_list(&self, mut list: Vec<u8>) -> Vec<u8> {
         const HEADER_BYTES: usize = 4;
         const OWNER: u16 = 1;

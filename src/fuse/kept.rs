@@ -1,20 +1,22 @@
-//! Pages that the kernel keeps of open files, and when it must drop them.
+//! Tracking of the pages that the kernel caches of open files, and of when it must drop them.
 //!
-//! The kernel can see to that itself, by dates and lengths (`FUSE_AUTO_INVAL_DATA`). But then it does so
-//! after writes through the mount as well: it drops a page beside a write to it that is still under
-//! way, asks for it again, is given bytes of before that write, and keeps them; a mapping even writes
-//! them back. So it drops the pages of an open file only on a notification (`FUSE_EXPLICIT_INVAL_DATA`), which
-//! is sent when others have changed the file. Of a closed file the next open decides ([`crate::fs::Pages`]).
+//! The kernel can do this itself, by mtime and length (`FUSE_AUTO_INVAL_DATA`). But then it does so
+//! after writes through the mount as well: it drops a page beside a write to it that is still in
+//! progress, requests it again, gets bytes from before that write, and keeps them; a mapping even
+//! writes them back. So the pages of an open file are dropped only on a notification
+//! (`FUSE_EXPLICIT_INVAL_DATA`), which is sent when another process has changed the file. For a
+//! closed file the next open decides ([`crate::fs::Pages`]).
 //!
 //! ```text
-//! open ----------> what the kernel knows of the file: its date and length
-//! attributes ----> another date or length, and no write since: others have changed it
-//! write ---------> before it, the same question; after it, date and length are what the writes have made
-//! each second ---> the same question for files that may be read without being asked for
+//! open ----------> the kernel's state of the file: its mtime, ctime and length
+//! attributes ----> another date or length, and no write since: another process has changed it
+//! write ---------> before it, the same check; after it, date and length are the result of the writes
+//! each second ---> the same check for files that may be read without a request
 //! ```
 //!
-//! What others change in a file of the source just while it is written to looks like a part of that write. So
-//! the pages of such a file are dropped once more when nobody has written to it for a while.
+//! A change by another process to a file of the source during a write through the mount looks like
+//! a part of that write. So the pages of such a file are dropped once more when it has not been
+//! written to for a while.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -27,28 +29,28 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::fs::{Attr, Opened, Pages};
 use crate::store::storage::{FileKind, Timestamp};
 
-/// A file was written to so recently that a request of its writer may be under way.
+/// Time after a write for which a request of its writer may still be in progress.
 const UNDER_WAY: Duration = Duration::from_secs(1);
-/// Attributes are told after so long at the latest, though the kernel has not dropped the pages yet.
+/// Maximum time to delay attributes while the kernel has not dropped the pages yet.
 const DROPPING: Duration = Duration::from_millis(20);
 
-/// The open files of a mount.
+/// Open files of a mount.
 #[derive(Default)]
 pub(super) struct KeptPages {
     files: Mutex<HashMap<u64, OpenFile>>,
-    /// Beginnings and ends of writes so far.
+    /// Number of starts and ends of writes so far.
     events: AtomicU64,
-    /// Whose pages are to be dropped, or are being dropped.
+    /// Inode numbers whose pages are to be dropped, or are being dropped.
     outdated: Mutex<Vec<u64>>,
-    /// That has become more or less.
+    /// Signalled when `outdated` changes.
     changed: Condvar,
-    /// Held by the one who waits for the kernel. Nobody waits for him: the kernel may wait for pages that
-    /// others are to read.
+    /// Held by the thread that waits for the kernel. Other threads do not wait for it: the kernel
+    /// may be waiting for pages that they are to read.
     notifying: Mutex<()>,
     notifier: OnceLock<Notifier>,
 }
 
-/// What tells that others have changed a file: with the ctime also where they have put its mtime back.
+/// State that reveals changes by other processes; the ctime also if they have restored the mtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Content {
     mtime: Timestamp,
@@ -59,39 +61,40 @@ struct Content {
 #[derive(Default)]
 struct OpenFile {
     handles: Vec<u64>,
-    /// What the kernel's pages are of, or what writes have made of it; None while that is not known.
+    /// Contents of the kernel's pages, or the result of writes; `None` while unknown.
     known: Option<Content>,
-    /// Writes under way.
+    /// Number of writes in progress.
     writes: usize,
-    /// How long they make it, if nobody else does.
+    /// Length in bytes after the writes in progress, unless another process changes the file;
+    /// `None` if unknown.
     expected: Option<u64>,
-    /// The number of the last event.
+    /// Number of the last event.
     last_event: u64,
-    /// When the last write has ended, until its pages were dropped after that.
+    /// End of the last write; `None` once the pages were dropped after it.
     written: Option<Instant>,
-    /// It is a file of the source, which others may write to as well.
+    /// `true` if it is a file of the source, which other processes may write to as well.
     is_shared: bool,
-    /// Others have changed it while it was written to.
+    /// `true` if another process has changed it while it was written to.
     is_outdated: bool,
-    /// Others' changes reach who has opened this handle of it.
+    /// Handle through which changes by other processes are visible; `None` if there is none.
     follows: Option<u64>,
-    /// Not all who have it open go around the kernel's pages.
+    /// `true` if at least one of its handles uses the page cache.
     has_pages: bool,
 }
 
-/// What a write does to the length of a file.
+/// Effect of a write on the length of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
-    /// It makes the file at least so long, in bytes.
+    /// Extends the file to at least this length in bytes.
     To(u64),
-    /// So many bytes are appended.
+    /// Appends this number of bytes.
     By(u64),
-    /// Something else.
+    /// Any other change.
     Other,
 }
 
 impl Change {
-    /// How long the file is afterwards.
+    /// Returns the length of the file after the change; `None` if it is unknown.
     fn length_of(self, nbytes: u64) -> Option<u64> {
         match self {
             Self::To(end) => Some(nbytes.max(end)),
@@ -102,13 +105,13 @@ impl Change {
 }
 
 impl OpenFile {
-    /// Whether nothing is to be known of it any more.
+    /// Returns whether the file need not be tracked any more.
     fn is_forgotten(&self) -> bool {
         self.handles.is_empty() && self.writes == 0 && (self.written.is_none() || !self.is_shared)
     }
 
-    /// Takes in attributes that were asked for when there had been `events`. Whether others have changed
-    /// the file since the last ones.
+    /// Records attributes requested when `events` was the number of events. Returns whether another
+    /// process has changed the file since the last ones.
     fn see(&mut self, now: Content, events: u64) -> bool {
         if self.writes > 0 {
             return self.is_shared && self.expected.is_some_and(|expected| now.nbytes > expected);
@@ -120,23 +123,24 @@ impl OpenFile {
     }
 }
 
-/// A time at which attributes were asked for.
+/// Number of events at the time when attributes were requested.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked(u64);
 
 impl KeptPages {
-    /// From now on the kernel can be told.
+    /// Sets the notifier through which the kernel is notified from now on.
     pub(super) fn serve(&self, notifier: Notifier) {
-        // A filesystem is served once.
+        // A filesystem is served only once.
         let _ = self.notifier.set(notifier);
     }
 
-    /// Attributes are about to be asked for.
+    /// Marks the start of a request for attributes.
     pub(super) fn ask(&self) -> Asked {
         Asked(self.events.load(Ordering::Acquire))
     }
 
-    /// The kernel is about to be told of attributes: first it drops what is of another content.
+    /// Called before attributes are returned to the kernel: first drops the pages if they are of
+    /// other contents.
     pub(super) fn show(&self, asked: Asked, ino: u64, attr: &Attr) {
         let is_outdated = self.take_outdated(asked, ino, attr);
         let is_dropping = |outdated: &mut Vec<u64>| outdated.contains(&ino);
@@ -149,14 +153,15 @@ impl KeptPages {
             }
         }
         self.drop_outdated();
-        // Whoever was dropping others may have ended without a look at this one.
+        // The thread that was dropping others may have ended without seeing this one.
         self.changed.notify_all();
-        // By another thread. It may wait for pages that this one is to read, so not for ever.
+        // Dropped by another thread. It may wait for pages that this one is to read, so the wait is
+        // bounded.
         self.changed.wait_while_for(&mut self.outdated.lock(), is_dropping, DROPPING);
     }
 
-    /// The same of attributes that were asked for by a handle of [`Self::following`], if that is still open:
-    /// another file may have its number by now.
+    /// Does the same for attributes requested through a handle of [`Self::following`], if that is
+    /// still open: the number may belong to another file by now.
     pub(super) fn follow(&self, asked: Asked, ino: u64, handle: u64, attr: &Attr) {
         let is_open = |file: &OpenFile| file.follows == Some(handle);
         if self.files().get(&ino).is_some_and(is_open) {
@@ -172,9 +177,10 @@ impl KeptPages {
         std::mem::take(&mut file.is_outdated) | is_changed
     }
 
-    /// A file was opened, which has these attributes now; `follows` if others' changes reach who has opened it.
-    /// What becomes of its pages: those of a file that is being written to are of what it holds, and to drop
-    /// them now is what must not happen.
+    /// Registers an open file with its current attributes. `follows` is `true` if changes by other
+    /// processes are visible through the handle, `is_shared` if it is a file of the source. Returns
+    /// the policy for its pages: those of a file that is being written to hold its contents, and
+    /// must not be dropped now.
     pub(super) fn opened(
         &self,
         asked: Asked,
@@ -208,13 +214,13 @@ impl KeptPages {
         pages
     }
 
-    /// It is closed.
+    /// Unregisters a handle.
     pub(super) fn closed(&self, ino: u64, handle: u64) {
         let mut files = self.files();
         let Some(file) = files.get_mut(&ino) else { return };
         file.handles.retain(|other| *other != handle);
         if file.follows == Some(handle) {
-            // Of those that stay what they were nothing is ever outdated.
+            // Pages of handles that keep their contents never become stale.
             file.follows = file.handles.first().copied();
         }
         if file.is_forgotten() {
@@ -222,7 +228,7 @@ impl KeptPages {
         }
     }
 
-    /// Changes a file, which has the attributes `attr`.
+    /// Changes the contents of a file, whose current attributes `attr` returns.
     pub(super) fn change<T>(
         &self,
         ino: u64,
@@ -239,7 +245,7 @@ impl KeptPages {
         done
     }
 
-    /// Whether the file is open.
+    /// Records the start of a change; returns whether the file is tracked.
     fn begin_change(&self, ino: u64, how: Change, now: impl Fn() -> Option<Content>) -> bool {
         let asked = self.ask();
         let is_alone = |file: &OpenFile| file.writes == 0 && file.known.is_some();
@@ -266,7 +272,7 @@ impl KeptPages {
             let after = now();
             let mut files = self.files();
             let Some(file) = files.get_mut(&ino) else { return };
-            // Another one has ended after these attributes were asked for.
+            // Another change has ended after these attributes were requested.
             if file.writes == 1 && file.last_event > asked.0 {
                 continue;
             }
@@ -279,7 +285,8 @@ impl KeptPages {
                 file.expected = None;
             }
             if std::mem::take(&mut file.is_outdated) {
-                // The kernel holds pages of this write until it is answered: by another thread.
+                // The kernel holds the pages of this write until it gets the reply: another thread
+                // drops them.
                 self.outdated.lock().push(ino);
                 self.changed.notify_all();
             }
@@ -287,12 +294,12 @@ impl KeptPages {
         }
     }
 
-    /// Open files that may have been changed by others, each with a handle.
+    /// Returns the open files that other processes may have changed, each with a handle.
     pub(super) fn following(&self) -> Vec<(u64, u64)> {
         self.files().iter().filter_map(|(ino, file)| Some((*ino, file.follows?))).collect()
     }
 
-    /// Drops the pages of shared files that were written to, and are no more.
+    /// Drops the pages of shared files that were written to once the writes have ceased.
     pub(super) fn settle(&self) {
         let mut files = self.files();
         for (ino, file) in files.iter_mut() {
@@ -308,7 +315,7 @@ impl KeptPages {
         self.drop_outdated();
     }
 
-    /// Waits for pages to drop that nobody could wait for, and no longer than `until`.
+    /// Drops pages that other threads could not wait to drop, and returns at `until`.
     pub(super) fn drop_until(&self, until: Instant) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -318,7 +325,7 @@ impl KeptPages {
             let none = |outdated: &mut Vec<u64>| outdated.is_empty();
             self.changed.wait_while_for(&mut self.outdated.lock(), none, left);
             self.drop_outdated();
-            // By somebody else.
+            // Dropped by another thread.
             self.changed.wait_while_for(
                 &mut self.outdated.lock(),
                 |left| !left.is_empty(),
@@ -412,7 +419,7 @@ mod tests {
         assert!(!kept.take_outdated(before, INO, &attr(1, 10)), "asked for before");
         assert!(!is_outdated(&kept, attr(2, 10)));
         assert!(is_outdated(&kept, attr(3, 10)));
-        // Others were faster than the write.
+        // Another process has changed the file before the write.
         kept.change(INO, Change::To(10), || Some(attr(5, 10)), || ());
         assert_eq!(*kept.outdated.lock(), [INO]);
         assert!(!is_outdated(&kept, attr(5, 10)));

@@ -1,17 +1,17 @@
-//! Inode numbers: the same in every mount of a source, and computed rather than remembered.
+//! Inode numbers: the same in every mount of a source, and computed rather than stored.
 //!
 //! ```text
 //!  63  62  60 59  57 56                                                      0
-//! | 1 | class | view | hash of the array's path and layout | number in its tree |   chunks, directories
-//! | 0 | view |         hash of the path, or a number below 2^40                 |   everything else
+//! | 1 | class | view | hash of the array's path and layout | number in its tree | tree nodes
+//! | 0 | view |         hash of the path, or a number below 2^40                 | others
 //!
 //! class:           0   1   2   3   4   5   6   7
 //! bits of number: 20  26  32  38  44  50  56  60      the rest of the 57 bits is hash
-//! view:           three bits, 0 where a mount shows one view only: there the largest class has them
+//! view:           three bits, 0 if the mount shows one view: then the largest class has them
 //! ```
 //!
-//! An array takes the smallest class that its tree fits into, so hashes rarely collide; where they
-//! do, the next free one is taken.
+//! An array takes the smallest class that its tree fits into, so hashes rarely collide; on a
+//! collision the next free range is taken.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -28,46 +28,46 @@ pub const WAITING_FILE: u64 = 4;
 pub const LOG_FILE: u64 = 5;
 /// Inode number of `.shardfs/not-shown.txt`.
 pub const NOT_SHOWN_FILE: u64 = 6;
-/// Inode numbers of files that live in the mount alone begin here.
+/// First inode number of files that exist in the mount alone.
 const FIRST_LIVE: u64 = 16;
-/// Inode numbers of paths begin here.
+/// First inode number of paths.
 const FIRST_PATH: u64 = 1 << 40;
 
 const TREE_BIT: u64 = 1 << 63;
 const CLASS_SHIFT: u32 = 60;
-/// Of the number of the view in a number of a tree.
+/// Shift of the view's number in a number of a tree.
 const TREE_VIEW_SHIFT: u32 = 57;
-/// Of the number of the view in any other number.
+/// Shift of the view's number in any other number.
 const PATH_VIEW_SHIFT: u32 = 60;
 const NUMBER_BITS: [u32; 8] = [20, 26, 32, 38, 44, 50, 56, 60];
 
-/// Views that a mount can show at once: they are numbered from 1.
+/// Maximum number of views of a mount: they are numbered from 1.
 pub const MAX_VIEWS: usize = 7;
 
-/// The largest tree of an array in a mount of several views.
+/// Maximum number of nodes of an array's tree in a mount of several views.
 pub const MAX_NODES_IN_VIEW: u64 = 1 << TREE_VIEW_SHIFT;
 
-/// The number that a mount of several views has for an inode of view `view`.
+/// Returns the number that a mount of several views has for an inode of view `view`.
 pub fn in_view(view: u64, ino: u64) -> u64 {
     ino | view << if ino & TREE_BIT == 0 { PATH_VIEW_SHIFT } else { TREE_VIEW_SHIFT }
 }
 
-/// The view that an inode of a mount of several views belongs to, and its number in that view. 0: it
-/// belongs to none.
+/// Returns the view that an inode of a mount of several views belongs to, and its number in that
+/// view. View 0 means none.
 pub fn split_view(ino: u64) -> (u64, u64) {
     let shift = if ino & TREE_BIT == 0 { PATH_VIEW_SHIFT } else { TREE_VIEW_SHIFT };
     (ino >> shift & low_bits(3), ino & !(low_bits(3) << shift))
 }
 
-/// The inode numbers of one array's tree.
+/// Range of the inode numbers of one array's tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct InodeRange {
     base: u64,
 }
 
 impl InodeRange {
-    /// The range for a tree of `nodes` nodes, at most 2^60, that `hash` leads to; `attempt` counts
-    /// the ranges that turned out to be taken.
+    /// Returns the range selected by `hash` for a tree of `nodes` nodes, at most 2^60; `attempt`
+    /// counts the ranges that were already taken.
     pub fn new(nodes: u64, hash: u64, attempt: u64) -> Self {
         let fits = |bits: &u32| nodes <= 1 << bits;
         let class = NUMBER_BITS.iter().position(fits).unwrap_or(NUMBER_BITS.len() - 1);
@@ -76,7 +76,8 @@ impl InodeRange {
         Self { base: TREE_BIT | (class as u64) << CLASS_SHIFT | place << bits }
     }
 
-    /// The range that an inode number lies in and the node's number; None if it is of no tree.
+    /// Returns the range that an inode number is in and the node's number; `None` if it is not in a
+    /// tree.
     pub fn split(ino: u64) -> Option<(Self, u64)> {
         if ino & TREE_BIT == 0 {
             return None;
@@ -88,18 +89,18 @@ impl InodeRange {
         Some((Self { base: ino & !low_bits(bits) }, number))
     }
 
-    /// A number that no other range has.
+    /// Returns a number that identifies the range.
     pub fn id(self) -> u64 {
         self.base
     }
 
-    /// The inode number of a node.
+    /// Returns the inode number of a node.
     pub fn ino(self, number: u64) -> u64 {
         self.base | number
     }
 }
 
-/// The inode number that a path leads to; `attempt` counts those that turned out to be taken.
+/// Returns the inode number of a path; `attempt` counts the numbers that were already taken.
 pub fn of_path(path: &Path, attempt: u64) -> u64 {
     if path.as_os_str().is_empty() {
         return ROOT;
@@ -109,19 +110,19 @@ pub fn of_path(path: &Path, attempt: u64) -> u64 {
     if hash < FIRST_PATH { hash | FIRST_PATH } else { hash }
 }
 
-/// The inode number of the `number`-th file that lives in the mount alone. After 2^40 files they
-/// begin again.
+/// Returns the inode number of the `number`-th file that exists in the mount alone. After 2^40
+/// files numbers are reused.
 pub fn of_live(number: u64) -> u64 {
     FIRST_LIVE + number % (FIRST_PATH - FIRST_LIVE)
 }
 
-/// Whether an inode number is one of those.
+/// Returns whether an inode number is that of a file that exists in the mount alone.
 pub fn is_live(ino: u64) -> bool {
     (FIRST_LIVE..FIRST_PATH).contains(&ino)
 }
 
-/// A hash that stays what it is from mount to mount and from version to version: FNV-1a over the
-/// parts and their lengths, its bits mixed at the end as SplitMix64 does.
+/// Returns a hash that is stable across mounts and versions: FNV-1a over the parts and their
+/// lengths, with the final mix of SplitMix64.
 pub fn stable_hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let mut hash = 0xcbf2_9ce4_8422_2325;

@@ -1,4 +1,4 @@
-//! The chunk files of an array and the directories above them, numbered.
+//! Numbering of an array's chunk files and of the directories above them.
 //!
 //! ```text
 //! separator "/":  depth 0        `c`, or the array's own directory where keys have no prefix
@@ -17,13 +17,13 @@ use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::error::MetadataError;
 use crate::format::limits::MAX_TREE_NODES;
 
-/// The names of one array's chunks.
+/// Names of one array's chunks.
 #[derive(Debug)]
 pub struct ChunkTree {
     keys: KeyEncoding,
-    /// What names of chunk files end in.
+    /// Suffix of the names of chunk files.
     suffix: &'static str,
-    /// Chunks along each axis.
+    /// Number of chunks along each axis.
     grid: Vec<u64>,
     /// Number of the first node of each depth.
     bases: Vec<u64>,
@@ -31,7 +31,12 @@ pub struct ChunkTree {
 }
 
 impl ChunkTree {
-    /// The tree of an array whose chunk grid is `grid`; names of its chunk files end in `suffix`.
+    /// Creates the tree of an array with the chunk grid `grid` and the suffix `suffix` of chunk
+    /// file names.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the tree has more than [`MAX_TREE_NODES`] nodes.
     pub fn new(
         keys: KeyEncoding,
         suffix: &'static str,
@@ -53,38 +58,38 @@ impl ChunkTree {
         }
     }
 
-    /// How many nodes there are; numbers are smaller.
+    /// Returns the number of nodes; node numbers are less than it.
     pub fn nodes(&self) -> u64 {
         self.nodes
     }
 
-    /// Number of dimensions: the depth of the chunk files.
+    /// Returns the number of dimensions: the depth of the chunk files.
     pub fn rank(&self) -> usize {
         self.grid.len()
     }
 
-    /// Chunks along each axis.
+    /// Returns the number of chunks along each axis.
     pub fn grid(&self) -> &[u64] {
         &self.grid
     }
 
-    /// Whether all chunk files lie in the array's own directory.
+    /// Returns whether all chunk files are in the array's own directory.
     pub fn is_flat(&self) -> bool {
         self.keys.separator == Separator::Dot || self.grid.is_empty()
     }
 
-    /// Depth of the nodes that lie in the array's own directory.
+    /// Returns the depth of the nodes in the array's own directory.
     pub fn top_depth(&self) -> usize {
         if self.is_flat() { self.rank() } else { usize::from(self.keys.prefix != Prefix::Apart) }
     }
 
-    /// The number of the node that the coordinates, as many as its depth, stand for.
+    /// Returns the number of the node at `coords`, of which there are as many as its depth.
     pub fn number(&self, coords: &[u64]) -> u64 {
         let axes = coords.iter().zip(&self.grid);
         self.bases[coords.len()] + axes.fold(0, |place, (coord, extent)| place * extent + coord)
     }
 
-    /// The coordinates of a node.
+    /// Returns the coordinates of a node; `None` if there is no node with that number.
     pub fn coords(&self, number: u64) -> Option<Coords> {
         if number >= self.nodes {
             return None;
@@ -99,7 +104,8 @@ impl ChunkTree {
         Some(coords)
     }
 
-    /// The node of that name in the array's own directory.
+    /// Returns the coordinates of the node called `name` in the array's own directory; `None` if
+    /// there is none.
     pub fn top(&self, name: &str) -> Option<Coords> {
         if self.is_flat() {
             let coords = self.keys.parse_flat(name.strip_suffix(self.suffix)?, self.rank())?;
@@ -112,22 +118,23 @@ impl ChunkTree {
         }
     }
 
-    /// The node of that name in the directory `parent`.
+    /// Returns the coordinates of the node called `name` in the directory `parent`; `None` if there
+    /// is none.
     pub fn child(&self, parent: &[u64], name: &str) -> Option<Coords> {
         let extent = *self.grid.get(parent.len())?;
         let coord = self.coordinate(parent.len(), name).filter(|coord| *coord < extent)?;
         Some([parent, &[coord]].concat())
     }
 
-    /// The coordinate along an axis that a name in a directory above chunks stands for, whether or
-    /// not the grid reaches it.
+    /// Returns the coordinate along an axis that a name in a directory above chunks stands for,
+    /// inside the grid or not; `None` if the name is not a coordinate.
     pub fn coordinate(&self, axis: usize, name: &str) -> Option<u64> {
         let is_chunk = axis + 1 == self.rank();
         let part = if is_chunk { name.strip_suffix(self.suffix)? } else { name };
         self.keys.parse_part(axis, part)
     }
 
-    /// The name of a node in its directory.
+    /// Returns the name of a node in its directory.
     pub fn name(&self, coords: &[u64]) -> String {
         let name = match coords.split_last() {
             Some((coord, above)) if !self.is_flat() => self.keys.part(above.len(), *coord),
@@ -136,7 +143,7 @@ impl ChunkTree {
         if coords.len() == self.rank() { name + self.suffix } else { name }
     }
 
-    /// The path of a node from the array's own directory; empty if it is that.
+    /// Returns the path of a node relative to the array's own directory, for which it is empty.
     pub fn path(&self, coords: &[u64]) -> String {
         if coords.len() == self.rank() {
             self.keys.chunk_key(coords) + self.suffix
@@ -145,12 +152,12 @@ impl ChunkTree {
         }
     }
 
-    /// Whether a name in the array's own directory is that of a chunk or leads to chunks, within the
-    /// grid or not.
+    /// Returns whether a name in the array's own directory is that of a chunk or of a directory
+    /// above chunks, inside the grid or not.
     pub fn claims(&self, name: &str) -> bool {
         match self.is_flat() {
             true => name.strip_suffix(self.suffix).is_some_and(|key| self.claims_key(key)),
-            // In rank 1 without a prefix the chunks lie in the array's own directory.
+            // In rank 1 without a prefix the chunks are in the array's own directory.
             false if self.top_depth() == self.rank() => self.coordinate(0, name).is_some(),
             false => self.claims_key(name),
         }
@@ -160,7 +167,7 @@ impl ChunkTree {
         self.keys.claims(name, self.rank())
     }
 
-    /// What stands before the first number of a name.
+    /// Returns the prefix of chunk keys.
     pub fn prefix(&self) -> Prefix {
         self.keys.prefix
     }
