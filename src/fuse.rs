@@ -341,7 +341,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if !self.opens {
-            // The kernel then stops sending opens and treats every open as successful; so for
+            // The kernel then stops sending opens and treats every open as successful; likewise for
             // directories.
             return reply.error(Errno::ENOSYS);
         }

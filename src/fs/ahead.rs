@@ -60,7 +60,8 @@ impl Ahead {
         let _ = queue.try_send(Job { array: Arc::clone(array), coords });
     }
 
-    /// Returns whether a number equals or follows the last one of an array.
+    /// Returns whether a number equals or follows the last one of an array, and records it as the
+    /// last.
     fn is_sequential(&self, array: &ArrayView, number: u64) -> bool {
         let mut last = self.last.lock();
         let before = last.insert(array.source.id, number);

@@ -29,7 +29,7 @@ pub(super) enum ControlFile {
     Waiting,
     /// The last lines of the log.
     Log,
-    /// What the view cannot show, with the reasons.
+    /// Directories that the view cannot show, with the reasons.
     NotShown,
 }
 

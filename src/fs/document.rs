@@ -250,7 +250,7 @@ impl Fs {
             return self.remove_zarr2(path);
         }
         let (directory, node) = self.described_node(path)?;
-        // Where data and metadata are in separate directories, the data may be gone already.
+        // If data and metadata are in separate directories, the data may be gone already.
         if let NodeKind::Sharded(_) = &node.kind
             && if_present(self.storage.lstat(&directory))?.is_some()
         {

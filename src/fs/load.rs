@@ -197,7 +197,8 @@ impl Loader {
         Ok(Loaded { kind, document, ..Loaded::as_stored(stat) })
     }
 
-    /// Loads such a node in a view that has other documents than the source.
+    /// Loads a node of Zarr v3 or of the draft of 2022 in a view that has other documents than the
+    /// source.
     fn translated(
         &self,
         directory: &Path,

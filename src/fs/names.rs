@@ -391,7 +391,7 @@ impl Fs {
     fn remove_empty(&self, slot: &Slot, ino: u64, caller: &Caller) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
         if !self.lists_nothing(ino)? {
-            // What was removed below may still be in its shards.
+            // Chunks removed below may still be in their shards.
             self.commit(path)?;
             if !self.lists_nothing(ino)? {
                 return Err(FsError::NotEmpty);

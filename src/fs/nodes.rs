@@ -528,7 +528,8 @@ impl Nodes {
         }
     }
 
-    /// Returns the array that an inode range belongs to; `None` if its layout has changed.
+    /// Returns the array that an inode range belongs to; `None` if the range is unknown or the
+    /// array's layout has changed.
     pub fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {
         let directory = {
             let arrays = self.arrays.read();

@@ -28,7 +28,7 @@ impl Fs {
         }
         let mut attr = self.setattr_once(ino, handle, set, caller);
         if matches!(attr, Err(FsError::Stale)) {
-            // What the number refers to has changed between lookup and use.
+            // The number has come to refer to another file between lookup and use.
             attr = self.setattr_once(ino, handle, set, caller);
         }
         attr

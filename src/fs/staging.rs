@@ -57,7 +57,7 @@ impl Default for WriteConfig {
 pub(super) struct Commits {
     /// Serializes commits.
     turn: Mutex<()>,
-    /// `true` if the last commit of everything has left uncommitted changes.
+    /// `true` if a commit has failed and no commit of everything has succeeded since.
     failing: AtomicBool,
     /// Times at which chunks were written here, by path, with the number of their shard's
     /// [`crate::store::Dated`] for which they hold: a commit changes the mtime of the whole shard.
@@ -79,7 +79,7 @@ impl Default for Commits {
 }
 
 impl Commits {
-    /// Returns whether a commit of everything has failed and none has succeeded since.
+    /// Returns whether a commit has failed and no commit of everything has succeeded since.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
@@ -299,7 +299,7 @@ impl Fs {
             Some(What::File(file)) => Some(file),
             _ => None,
         };
-        // What was written since is given up with it.
+        // Newer contents are given up with it.
         let newer = file.as_ref().and_then(|file| match &*file.state() {
             LiveState { dirty: true, bytes: Bytes::Here(content), .. } => Some(content.clone()),
             _ => None,

@@ -439,7 +439,7 @@ impl Fs {
     fn revert(&self, file: &Arc<LiveFile>) {
         let names = file.state().names.clone();
         for path in names {
-            // What was closed before is not affected.
+            // Contents that were closed before are not affected.
             let committed = self.commit(&path);
             let Ok(overlay) = self.overlay() else { return };
             let mut names = overlay.names();
@@ -527,7 +527,7 @@ impl Fs {
         self.view().is_decoded() || file.state().names.iter().any(|name| self.is_document(name))
     }
 
-    /// Returns the entry of such a file, and counts a lookup for the reply to the kernel.
+    /// Returns the entry of a file of the overlay, and counts a lookup for the reply to the kernel.
     pub(super) fn live_entry(&self, file: &LiveFile) -> Result<Entry> {
         let attr = self.live_attr(file)?;
         self.overlay()?.names().told(file.ino);
@@ -535,7 +535,7 @@ impl Fs {
         Ok(Entry { attr, generation: 0, lasting })
     }
 
-    /// Reads from such a file.
+    /// Reads from a file of the overlay.
     pub(super) fn read_live(
         &self,
         file: &LiveFile,
@@ -550,7 +550,7 @@ impl Fs {
         }
     }
 
-    /// Changes the attributes of such a file.
+    /// Changes the attributes of a file of the overlay.
     pub(super) fn set_live_attr(
         &self,
         file: &Arc<LiveFile>,

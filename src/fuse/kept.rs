@@ -10,7 +10,7 @@
 //! ```text
 //! open ----------> the kernel's state of the file: its mtime, ctime and length
 //! attributes ----> another date or length, and no write since: another process has changed it
-//! write ---------> before it, the same check; after it, date and length are the result of the writes
+//! write ---------> before it, the same check; after it, date and length are those it has made
 //! each second ---> the same check for files that may be read without a request
 //! ```
 //!
@@ -50,7 +50,8 @@ pub(super) struct KeptPages {
     notifier: OnceLock<Notifier>,
 }
 
-/// State that reveals changes by other processes; the ctime also if they have restored the mtime.
+/// Attributes that reveal changes by other processes; the ctime does so even if they have restored
+/// the mtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Content {
     mtime: Timestamp,
