@@ -541,7 +541,7 @@ impl Fs {
     }
 
     /// Handles FORGET: drops `lookups` references to an inode number. Numbers of chunks are
-    /// computed and not counted, so there is nothing to do for them.
+    /// computed and not counted, unless a file of the overlay or of the source has one.
     pub fn forget(&self, ino: u64, lookups: u64) {
         if let Some(overlay) = &self.overlay
             && overlay.names().forget(ino, lookups)

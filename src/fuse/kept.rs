@@ -10,7 +10,7 @@
 //! ```text
 //! open ----------> the kernel's state of the file: its mtime, ctime and length
 //! attributes ----> another date or length, and no write since: another process has changed it
-//! write ---------> before it, the same check; after it, date and length are those it has made
+//! write ---------> before it, the same check; after it, date and length are its result
 //! each second ---> the same check for files that may be read without a request
 //! ```
 //!
