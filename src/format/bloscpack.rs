@@ -1,4 +1,4 @@
-//! Bloscpack: Blosc buffers one after the other in one file, format version 3.
+//! Bloscpack, format version 3: Blosc buffers one after the other in one file.
 //!
 //! ```text
 //! file      | header | metadata, if any | offsets, if any | chunk | digest | chunk | digest | ...
@@ -29,7 +29,7 @@
 //! offsets   i64 for each chunk and each spare entry, from the file's first byte; -1 unknown
 //!
 //! chunk     a Blosc 1 buffer
-//!   0  u8   version     1  u8  version of the compressor     2  u8  flags     3  u8  size of an item
+//!   0  u8   version    1  u8  version of the compressor    2  u8  flags    3  u8  size of an item
 //!   4  u32  bytes before compression     8  u32  block size     12  u32  bytes of the whole buffer
 //! ```
 //!
@@ -41,74 +41,75 @@ use std::io::Read;
 use super::digest::Digest;
 use crate::text::count;
 
-/// Length of a file's header.
+/// Length of a file's header in bytes.
 pub const HEADER_BYTES: usize = 32;
-/// Length of the header of a superchunk file.
+/// Length of the header of a superchunk file in bytes.
 pub const SUPERCHUNK_BYTES: usize = 16;
-/// Length of the metadata's own header.
+/// Length of the metadata's own header in bytes.
 pub const METADATA_HEADER_BYTES: usize = 32;
-/// Length of a Blosc buffer's header.
+/// Length of the header of a Blosc buffer in bytes.
 pub const BLOSC_BYTES: usize = 16;
-/// A Blosc buffer may hold no more, in bytes.
+/// Maximum uncompressed bytes of a Blosc buffer.
 pub const MAX_BLOSC: u32 = i32::MAX as u32 - 16;
-/// Length of an offset.
+/// Length of an entry in the table of offsets, in bytes.
 pub const OFFSET_BYTES: u64 = 8;
-/// Metadata may be no longer, in bytes, stored and decoded.
+/// Maximum length of the metadata in bytes, both stored and decoded.
 pub const MAX_METADATA: u64 = 32 << 20;
-/// What a file begins with.
+/// First bytes of a file.
 const MAGIC: &[u8; 4] = b"blpk";
-/// What the metadata's own header begins with.
+/// First bytes of the metadata's own header.
 const METADATA_MAGIC: &[u8; 8] = b"JSON\0\0\0\0";
 
-/// Why a file cannot be read.
+/// Error reading a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BloscpackError {
-    /// It is something else.
+    /// The file does not begin with "blpk".
     #[error("it does not begin with \"blpk\"")]
     Magic,
-    /// Its header is cut off.
+    /// The header is cut off; the length of the file in bytes.
     #[error("it has {}, its header alone has {HEADER_BYTES}", count(.0, "byte"))]
     TooShort(u64),
-    /// It has another version.
+    /// The format version, the first number, is not the supported one, the second number.
     #[error("format version is {0}, only {1} can be read here")]
     Version(u8, u8),
-    /// A field has a value that it cannot have.
+    /// A header field has an invalid value.
     #[error("{field} is {value}")]
     Field {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
         /// Its value.
         value: i64,
     },
-    /// A part does not end within the file.
+    /// A part of the file, given by name, does not end within the file.
     #[error("{0} would end beyond the file")]
     Beyond(&'static str),
-    /// The metadata is not what its header says.
+    /// The metadata does not match its header.
     #[error("metadata: {0}")]
     Metadata(&'static str),
 }
 
-/// A file's header.
+/// Header of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Options as stored.
+    /// Option bits as stored.
     pub options: u8,
     /// Checksum after each chunk.
     pub digest: Digest,
     /// Size of an item in bytes.
     pub typesize: u8,
-    /// Bytes of a chunk before compression; None if that is not known.
+    /// Uncompressed bytes of a chunk; `None` if unknown.
     pub chunk_size: Option<u32>,
-    /// Bytes of the last one.
+    /// Uncompressed bytes of the last chunk; `None` if unknown.
     pub last_chunk: Option<u32>,
-    /// Number of chunks; None if that is not known.
+    /// Number of chunks; `None` if unknown.
     pub nchunks: Option<u64>,
-    /// The last 8 bytes: spare offsets, or the design document's length of the metadata.
+    /// The last 8 bytes: number of spare offsets, or the length of the metadata according to the
+    /// design document.
     pub rest: i64,
 }
 
 impl Header {
-    /// Reads the header of a file of `size` bytes from its first bytes.
+    /// Parses the header of a file of `size` bytes from the first bytes of the file.
     pub fn parse(bytes: &[u8], size: u64) -> Result<Self, BloscpackError> {
         if !bytes.starts_with(MAGIC) {
             return Err(BloscpackError::Magic);
@@ -135,7 +136,7 @@ impl Header {
             -1 => None,
             value => {
                 let nchunks = u64::try_from(value).map_err(|_| field("nchunks", value))?;
-                // Each has a Blosc header at least.
+                // Each chunk has at least a Blosc header.
                 if nchunks.checked_mul(BLOSC_BYTES as u64).is_none_or(|least| least > size) {
                     return Err(field("nchunks", value));
                 }
@@ -143,7 +144,7 @@ impl Header {
             }
         };
         let (chunk_size, last_chunk) = match nchunks {
-            // Of no chunks nothing is known.
+            // Chunk sizes of a file without chunks are meaningless.
             Some(0) => (None, None),
             _ => (known("chunk-size", 8)?, known("last-chunk", 12)?),
         };
@@ -156,7 +157,7 @@ impl Header {
         Ok(Self { options, digest, typesize, chunk_size, last_chunk, nchunks, rest })
     }
 
-    /// The header as it is stored.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(MAGIC);
@@ -169,51 +170,53 @@ impl Header {
         bytes
     }
 
-    /// Whether there is a table of offsets.
+    /// Returns whether the file has a table of offsets.
     pub fn has_offsets(&self) -> bool {
         self.options & 1 != 0
     }
 
-    /// Whether there is metadata.
+    /// Returns whether the file has metadata.
     pub fn has_metadata(&self) -> bool {
         self.options & 2 != 0
     }
 
-    /// Spare entries of the offsets, where the last bytes mean them.
+    /// Returns the number of spare entries in the table of offsets, for files in which the last 8
+    /// bytes hold it. Fails if the number is negative.
     pub fn spare_offsets(&self) -> Result<u64, BloscpackError> {
         let field = "max-app-chunks";
         u64::try_from(self.rest).map_err(|_| BloscpackError::Field { field, value: self.rest })
     }
 }
 
-/// Where the metadata is, and how it is stored.
+/// Position and encoding of the metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataPlace {
-    /// First byte of the stored text.
+    /// Offset of the stored text.
     pub offset: u64,
-    /// Its length in bytes, as stored.
+    /// Stored length of the text in bytes.
     pub stored: u64,
-    /// Its length when it is decoded.
+    /// Decoded length of the text in bytes.
     pub decoded: u64,
-    /// Whether it is compressed by zlib.
+    /// `true` if the text is compressed with zlib.
     pub compressed: bool,
     /// Checksum over the stored text.
     pub digest: Digest,
-    /// Where the checksum is.
+    /// Offset of the checksum.
     pub digest_offset: u64,
-    /// First byte after all of it.
+    /// Offset of the first byte after the metadata.
     pub end: u64,
-    /// Whether the header's last bytes mean its length: as in the design document.
+    /// `true` if the metadata is bare text whose length is in the last 8 bytes of the header, as in
+    /// the design document.
     pub is_bare: bool,
 }
 
 impl MetadataPlace {
-    /// Finds the metadata of a file of `size` bytes whose bytes after the header are `bytes`.
+    /// Locates the metadata in a file of `size` bytes. `bytes` are those after the header.
     pub fn parse(header: &Header, bytes: &[u8], size: u64) -> Result<Self, BloscpackError> {
         let begin = HEADER_BYTES as u64;
         let own = bytes.first_chunk::<METADATA_HEADER_BYTES>();
         let Some(own) = own.filter(|own| own.starts_with(METADATA_MAGIC)) else {
-            // The lower half of the last bytes is a length.
+            // The lower half of the last 8 bytes is a length.
             let stored = u64::try_from(header.rest & i64::from(u32::MAX)).unwrap_or(0);
             let is_text = bytes.first().is_some_and(|first| b"{[\" \n".contains(first));
             if !is_text || stored == 0 {
@@ -264,7 +267,7 @@ impl MetadataPlace {
         Ok(self)
     }
 
-    /// The text, from its stored bytes and its checksum.
+    /// Decodes the text from its stored bytes and verifies the checksum `digest`.
     pub fn decode(&self, stored: &[u8], digest: &[u8]) -> Result<Vec<u8>, BloscpackError> {
         if self.digest.of(stored) != digest {
             return Err(BloscpackError::Metadata("its checksum does not match"));
@@ -282,23 +285,24 @@ impl MetadataPlace {
     }
 }
 
-/// The header of a Blosc buffer.
+/// Header of a Blosc buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BloscHeader {
-    /// Bytes before compression.
+    /// Uncompressed bytes.
     pub decoded: u32,
-    /// Bytes of the whole buffer.
+    /// Length of the whole buffer in bytes.
     pub nbytes: u32,
 }
 
 impl BloscHeader {
-    /// Reads the header of a buffer.
+    /// Parses the header of a buffer.
     pub fn parse(bytes: &[u8; BLOSC_BYTES]) -> Self {
         let word = |at| int32(bytes, at).cast_unsigned();
         Self { decoded: word(4), nbytes: word(12) }
     }
 
-    /// What cannot be of a chunk that holds `expected` bytes, if that is known.
+    /// Returns the reason why this cannot be a chunk of `expected` uncompressed bytes, if that
+    /// number is known; `None` if it can.
     pub fn defect(self, expected: Option<u32>) -> Option<&'static str> {
         if (self.nbytes as usize) < BLOSC_BYTES {
             return Some("its Blosc header gives it fewer bytes than the header has");
@@ -308,11 +312,11 @@ impl BloscHeader {
     }
 }
 
-/// A buffer of bytes as they are, for readers that expect as many as every other chunk has. None if
-/// they are more than a buffer can hold.
+/// Encodes `bytes` uncompressed as a Blosc buffer, for readers that require all chunks to have the
+/// same length. `None` if they exceed [`MAX_BLOSC`].
 pub fn blosc_buffer(bytes: &[u8], typesize: u8) -> Option<Vec<u8>> {
     let decoded = u32::try_from(bytes.len()).ok().filter(|length| *length <= MAX_BLOSC)?;
-    // Version 2 of the format, LZ4's first, and the flag for stored bytes; one block.
+    // Version 2 of the format, version 1 of LZ4, the flag for uncompressed bytes; one block.
     let mut buffer = vec![2, 1, 2, typesize.max(1)];
     for word in [decoded, decoded, decoded + 16] {
         buffer.extend(word.to_le_bytes());
@@ -321,7 +325,7 @@ pub fn blosc_buffer(bytes: &[u8], typesize: u8) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// The header of a superchunk file.
+/// Returns the header of a superchunk file.
 pub fn superchunk_header() -> [u8; SUPERCHUNK_BYTES] {
     let mut bytes = [0; SUPERCHUNK_BYTES];
     bytes[..4].copy_from_slice(MAGIC);
@@ -329,7 +333,7 @@ pub fn superchunk_header() -> [u8; SUPERCHUNK_BYTES] {
     bytes
 }
 
-/// Reads the header of a superchunk file, which holds one chunk.
+/// Verifies the header of a superchunk file, which must hold exactly one chunk.
 pub fn parse_superchunk(bytes: &[u8], size: u64) -> Result<(), BloscpackError> {
     if !bytes.starts_with(MAGIC) {
         return Err(BloscpackError::Magic);
@@ -346,7 +350,8 @@ pub fn parse_superchunk(bytes: &[u8], size: u64) -> Result<(), BloscpackError> {
     }
 }
 
-// Offsets are those of fields, within arrays whose length is known.
+// Both functions panic if the field is not within the array: callers pass offsets within arrays of
+// known length.
 fn int32(bytes: &[u8], at: usize) -> i32 {
     i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

@@ -1,5 +1,5 @@
-//! The record of a commit that changes shards in place: what takes it back, and how to tell
-//! whether it was finished.
+//! The journal record of a commit that updates shards in place: the data to roll it back, and to
+//! tell whether it was finished.
 //!
 //! ```text
 //! journal   | "shardfs1" | length of body | fingerprint of body | body | anything |
@@ -11,8 +11,8 @@
 //! bytes     | length, u64 | the bytes |
 //! ```
 //!
-//! All numbers are little-endian, u64 where nothing else is said. A body that does not have its
-//! fingerprint was not written to its end: the commit had not begun, there is no record.
+//! All numbers are little-endian, u64 unless stated otherwise. A body that does not match its
+//! fingerprint was not written completely: the commit had not begun, and there is no record.
 
 use std::collections::HashSet;
 
@@ -22,90 +22,93 @@ use super::limits::MAX_INDEX_BYTES;
 
 /// First bytes of a journal.
 const MAGIC: [u8; 8] = *b"shardfs1";
-/// Magic, length and fingerprint.
+/// Length of the head in bytes: magic, length and fingerprint.
 pub const HEAD_BYTES: usize = 16 + FINGERPRINT_BYTES;
-/// No body is longer: a commit that would need more makes new files instead.
+/// Limit on the length of a body in bytes. A commit that would need more makes new files instead.
 pub const MAX_BODY_BYTES: u64 = 320 << 20;
-/// No key is longer, in bytes: there is no longer path.
+/// Limit on the length of a key in bytes: the longest possible path.
 const MAX_KEY_BYTES: usize = 4096;
 
-/// What a commit is about to do to files that stay in their place.
+/// The changes a commit is about to make to files in place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The shards.
+    /// The shards it changes.
     pub shards: Vec<ShardRecord>,
 }
 
-/// What a commit is about to do to one shard.
+/// The changes a commit is about to make to one shard in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardRecord {
-    /// Its key in its array.
+    /// Key of the shard in its array.
     pub key: Vec<u8>,
-    /// Inode number of the file: another file in its place has nothing to do with the commit.
+    /// Inode number of the file. A file with another inode number in its place does not belong to
+    /// the commit.
     pub ino: u64,
-    /// Length before.
+    /// Length of the file before the commit, in bytes.
     pub old_length: u64,
-    /// The index before.
+    /// Index before the commit.
     pub old_index: CheckedRange,
-    /// Length afterwards.
+    /// Length of the file after the commit, in bytes.
     pub length: u64,
-    /// What is written.
+    /// Ranges that are written.
     pub written: Vec<CheckedRange>,
-    /// The bytes that are overwritten, by offset.
+    /// Old bytes of the overwritten ranges, with their offsets.
     pub overwritten: Vec<(u64, Vec<u8>)>,
 }
 
-/// A range of a file and the fingerprint of its bytes.
+/// Byte range of a file and the fingerprint of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedRange {
     /// The range.
     pub range: ByteRange,
-    /// Its fingerprint.
+    /// Fingerprint of the bytes in the range.
     pub fingerprint: u64,
 }
 
-/// Why a journal cannot be read.
+/// Error reading a journal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
-    /// It is something else.
+    /// The file does not begin with the journal's magic.
     #[error("it is no journal of shardfs")]
     Magic,
-    /// Its body is longer than any that is written.
+    /// The body is longer than [`MAX_BODY_BYTES`].
     #[error("its record has {found} bytes, the limit is {MAX_BODY_BYTES}")]
     TooLong {
-        /// As it says.
+        /// Length of the body according to the head, in bytes.
         found: u64,
     },
-    /// Its fingerprint is right, and yet it makes no sense.
+    /// The fingerprint matches, but the body cannot be parsed.
     #[error("its record cannot be understood")]
     Body,
-    /// It says of a shard what no commit does.
+    /// The record of a shard describes a change that no commit makes.
     #[error("its record cannot be of a commit: shard {shard}: {why}")]
     Shard {
-        /// Number of the shard in it, from 0.
+        /// Number of the shard in the record, from 0.
         shard: usize,
-        /// What.
+        /// The violated condition.
         why: &'static str,
     },
 }
 
-/// What the head of a journal says of its body.
+/// Head of a journal: length and fingerprint of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// Length of the body; 0 where there is no record.
+    /// Length of the body in bytes; 0 if there is no record.
     pub nbytes: u64,
     fingerprint: u64,
 }
 
 impl Head {
-    /// Reads the head. None: the file is shorter than that, as one that was just made.
+    /// Reads the head; `None` if the file is shorter than a head or its magic is incomplete, as in
+    /// a journal that was just created.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, JournalError> {
         let mut input = Input(bytes);
         let head = (input.array::<8>(), input.u64(), input.u64());
         let (Some(magic), Some(nbytes), Some(fingerprint)) = head else {
             return Ok(None);
         };
-        // Length and first bytes of a new file are not made safe together: what is missing is zero.
+        // Length and first bytes of a new file do not become durable together: missing bytes read
+        // as zero.
         let torn = magic.iter().zip(MAGIC).all(|(found, right)| [0, right].contains(found));
         if torn && magic != MAGIC {
             return Ok(None);
@@ -117,13 +120,13 @@ impl Head {
         }
     }
 
-    /// Whether these bytes are the body that was meant.
+    /// Returns whether `body` matches the length and fingerprint in the head.
     pub fn is_of(&self, body: &[u8]) -> bool {
         body.len() as u64 == self.nbytes && Fingerprint::of(body) == self.fingerprint
     }
 }
 
-/// A journal without a record.
+/// Returns a journal without a record.
 pub fn cleared() -> Vec<u8> {
     with_head(&[])
 }
@@ -137,7 +140,7 @@ fn with_head(body: &[u8]) -> Vec<u8> {
 }
 
 impl Record {
-    /// The journal, head and body.
+    /// Encodes the journal, head and body.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         put_count(&mut body, self.shards.len());
@@ -158,7 +161,7 @@ impl Record {
         with_head(&body)
     }
 
-    /// Reads a body whose fingerprint is right.
+    /// Decodes a body whose fingerprint matches.
     pub fn decode(body: &[u8]) -> Result<Self, JournalError> {
         let mut input = Input(body);
         let record = input.record().filter(|_| input.0.is_empty());
@@ -167,8 +170,8 @@ impl Record {
         Ok(record)
     }
 
-    /// Fails unless everything in it is as a commit makes it, whatever file it is about: its bytes may
-    /// be those of somebody who wants to write where he may not.
+    /// Checks that every field has a value a commit can produce, whatever file it is about: the
+    /// record may be forged by a user who wants to write where they have no permission.
     pub fn check(&self) -> Result<(), JournalError> {
         let mut keys = HashSet::new();
         for (shard, record) in self.shards.iter().enumerate() {
@@ -218,7 +221,7 @@ impl ShardRecord {
     }
 }
 
-/// Whether a range ends within so many bytes.
+/// Returns whether `range` ends within `length` bytes.
 fn is_within(range: ByteRange, length: u64) -> bool {
     range.offset.checked_add(range.nbytes).is_some_and(|end| end <= length)
 }
@@ -228,7 +231,8 @@ fn put(body: &mut Vec<u8>, number: u64) {
 }
 
 fn put_count(body: &mut Vec<u8>, count: usize) {
-    // As many shards or ranges as would not fit are not in memory: each takes more than one byte.
+    // The conversion cannot fail: each shard or range takes more than one byte, so memory could not
+    // hold more of them.
     body.extend(u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
 }
 
@@ -243,7 +247,7 @@ fn put_checked(body: &mut Vec<u8>, checked: &CheckedRange) {
     put(body, checked.fingerprint);
 }
 
-/// What is left to be read.
+/// Unread rest of a body.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -273,7 +277,8 @@ impl<'a> Input<'a> {
         Some(CheckedRange { range, fingerprint: self.u64()? })
     }
 
-    /// As many as a count says; nothing is set aside for more than there are bytes.
+    /// Reads a count and as many items. Nothing is allocated in advance, so a count larger than the
+    /// input allocates nothing.
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()?;
         let mut items = Vec::new();
@@ -384,7 +389,7 @@ mod tests {
         }
     }
 
-    /// The error where one field of the second shard is another.
+    /// Returns the error after one field of the second shard is changed.
     fn refused(change: impl FnOnce(&mut ShardRecord)) -> &'static str {
         let mut record = record();
         change(&mut record.shards[1]);

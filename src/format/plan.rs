@@ -1,5 +1,5 @@
-//! Planning a commit: where the bytes of changed chunks go in a shard, and which bytes of it they
-//! may take. Nothing here touches a file.
+//! Planning of a commit: where the bytes of changed chunks go in a shard, and which bytes of it
+//! they may take. Does no I/O.
 //!
 //! ```text
 //! before   | a | b | c |   gap   | d | index |
@@ -13,10 +13,10 @@
 //! in place | a | B | c |   gap   | d | index |                 the file itself, B where b was
 //! ```
 //!
-//! Append and cut leave all bytes alone that the index on disk reaches, and that index too. Append
-//! needs a record of the old length, for an unfinished commit to be taken back; a cut is one
-//! truncation, far enough from the old index ([`Facts::block`]). In place, and with an index at the start, bytes in use are overwritten: the record
-//! holds them.
+//! Append and cut do not overwrite the index on disk, nor any byte it reaches. Append needs a
+//! record of the old length, so that an unfinished commit can be rolled back; a cut is one
+//! truncation, far enough from the old index ([`Facts::block`]). In-place updates, and those of
+//! shards with the index at the start, overwrite bytes in use; the record holds the old bytes.
 
 pub mod bloscpack;
 
@@ -28,121 +28,123 @@ use super::index::{
     ByteRange, CHECKSUM_BYTES, EntryError, IndexCodecs, IndexError, IndexLocation, ShardIndex,
 };
 
-/// A file may hold this much without use, in bytes, however little is in use.
+/// Unused bytes a file may hold, however few bytes are in use.
 const TOLERATED_WASTE: u64 = 64 << 10;
-/// Two changed places in an index that are so close, in bytes, are written as one: the fewer
-/// writes, the less often others who read the file meet one half of them.
+/// Distance in bytes below which two changed places in an index are written as one. With fewer
+/// writes, concurrent readers of the file are less likely to see only part of them.
 const PATCH_DISTANCE: usize = 4096;
 
-/// How the shards of one level of sharding are stored.
+/// Storage layout of the shards of one level of sharding.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardLayout<'a> {
     /// Encoding of the index.
     pub codecs: &'a IndexCodecs,
-    /// Where the index is.
+    /// Location of the index.
     pub location: IndexLocation,
-    /// Chunks along each axis of the shard.
+    /// Number of chunks along each axis of the shard.
     pub chunks_per_shard: &'a [u64],
-    /// How many `crc32c` codecs there are over the whole shard.
+    /// Number of `crc32c` codecs over the whole shard.
     pub checksums: usize,
 }
 
-/// A shard that exists.
+/// An existing shard.
 #[derive(Debug, Clone, Copy)]
 pub struct OldShard<'a> {
-    /// Its index.
+    /// Index of the shard.
     pub index: &'a ShardIndex,
-    /// Where it starts in its file: 0 unless it is a chunk of another shard.
+    /// Offset of the shard in its file: 0 unless it is a chunk of another shard.
     pub start: u64,
-    /// Its length in bytes, without checksums over the whole.
+    /// Length of the shard in bytes, without checksums over the whole shard.
     pub length: u64,
 }
 
-/// Bytes to be stored, in pieces.
+/// Bytes to be stored, as a list of pieces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blob {
-    /// Length in bytes: that of all pieces.
+    /// Total length of all pieces in bytes.
     pub nbytes: u64,
-    /// The pieces, one after the other.
+    /// The pieces in order.
     pub pieces: Vec<Piece>,
 }
 
-/// Bytes from one place.
+/// Bytes from one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// Length in bytes.
     pub nbytes: u64,
-    /// Where they come from.
+    /// Source of the bytes.
     pub from: Source,
 }
 
-/// Where bytes to be stored come from.
+/// Source of bytes to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The content that the caller counts by this number.
+    /// Staged content, identified by a number the caller has assigned.
     Staged(usize),
-    /// The shard's file as it is, at this offset.
+    /// The current file of the shard, from this offset.
     Kept(u64),
-    /// These bytes.
+    /// Literal bytes.
     Bytes(Arc<[u8]>),
-    /// The little-endian crc32c of as many bytes as given, which stand directly before it.
+    /// Little-endian crc32c of the given number of bytes directly before it.
     Checksum(u64),
 }
 
-/// New content of slots: None empties a slot.
+/// New content of slots; `None` empties a slot.
 pub type Changes = BTreeMap<u64, Option<Blob>>;
 
-/// How a change to a shard is to be made.
+/// Strategy for changing a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// As fits the shard and the filesystem.
+    /// Chosen by the contents of the shard and the filesystem.
     #[default]
     Auto,
-    /// Behind the bytes in use, or in gaps.
+    /// Write to unused bytes: gaps, or behind the bytes in use.
     Append,
-    /// Over the old bytes where the new ones fit.
+    /// Overwrite the old bytes where the new ones fit.
     InPlace,
-    /// Always a new file.
+    /// Always write a new file.
     Rewrite,
 }
 
-/// What the choice depends on besides the shard's content.
+/// Facts other than the shard's contents that the plan depends on.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Facts {
-    /// The filesystem can make copies that share their blocks.
+    /// `true` if the filesystem can clone files (copies that share their blocks).
     pub can_clone: bool,
-    /// The file has other names, which must keep their content.
+    /// `true` if the file has other hard links, which must keep their contents.
     pub linked: bool,
-    /// Cutting a file off may zero the rest of a block of so many bytes some time before the new
-    /// length is safe: no byte in use may stand there. 0 if that cannot be.
+    /// Size in bytes of the blocks that truncation zeroes: the rest of the block at the new end may
+    /// be zeroed some time before the new length is durable, so it must hold no byte in use. 0 if
+    /// the filesystem does not do this.
     pub block: u64,
 }
 
-/// What is to be done.
+/// Changes to the file of a shard that make up a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// No chunk is left: there is no file any more.
+    /// No chunk is left: remove the file.
     Remove,
-    /// A new file with this content takes the old one's place.
+    /// Replace the file by a new one with this content.
     Rewrite(Blob),
-    /// A clone of the file is changed and takes its place.
+    /// Update a clone of the file and replace the file by it.
     Clone(Update),
-    /// The file itself is changed, under a record of what it was.
+    /// Update the file itself, under a journal record.
     Journal(Update),
-    /// The file itself is changed where nobody reads, then made shorter.
+    /// Update unused bytes of the file itself, then truncate it.
     Cut(Update),
 }
 
 /// Changes within a file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Update {
-    /// What is written, by ascending offset, without overlaps.
+    /// The writes, by ascending offset, without overlaps.
     pub writes: Vec<Write>,
-    /// Those ranges of the writes in which the file holds bytes in use.
+    /// Parts of the writes that overwrite bytes in use. Empty for the clone of a shard with an
+    /// index.
     pub overwritten: Vec<ByteRange>,
-    /// Where the index on disk is, the old one.
+    /// Range of the old index, the one on disk. For a Bloscpack file, all bytes before its chunks.
     pub old_index: ByteRange,
-    /// Length of the file afterwards.
+    /// Length of the file after the update, in bytes.
     pub length: u64,
 }
 
@@ -151,32 +153,32 @@ pub struct Update {
 pub struct Write {
     /// Offset in the file.
     pub offset: u64,
-    /// What.
+    /// Bytes to write.
     pub blob: Blob,
 }
 
-/// Why there is no plan.
+/// Error planning a commit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The old index holds an entry that cannot be kept.
+    /// The old index has an invalid entry.
     #[error("{error}")]
     Entry {
-        /// Its slot.
+        /// Slot of the entry.
         slot: u64,
-        /// What is wrong with it.
+        /// Defect of the entry.
         #[source]
         error: EntryError,
     },
-    /// There can be no such index.
+    /// The layout allows no index.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// The shard would be longer than a file can be.
+    /// The shard would exceed the maximum length of a file.
     #[error("the shard would be longer than a file can be")]
     TooLong,
 }
 
 impl Blob {
-    /// One piece.
+    /// Creates a blob of one piece.
     pub fn of(nbytes: u64, from: Source) -> Self {
         Self { nbytes, pieces: vec![Piece { nbytes, from }] }
     }
@@ -185,7 +187,7 @@ impl Blob {
         Self::of(bytes.len() as u64, Source::Bytes(bytes.into()))
     }
 
-    /// Appends, joining what was kept side by side.
+    /// Appends `blob`, joining adjacent pieces of the old file.
     fn append(&mut self, blob: Self) -> Result<(), PlanError> {
         self.nbytes = end(self.nbytes, blob.nbytes)?;
         for piece in blob.pieces.into_iter().filter(|piece| piece.nbytes > 0) {
@@ -202,7 +204,7 @@ impl Blob {
     }
 }
 
-/// Plans the commit of `changes` to a shard that is a file.
+/// Plans the commit of `changes` to a shard that is a file of its own.
 pub fn plan(
     layout: &ShardLayout<'_>,
     old: Option<OldShard<'_>>,
@@ -237,8 +239,8 @@ pub fn plan(
     Ok(rewrite(layout, Some(old), changes)?.map_or(Plan::Remove, Plan::Rewrite))
 }
 
-/// A shard made anew: the kept and the new chunks in the order of their slots, without gaps. None
-/// if there is no chunk.
+/// Lays out the shard anew: kept and new chunks in slot order, without gaps. `None` if there is no
+/// chunk.
 pub fn rewrite(
     layout: &ShardLayout<'_>,
     old: Option<OldShard<'_>>,
@@ -267,7 +269,7 @@ pub fn rewrite(
     let mut body = Blob::default();
     for (slot, blob) in contents {
         let here = ByteRange { offset: end(head, body.nbytes)?, nbytes: blob.nbytes };
-        // Slots that share their bytes go on sharing them.
+        // Slots that share their bytes continue to share them.
         let place = kept.get(&slot).map_or(here, |old| *shared.entry(*old).or_insert(here));
         if place == here {
             body.append(blob)?;
@@ -289,10 +291,10 @@ pub fn rewrite(
     Ok(Some(shard))
 }
 
-/// What becomes of the chunks of a shard.
+/// Chunks of a shard, sorted by the effect of the changes on them.
 struct Census<'a> {
     kept: Vec<(u64, ByteRange)>,
-    /// Chunks that are replaced or removed.
+    /// Ranges of the chunks that are replaced or removed.
     freed: BTreeMap<u64, ByteRange>,
     new: BTreeMap<u64, &'a Blob>,
 }
@@ -307,7 +309,7 @@ impl<'a> Census<'a> {
         Ok(Self { kept, freed: freed.into_iter().collect(), new: new.collect() })
     }
 
-    /// The replaced ranges that have no byte in common with any other chunk, nor with the index.
+    /// Returns the freed ranges that overlap neither another chunk nor the index.
     fn unshared(&self, old_index: ByteRange) -> HashSet<ByteRange> {
         let kept = self.kept.iter().map(|(_, range)| *range);
         let mut all: Vec<ByteRange> =
@@ -326,7 +328,8 @@ impl<'a> Census<'a> {
         unshared
     }
 
-    /// Whether a file of `length` bytes would waste too much, or nearly all of it is new anyway.
+    /// Returns whether a file of `length` bytes would waste too much space, or nearly all of it
+    /// would be new.
     fn should_be_rewritten(&self, layout: &ShardLayout<'_>, length: u64) -> bool {
         let kept: HashSet<ByteRange> = self.kept.iter().map(|(_, range)| *range).collect();
         let kept: u64 = kept.iter().fold(0, |sum, range| sum.saturating_add(range.nbytes));
@@ -340,14 +343,14 @@ impl<'a> Census<'a> {
     }
 }
 
-/// Which bytes of a file new ones may take.
+/// Set of bytes of a file that new chunks may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reuse {
-    /// Those that the old index does not reach.
+    /// Bytes that the old index does not reach.
     Unreached,
-    /// Those that the new index does not reach: the old file stays as it is.
+    /// Bytes that the new index does not reach; the old file stays unchanged.
     Replaced,
-    /// Those that the old index does not reach, and those of the chunk that is replaced.
+    /// Bytes that the old index does not reach, and those of the replaced chunk itself.
     Own,
 }
 
@@ -382,8 +385,8 @@ fn update(
     for (slot, blob) in &census.new {
         let offset = match census.freed.get(slot).filter(|range| own.contains(range)) {
             Some(old) if old.nbytes >= blob.nbytes && is_fresh(blob) => old.offset,
-            // Any offset would do; readers check that it lies within the shard, some that it does
-            // not lie within the index.
+            // The offset of an empty chunk is arbitrary, but readers check that it lies within the
+            // shard, and some check that it does not lie within the index.
             _ if blob.nbytes == 0 => last,
             _ => free.take(blob.nbytes).ok_or(PlanError::TooLong)?,
         };
@@ -411,7 +414,7 @@ fn update(
             .flatten()
             .filter(|at| {
                 let end = at.saturating_add(stored).checked_next_multiple_of(block.max(1));
-                // Nor may the old index reach anything in the rest of the block.
+                // The old index must not reach the rest of the block either.
                 end.is_some_and(|end| {
                     end <= old_index.offset && free.first_from(*at, end - at) == Some(*at)
                 })
@@ -439,12 +442,12 @@ fn update(
     })
 }
 
-/// Whether none of a blob's bytes are read from the file that is to be overwritten.
+/// Returns whether no byte of `blob` is read from the file that is overwritten.
 fn is_fresh(blob: &Blob) -> bool {
     blob.pieces.iter().all(|piece| matches!(piece.from, Source::Staged(_) | Source::Bytes(_)))
 }
 
-/// Adds the parts in which an index differs from the one in its place.
+/// Adds writes for the parts in which the new index differs from the old one in its place.
 fn put_patches(writes: &mut BTreeMap<u64, Blob>, offset: u64, old: &[u8], new: &[u8]) {
     let mut patch: Option<Range<usize>> = None;
     let mut put = |patch: Range<usize>| {
@@ -465,13 +468,13 @@ fn put_patches(writes: &mut BTreeMap<u64, Blob>, offset: u64, old: &[u8], new: &
     }
 }
 
-/// The parts of the writes that hold bytes in use.
+/// Returns the parts of the writes that overwrite bytes in use.
 fn within(writes: &[Write], reached: &[ByteRange]) -> Vec<ByteRange> {
     let reached = merged(reached.iter().copied());
     let mut parts = Vec::new();
     for write in writes {
         let write = ByteRange { offset: write.offset, nbytes: write.blob.nbytes };
-        // Both are sorted and without overlaps: only few of the reached are near.
+        // Both lists are sorted and without overlaps, so only a few of `reached` can match.
         let first = reached.partition_point(|range| range.end <= write.offset);
         let near = reached[first..]
             .iter()
@@ -481,10 +484,10 @@ fn within(writes: &[Write], reached: &[ByteRange]) -> Vec<ByteRange> {
     parts
 }
 
-/// What two ranges have in common.
+/// Returns the intersection of two ranges; `None` if it is empty.
 pub fn overlap(a: ByteRange, b: ByteRange) -> Option<ByteRange> {
     let start = a.offset.max(b.offset);
-    // Ranges of a file that was checked, or that was planned.
+    // The sums do not overflow: the ranges lie in a file, checked or planned.
     let end = (a.offset.saturating_add(a.nbytes)).min(b.offset.saturating_add(b.nbytes));
     (start < end).then(|| ByteRange { offset: start, nbytes: end - start })
 }
@@ -493,7 +496,7 @@ fn end(offset: u64, nbytes: u64) -> Result<u64, PlanError> {
     offset.checked_add(nbytes).ok_or(PlanError::TooLong)
 }
 
-/// Ranges that are not empty, sorted, joined where they touch.
+/// Returns the non-empty ranges, sorted, and joined where they touch or overlap.
 fn merged(ranges: impl Iterator<Item = ByteRange>) -> Vec<Range<u64>> {
     let mut sorted: Vec<ByteRange> = ranges.filter(|range| range.nbytes > 0).collect();
     sorted.sort_unstable_by_key(|range| range.offset);
@@ -508,7 +511,7 @@ fn merged(ranges: impl Iterator<Item = ByteRange>) -> Vec<Range<u64>> {
     merged
 }
 
-/// Unused ranges of a file; the last one has no end.
+/// Unused ranges of a file; the last one is unbounded.
 struct Free {
     by_start: BTreeMap<u64, u64>,
     by_length: BTreeSet<(u64, u64)>,
@@ -538,7 +541,7 @@ impl Free {
         self.by_length.remove(&(end - start, start));
     }
 
-    /// The start of the smallest gap that holds `nbytes`, which are taken from it.
+    /// Takes `nbytes` from the smallest gap that holds them and returns their offset.
     fn take(&mut self, nbytes: u64) -> Option<u64> {
         let (length, start) = *self.by_length.range((nbytes, 0)..).next()?;
         self.remove(start, start + length);
@@ -546,7 +549,7 @@ impl Free {
         Some(start)
     }
 
-    /// The first place at or after `from` that holds `nbytes`.
+    /// Returns the first offset at or after `from` with `nbytes` unused bytes.
     fn first_from(&self, from: u64, nbytes: u64) -> Option<u64> {
         let before = self.by_start.range(..from).next_back();
         let gaps = before.into_iter().chain(self.by_start.range(from..));
@@ -564,7 +567,7 @@ mod tests {
 
     use super::*;
 
-    /// Chunks of these lengths, one after the other, with a gap of 3 bytes after each.
+    /// Chunks of these lengths in slot order, each followed by a gap of 3 bytes.
     fn shard(layout: &ShardLayout<'_>, lengths: &[Option<u64>]) -> (Vec<u8>, ShardIndex) {
         let mut index =
             ShardIndex::empty(layout.codecs, layout.location, layout.chunks_per_shard).unwrap();
@@ -617,7 +620,7 @@ mod tests {
         bytes
     }
 
-    /// The file after a plan was carried out.
+    /// Returns the file after a plan was carried out; `None` if the plan removes it.
     fn carry_out(plan: &Plan, old: &[u8]) -> Option<Vec<u8>> {
         match plan {
             Plan::Remove => None,
@@ -636,7 +639,7 @@ mod tests {
         }
     }
 
-    /// What the index of a file says of each slot, and the bytes there.
+    /// Returns the bytes of each slot according to the index of a file.
     fn read_back(layout: &ShardLayout<'_>, file: &[u8]) -> BTreeMap<u64, Vec<u8>> {
         let size = ShardIndex::empty(layout.codecs, layout.location, layout.chunks_per_shard);
         let size = usize::try_from(size.unwrap().stored_size()).unwrap();
@@ -716,8 +719,8 @@ mod tests {
         }
     }
 
-    /// Writes do not overlap; bytes in use are overwritten in the record's ranges only, by a cut
-    /// not at all.
+    /// Checks that writes do not overlap, that they overwrite bytes in use only in the recorded
+    /// ranges, and that a cut overwrites none.
     fn check_spared(
         plan: &Plan,
         old: &OldShard<'_>,

@@ -3,16 +3,16 @@
 //! ```text
 //! before    | header | metadata | offsets | a | b | c |
 //!
-//! in place  | header | metadata | offsets | a | B | c |       B where b was, if it has the same length, or
-//!                                                             less than is reserved there
-//! append    | HEADER | metadata | OFFSETS | a | b | C | d |   into the spare offsets; the chunk at the end
-//!                                                             may have any length
+//! in place  | header | metadata | offsets | a | B | c |       B over b if it has the same length,
+//!                                                             or less than is reserved there
+//! append    | HEADER | metadata | OFFSETS | a | b | C | d |   into the spare offsets; the chunk at
+//!                                                             the end may have any length
 //! rewrite   | HEADER | metadata | OFFSETS | a | B | c | d |   a new file, renamed into place
 //! ```
 //!
-//! The program that gave the format its name reads chunks one after the other, without looking at
-//! their offsets: where they follow each other without gaps, they go on doing so. There is nothing
-//! like a second index: whatever stays in its place is changed under a record of the old bytes.
+//! The `bloscpack` program reads chunks in sequence and ignores their offsets, so chunks without
+//! gaps between them are kept without gaps. There is no second index to switch to: every change
+//! within the file is made under a record of the old bytes.
 
 use std::collections::BTreeMap;
 
@@ -21,44 +21,44 @@ use crate::format::bloscpack::{HEADER_BYTES, Header, MAX_BLOSC, OFFSET_BYTES};
 use crate::format::index::{ByteRange, EntryError};
 use crate::format::limits::MAX_INDEX_BYTES;
 
-/// A file that exists.
+/// An existing file.
 #[derive(Debug, Clone)]
 pub struct OldFile<'a> {
-    /// Its header.
+    /// Header of the file.
     pub header: &'a Header,
-    /// Where the offsets are, if there are any.
+    /// Offset of the table of offsets; `None` if there is none.
     pub offsets: Option<u64>,
-    /// First byte after everything but chunks.
+    /// Offset of the first byte after header, metadata and offsets.
     pub body: u64,
-    /// The chunks by their numbers; those that cannot be given are missing. Without checksums.
+    /// Ranges of the chunks by chunk number, without checksums; unreadable chunks are missing.
     pub chunks: &'a BTreeMap<u64, ByteRange>,
-    /// How many there are, those included that cannot be given.
+    /// Number of chunks, unreadable ones included.
     pub nchunks: u64,
-    /// Bytes of the last one before compression.
+    /// Uncompressed bytes of the last chunk.
     pub last_decoded: Option<u32>,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub size: u64,
 }
 
 /// A chunk to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewChunk {
-    /// Bytes before compression.
+    /// Uncompressed bytes.
     pub decoded: u32,
-    /// The buffer, and the checksum after it.
+    /// Blosc buffer, followed by its checksum.
     pub stored: Blob,
 }
 
-/// Which of some new chunks, given by their number and their bytes before compression, have no place
-/// in a file, and why: all chunks but the last are as long as its header says, and none is missing
-/// before the last.
+/// Returns the new chunks that cannot be stored, with the reason. `new` maps chunk numbers to
+/// uncompressed bytes. All chunks but the last must be as long as the header says, and none before
+/// the last may be missing.
 pub fn refused(old: &OldFile<'_>, new: &BTreeMap<u64, u32>) -> BTreeMap<u64, &'static str> {
     let (mut nchunks, mut last) = (old.nchunks, old.last_decoded);
     let mut full = old.header.chunk_size;
     let mut refused = BTreeMap::new();
     for (&slot, &decoded) in new {
         let is_short = full.is_some_and(|full| decoded < full);
-        // The header has no number for what is neither.
+        // The header cannot express other lengths.
         let why = if !(1..=MAX_BLOSC).contains(&decoded) {
             Some("it holds no bytes, or more than any Blosc buffer may, before compression")
         } else if full.is_some_and(|full| decoded > full) {
@@ -75,7 +75,7 @@ pub fn refused(old: &OldFile<'_>, new: &BTreeMap<u64, u32>) -> BTreeMap<u64, &'s
         if let Some(why) = why {
             refused.insert(slot, why);
         } else if slot + 1 >= nchunks {
-            // Of an empty file the first chunk says how long they are.
+            // The first chunk of an empty file defines the chunk size.
             full = full.or((nchunks == 0).then_some(decoded));
             (nchunks, last) = (slot + 1, Some(decoded));
         }
@@ -83,7 +83,7 @@ pub fn refused(old: &OldFile<'_>, new: &BTreeMap<u64, u32>) -> BTreeMap<u64, &'s
     refused
 }
 
-/// Plans the commit of chunks of which none is refused.
+/// Plans the commit of chunks, none of which [`refused`] returns.
 pub fn plan(
     old: &OldFile<'_>,
     changes: &BTreeMap<u64, NewChunk>,
@@ -107,20 +107,20 @@ pub fn plan(
     })
 }
 
-/// Whether a record of all old bytes costs more than a new file.
+/// Returns whether a record of the old bytes costs more than a new file.
 fn is_mostly_new(old: &OldFile<'_>, update: &Update) -> bool {
     let overwritten = update.overwritten.iter().fold(0_u64, |n, old| n.saturating_add(old.nbytes));
     overwritten.saturating_mul(2) > old.size
 }
 
 impl OldFile<'_> {
-    /// A chunk with the checksum after it.
+    /// Returns the stored range of a chunk: with the checksum after it.
     fn stored(&self, chunk: ByteRange) -> ByteRange {
         let nbytes = chunk.nbytes.saturating_add(self.header.digest.nbytes() as u64);
         ByteRange { offset: chunk.offset, nbytes }
     }
 
-    /// The chunks as they are stored, by their place.
+    /// Returns the stored ranges of the chunks with their numbers, sorted by offset.
     fn by_place(&self) -> Vec<(ByteRange, u64)> {
         let stored = self.chunks.iter().map(|(slot, range)| (self.stored(*range), *slot));
         let mut stored: Vec<_> = stored.collect();
@@ -128,7 +128,7 @@ impl OldFile<'_> {
         stored
     }
 
-    /// The header once `changes` are made.
+    /// Returns the header after `changes`.
     fn header_with(&self, changes: &BTreeMap<u64, NewChunk>) -> Header {
         let mut header = self.header.clone();
         let nchunks = self.nchunks_with(changes);
@@ -144,7 +144,7 @@ impl OldFile<'_> {
         if header.nchunks.is_some() {
             header.nchunks = Some(nchunks);
         }
-        // Spare offsets are used up; their number is one that was read from the same field.
+        // New chunks use up spare offsets, whose number was read from the same field.
         header.rest -= i64::try_from(nchunks - self.nchunks).unwrap_or(0);
         header
     }
@@ -155,13 +155,13 @@ impl OldFile<'_> {
     }
 }
 
-/// The changes within the file; None if they do not fit.
+/// Plans the changes within the file; `None` if they do not fit.
 fn update(
     old: &OldFile<'_>,
     changes: &BTreeMap<u64, NewChunk>,
 ) -> Result<Option<Update>, PlanError> {
-    // One that cannot be given has no place; and too much before the chunks is too much for whoever
-    // would have to read all of it to take a commit back.
+    // An unreadable chunk has no range to overwrite. The bytes before the chunks are limited,
+    // because recovery has to read all of them to roll a commit back.
     let has_place = |(slot, _): (&u64, &NewChunk)| old.chunks.contains_key(slot);
     if !changes.range(..old.nchunks).all(has_place) || old.body > MAX_INDEX_BYTES {
         return Ok(None);
@@ -179,12 +179,13 @@ fn update(
             continue;
         };
         if range.offset < tail {
-            // It has bytes in common with another chunk.
+            // The chunk overlaps another one.
             return Ok(None);
         }
         let room = match places.get(at + 1) {
             Some((next, _)) => next.offset.saturating_sub(range.offset),
-            // What is behind the last one is taken for chunks where nobody knows how many there are.
+            // Without a number of chunks in the header, bytes behind the last chunk are read as
+            // chunks.
             None if old.header.nchunks.is_none() => range.nbytes,
             None => u64::MAX,
         };
@@ -223,7 +224,7 @@ fn update(
     }))
 }
 
-/// The file made anew: its chunks in the order of their numbers, without gaps.
+/// Lays out the file anew: its chunks in the order of their numbers, without gaps.
 fn rewrite(old: &OldFile<'_>, changes: &BTreeMap<u64, NewChunk>) -> Result<Blob, PlanError> {
     let kept = |range: ByteRange| Blob::of(range.nbytes, Source::Kept(range.offset));
     let between = |from: u64, to: u64| ByteRange { offset: from, nbytes: to.saturating_sub(from) };
@@ -234,7 +235,7 @@ fn rewrite(old: &OldFile<'_>, changes: &BTreeMap<u64, NewChunk>) -> Result<Blob,
         match (changes.get(&slot), old.chunks.get(&slot)) {
             (Some(new), _) => body.append(new.stored.clone())?,
             (None, Some(range)) => body.append(kept(old.stored(*range)))?,
-            // All are there, or are given.
+            // Unreachable: every chunk is either kept or new.
             (None, None) => (),
         }
     }
@@ -257,7 +258,7 @@ mod tests {
     use super::*;
     use crate::format::digest::Digest;
 
-    /// Three chunks of 20 bytes, with checksums of 4 and so many bytes reserved after each.
+    /// Three chunks of 20 bytes, each followed by a checksum of 4 bytes and `reserved` bytes.
     fn three(reserved: u64) -> BTreeMap<u64, ByteRange> {
         let range = |slot| (slot, ByteRange { offset: 72 + slot * (24 + reserved), nbytes: 20 });
         (0..3).map(range).collect()
@@ -297,7 +298,8 @@ mod tests {
         new.iter().map(chunk).collect()
     }
 
-    /// Where a plan writes within the file, and how long that is then; None for a new file.
+    /// Returns the ranges that a plan writes within the file, and its new length; `None` for a new
+    /// file.
     fn written(reserved: u64, new: &[(u64, u64)]) -> Option<(Vec<(u64, u64)>, u64)> {
         let (header, chunks) = (HEADER, three(reserved));
         let old = old(&header, &chunks, reserved);
