@@ -1,4 +1,4 @@
-//! Where in a codec chain the sharding stands.
+//! Splitting of a codec chain at its sharding codec.
 //!
 //! ```text
 //! array -> [array->array]* -> sharding_indexed -> [bytes->bytes]* -> shard
@@ -6,7 +6,7 @@
 //!                                  +-- codecs (of inner chunks), index_codecs, index_location
 //! ```
 //!
-//! `sharding_indexed` 1.0.
+//! Specification: `sharding_indexed` 1.0.
 
 use serde_json::Value;
 
@@ -15,8 +15,8 @@ use super::codec::{Codec, parse_chain, transpose_order};
 use super::error::{MetadataError, shape};
 use super::index::{IndexCodecs, IndexLocation};
 
-/// Array->array codecs that leave the shape alone: chunks stay where they are, so the view keeps
-/// them in front of the inner codecs without knowing what they do.
+/// Array->array codecs that preserve the shape. Chunks stay where they are, so the view keeps these
+/// codecs in front of the inner ones without interpreting them.
 pub(super) const SHAPE_PRESERVING: [&str; 9] = [
     "bitround",
     "cast_value",
@@ -29,26 +29,27 @@ pub(super) const SHAPE_PRESERVING: [&str; 9] = [
     "scale_offset",
 ];
 
-/// A chain that shards: its three parts.
+/// The parts of a codec chain that shards.
 #[derive(Debug)]
 pub struct ShardingChain {
     /// Array->array codecs before the sharding, shape-preserving or a transpose.
     pub before: Vec<Codec>,
-    /// Inner chunk shape, in the axes that [`Self::axes`] gives.
+    /// Inner chunk shape, in the axes given by [`Self::axes`].
     pub chunk_shape: Vec<u64>,
-    /// `axes[j]` is the axis in front of this chain that axis `j` of the shard runs along.
+    /// Axes of the shard: `axes[j]` is the axis, before this chain, that axis `j` of the shard runs
+    /// along.
     pub axes: Vec<usize>,
     /// Codecs of the inner chunks.
     pub codecs: Vec<Codec>,
-    /// How the index is stored.
+    /// Encoding of the index.
     pub index_codecs: IndexCodecs,
-    /// Where the index is stored.
+    /// Location of the index.
     pub index_location: IndexLocation,
     /// Bytes->bytes codecs over the whole shard, in encoding order.
     pub after: Vec<AfterCodec>,
 }
 
-/// Splits a chain at `sharding_indexed`; None if it does not shard.
+/// Splits a chain at `sharding_indexed`; `None` if the chain does not shard.
 pub fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain>, MetadataError> {
     let Some(at) = chain.iter().position(|codec| codec.name == "sharding_indexed") else {
         return Ok(None);

@@ -1,36 +1,36 @@
-//! The checksums of Bloscpack, by their numbers.
+//! Checksums of Bloscpack, by their numbers.
 
 use flate2::Crc;
 use md5::{Digest as _, Md5};
 use sha1::Sha1;
 use sha2::{Sha224, Sha256, Sha384, Sha512};
 
-/// A checksum over the bytes before it.
+/// Checksum over the bytes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Digest {
-    /// Nothing.
+    /// No checksum.
     #[default]
     None,
-    /// RFC 1950's, little-endian.
+    /// Adler-32 (RFC 1950), little-endian.
     Adler32,
-    /// RFC 1952's, little-endian.
+    /// CRC-32 (RFC 1952), little-endian.
     Crc32,
-    /// RFC 1321.
+    /// MD5 (RFC 1321).
     Md5,
-    /// FIPS 180-4.
+    /// SHA-1 (FIPS 180-4).
     Sha1,
-    /// FIPS 180-4.
+    /// SHA-224 (FIPS 180-4).
     Sha224,
-    /// FIPS 180-4.
+    /// SHA-256 (FIPS 180-4).
     Sha256,
-    /// FIPS 180-4.
+    /// SHA-384 (FIPS 180-4).
     Sha384,
-    /// FIPS 180-4.
+    /// SHA-512 (FIPS 180-4).
     Sha512,
 }
 
 impl Digest {
-    /// All of them, each at its number.
+    /// All checksums, indexed by their numbers.
     const ALL: [Self; 9] = [
         Self::None,
         Self::Adler32,
@@ -43,12 +43,12 @@ impl Digest {
         Self::Sha512,
     ];
 
-    /// The checksum of that number.
+    /// Returns the checksum with the given number; `None` if there is none.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Its number.
+    /// Number of the checksum in a Bloscpack header.
     pub fn number(self) -> u8 {
         match self {
             Self::None => 0,
@@ -63,7 +63,7 @@ impl Digest {
         }
     }
 
-    /// What it is called.
+    /// Name of the checksum.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -78,7 +78,7 @@ impl Digest {
         }
     }
 
-    /// Length in bytes.
+    /// Length of the checksum in bytes.
     pub fn nbytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -92,7 +92,7 @@ impl Digest {
         }
     }
 
-    /// The checksum of some bytes, as it is stored.
+    /// Computes the checksum of `bytes` in its stored form.
     pub fn of(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::None => Vec::new(),

@@ -1,9 +1,9 @@
-//! The metadata that the view shows: the equivalent unsharded array.
+//! Metadata of the equivalent unsharded array, which the view shows.
 //!
-//! `chunk_grid` becomes a regular one of inner chunks, `codecs` those of the inner chunks after
-//! the array->array codecs that stood before the sharding. Every other member keeps its place and
-//! its text. Consolidated metadata in a group repeats the metadata of every node below it, so
-//! the arrays in it are rewritten the same way.
+//! `chunk_grid` becomes a regular grid of inner chunks; `codecs` becomes the array->array codecs
+//! before the sharding, followed by the codecs of the inner chunks. Every other member keeps its
+//! place and its text. Consolidated metadata in a group repeats the metadata of every node below
+//! it, so the arrays in it are rewritten the same way.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use super::error::MetadataError;
 use super::metadata::NodeMetadata;
 use super::sharding::ShardedArray;
 
-/// Which specification a document follows.
+/// Specification that a document follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// A `zarr.json` of Zarr v3.
@@ -24,25 +24,25 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// By what a document is called.
+    /// Returns the dialect of a document, by its file name.
     pub fn of(path: &Path) -> Self {
         if draft2022::is_document(path) { Self::Draft2022 } else { Self::V3 }
     }
 }
 
-/// What the view makes of a node.
+/// Presentation of a node in the view.
 #[derive(Debug)]
 pub enum Shown {
-    /// As it is stored.
+    /// Unchanged.
     AsStored,
-    /// A group whose metadata is rewritten.
+    /// A group with rewritten metadata.
     Group(Value),
-    /// A sharded array and its metadata as an unsharded one.
+    /// A sharded array and its unsharded metadata.
     Array(Box<ShardedArray>, Value),
 }
 
-/// Decides how a node is shown, given its document and the sharding level to show (1 is the
-/// outermost; None the innermost).
+/// Determines the presentation of a node from its document and the sharding level to show (1 is the
+/// outermost, `None` the innermost).
 pub fn show(
     mut document: Value,
     level: Option<usize>,
@@ -64,14 +64,14 @@ pub fn show(
     })
 }
 
-/// What was rewritten in a document.
+/// Kind of node that was rewritten in a document.
 enum Rewritten {
     Nothing,
     Group,
     Array(Box<ShardedArray>),
 }
 
-/// Rewrites a document where it is; one that cannot be read stays as it is.
+/// Rewrites a document in place. A document that cannot be read stays unchanged.
 fn rewrite(document: &mut Value, level: Option<usize>) -> Result<Rewritten, MetadataError> {
     Ok(match NodeMetadata::parse(document)? {
         NodeMetadata::Group if rewrite_consolidated(document, level) => Rewritten::Group,
@@ -86,7 +86,7 @@ fn rewrite(document: &mut Value, level: Option<usize>) -> Result<Rewritten, Meta
     })
 }
 
-/// Makes the metadata of `array` that of its unsharded twin.
+/// Replaces the metadata of `array` by that of its unsharded twin.
 fn unshard(document: &mut Value, array: &ShardedArray) {
     let chunk_shape = array.chunk_shape();
     document["chunk_grid"] =
@@ -94,8 +94,8 @@ fn unshard(document: &mut Value, array: &ShardedArray) {
     document["codecs"] = array.view_codecs.iter().map(|codec| codec.document().clone()).collect();
 }
 
-/// Rewrites every sharded array in a group's consolidated metadata; whether there was one. Nodes
-/// that cannot be read stay as they are, as they do where they are stored.
+/// Rewrites every sharded array in the consolidated metadata of a group; returns whether there was
+/// one. Nodes that cannot be read stay unchanged, as do their own documents.
 fn rewrite_consolidated(group: &mut Value, level: Option<usize>) -> bool {
     let nodes = group.get_mut("consolidated_metadata").and_then(|value| value.get_mut("metadata"));
     let Some(Value::Object(nodes)) = nodes else {

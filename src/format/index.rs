@@ -1,4 +1,4 @@
-//! The shard index: where in its shard each inner chunk is.
+//! The shard index: maps each inner chunk to its byte range in the shard.
 //!
 //! ```text
 //! index_location "end":    | inner chunks, in any order, gaps allowed | index | checksum |
@@ -11,8 +11,8 @@
 //! checksum: crc32c of the index, little-endian u32; absent if the index codecs have none
 //! ```
 //!
-//! Offsets count from the shard's first byte in both layouts. Both words 2^64-1: the chunk is
-//! empty. Specification: `sharding_indexed` 1.0, "Binary shard format".
+//! Offsets count from the first byte of the shard in both layouts. An entry with both words 2^64-1
+//! marks an empty chunk. Specification: `sharding_indexed` 1.0, "Binary shard format".
 
 use serde_json::Value;
 
@@ -21,24 +21,24 @@ use super::error::MetadataError;
 use super::limits::MAX_INDEX_BYTES;
 use crate::text::count;
 
-/// Length of a crc32c.
+/// Length of a crc32c in bytes.
 pub const CHECKSUM_BYTES: usize = 4;
-/// Length of an index entry: two words.
+/// Length of an index entry in bytes: two words.
 pub const ENTRY_BYTES: u64 = 16;
-/// Both words of an empty chunk's entry.
+/// Value of both words in the entry of an empty chunk.
 pub const EMPTY: u64 = u64::MAX;
 
-/// Where the index of a shard stands.
+/// Position of the index in a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexLocation {
-    /// The shard's first bytes.
+    /// At the beginning of the shard.
     Start,
-    /// The shard's last bytes; what a missing `index_location` means.
+    /// At the end of the shard; the default where `index_location` is missing.
     End,
 }
 
 impl IndexLocation {
-    /// The other one.
+    /// Returns the opposite location.
     pub fn other(self) -> Self {
         match self {
             Self::Start => Self::End,
@@ -46,7 +46,8 @@ impl IndexLocation {
         }
     }
 
-    /// Where an index of `index` bytes stands in a shard of `shard` bytes, if that is long enough.
+    /// Returns the range of an index of `index` bytes in a shard of `shard` bytes; `None` if the
+    /// shard is shorter than the index.
     pub fn place(self, index: u64, shard: u64) -> Option<ByteRange> {
         let from_end = shard.checked_sub(index)?;
         let offset = match self {
@@ -57,24 +58,25 @@ impl IndexLocation {
     }
 }
 
-/// How an index is encoded: the `index_codecs` of a sharding codec.
+/// Encoding of an index: the `index_codecs` of a sharding codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexCodecs {
-    /// The axes of the stored index, last the one over (offset, nbytes); None for C order.
+    /// Axes of the stored index in stored order; the axis after the last one of the shard runs over
+    /// (offset, nbytes). `None` for C order.
     order: Option<Vec<usize>>,
     big_endian: bool,
     checksums: usize,
 }
 
 impl IndexCodecs {
-    /// What every writer writes: little-endian, C order, with a checksum.
+    /// The encoding all known writers use: little-endian, C order, with a checksum.
     pub const USUAL: Self = Self { order: None, big_endian: false, checksums: 1 };
-    /// The same without a checksum.
+    /// [`Self::USUAL`] without a checksum.
     pub const BARE: Self = Self { order: None, big_endian: false, checksums: 0 };
 
-    /// Reads `index_codecs` of a shard with `rank` dimensions. Where they are absent (the
+    /// Parses the `index_codecs` of a shard with `rank` dimensions. If they are absent (the
     /// specification requires them, zarr-python does not), little-endian with a checksum is
-    /// meant; so is little-endian by `bytes` without `endian`.
+    /// assumed; `bytes` without `endian` is little-endian as well.
     pub fn parse(value: Option<&Value>, rank: usize) -> Result<Self, MetadataError> {
         if value.is_none() {
             return Ok(Self::USUAL);
@@ -109,20 +111,21 @@ impl IndexCodecs {
         if bytes_seen { Ok(codecs) } else { Err(invalid()) }
     }
 
-    /// How many checksums follow the index.
+    /// Number of checksums that follow the index.
     pub fn checksums(&self) -> usize {
         self.checksums
     }
 
-    /// Other ways to store an index that writers have: with and without a checksum, and in the other
-    /// order of bytes.
+    /// Returns alternative encodings that some writers use: with and without a checksum, in both
+    /// byte orders.
     pub fn others(&self) -> impl Iterator<Item = Self> + '_ {
         let both = [self.big_endian, !self.big_endian];
         let all = both.into_iter().flat_map(|big| [(big, 1), (big, 0)]);
         all.map(|(big_endian, checksums)| Self { big_endian, checksums, ..self.clone() })
     }
 
-    /// Length in bytes of the stored index of `slots` chunks, if it keeps the limit.
+    /// Length in bytes of the stored index of `slots` chunks; `None` if it exceeds
+    /// [`MAX_INDEX_BYTES`].
     pub fn stored_size(&self, slots: u64) -> Option<u64> {
         let checksums = (self.checksums * CHECKSUM_BYTES) as u64;
         let size = slots.checked_mul(ENTRY_BYTES)?.checked_add(checksums)?;
@@ -138,34 +141,34 @@ impl std::fmt::Display for IndexCodecs {
     }
 }
 
-/// Why an index cannot be used.
+/// Error that makes a whole index unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
-    /// The bytes are not as long as the chunks per shard ask for.
+    /// The length does not match the number of chunks per shard.
     #[error("the index has {}, {expected} are expected", count(.found, "byte"))]
     Length {
-        /// As given.
+        /// Actual length in bytes.
         found: u64,
-        /// As computed.
+        /// Length in bytes computed from the chunks per shard.
         expected: u64,
     },
-    /// More inner chunks than the limit allows.
+    /// The shard has more inner chunks than the limit allows.
     #[error("an index of {slots} chunks is longer than the limit of {MAX_INDEX_BYTES} bytes")]
     Limit {
-        /// Chunks per shard.
+        /// Number of chunks per shard.
         slots: u64,
     },
     /// The checksum does not match.
     #[error("checksum of the index is {computed:08x}, stored is {stored:08x}")]
     Checksum {
-        /// As the shard holds it.
+        /// Checksum stored in the shard.
         stored: u32,
-        /// As the index gives it.
+        /// Checksum computed over the index.
         computed: u32,
     },
 }
 
-/// Why one entry of an index cannot be used.
+/// Error that makes a single index entry unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     /// The range does not end within the shard.
@@ -174,41 +177,41 @@ pub enum EntryError {
         count(.shard, "byte")
     )]
     Outside {
-        /// First word.
+        /// First word of the entry.
         offset: u64,
-        /// Second word.
+        /// Second word of the entry.
         nbytes: u64,
         /// Length of the shard in bytes.
         shard: u64,
     },
-    /// What its format says of it cannot be.
+    /// The shard's format rules out the entry.
     #[error("{0}")]
     Refused(&'static str),
-    /// Exactly one word says that the chunk is empty.
+    /// Exactly one of the two words marks the chunk as empty.
     #[error("its entry (offset {offset}, nbytes {nbytes}) is half empty")]
     HalfEmpty {
-        /// First word.
+        /// First word of the entry.
         offset: u64,
-        /// Second word.
+        /// Second word of the entry.
         nbytes: u64,
     },
 }
 
-/// Where an encoded chunk is: a range that was checked to end within its shard.
+/// Byte range of an encoded chunk, checked to end within its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ByteRange {
-    /// From the shard's first byte.
+    /// Offset from the first byte of the shard.
     pub offset: u64,
     /// Length in bytes.
     pub nbytes: u64,
 }
 
-/// The index of one shard, verified. Entries are decoded when they are asked for, so it costs no
-/// more memory than its stored form.
+/// Verified index of one shard. Entries are decoded on demand, so it takes no more memory than its
+/// stored form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardIndex {
     bytes: Box<[u8]>,
-    /// Chunks along each axis of the shard.
+    /// Number of chunks along each axis of the shard.
     extents: Box<[u64]>,
     /// Words between neighbours along each axis of the shard.
     strides: Box<[usize]>,
@@ -217,12 +220,12 @@ pub struct ShardIndex {
     big_endian: bool,
     checksums: usize,
     location: IndexLocation,
-    /// Length as stored, with the checksum.
+    /// Stored length in bytes, checksums included.
     stored_size: u64,
 }
 
 impl ShardIndex {
-    /// Verifies the stored index of a shard with `chunks_per_shard` (in the shard's own axes).
+    /// Verifies and decodes a stored index. `chunks_per_shard` is given in the axes of the shard.
     pub fn decode(
         mut bytes: Vec<u8>,
         codecs: &IndexCodecs,
@@ -257,7 +260,7 @@ impl ShardIndex {
         })
     }
 
-    /// The index of a shard of empty chunks.
+    /// Returns the index of a shard in which every chunk is empty.
     pub fn empty(
         codecs: &IndexCodecs,
         location: IndexLocation,
@@ -267,7 +270,7 @@ impl ShardIndex {
         let words = slots.saturating_mul(ENTRY_BYTES);
         let (strides, pair_stride) = strides(codecs, chunks_per_shard);
         Ok(Self {
-            // Every byte of 2^64-1 is 255, in both orders. The size is within its limit.
+            // Every byte of 2^64-1 is 255, in either byte order. `sizes` has checked the limit.
             bytes: vec![u8::MAX; usize::try_from(words).unwrap_or(0)].into_boxed_slice(),
             extents: chunks_per_shard.into(),
             strides,
@@ -279,32 +282,33 @@ impl ShardIndex {
         })
     }
 
-    /// How many chunks the shard has.
+    /// Number of slots: chunks per shard, empty ones included.
     pub fn slots(&self) -> u64 {
         self.bytes.len() as u64 / ENTRY_BYTES
     }
 
-    /// Length in bytes as stored, with its checksums.
+    /// Stored length in bytes, checksums included.
     pub fn stored_size(&self) -> u64 {
         self.stored_size
     }
 
-    /// Where in the shard it is stored.
+    /// Location of the index in its shard.
     pub fn location(&self) -> IndexLocation {
         self.location
     }
 
-    /// Where it stands in a shard of `shard` bytes, if that is long enough.
+    /// Returns the range of the index in a shard of `shard` bytes; `None` if the shard is too
+    /// short.
     pub fn place(&self, shard: u64) -> Option<ByteRange> {
         self.location.place(self.stored_size, shard)
     }
 
-    /// The number of the slot at `position`, given in the shard's own axes, counted in C order.
+    /// Returns the slot number, in C order, of `position`, given in the axes of the shard.
     pub fn slot(&self, position: impl IntoIterator<Item = u64>) -> u64 {
         position.into_iter().zip(&self.extents).fold(0, |slot, (at, extent)| slot * extent + at)
     }
 
-    /// The position of a slot in the shard's own axes.
+    /// Returns the position of a slot in the axes of the shard.
     pub fn position(&self, slot: u64) -> Vec<u64> {
         let mut rest = slot;
         let mut position = vec![0; self.extents.len()];
@@ -315,8 +319,8 @@ impl ShardIndex {
         position
     }
 
-    /// The chunks that exist, by slot, in a shard of `shard` bytes; the first bad entry with its
-    /// slot where there is one.
+    /// Returns the existing chunks in slot order, for a shard of `shard` bytes, or the slot and
+    /// error of the first bad entry.
     pub fn chunks(&self, shard: u64) -> Result<Vec<(u64, ByteRange)>, (u64, EntryError)> {
         let mut chunks = Vec::new();
         for slot in 0..self.slots() {
@@ -329,7 +333,7 @@ impl ShardIndex {
         Ok(chunks)
     }
 
-    /// How many chunks are empty in the way of zarrita: with a word that is not 2^64-1.
+    /// Number of chunks marked as empty the way zarrita does it, with one word that is not 2^64-1.
     pub fn wrapped_empties(&self) -> u64 {
         if self.location == IndexLocation::End {
             return 0;
@@ -341,7 +345,7 @@ impl ShardIndex {
         (0..self.slots()).filter(is_wrapped).count() as u64
     }
 
-    /// Puts a chunk into a slot, or empties it.
+    /// Sets the range of a slot; `None` empties it.
     pub fn set(&mut self, slot: u64, range: Option<ByteRange>) {
         let (offset, nbytes) = range.map_or((EMPTY, EMPTY), |range| (range.offset, range.nbytes));
         let at = self.word_of_slot(slot);
@@ -349,7 +353,7 @@ impl ShardIndex {
         self.set_word(at + self.pair_stride, nbytes);
     }
 
-    /// The index as stored.
+    /// Encodes the index, checksums included.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.bytes.to_vec();
         for _ in 0..self.checksums {
@@ -358,13 +362,13 @@ impl ShardIndex {
         bytes
     }
 
-    /// Memory that the index takes, in bytes.
+    /// Memory used by the index, in bytes.
     pub fn memory(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.strides) + size_of::<Self>()
     }
 
-    /// The range of the chunk at `position`, given in the shard's own axes, in a shard of `shard`
-    /// bytes; None if the chunk is empty.
+    /// Returns the range of the chunk at `position`, given in the axes of the shard, in a shard of
+    /// `shard` bytes; `None` if the chunk is empty.
     pub fn range(
         &self,
         position: impl IntoIterator<Item = u64>,
@@ -387,17 +391,18 @@ impl ShardIndex {
         }
     }
 
-    /// zarrita (Python), ZEP 2's own implementation, added the length of an index at the start to
-    /// the offset of empty chunks too; the sum wrapped to the length less one.
+    /// Returns whether the words are an empty entry as zarrita wrote it. zarrita (Python), the
+    /// reference implementation of ZEP 2, added the length of an index at the start to the offsets
+    /// of empty chunks too; the sum wrapped to that length minus one.
     fn is_wrapped_empty(&self, offset: u64, nbytes: u64) -> bool {
         self.location == IndexLocation::Start
             && nbytes == EMPTY
             && offset.checked_add(1) == Some(self.stored_size)
     }
 
-    /// Where the first word of an entry is. Positions lie within the chunks per shard, whose
-    /// product of words is in memory: the sum fits, and a position outside would be a bug that
-    /// the access to the word shows.
+    /// Returns the position of the first word of an entry. Positions lie within the chunks per
+    /// shard, and the words of all chunks are in memory, so the sum does not overflow. A position
+    /// outside would be a bug, which the access to the word exposes.
     fn word_of(&self, position: impl IntoIterator<Item = u64>) -> usize {
         #[allow(clippy::cast_possible_truncation, reason = "smaller than the index in memory")]
         position.into_iter().zip(&self.strides).map(|(p, s)| p as usize * s).sum()
@@ -428,13 +433,14 @@ impl ShardIndex {
         match words.get(at) {
             Some(word) if self.big_endian => u64::from_be_bytes(*word),
             Some(word) => u64::from_le_bytes(*word),
-            // Never reached from a checked position; an empty word is no range of any shard.
+            // Unreachable for a checked position; an empty word is no range in any shard.
             None => EMPTY,
         }
     }
 }
 
-/// Words between neighbours along each axis of the shard, and between the words of an entry.
+/// Returns the words between neighbours along each axis of the shard, and the words between the two
+/// words of an entry.
 fn strides(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> (Box<[usize]>, usize) {
     let rank = chunks_per_shard.len();
     #[allow(clippy::cast_possible_truncation, reason = "their product is in memory")]
@@ -445,21 +451,21 @@ fn strides(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> (Box<[usize]>, usi
     for stored_axis in (0..=rank).rev() {
         let axis = codecs.order.as_ref().map_or(stored_axis, |order| order[stored_axis]);
         strides[axis] = step;
-        // The product of some axes of an index without chunks may be anything.
+        // The product of some axes of an index without chunks is unbounded.
         step = step.saturating_mul(extents[axis]);
     }
     let pair_stride = strides.pop().unwrap_or(1);
     (strides.into_boxed_slice(), pair_stride)
 }
 
-/// How many slots there are, and the length of their stored index in bytes.
+/// Returns the number of slots and the length in bytes of their stored index.
 fn sizes(codecs: &IndexCodecs, chunks_per_shard: &[u64]) -> Result<(u64, u64), IndexError> {
     let slots = product(chunks_per_shard).ok_or(IndexError::Limit { slots: u64::MAX })?;
     let stored = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
     Ok((slots, stored))
 }
 
-/// The product, None if it overflows.
+/// Product of the numbers; `None` if it overflows.
 pub fn product(numbers: &[u64]) -> Option<u64> {
     numbers.iter().try_fold(1_u64, |product, number| product.checked_mul(*number))
 }
@@ -481,7 +487,7 @@ mod tests {
 
     const RANGE: ByteRange = ByteRange { offset: 7, nbytes: 3 };
 
-    /// 1 x 2 chunks: the first empty, the second at 7..10; written by hand from the specification.
+    /// 1 x 2 chunks, the first empty, the second at 7..10; written by hand from the specification.
     #[rustfmt::skip]
     const GOLDEN: [u8; 36] = [
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,

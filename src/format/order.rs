@@ -1,44 +1,45 @@
-//! Orders in which chunks stand in a shard. Readers do not care; writers differ, and neighbours in a
-//! file are read at once.
+//! Orders in which chunks are stored in a shard. Readers accept any order; writers differ, and
+//! chunks that are neighbours in a file are read together.
 
-/// An order of the positions in a box.
+/// Order of the positions in a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ChunkOrder {
-    /// The last axis runs fastest, as in the index.
+    /// The last axis varies fastest, as in the index.
     #[default]
     C,
-    /// The first axis runs fastest.
+    /// The first axis varies fastest.
     F,
-    /// Along a Z-shaped curve, neighbours along all axes close together: as zarr-python writes.
+    /// Z-order (Morton) curve, which keeps neighbours along all axes close together; used by
+    /// zarr-python.
     Morton,
 }
 
 impl ChunkOrder {
-    /// What orders are called.
+    /// Names of the orders, as given in options.
     pub const NAMES: [(&str, Self); 3] = [("c", Self::C), ("f", Self::F), ("morton", Self::Morton)];
 }
 
-/// The positions of a box, one after the other.
+/// Iteration over the positions of a box.
 #[derive(Debug)]
 pub struct Positions {
     order: ChunkOrder,
     extents: Vec<u64>,
-    /// The one that was given last.
+    /// Position returned last.
     position: Vec<u64>,
-    /// Number of the next one on the curve, those beyond the box counted.
+    /// Number of the next position on the curve, positions beyond the box included.
     next: u64,
     left: u64,
 }
 
 impl Positions {
-    /// Those of a box whose extents have a product that fits 64 bits.
+    /// Creates the positions of a box. The product of the extents must fit 64 bits.
     pub fn new(order: ChunkOrder, extents: &[u64]) -> Self {
         let left = extents.iter().try_fold(1_u64, |product, extent| product.checked_mul(*extent));
         let (extents, position) = (extents.to_vec(), vec![0; extents.len()]);
         Self { order, extents, position, next: 0, left: left.unwrap_or(0) }
     }
 
-    /// The next one.
+    /// Advances to the next position and returns it; `None` after the last one.
     pub fn advance(&mut self) -> Option<&[u64]> {
         self.left = self.left.checked_sub(1)?;
         match self.order {
@@ -55,7 +56,7 @@ impl Positions {
         Some(&self.position)
     }
 
-    /// Goes on along the axes in the order given by `axis`, from the fastest one.
+    /// Increments the position. `axis` maps (rank, n) to the n-th fastest axis.
     fn step(&mut self, axis: impl Fn(usize, usize) -> usize) {
         let rank = self.extents.len();
         if self.next == 0 {
@@ -72,8 +73,8 @@ impl Positions {
     }
 }
 
-/// The position whose bits, those of the first axis lowest, interleave to `number`. An axis has as
-/// many bits as its extent needs.
+/// Decodes `number` into the position whose bits interleave to it, those of the first axis lowest.
+/// An axis has as many bits as its extent needs.
 fn decode_morton(number: u64, extents: &[u64], position: &mut [u64]) {
     position.fill(0);
     let bits = |extent: &u64| u64::BITS - extent.saturating_sub(1).leading_zeros();
@@ -106,12 +107,12 @@ mod tests {
     fn each_order_of_a_small_box() {
         assert_eq!(all(ChunkOrder::C, &[2, 3]), [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
         assert_eq!(all(ChunkOrder::F, &[2, 3]), [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2], [1, 2]]);
-        // As zarr-python's morton_order_iter((2, 3)) gives them.
+        // As returned by zarr-python's morton_order_iter((2, 3)).
         assert_eq!(
             all(ChunkOrder::Morton, &[2, 3]),
             [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2], [1, 2]]
         );
-        // And morton_order_iter((3, 3)).
+        // As returned by morton_order_iter((3, 3)).
         let expected = [[0, 0], [1, 0], [0, 1], [1, 1], [2, 0], [2, 1], [0, 2], [1, 2], [2, 2]];
         assert_eq!(all(ChunkOrder::Morton, &[3, 3]), expected);
     }

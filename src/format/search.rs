@@ -1,65 +1,68 @@
-//! Finding an index in the bytes of a shard that has none in its place.
+//! Searches the bytes of a shard for an index that is not in its place.
 //!
 //! ```text
-//! a shard whose writer was stopped in the middle, index at its end:
+//! a shard whose writer was interrupted, index at its end:
 //!
 //!   | chunks | older index | checksum | newer chunks, and no newer index
 //!                         ^
-//! at every byte: do the bytes before it, as many as an index has, give the checksum that follows?
+//! at every byte: is what follows the checksum of the preceding bytes, as many as an index has?
 //! ```
 //!
-//! The checksum rolls: it is computed anew from the last one, the byte that enters the window and
-//! the byte that leaves it, so a search reads each byte once. One window in 2^32 has a checksum by
-//! chance; an index is found where, besides, every chunk that it names ends before it.
+//! The checksum is rolling: it is updated from the previous one, the byte that enters the window
+//! and the byte that leaves it, so a search reads each byte once. One window in 2^32 matches by
+//! chance; a match counts as an index only if it names at least one chunk and every chunk it names
+//! ends before it.
 
 use super::index::IndexLocation;
 use super::index::{
     ByteRange, CHECKSUM_BYTES, ENTRY_BYTES, IndexCodecs, IndexError, ShardIndex, product,
 };
 
-/// Looks for indexes of shards with certain chunks.
+/// Search for indexes of shards with given chunks per shard.
 #[derive(Debug)]
 pub struct IndexSearch<'a> {
     codecs: &'a IndexCodecs,
     chunks_per_shard: &'a [u64],
-    /// Bytes of an index without its checksums.
+    /// Length of an index in bytes, without its checksums.
     window: usize,
-    /// With them.
+    /// Length of an index in bytes, with its checksums.
     stored: usize,
-    /// What a byte does to the register when it enters the window, and when it leaves it.
+    /// Change of the checksum register by a byte that enters the window (`entering`) or leaves it
+    /// (`leaving`).
     entering: [u32; 256],
     leaving: [u32; 256],
-    /// Checksum of a window of zeros: what begins and ends every checksum alike.
+    /// Checksum of a window of zeros, which cancels the initial and final inversion of a crc32c.
     zeros: u32,
 }
 
-/// An index that was found.
+/// An index that the search has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundIndex {
-    /// Where its first byte is.
+    /// Offset of its first byte in the shard.
     pub offset: u64,
-    /// Its bytes, as stored.
+    /// Its bytes as stored.
     pub bytes: Vec<u8>,
-    /// The chunks that exist by it.
+    /// Ranges of the chunks that exist according to it.
     pub chunks: Vec<ByteRange>,
 }
 
 impl<'a> IndexSearch<'a> {
-    /// A search for indexes that stand at a shard's end; None if they have no checksum to be found
-    /// by.
+    /// Creates a search for indexes that stand at the end of a shard; `None` if they have no
+    /// checksum to be recognised by.
     pub fn new(
         codecs: &'a IndexCodecs,
         chunks_per_shard: &'a [u64],
     ) -> Result<Option<Self>, IndexError> {
         let slots = product(chunks_per_shard).unwrap_or(u64::MAX);
         let stored = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
-        // Below the limit for indexes: both fit.
+        // Both fit: they are below the limit for indexes.
         let window = usize::try_from(slots * ENTRY_BYTES).unwrap_or(0);
         let stored = usize::try_from(stored).unwrap_or(0);
         if stored < window + CHECKSUM_BYTES || window == 0 {
             return Ok(None);
         }
-        // A checksum without what it begins and ends with is linear: the sum of those of its bits.
+        // Without the initial and final inversion a crc32c is linear: the checksum of a byte is the
+        // sum of those of its bits.
         let mut bytes = vec![0; window + 1];
         let (byte, zeros) = (crc32c::crc32c(&[0]), crc32c::crc32c(&bytes));
         let (mut entering, mut leaving) = ([0; 256], [0; 256]);
@@ -78,13 +81,13 @@ impl<'a> IndexSearch<'a> {
         Ok(Some(Self { codecs, chunks_per_shard, window, stored, entering, leaving, zeros }))
     }
 
-    /// Length in bytes of what is looked for.
+    /// Length in bytes of the index searched for, checksums included.
     pub fn nbytes(&self) -> usize {
         self.stored
     }
 
-    /// The indexes in `bytes`, whose first byte is at `offset` in the shard, from the last to the
-    /// first.
+    /// Returns the indexes in `bytes`, last one first. The first byte of `bytes` is at `offset` in
+    /// the shard.
     pub fn indexes_in<'b>(
         &'b self,
         bytes: &'b [u8],
@@ -94,7 +97,7 @@ impl<'a> IndexSearch<'a> {
         candidates.filter_map(move |at| self.index_at(bytes, offset, at))
     }
 
-    /// Where windows begin whose checksum follows them.
+    /// Returns the starts of all windows that are followed by their checksum.
     fn candidates(&self, bytes: &[u8]) -> Vec<usize> {
         let mut candidates = Vec::new();
         let Some(first) = bytes.get(..self.window) else { return candidates };
@@ -166,7 +169,7 @@ mod tests {
         bytes.extend(index(&[Some((0, 101)), None]));
         bytes.extend([0; 100]);
         assert_eq!(last(&bytes, 2, 0), None);
-        // It stands further behind.
+        // The index stands at a higher offset.
         assert_eq!(last(&bytes, 2, 1), Some((101, 1)));
     }
 

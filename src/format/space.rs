@@ -1,38 +1,38 @@
-//! What the bytes of a shard are used for.
+//! Accounting of the bytes of a shard: used ranges, gaps and overlaps.
 //!
 //! ```text
 //! | chunk | chunk |  gap  | chunk        | index |
-//!                 |       |    | chunk |           a clash: ranges that overlap in part
-//!                                                  equal ranges are one that several chunks share
+//! |                 |       |    | chunk |           a clash: ranges that overlap partly
+//! |                                                  equal ranges: one that several chunks share
 //! ```
 
 use super::index::ByteRange;
 
-/// Ranges of a shard's bytes, in the order of their offsets.
+/// Ranges of a shard's bytes, sorted by offset.
 #[derive(Debug, Default, Clone)]
 pub struct Space {
     ranges: Vec<ByteRange>,
 }
 
-/// A range that overlaps another one in part.
+/// Partial overlap of two ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clash {
-    /// The one that begins later, or is the longer of two that begin together.
+    /// The range that begins later, or the longer one if both begin at the same offset.
     pub range: ByteRange,
-    /// The other one.
+    /// The other range.
     pub with: ByteRange,
 }
 
 impl Space {
-    /// The space that ranges take. Those without bytes take none. Their ends are within a file, so
-    /// they do not overflow.
+    /// Creates the space taken by `ranges`. Empty ranges are dropped. Their ends must lie within a
+    /// file, so that they do not overflow.
     pub fn new(mut ranges: Vec<ByteRange>) -> Self {
         ranges.retain(|range| range.nbytes > 0);
         ranges.sort_unstable_by_key(|range| (range.offset, range.nbytes));
         Self { ranges }
     }
 
-    /// Bytes that are in some range.
+    /// Number of bytes that are in at least one range.
     pub fn nbytes(&self) -> u64 {
         let mut end = 0;
         let each = self.ranges.iter().map(|range| {
@@ -43,18 +43,19 @@ impl Space {
         each.sum()
     }
 
-    /// How many ranges equal one before them.
+    /// Number of ranges that equal the range before them.
     pub fn shared(&self) -> u64 {
         self.ranges.windows(2).map(|pair| u64::from(pair[0] == pair[1])).sum()
     }
 
-    /// Ranges that overlap one before them in part, each with the one that reaches furthest.
+    /// Returns the ranges that partly overlap an earlier one, each with the earlier range that
+    /// reaches furthest.
     pub fn clashes(&self) -> Vec<Clash> {
         let mut clashes = Vec::new();
         let mut furthest: Option<ByteRange> = None;
         let mut last = None;
         for range in self.ranges.iter().copied() {
-            // Of equal ranges, one speaks for all.
+            // Equal ranges are handled once.
             if last.replace(range) == Some(range) {
                 continue;
             }
@@ -69,7 +70,7 @@ impl Space {
         clashes
     }
 
-    /// The runs of bytes before `end` that are in no range.
+    /// Returns the runs of bytes before `end` that are in no range.
     pub fn gaps(&self, end: u64) -> impl Iterator<Item = ByteRange> + '_ {
         let last = ByteRange { offset: end, nbytes: 0 };
         let mut from = 0;
@@ -81,7 +82,7 @@ impl Space {
         })
     }
 
-    /// The ranges, in order.
+    /// Returns the ranges, sorted by offset.
     pub fn into_ranges(self) -> Vec<ByteRange> {
         self.ranges
     }

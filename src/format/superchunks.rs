@@ -1,4 +1,4 @@
-//! How long a BLZ or bcolz array is, and how that changes with its chunks.
+//! Length of a BLZ or bcolz array, and its changes when chunks are written or removed.
 //!
 //! ```text
 //! meta/sizes      {"shape": [rows, ...], "nbytes": ..., "cbytes": ...}
@@ -6,9 +6,9 @@
 //! data/__1.blp    the next ones; the last file may have fewer
 //! ```
 //!
-//! There are two files for one fact. Who makes the array longer writes chunks first and `meta/sizes`
-//! after them, who makes it shorter the other way round: at any moment the rows that `meta/sizes`
-//! counts are there. What is in `data` beyond them is no chunk.
+//! The length is stored twice. A writer that extends the array writes the chunks first and
+//! `meta/sizes` after them; one that shortens it does so in the reverse order. So the rows that
+//! `meta/sizes` counts exist at any moment. Files in `data` beyond them are no chunks.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +16,27 @@ use serde_json::Value;
 
 use super::error::{MetadataError, shape};
 
-/// How long an array is.
+/// Length of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Rows of a chunk, above 0.
     pub chunklen: u64,
-    /// Bytes of a row before compression; None if they are not known.
+    /// Uncompressed bytes of a row; `None` if unknown.
     pub row_bytes: Option<u64>,
     /// Rows of the array.
     pub rows: u64,
 }
 
-/// What becomes of changes to chunks.
+/// Result of a set of changes to chunks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Those that have no place, and why.
+    /// Changes that cannot be made, by chunk number, with the reason.
     pub refused: BTreeMap<u64, &'static str>,
-    /// Rows of the array once the others are made.
+    /// Rows of the array after the other changes.
     pub rows: u64,
 }
 
-/// New content of chunks by their numbers: bytes before compression, None where one is removed.
+/// New content of chunks by chunk number: uncompressed bytes, `None` for a removal.
 pub type Changes = BTreeMap<u64, Option<u32>>;
 
 impl Extent {
@@ -45,8 +45,8 @@ impl Extent {
         self.rows.div_ceil(self.chunklen)
     }
 
-    /// Which of some changes can be made: all chunks but the last have all their rows, none is
-    /// missing before the last.
+    /// Determines which changes can be made, so that all chunks but the last have all their rows
+    /// and none before the last is missing.
     pub fn change(&self, changes: &Changes) -> Outcome {
         let mut nchunks = self.nchunks();
         while let Some(last) = nchunks.checked_sub(1)
@@ -102,8 +102,8 @@ impl Extent {
         }
     }
 
-    /// `meta/sizes` for this length, from the one before; compressed chunks have become so many
-    /// bytes longer.
+    /// Returns `meta/sizes` for this length, derived from the previous one. `longer` is the growth
+    /// of the compressed chunks in bytes.
     pub fn sizes(&self, before: &Value, longer: i64) -> Value {
         let mut sizes = before.clone();
         if let Some(rows) = sizes.get_mut("shape").and_then(|shape| shape.get_mut(0)) {
@@ -122,7 +122,7 @@ impl Extent {
     }
 }
 
-/// The number of rows that `meta/sizes` tells.
+/// Returns the number of rows recorded in `meta/sizes`.
 pub fn rows(sizes: &Value) -> Result<u64, MetadataError> {
     let shape = shape(sizes.get("shape"), "shape")?;
     shape
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// 34 rows of 10 bytes, 8 in a chunk: four chunks, and one of two rows.
+    /// 34 rows of 10 bytes, 8 rows in a chunk: four full chunks and one of two rows.
     const ARRAY: Extent = Extent { chunklen: 8, row_bytes: Some(10), rows: 34 };
 
     fn change(changes: &[(u64, Option<u32>)]) -> (Vec<u64>, u64) {
