@@ -1,4 +1,4 @@
-//! Chunk keys: the names of chunk files.
+//! Chunk keys: the names of chunk files relative to their array.
 //!
 //! Zarr core 3.1, "Chunk key encoding": `default` writes `c/0/1` (rank 0: `c`), `v2` writes `0.1`
 //! (rank 0: `0`); the separator of both can be `/` or `.`. The draft of 2022 writes `c0/1` (rank 0:
@@ -9,32 +9,32 @@ use serde_json::Value;
 use super::Coords;
 use super::error::MetadataError;
 
-/// How the chunk keys of an array are made.
+/// Encoding of the chunk keys of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyEncoding {
-    /// What keys begin with.
+    /// Prefix of keys.
     pub prefix: Prefix,
-    /// `/` makes a directory for each axis, `.` one flat directory.
+    /// Separator of the coordinates.
     pub separator: Separator,
 }
 
-/// What stands before the first number of a key.
+/// Prefix before the first number of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefix {
-    /// Nothing: `0/1`.
+    /// No prefix: `0/1`.
     None,
     /// `c` and a separator: `c/0/1`.
     Apart,
-    /// `c`: `c0/1`.
+    /// `c` without a separator: `c0/1`.
     Joined,
 }
 
-/// What stands between the numbers of a key.
+/// Separator between the numbers of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Separator {
-    /// A directory for each axis.
+    /// `/`: a directory for each axis but the last one.
     Slash,
-    /// All chunks in one directory.
+    /// `.`: all chunks in one directory.
     Dot,
 }
 
@@ -48,7 +48,7 @@ impl Separator {
 }
 
 impl KeyEncoding {
-    /// Reads the `chunk_key_encoding` of an array.
+    /// Parses the `chunk_key_encoding` of an array.
     pub fn parse(value: Option<&Value>) -> Result<Self, MetadataError> {
         let value = value.ok_or(MetadataError::Missing("chunk_key_encoding"))?;
         let name = value.as_str().or_else(|| value.get("name")?.as_str()).unwrap_or_default();
@@ -73,8 +73,8 @@ impl KeyEncoding {
         Ok(Self { prefix, separator })
     }
 
-    /// The key of a chunk, or of the directory that leading coordinates name; empty for the
-    /// array's own directory.
+    /// Returns the key of a chunk, or of the directory given by leading coordinates. Without
+    /// coordinates it is `c` for [`Prefix::Apart`], otherwise empty: the array's own directory.
     pub fn key(self, coords: &[u64]) -> String {
         let mut key = String::from(if self.prefix == Prefix::Apart { "c" } else { "" });
         for (axis, coord) in coords.iter().enumerate() {
@@ -86,7 +86,7 @@ impl KeyEncoding {
         key
     }
 
-    /// The key of a chunk of an array of rank `coords.len()`.
+    /// Returns the key of a chunk of an array of rank `coords.len()`.
     pub fn chunk_key(self, coords: &[u64]) -> String {
         match self.prefix {
             Prefix::None | Prefix::Joined if coords.is_empty() => self.part(0, 0),
@@ -94,8 +94,8 @@ impl KeyEncoding {
         }
     }
 
-    /// What the keys of all chunks with these leading coordinates begin with, when there is one more
-    /// coordinate to come.
+    /// Returns the common beginning of the keys of all chunks with the given leading coordinates,
+    /// up to their next coordinate.
     pub fn stem(self, leading: &[u64]) -> String {
         let mut stem = self.key(leading);
         if !stem.is_empty() {
@@ -107,8 +107,8 @@ impl KeyEncoding {
         stem
     }
 
-    /// The leading coordinates that the beginning of a key, cut off between two of its parts, stands
-    /// for, in an array of that rank.
+    /// Parses leading coordinates from the beginning of a key, which must end between two of its
+    /// parts, in an array of the given rank; `None` if it is not the beginning of a key.
     pub fn parse_leading(self, beginning: &str, rank: usize) -> Option<Coords> {
         let mut parts = beginning.split(self.separator.as_char());
         match self.prefix {
@@ -122,7 +122,7 @@ impl KeyEncoding {
         (coords.len() <= rank).then_some(coords)
     }
 
-    /// The part of a key that stands for a coordinate along an axis.
+    /// Returns the part of a key for a coordinate along an axis.
     pub fn part(self, axis: usize, coord: u64) -> String {
         match (self.prefix, axis) {
             (Prefix::Joined, 0) => format!("c{coord}"),
@@ -130,7 +130,7 @@ impl KeyEncoding {
         }
     }
 
-    /// The coordinate along an axis that a part of a key stands for.
+    /// Parses the coordinate along an axis from a part of a key; `None` if it is not one.
     pub fn parse_part(self, axis: usize, part: &str) -> Option<u64> {
         match (self.prefix, axis) {
             (Prefix::Joined, 0) => number(part.strip_prefix('c')?),
@@ -138,8 +138,8 @@ impl KeyEncoding {
         }
     }
 
-    /// The coordinates that a file name below the array's directory stands for, if it is a chunk
-    /// key of that rank with the separator `.`, or a key of rank 0.
+    /// Parses a file name in the array's directory as the chunk key of an array of that rank with
+    /// the separator `.`, or of rank 0; `None` if it is not one.
     pub fn parse_flat(self, name: &str, rank: usize) -> Option<Coords> {
         if rank == 0 {
             return (name == self.chunk_key(&[])).then(Vec::new);
@@ -151,8 +151,9 @@ impl KeyEncoding {
         (coords.len() == rank).then_some(coords)
     }
 
-    /// Whether a name in the array's own directory belongs to its chunk keys: such names in the
-    /// source are shards or lead to them, and the view shows its own there.
+    /// Returns whether a name in the array's own directory belongs to its chunk keys. In the source
+    /// such names are shards or directories above them; in the view they are replaced by the
+    /// chunks.
     pub fn claims(self, name: &str, rank: usize) -> bool {
         match self.separator {
             Separator::Slash if rank > 0 && self.prefix == Prefix::Apart => name == "c",
@@ -162,7 +163,7 @@ impl KeyEncoding {
     }
 }
 
-/// A number as it stands in a key: decimal, without leading zeros.
+/// Parses a number in a key: decimal, without leading zeros. `None` for any other text.
 pub fn number(text: &str) -> Option<u64> {
     let canonical = text == "0" || !text.starts_with('0');
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

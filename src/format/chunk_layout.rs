@@ -1,15 +1,16 @@
-//! The shapes of a new array's inner chunks and shards, from what is wanted of them.
+//! Choice of the shapes of a new array's inner chunks and shards from constraints on them.
 //!
-//! The rule is TensorStore's ("Chunk layout", as its `zarr3` driver applies it), so that both make the
-//! same array of the same wishes. An inner chunk is what it calls a read chunk, a shard a write chunk.
+//! The algorithm is TensorStore's ("Chunk layout", as its `zarr3` driver applies it), so that both
+//! make the same array from the same constraints. An inner chunk is a read chunk in its terms, a
+//! shard a write chunk.
 //!
 //! 1. A length is *hard*, *soft* or free. The whole extent of the array (-1) is a soft length.
-//! 2. Where both are given along an axis and the inner chunk does not divide the shard: two hard
-//!    lengths are an error; a soft shard becomes the nearest multiple of a hard inner chunk; a soft
-//!    inner chunk becomes the nearest divisor of the shard.
-//! 3. What is free is found by [`complete`], for the inner chunk first: as many elements as wanted, in
-//!    the wanted ratio. Inner chunks are kept divisors of a given shard, shards multiples of the inner
-//!    chunk.
+//! 2. If both lengths along an axis are given and the inner chunk does not divide the shard: two
+//!    hard lengths are an error; a soft shard becomes the nearest multiple of a hard inner chunk; a
+//!    soft inner chunk becomes the nearest divisor of the shard.
+//! 3. Free lengths are chosen by [`complete`], those of the inner chunk first, for the requested
+//!    number of elements and aspect ratio. Inner chunks are rounded to divisors of a given shard,
+//!    shards to multiples of the inner chunk.
 
 use crate::text::count;
 
@@ -19,26 +20,26 @@ mod tests;
 
 use self::complete::{complete, nearest_divisor, nearest_multiple};
 
-/// Elements of a chunk where nothing else is wanted.
+/// Default number of elements of a chunk.
 pub const DEFAULT_ELEMENTS: u64 = 1 << 20;
-/// The longest extent of an array, and the largest number of elements of a chunk that can be asked for.
+/// Maximum extent of an array, and maximum number of elements that can be requested for a chunk.
 pub const MAX_LENGTH: u64 = (1 << 62) - 1;
 
-/// Whether a length must be kept.
+/// Strength of a constraint on a length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Firmness {
-    /// It must, or nothing is made.
+    /// The length must be kept, or the choice fails.
     Hard,
-    /// It gives way to what is hard.
+    /// The length may be changed to fit hard lengths.
     Soft,
 }
 
-/// Which of the two shapes.
+/// Shape that a constraint applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
-    /// The inner chunk's: what is read at once.
+    /// The inner chunk, the unit of reading.
     Read,
-    /// The shard's: what is written at once.
+    /// The shard, the unit of writing.
     Write,
 }
 
@@ -51,102 +52,102 @@ impl std::fmt::Display for Of {
     }
 }
 
-/// Why no shapes can be chosen.
+/// Error choosing the shapes.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LayoutError {
-    /// Rank 0: its one chunk is the array.
+    /// The rank is 0: the only chunk is the array itself.
     #[error("an array without dimensions has no chunk shape to choose")]
     NoAxes,
     /// An extent is too long.
     #[error("the array has {extent} elements along axis {axis}, the limit is 2^62-1")]
     Extent {
-        /// The axis.
+        /// Number of the axis.
         axis: usize,
-        /// The extent.
+        /// Extent along the axis, in elements.
         extent: u64,
     },
-    /// A list has another number of entries than the array has dimensions.
+    /// A list does not have one entry for each dimension of the array.
     #[error("the {what} of the {of} has {}, the array has {}", count(.found, "entry"), count(.rank, "dimension"))]
     Rank {
-        /// Shape or aspect.
+        /// Kind of the list: shape or aspect.
         what: &'static str,
-        /// Of which chunk.
+        /// Shape that the list applies to.
         of: Of,
-        /// Its number of entries.
+        /// Number of entries in the list.
         found: usize,
-        /// The array's number of dimensions.
+        /// Number of dimensions of the array.
         rank: usize,
     },
-    /// A length is none.
+    /// The requested length is out of range.
     #[error(
         "the {of} cannot be {length} long along axis {axis}: write a length from 1 to 2^62-1, 0 to \
          leave it free, or -1 for the whole extent"
     )]
     Length {
-        /// Of which chunk.
+        /// Shape that the length applies to.
         of: Of,
-        /// The axis.
+        /// Number of the axis.
         axis: usize,
-        /// What was asked for.
+        /// Requested length.
         length: i64,
     },
-    /// A ratio is none.
+    /// The requested ratio is not a positive normal number.
     #[error("aspect {ratio} of the {of} along axis {axis} is no ratio: write a number above 0")]
     Aspect {
-        /// Of which chunk.
+        /// Shape that the ratio applies to.
         of: Of,
-        /// The axis.
+        /// Number of the axis.
         axis: usize,
-        /// What was asked for.
+        /// Requested ratio.
         ratio: f64,
     },
-    /// A number of elements is none.
+    /// The requested number of elements is out of range.
     #[error("{} for the {of}: write a number from 1 to 2^62-1", count(.elements, "element"))]
     Elements {
-        /// Of which chunk.
+        /// Shape that the number applies to.
         of: Of,
-        /// What was asked for.
+        /// Requested number of elements.
         elements: u64,
     },
-    /// Two wishes contradict each other.
+    /// Two constraints contradict each other.
     #[error("the {what} of the {of} is asked to be {one} and {other}")]
     Contradiction {
-        /// What of it, with the axis.
+        /// Constrained property, with its axis.
         what: String,
-        /// Of which chunk.
+        /// Shape that the constraints apply to.
         of: Of,
-        /// What was asked for first.
+        /// Value of the earlier constraint.
         one: String,
-        /// What was asked for then.
+        /// Value of the later constraint.
         other: String,
     },
-    /// The inner chunk does not divide the shard, and both are hard.
+    /// The inner chunk does not divide the shard, and both lengths are hard.
     #[error(
         "inner chunks of {} do not divide shards of {write} along axis {axis}; one of \
          them must be soft, or another number", count(.read, "element")
     )]
     NotDividing {
-        /// The axis.
+        /// Number of the axis.
         axis: usize,
-        /// Length of the inner chunk.
+        /// Length of the inner chunk, in elements.
         read: u64,
-        /// Length of the shard.
+        /// Length of the shard, in elements.
         write: u64,
     },
 }
 
-/// What is wanted of a length along one axis.
+/// Constraint on the length along one axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
     Free,
-    /// The array's extent; soft.
+    /// Soft length: the extent of the array.
     Whole,
     Soft(u64),
     Hard(u64),
 }
 
-/// What is wanted of one of the two shapes. A wish that comes later fills what is free, and replaces
-/// what is soft if it is hard; two hard ones must agree.
+/// Constraints on one of the two shapes. A later constraint fills free lengths and, if it is hard,
+/// replaces soft ones; two hard constraints must agree.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
     of: Of,
@@ -155,22 +156,23 @@ pub struct Wanted {
     elements: Option<u64>,
 }
 
-/// The shapes that were chosen, in elements along each axis.
+/// The chosen shapes, in elements along each axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkShapes {
-    /// Of the inner chunk.
+    /// Shape of the inner chunk.
     pub read: Vec<u64>,
-    /// Of the shard: a multiple of the inner chunk along each axis.
+    /// Shape of the shard: a multiple of the inner chunk along each axis.
     pub write: Vec<u64>,
 }
 
 impl Wanted {
-    /// Nothing is wanted of a shape with `rank` dimensions.
+    /// Creates an empty set of constraints on a shape with `rank` dimensions.
     pub fn nothing(of: Of, rank: usize) -> Self {
         Self { of, lengths: vec![Length::Free; rank], aspect: None, elements: None }
     }
 
-    /// Wants lengths in elements; -1 is the whole extent, which is always soft, and 0 is free.
+    /// Adds lengths in elements: -1 is the whole extent, which is always soft; 0 leaves a length
+    /// free.
     pub fn shape(&mut self, lengths: &[i64], firmness: Firmness) -> Result<(), LayoutError> {
         self.check_rank("shape", lengths.len())?;
         for (axis, length) in lengths.iter().enumerate() {
@@ -190,7 +192,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Wants lengths in a ratio to each other.
+    /// Adds an aspect ratio: one number per axis.
     pub fn aspect(&mut self, ratios: &[f64]) -> Result<(), LayoutError> {
         self.check_rank("aspect", ratios.len())?;
         if let Some((axis, ratio)) =
@@ -208,7 +210,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Wants so many elements, about.
+    /// Adds the approximate number of elements.
     pub fn elements(&mut self, elements: u64) -> Result<(), LayoutError> {
         if !(1..=MAX_LENGTH).contains(&elements) {
             return Err(LayoutError::Elements { of: self.of, elements });
@@ -247,7 +249,7 @@ impl Wanted {
         LayoutError::Contradiction { what, of: self.of, one, other }
     }
 
-    /// The lengths as far as they are given, 0 where they are not, and which of them are hard.
+    /// Returns each length (0 if free) and whether it is hard.
     fn given(&self, shape: &[u64]) -> Vec<(u64, bool)> {
         let given = |(length, extent): (&Length, &u64)| match length {
             Length::Free => (0, false),
@@ -259,8 +261,8 @@ impl Wanted {
     }
 }
 
-/// Chooses the shapes for an array of `shape` elements. Each length is from 1 to about 2^63; the inner
-/// chunk divides the shard.
+/// Chooses the shapes for an array of `shape` elements. Each length is between 1 and about 2^63;
+/// the inner chunk divides the shard along each axis.
 pub fn choose(shape: &[u64], read: &Wanted, write: &Wanted) -> Result<ChunkShapes, LayoutError> {
     if shape.is_empty() {
         return Err(LayoutError::NoAxes);
@@ -297,7 +299,8 @@ pub fn choose(shape: &[u64], read: &Wanted, write: &Wanted) -> Result<ChunkShape
     Ok(ChunkShapes { read: reads, write: writes })
 }
 
-/// Makes two lengths along an axis go together; a length of 0 is free. Hard is what comes with true.
+/// Reconciles the lengths of inner chunk and shard along an axis. A length of 0 is free; the
+/// boolean is `true` for hard lengths.
 fn reconcile(
     axis: usize,
     (read, hard_read): (u64, bool),
@@ -307,7 +310,7 @@ fn reconcile(
         _ if read == 0 || write == 0 || write % read == 0 => (read, write),
         (true, true) => return Err(LayoutError::NotDividing { axis, read, write }),
         (true, false) => (read, nearest_multiple(read, write)),
-        // Where both are soft the shard comes first.
+        // If both are soft, the shard takes precedence.
         (false, _) => (nearest_divisor(write, read), write),
     })
 }

@@ -1,5 +1,5 @@
-//! The encoded chunk that holds one value alone: what stands for a chunk that does not exist, for
-//! readers that would take its absence for something else.
+//! Encoded chunks of a single value. They stand in for chunks that do not exist, for readers that
+//! would misinterpret their absence.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,10 +11,11 @@ use super::codec::parse_chain;
 use super::metadata::ArrayMetadata;
 use super::pipeline::{EncodeError, Pipeline};
 
-/// Decoded chunks of more bytes have none: it would take as much memory to make it.
+/// Maximum length of a decoded chunk in bytes. Making a fill chunk takes as much memory as the
+/// decoded chunk.
 const MAX_CHUNK_BYTES: u64 = 256 << 20;
 
-/// An encoded chunk of one value. It is made when it is needed first.
+/// Encoded chunk of a single value, made on first use.
 #[derive(Debug)]
 pub struct FillChunk {
     pipeline: Pipeline,
@@ -22,18 +23,19 @@ pub struct FillChunk {
     encoded: OnceLock<Result<Arc<[u8]>, EncodeError>>,
 }
 
-/// What is encoded.
+/// Content to be encoded.
 #[derive(Debug)]
 enum Content {
-    /// The pipeline's fill value.
+    /// Items with the fill value of the pipeline.
     Items,
-    /// The same item of bytes so many times, as the codecs vlen-utf8 and vlen-bytes store it.
+    /// The same bytes item, repeated the given number of times, as the codecs vlen-utf8 and
+    /// vlen-bytes store it.
     Objects(Vec<u8>, u32),
 }
 
 impl FillChunk {
-    /// The chunk of the fill value of an unsharded array with this metadata; None if its codecs are
-    /// not known or the chunk is too large.
+    /// Creates the chunk of the fill value of an array with the unsharded metadata `twin`; `None`
+    /// if its codecs are not known or the chunk is too large.
     pub fn of(twin: &Value) -> Option<Self> {
         let (pipeline, content) = match Pipeline::parse(twin) {
             Ok(pipeline) => (pipeline, Content::Items),
@@ -43,14 +45,14 @@ impl FillChunk {
         is_small.then(|| Self { pipeline, content, encoded: OnceLock::new() })
     }
 
-    /// The chunk of another value of the same array.
+    /// Creates the chunk of another value of the same array.
     pub fn of_value(twin: &Value, fill_value: &Value) -> Option<Self> {
         let mut twin = twin.clone();
         twin["fill_value"] = fill_value.clone();
         Self::of(&twin)
     }
 
-    /// The encoded bytes.
+    /// Returns the encoded bytes.
     pub fn encoded(&self) -> Result<Arc<[u8]>, EncodeError> {
         self.encoded.get_or_init(|| self.encode().map(Arc::from)).clone()
     }
@@ -70,8 +72,8 @@ impl FillChunk {
     }
 }
 
-/// The codecs behind vlen-utf8 or vlen-bytes, and what they are given. Whatever transposes the chunk
-/// leaves one of a single value as it is.
+/// Returns the codecs after vlen-utf8 or vlen-bytes, and their input. Transposes are ignored: they
+/// do not change a chunk of a single value.
 fn objects(twin: &Value) -> Option<(Pipeline, Content)> {
     let array = ArrayMetadata::parse(twin).ok()?;
     let chain = parse_chain(twin.get("codecs")).ok()?;

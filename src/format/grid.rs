@@ -1,10 +1,10 @@
-//! Chunk grids along one axis: which shard an inner chunk lies in.
+//! Chunk grids along one axis: mapping of inner chunks to shards.
 //!
-//! Lengths are counted in inner chunks of the view from here on, no longer in elements: an edge
-//! of a shard is a whole number of them.
+//! [`ShardAxis`] counts lengths in inner chunks of the view, no longer in elements: the edge of a
+//! shard is a whole number of them.
 //!
-//! `regular`: Zarr core 3.1. `rectilinear`: zarr-extensions, kind `inline`; each axis is one
-//! length for all shards or a list of lengths, a pair `[length, count]` standing for a run.
+//! `regular`: Zarr core 3.1. `rectilinear`: zarr-extensions, kind `inline`; each axis has one
+//! length for all shards or a list of lengths, in which a pair `[length, count]` stands for a run.
 
 use serde_json::Value;
 
@@ -15,13 +15,13 @@ use super::limits::MAX_GRID_RUNS;
 /// Edge lengths of an array's chunks along one axis, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edges {
-    /// All equal.
+    /// All edges have the same length.
     Equal(u64),
     /// Runs of (length, count).
     Runs(Vec<(u64, u64)>),
 }
 
-/// Reads the `chunk_grid` of an array with `rank` dimensions.
+/// Parses the `chunk_grid` of an array with `rank` dimensions.
 pub fn parse(value: Option<&Value>, rank: usize) -> Result<Vec<Edges>, MetadataError> {
     let grid = value.ok_or(MetadataError::Missing("chunk_grid"))?;
     let option = |member| grid.get("configuration").and_then(|value| value.get(member));
@@ -87,13 +87,13 @@ fn parse_edges(axis: &Value) -> Result<Edges, MetadataError> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardAxis {
     runs: Vec<Run>,
-    /// Shards that hold a part of the array.
+    /// Number of shards that hold a part of the array.
     shards: u64,
-    /// Chunks that hold a part of the array.
+    /// Number of chunks that hold a part of the array.
     chunks: u64,
 }
 
-/// Neighbouring shards of one edge length.
+/// Consecutive shards with the same edge length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Run {
     first_shard: u64,
@@ -102,16 +102,16 @@ struct Run {
 }
 
 impl ShardAxis {
-    /// Whether the shards that both have are equally long.
+    /// Returns whether the runs of shards that both axes have are equal.
     pub fn has_same_edges(&self, other: &Self) -> bool {
         self.runs.iter().zip(&other.runs).all(|(run, other)| run == other)
     }
 
-    /// Lays an array of `extent` elements out in shards of `edges` and chunks of `chunk` elements.
+    /// Lays out an array of `extent` elements in shards of `edges` and chunks of `chunk` elements.
     pub fn new(edges: &Edges, chunk: u64, extent: u64) -> Result<Self, MetadataError> {
         let single;
         let runs: &[(u64, u64)] = match edges {
-            // A length of 0 can only cut an axis of no elements into no chunks.
+            // A length of 0 is valid only for an axis without elements, which has no chunks.
             Edges::Equal(0) if chunk == 0 && extent == 0 => &[],
             Edges::Equal(edge) => {
                 single = [(*edge, if *edge == 0 { 0 } else { extent.div_ceil(*edge) })];
@@ -138,42 +138,43 @@ impl ShardAxis {
         Ok(axis)
     }
 
-    /// Memory that it takes besides itself.
+    /// Memory used by the axis, in bytes.
     pub fn memory(&self) -> usize {
         size_of_val(&*self.runs) + size_of::<Self>()
     }
 
-    /// Chunks along this axis that hold a part of the array.
+    /// Number of chunks along this axis that hold a part of the array.
     pub fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Shards along this axis that hold a part of the array.
+    /// Number of shards along this axis that hold a part of the array.
     pub fn shards(&self) -> u64 {
         self.shards
     }
 
-    /// The shard that a chunk lies in, and the chunk's place in it.
+    /// Returns the shard that holds a chunk, and the position of the chunk in it.
     pub fn locate(&self, chunk: u64) -> (u64, u64) {
         let run = self.run(|run| run.first_chunk <= chunk);
         let from_run = chunk - run.first_chunk;
         (run.first_shard + from_run / run.edge, from_run % run.edge)
     }
 
-    /// First chunk of a shard and the number of chunks along its edge, those beyond the array
-    /// included.
+    /// Returns the first chunk of a shard and the number of chunks along its edge, those beyond the
+    /// array included.
     pub fn span(&self, shard: u64) -> (u64, u64) {
         let run = self.run(|run| run.first_shard <= shard);
         (run.first_chunk + (shard - run.first_shard) * run.edge, run.edge)
     }
 
-    /// Chunks along the edge of a shard, if that is the same for all.
+    /// Returns the number of chunks along the edge of a shard; `None` if it is not the same for all
+    /// shards.
     pub fn edge(&self) -> Option<u64> {
         let (first, others) = self.runs.split_first()?;
         others.is_empty().then_some(first.edge)
     }
 
-    /// Chunks along the longest edge of a shard.
+    /// Returns the number of chunks along the longest edge of a shard.
     pub fn longest_edge(&self) -> u64 {
         self.runs.iter().map(|run| run.edge).max().unwrap_or(0)
     }
@@ -185,7 +186,7 @@ impl ShardAxis {
     }
 }
 
-/// Coordinates of the `number`-th place, in C order, of a box with these extents.
+/// Returns the coordinates of the `number`-th position, in C order, of a box with these extents.
 pub fn unravel(mut number: u64, extents: &[u64]) -> Coords {
     let mut coords = vec![0; extents.len()];
     for (coord, extent) in coords.iter_mut().zip(extents).rev() {

@@ -1,7 +1,7 @@
-//! The metadata of a new array, from a description of it.
+//! Creation of the metadata of a new array from its description.
 //!
-//! Zarr core 3.1, "Array metadata"; `sharding_indexed` 1.0. Where inner chunk and shard are the same
-//! there is no sharding. What is made here is read back by the parsers that read any array.
+//! Zarr core 3.1, "Array metadata"; `sharding_indexed` 1.0. If inner chunk and shard have the same
+//! shape, there is no sharding. The result is read back by the parsers that read any array.
 
 mod codecs;
 
@@ -20,32 +20,32 @@ use super::reshard::{Resharding, shard};
 use super::sharding::ShardedArray;
 use crate::text::count;
 
-/// What a new array is to be.
+/// Description of a new array.
 #[derive(Debug, Clone)]
 pub struct NewArray {
     /// Extents in elements.
     pub shape: Vec<u64>,
     /// `data_type`: a name, or an object with a name.
     pub data_type: Value,
-    /// `fill_value`; None is the type's zero.
+    /// `fill_value`; `None` for the zero of the data type.
     pub fill_value: Option<Value>,
     /// Shapes of inner chunk and shard.
     pub chunks: ChunkShapes,
-    /// Codecs of an inner chunk as objects, in encoding order; `bytes` may be left out.
+    /// Codecs of an inner chunk as objects, in encoding order; `bytes` may be omitted.
     pub codecs: Vec<Value>,
-    /// The order of the axes in an inner chunk, from the slowest to the fastest; None is C order.
+    /// Order of the axes in an inner chunk, from the slowest to the fastest; `None` for C order.
     pub order: Option<Vec<usize>>,
-    /// Where shards have their index; None is the end.
+    /// Location of the shard index; `None` for the end.
     pub index_location: Option<IndexLocation>,
-    /// How chunk keys are made.
+    /// Encoding of chunk keys.
     pub keys: KeyEncoding,
-    /// A name for each axis, or none.
+    /// Names of all axes (`None` for an axis without a name); `None` if the axes have no names.
     pub dimension_names: Option<Vec<Option<String>>>,
     /// `attributes`.
     pub attributes: Map<String, Value>,
 }
 
-/// Why an array cannot be made.
+/// Error creating an array.
 #[derive(Debug, thiserror::Error)]
 pub enum NewArrayError {
     /// The data type or the fill value cannot be used.
@@ -57,81 +57,81 @@ pub enum NewArrayError {
     /// The codecs cannot be used.
     #[error(transparent)]
     Codecs(#[from] PipelineError),
-    /// A codec in no form that is known.
+    /// A codec is not given in a known form.
     #[error(
         "codec {text:?} is none of {known}, each alone or with its numbers behind colons, nor a JSON \
          object with a name"
     )]
     Codec {
-        /// What was written.
+        /// Text given for the codec.
         text: String,
-        /// Those that have a short form.
+        /// Codecs that have a short form.
         known: &'static str,
     },
-    /// A part of a codec's short form cannot be what it is.
+    /// A part of a codec's short form is invalid.
     #[error("codec {text:?}: {part:?} is no {what}; its form is {form}")]
     CodecPart {
-        /// What was written.
+        /// Text given for the codec.
         text: String,
-        /// The part.
+        /// The invalid part.
         part: String,
-        /// What it should be.
+        /// Expected kind of the part.
         what: &'static str,
-        /// The whole form.
+        /// Syntax of the short form.
         form: &'static str,
     },
-    /// The order of the axes is none.
+    /// The order is not a permutation of the axes, whose number is given.
     #[error("order {0:?} is no permutation of the array's axes, of which there are {1}")]
     Order(Vec<usize>, usize),
-    /// The order is asked for twice.
+    /// The order is given twice: as an option and by a codec.
     #[error("an order of the axes and codec {0:?} as well: leave one of them out")]
     OrderAndCodec(String),
-    /// A name is missing or too much.
+    /// The number of dimension names is not that of the dimensions.
     #[error("{}, the array has {}", count(.found, "dimension name"), count(.rank, "dimension"))]
     Names {
-        /// How many were given.
+        /// Number of names given.
         found: usize,
-        /// The array's number of dimensions.
+        /// Number of dimensions of the array.
         rank: usize,
     },
-    /// There is no index to be somewhere.
+    /// An index location was given for an array without shards.
     #[error("without shards there is no index: inner chunk and shard have the same shape")]
     NoIndex,
-    /// A chunk is longer than anything can be.
+    /// A chunk is longer than the maximum length in bytes.
     #[error("{what} of {shape:?} elements are longer than 2^63-1 bytes")]
     TooLong {
-        /// Inner chunks or shards.
+        /// Kind of the chunk: inner chunks or shards.
         what: &'static str,
-        /// Its shape.
+        /// Shape of the chunk in elements.
         shape: Vec<u64>,
     },
 }
 
-/// How large the parts of an array are.
+/// Numbers and sizes of the parts of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
-    /// Inner chunks that hold a part of the array.
+    /// Number of inner chunks that hold a part of the array.
     pub chunks: u64,
-    /// Shards that hold a part of the array.
+    /// Number of shards that hold a part of the array.
     pub shards: u64,
-    /// Inner chunks of a shard along each axis; all 1 where there is no sharding.
+    /// Inner chunks of a shard along each axis; all 1 without sharding.
     pub chunks_per_shard: Vec<u64>,
     /// Length of a decoded inner chunk in bytes.
     pub chunk_nbytes: u64,
     /// Length of a decoded shard in bytes.
     pub shard_nbytes: u64,
-    /// Length of a stored shard index in bytes; 0 where there is no sharding.
+    /// Length of a stored shard index in bytes; 0 without sharding.
     pub index_nbytes: u64,
 }
 
 impl NewArray {
-    /// Whether its chunks are grouped in shards.
+    /// Returns whether the chunks are grouped in shards.
     pub fn is_sharded(&self) -> bool {
         self.chunks.read != self.chunks.write
     }
 
-    /// Its `zarr.json`, and how large its parts are. Both the layout and the codecs, as far as they
-    /// are known, are those of an array that can be read.
+    /// Returns the `zarr.json` of the array and the sizes of its parts. The layout, and the codecs
+    /// as far as they are known, are checked to be readable.
     pub fn document(&self) -> Result<(Value, Sizes), NewArrayError> {
         let data_type = DataType::parse(&self.data_type)?;
         let fill_value = self.fill_value.clone().unwrap_or_else(|| data_type.default_fill());
@@ -155,7 +155,7 @@ impl NewArray {
             twin["dimension_names"] = json!(names);
         }
         match Pipeline::parse(&twin) {
-            // Others may know the codec, and have room for the chunk.
+            // Other software may support the codec, or chunks of this size.
             Ok(_) | Err(PipelineError::UnknownCodec(_) | PipelineError::TooLarge) => (),
             Err(error) => return Err(error.into()),
         }
@@ -163,8 +163,8 @@ impl NewArray {
         Ok((self.sharded(twin)?, sizes))
     }
 
-    /// The document of an array of shards of the chunks that the unsharded array with the metadata
-    /// `twin` has; that array's own if shards and chunks are the same.
+    /// Returns the document of an array whose shards hold the chunks of the unsharded array `twin`,
+    /// or `twin` itself if shards and chunks are the same.
     fn sharded(&self, twin: Value) -> Result<Value, NewArrayError> {
         if self.is_sharded() {
             let shard_shape = Some(self.chunks.write.clone());
@@ -186,7 +186,7 @@ impl NewArray {
             Some(order) if !is_permutation(order, rank) => {
                 return Err(NewArrayError::Order(order.clone(), rank));
             }
-            // C order is what there is without a transpose.
+            // C order needs no transpose.
             Some(order) => Some(order.as_slice()).filter(|order| !order.is_sorted()),
         };
         inner_chain(&self.codecs, order, data_type)
@@ -206,7 +206,7 @@ impl NewArray {
             let axes = self.shape.iter().zip(parts);
             let along: Vec<u64> =
                 axes.map(|(extent, part)| extent.div_ceil((*part).max(1))).collect();
-            // The layout keeps the limit.
+            // Does not overflow in a layout that keeps the limits.
             product(&along).unwrap_or(u64::MAX)
         };
         let slots = product(&chunks_per_shard).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Documents of arrays of the same chunks in other shards.
+//! Metadata for storing the same chunks in other shards.
 
 use serde_json::{Map, Value, json};
 
@@ -8,17 +8,18 @@ use super::index::IndexLocation;
 use super::metadata::ArrayMetadata;
 use super::sharding::{ShardedArray, parse_document};
 
-/// How shards are to be.
+/// Requested layout of shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resharding {
-    /// Shard shape in elements; None: as it is.
+    /// Shard shape in elements; `None` keeps the current one.
     pub shard_shape: Option<Vec<u64>>,
-    /// Where the index is; None: as it is, at the end where there is none yet.
+    /// Location of the index; `None` keeps the current one, or means the end if there is no index
+    /// yet.
     pub index_location: Option<IndexLocation>,
 }
 
-/// The document of an array whose chunks, those of the unsharded array with the metadata `twin`, lie
-/// in shards.
+/// Returns the document of a sharded array with the chunks of the unsharded array `twin`. Fails if
+/// no shard shape is requested.
 pub fn shard(twin: &Value, how: &Resharding) -> Result<Value, MetadataError> {
     let array = ArrayMetadata::parse(twin)?;
     let chunk_shape = twin
@@ -46,7 +47,7 @@ pub fn shard(twin: &Value, how: &Resharding) -> Result<Value, MetadataError> {
     checked(document)
 }
 
-/// The document of a sharded array with other shards of the same inner chunks.
+/// Returns the document of a sharded array with other shards of the same inner chunks.
 pub fn reshard(document: &Value, how: &Resharding) -> Result<Value, MetadataError> {
     let mut document = document.clone();
     if let Some(shard_shape) = &how.shard_shape {
@@ -67,7 +68,7 @@ pub fn reshard(document: &Value, how: &Resharding) -> Result<Value, MetadataErro
     checked(document)
 }
 
-/// Whoever reads it must understand it: we first.
+/// Returns `document` if this program can read the array it describes.
 fn checked(document: Value) -> Result<Value, MetadataError> {
     let layout: Option<ShardedArray> = parse_document(&document, None)?;
     layout.ok_or(MetadataError::Missing("sharding_indexed"))?;

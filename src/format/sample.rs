@@ -1,4 +1,4 @@
-//! A small sharded array to try things on, written with the same code that reads them.
+//! A small sharded array for demonstrations, written with the same code that reads arrays.
 
 use std::io::Write;
 
@@ -9,15 +9,16 @@ use super::chunk_key::{KeyEncoding, Prefix, Separator};
 use super::index::{ByteRange, IndexCodecs, IndexLocation, ShardIndex};
 use super::json;
 
-/// Chunks along each axis of the sample's shards, and of its shard grid.
+/// Chunks along each axis of the sample's shards.
 const CHUNKS_PER_SHARD: u64 = 4;
 /// Elements along each axis of an inner chunk.
 const CHUNK: u64 = 16;
-/// Extents of the array: no multiple of the shard.
+/// Extents of the array, not all of which are multiples of the shard.
 const SHAPE: [u64; 3] = [64, 112, 120];
 
-/// Files of the sample by their path below its directory: a group with one array, 16-bit numbers
-/// that make a picture of waves, gzip over each inner chunk, some chunks empty.
+/// Returns the files of the sample with their paths relative to its directory: a group with one
+/// array of 16-bit numbers that form a picture of waves, with gzip over each inner chunk and some
+/// chunks empty.
 pub fn files() -> Vec<(String, Vec<u8>)> {
     let mut files = vec![
         ("zarr.json".to_owned(), json::to_text(&group())),
@@ -61,7 +62,7 @@ fn shard_of(shard: &[u64]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let per_shard = [CHUNKS_PER_SHARD; 3];
     let index = ShardIndex::empty(&IndexCodecs::USUAL, IndexLocation::End, &per_shard);
-    // Few chunks: no limit is near.
+    // Cannot fail: the number of chunks is far below the limit.
     let Ok(mut index) = index else { return bytes };
     for place in boxed([CHUNKS_PER_SHARD; 3]) {
         let chunk: Coords = shard
@@ -70,7 +71,7 @@ fn shard_of(shard: &[u64]) -> Vec<u8> {
             .map(|(shard, place)| shard * CHUNKS_PER_SHARD + place)
             .collect();
         let within = chunk.iter().zip(SHAPE).all(|(chunk, extent)| chunk * CHUNK < extent);
-        // Every seventh chunk holds fill values only, and so is left out.
+        // Every seventh chunk is left out, as if it held only fill values.
         let empty = chunk.iter().sum::<u64>() % 7 == 6;
         if within && !empty {
             let encoded = gzip(&waves(&chunk));
@@ -94,12 +95,13 @@ fn waves(chunk: &[u64]) -> Vec<u8> {
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(5));
-    // Writing to memory cannot fail; if it did, the chunk would be found to be no gzip stream.
+    // Writing to memory cannot fail; if it did, the chunk would be detected as an invalid gzip
+    // stream.
     let _ = encoder.write_all(bytes);
     encoder.finish().unwrap_or_default()
 }
 
-/// All places of a box in C order.
+/// Returns all positions of a box in C order.
 fn boxed(extents: [u64; 3]) -> impl Iterator<Item = Coords> {
     let [depth, height, width] = extents;
     (0..depth)

@@ -1,21 +1,23 @@
-//! Lengths that nobody has given: as many elements as wanted, in a ratio.
+//! Completion of free lengths, for a number of elements and an aspect ratio.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::DEFAULT_ELEMENTS;
 
-/// No divisor is looked for further away. Beyond, the whole length is taken.
+/// Maximum distance at which a divisor is searched for. If there is none, the whole length is
+/// taken.
 const DIVISOR_DISTANCE: u64 = 1_000_000;
-/// Ends of an interval that differ by more than this factor are far from each other.
+/// Ratio of the ends of an interval above which it is halved logarithmically.
 const FAR: f64 = 4.0;
-/// No length is longer, whatever is asked for.
+/// Upper limit of every chosen length, whatever is requested.
 const MAX_SIZE: f64 = (1_u64 << 62) as f64;
 
-/// Sets the lengths that are 0. All of them grow with one factor: along an axis it is the factor times
-/// its `aspect`, rounded down, at least 1, at most the array's extent and the wanted number of elements,
-/// then what `map` makes of it. The factor is searched for by halves until the next step cannot change
-/// a length by more than 1; then the chunk has the wanted number of elements, or less.
+/// Chooses the lengths that are 0. They scale with a common factor: the length along an axis is the
+/// factor times its `aspect`, rounded down, at least 1, at most the array's extent and the
+/// requested number of elements, then adjusted by `map`. The factor is found by bisection, down to
+/// a step that cannot change a length by more than 1. The chunk then has the requested number of
+/// elements or fewer.
 pub(super) fn complete(
     shape: &[u64],
     aspect: Option<&[f64]>,
@@ -33,7 +35,7 @@ pub(super) fn complete(
     let known = RefCell::new(HashMap::new());
     let length = |axis: usize, factor: f64| {
         let length = whole((ratio(axis) * factor).min(most(axis))).max(1);
-        // Few lengths are asked for again and again, and a divisor may be far away.
+        // The same few lengths are requested again and again, and a divisor may be far away.
         *known.borrow_mut().entry((axis, length)).or_insert_with(|| map(axis, length))
     };
     let given = lengths.iter().filter(|length| **length > 0);
@@ -45,7 +47,7 @@ pub(super) fn complete(
     let steps = free.iter().map(|axis| ratio(*axis).recip());
     let step = steps.fold(f64::INFINITY, f64::min) / 2.0;
     let limits = free.iter().map(|axis| most(*axis) / ratio(*axis));
-    // Twice as much leaves room for rounding.
+    // Doubled to leave room for rounding.
     let above = (limits.fold(0.0, f64::max) * 2.0).min(f64::MAX);
     let factor = search(step, above, target, &total);
     for axis in free {
@@ -53,9 +55,9 @@ pub(super) fn complete(
     }
 }
 
-/// The factor between `step` and `above` for a chunk of `target` elements: the upper end of the last
-/// interval if that hits the target, else the lower one. An interval is halved in its logarithm until
-/// its ends are within [`FAR`] of each other.
+/// Finds the factor between `step` and `above` for a chunk of `target` elements: the upper end of
+/// the last interval if it yields exactly `target`, otherwise the lower end. An interval is halved
+/// logarithmically until its ends are within [`FAR`] of each other.
 fn search(step: f64, mut above: f64, target: u64, total: &dyn Fn(f64) -> u64) -> f64 {
     let mut below = step;
     let mut total_above = total(above);
@@ -66,7 +68,7 @@ fn search(step: f64, mut above: f64, target: u64, total: &dyn Fn(f64) -> u64) ->
             below + (above - below) / 2.0
         };
         if middle <= below || middle >= above {
-            // There is no number in between.
+            // There is no float in between.
             break;
         }
         let found = total(middle);
@@ -85,20 +87,22 @@ fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// The divisor of `length` nearest to `target`, both above 0; the lower of two that are equally near.
+/// Returns the divisor of `length` nearest to `target`, both above 0; the lower one of two at the
+/// same distance.
 pub(super) fn nearest_divisor(length: u64, target: u64) -> u64 {
     let divides = |number: &u64| length.checked_rem(*number) == Some(0);
     if target >= length || divides(&target) {
         return target.min(length);
     }
     let near = (1..DIVISOR_DISTANCE).flat_map(|distance| {
-        // 0 divides nothing; so does what is longer.
+        // Neither 0 nor a number above `length` divides it.
         [target.saturating_sub(distance), target.saturating_add(distance)]
     });
     near.into_iter().find(divides).unwrap_or(length)
 }
 
-/// The multiple of `unit` nearest to `target`, both above 0; the lower of two that are equally near.
+/// Returns the multiple of `unit` nearest to `target`, both above 0; the lower one of two at the
+/// same distance.
 pub(super) fn nearest_multiple(unit: u64, target: u64) -> u64 {
     let lower = target - target % unit.max(1);
     match lower.checked_add(unit) {

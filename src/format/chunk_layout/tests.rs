@@ -4,11 +4,11 @@ use serde_json::Value;
 use super::*;
 use crate::format::json;
 
-/// Pairs of wishes, in TensorStore's words, and what TensorStore 0.1.86 has made of them; a text where
-/// it has refused.
+/// Pairs of constraints in TensorStore's terms, and the shapes that TensorStore 0.1.86 has chosen
+/// for them, or a text if it refused them.
 const VECTORS: &str = include_str!("vectors.json");
 
-/// Chooses the shapes for wishes as TensorStore takes them.
+/// Chooses the shapes for constraints in TensorStore's terms.
 fn chosen(wishes: &Value) -> Result<ChunkShapes, LayoutError> {
     let numbers = |value: &Value| -> Vec<i64> {
         value.as_array().unwrap().iter().map(|number| number.as_i64().unwrap()).collect()
@@ -115,7 +115,7 @@ fn divisors_and_multiples() {
     assert_eq!(nearest_multiple(u64::MAX - 1, u64::MAX), u64::MAX - 1);
 }
 
-/// Lengths of all kinds, often small ones.
+/// Lengths of all kinds, small ones preferred.
 fn length() -> impl Strategy<Value = i64> {
     prop_oneof![4 => -1_i64..40, 2 => 1_i64..5000, 1 => any::<i64>()]
 }
@@ -124,7 +124,7 @@ fn extent() -> impl Strategy<Value = u64> {
     prop_oneof![3 => 0_u64..60, 2 => 0_u64..100_000, 1 => any::<u64>()]
 }
 
-/// Wishes for one shape: hard and soft lengths, aspect, elements.
+/// Constraints on one shape: hard and soft lengths, aspect, elements.
 type Wishes = (Of, Vec<i64>, Vec<i64>, Option<Vec<f64>>, Option<u64>);
 
 fn wishes(of: Of, rank: usize) -> impl Strategy<Value = Wishes> {
@@ -148,7 +148,7 @@ proptest! {
         let mut wanted = Vec::new();
         for (of, hard, soft, aspect, elements) in &all {
             let mut one = Wanted::nothing(*of, shape.len());
-            // What is refused is not wanted.
+            // Constraints that are refused have no effect.
             let _ = one.shape(hard, Firmness::Hard);
             let _ = one.shape(soft, Firmness::Soft);
             let _ = aspect.as_ref().map(|ratios| one.aspect(ratios));
@@ -165,8 +165,8 @@ proptest! {
                     }
                 }
             }
-            // With nothing given, a chunk has no more elements than wanted, nor is it larger than
-            // the array.
+            // Without given lengths, a chunk has at most the requested number of elements, and is
+            // not larger than the array.
             let read = &wanted[0];
             let is_free = |one: &Wanted| one.lengths.iter().all(|length| *length == Length::Free);
             if wanted.iter().all(is_free) {

@@ -1,4 +1,4 @@
-//! The codecs of an inner chunk, from what a user writes.
+//! Codecs of an inner chunk, parsed from user input.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::format::chain::SHAPE_PRESERVING;
 use crate::format::data_type::DataType;
 use crate::format::json;
 
-/// Codecs that make bytes of an array.
+/// Codecs from arrays to bytes.
 const ARRAY_TO_BYTES: [&str; 8] = [
     "bytes",
     "numcodecs.pcodec",
@@ -19,11 +19,12 @@ const ARRAY_TO_BYTES: [&str; 8] = [
     "zfp",
 ];
 
-/// The forms that [`codec_from_text`] reads.
+/// Syntax of the short forms that [`codec_from_text`] accepts.
 const FORMS: [&str; 4] = ["zstd:LEVEL", "gzip:LEVEL", "blosc:NAME:LEVEL:SHUFFLE", "crc32c"];
 
-/// A codec in its short form (`zstd`, `zstd:3`, `gzip:5`, `blosc:lz4:5:shuffle`, `crc32c`) or as JSON.
-/// What the short form leaves out is what zarr-python writes; Blosc's element is the array's item.
+/// Parses a codec from its short form (`zstd`, `zstd:3`, `gzip:5`, `blosc:lz4:5:shuffle`, `crc32c`)
+/// or from JSON. Parts omitted in the short form have the values that zarr-python writes; the
+/// typesize of Blosc is that of the array's item.
 pub fn codec_from_text(text: &str, item: &DataType) -> Result<Value, NewArrayError> {
     let unknown =
         || NewArrayError::Codec { text: text.to_owned(), known: "zstd, gzip, blosc, crc32c" };
@@ -52,7 +53,7 @@ pub fn codec_from_text(text: &str, item: &DataType) -> Result<Value, NewArrayErr
     }
 }
 
-/// A short form that is being read.
+/// State of parsing a short form.
 struct Short<'a> {
     text: &'a str,
     parts: std::str::Split<'a, char>,
@@ -91,7 +92,7 @@ impl Short<'_> {
         let name =
             self.one_of(&names, "zstd", "compressor of it (blosclz, lz4, lz4hc, zlib, zstd)")?;
         let level = self.level(0..=9, 5)?;
-        // Bytes of one byte have no order to be changed.
+        // Shuffling bytes has no effect on items of one byte.
         let usual = if item.nbytes() == 1 { "bitshuffle" } else { "shuffle" };
         let shuffles = ["noshuffle", "shuffle", "bitshuffle"];
         let shuffle = self.one_of(&shuffles, usual, "shuffle (noshuffle, shuffle, bitshuffle)")?;
@@ -105,8 +106,9 @@ impl Short<'_> {
     }
 }
 
-/// The whole chain of an inner chunk: `bytes` is added where no codec makes bytes of the array, behind
-/// those that leave it an array; a transpose to `order` stands right before the one that does.
+/// Returns the complete codec chain of an inner chunk. `bytes` is added after the array->array
+/// codecs if there is no array->bytes codec; a transpose to `order` is placed directly before the
+/// array->bytes codec.
 pub(super) fn inner_chain(
     codecs: &[Value],
     order: Option<&[usize]>,
@@ -135,7 +137,7 @@ pub(super) fn inner_chain(
     Ok(chain)
 }
 
-/// Little-endian, where bytes have an order at all.
+/// The codec `bytes`, little-endian if the item has a byte order.
 fn bytes(item: &DataType) -> Value {
     match item.word() {
         1 => json!({"name": "bytes"}),
