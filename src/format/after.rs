@@ -1,7 +1,7 @@
-//! Codecs over a whole shard: bytes->bytes codecs after `sharding_indexed`.
+//! Codecs over a whole shard: the bytes->bytes codecs after `sharding_indexed`.
 //!
-//! A checksum leaves the chunks where they are and only makes the shard longer. A compressor
-//! hides them: the shard has to be decoded as a whole before its index can be read.
+//! A checksum leaves the chunks where they are and only makes the shard longer. A compressor hides
+//! them: the whole shard has to be decoded before its index can be read.
 
 use std::io::Read;
 
@@ -13,7 +13,7 @@ use super::pipeline::{self, Buffer};
 use crate::memory::{NoMemory, zeroed};
 use crate::text::count;
 
-/// One bytes->bytes codec over a shard.
+/// Bytes->bytes codec over a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterCodec {
     /// `crc32c`: four bytes at the end.
@@ -22,56 +22,56 @@ pub enum AfterCodec {
     Compressed(Compression),
 }
 
-/// A compressor that can be undone.
+/// Supported compressor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// RFC 1952, one or more members.
+    /// gzip (RFC 1952), one or more members.
     Gzip,
-    /// RFC 1950.
+    /// zlib (RFC 1950).
     Zlib,
-    /// RFC 8878, one or more frames.
+    /// Zstandard (RFC 8878), one or more frames.
     Zstd,
     /// A Blosc 1 buffer.
     Blosc,
 }
 
-/// Why a shard could not be decoded.
+/// Error decoding a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The shard is shorter than its checksum.
+    /// The shard is shorter than its checksum; its length in bytes.
     #[error("it has {}, too few for a checksum", count(.0, "byte"))]
     TooShort(usize),
     /// A checksum over the shard does not match.
     #[error("checksum over the shard is {computed:08x}, stored is {stored:08x}")]
     Checksum {
-        /// As the shard holds it.
+        /// Checksum stored in the shard.
         stored: u32,
-        /// As its bytes give it.
+        /// Checksum computed over its bytes.
         computed: u32,
     },
-    /// The compressed stream is bad.
+    /// The compressed stream is invalid.
     #[error("bad {codec:?} data: {reason}")]
     Stream {
         /// The compressor.
         codec: Compression,
-        /// What it said.
+        /// Message of the decompressor.
         reason: String,
     },
-    /// It decodes to more than it may.
+    /// The shard decodes to more bytes than the limit.
     #[error("{codec:?} data decodes to more than the limit of {limit} bytes")]
     TooLong {
         /// The compressor.
         codec: Compression,
-        /// The limit, in bytes.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// There is no memory for what it decodes to.
+    /// There is not enough memory for the decoded shard.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
 }
 
 impl AfterCodec {
-    /// Reads a codec that stands after `sharding_indexed`.
+    /// Parses a codec that follows `sharding_indexed`.
     pub fn parse(codec: &Codec) -> Result<Self, MetadataError> {
         Ok(match codec.name.as_str() {
             "crc32c" | "numcodecs.crc32c" => Self::Crc32c,
@@ -85,7 +85,7 @@ impl AfterCodec {
 }
 
 impl AfterCodec {
-    /// What metadata calls it.
+    /// Name of the codec in metadata.
     pub fn name(self) -> &'static str {
         match self {
             Self::Crc32c => "crc32c",
@@ -97,15 +97,15 @@ impl AfterCodec {
     }
 }
 
-/// Bytes at the end of a shard file that are no part of the shard, if its `codecs` are checksums
-/// alone; None if one of them compresses.
+/// Returns the number of bytes at the end of a shard file that do not belong to the shard, if all
+/// `codecs` are checksums; `None` if one of them compresses.
 pub fn trailing_checksums(codecs: &[AfterCodec]) -> Option<u64> {
     let each = |codec: &AfterCodec| (*codec == AfterCodec::Crc32c).then_some(CHECKSUM_BYTES as u64);
     codecs.iter().map(each).sum()
 }
 
-/// Undoes `codecs`, given in encoding order, and verifies their checksums. Nothing is decompressed
-/// to more than `limit` bytes.
+/// Decodes a shard: undoes `codecs`, given in encoding order, and verifies their checksums. Fails
+/// if decompression yields more than `limit` bytes.
 pub fn decode(codecs: &[AfterCodec], stored: Vec<u8>, limit: u64) -> Result<Vec<u8>, DecodeError> {
     codecs.iter().rev().try_fold(stored, |bytes, codec| match codec {
         AfterCodec::Crc32c => strip_checksum(bytes),
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(decode(&[GZIP], [gzip(b"ab"), gzip(b"cd")].concat(), 4).unwrap(), b"abcd");
     }
 
-    /// What numcodecs reads, readers of whole shards read too.
+    /// Bytes after a stream that numcodecs accepts are accepted over whole shards, too.
     #[test]
     fn padding_and_what_follows_a_stream_are_no_damage() {
         let members = [&gzip(b"ab")[..], &[0; 9], &gzip(b"cd"), &[0; 600]].concat();
@@ -198,7 +198,7 @@ mod tests {
         let garbage = [&gzip(b"ab")[..], b"garbage"].concat();
         assert!(matches!(decode(&[GZIP], garbage, 9), Err(DecodeError::Stream { .. })));
         let zlib = AfterCodec::Compressed(Compression::Zlib);
-        // zlib.compress(b"ab"), and more.
+        // zlib.compress(b"ab"), followed by garbage.
         let stored = b"x\x9cKL\x02\x00\x01&\x00\xc4garbage".to_vec();
         assert_eq!(decode(&[zlib], stored, 2).unwrap(), b"ab");
         let mut stored = vec![2, 1, 2, 1, 4, 0, 0, 0, 4, 0, 0, 0, 20, 0, 0, 0];
@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn a_blosc_buffer_of_stored_bytes_is_decoded() {
-        // version 2, lz4 format 1, flags: memcpyed (2), typesize 1, nbytes 4, blocksize 4, ctbytes 20
+        // version 2, lz4 format 1, flags: memcpyed (2), typesize 1, nbytes 4, blocksize 4,
+        // ctbytes 20
         let mut stored = vec![2, 1, 2, 1, 4, 0, 0, 0, 4, 0, 0, 0, 20, 0, 0, 0];
         stored.extend(b"abcd");
         assert_eq!(decode(&[BLOSC], stored.clone(), 4).unwrap(), b"abcd");

@@ -1,7 +1,7 @@
-//! Codecs as metadata lists them.
+//! Codecs and codec chains in metadata.
 //!
-//! Zarr core specification 3.1, "Codecs". A codec is an object with a name and maybe a configuration,
-//! or (3.1) a bare name.
+//! Zarr core specification 3.1, "Codecs". A codec is an object with a name and an optional
+//! configuration, or (since 3.1) a bare name.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use super::error::MetadataError;
 /// One codec of a chain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Codec {
-    /// Its name as shown: `endian` of ZEP 2's text is today's `bytes`.
+    /// Name as shown in the view: `endian`, as in the text of ZEP 2, is replaced by `bytes`.
     pub name: String,
     document: Value,
 }
@@ -31,12 +31,12 @@ impl Codec {
         Ok(Self { name, document: Value::Object(object) })
     }
 
-    /// A member of the configuration, None where it or the configuration is absent.
+    /// Returns a member of the configuration; `None` if it or the configuration is absent.
     pub fn option(&self, member: &str) -> Option<&Value> {
         self.document.get("configuration")?.get(member)
     }
 
-    /// The codec as it stands in metadata, always in its object form.
+    /// Returns the codec as it is written to metadata, always in its object form.
     pub fn document(&self) -> &Value {
         &self.document
     }
@@ -50,8 +50,8 @@ pub fn parse_chain(value: Option<&Value>) -> Result<Vec<Codec>, MetadataError> {
     }
 }
 
-/// The order of a `transpose` codec: axis `i` of its output is axis `order[i]` of its input. Also
-/// reads `"C"` and `"F"`, which early writers stored.
+/// Returns the order of a `transpose` codec: axis `i` of its output is axis `order[i]` of its
+/// input. Also accepts `"C"` and `"F"`, which early writers stored.
 pub fn transpose_order(codec: &Codec, rank: usize) -> Result<Vec<usize>, MetadataError> {
     let invalid = || MetadataError::invalid("order of transpose", "a permutation of the axes");
     let order: Vec<usize> = match codec.option("order") {

@@ -1,9 +1,9 @@
-//! The sharding storage transformer: the draft of February 2022, as zarr-python 2.13 to 2.18 wrote
-//! it with its experimental Zarr v3.
+//! The sharding storage transformer of the draft of February 2022, as written by zarr-python 2.13
+//! to 2.18 with its experimental Zarr v3.
 //!
 //! ```text
 //! zarr.json                       the hierarchy: zarr_format is a URI
-//! meta/root/a/b.array.json        an array; storage_transformers make it a sharded one
+//! meta/root/a/b.array.json        an array; sharded if it has storage_transformers
 //! meta/root/a.group.json
 //! data/root/a/b/c0/1              a shard of it; its chunks are c0/2, c0/3, c1/2 and so on
 //!
@@ -12,8 +12,8 @@
 //!         without a checksum; both words 2^64-1: the chunk is empty
 //! ```
 //!
-//! That is a shard of `sharding_indexed` whose index codecs are `bytes` alone; what differs is
-//! where the metadata is, what it says, and how keys begin.
+//! This is a shard of `sharding_indexed` whose index codecs are `bytes` alone. Only the location
+//! and the content of the metadata and the prefix of keys differ.
 
 mod twin;
 
@@ -29,24 +29,25 @@ use super::sharding::{PlainShards, ShardedArray};
 
 pub use self::twin::{NoTwin, to_zarr3};
 
-/// Where the data of the root node is, from the hierarchy's directory.
+/// Directory of the data of the root node, relative to the hierarchy.
 const DATA: &str = "data/root";
-/// Where the metadata of nodes below the root is.
+/// Directory of the metadata of nodes below the root, relative to the hierarchy.
 const METADATA: &str = "meta/root";
-/// What the document of an array is called after the array's name.
+/// Suffix that follows the array's name in the name of its document.
 const ARRAY_SUFFIX: &str = ".array.json";
-/// What the name of a group's document ends with.
+/// Suffix of the name of a group's document.
 const GROUP_SUFFIX: &str = ".group.json";
-/// The transformer's URI: as it is written, and as the draft has it in its two places.
+/// URIs of the transformer: as written by zarr-python, and as given in two places of the draft.
 const EXTENSIONS: [&str; 3] = [
     "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
     "https://purl.org/zarr/spec/extensions/storage-transformers/sharding/1.0",
     "https://purl.org/zarr/spec/extensions/storage_transformers/sharding/1.0",
 ];
-/// Its member that lists them.
+/// Member of an array's document that lists its storage transformers.
 pub(super) const TRANSFORMERS: &str = "storage_transformers";
 
-/// Whether a `zarr.json` is that of such a hierarchy. Fails if it is one that cannot be read.
+/// Returns whether a `zarr.json` is that of a hierarchy of the draft. Fails if it is one that
+/// cannot be read.
 pub fn is_hierarchy(document: &Value) -> Result<bool, MetadataError> {
     let format = document.get("zarr_format").and_then(Value::as_str);
     if !format.is_some_and(|uri| uri.contains("zarr/spec/protocol/core/3.0")) {
@@ -58,23 +59,24 @@ pub fn is_hierarchy(document: &Value) -> Result<bool, MetadataError> {
     }
 }
 
-/// Whether a path is called like an array's document.
+/// Returns whether a path has the form of an array's document.
 pub fn is_document(path: &Path) -> bool {
     array_name(path).is_some() && path.ancestors().skip(1).any(|above| above.ends_with("meta"))
 }
 
-/// The name before the suffix of an array's document.
+/// Returns the name before the suffix of an array's document; `None` if the path has another
+/// suffix.
 fn array_name(path: &Path) -> Option<&str> {
     path.file_name().and_then(OsStr::to_str)?.strip_suffix(ARRAY_SUFFIX)
 }
 
-/// The directories of hierarchies in which `directory` can be that of an array's data, each with
-/// the path of the array's document.
+/// Returns the hierarchies in which `directory` may hold an array's data, each with the path of the
+/// array's document.
 pub fn documents(directory: &Path) -> impl Iterator<Item = (&Path, PathBuf)> {
     directory.ancestors().filter(|above| above.ends_with(DATA)).filter_map(|data| {
         let (hierarchy, node) = (data.parent()?.parent()?, directory.strip_prefix(data).ok()?);
         let mut document = hierarchy.join(METADATA).join(node).into_os_string();
-        // "meta/root/" with nothing after it is the root node, beside that directory.
+        // The document of the root node is beside the directory "meta/root", not in it.
         if node.as_os_str().is_empty() {
             document = hierarchy.join(METADATA).into_os_string();
         }
@@ -83,8 +85,8 @@ pub fn documents(directory: &Path) -> impl Iterator<Item = (&Path, PathBuf)> {
     })
 }
 
-/// The directories of hierarchies in which `path` can be an array's document, each with the
-/// directory of the array's data.
+/// Returns the hierarchies in which `path` may be an array's document, each with the directory of
+/// the array's data.
 pub fn described(path: &Path) -> impl Iterator<Item = (&Path, PathBuf)> {
     let name = array_name(path);
     let above = path.ancestors().skip(1).filter(|above| above.ends_with("meta"));
@@ -95,15 +97,16 @@ pub fn described(path: &Path) -> impl Iterator<Item = (&Path, PathBuf)> {
     })
 }
 
-/// Where the node with this document and this directory of data is in its hierarchy's tree, the
-/// hierarchy's own directory before it.
+/// Returns the path of a node in the tree of its hierarchy, prefixed by the directory of the
+/// hierarchy. The node is given by its document and the directory of its data.
 pub fn node_of(document: &Path, directory: &Path) -> Option<PathBuf> {
     let (hierarchy, _) = described(document).find(|(_, data)| data == directory)?;
     let node = directory.strip_prefix(hierarchy.join(DATA)).ok()?;
     Some(hierarchy.join(node))
 }
 
-/// Where the document of a group can be whose place in the tree of a hierarchy is given that way.
+/// Returns the possible paths of the document of a group, given the group's path in the tree of a
+/// hierarchy, as returned by [`node_of`].
 pub fn group_documents(directory: &Path) -> impl Iterator<Item = PathBuf> {
     directory.ancestors().filter_map(|hierarchy| {
         let node = directory.strip_prefix(hierarchy).ok()?;
@@ -117,22 +120,23 @@ pub fn group_documents(directory: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// The path of an array's document, below `meta/root`, as that of its data.
+/// Returns the data directory of the array with the given document; `None` if that is not below
+/// `meta/root` of the hierarchy.
 pub fn data_of(hierarchy: &Path, document: &Path) -> Option<PathBuf> {
     described(document).find(|(found, _)| *found == hierarchy).map(|(_, directory)| directory)
 }
 
-/// Directory of the documents below the root node's own, which is beside it.
+/// Directory of all documents of a hierarchy.
 pub fn metadata_directory(hierarchy: &Path) -> PathBuf {
     hierarchy.join("meta")
 }
 
-/// Whether an array's document says that it is sharded.
+/// Returns whether an array's document makes it a sharded array.
 pub fn is_sharded(document: &Value) -> bool {
     document.get(TRANSFORMERS).and_then(Value::as_array).is_some_and(|list| !list.is_empty())
 }
 
-/// Reads the layout of an array; None if it is not sharded.
+/// Parses the layout of an array; `None` if it is not sharded.
 pub fn parse(document: &Value) -> Result<Option<ShardedArray>, MetadataError> {
     if document.as_object().is_none() {
         return Err(MetadataError::NotAnObject);
@@ -154,7 +158,7 @@ pub fn parse(document: &Value) -> Result<Option<ShardedArray>, MetadataError> {
     ShardedArray::plain(shards).map(Some)
 }
 
-/// How the keys of an array's chunks, and of its shards, are made.
+/// Returns the encoding of the keys of an array's chunks, which is also that of its shards.
 pub fn keys(document: &Value) -> Result<KeyEncoding, MetadataError> {
     let separator = match grid(document)?.get("separator").and_then(Value::as_str) {
         Some("/") | None => Separator::Slash,
@@ -194,7 +198,7 @@ fn chunks_per_shard(document: &Value) -> Result<Vec<u64>, MetadataError> {
     if rank == 0 && chunks == [1] { Ok(Vec::new()) } else { Ok(chunks) }
 }
 
-/// Makes the metadata of an array that of its unsharded twin.
+/// Replaces the metadata of an array by that of its unsharded twin.
 pub fn unshard(document: &mut Value) {
     if let Value::Object(members) = document {
         members.shift_remove(TRANSFORMERS);

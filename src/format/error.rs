@@ -1,4 +1,4 @@
-//! Why metadata cannot be used, and the numbers that are in all of it.
+//! Errors of metadata, and the parsing of numbers that all metadata contains.
 
 use serde_json::Value;
 
@@ -6,81 +6,81 @@ use super::json::JsonError;
 use super::limits::MAX_RANK;
 use crate::text::count;
 
-/// Why metadata cannot be used. The text names the member and what it should be.
+/// Error that makes metadata unusable. The message names the member and what it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum MetadataError {
-    /// It is not JSON.
+    /// The document is not valid JSON.
     #[error(transparent)]
     Json(#[from] JsonError),
     /// The document is not an object.
     #[error("it is not a JSON object")]
     NotAnObject,
-    /// A member that must be there is not.
+    /// A required member is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A member has a value of the wrong kind.
+    /// A member has an invalid value.
     #[error("{member} must be {expected}")]
     Invalid {
-        /// The member.
+        /// Name of the member.
         member: &'static str,
-        /// What its value should be.
+        /// Expected value.
         expected: &'static str,
     },
-    /// Another version of Zarr.
+    /// The version of Zarr is not supported.
     #[error("zarr_format is {0}, only 3 can be read")]
     Format(String),
-    /// A member has another number of entries than the array has dimensions.
+    /// A member does not have one entry for each dimension of the array.
     #[error("{member} has {}, the array has {}", count(.found, "entry"), count(.rank, "dimension"))]
     Rank {
-        /// The member.
+        /// Name of the member.
         member: &'static str,
-        /// Its number of entries.
+        /// Number of its entries.
         found: usize,
-        /// The array's number of dimensions.
+        /// Number of dimensions of the array.
         rank: usize,
     },
     /// An inner chunk does not divide its shard.
     #[error("inner chunks of {} do not divide a shard of {shard} along an axis", count(.chunk, "element"))]
     NotDividing {
-        /// Length of the inner chunk.
+        /// Length of the inner chunk, in elements.
         chunk: u64,
-        /// Length of the shard.
+        /// Length of the shard, in elements.
         shard: u64,
     },
     /// A rectilinear grid ends before the array does.
     #[error("the chunk grid covers {covered} of {} along an axis", count(.extent, "element"))]
     GridTooShort {
-        /// Sum of the chunk lengths.
+        /// Sum of the chunk lengths, in elements.
         covered: u64,
-        /// Length of the array.
+        /// Extent of the array, in elements.
         extent: u64,
     },
-    /// A codec before the sharding that may move chunks.
+    /// A codec before the sharding is unknown and may move chunks.
     #[error("codec {0:?} before sharding_indexed is not known, so chunks cannot be located")]
     UnknownBefore(String),
-    /// A codec after the sharding that cannot be undone.
+    /// A codec after the sharding is unknown, so it cannot be undone.
     #[error("codec {0:?} after sharding_indexed is not known, so shards cannot be decoded")]
     UnknownAfter(String),
-    /// An extension that must be understood.
+    /// An unknown extension must be understood.
     #[error("extension {0:?} must be understood and is not known")]
     Extension(String),
-    /// A member that a document written through the view must leave as it is.
+    /// A document written through the view changes a member that must stay unchanged.
     #[error(
         "{0} cannot be changed through the view; only attributes, shape and dimension_names can"
     )]
     Fixed(String),
-    /// A sharded array, made through a view that shows none.
+    /// A sharded array was created through a view, which shows only unsharded ones.
     #[error(
         "a sharded array cannot be made through the view: make it in the source, with `shardfs create` or \
          by any other software; `shardfs pack` makes one of an array of chunk files"
     )]
     ShardedThroughView,
-    /// A limit of this program.
+    /// A limit of this program is exceeded.
     #[error("too many {what}, the limit is {limit}")]
     Limit {
-        /// What there is too much of.
+        /// Unit of the limited number.
         what: &'static str,
-        /// How much there may be.
+        /// Maximum number.
         limit: u64,
     },
 }
@@ -91,7 +91,7 @@ impl MetadataError {
     }
 }
 
-/// Reads a list of extents.
+/// Parses a list of extents.
 pub fn shape(value: Option<&Value>, member: &'static str) -> Result<Vec<u64>, MetadataError> {
     let items = value.ok_or(MetadataError::Missing(member))?;
     let invalid = || MetadataError::invalid(member, "a list of whole numbers from 0 to 2^64-1");
@@ -102,7 +102,7 @@ pub fn shape(value: Option<&Value>, member: &'static str) -> Result<Vec<u64>, Me
     items.iter().map(|item| extent(item).ok_or_else(invalid)).collect()
 }
 
-/// A whole number; writers in other languages may write it as `4.0`.
+/// Parses a whole number; `None` if it is none. Writers in other languages may write it as `4.0`.
 pub fn extent(value: &Value) -> Option<u64> {
     let whole = |number: f64| number >= 0.0 && number.fract() == 0.0 && number < 9e15;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]

@@ -1,16 +1,16 @@
-//! What tells bytes from others that could stand in their place.
+//! Fingerprints that tell whether bytes are the expected ones.
 //!
-//! A crc32c alone does not: an index ends with its own crc32c, and so may a chunk. The crc32c of
-//! bytes *with* their crc32c at the end is the same number for all of them, and where one such
-//! part of a longer sequence is replaced by another, the crc32c of the whole stays as it is. Gzip
-//! and others do the same with CRC-32. Nothing ends with both at once.
+//! A crc32c alone is not sufficient: an index ends with its own crc32c, and so may a chunk. The
+//! crc32c of bytes *with* their crc32c at the end is the same number for all of them, and where one
+//! such part of a longer sequence is replaced by another, the crc32c of the whole does not change.
+//! The same holds for gzip and others with CRC-32. Nothing ends with both checksums at once.
 
 use flate2::Crc;
 
-/// Length as stored, in bytes.
+/// Length of a stored fingerprint in bytes.
 pub const FINGERPRINT_BYTES: usize = 8;
 
-/// The crc32c and the CRC-32 of bytes that come one after the other.
+/// The crc32c and the CRC-32 of a sequence of bytes.
 #[derive(Debug, Default)]
 pub struct Fingerprint {
     crc32c: u32,
@@ -18,18 +18,18 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Takes further bytes.
+    /// Appends bytes to the sequence.
     pub fn update(&mut self, bytes: &[u8]) {
         self.crc32c = crc32c::crc32c_append(self.crc32c, bytes);
         self.crc32.update(bytes);
     }
 
-    /// That of all bytes so far.
+    /// Returns the fingerprint of all bytes so far.
     pub fn value(&self) -> u64 {
         u64::from(self.crc32c) << 32 | u64::from(self.crc32.sum())
     }
 
-    /// That of these bytes.
+    /// Returns the fingerprint of `bytes`.
     pub fn of(bytes: &[u8]) -> u64 {
         let mut fingerprint = Self::default();
         fingerprint.update(bytes);
@@ -51,7 +51,7 @@ mod tests {
         };
         for (one, other) in ends(b"one").into_iter().zip(ends(b"two")) {
             assert_ne!(Fingerprint::of(&one), Fingerprint::of(&other));
-            // Within something longer, too.
+            // As part of a longer sequence, too.
             let within = |part: &[u8]| Fingerprint::of(&[b"before", part, b"behind"].concat());
             assert_ne!(within(&one), within(&other));
         }
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(fingerprint.value(), Fingerprint::of(b""));
         fingerprint.update(b"1234");
         fingerprint.update(b"56789");
-        // The check values of both, from the catalogue of CRCs.
+        // Check values of both checksums, from the catalogue of CRCs.
         assert_eq!(fingerprint.value(), 0xe306_9283_cbf4_3926);
     }
 }

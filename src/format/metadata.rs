@@ -1,7 +1,7 @@
-//! `zarr.json`: what kind of node it describes, and whether its chunks are sharded.
+//! Parsing of `zarr.json`: the kind of the node, and what locates its chunks.
 //!
-//! Zarr core 3.1, "Array metadata" and "Group metadata". Only what the place of a chunk depends
-//! on is read; the rest is carried along as it is (see [`super::document`]).
+//! Zarr core 3.1, "Array metadata" and "Group metadata". Only members that the location of a chunk
+//! depends on are parsed; the others are passed on unchanged (see [`super::document`]).
 
 use serde_json::Value;
 
@@ -10,7 +10,8 @@ use super::codec::{Codec, parse_chain};
 use super::error::{MetadataError, shape};
 use super::grid::{self, Edges};
 
-/// Members that the core specification defines for arrays, and those that must be ignored.
+/// Array members defined by the core specification. Any other member must be marked as ignorable
+/// (`must_understand` is `false`).
 const ARRAY_MEMBERS: [&str; 11] = [
     "attributes",
     "chunk_grid",
@@ -25,17 +26,17 @@ const ARRAY_MEMBERS: [&str; 11] = [
     "zarr_format",
 ];
 
-/// What a `zarr.json` describes.
+/// Kind of the node described by a `zarr.json`.
 #[derive(Debug)]
 pub enum NodeMetadata {
     /// A group.
     Group,
-    /// An array.
+    /// An array, with its codec chain.
     Array(Vec<Codec>),
 }
 
 impl NodeMetadata {
-    /// Reads what every node has, and the codecs of an array.
+    /// Parses the members that every node has, and the codecs of an array.
     pub fn parse(document: &Value) -> Result<Self, MetadataError> {
         let object = document.as_object().ok_or(MetadataError::NotAnObject)?;
         let format = object.get("zarr_format").ok_or(MetadataError::Missing("zarr_format"))?;
@@ -50,19 +51,19 @@ impl NodeMetadata {
     }
 }
 
-/// The members of an array's metadata that say where its chunks are.
+/// Array metadata that determines where its chunks are.
 #[derive(Debug)]
 pub struct ArrayMetadata {
     /// Extents in elements.
     pub shape: Vec<u64>,
     /// Chunk lengths along each axis, in elements.
     pub grid: Vec<Edges>,
-    /// How chunk keys are made.
+    /// Encoding of chunk keys.
     pub keys: KeyEncoding,
 }
 
 impl ArrayMetadata {
-    /// Reads the metadata of an array.
+    /// Parses the metadata of an array.
     pub fn parse(document: &Value) -> Result<Self, MetadataError> {
         let object = document.as_object().ok_or(MetadataError::NotAnObject)?;
         let unknown = object.iter().find(|(member, value)| {

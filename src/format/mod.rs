@@ -1,7 +1,7 @@
-//! Bytes and their meaning: no files, no locks, no mount.
+//! Formats: parsing, encoding and planning as pure functions of bytes and metadata.
 //!
-//! Everything here is a pure function of its input, and every input may be hostile: sizes and
-//! counts are checked against [`limits`] before anything is allocated, arithmetic is checked.
+//! Nothing here opens files, takes locks or knows the mount. Every input may be hostile: sizes and
+//! counts are checked against [`limits`] before anything is allocated, and arithmetic is checked.
 
 pub mod after;
 pub mod back;
@@ -41,5 +41,5 @@ pub mod space;
 pub mod superchunks;
 pub mod zarr2;
 
-/// Coordinates of a chunk or a shard, one number for each array axis, in array order.
+/// Coordinates of a chunk or a shard: one number for each array axis, in array order.
 pub type Coords = Vec<u64>;

@@ -8,49 +8,49 @@
 //! {'descr': '<u2', 'fortran_order': False, 'shape': (3, 4), }
 //! ```
 //!
-//! What is written begins its items at a multiple of 64 bytes, as NumPy does. What is read is a Python
-//! dictionary of these three members in any order; nothing is ever evaluated.
+//! Written headers align the items to a multiple of 64 bytes, as NumPy does. A header that is read
+//! must be a Python dictionary of these three members, in any order; code is never evaluated.
 
-/// The first bytes of a file.
+/// First bytes of a file.
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Items begin at a multiple of it.
+/// Alignment of the first item, in bytes.
 const ALIGNMENT: usize = 64;
-/// Length of a header to read at most: NumPy's own limit is 10000.
+/// Maximum length of a header to be read, in bytes. NumPy's own limit is 10000.
 pub const MAX_HEADER_BYTES: usize = 1 << 16;
 
-/// What a header says.
+/// Content of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The data type, such as `<u2`.
+    /// Data type, such as `<u2`.
     pub descr: String,
-    /// Whether the first axis varies fastest.
+    /// `true` if the first axis varies fastest.
     pub fortran_order: bool,
     /// Extents in items.
     pub shape: Vec<u64>,
 }
 
-/// Why a header cannot be read.
+/// Error reading a header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NpyError {
-    /// It is something else.
+    /// The file does not begin with the magic of `.npy`.
     #[error("it is no .npy file: it does not begin with \\x93NUMPY")]
     Magic,
-    /// A version that is not known.
+    /// The version is not supported.
     #[error("version {0}.{1} of .npy is not known")]
     Version(u8, u8),
-    /// The file ends in its header.
+    /// The file ends within its header.
     #[error("the file ends within its header")]
     Truncated,
-    /// The header is absurdly long.
+    /// The header exceeds [`MAX_HEADER_BYTES`]; its length in bytes.
     #[error("its header has {0} bytes, the limit is {MAX_HEADER_BYTES}")]
     Long(usize),
-    /// The dictionary is not one of these members, or their values are of other kinds.
+    /// The dictionary does not have exactly these members with values of the right kinds.
     #[error("its header is no dictionary of descr, fortran_order and shape")]
     Dictionary,
 }
 
 impl Header {
-    /// The header as it stands in a file, which its items follow.
+    /// Encodes the header, padded so that the items can follow directly.
     pub fn to_bytes(&self) -> Vec<u8> {
         let shape = match self.shape.as_slice() {
             [extent] => format!("({extent},)"),
@@ -62,7 +62,7 @@ impl Header {
         let order = if self.fortran_order { "True" } else { "False" };
         let dictionary =
             format!("{{'descr': '{}', 'fortran_order': {order}, 'shape': {shape}, }}", self.descr);
-        // A shape has so few axes that two bytes of length do.
+        // With at most 64 axes the header is short enough for a length of two bytes.
         let before = MAGIC.len() + 4;
         let padded = (before + dictionary.len() + 1).next_multiple_of(ALIGNMENT) - before;
         let length = u16::try_from(padded).unwrap_or(u16::MAX);
@@ -72,7 +72,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header that a file begins with; also where its items begin.
+    /// Parses the header at the beginning of a file; returns it and the offset of the first item.
     pub fn parse(file: &[u8]) -> Result<(Self, usize), NpyError> {
         let rest = file.strip_prefix(MAGIC).ok_or(NpyError::Magic)?;
         let (&[major, minor], rest) = rest.split_first_chunk().ok_or(NpyError::Truncated)?;
@@ -97,7 +97,7 @@ impl Header {
     }
 }
 
-/// Reads a Python dictionary of the three members.
+/// Parses a Python dictionary of the three members; `None` if it is invalid.
 fn parse_dictionary(text: &str) -> Option<Header> {
     let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
     let (mut descr, mut fortran_order, mut shape) = (None, None, None);
@@ -138,7 +138,7 @@ fn boolean(text: &str) -> Option<(bool, &str)> {
     is("True", true).or_else(|| is("False", false))
 }
 
-/// The numbers of a tuple; those of Python 2 may end in `L`.
+/// Parses the numbers of a tuple; those written by Python 2 may end in `L`.
 fn extents(text: &str) -> Option<Vec<u64>> {
     let parts = text.trim().trim_end_matches(',').trim_end();
     if parts.is_empty() {
@@ -155,7 +155,7 @@ mod tests {
         Header { descr: "<u2".to_owned(), fortran_order: false, shape: shape.to_vec() }
     }
 
-    /// As NumPy 2.3 saves an array of three by four.
+    /// A 3 x 4 array as saved by NumPy 2.3.
     const NUMPY: &[u8] = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', 'fortran_order': False, \
         'shape': (3, 4), }                                                          \n";
 

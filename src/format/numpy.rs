@@ -1,21 +1,21 @@
-//! NumPy's names of data types, as other formats store them, and what Zarr v3 calls them.
+//! NumPy's names of data types, as stored by other formats, and their names in Zarr v3.
 
 mod items;
 
 pub use self::items::Items;
 
-/// A data type of numbers.
+/// A numeric or boolean data type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataType {
-    /// Its name in Zarr v3.
+    /// Name in Zarr v3.
     pub name: &'static str,
     /// Length of an item in bytes.
     pub nbytes: u64,
-    /// Whether the most significant byte comes first.
+    /// `true` if the most significant byte comes first.
     pub big_endian: bool,
 }
 
-/// Names in Zarr v3, NumPy's letter, length of an item in bytes.
+/// Name in Zarr v3, NumPy's type code, length of an item in bytes.
 const TYPES: [(&str, &str, u64); 14] = [
     ("bool", "b1", 1),
     ("int8", "i1", 1),
@@ -34,8 +34,8 @@ const TYPES: [(&str, &str, u64); 14] = [
 ];
 
 impl DataType {
-    /// Reads `int32`, `<i4`, `'<i4'`; None for what is no number, and for what is code: nothing is
-    /// ever evaluated.
+    /// Parses `int32`, `<i4` or `'<i4'`; `None` for anything but a known name. Code is never
+    /// evaluated.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim_matches(['\'', '"']);
         let (big_endian, letter) = match text.split_at_checked(1)? {
@@ -47,14 +47,14 @@ impl DataType {
         found.map(|(name, _, nbytes)| Self { name, nbytes: *nbytes, big_endian })
     }
 
-    /// What the codec `bytes` is told of the order of bytes.
+    /// Value of `endian` for the codec `bytes`.
     pub fn endian(self) -> &'static str {
         if self.big_endian { "big" } else { "little" }
     }
 }
 
-/// The fields of a data type of records, `[('x', '<i4'), ('y', '<f8')]`, each with its name and its
-/// data type; None for everything else. Nothing is ever evaluated.
+/// Parses the fields of a structured data type, `[('x', '<i4'), ('y', '<f8')]`, into names and data
+/// types; `None` for anything else. Code is never evaluated.
 pub fn fields(text: &str) -> Option<Vec<(&str, &str)>> {
     let mut rest = text.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
     let mut fields = Vec::new();
@@ -72,7 +72,8 @@ pub fn fields(text: &str) -> Option<Vec<(&str, &str)>> {
     (!fields.is_empty()).then_some(fields)
 }
 
-/// A text in quotes, without anything that would have to be unescaped, and what follows it.
+/// Splits a text in quotes, which must not contain a backslash, from what follows it; `None` if
+/// there is none.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start();
     let quote = text.chars().next().filter(|quote| "'\"".contains(*quote))?;

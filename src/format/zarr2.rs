@@ -1,17 +1,16 @@
-//! A Zarr v3 node as the documents of Zarr v2, what is written to them as a Zarr v3 document, and any
-//! node of Zarr v2 as one of Zarr v3.
-//!
+//! Translation between Zarr v3 and Zarr v2 metadata: nodes of Zarr v3 as Zarr v2 documents, edits
+//! to those back to Zarr v3, and nodes of Zarr v2 as nodes of Zarr v3.
 //! ```text
 //! zarr.json, array   .zarray   shape, chunks, dtype, compressor, filters, fill_value, order
-//!                    .zattrs   attributes; dimension_names as _ARRAY_DIMENSIONS, xarray's way
-//! zarr.json, group   .zgroup   nothing but the format
+//!                    .zattrs   attributes; dimension_names as _ARRAY_DIMENSIONS, as xarray does
+//! zarr.json, group   .zgroup   the format number only
 //!                    .zattrs   attributes
 //!                    .zmetadata, if its metadata is consolidated: all of these, by path
 //! ```
 //!
 //! The bytes of a chunk are the same in both; keys lose their `c`. Zarr v2, storage specification:
-//! <https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html>; where it is silent, what zarr-python
-//! 2.18 reads and writes.
+//! <https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html>; where it leaves room, this follows
+//! what zarr-python 2.18 reads and writes.
 
 mod back;
 mod chain;
@@ -32,93 +31,94 @@ pub use self::back::{back, check_consolidated};
 pub use self::forward::{NoTwin, group_to_zarr3, layout, to_zarr3};
 pub use self::missing::Filled;
 
-/// An array's document.
+/// Name of an array's document.
 pub const ZARRAY: &str = ".zarray";
-/// A node's attributes.
+/// Name of the document with a node's attributes.
 pub const ZATTRS: &str = ".zattrs";
-/// A group's document.
+/// Name of a group's document.
 pub const ZGROUP: &str = ".zgroup";
-/// The documents of a group and of all nodes below it.
+/// Name of the consolidated metadata: the documents of a group and of all nodes below it.
 pub const ZMETADATA: &str = ".zmetadata";
-/// The attribute that xarray keeps the names of an array's dimensions in.
+/// Attribute in which xarray stores the names of an array's dimensions.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
-/// Whether a file of this name is a document of Zarr v2.
+/// Returns whether `name` is the name of a Zarr v2 document.
 pub fn is_document(name: &str) -> bool {
     [ZARRAY, ZATTRS, ZGROUP, ZMETADATA].contains(&name)
 }
 
-/// Which chunks that do not exist are shown all the same, made of the fill value.
+/// Policy for presenting chunks that do not exist as chunks of the fill value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Missing {
-    /// In Zarr v2, those of arrays whose fill value readers would take for a missing value, or for
-    /// another one than it is; else none.
+    /// In Zarr v2, present the missing chunks of arrays whose fill value readers would mistake for
+    /// a missing value, or for another value; otherwise none.
     #[default]
     Auto,
-    /// None.
+    /// Present none of them.
     Absent,
-    /// All.
+    /// Present all of them.
     Fill,
 }
 
-/// An array as Zarr v2 has it.
+/// Zarr v2 form of an array.
 #[derive(Debug)]
 pub struct Array2 {
     /// Its `.zarray`.
     pub zarray: Value,
-    /// Its `.zattrs`; None if it has no attributes.
+    /// Its `.zattrs`; `None` if it has no attributes.
     pub zattrs: Option<Value>,
-    /// How its chunk keys are made.
+    /// Encoding of its chunk keys.
     pub keys: KeyEncoding,
-    /// All chunks are shown, those that do not exist as well.
+    /// If set, all chunks are shown, missing ones included.
     pub filled: Option<Filled>,
-    /// Readers that take the fill value for a missing value see other values than in Zarr v3.
+    /// `true` if readers that take the fill value for a missing value see other values than in Zarr
+    /// v3.
     pub is_misread: bool,
 }
 
-/// A group as Zarr v2 has it.
+/// Zarr v2 form of a group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group2 {
     /// Its `.zgroup`.
     pub zgroup: Value,
-    /// Its `.zattrs`; None if it has no attributes.
+    /// Its `.zattrs`; `None` if it has no attributes.
     pub zattrs: Option<Value>,
-    /// Its `.zmetadata`; None if its metadata is not consolidated.
+    /// Its `.zmetadata`; `None` if its metadata is not consolidated.
     pub zmetadata: Option<Value>,
 }
 
-/// Why an array cannot be shown as one of Zarr v2.
+/// Reason why an array has no Zarr v2 form.
 #[derive(Debug, thiserror::Error)]
 pub enum NoForm {
-    /// Its metadata cannot be used at all.
+    /// The metadata is invalid.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// Its chunks are not all alike.
+    /// The chunks do not all have the same shape.
     #[error("chunk grid {0:?} has no form in Zarr v2")]
     Grid(String),
-    /// NumPy has no such items.
+    /// NumPy has no such data type.
     #[error("data type {0:?} has no form in Zarr v2")]
     DataType(String),
-    /// A fill value that is none of the data type's.
+    /// The fill value is not a value of the data type.
     #[error("fill value {value} of data type {data_type:?} has no form in Zarr v2")]
     FillValue {
-        /// As the document has it.
+        /// Fill value as in the document.
         value: String,
         /// Name of the data type.
         data_type: String,
     },
-    /// numcodecs has no such codec, or it makes other bytes.
+    /// numcodecs has no such codec, or its codec produces other bytes.
     #[error("codec {0:?} has no form in Zarr v2")]
     Codec(String),
-    /// A member that must be there for lack of a default.
+    /// The configuration of a codec lacks a member that has no default.
     #[error("codec {codec:?} without {member} has no form in Zarr v2")]
     Option {
         /// Name of the codec.
         codec: String,
-        /// Of its configuration.
+        /// Name of the missing member.
         member: &'static str,
     },
-    /// An array->bytes codec that Zarr v2 does not use for the data type.
+    /// Zarr v2 does not use this array->bytes codec for the data type.
     #[error("codec {codec:?} for data type {data_type:?} has no form in Zarr v2")]
     Serialised {
         /// Name of the codec.
@@ -126,18 +126,18 @@ pub enum NoForm {
         /// Name of the data type.
         data_type: String,
     },
-    /// Axes in an order that is neither C nor F.
+    /// The order of the axes is neither C nor F.
     #[error("transpose other than a reversal of the axes has no form in Zarr v2")]
     Transpose,
-    /// A filter whose output is transposed.
+    /// The output of a filter is transposed.
     #[error("codec {0:?} together with transpose has no form in Zarr v2")]
     TransposedFilter(String),
-    /// A filter whose output is stored with the most significant byte first.
+    /// The output of a filter is stored in big-endian byte order.
     #[error("codec {0:?} on big-endian items has no form in Zarr v2")]
     SwappedFilter(String),
 }
 
-/// What of an array's metadata its documents are made of.
+/// Parts of an array's metadata that its Zarr v2 documents are made of.
 struct Parts {
     shape: Vec<u64>,
     chunks: Vec<u64>,
@@ -167,7 +167,7 @@ impl Parts {
     }
 }
 
-/// The documents of an array whose metadata, that of an unsharded array, is `twin`.
+/// Returns the Zarr v2 form of an array with the unsharded metadata `twin`.
 pub fn array(twin: &Value, missing: Missing) -> Result<Array2, NoForm> {
     let Parts { shape, chunks, keys, data_type, chain } = Parts::of(twin)?;
     let mut attributes = attributes(twin);
@@ -194,9 +194,9 @@ pub fn array(twin: &Value, missing: Missing) -> Result<Array2, NoForm> {
     Ok(Array2 { zarray, zattrs: document(attributes), keys, filled, is_misread })
 }
 
-/// The documents of a group. Nodes of consolidated metadata are those of unsharded arrays; arrays
-/// without a form in Zarr v2 are left out, as their directories have no documents either. `missing`
-/// is asked for each array, by its path from the group.
+/// Returns the Zarr v2 form of a group. Arrays in its consolidated metadata must be unsharded;
+/// those without a Zarr v2 form are left out, as their directories have no documents either.
+/// `missing` returns the policy for the array at a path relative to the group.
 pub fn group(document: &Value, missing: &dyn Fn(&str) -> Missing) -> Group2 {
     let (zgroup, zattrs) = (zgroup(), self::document(attributes(document)));
     let nodes = document.get("consolidated_metadata").and_then(|value| value.get("metadata"));
@@ -211,7 +211,7 @@ pub fn group(document: &Value, missing: &dyn Fn(&str) -> Missing) -> Group2 {
     Group2 { zgroup, zattrs, zmetadata }
 }
 
-/// Adds the documents of the node at a path.
+/// Adds the documents of the node at `path`.
 fn consolidate(path: &str, node: &Value, missing: Missing, documents: &mut Map<String, Value>) {
     let (name, own, zattrs) = match NodeMetadata::parse(node) {
         Ok(NodeMetadata::Group) => (ZGROUP, zgroup(), document(attributes(node))),
@@ -225,23 +225,24 @@ fn consolidate(path: &str, node: &Value, missing: Missing, documents: &mut Map<S
     documents.extend(zattrs.map(|zattrs| (format!("{path}/{ZATTRS}"), zattrs)));
 }
 
-/// What every `.zgroup` says.
+/// Content of every `.zgroup`.
 fn zgroup() -> Value {
     json!({"zarr_format": 2})
 }
 
-/// The attributes of a node.
+/// Returns the attributes of a node.
 fn attributes(document: &Value) -> Map<String, Value> {
     document.get("attributes").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// What `.zattrs` says; an array without attributes has none.
+/// Returns the content of `.zattrs`; `None` if there are no attributes.
 fn document(attributes: Map<String, Value>) -> Option<Value> {
     (!attributes.is_empty()).then_some(Value::Object(attributes))
 }
 
-/// The names of all dimensions, if they are named. A dimension without a name is called by its
-/// number: xarray wants a name for each, and a list of none where there is no dimension.
+/// Returns the names of all dimensions; `None` if they are not named. A dimension without a name
+/// gets one made of its number, because xarray requires a name for each dimension, and an empty
+/// list if there is none.
 fn dimension_names(document: &Value, rank: usize) -> Option<Value> {
     if rank == 0 {
         return Some(json!([]));
@@ -255,7 +256,7 @@ fn dimension_names(document: &Value, rank: usize) -> Option<Value> {
     names.iter().enumerate().map(name).collect()
 }
 
-/// What a dimension without a name is called.
+/// Generated name of a dimension without a name.
 fn usual_name(axis: usize) -> Value {
     format!("dim_{axis}").into()
 }

@@ -1,14 +1,15 @@
-//! The metadata of an array as of today's Zarr v3.
+//! Translation of the metadata of an array to the current Zarr v3.
 //!
 //! ```text
-//! data_type            "<i4", ">i2", "bool"; others with a type   data_type; endian of the codec bytes
-//! chunk_memory_layout  "F"                                        the codec transpose
-//! compressor           a URI and numcodecs' configuration         a codec after bytes
-//! storage_transformers chunks_per_shard                           the codec sharding_indexed
+//! data_type            "<i4", ">i2", "bool"; others with a type  data_type; endian of codec bytes
+//! chunk_memory_layout  "F"                                       the codec transpose
+//! compressor           a URI and numcodecs' configuration        a codec after bytes
+//! storage_transformers chunks_per_shard                          the codec sharding_indexed
 //! ```
 //!
-//! Members: as zarr-python 2.13 to 2.18 writes and reads them, `zarr/meta.py`. Keys of chunks have no
-//! name in Zarr v3: the metadata says `default`, which has the same separator.
+//! Members are those that zarr-python 2.13 to 2.18 writes and reads, `zarr/meta.py`. Zarr v3 has no
+//! name for the encoding of these chunk keys: the metadata says `default`, which has the same
+//! separator.
 
 use serde_json::{Map, Value, json};
 
@@ -16,29 +17,30 @@ use super::{TRANSFORMERS, chunks_per_shard, grid, is_sharded, keys};
 use crate::format::error::{MetadataError, shape};
 use crate::format::numpy::Items;
 
-/// What URIs of codecs begin with; a name and a version follow.
+/// Prefix of codec URIs, followed by a name and a version.
 const CODECS: &str = "https://purl.org/zarr/spec/codec/";
-/// The attribute in which zarr-python keeps what it did to items before they were compressed.
+/// Attribute in which zarr-python records filters, applied to items before compression.
 const FILTERS: &str = "filters";
 
-/// Why an array's document has no form in Zarr v3.
+/// Reason why an array's document has no Zarr v3 form.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTwin {
-    /// It cannot be used at all.
+    /// The metadata is invalid.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// It has no such items.
+    /// Zarr v3 has no such data type.
     #[error("data type {0} has no form in Zarr v3")]
     DataType(String),
-    /// It has no such codec.
+    /// Zarr v3 has no such codec.
     #[error("compressor {0} has no form in Zarr v3")]
     Compressor(String),
-    /// Items were changed by others than codecs.
+    /// The array has filters: changes to its items that are not codecs.
     #[error("filters have no form in Zarr v3")]
     Filters,
 }
 
-/// The metadata of an array whose document is given; a sharded one has the codec `sharding_indexed`.
+/// Returns the Zarr v3 metadata of an array with the given document. A sharded array gets the codec
+/// `sharding_indexed`.
 pub fn to_zarr3(document: &Value) -> Result<Value, NoTwin> {
     check_extensions(document)?;
     let attributes = match document.get("attributes") {
@@ -88,8 +90,8 @@ pub fn to_zarr3(document: &Value) -> Result<Value, NoTwin> {
     }))
 }
 
-/// Fails if there is an extension that changes what the document means. The sharding transformer is
-/// no extension of that kind.
+/// Fails if an extension changes the meaning of the document. The sharding transformer is listed
+/// elsewhere and does not count.
 fn check_extensions(document: &Value) -> Result<(), MetadataError> {
     if document.get(TRANSFORMERS).is_some_and(|list| !list.is_array() && !list.is_null()) {
         return Err(MetadataError::invalid(TRANSFORMERS, "a list"));
@@ -104,7 +106,7 @@ fn check_extensions(document: &Value) -> Result<(), MetadataError> {
     Ok(())
 }
 
-/// Whether the first axis varies fastest in a chunk.
+/// Returns whether the first axis varies fastest in a chunk.
 fn is_transposed(document: &Value) -> Result<bool, MetadataError> {
     match document.get("chunk_memory_layout") {
         None => Ok(false),
@@ -114,14 +116,15 @@ fn is_transposed(document: &Value) -> Result<bool, MetadataError> {
     }
 }
 
-/// What an array's items are: NumPy's name of them, or an object with that and a URI.
+/// Parses the data type of an array's items: NumPy's name of it, or an object with that name and a
+/// URI.
 fn items(value: &Value) -> Result<Items, NoTwin> {
     let text = value.as_str().or_else(|| value.get("type")?.as_str()).unwrap_or_default();
     let none = || NoTwin::DataType(value.to_string().chars().take(80).collect());
     Items::parse(text).ok_or_else(none)
 }
 
-/// The codec that a compressor is. Its configuration is that of numcodecs.
+/// Translates a compressor to a codec. Its configuration is that of numcodecs.
 fn compressor_codec(compressor: &Value, items: &Items) -> Result<Value, NoTwin> {
     let uri = compressor.get("codec").and_then(Value::as_str).unwrap_or_default();
     let none = || NoTwin::Compressor(compressor.to_string().chars().take(80).collect());
@@ -141,7 +144,7 @@ fn compressor_codec(compressor: &Value, items: &Items) -> Result<Value, NoTwin> 
             let shuffle = configuration.get("shuffle").map_or(Some(1), Value::as_i64);
             let shuffle = match shuffle {
                 Some(0) => "noshuffle",
-                // numcodecs chooses by the length of items.
+                // -1: numcodecs chooses by the length of an item.
                 Some(-1) if items.nbytes == 1 => "bitshuffle",
                 Some(1 | -1) => "shuffle",
                 Some(2) => "bitshuffle",
@@ -226,7 +229,7 @@ mod tests {
         assert_eq!(read(json!("u1")), (json!("uint8"), Value::Null));
         assert_eq!(read(json!("bool")), (json!("bool"), Value::Null));
         assert_eq!(read(json!("<f8")), (json!("float64"), json!("little")));
-        // They are extensions in the draft.
+        // The draft defines these types as extensions.
         let extended =
             |text| read(json!({"extension": "https://...", "type": text, "fallback": null}));
         assert_eq!(extended(">c16"), (json!("complex128"), json!("big")));

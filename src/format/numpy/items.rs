@@ -1,22 +1,23 @@
-//! Items of an array by NumPy's name of their data type, and what stands for them in Zarr v3.
+//! Array items by NumPy's name of their data type, and their form in Zarr v3.
 
 use serde_json::{Value, json};
 
 use super::DataType;
 
-/// What an array's items are.
+/// Items of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Items {
-    /// As Zarr v3 names them.
+    /// Data type in Zarr v3.
     pub data_type: Value,
-    /// Length of one in bytes.
+    /// Length of an item in bytes.
     pub nbytes: u64,
-    /// Whether the most significant byte comes first; None where bytes have no order.
+    /// `true` if the most significant byte comes first; `None` if the item has no byte order.
     pub big_endian: Option<bool>,
 }
 
 impl Items {
-    /// Reads NumPy's name of a data type: `<i4`, `|b1`, `<M8[25s]`, `<U5`, `|S5`, `|V5`.
+    /// Parses NumPy's name of a data type: `<i4`, `|b1`, `<M8[25s]`, `<U5`, `|S5`, `|V5`; `None`
+    /// for any other.
     pub fn parse(text: &str) -> Option<Self> {
         let number = DataType::parse(text).map(|number| Self {
             data_type: number.name.into(),
@@ -26,7 +27,7 @@ impl Items {
         number.or_else(|| Self::configured(text))
     }
 
-    /// Times, and texts and bytes of one length.
+    /// Parses times, and texts and bytes of a fixed length.
     fn configured(text: &str) -> Option<Self> {
         let big_endian = Some(text.starts_with('>'));
         let text = text.trim_start_matches(['<', '>', '|']);
@@ -61,7 +62,7 @@ impl Items {
         Some(Self { data_type, nbytes: 8, big_endian })
     }
 
-    /// The array->bytes codec that stores them.
+    /// Returns the array->bytes codec that stores the items.
     pub fn codec(&self) -> Value {
         match self.big_endian {
             Some(big) => {
