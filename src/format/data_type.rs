@@ -1,8 +1,8 @@
-//! Data types of arrays: how long an item is, which words the order of bytes applies to, what NumPy
-//! calls it, and its fill value.
+//! Data types of arrays: length of an item, words that the byte order applies to, NumPy's name, and
+//! fill value.
 //!
-//! Zarr core 3.1, "Data types", and the registered extensions whose items all have one size. Types
-//! narrower than a byte take a whole one, as the codec `bytes` stores them.
+//! Zarr core 3.1, "Data types", and the registered extensions whose items all have the same size.
+//! Types narrower than a byte take a whole byte, as the codec `bytes` stores them.
 
 mod fill;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::limits::MAX_ITEM_BYTES;
 
-/// A data type whose items all have one size.
+/// Data type whose items all have the same size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataType {
     name: String,
@@ -18,35 +18,35 @@ pub struct DataType {
     nbytes: usize,
 }
 
-/// What an item is.
+/// Kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Bool,
-    /// Two's complement of so many bits.
+    /// Two's complement integer of this many bits.
     Int(u32),
-    /// A whole number of so many bits.
+    /// Unsigned integer of this many bits.
     Uint(u32),
     Float(Float),
     /// Real part, imaginary part.
     Complex(Float),
-    /// Bytes without a meaning.
+    /// Uninterpreted bytes.
     Raw,
-    /// NumPy's `M` or `m`: so many units.
+    /// NumPy's `M` or `m`: its letter, the unit, and the number of units per step.
     Time(char, &'static str, u32),
-    /// Code points of four bytes, zeros at the end.
+    /// Code points of four bytes, padded with zeros.
     Utf32,
-    /// Bytes, zeros at the end.
+    /// Bytes, padded with zeros.
     Bytes,
 }
 
-/// A floating-point format.
+/// Floating-point format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Float {
     Binary16,
     Bfloat16,
     Binary32,
     Binary64,
-    /// One byte or less: so many bits. Whether a byte of zeros is the number 0.
+    /// At most one byte: the number of bits, and whether a zero byte is the number 0.
     Small(u32, bool),
 }
 
@@ -68,7 +68,7 @@ impl Float {
             "float64" => Self::Binary64,
             "float8_e3m4" | "float8_e4m3" | "float8_e4m3b11fnuz" | "float8_e4m3fn"
             | "float8_e4m3fnuz" | "float8_e5m2" | "float8_e5m2fnuz" => Self::Small(8, true),
-            // It has an exponent alone.
+            // The format has no mantissa and no sign, only an exponent.
             "float8_e8m0fnu" => Self::Small(8, false),
             "float6_e2m3fn" | "float6_e3m2fn" => Self::Small(6, true),
             "float4_e2m1fn" => Self::Small(4, true),
@@ -77,54 +77,54 @@ impl Float {
     }
 }
 
-/// Why a data type or its fill value cannot be used.
+/// Error that makes a data type or its fill value unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DataTypeError {
-    /// Neither a name nor an object with one.
+    /// The data type is neither a name nor an object with a name.
     #[error("data_type must be a name or an object with a name")]
     Invalid,
-    /// No such type.
+    /// The data type is not known.
     #[error("data type {0:?} is not known")]
     Unknown(String),
-    /// Its items differ in length.
+    /// The items of the data type differ in length.
     #[error("items of data type {0:?} have no fixed size")]
     NoFixedSize(String),
-    /// A member of its configuration has a value that it cannot have.
+    /// A member of the configuration has an invalid value.
     #[error("{member} of data type {name:?} must be {expected}")]
     Configuration {
-        /// The data type.
+        /// Name of the data type.
         name: String,
-        /// The member.
+        /// Name of the member.
         member: &'static str,
-        /// What its value should be.
+        /// Expected value.
         expected: &'static str,
     },
-    /// Its items are longer than the limit.
+    /// Items exceed [`MAX_ITEM_BYTES`].
     #[error("items of data type {0:?} are longer than the limit of {MAX_ITEM_BYTES} bytes")]
     Limit(String),
-    /// The fill value is no value of the type.
+    /// The fill value is not a value of the data type.
     #[error("fill_value {value} is no {name}")]
     FillValue {
-        /// The data type.
+        /// Name of the data type.
         name: String,
         /// The fill value, cut to a readable length.
         value: String,
     },
-    /// What a user has written for the fill value is no value of the type.
+    /// The text given for the fill value is not a value of the data type.
     #[error("fill value {text:?} is no {name}: write {expected}")]
     FillText {
-        /// The data type.
+        /// Name of the data type.
         name: String,
-        /// What was written, cut to a readable length.
+        /// The given text, cut to a readable length.
         text: String,
-        /// What can be written.
+        /// Description of the accepted texts.
         expected: String,
     },
 }
 
 impl DataType {
-    /// Reads `data_type` of an array's metadata: a name, or an object with a name and maybe a
-    /// configuration.
+    /// Parses the `data_type` of an array's metadata: a name, or an object with a name and an
+    /// optional configuration.
     pub fn parse(data_type: &Value) -> Result<Self, DataTypeError> {
         let name = match data_type {
             Value::String(name) => name,
@@ -145,7 +145,7 @@ impl DataType {
         Ok(Self { name: name.clone(), kind, nbytes })
     }
 
-    /// Its name in metadata.
+    /// Name of the data type in metadata.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -155,8 +155,8 @@ impl DataType {
         self.nbytes
     }
 
-    /// Length in bytes of the words that the order of bytes applies to; 1 where there is none. It
-    /// divides [`Self::nbytes`].
+    /// Length in bytes of the words that the byte order applies to; 1 if it applies to none.
+    /// Divides [`Self::nbytes`].
     pub fn word(&self) -> usize {
         match self.kind {
             Kind::Bool | Kind::Raw | Kind::Bytes => 1,
@@ -166,9 +166,9 @@ impl DataType {
         }
     }
 
-    /// NumPy's name of it, as files of NumPy's own format have it: `<u2`, `|b1`, `>c16`, `<M8[ns]`,
-    /// `<U5`. Types that NumPy does not have are `V` with their length, which is what NumPy makes of
-    /// those that others register with it.
+    /// Returns NumPy's name of the data type, as in files of NumPy's own format: `<u2`, `|b1`,
+    /// `>c16`, `<M8[ns]`, `<U5`. Types that NumPy does not have are `V` with their length, as NumPy
+    /// names types registered by other libraries.
     pub fn descr(&self, big_endian: bool) -> String {
         let order = match (self.word(), big_endian) {
             (1, _) => '|',
@@ -191,8 +191,8 @@ impl DataType {
         format!("{order}{letter}{}", self.nbytes)
     }
 
-    /// One item of the array's `fill_value`, [`Self::nbytes`] long, little-endian; zeros where there
-    /// is none or it is null.
+    /// Returns one item of the array's `fill_value`, [`Self::nbytes`] long, little-endian; zeros if
+    /// it is absent or null.
     pub fn fill_value(&self, value: Option<&Value>) -> Result<Vec<u8>, DataTypeError> {
         let Some(value) = value.filter(|value| !value.is_null()) else {
             return Ok(vec![0; self.nbytes]);
@@ -205,7 +205,7 @@ impl DataType {
     }
 }
 
-/// Numbers and truth values, with the length of an item.
+/// Parses a numeric or boolean type; returns it with the length of an item in bytes.
 fn number(name: &str) -> Option<(Kind, usize)> {
     let whole = |digits: &str| {
         let bits: u32 =
@@ -230,7 +230,7 @@ fn number(name: &str) -> Option<(Kind, usize)> {
     Float::named(name).map(|float| (Kind::Float(float), float.nbytes()))
 }
 
-/// Raw bits, `r8`, `r16`, ...: whole bytes only.
+/// Parses raw bits, `r8`, `r16`, ...: whole bytes only.
 fn raw_bits(name: &str) -> Option<(Kind, usize)> {
     let digits = name.strip_prefix('r')?;
     let plain = !digits.starts_with('0') && digits.bytes().all(|digit| digit.is_ascii_digit());
@@ -238,7 +238,7 @@ fn raw_bits(name: &str) -> Option<(Kind, usize)> {
     bits.is_multiple_of(8).then_some((Kind::Raw, bits / 8))
 }
 
-/// The types that a configuration says more about.
+/// Parses a type that depends on its configuration.
 fn configured(name: &str, configuration: Option<&Value>) -> Result<(Kind, usize), DataTypeError> {
     let option = |member: &str| configuration.and_then(|options| options.get(member));
     let refused = |member, expected| {
@@ -278,7 +278,7 @@ fn configured(name: &str, configuration: Option<&Value>) -> Result<(Kind, usize)
 const UNITS: [&str; 14] =
     ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic"];
 
-/// Microseconds may be written with either of Unicode's two Greek letters.
+/// Normalizes microseconds, which may be written with either of Unicode's two Greek letters.
 fn micro(unit: &str) -> &str {
     if matches!(unit, "\u{3bc}s" | "\u{b5}s") { "us" } else { unit }
 }

@@ -1,12 +1,12 @@
-//! The codecs of one chunk, both ways.
+//! Decoding and encoding of chunks through their codec chain.
 //!
 //! ```text
 //! array -> [transpose]* -> bytes or sharding_indexed -> [bytes->bytes]* -> encoded chunk
 //! ```
 //!
-//! A decoded chunk is in C order along the array's axes, little-endian, and always as long as its
-//! shape says: nothing is ever decoded to more. Where no item moves, the last codec to be undone
-//! decodes straight into the room given for the chunk.
+//! A decoded chunk is in C order along the array's axes, little-endian, and always has the length
+//! given by its shape: decoding never produces more. If no item moves, the last codec to be undone
+//! decodes directly into the output buffer.
 
 mod blosc;
 mod bytes;
@@ -35,7 +35,7 @@ use super::limits::{MAX_DECODED_BYTES, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
 use crate::memory::resize;
 
-/// The codecs of an array's chunks.
+/// Codec chain of an array's chunks.
 #[derive(Debug)]
 pub struct Pipeline {
     data_type: DataType,
@@ -45,38 +45,38 @@ pub struct Pipeline {
     short_end: Option<ShortEnd>,
 }
 
-/// A last chunk along the first axis that may be stored without what lies outside of the array.
+/// The last chunk along the first axis, which may be stored without its part beyond the array.
 #[derive(Debug, Clone, Copy)]
 struct ShortEnd {
-    /// Its first coordinate.
+    /// First coordinate of the chunk.
     coord: u64,
-    /// Length in bytes of what lies in the array.
+    /// Length in bytes of the part within the array.
     nbytes: usize,
 }
 
-/// What codecs need to know of an item.
+/// Properties of an item that codecs depend on.
 #[derive(Debug)]
 struct Item {
-    /// Its length in bytes.
+    /// Length of an item in bytes.
     nbytes: usize,
-    /// Length in bytes of the words that the order of bytes applies to.
+    /// Length in bytes of the words that the byte order applies to.
     word: usize,
-    /// The fill value, little-endian.
+    /// Fill value, little-endian.
     fill: Vec<u8>,
 }
 
-/// The codecs of an array of one shape.
+/// Codec chain of an array of one shape.
 #[derive(Debug)]
 struct Chain {
     /// Length of the decoded array in bytes.
     nbytes: usize,
-    /// The array->array codecs; None if no item moves.
+    /// The array->array codecs; `None` if no item moves.
     transpose: Option<Transpose>,
     array: ArrayCodec,
     bytes: Vec<BytesCodec>,
 }
 
-/// The array->bytes codec.
+/// Array->bytes codec.
 #[derive(Debug)]
 enum ArrayCodec {
     Bytes { big_endian: bool },
@@ -84,16 +84,16 @@ enum ArrayCodec {
 }
 
 thread_local! {
-    // Room for a chunk whose items have yet to move.
+    // Buffer for a chunk whose items are still to be transposed.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Room for this many bytes is kept from one chunk to the next.
+/// Maximum capacity in bytes of a buffer that is kept for the next chunk.
 const MAX_KEPT_BYTES: usize = 16 << 20;
 
 impl Pipeline {
-    /// Reads the codecs of an unsharded array with a regular chunk grid from its metadata: what
-    /// [`super::document::show`] makes of a sharded one.
+    /// Creates the pipeline of an unsharded array with a regular chunk grid from its metadata. For
+    /// a sharded array, that is the metadata [`super::document::show`] returns.
     pub fn parse(document: &Value) -> Result<Self, PipelineError> {
         let array = ArrayMetadata::parse(document)?;
         let edge = |edges: &Edges| match edges {
@@ -114,9 +114,9 @@ impl Pipeline {
         Ok(Self { data_type, chunk_shape, item, chain, short_end: None })
     }
 
-    /// The same for an array of `shape` in a format whose last chunk may be shorter than the others:
-    /// what lies outside of the array along the first axis need not be stored. Nothing is different
-    /// where chunks are not rows in C order.
+    /// Adapts the pipeline to an array of `shape` in a format whose last chunk may be shorter than
+    /// the others: its part beyond the array along the first axis need not be stored. Has no effect
+    /// if chunks are not rows in C order.
     pub fn with_short_end(mut self, shape: &[u64]) -> Self {
         self.short_end = self.find_short_end(shape);
         self
@@ -127,13 +127,13 @@ impl Pipeline {
         let rows = extent.checked_rem(*edge).filter(|rows| *rows > 0)?;
         let is_plain =
             self.chain.transpose.is_none() && matches!(self.chain.array, ArrayCodec::Bytes { .. });
-        // Less than a whole chunk, whose length has a limit.
+        // Less than a whole chunk, whose length is limited.
         let items = others.iter().try_fold(rows, |items, edge| items.checked_mul(*edge))?;
         let nbytes = usize::try_from(items).ok()?.checked_mul(self.item.nbytes)?;
         is_plain.then_some(ShortEnd { coord: extent / edge, nbytes })
     }
 
-    /// The array's data type.
+    /// Data type of the array.
     pub fn data_type(&self) -> &DataType {
         &self.data_type
     }
@@ -148,19 +148,19 @@ impl Pipeline {
         self.chain.nbytes
     }
 
-    /// Length of every encoded chunk in bytes, where no codec makes it depend on its content.
+    /// Length of every encoded chunk in bytes; `None` if it depends on the contents.
     pub fn encoded_nbytes(&self) -> Option<u64> {
         let ArrayCodec::Bytes { .. } = self.chain.array else { return None };
         bytes::encoded_nbytes(&self.chain.bytes, self.chain.nbytes as u64)
     }
 
-    /// The fill value: one item, little-endian.
+    /// Fill value: one item, little-endian.
     pub fn fill(&self) -> &[u8] {
         &self.item.fill
     }
 
-    /// Decodes a chunk into `chunk`, which has [`Self::nbytes`]: C order along the array's axes,
-    /// little-endian. After an error its content is arbitrary.
+    /// Decodes a chunk into `chunk`, which must have [`Self::nbytes`]: C order along the array's
+    /// axes, little-endian. After an error its content is unspecified.
     pub fn decode(&self, encoded: &[u8], chunk: &mut [u8]) -> Result<(), DecodeError> {
         let (found, expected) = (chunk.len(), self.nbytes());
         if found != expected {
@@ -169,8 +169,8 @@ impl Pipeline {
         self.chain.decode(encoded, chunk, &self.item)
     }
 
-    /// Decodes the chunk at `coords` like [`Self::decode`]. The last one may be shorter, if the format
-    /// allows it: what it lacks is fill value.
+    /// Decodes the chunk at `coords` like [`Self::decode`]. If the format allows the last chunk to
+    /// be shorter, it is padded with the fill value.
     pub fn decode_at(
         &self,
         coords: &[u64],
@@ -203,7 +203,7 @@ impl Pipeline {
 }
 
 impl Chain {
-    /// Reads the codecs of an array of `shape`, `depth` levels of sharding above it.
+    /// Parses the codecs of an array of `shape` inside `depth` levels of sharding.
     fn parse(
         codecs: &[Codec],
         shape: &[usize],
@@ -246,12 +246,12 @@ impl Chain {
         Ok(Self { nbytes, transpose: Transpose::new(shape, &axes), array, bytes })
     }
 
-    /// How long the encoded array can be, if a sane writer made it.
+    /// Returns the maximum length in bytes of the encoded array that a reasonable encoder produces.
     fn bound(&self) -> u64 {
         bytes::bound(&self.bytes, self.array_bound())
     }
 
-    /// The same before the bytes->bytes codecs.
+    /// Returns the same bound before the bytes->bytes codecs.
     fn array_bound(&self) -> u64 {
         match &self.array {
             ArrayCodec::Bytes { .. } => self.nbytes as u64,
@@ -259,7 +259,7 @@ impl Chain {
         }
     }
 
-    /// Decodes to `out`, which has [`Self::nbytes`].
+    /// Decodes into `out`, which has `nbytes`.
     fn decode(&self, encoded: &[u8], out: &mut [u8], item: &Item) -> Result<(), DecodeError> {
         match &self.transpose {
             None => self.decode_array(encoded, out, item),
@@ -284,7 +284,7 @@ impl Chain {
         }
     }
 
-    /// Decodes to what the array->array codecs made.
+    /// Undoes all codecs but the array->array codecs.
     fn decode_array(&self, encoded: &[u8], out: &mut [u8], item: &Item) -> Result<(), DecodeError> {
         match &self.array {
             ArrayCodec::Bytes { big_endian } => {
@@ -338,7 +338,7 @@ impl ArrayCodec {
     }
 }
 
-/// Length of an array in bytes, if it keeps the limit.
+/// Returns the length of an array in bytes; `None` if it exceeds [`MAX_DECODED_BYTES`].
 fn nbytes(shape: &[usize], item: usize) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);

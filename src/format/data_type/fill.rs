@@ -1,4 +1,4 @@
-//! Fill values: one item from its JSON form. Zarr core 3.1, "Fill value".
+//! Fill values: conversion of their JSON form to one item. Zarr core 3.1, "Fill value".
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use crate::text::count;
 const NAT: i64 = i64::MIN;
 
 impl DataType {
-    /// One item, little-endian; None if `value` is no value of the type.
+    /// Converts `value` to one item, little-endian; `None` if it is not a value of the type.
     pub(super) fn item(&self, value: &Value) -> Option<Vec<u8>> {
         match self.kind {
             Kind::Bool => match value {
@@ -24,7 +24,7 @@ impl DataType {
                 let most = i128::from(i64::MAX >> (64 - bits));
                 let mut item = whole(value, -most - 1, most, self.nbytes)?;
                 if bits < 8 {
-                    // In memory the bits above the type's own are zeros.
+                    // In memory, the bits above those of the type are zeros.
                     item[0] &= (1 << bits) - 1;
                 }
                 Some(item)
@@ -56,12 +56,13 @@ impl DataType {
 }
 
 impl DataType {
-    /// The fill value of an array for which none is given: all bytes zero, as writers write it.
+    /// Returns the fill value of an array for which none is given: all bytes zero, in the notation
+    /// of writers.
     pub fn default_fill(&self) -> Value {
         match self.kind {
             Kind::Bool => json!(false),
             Kind::Int(_) | Kind::Uint(_) | Kind::Time(..) => json!(0),
-            // It has no zero.
+            // The format has no zero.
             Kind::Float(Float::Small(_, false)) => json!("0x00"),
             Kind::Complex(Float::Small(_, false)) => json!(["0x00", "0x00"]),
             Kind::Float(_) => json!(0.0),
@@ -71,7 +72,7 @@ impl DataType {
         }
     }
 
-    /// A fill value as a user writes it: JSON, or a word or text without its quotation marks.
+    /// Parses a fill value as written by a user: JSON, or a word or text without quotation marks.
     pub fn fill_from_text(&self, text: &str) -> Result<Value, DataTypeError> {
         let values = [word(text), json::parse(text.as_bytes()).ok().map(plain), Some(json!(text))];
         let fits = |value: &Value| self.item(value).is_some();
@@ -83,7 +84,7 @@ impl DataType {
         })
     }
 
-    /// A value in the one form that all readers take.
+    /// Converts a value to the one form that all readers accept.
     fn as_written(&self, value: Value) -> Value {
         match (self.kind, &value) {
             (Kind::Raw | Kind::Bytes, Value::Array(_)) => {
@@ -101,7 +102,7 @@ impl DataType {
         }
     }
 
-    /// What fill values there are, for messages.
+    /// Describes the accepted fill values, for messages.
     fn fills(&self) -> String {
         let float = "a number, NaN, Infinity, -Infinity, or its bits as 0x and hexadecimal digits";
         let small = "0, or its bits as 0x and two hexadecimal digits";
@@ -128,7 +129,7 @@ impl DataType {
     }
 }
 
-/// The words for what is no number, as people write them.
+/// Parses the usual words for NaN and the infinities, in any case.
 fn word(text: &str) -> Option<Value> {
     Some(match text.to_ascii_lowercase().as_str() {
         "nan" => json!("NaN"),
@@ -138,7 +139,7 @@ fn word(text: &str) -> Option<Value> {
     })
 }
 
-/// The words that no JSON number can be as texts, which is how fill values have them.
+/// Replaces the stand-ins of JSON's bare words by the words as strings, the form in fill values.
 fn plain(value: Value) -> Value {
     match value {
         Value::String(text) => json!(bare_word(&text)),
@@ -147,11 +148,11 @@ fn plain(value: Value) -> Value {
     }
 }
 
-/// A whole number in a range as `nbytes` bytes; some writers write it as `4.0`.
+/// Converts a whole number within a range to `nbytes` bytes. Some writers write it as `4.0`.
 fn whole(value: &Value, least: i128, most: i128, nbytes: usize) -> Option<Vec<u8>> {
     let number = value.as_number()?;
     let exact = number.as_i128().or_else(|| {
-        // 2^53: every whole number below is exact.
+        // Below 2^53, every whole number is exact.
         let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15)?;
         #[allow(clippy::cast_possible_truncation, reason = "a small whole number")]
         Some(float as i128)
@@ -159,8 +160,8 @@ fn whole(value: &Value, least: i128, most: i128, nbytes: usize) -> Option<Vec<u8
     (least..=most).contains(&exact).then(|| exact.to_le_bytes()[..nbytes].to_vec())
 }
 
-/// A floating-point number: a number, a word, or the digits of its bit pattern, most significant
-/// first.
+/// Converts a floating-point number, given as a number, a word, or the hexadecimal digits of its
+/// bit pattern, most significant first.
 fn float(value: &Value, format: Float) -> Option<Vec<u8>> {
     let number = match value {
         Value::Number(number) => number.as_f64()?,
@@ -177,7 +178,7 @@ fn float(value: &Value, format: Float) -> Option<Vec<u8>> {
         Float::Binary32 => narrow(number).to_le_bytes().to_vec(),
         Float::Binary16 => f16::from_f32(odd(number)).to_le_bytes().to_vec(),
         Float::Bfloat16 => bf16::from_f32(odd(number)).to_le_bytes().to_vec(),
-        // What zero is does not need an encoder; the rest is written as a pattern.
+        // Zero needs no encoder; other values must be given as a bit pattern.
         Float::Small(_, true) if number.to_bits() == 0 => vec![0],
         Float::Small(..) => return None,
     })
@@ -201,19 +202,20 @@ fn narrow(number: f64) -> f32 {
     number as f32
 }
 
-/// Rounded to odd, so that rounding it once more to a narrower format gives what rounding the
-/// number itself would.
+/// Rounds to odd, so that rounding the result again to a narrower format yields the same as
+/// rounding the number itself.
 fn odd(number: f64) -> f32 {
     let near = narrow(number);
     let bits = near.to_bits();
     if number.is_nan() || f64::from(near) == number || bits & 1 == 1 {
         return near;
     }
-    // Neighbours in bits are neighbours in magnitude; an even pattern of zero has only one.
+    // Adjacent bit patterns are adjacent magnitudes. Zero, whose pattern is even, only has a
+    // neighbour of larger magnitude.
     f32::from_bits(if f64::from(near).abs() < number.abs() { bits + 1 } else { bits - 1 })
 }
 
-/// Bytes as a list of their values or in base64, no more than `most` of them.
+/// Decodes bytes from a list of their values or from base64, limited to about `most` bytes.
 fn raw(value: &Value, most: usize) -> Option<Vec<u8>> {
     match value {
         Value::Array(items) if items.len() <= most => {
@@ -291,7 +293,8 @@ mod tests {
 
     #[test]
     fn narrow_floats_are_rounded_once() {
-        // Just above the middle of 1 and the next number: what a float32 in between loses.
+        // Just above the middle between 1 and the next number: a float32 in between would lose the
+        // difference.
         let above = 1.0 + 2_f64.powi(-11) + 2_f64.powi(-50);
         assert_eq!(fill("float16", &json!(above)), 0x3c01_u16.to_le_bytes());
         assert_eq!(fill("float16", &json!(1.0 + 2_f64.powi(-11))), 0x3c00_u16.to_le_bytes());
@@ -416,7 +419,8 @@ mod tests {
             let half = f16::from_bits(bits);
             prop_assume!(!half.is_nan());
             prop_assert_eq!(f16::from_f32(odd(half.to_f64())), half);
-            // The middle of two neighbours goes to the even one, anything beside it to its side.
+            // The middle of two neighbours is rounded to the even one, numbers beside it to the
+            // nearer one.
             let next = f16::from_bits(bits.wrapping_add(1));
             prop_assume!(half.is_finite() && next.is_finite() && bits != 0x7fff);
             let middle = (half.to_f64() + next.to_f64()) / 2.0;

@@ -1,41 +1,41 @@
-//! Blosc 1 buffers: the calls of c-blosc.
+//! Blosc 1 buffers, compressed and decompressed by c-blosc.
 
 use std::ffi::CStr;
 
 use super::error::{DecodeError, EncodeError};
 use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
 
-/// How a buffer is compressed.
+/// Compression parameters of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blosc {
-    /// The compressor inside.
+    /// Name of the compressor.
     pub cname: &'static CStr,
-    /// From 0, which stores, to 9.
+    /// Compression level from 0 (stored) to 9.
     pub clevel: u8,
-    /// 0 none, 1 bytes, 2 bits.
+    /// Shuffle: 0 none, 1 bytes, 2 bits.
     pub shuffle: u8,
-    /// Length of the elements that are shuffled, in bytes.
+    /// Length of the shuffled elements in bytes.
     pub typesize: usize,
-    /// Length of a block in bytes; 0: c-blosc chooses.
+    /// Length of a block in bytes; 0 lets c-blosc choose.
     pub blocksize: usize,
 }
 
-/// The compressors that are linked, by name.
+/// Names of the linked compressors.
 pub const COMPRESSORS: [&CStr; 5] = [c"blosclz", c"lz4", c"lz4hc", c"zlib", c"zstd"];
 
 const CODEC: &str = "blosc";
 
-/// A Blosc buffer that is as long as its header says.
+/// Blosc buffer whose length has been checked against its header.
 #[derive(Debug, Clone, Copy)]
 pub struct Buffer<'a> {
     bytes: &'a [u8],
-    /// Bytes that it decompresses to, by its header.
+    /// Decompressed length in bytes, according to the header.
     pub decoded: usize,
 }
 
 impl<'a> Buffer<'a> {
-    /// Reads the header of the buffer that `bytes` begin with. What follows it is ignored, as by
-    /// numcodecs.
+    /// Parses the header of the buffer at the beginning of `bytes`. Bytes after the buffer are
+    /// ignored, as by numcodecs.
     #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let too_short = DecodeError::TooShort { codec: CODEC, found: bytes.len() };
@@ -54,12 +54,12 @@ impl<'a> Buffer<'a> {
         Ok(Self { bytes, decoded })
     }
 
-    /// Decompresses it; it has exactly the length of `out`.
+    /// Decompresses the buffer, which must decode to exactly the length of `out`.
     #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
     pub fn decompress(self, out: &mut [u8]) -> Result<(), DecodeError> {
         DecodeError::check_length(self.decoded, out.len())?;
-        // SAFETY: `parse` has checked that the buffer is as long as its header says; `out` is writable
-        // for the length passed along and is another slice. No other thread is involved.
+        // SAFETY: `parse` has checked that the buffer is as long as its header says; `out` is
+        // writable for the length passed along and is another slice. No other thread is involved.
         let written = unsafe {
             blosc_src::blosc_decompress_ctx(
                 self.bytes.as_ptr().cast(),
@@ -80,8 +80,8 @@ impl Blosc {
     #[allow(unsafe_code, reason = "c-blosc is a C library; the call carries its proof")]
     pub fn compress(&self, bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
         let mut out = vec![0; bytes.len() + BLOSC_BYTES];
-        // SAFETY: `bytes` is readable and `out` writable for the lengths passed along, the name ends
-        // with a NUL. No other thread is involved.
+        // SAFETY: `bytes` is readable and `out` writable for the lengths passed along, the name
+        // ends with a NUL. No other thread is involved.
         let written = unsafe {
             blosc_src::blosc_compress_ctx(
                 self.clevel.into(),

@@ -1,4 +1,4 @@
-//! Codecs from bytes to bytes.
+//! Bytes->bytes codecs.
 
 use std::borrow::Cow;
 
@@ -12,47 +12,48 @@ use crate::format::limits::MAX_DECODED_BYTES;
 use crate::memory::zeroed;
 use crate::text::count;
 
-/// Length of a checksum.
+/// Length of a checksum in bytes.
 const CHECKSUM_BYTES: usize = 4;
-/// zlib's own choice of a level.
+/// Default compression level of zlib.
 const USUAL_ZLIB_LEVEL: u32 = 6;
 
 /// One bytes->bytes codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BytesCodec {
-    /// Four bytes in front or behind.
+    /// Checksum of four bytes before or after the data.
     Checksum(Sum, Location),
-    /// RFC 1952, one or more members and zeros behind them; the level from 0 to 9.
+    /// gzip (RFC 1952), one or more members and zeros after them; the level, from 0 to 9.
     Gzip(u32),
-    /// RFC 1950; the level from 0 to 9.
+    /// zlib (RFC 1950); the level, from 0 to 9.
     Zlib(u32),
-    /// RFC 8878, one or more frames; the level, and whether a frame ends with a checksum.
+    /// Zstandard (RFC 8878), one or more frames; the level, and whether a frame ends with a
+    /// checksum.
     Zstd(i32, bool),
     /// A Blosc 1 buffer.
     Blosc(Blosc),
-    /// An LZ4 block with its length in front.
+    /// An LZ4 block preceded by its decompressed length.
     Lz4,
-    /// Bytes of elements of this length, by their place in an element.
+    /// Byte shuffle of elements of this length in bytes.
     Shuffle(usize),
 }
 
-/// Which checksum.
+/// Kind of a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sum {
     /// CRC-32C.
     Crc32c,
-    /// The one of gzip.
+    /// CRC-32, as in gzip.
     Crc32,
-    /// The one of zlib.
+    /// Adler-32, as in zlib.
     Adler32,
 }
 
-/// Where a checksum is.
+/// Position of a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Location {
-    /// In front.
+    /// Before the data.
     Start,
-    /// Behind.
+    /// After the data.
     End,
 }
 
@@ -77,7 +78,7 @@ impl Sum {
         }
     }
 
-    /// The bytes that the checksum is of, once it is verified.
+    /// Verifies the checksum and returns the bytes it covers.
     fn strip(self, location: Location, bytes: &[u8]) -> Result<&[u8], DecodeError> {
         let parts = match location {
             Location::Start => bytes.split_first_chunk().map(|(sum, body)| (body, sum)),
@@ -102,7 +103,7 @@ impl Sum {
     }
 }
 
-/// Reads the configuration of one codec.
+/// Parser of the configuration of one codec.
 struct Options<'a>(&'a Codec);
 
 impl Options<'_> {
@@ -110,7 +111,7 @@ impl Options<'_> {
         Err(PipelineError::Option { codec: self.0.name.clone(), member, expected })
     }
 
-    /// A whole number in a range; `usual` where it is absent or null.
+    /// Parses a whole number in a range; `usual` if it is absent or null.
     fn number(
         &self,
         member: &'static str,
@@ -127,7 +128,7 @@ impl Options<'_> {
         }
     }
 
-    /// A level of zlib, from 0 to 9; -1 is zlib's own choice.
+    /// Parses a level of zlib, from 0 to 9; -1 is zlib's default.
     fn zlib_level(&self, usual: i64) -> Result<u32, PipelineError> {
         let level = self.number("level", -1..=9, usual, "from -1 to 9")?;
         Ok(u32::try_from(level).unwrap_or(USUAL_ZLIB_LEVEL))
@@ -168,8 +169,8 @@ impl Options<'_> {
         }))
     }
 
-    /// The shuffle of Blosc: a word in Zarr v3, a number in numcodecs, whose -1 chooses by the length
-    /// of items.
+    /// Parses the shuffle of Blosc: a word in Zarr v3, a number in numcodecs, whose -1 chooses by
+    /// the length of items.
     fn shuffle(&self, item: i64) -> Result<u8, PipelineError> {
         let expected = "noshuffle, shuffle or bitshuffle";
         match self.0.option("shuffle") {
@@ -199,7 +200,7 @@ impl Options<'_> {
 }
 
 impl BytesCodec {
-    /// Reads a codec over bytes of items of `item` bytes.
+    /// Parses a codec over bytes of items of `item` bytes.
     pub fn parse(codec: &Codec, item: usize) -> Result<Self, PipelineError> {
         let options = Options(codec);
         Ok(match codec.name.as_str() {
@@ -223,8 +224,8 @@ impl BytesCodec {
         })
     }
 
-    /// How long the encoded form of at most `nbytes` can be, if a sane writer made it. Nothing is
-    /// decompressed to more in between two codecs.
+    /// Returns the maximum length of the encoded form of `nbytes` that a reasonable encoder
+    /// produces. Nothing is decompressed to more than that between two codecs.
     fn bound(self, nbytes: u64) -> u64 {
         match self {
             Self::Checksum(..) | Self::Shuffle(_) => nbytes.saturating_add(CHECKSUM_BYTES as u64),
@@ -232,7 +233,7 @@ impl BytesCodec {
         }
     }
 
-    /// Decodes to exactly as much as `out`.
+    /// Decodes to exactly the length of `out`.
     fn decode_into(self, encoded: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
         match self {
             Self::Checksum(sum, location) => copy(sum.strip(location, encoded)?, out),
@@ -315,13 +316,14 @@ fn copy(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// How long `nbytes` bytes can be once `codecs` have encoded them.
+/// Returns the maximum length of `nbytes` bytes after encoding by `codecs`.
 pub fn bound(codecs: &[BytesCodec], nbytes: u64) -> u64 {
     let longest = codecs.iter().fold(nbytes, |nbytes, codec| codec.bound(nbytes));
     longest.min(2 * MAX_DECODED_BYTES as u64)
 }
 
-/// How long `nbytes` bytes are once `codecs` have encoded them, where that is always the same.
+/// Returns the length of `nbytes` bytes after encoding by `codecs`; `None` if it depends on the
+/// contents.
 pub fn encoded_nbytes(codecs: &[BytesCodec], nbytes: u64) -> Option<u64> {
     codecs.iter().try_fold(nbytes, |nbytes, codec| match codec {
         BytesCodec::Checksum(..) => nbytes.checked_add(CHECKSUM_BYTES as u64),
@@ -330,7 +332,7 @@ pub fn encoded_nbytes(codecs: &[BytesCodec], nbytes: u64) -> Option<u64> {
     })
 }
 
-/// Undoes `codecs`, given in encoding order, into exactly as much as `out`.
+/// Undoes `codecs`, given in encoding order, to exactly the length of `out`.
 pub fn decode_into(
     codecs: &[BytesCodec],
     encoded: &[u8],
@@ -346,7 +348,7 @@ pub fn decode_into(
     }
 }
 
-/// Undoes `codecs` to at most `limit` bytes, without a copy where none of them compresses.
+/// Undoes `codecs` to at most `limit` bytes, without a copy if none of them compresses.
 pub fn decode_at_most<'a>(
     codecs: &[BytesCodec],
     encoded: &'a [u8],
@@ -361,7 +363,7 @@ pub fn decode_at_most<'a>(
     })
 }
 
-/// Does `codecs` in their order.
+/// Applies `codecs` in order.
 pub fn encode<'a>(
     codecs: &[BytesCodec],
     bytes: Cow<'a, [u8]>,

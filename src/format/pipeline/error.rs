@@ -1,4 +1,4 @@
-//! Why the codecs of a chunk cannot be used, undone or done.
+//! Errors of parsing a codec chain, and of decoding and encoding chunks.
 
 use crate::format::data_type::DataTypeError;
 use crate::format::error::MetadataError;
@@ -7,113 +7,114 @@ use crate::format::limits::MAX_DECODED_BYTES;
 use crate::memory::NoMemory;
 use crate::text::count;
 
-/// Why no pipeline can be made of an array's metadata.
+/// Error creating a pipeline from an array's metadata.
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineError {
-    /// The metadata itself cannot be read.
+    /// The metadata is invalid.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     /// The data type or the fill value cannot be used.
     #[error(transparent)]
     DataType(#[from] DataTypeError),
-    /// No such codec.
+    /// The codec is not known.
     #[error("codec {0:?} is not known")]
     UnknownCodec(String),
-    /// A codec stands where one of its kind cannot.
+    /// A codec of this kind is not allowed at its position.
     #[error("codec {0:?} cannot stand where it does")]
     Misplaced(String),
-    /// No codec makes bytes of the array.
+    /// There is no array->bytes codec.
     #[error("codecs have none that makes bytes of an array")]
     NoArrayToBytes,
-    /// A member of a codec's configuration has a value that it cannot have.
+    /// A member of a codec's configuration has an invalid value.
     #[error("{member} of codec {codec:?} must be {expected}")]
     Option {
-        /// The codec.
+        /// Name of the codec.
         codec: String,
-        /// The member.
+        /// Name of the member.
         member: &'static str,
-        /// What its value should be.
+        /// Expected value.
         expected: &'static str,
     },
     /// Chunks differ in shape.
     #[error("chunks of the grid differ in shape")]
     Irregular,
-    /// Chunks are longer than the limit.
+    /// Chunks exceed [`MAX_DECODED_BYTES`].
     #[error("chunks are longer than the limit of {MAX_DECODED_BYTES} bytes")]
     TooLarge,
 }
 
-/// Why a chunk cannot be decoded.
+/// Error decoding a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// It decodes to another length than its shape says.
+    /// The decoded length does not match the shape.
     #[error("it decodes to {}, {expected} are expected", count(.found, "byte"))]
     Length {
-        /// What it decodes to, in bytes.
+        /// Decoded length in bytes.
         found: u64,
-        /// What its shape says, in bytes.
+        /// Length given by the shape, in bytes.
         expected: u64,
     },
-    /// There is no memory for it.
+    /// There is not enough memory.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// It decodes to more, how much more is not known: nothing is decoded beyond the limit.
+    /// The data decodes to more than the limit. The decoded length is unknown, because decoding
+    /// stops at the limit.
     #[error("it decodes to more than {}", count(.limit, "byte"))]
     TooLong {
-        /// What it may decode to, in bytes.
+        /// Maximum decoded length in bytes.
         limit: u64,
     },
-    /// The room given for the chunk has another length than the chunk.
+    /// The output buffer does not have the length of the chunk.
     #[error("the room for the chunk has {}, the chunk has {expected}", count(.found, "byte"))]
     Room {
-        /// Length of the room in bytes.
+        /// Length of the buffer in bytes.
         found: usize,
         /// Length of the chunk in bytes.
         expected: usize,
     },
-    /// The bytes end before what every encoded chunk has.
+    /// There are fewer bytes than the codec always produces.
     #[error("it has {}, too few for {codec}", count(.found, "byte"))]
     TooShort {
-        /// The codec.
+        /// Name of the codec.
         codec: &'static str,
-        /// How many there are.
+        /// Number of bytes.
         found: usize,
     },
     /// A checksum does not match.
     #[error("{codec} is {computed:08x}, stored is {stored:08x}")]
     Checksum {
-        /// The codec.
+        /// Name of the codec.
         codec: &'static str,
-        /// As the chunk holds it.
+        /// Checksum stored in the chunk.
         stored: u32,
-        /// As its bytes give it.
+        /// Checksum computed over its bytes.
         computed: u32,
     },
-    /// The compressed stream is bad.
+    /// The compressed stream is invalid.
     #[error("bad {codec} data: {reason}")]
     Stream {
-        /// The codec.
+        /// Name of the codec.
         codec: &'static str,
-        /// What is wrong with it.
+        /// Defect of the stream.
         reason: String,
     },
-    /// The index of a shard inside the chunk.
+    /// The index of a shard inside the chunk is invalid.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// An entry of that index.
+    /// An entry of the index of a shard inside the chunk is invalid.
     #[error("inner chunk {slot}: {error}")]
     Entry {
-        /// The slot.
+        /// Slot of the entry.
         slot: u64,
-        /// What is wrong with its entry.
+        /// Defect of the entry.
         error: EntryError,
     },
-    /// An inner chunk of a shard inside the chunk.
+    /// An inner chunk of a shard inside the chunk cannot be decoded.
     #[error("inner chunk {slot}: {error}")]
     Inner {
-        /// The slot.
+        /// Slot of the inner chunk.
         slot: u64,
-        /// Why it cannot be decoded.
+        /// Error decoding the inner chunk.
         error: Box<DecodeError>,
     },
 }
@@ -123,43 +124,43 @@ impl DecodeError {
         Self::Stream { codec, reason: reason.to_string() }
     }
 
-    /// An error unless as many bytes were found as are expected.
+    /// Returns an error if `found` and `expected`, both in bytes, differ.
     pub(super) fn check_length(found: usize, expected: usize) -> Result<(), Self> {
         let (found, expected) = (found as u64, expected as u64);
         if found == expected { Ok(()) } else { Err(Self::Length { found, expected }) }
     }
 }
 
-/// Why a chunk cannot be encoded.
+/// Error encoding a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The decoded chunk has another length than its shape says.
+    /// The length of the decoded chunk does not match its shape.
     #[error("the chunk has {}, {expected} are expected", count(.found, "byte"))]
     Length {
-        /// As given.
+        /// Length of the given chunk in bytes.
         found: usize,
-        /// What its shape says.
+        /// Length given by the shape, in bytes.
         expected: usize,
     },
-    /// The length is no multiple of an element that a codec rearranges.
+    /// The length is not a multiple of the elements that a codec rearranges.
     #[error("{codec} takes whole elements of {}, the chunk has {}", count(.element, "byte"), count(.nbytes, "byte"))]
     Elements {
-        /// The codec.
+        /// Name of the codec.
         codec: &'static str,
         /// Length of an element in bytes.
         element: usize,
-        /// Length of what it was given in bytes.
+        /// Length of the codec's input in bytes.
         nbytes: usize,
     },
     /// A compressor failed.
     #[error("{codec}: {reason}")]
     Stream {
-        /// The codec.
+        /// Name of the codec.
         codec: &'static str,
-        /// What it said.
+        /// Message of the compressor.
         reason: String,
     },
-    /// The index of a shard inside the chunk.
+    /// The index of a shard inside the chunk cannot be made.
     #[error(transparent)]
     Index(#[from] IndexError),
 }

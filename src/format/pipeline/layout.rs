@@ -1,12 +1,13 @@
-//! Moving items about: transposes, boxes, the order of bytes, the shuffle of bytes.
+//! Rearrangement of items: transposes, boxes, byte order and byte shuffle.
 //!
-//! Lengths are those of slices in memory, so their sums and products fit.
+//! Lengths are those of slices in memory, so their sums and products do not overflow.
 
-/// Tiles of a transpose have about this many items along both of their axes: rows of a cache line
-/// and more, and few enough lines for the first cache.
+/// Approximate number of items along both axes of a transpose tile: rows are about a cache line
+/// long or longer, and the cache lines of a tile fit into the first-level cache.
 const TILE: usize = 32;
 
-/// An axis of a transpose: its length, and the items between neighbours along it on either side.
+/// Axis of a transpose: its length, and the items between neighbours along it in source and
+/// destination.
 #[derive(Debug, Clone, Copy)]
 struct Axis {
     length: usize,
@@ -14,16 +15,16 @@ struct Axis {
     to: usize,
 }
 
-/// A transpose between two arrays in C order.
+/// Transpose between two arrays in C order.
 #[derive(Debug, Clone)]
 pub struct Transpose {
-    /// Axes of what is written while encoding, in its order; those of length 1 left out, neighbours
-    /// on both sides merged.
+    /// Axes in the order of the encoded array. Axes of length 1 are omitted, and axes that are
+    /// contiguous on both sides are merged.
     encode: Vec<Axis>,
     decode: Vec<Axis>,
 }
 
-/// Items between neighbours along each axis of an array in C order.
+/// Returns the items between neighbours along each axis of an array in C order.
 pub fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1_usize; shape.len()];
     for axis in (1..shape.len()).rev() {
@@ -33,7 +34,8 @@ pub fn strides(shape: &[usize]) -> Vec<usize> {
 }
 
 impl Transpose {
-    /// Axis `j` of the encoded array is axis `axes[j]` of an array of `shape`. None if no item moves.
+    /// Creates the transpose in which axis `j` of the encoded array is axis `axes[j]` of an array
+    /// of `shape`. `None` if no item moves.
     pub fn new(shape: &[usize], axes: &[usize]) -> Option<Self> {
         if shape.contains(&0) {
             return None;
@@ -54,12 +56,13 @@ impl Transpose {
         (encode.len() > 1).then_some(Self { encode, decode })
     }
 
-    /// From the array to its encoded form; both have as many items of `item` bytes.
+    /// Transposes the array to its encoded form. Both have the same number of items of `item`
+    /// bytes.
     pub fn encode(&self, from: &[u8], to: &mut [u8], item: usize) {
         transpose(&self.encode, from, to, item);
     }
 
-    /// From the encoded form to the array.
+    /// Transposes the encoded form to the array.
     pub fn decode(&self, from: &[u8], to: &mut [u8], item: usize) {
         transpose(&self.decode, from, to, item);
     }
@@ -92,7 +95,7 @@ fn transpose(axes: &[Axis], from: &[u8], to: &mut [u8], item: usize) {
     }
 }
 
-/// Where the blocks of `axes` begin on either side.
+/// Calls `visit` with the offsets in source and destination of each position along `axes`.
 fn for_each_start(axes: &[Axis], mut visit: impl FnMut(usize, usize)) {
     let mut position = vec![0; axes.len()];
     let (mut from, mut to) = (0, 0);
@@ -128,7 +131,7 @@ fn items<const N: usize>(axes: &[Axis], from: &[u8], to: &mut [u8]) {
     };
     let mut outer = outer.to_vec();
     let rows = outer.remove(at);
-    // Few rows or columns make a tile that is longer the other way.
+    // If there are few rows or columns, the tile is longer along the other axis.
     let high = (TILE * TILE / columns.length.min(TILE)).min(rows.length);
     let wide = (TILE * TILE / rows.length.min(TILE)).min(columns.length);
     for_each_start(&outer, |start, end| {
@@ -143,8 +146,8 @@ fn items<const N: usize>(axes: &[Axis], from: &[u8], to: &mut [u8]) {
     });
 }
 
-/// Transposes one tile of (rows, columns). Columns are `from_step` items apart where they come from,
-/// rows `to_step` items where they go.
+/// Transposes one tile of (rows, columns). Columns are `from_step` items apart in the source, rows
+/// `to_step` items in the destination.
 fn transpose_tile<const N: usize>(
     from: &[[u8; N]],
     from_step: usize,
@@ -176,12 +179,12 @@ fn any_items(axes: &[Axis], from: &[u8], to: &mut [u8], item: usize) {
     });
 }
 
-/// A box inside an array in C order.
+/// Box inside an array in C order.
 #[derive(Debug)]
 pub struct Region<'a> {
     /// Shape of the array in items.
     pub shape: &'a [usize],
-    /// Where the box begins.
+    /// Position of the box in the array.
     pub origin: &'a [usize],
     /// Shape of the box in items.
     pub extent: &'a [usize],
@@ -190,13 +193,14 @@ pub struct Region<'a> {
 }
 
 impl Region<'_> {
-    /// How many of the axes are outside of a row, which takes along what is as wide as the array.
+    /// Number of axes outside of a row. A row covers the trailing axes along which the box is as
+    /// long as the array, and the axis before them.
     fn outer(&self) -> usize {
         let whole = self.extent.iter().zip(self.shape).rev().take_while(|(e, s)| e == s).count();
         self.extent.len().saturating_sub(whole + 1)
     }
 
-    /// Where the rows of the box begin in the array, and how long they are, in bytes.
+    /// Calls `visit` with the offset in the array and the length of each row of the box, in bytes.
     fn rows(&self, mut visit: impl FnMut(usize, usize)) {
         if self.extent.contains(&0) {
             return;
@@ -210,7 +214,7 @@ impl Region<'_> {
         for_each_start(&axes, |from, _| visit((start + from) * self.item, row));
     }
 
-    /// Puts the box into the array.
+    /// Copies the box into the array.
     pub fn put(&self, content: &[u8], array: &mut [u8]) {
         let mut rest = content;
         self.rows(|at, row| {
@@ -220,7 +224,7 @@ impl Region<'_> {
         });
     }
 
-    /// Takes the box out of the array.
+    /// Copies the box out of the array.
     pub fn take(&self, array: &[u8], content: &mut [u8]) {
         let mut end = 0;
         self.rows(|at, row| {
@@ -229,7 +233,7 @@ impl Region<'_> {
         });
     }
 
-    /// Where in the array the box is, in bytes, if it is in one piece.
+    /// Returns the byte range of the box in the array; `None` if it is not contiguous.
     pub fn one_piece(&self) -> Option<std::ops::Range<usize>> {
         if self.extent[..self.outer()].iter().any(|length| *length != 1) {
             return None;
@@ -253,9 +257,9 @@ pub fn fill(out: &mut [u8], item: &[u8]) {
     }
 }
 
-/// Whether `bytes` are copies of one item.
+/// Returns whether `bytes` are copies of one item.
 pub fn is_filled(bytes: &[u8], item: &[u8]) -> bool {
-    // Of equal items each byte equals the one an item before it.
+    // In equal items, each byte equals the byte one item before it.
     let first = bytes.len().min(item.len());
     bytes[..first] == item[..first] && bytes[first..] == bytes[..bytes.len() - first]
 }
@@ -275,7 +279,8 @@ fn reverse<const N: usize>(bytes: &mut [u8]) {
     bytes.as_chunks_mut::<N>().0.iter_mut().for_each(|word| word.reverse());
 }
 
-/// Puts the first bytes of all elements first, then the second ones; `bytes` are whole elements.
+/// Groups the first bytes of all elements, then the second ones, and so on. The length of `bytes`
+/// must be a multiple of `element`.
 pub fn shuffle(bytes: &[u8], out: &mut [u8], element: usize) {
     match planes(bytes.len(), element) {
         Some(transpose) => transpose.encode(bytes, out, 1),
@@ -300,7 +305,7 @@ fn planes(nbytes: usize, element: usize) -> Option<Transpose> {
     Transpose::new(&[nbytes.checked_div(element)?, element], &[1, 0])
 }
 
-/// The usual lengths of elements, whole elements written at a time.
+/// Fast path for the usual lengths of elements: writes whole elements.
 fn unshuffle_elements<const N: usize>(bytes: &[u8], out: &mut [u8]) {
     let count = bytes.len() / N;
     let planes: [&[u8]; N] = std::array::from_fn(|plane| &bytes[plane * count..][..count]);
@@ -317,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// By the definition, one item at a time.
+    /// Reference implementation by the definition, one item at a time.
     fn slowly(from: &[u8], shape: &[usize], axes: &[usize], item: usize) -> Vec<u8> {
         let encoded: Vec<usize> = axes.iter().map(|axis| shape[*axis]).collect();
         let (inside, outside) = (strides(shape), strides(&encoded));

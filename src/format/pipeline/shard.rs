@@ -1,4 +1,4 @@
-//! A shard inside a chunk: `sharding_indexed` as the array->bytes codec.
+//! Shard inside a chunk: `sharding_indexed` as the array->bytes codec.
 
 use super::error::{DecodeError, EncodeError, PipelineError};
 use super::layout::{self, Region};
@@ -12,14 +12,14 @@ use crate::format::index::{
 use crate::format::limits::MAX_INDEX_BYTES;
 use crate::memory::resize;
 
-/// How a chunk is a shard of smaller ones.
+/// Layout of a chunk that is a shard of smaller ones.
 #[derive(Debug)]
 pub struct Shard {
     /// Shape in items.
     shape: Vec<usize>,
     /// Shape of an inner chunk in items.
     inner_shape: Vec<usize>,
-    /// Inner chunks along each axis.
+    /// Number of inner chunks along each axis.
     chunks: Vec<u64>,
     inner: Chain,
     index_codecs: IndexCodecs,
@@ -29,7 +29,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Reads a codec over an array of `shape`, `depth` levels of sharding above it.
+    /// Parses a codec over an array of `shape` inside `depth` levels of sharding.
     pub fn parse(
         codec: &Codec,
         shape: &[usize],
@@ -44,7 +44,7 @@ impl Shard {
         for (shard, chunk) in shape.iter().zip(&parts.chunk_shape) {
             let uneven = MetadataError::NotDividing { chunk: *chunk, shard: *shard as u64 };
             let Ok(inner) = usize::try_from(*chunk) else { return Err(uneven.into()) };
-            // A length of 0 goes with a length of 0 only.
+            // A length of 0 is valid only with a length of 0.
             match shard.checked_rem(inner).unwrap_or(*shard) {
                 0 => chunks.push(shard.checked_div(inner).unwrap_or(1) as u64),
                 _ => return Err(uneven.into()),
@@ -67,13 +67,13 @@ impl Shard {
         })
     }
 
-    /// How long the encoded shard can be, gaps left out.
+    /// Returns the maximum length of the encoded shard in bytes, without gaps.
     pub fn bound(&self) -> u64 {
         let slots = product(&self.chunks).unwrap_or(u64::MAX);
         slots.saturating_mul(self.inner.bound()).saturating_add(self.index_size)
     }
 
-    /// The place of an inner chunk.
+    /// Returns the position of the first item of an inner chunk.
     fn origin(&self, index: &ShardIndex, slot: u64) -> Vec<usize> {
         let position = index.position(slot);
         #[allow(clippy::cast_possible_truncation, reason = "within the chunks per shard")]
@@ -103,7 +103,7 @@ impl Shard {
         Ok(index)
     }
 
-    /// Decodes every inner chunk to its place; what is absent is the fill value.
+    /// Decodes every inner chunk into its place; absent chunks are filled with the fill value.
     pub fn decode(&self, shard: &[u8], out: &mut [u8], item: &Item) -> Result<(), DecodeError> {
         let index = self.index(shard)?;
         let entries = index.chunks(shard.len() as u64);
@@ -130,7 +130,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Encodes every inner chunk that is not all fill value, in C order.
+    /// Encodes the inner chunks in C order, leaving out those that hold only fill values.
     pub fn encode(&self, array: &[u8], item: &Item) -> Result<Vec<u8>, EncodeError> {
         let mut index = ShardIndex::empty(&self.index_codecs, self.index_location, &self.chunks)?;
         let front = match self.index_location {
@@ -159,7 +159,7 @@ impl Shard {
     }
 }
 
-/// The bytes of a range that the index has checked to end within the shard.
+/// Returns the bytes of a range that was checked to end within the shard.
 fn part(shard: &[u8], range: ByteRange) -> &[u8] {
     #[allow(clippy::cast_possible_truncation, reason = "within a slice in memory")]
     let (offset, nbytes) = (range.offset as usize, range.nbytes as usize);

@@ -1,4 +1,4 @@
-//! Compressors of streams: gzip, zlib, zstd, LZ4.
+//! Stream compressors: gzip, zlib, zstd, LZ4.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -11,15 +11,15 @@ use crate::format::gzip::Members;
 use crate::memory::{NoMemory, zeroed};
 
 thread_local! {
-    // Making a context costs more than decompressing a small chunk.
+    // Creating a context costs more than decompressing a small chunk.
     static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
     static COMPRESSOR: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
 
-/// What zstd says if the frames hold more than there is room for.
+/// Error name of zstd for frames that hold more than fits into the output buffer.
 const NO_ROOM: &str = "Destination buffer is too small";
 
-/// Decompresses zstd frames that hold exactly as much as `out`.
+/// Decompresses zstd frames to exactly the length of `out`.
 pub fn unzstd(frames: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     let limit = out.len() as u64;
     let result = DECOMPRESSOR.with_borrow_mut(|context| {
@@ -42,13 +42,13 @@ pub fn unzstd(frames: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Decompresses zstd frames that hold at most `limit` bytes.
+/// Decompresses zstd frames to at most `limit` bytes.
 pub fn unzstd_at_most(frames: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     let decoder = zstd::stream::read::Decoder::with_buffer(frames);
     at_most(decoder.map_err(|error| DecodeError::stream("zstd", error))?, "zstd", limit)
 }
 
-/// Compresses into one frame that tells its length.
+/// Compresses into one zstd frame with its content size.
 pub fn zstd(bytes: &[u8], level: i32, checksum: bool) -> Result<Vec<u8>, EncodeError> {
     let result = COMPRESSOR.with_borrow_mut(|context| {
         let context = match context {
@@ -69,17 +69,17 @@ pub fn zstd(bytes: &[u8], level: i32, checksum: bool) -> Result<Vec<u8>, EncodeE
     }
 }
 
-/// Decompresses gzip members that hold exactly as much as `out`.
+/// Decompresses gzip members to exactly the length of `out`.
 pub fn ungzip(members: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     exactly(Members::new(members), "gzip", out)
 }
 
-/// Decompresses gzip members that hold at most `limit` bytes.
+/// Decompresses gzip members to at most `limit` bytes.
 pub fn ungzip_at_most(members: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     at_most(Members::new(members), "gzip", limit)
 }
 
-/// Compresses into one member.
+/// Compresses into one gzip member.
 pub fn gzip(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
     let level = flate2::Compression::new(level);
     let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 2), level);
@@ -87,13 +87,13 @@ pub fn gzip(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
     finished.map_err(|error| EncodeError::stream("gzip", error))
 }
 
-/// Decompresses a zlib stream that holds exactly as much as `out`. What follows it is ignored, as by
-/// numcodecs.
+/// Decompresses a zlib stream to exactly the length of `out`. Bytes after the stream are ignored,
+/// as by numcodecs.
 pub fn unzlib(stream: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     exactly(ZlibDecoder::new(stream), "zlib", out)
 }
 
-/// Decompresses a zlib stream that holds at most `limit` bytes.
+/// Decompresses a zlib stream to at most `limit` bytes.
 pub fn unzlib_at_most(stream: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     at_most(ZlibDecoder::new(stream), "zlib", limit)
 }
@@ -106,7 +106,7 @@ pub fn zlib(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
     finished.map_err(|error| EncodeError::stream("zlib", error))
 }
 
-/// The length that an LZ4 block holds, in front of it, and the block.
+/// Splits the decompressed length from the LZ4 block that follows it.
 fn lz4_parts(bytes: &[u8]) -> Result<(usize, &[u8]), DecodeError> {
     let Some((length, block)) = bytes.split_first_chunk::<4>() else {
         return Err(DecodeError::TooShort { codec: "lz4", found: bytes.len() });
@@ -115,7 +115,7 @@ fn lz4_parts(bytes: &[u8]) -> Result<(usize, &[u8]), DecodeError> {
     Ok((length.unwrap_or(usize::MAX), block))
 }
 
-/// Decompresses an LZ4 block, its length in front, that holds exactly as much as `out`.
+/// Decompresses an LZ4 block, preceded by its decompressed length, to exactly the length of `out`.
 pub fn unlz4(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     let (length, block) = lz4_parts(bytes)?;
     DecodeError::check_length(length, out.len())?;
@@ -128,7 +128,7 @@ pub fn unlz4(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Decompresses an LZ4 block, its length in front, that holds at most `limit` bytes.
+/// Decompresses an LZ4 block, preceded by its decompressed length, to at most `limit` bytes.
 pub fn unlz4_at_most(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     let (length, _) = lz4_parts(bytes)?;
     if length as u64 > limit {
@@ -138,7 +138,7 @@ pub fn unlz4_at_most(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     unlz4(bytes, &mut out).map(|()| out)
 }
 
-/// Compresses into an LZ4 block with its length in front.
+/// Compresses into an LZ4 block preceded by its decompressed length.
 pub fn lz4(bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
     if i32::try_from(bytes.len()).is_err() {
         return Err(EncodeError::stream("lz4", format!("{} bytes are too many", bytes.len())));
@@ -146,7 +146,7 @@ pub fn lz4(bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
     Ok(lz4_flex::block::compress_prepend_size(bytes))
 }
 
-/// Fills `out` and expects the end of the stream, checksums and all, right behind it.
+/// Fills `out`; the stream, checksums included, must end there.
 fn exactly(mut decoder: impl Read, codec: &'static str, out: &mut [u8]) -> Result<(), DecodeError> {
     let bad = |error| DecodeError::stream(codec, error);
     let mut filled = 0;

@@ -18,12 +18,12 @@ fn codec(name: &str, configuration: Value) -> Value {
     json!({"name": name, "configuration": configuration})
 }
 
-/// A pipeline over six uint16 of which the last codec is the one given.
+/// Pipeline over six uint16 that ends with the given codec.
 fn six(last: &Value) -> Pipeline {
     pipeline(&[6], "uint16", json!(["bytes", last]))
 }
 
-/// 0 to 5.
+/// The numbers 0 to 5.
 const SIX: [u8; 12] = [0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0];
 
 fn hex(text: &str) -> Vec<u8> {
@@ -40,7 +40,7 @@ fn message(pipeline: &Pipeline, encoded: &[u8]) -> String {
     decoded(pipeline, encoded).unwrap_err().to_string()
 }
 
-/// Each codec with what numcodecs 0.16 makes of [`SIX`].
+/// Codecs with the encoding of [`SIX`] by numcodecs 0.16.
 fn golden() -> Vec<(Value, Vec<u8>)> {
     let number = |name: &str, encoded: &str| (json!(name), hex(encoded));
     vec![
@@ -83,8 +83,9 @@ fn what_numcodecs_writes_is_read_and_written() {
     }
 }
 
-/// What numcodecs 0.16 reads although something follows the stream, and what it does not. (TensorStore
-/// and zarrs read a first gzip member and ignore the rest, and read no Blosc buffer with more behind it.)
+/// Bytes after a stream are accepted or refused as by numcodecs 0.16. (TensorStore and zarrs read
+/// the first gzip member and ignore the rest, and refuse a Blosc buffer that is followed by more
+/// bytes.)
 #[test]
 fn what_follows_a_stream_is_read_as_numcodecs_reads_it() {
     let member = "1f8b0800460a036b04ff636060646062606660616065000090bbb3a20c000000";
@@ -116,7 +117,7 @@ fn what_follows_a_stream_is_read_as_numcodecs_reads_it() {
             Ok(&SIX[..]),
             "{name} {parts:?}"
         );
-        // The same where the length in between two codecs is not known.
+        // The same if the length between two codecs is unknown.
         let chain = pipeline(&[6], "uint16", json!(["bytes", "crc32c", name]));
         let inner = six(&json!("crc32c")).encode(&SIX).unwrap();
         let outer = pipeline(&[inner.len() as u64], "uint8", json!(["bytes", name]));
@@ -186,7 +187,7 @@ fn transposes_compose_and_complex_numbers_swap_by_halves() {
     let composed = pipeline(&[2, 3, 4], "uint8", chain);
     let chunk: Vec<u8> = (0..24).collect();
     let encoded = composed.encode(&chunk).unwrap();
-    // Axes of what is stored: 1, 0, 2.
+    // Axes of the encoded array: 1, 0, 2.
     assert_eq!(encoded[..8], [0, 1, 2, 3, 12, 13, 14, 15]);
     assert_eq!(decoded(&composed, &encoded).unwrap(), chunk);
     let complex = pipeline(&[1], "complex64", json!([codec("bytes", json!({"endian": "big"}))]));
@@ -213,7 +214,7 @@ fn every_compressor_of_blosc_is_read_and_written() {
         let again = pipeline.encode(&[0; 128]).unwrap();
         // Version, compressor, shuffle and size of an item.
         assert_eq!(again[..16], hex(&encoded[..32]), "{cname}");
-        // Where the block begins, and its length.
+        // Offset and length of the block.
         for at in [16, 20, 22] {
             let mut bad = hex(encoded);
             bad[at] ^= 0x7f;
@@ -222,7 +223,7 @@ fn every_compressor_of_blosc_is_read_and_written() {
     }
 }
 
-/// A shard of two by two chunks.
+/// Shard of 2 x 2 chunks.
 fn sharded(location: &str, order: Value) -> Pipeline {
     let shard = json!({"chunk_shape": [1, 2], "codecs": ["bytes"], "index_location": location,
         "index_codecs": ["bytes", "crc32c"]});
@@ -283,7 +284,7 @@ fn one_damaged_field_at_a_time() {
         message(&pipeline, &encoded[..length])
     };
     for (name, at, value, text) in [
-        // Magic, method, flags; the deflate block; CRC and length behind it.
+        // Magic, method, flags; the deflate block; CRC and length after it.
         ("gzip", 0, 0, "bad gzip data: invalid gzip header"),
         ("gzip", 2, 0, "bad gzip data: invalid gzip header"),
         ("gzip", 10, 0xff, "bad gzip data: corrupt deflate stream"),
@@ -361,11 +362,11 @@ fn nothing_is_decoded_beyond_the_shape() {
             _ => "it decodes to 1048576 bytes, 12 are expected",
         };
         assert_eq!(message(&six(&json!(name)), &bomb), expected, "{name}");
-        // The same under another codec, where the length in between is not known.
+        // The same below another codec, so that the length in between is unknown.
         let twice = pipeline(&[6], "uint16", json!(["bytes", "gzip", name]));
         assert!(message(&twice, &bomb).starts_with("it decodes to more than "), "{name}");
     }
-    // Frames without their length, and several of them.
+    // Frames without a content size, and several frames.
     let streamed = zstd::stream::encode_all(&SIX[..6], 1).unwrap();
     let both = [streamed.clone(), zstd::stream::encode_all(&SIX[6..], 1).unwrap()].concat();
     assert_eq!(decoded(&six(&json!("zstd")), &both).unwrap(), SIX);
@@ -488,7 +489,7 @@ fn any_chain(rank: usize) -> impl Strategy<Value = (Vec<Value>, Value)> {
         .prop_map(|(orders, bytes, after)| (after, [orders, vec![bytes]].concat().into()))
 }
 
-/// A data type, the shape of an inner chunk, the chunks of a shard or none, and codecs.
+/// Data type, shape of an inner chunk, chunks of a shard or no sharding, and codecs.
 fn any_document() -> impl Strategy<Value = Value> {
     let names = ["bool", "int16", "float32", "uint64", "complex128", "r24", "bfloat16", "int4"];
     (0..5_usize, 0..names.len(), any::<bool>(), any::<bool>()).prop_flat_map(
@@ -503,7 +504,8 @@ fn any_document() -> impl Strategy<Value = Value> {
                     if !nested {
                         return document(&inner, names[name], &join(chain).into());
                     }
-                    // The outer transpose permutes the axes of the shard: make them all equal.
+                    // The outer transpose permutes the axes of the shard, so all edges are made
+                    // equal.
                     let edge = inner.iter().max().copied().unwrap_or(1);
                     let count = counts.iter().max().copied().unwrap_or(1);
                     let shape = vec![edge * count; rank];
@@ -532,13 +534,14 @@ proptest! {
         let mut state = seed;
         let mut noise = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Runs of zeros too: chunks that are all fill value, and something to compress.
+            // Runs of zeros are included, so that some chunks hold only fill values and others
+            // compress.
             if state >> 62 == 0 { state.to_be_bytes()[1] } else { 0 }
         };
         let chunk: Vec<u8> = (0..pipeline.nbytes()).map(|_| noise()).collect();
         let encoded = pipeline.encode(&chunk).unwrap();
         prop_assert_eq!(&decoded(&pipeline, &encoded).unwrap(), &chunk);
-        // Damage is an error or other items, never a panic.
+        // Damage leads to an error or to other items, never to a panic.
         let mut bad = encoded.clone();
         let at = damage.0.checked_rem(bad.len()).unwrap_or(0);
         if let Some(byte) = bad.get_mut(at) {
@@ -576,7 +579,7 @@ fn a_last_chunk_may_be_short_where_the_format_allows_it() {
     assert_eq!(at(&short, &[1, 0], &row), refused);
     assert_eq!(at(&whole, &[2, 0], &row), refused);
     assert_eq!(at(&parse(&document).with_short_end(&[4, 3]), &[2, 0], &row), refused);
-    // Another length than that of the rows which are left.
+    // The length is not that of the remaining rows.
     let longer = Pipeline::parse(&self::document(&[1, 4], "uint16", &json!(["bytes", "blosc"])));
     let longer = longer.unwrap().encode(&SIX[..8]).unwrap();
     assert!(at(&short, &[2, 0], &longer).is_err());
