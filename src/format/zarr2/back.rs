@@ -1,7 +1,7 @@
-//! Documents of Zarr v2 on their way back into a node's own.
+//! Translation of written Zarr v2 documents back to the stored document of a node.
 //!
-//! Attributes, names of dimensions and an array's shape may change. Everything else must say what
-//! the view showed, in whatever spelling zarr-python 2 has for it.
+//! Attributes, names of dimensions and an array's shape may change. Everything else must have the
+//! same meaning as in the view, in any notation of zarr-python 2.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +16,8 @@ use crate::format::error::{MetadataError, shape};
 use crate::format::metadata::NodeMetadata;
 use crate::format::numpy;
 
-/// What numcodecs writes of a codec's configuration if it was not given: id, member, value.
+/// Defaults that numcodecs writes for omitted members of a codec's configuration: id, member,
+/// value.
 const USUAL: [(&str, &str, &str); 19] = [
     ("adler32", "location", "\"start\""),
     ("blosc", "blocksize", "0"),
@@ -39,9 +40,9 @@ const USUAL: [(&str, &str, &str); 19] = [
     ("zstd", "level", "0"),
 ];
 
-/// What to store for a node that is stored as `stored`, after `written` was written to its document
-/// `name`, or after that was removed. `twin` is what the node's Zarr v2 documents are made of, with
-/// `missing`.
+/// Returns the document to store for a node with the document `stored`, after its Zarr v2 document
+/// `name` was replaced by `written`, or removed if that is `None`. `twin` is the metadata from
+/// which the Zarr v2 documents of the node are made, with the policy `missing`.
 pub fn back(
     stored: &Value,
     twin: &Value,
@@ -63,7 +64,7 @@ pub fn back(
         }
         _ => return Err(MetadataError::Fixed(name.to_owned())),
     };
-    // What comes out must be read again, and be of the same rank.
+    // The result must be readable and of the same rank.
     show(back.clone(), None, Dialect::V3)?;
     if is_array && rank(&back)? != rank(stored)? {
         return Err(MetadataError::Fixed("shape".to_owned()));
@@ -71,9 +72,9 @@ pub fn back(
     Ok(back)
 }
 
-/// Checks that consolidated metadata that was written says of every node what the view shows of
-/// it, and so has nothing to store. `twin` knows what the documents of the node at a path are made
-/// of; the path of the group itself is empty.
+/// Checks that written consolidated metadata agrees with the view about every node, so that there
+/// is nothing to store. `twin` returns the metadata from which the documents of the node at a path
+/// are made; the path of the group itself is empty.
 pub fn check_consolidated(
     written: &Value,
     missing: Missing,
@@ -91,7 +92,7 @@ pub fn check_consolidated(
     Ok(())
 }
 
-/// Whether `written` says what the view shows as the document `name`.
+/// Returns whether `written` has the same meaning as the document `name` in the view.
 fn says_the_same(twin: &Value, name: &str, written: &Value, missing: Missing) -> bool {
     let none = Value::Object(Map::new());
     match (NodeMetadata::parse(twin), name) {
@@ -116,7 +117,7 @@ fn rank(document: &Value) -> Result<usize, MetadataError> {
     Ok(shape(document.get("shape"), "shape")?.len())
 }
 
-/// Attributes that were written; a document that was removed has none.
+/// Returns the written attributes; none if the document was removed.
 fn object(written: Option<&Value>) -> Result<Map<String, Value>, MetadataError> {
     match written {
         None => Ok(Map::new()),
@@ -125,7 +126,7 @@ fn object(written: Option<&Value>) -> Result<Map<String, Value>, MetadataError> 
     }
 }
 
-/// Attributes with the missing value that Zarr v2 has in another place.
+/// Restores the missing value, which Zarr v2 has in another place, in written attributes.
 fn missing_back(
     stored: &Value,
     twin: &Value,
@@ -139,7 +140,7 @@ fn missing_back(
     Ok(attributes)
 }
 
-/// The document with other attributes.
+/// Returns the document with other attributes.
 fn attributes_back(
     stored: &Value,
     is_array: bool,
@@ -151,22 +152,22 @@ fn attributes_back(
     if is_array && !own {
         names_back(members, &mut attributes, rank(stored)?);
     }
-    // No attributes are an empty object or no member, whichever it was.
+    // Without attributes, the stored form is kept: an empty object or no member.
     if !attributes.is_empty() || members.contains_key("attributes") {
         members.insert("attributes".to_owned(), attributes.into());
     }
     Ok(back)
 }
 
-/// Moves the attribute that names the dimensions to where they are named. One that does not is an
-/// attribute like any other.
+/// Moves the attribute with the names of the dimensions to `dimension_names`. If it does not name
+/// every dimension, it stays an ordinary attribute.
 fn names_back(members: &mut Map<String, Value>, attributes: &mut Map<String, Value>, rank: usize) {
     let stored = Value::Object(members.clone());
     let shown = dimension_names(&stored, rank);
     let names = attributes.get(DIMENSIONS).and_then(Value::as_array);
     let names = names.filter(|names| names.len() == rank && names.iter().all(Value::is_string));
     let Some(names) = names else {
-        // Names that were shown and are not there any more were removed.
+        // Names that were shown and are no longer present were removed.
         if shown.is_some() && !attributes.contains_key(DIMENSIONS) {
             members.shift_remove("dimension_names");
         }
@@ -177,14 +178,14 @@ fn names_back(members: &mut Map<String, Value>, attributes: &mut Map<String, Val
         if *name == usual_name(axis) && was_null(axis) { Value::Null } else { name.clone() }
     };
     let names: Vec<Value> = names.iter().enumerate().map(name).collect();
-    // Of no dimensions there need not be a list.
+    // An array without dimensions needs no list of names.
     if rank > 0 {
         members.insert("dimension_names".to_owned(), names.into());
     }
     attributes.shift_remove(DIMENSIONS);
 }
 
-/// An array that is not shown has no document to write to.
+/// Maps the reason to an error: an array that is not shown has no document to write to.
 fn no_form(reason: NoForm) -> MetadataError {
     match reason {
         NoForm::Metadata(error) => error,
@@ -192,7 +193,7 @@ fn no_form(reason: NoForm) -> MetadataError {
     }
 }
 
-/// The document with the shape of what was written to `.zarray`.
+/// Returns the document with the shape from a written `.zarray`.
 fn shape_back(
     stored: &Value,
     twin: &Value,
@@ -207,7 +208,7 @@ fn shape_back(
     Ok(back)
 }
 
-/// Checks that nothing but the shape of an array differs from what is shown.
+/// Checks that an array differs from the shown one at most in its shape.
 fn same_array(data_type: &DataType2, shown: &Value, written: &Value) -> Result<(), MetadataError> {
     fixed_members(shown, written, |member, shown, written| {
         let (given, written) = (written, written.unwrap_or(&Value::Null));
@@ -218,14 +219,15 @@ fn same_array(data_type: &DataType2, shown: &Value, written: &Value) -> Result<(
             "filters" => same_filters(shown?, written),
             "fill_value" => data_type.same_fill(shown?, given?),
             "order" => shown? == given?,
-            // What is not there is a dot; zarr-python 2 leaves it out or writes null.
+            // The default is a dot; zarr-python 2 omits the member or writes null.
             "dimension_separator" if written.is_null() => shown? == ".",
             _ => same(shown?, given?),
         })
     })
 }
 
-/// Checks every member of two documents; `agree` is given a member that one of them may lack.
+/// Checks every member of two documents. `agree` is called with the values of a member, either of
+/// which may be `None`.
 fn fixed_members(
     shown: &Value,
     written: &Value,
@@ -242,7 +244,7 @@ fn fixed_members(
     Ok(())
 }
 
-/// A `dtype` as one text: items of one byte have no order.
+/// Normalizes a `dtype`: items of one byte have no byte order.
 fn dtype(value: &Value) -> Option<String> {
     let text = value.as_str()?;
     Some(match numpy::DataType::parse(text) {
@@ -251,7 +253,7 @@ fn dtype(value: &Value) -> Option<String> {
     })
 }
 
-/// Whether two lists of filters are the same; none are null or an empty list.
+/// Returns whether two lists of filters are the same; null stands for an empty list.
 fn same_filters(shown: &Value, written: &Value) -> bool {
     let list = |value: &Value| match value {
         Value::Null => Some(Vec::new()),
@@ -264,12 +266,12 @@ fn same_filters(shown: &Value, written: &Value) -> bool {
     }
 }
 
-/// Whether two configurations of numcodecs stand for the same codec.
+/// Returns whether two configurations of numcodecs define the same codec.
 fn same_codec(shown: &Value, written: &Value) -> bool {
     same(&complete(shown), &complete(written))
 }
 
-/// The configuration of a codec with the members that it lacks, and data types as one text.
+/// Normalizes the configuration of a codec: adds defaults and normalizes data types.
 fn complete(codec: &Value) -> Value {
     let Value::Object(codec) = codec else { return codec.clone() };
     let mut codec = codec.clone();

@@ -1,8 +1,9 @@
-//! Codecs of Zarr v3 as what Zarr v2 has for them: an order of bytes, an order of axes, filters
-//! and a compressor.
+//! Translation of a codec chain of Zarr v3 to Zarr v2: byte order, order of the axes, filters and
+//! compressor.
 //!
-//! zarr-python 2 encodes a chunk with each filter in turn, then with the compressor; any codec of
-//! numcodecs can be either. So bytes->bytes codecs are filters, the last of them the compressor.
+//! zarr-python 2 encodes a chunk with each filter in turn, then with the compressor; both can be
+//! any codec of numcodecs. So bytes->bytes codecs become filters, and the last of them the
+//! compressor.
 
 use serde_json::{Map, Value, json};
 
@@ -11,9 +12,9 @@ use super::data_type::DataType2;
 use crate::format::codec::{Codec, transpose_order};
 use crate::format::error::MetadataError;
 
-/// What numcodecs' own codecs are called in Zarr v3, before their `id`.
+/// Prefix, before the `id`, of the names of numcodecs' own codecs in Zarr v3.
 pub const NUMCODECS: &str = "numcodecs.";
-/// Codecs of numcodecs that zarr-python 3 has as bytes->bytes codecs.
+/// Codecs of numcodecs that are bytes->bytes codecs in zarr-python 3.
 pub const OF_BYTES: [&str; 13] = [
     "adler32",
     "blosc",
@@ -29,8 +30,8 @@ pub const OF_BYTES: [&str; 13] = [
     "zlib",
     "zstd",
 ];
-/// Codecs of numcodecs that zarr-python 3 has as array->array codecs, each with the members of its
-/// configuration that are the array's data type if they are absent.
+/// Codecs of numcodecs that are array->array codecs in zarr-python 3, each with the member of its
+/// configuration whose default is the array's data type.
 pub const OF_ARRAYS: [(&str, Option<&str>); 6] = [
     ("astype", Some("decode_dtype")),
     ("bitround", None),
@@ -40,16 +41,16 @@ pub const OF_ARRAYS: [(&str, Option<&str>); 6] = [
     ("quantize", Some("dtype")),
 ];
 
-/// The codecs of an array in Zarr v2.
+/// Codecs of an array in Zarr v2.
 #[derive(Debug)]
 pub struct Chain2 {
     /// Order of the axes within a chunk, `"C"` or `"F"`.
     pub order: &'static str,
-    /// Whether the most significant byte of an item comes first.
+    /// `true` if the most significant byte of an item comes first.
     pub big_endian: bool,
-    /// In encoding order.
+    /// Filters in encoding order.
     pub filters: Vec<Value>,
-    /// What comes after the filters, or null.
+    /// Compressor, applied after the filters, or null.
     pub compressor: Value,
 }
 
@@ -87,8 +88,8 @@ impl Chain2 {
     }
 }
 
-/// Whether an array->bytes codec, which must suit the data type, puts the most significant byte
-/// first.
+/// Returns whether an array->bytes codec stores items in big-endian byte order. Fails if the codec
+/// does not suit the data type.
 fn serialised(codec: &Codec, data_type: &DataType2) -> Result<bool, NoForm> {
     if codec.name != data_type.object_codec().unwrap_or("bytes") {
         return Err(NoForm::Serialised {
@@ -103,7 +104,7 @@ fn serialised(codec: &Codec, data_type: &DataType2) -> Result<bool, NoForm> {
     }
 }
 
-/// The order of axes that all transposes together make. Axes of length 1 can stand anywhere.
+/// Returns the order of the axes after all transposes. Axes of length 1 can be anywhere.
 fn order(before: &[Codec], chunk_shape: &[u64]) -> Result<&'static str, NoForm> {
     let rank = chunk_shape.len();
     let mut axes: Vec<usize> = (0..rank).collect();
@@ -120,16 +121,17 @@ fn order(before: &[Codec], chunk_shape: &[u64]) -> Result<&'static str, NoForm> 
     }
 }
 
-/// Whether a codec is one of numcodecs' array->array codecs.
+/// Returns whether a codec is one of numcodecs' array->array codecs.
 fn is_filter(codec: &Codec) -> bool {
     let id = codec.name.strip_prefix(NUMCODECS);
     id.is_some_and(|id| OF_ARRAYS.iter().any(|(known, _)| *known == id))
 }
 
-/// The array->array codecs other than transposes.
+/// Translates the array->array codecs other than transposes.
 ///
-/// In Zarr v2 a filter's output is stored as it is. In Zarr v3 transposes and the order of bytes
-/// come after it, which the filter's `dtype` says nothing of, so both must be the usual ones.
+/// In Zarr v2 the output of a filter is stored unchanged. In Zarr v3 transposes and the byte order
+/// are applied after it, and the filter's `dtype` cannot express them, so C order and little-endian
+/// are required.
 fn array_filters(
     before: &[Codec],
     order: &str,
@@ -152,7 +154,7 @@ fn array_filters(
         if let Some(member) = typed
             && filter.get(*member).is_none_or(Value::is_null)
         {
-            // What an earlier filter makes of the data type is not looked into.
+            // The data type after an earlier filter is not determined.
             if !filters.is_empty() {
                 return Err(NoForm::Option { codec: codec.name.clone(), member });
             }
@@ -163,7 +165,7 @@ fn array_filters(
     Ok(filters)
 }
 
-/// A bytes->bytes codec as numcodecs knows it.
+/// Translates a bytes->bytes codec to numcodecs.
 fn of_bytes(codec: &Codec) -> Result<Value, NoForm> {
     let option = |member, usual: Value| codec.option(member).cloned().unwrap_or(usual);
     Ok(match codec.name.as_str() {
@@ -195,7 +197,7 @@ fn of_bytes(codec: &Codec) -> Result<Value, NoForm> {
     })
 }
 
-/// The number of a shuffle of Blosc.
+/// Returns numcodecs' number for a shuffle of Blosc.
 fn shuffle(value: Option<&Value>) -> Result<u8, NoForm> {
     match value.and_then(Value::as_str) {
         Some("noshuffle") => Ok(0),
@@ -206,7 +208,7 @@ fn shuffle(value: Option<&Value>) -> Result<u8, NoForm> {
     }
 }
 
-/// The configuration of a codec, with its id before it.
+/// Returns the configuration of a codec, preceded by its id.
 fn with_id(id: &str, codec: &Codec) -> Result<Map<String, Value>, NoForm> {
     let mut with_id = Map::from_iter([("id".to_owned(), id.into())]);
     match codec.document().get("configuration") {

@@ -1,4 +1,4 @@
-//! Data types by NumPy's names, and fill values as Zarr v2 spells them.
+//! Data types by NumPy's names, and fill values in the notation of Zarr v2.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use super::NoForm;
 use crate::format::back::same;
 use crate::format::data_type::DataType;
 
-/// A data type that Zarr v2 has a name for.
+/// Data type that Zarr v2 can represent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataType2 {
     name: String,
@@ -18,7 +18,7 @@ pub struct DataType2 {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Items {
-    /// All of one size.
+    /// Items of a fixed size.
     Fixed(DataType),
     /// Texts of any length.
     Texts,
@@ -27,7 +27,7 @@ enum Items {
 }
 
 impl DataType2 {
-    /// Reads the `data_type` of an array.
+    /// Parses the `data_type` of an array.
     pub fn parse(value: Option<&Value>) -> Result<Self, NoForm> {
         let name = value.and_then(|value| value.as_str().or_else(|| value.get("name")?.as_str()));
         let name = name.unwrap_or_default();
@@ -39,17 +39,17 @@ impl DataType2 {
             (_, None) => return Err(none()),
         };
         let data_type = Self { name: name.to_owned(), items };
-        // NumPy calls many a number bytes without a meaning, if it does not know it.
+        // The letter for raw bytes also stands for types that NumPy does not have.
         let raw = name == "raw_bytes" || name.starts_with('r');
         if data_type.letter() == 'V' && !raw { Err(none()) } else { Ok(data_type) }
     }
 
-    /// Its name in Zarr v3.
+    /// Name of the data type in Zarr v3.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The `dtype` in Zarr v2.
+    /// Returns the `dtype` in Zarr v2.
     pub fn descr(&self, big_endian: bool) -> String {
         match &self.items {
             Items::Fixed(data_type) => data_type.descr(big_endian),
@@ -57,12 +57,12 @@ impl DataType2 {
         }
     }
 
-    /// The letter of NumPy's name.
+    /// Letter of NumPy's name of the data type.
     pub fn letter(&self) -> char {
         self.descr(false).chars().nth(1).unwrap_or('V')
     }
 
-    /// The filter that makes bytes of items of any length.
+    /// Returns the filter that encodes items of variable length; `None` for items of a fixed size.
     pub fn object_codec(&self) -> Option<&'static str> {
         match self.items {
             Items::Fixed(_) => None,
@@ -71,12 +71,12 @@ impl DataType2 {
         }
     }
 
-    /// A fill value as Zarr v2 spells it; numbers keep their text.
+    /// Translates a fill value to the notation of Zarr v2; numbers keep their text.
     pub fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoForm> {
         let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Value::Null) };
         let fill = match &self.items {
             Items::Texts => value.is_string().then(|| value.clone()),
-            // zarr-python 2 would fill with the text, whatever it stands for.
+            // zarr-python 2 would use the encoded text itself as fill value.
             Items::Bytes => is_empty(value).then(|| "".into()),
             Items::Fixed(data_type) => {
                 let item = data_type.fill_value(Some(value)).ok();
@@ -89,7 +89,8 @@ impl DataType2 {
         })
     }
 
-    /// The fill value of zeros, or of nothing, in the spelling that both versions have.
+    /// Returns the fill value of zeros, or the empty text, in the notation that both versions
+    /// share.
     pub fn zero(&self) -> Option<Value> {
         let Items::Fixed(data_type) = &self.items else { return Some("".into()) };
         let unspelled = match self.letter() {
@@ -100,7 +101,7 @@ impl DataType2 {
         self.spelled(&unspelled, &data_type.fill_value(None).ok()?)
     }
 
-    /// Whether a fill value is a floating-point number that is none.
+    /// Returns whether a fill value is NaN or, for complex numbers, has a part that is.
     pub fn is_nan(&self, value: &Value) -> bool {
         let is_nan = |value: &Value| value == "NaN";
         match self.letter() {
@@ -110,7 +111,8 @@ impl DataType2 {
         }
     }
 
-    /// Whether two values in the spelling of Zarr v2 are equal to the same items, or both to none.
+    /// Returns whether two values in the notation of Zarr v2 mark the same items as missing: they
+    /// are the same fill value, both NaN, or floating-point zeros of any sign.
     pub fn same_missing(&self, a: &Value, b: &Value) -> bool {
         let is_zero = |value: &Value| value.as_f64() == Some(0.0);
         self.same_fill(a, b)
@@ -118,12 +120,12 @@ impl DataType2 {
             || self.letter() == 'f' && is_zero(a) && is_zero(b)
     }
 
-    /// Whether items are texts or bytes, of whatever length.
+    /// Returns whether items are texts or bytes, of fixed or variable length.
     pub fn is_text(&self) -> bool {
         ['O', 'U', 'S'].contains(&self.letter())
     }
 
-    /// The fill value that stands for `item` and is `value` in Zarr v3.
+    /// Returns the fill value in the notation of Zarr v2, given its item and its value in Zarr v3.
     fn spelled(&self, value: &Value, item: &[u8]) -> Option<Value> {
         Some(match self.letter() {
             'b' => json!(item.first() != Some(&0)),
@@ -147,8 +149,8 @@ impl DataType2 {
         })
     }
 
-    /// Whether two fill values in the spelling of Zarr v2 stand for the same item: zarr-python 2
-    /// writes `0.1` of 32 bits as `0.10000000149011612`.
+    /// Returns whether two fill values in the notation of Zarr v2 stand for the same item:
+    /// zarr-python 2 writes `0.1` of 32 bits as `0.10000000149011612`.
     pub fn same_fill(&self, a: &Value, b: &Value) -> bool {
         match &self.items {
             Items::Fixed(data_type) if !a.is_null() && !b.is_null() => {
@@ -160,20 +162,20 @@ impl DataType2 {
     }
 }
 
-/// Whether no bytes at all are meant, as Base64 or as a list of numbers.
+/// Returns whether a fill value in Base64, or as a list of numbers, has no bytes.
 fn is_empty(value: &Value) -> bool {
     value.as_str().is_some_and(str::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// A whole number's bytes with those that it lacks.
+/// Extends the bytes of a whole number to 8, filling with `missing`.
 fn extended(item: &[u8], missing: u8) -> Option<[u8; 8]> {
     let mut bytes = [missing; 8];
     bytes.get_mut(..item.len())?.copy_from_slice(item);
     Some(bytes)
 }
 
-/// A floating-point number: its text, or a word for what is no number. Only the digits of a bit
-/// pattern have neither.
+/// Translates a floating-point number: a number keeps its text, the words for NaN and infinities
+/// are normalized, and a bit pattern becomes a number or such a word.
 fn float(value: &Value, item: &[u8]) -> Option<Value> {
     if value.is_number() {
         return Some(value.clone());

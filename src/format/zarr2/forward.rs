@@ -1,18 +1,17 @@
-//! Arrays and groups of Zarr v2 as Zarr v3: the metadata of an unsharded array whose chunk files are
-//! the same bytes and have the same names.
-//!
+//! Translation of arrays and groups of Zarr v2 to Zarr v3: the metadata of an unsharded array with
+//! the same chunk files under the same names.
 //! ```text
-//! dtype       data_type; its order of bytes: endian of the codec bytes
+//! dtype       data_type; its byte order: endian of the codec bytes
 //! order       "F": the codec transpose
-//! filters     codecs before bytes, those that make items of items; codecs after it, all others
+//! filters     codecs before bytes, if they turn items into items; codecs after it otherwise
 //! compressor  the last codec
 //! keys        chunk_key_encoding v2
 //! .zattrs     attributes; _ARRAY_DIMENSIONS as dimension_names, if it names each dimension
 //! fill_value  the same; the attribute _FillValue too, if there is _ARRAY_DIMENSIONS
 //! ```
 //!
-//! This is the inverse of [`super::array`] wherever that has a form. Codecs of numcodecs that Zarr v3
-//! does not have are called as zarr-python 3 calls them: `numcodecs.zlib`.
+//! This is the inverse of [`super::array`] wherever that has a form. Codecs of numcodecs that Zarr
+//! v3 does not have get the names that zarr-python 3 gives them: `numcodecs.zlib`.
 
 mod codecs;
 mod items;
@@ -27,45 +26,46 @@ use crate::format::error::{MetadataError, shape};
 use crate::format::index::{IndexCodecs, IndexLocation};
 use crate::format::sharding::{PlainShards, ShardedArray};
 
-/// Why an array of Zarr v2 has no form in Zarr v3.
+/// Reason why an array of Zarr v2 has no Zarr v3 form.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTwin {
-    /// Its metadata cannot be used at all.
+    /// The metadata is invalid.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// It has no such items.
+    /// Zarr v3 has no such data type.
     #[error("data type {0} has no form in Zarr v3")]
     DataType(String),
-    /// Objects of which no filter says what they are, or one that Zarr v3 does not have.
+    /// The items are objects, and there is no filter that defines their encoding, or Zarr v3 does
+    /// not have it.
     #[error("objects without the filter vlen-utf8 or vlen-bytes have no form in Zarr v3")]
     Objects,
-    /// A fill value that is none of the data type's.
+    /// The fill value is not a value of the data type.
     #[error("fill value {value} of data type {data_type} has no form in Zarr v3")]
     FillValue {
-        /// As the document has it.
+        /// Fill value as in the document.
         value: String,
         /// The `dtype`.
         data_type: String,
     },
-    /// It has no such codec.
+    /// Zarr v3 has no such codec.
     #[error("codec {0} has no form in Zarr v3")]
     Codec(String),
-    /// A filter that takes the items for others than they are, which Zarr v3 does not do.
+    /// A filter interprets the items as another data type, which Zarr v3 does not support.
     #[error("filter {filter:?} of items {found} on items {items} has no form in Zarr v3")]
     Reinterpreted {
-        /// Its id.
+        /// Id of the filter.
         filter: String,
-        /// What it takes them for.
+        /// Data type that the filter assumes.
         found: String,
-        /// What they are.
+        /// Data type of its input.
         items: String,
     },
-    /// A filter of items behind a codec that makes bytes of them.
+    /// A filter of items follows a codec whose output is bytes.
     #[error("filter {0:?} behind a codec that makes bytes has no form in Zarr v3")]
     FilterOfBytes(String),
 }
 
-/// The document of Zarr v3 for an array with this `.zarray` and `.zattrs`.
+/// Returns the Zarr v3 document of an array with this `.zarray` and `.zattrs`.
 pub fn to_zarr3(zarray: &Value, zattrs: Option<&Value>) -> Result<Value, NoTwin> {
     let (shape, chunks, keys) = parts(zarray)?;
     let codecs = codecs::list(zarray)?;
@@ -99,14 +99,14 @@ pub fn to_zarr3(zarray: &Value, zattrs: Option<&Value>) -> Result<Value, NoTwin>
     Ok(document)
 }
 
-/// The document of Zarr v3 for a group with this `.zgroup` and `.zattrs`.
+/// Returns the Zarr v3 document of a group with this `.zgroup` and `.zattrs`.
 pub fn group_to_zarr3(zgroup: &Value, zattrs: Option<&Value>) -> Result<Value, MetadataError> {
     check_format(zgroup)?;
     let attributes = attributes(zattrs)?;
     Ok(json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}))
 }
 
-/// Where the chunks of an array are, whatever is in them.
+/// Returns the layout of an array's chunks, whatever their content.
 pub fn layout(zarray: &Value) -> Result<ShardedArray, MetadataError> {
     let (shape, chunk_shape, keys) = parts(zarray)?;
     ShardedArray::plain(PlainShards {
@@ -119,7 +119,7 @@ pub fn layout(zarray: &Value) -> Result<ShardedArray, MetadataError> {
     })
 }
 
-/// Shape, chunk shape and keys of an array.
+/// Returns shape, chunk shape and key encoding of an array.
 fn parts(zarray: &Value) -> Result<(Vec<u64>, Vec<u64>, KeyEncoding), MetadataError> {
     check_format(zarray)?;
     let whole = shape(zarray.get("shape"), "shape")?;
@@ -128,7 +128,7 @@ fn parts(zarray: &Value) -> Result<(Vec<u64>, Vec<u64>, KeyEncoding), MetadataEr
         let (found, rank) = (chunks.len(), whole.len());
         return Err(MetadataError::Rank { member: "chunks", found, rank });
     }
-    // What does not say how its keys are made has them of old.
+    // Without the member, keys have the original separator of Zarr v2.
     let separator = match zarray.get("dimension_separator") {
         None | Some(Value::Null) => Separator::Dot,
         Some(Value::String(text)) if text == "." => Separator::Dot,
@@ -146,7 +146,7 @@ fn check_format(document: &Value) -> Result<(), MetadataError> {
     }
 }
 
-/// Whether the first axis varies fastest in a chunk.
+/// Returns whether the first axis varies fastest in a chunk.
 fn is_reversed(zarray: &Value) -> Result<bool, MetadataError> {
     match zarray.get("order").and_then(Value::as_str) {
         Some("C") => Ok(false),
@@ -163,7 +163,7 @@ fn attributes(zattrs: Option<&Value>) -> Result<Map<String, Value>, MetadataErro
     }
 }
 
-/// The names that xarray has given to all dimensions.
+/// Returns the names that xarray has given to all dimensions; `None` if it has not.
 fn names(document: &Value, rank: usize) -> Option<Value> {
     let names = document["attributes"].get(DIMENSIONS)?;
     let has_all = names.as_array().is_some_and(|names| names.iter().all(Value::is_string));

@@ -1,15 +1,16 @@
-//! Missing values, as xarray and other readers of CF conventions find them.
+//! Missing values, as interpreted by xarray and other readers that follow the CF conventions.
 //!
 //! ```text
-//! Zarr v3   attribute _FillValue; fill_value is nothing but what a chunk that does not exist holds
-//! Zarr v2   fill_value is both; the attribute _FillValue counts where fill_value is null alone
+//! Zarr v3   attribute _FillValue; fill_value is only the content of chunks that do not exist
+//! Zarr v2   fill_value is both; the attribute _FillValue counts only if fill_value is null
 //! ```
 //!
-//! So the fill value of Zarr v2 is the missing value of Zarr v3, null without one, and where that is
-//! not the fill value of Zarr v3 every chunk must exist. netCDF knows it from the attribute alone, which
-//! xarray does not look at beside a fill value, so that has it too, as far as JSON does. In Zarr v3 xarray writes a floating-point
-//! number in the attribute as the Base64 of its 64 bits, most significant last, and nothing else can
-//! be read there.
+//! So the fill value in Zarr v2 is the missing value of Zarr v3, or null without one, and if it
+//! differs from the fill value of Zarr v3, every chunk must exist. netCDF takes the missing value
+//! from the attribute only, which xarray ignores if there is a fill value, so the attribute is set
+//! as well, if JSON has the value. In Zarr v3 xarray writes a floating-point number to the
+//! attribute as the Base64 of its 64 bits, most significant last; it can read no other notation
+//! there.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,33 +21,35 @@ use super::{Array2, DIMENSIONS, Missing};
 use crate::format::back::same;
 use crate::format::fill_chunk::FillChunk;
 
-/// The attribute that names the missing value.
+/// Attribute that holds the missing value.
 pub const ATTRIBUTE: &str = "_FillValue";
 
-/// What chunk files of an array are shown besides those that exist.
+/// Chunk files that stand in for chunks that do not exist.
 #[derive(Debug)]
 pub struct Filled {
-    /// Stands for chunks that do not exist.
+    /// Content of chunks that do not exist.
     pub absent: FillChunk,
-    /// What readers of Zarr v2 take the absence of a chunk for; None if that is the same.
+    /// Chunk of the value that readers of Zarr v2 assume for an absent chunk; `None` if it equals
+    /// `absent`.
     pub removed: Option<FillChunk>,
-    /// Both values, as text: other files are shown once they have changed.
+    /// Both values as text. If it changes, so do the contents of the files.
     pub values: String,
 }
 
-/// What an array of Zarr v2 says of missing values.
+/// Representation of an array's missing values in Zarr v2.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// Its `fill_value`.
+    /// The `fill_value`.
     pub fill_value: Value,
-    /// All chunks are shown, those that do not exist as well.
+    /// If set, all chunks are shown, missing ones included.
     pub filled: Option<Filled>,
-    /// Readers that take the fill value for a missing value see other values than in Zarr v3.
+    /// `true` if readers that take the fill value for a missing value see other values than in Zarr
+    /// v3.
     pub is_misread: bool,
 }
 
-/// Says what there is to say of an array whose unsharded metadata is `twin`, whose fill value in
-/// Zarr v2 would be `fill_value`, and moves the missing value out of its attributes.
+/// Determines the representation for an array with the unsharded metadata `twin`, whose fill value
+/// translates to `fill_value` in Zarr v2. Adapts the missing value in its attributes.
 pub fn tell(
     twin: &Value,
     data_type: &DataType2,
@@ -86,7 +89,7 @@ pub fn tell(
             if let Mask::Other(value) = mask {
                 attributes.insert(ATTRIBUTE.to_owned(), value);
             }
-            // zarr-python takes zeros for what has no fill value.
+            // Without a fill value, zarr-python assumes zeros.
             let zero = data_type.zero().filter(|zero| *zero != fill_value);
             let removed = zero.and_then(|zero| FillChunk::of_value(twin, &zero));
             let filled = Some(Filled { absent, removed, values: values(&Value::Null) });
@@ -101,7 +104,7 @@ pub fn tell(
     }
 }
 
-/// Names a missing value in the attribute, if that can be.
+/// Sets the attribute to a missing value; removes it if the value is not a number.
 fn name(attributes: &mut Map<String, Value>, value: &Value) {
     match value.is_number() {
         true => drop(attributes.insert(ATTRIBUTE.to_owned(), value.clone())),
@@ -109,15 +112,15 @@ fn name(attributes: &mut Map<String, Value>, value: &Value) {
     }
 }
 
-/// The missing value that an attribute names.
+/// Missing value given by the attribute.
 enum Mask {
-    /// None: there is no such attribute.
+    /// There is no such attribute.
     None,
-    /// An item, as Zarr v2 spells it.
+    /// An item, in the notation of Zarr v2.
     Value(Value),
-    /// A number that the data type does not have.
+    /// A number that the data type cannot represent.
     Other(Value),
-    /// Nothing that anybody can read.
+    /// A value that no reader understands.
     Unknown,
 }
 
@@ -133,7 +136,7 @@ impl Mask {
     }
 }
 
-/// A missing value in the spelling of fill values.
+/// Decodes a missing value to the notation of fill values; `None` if it is invalid.
 fn decoded(attribute: &Value, data_type: &DataType2) -> Option<Value> {
     match (data_type.letter(), attribute) {
         ('f', _) => float(attribute),
@@ -148,7 +151,8 @@ fn decoded(attribute: &Value, data_type: &DataType2) -> Option<Value> {
     }
 }
 
-/// A floating-point number: in Base64, a number, or a word for one that JSON does not have.
+/// Decodes a floating-point number, given in Base64, as a number, or as a word for one that JSON
+/// does not have.
 fn float(value: &Value) -> Option<Value> {
     let Value::String(text) = value else { return value.is_number().then(|| value.clone()) };
     if ["NaN", "Infinity", "-Infinity"].contains(&text.as_str()) {
@@ -163,8 +167,8 @@ fn float(value: &Value) -> Option<Value> {
     })
 }
 
-/// A missing value as xarray writes it to the attribute of an array of Zarr v3; None if it cannot be
-/// read there.
+/// Encodes a missing value as xarray writes it to the attribute of an array of Zarr v3; `None` if
+/// xarray cannot read it there.
 pub fn encoded(value: &Value, data_type: &DataType2) -> Option<Value> {
     let number = |value: &Value| {
         let number = match value {
@@ -187,8 +191,9 @@ pub fn encoded(value: &Value, data_type: &DataType2) -> Option<Value> {
     }
 }
 
-/// The attributes of an array of Zarr v3 that has `attributes` and `fill_value` in Zarr v2: the missing
-/// value is in them, if xarray has named its dimensions there.
+/// Translates the attributes of an array to Zarr v3, given its `fill_value` in Zarr v2: the
+/// attribute is set to the missing value, if xarray has stored the names of the dimensions in the
+/// attributes.
 pub fn to_zarr3(
     attributes: &mut Map<String, Value>,
     fill_value: Option<&Value>,
@@ -204,15 +209,15 @@ pub fn to_zarr3(
     };
     match value.and_then(|value| encoded(&value, data_type)) {
         Some(value) => drop(attributes.insert(ATTRIBUTE.to_owned(), value)),
-        // It counts for nothing beside a fill value.
+        // The attribute has no effect if there is a fill value.
         None if fill_value.is_some() => drop(attributes.shift_remove(ATTRIBUTE)),
         None => (),
     }
 }
 
-/// Puts the missing value of an array, which is stored with the attributes `stored`, back into
-/// attributes that were written where `shown` was shown. Whoever leaves out the attribute beside a
-/// fill value that is the same changes nothing.
+/// Restores the missing value in attributes that were written to the view. `stored` is the missing
+/// value in the stored attributes, `shown` what the view showed. Omitting the attribute changes
+/// nothing if the fill value is the same.
 pub fn back(
     attributes: &mut Map<String, Value>,
     stored: Option<&Value>,

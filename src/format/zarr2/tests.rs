@@ -54,7 +54,7 @@ fn refused(member: &str, value: Value, text: &str) {
     assert_eq!(array(&with(member, value)).unwrap_err().to_string(), text);
 }
 
-/// Filters and compressor of an array with these codecs.
+/// Returns filters and compressor of an array with these codecs.
 #[track_caller]
 fn codecs(codecs: Value) -> (Value, Value) {
     let zarray = array(&with("codecs", codecs)).unwrap().zarray;
@@ -217,7 +217,7 @@ fn orders_of_axes() {
     assert_eq!(order(json!([[2, 1, 0]])), Ok(json!("F")));
     assert_eq!(order(json!([[1, 2, 0], [2, 0, 1]])), Ok(json!("C")));
     assert_eq!(order(json!([[1, 2, 0], [1, 0, 2]])), Ok(json!("F")));
-    // Where an axis of length 1 stands makes no difference.
+    // The position of an axis of length 1 makes no difference.
     assert_eq!(order(json!([[1, 0, 2]])), Ok(json!("C")));
     assert_eq!(order(json!(["F"])), Ok(json!("F")));
     let bad = "order of transpose must be a permutation of the axes";
@@ -357,7 +357,7 @@ fn groups() {
     assert_eq!(group(&document).zmetadata, Some(expected.clone()));
 }
 
-/// What is stored for the sharded array with some members replaced, after a write.
+/// Returns the document stored for the sharded array, with some members replaced, after a write.
 fn written(members: &[(&str, Value)], name: &str, written: Option<Value>) -> Result<Value, String> {
     let (mut stored, mut twin) = (sharded(), twin());
     for (member, value) in members {
@@ -371,7 +371,7 @@ fn written(members: &[(&str, Value)], name: &str, written: Option<Value>) -> Res
 fn a_resize_comes_back() {
     let mut new = array(&twin()).unwrap().zarray;
     new["shape"] = json!([10, 6]);
-    // The spellings of zarr-python 2.
+    // Notations of zarr-python 2.
     new["fill_value"] = json!(0.10000000149011612);
     new["filters"] = json!([]);
     let mut expected = sharded();
@@ -443,7 +443,7 @@ fn attributes_come_back() {
     assert_eq!(written(&[], ZATTRS, None), Ok(sharded()));
     assert_eq!(written(&[], ZATTRS, Some(json!([]))), Err("it is not a JSON object".to_owned()));
 
-    // Names of dimensions are where Zarr v3 has them, and null where they were.
+    // Names are moved to `dimension_names`, and stay null where they were.
     let names = |stored: Value, new: Value| {
         let new = json!({"b": 1, "_ARRAY_DIMENSIONS": new});
         let back = written(&[("dimension_names", stored)], ZATTRS, Some(new)).unwrap();
@@ -454,7 +454,7 @@ fn attributes_come_back() {
     assert_eq!(names(json!(["y", null]), json!(["lat", "dim_1"])), expected);
     assert_eq!(names(json!([null, "dim_1"]), json!(["a", "dim_1"])).0, json!(["a", "dim_1"]));
     assert_eq!(names(Value::Null, json!(["dim_0", "x"])), (json!(["dim_0", "x"]), none));
-    // What names no dimensions stays an attribute.
+    // An attribute that does not name every dimension stays an attribute.
     let other = (json!(["y", "x"]), json!({"b": 1, "_ARRAY_DIMENSIONS": ["y"]}));
     assert_eq!(names(json!(["y", "x"]), json!(["y"])), other);
 
@@ -465,7 +465,7 @@ fn attributes_come_back() {
     let back = written(&own, ZATTRS, Some(json!({"_ARRAY_DIMENSIONS": ["c", "d"]}))).unwrap();
     assert_eq!(back["attributes"], json!({"_ARRAY_DIMENSIONS": ["c", "d"]}));
     assert_eq!(back["dimension_names"], json!(["y", "x"]));
-    // Names that are not there any more were removed.
+    // Names that are no longer present were removed.
     let back = written(&[("dimension_names", json!(["y", "x"]))], ZATTRS, None).unwrap();
     assert_eq!(back.get("dimension_names"), None);
     let back = written(&[("attributes", json!({"a": 1}))], ZATTRS, None).unwrap();
@@ -522,7 +522,7 @@ fn odd_documents_are_errors_and_no_panics() {
     assert!(back(&sharded(), &json!(1), ZARRAY, Some(&json!({}))).is_err());
 }
 
-/// An array as xarray writes it: `fill_value`, and maybe the attribute `_FillValue`.
+/// An array as written by xarray: `fill_value`, and optionally the attribute `_FillValue`.
 fn of_xarray(data_type: &str, fill_value: Value, missing: Option<Value>) -> Value {
     let mut twin = twin();
     (twin["data_type"], twin["fill_value"]) = (json!(data_type), fill_value);
@@ -533,8 +533,8 @@ fn of_xarray(data_type: &str, fill_value: Value, missing: Option<Value>) -> Valu
     twin
 }
 
-/// A fill value in Zarr v2, an attribute, and what stands for an absent and a removed chunk: the first
-/// item of each.
+/// Fill value in Zarr v2, attribute, and the first items of the chunks for an absent and for a
+/// removed chunk.
 type Shown = (Value, Option<Value>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 #[track_caller]
@@ -557,7 +557,7 @@ fn a_missing_value_is_the_fill_value_of_zarr_v2() {
     let packed = of_xarray("int16", json!(0), Some(json!(-32768)));
     let expected = (json!(-32768), Some(json!(-32768)), Some(vec![0, 0]), Some(vec![0, 0x80]));
     assert_eq!(told(&packed), expected);
-    // xarray's own spelling of a floating-point number, and others.
+    // xarray's own notation of a floating-point number, and others.
     let number = of_xarray("float32", json!(1.5), Some(json!("AAAAAICHw8A=")));
     let item = |value: f32| Some(value.to_le_bytes().to_vec());
     assert_eq!(told(&number), (json!(-9999.0), Some(json!(-9999.0)), item(1.5), item(-9999.0)));
@@ -580,10 +580,10 @@ fn an_array_without_a_missing_value_has_no_fill_value_in_zarr_v2() {
         assert_eq!((shown, attribute, removed), (Value::Null, None, None), "{data_type}");
         assert!(absent.unwrap().iter().all(|byte| *byte == 0));
     }
-    // What is no number is missing all the same.
+    // NaN counts as a missing value without the attribute, too.
     let nan = of_xarray("float32", json!("NaN"), None);
     assert_eq!(told(&nan), (json!("NaN"), None, None, None));
-    // Readers take zeros for what has no fill value.
+    // Without a fill value, readers assume zeros.
     let ones = of_xarray("int8", json!(1), None);
     assert_eq!(told(&ones), (Value::Null, None, Some(vec![1]), Some(vec![0])));
 }
@@ -602,7 +602,7 @@ fn a_missing_value_that_is_the_fill_value_needs_no_chunks() {
 fn missing_values_that_no_item_has_stay_attributes() {
     let odd = of_xarray("int8", json!(0), Some(json!(255)));
     assert_eq!(told(&odd), (Value::Null, Some(json!(255)), Some(vec![0]), None));
-    // Nobody can read this.
+    // No reader understands this value.
     let odd = of_xarray("int8", json!(0), Some(json!("x")));
     assert_eq!(told(&odd), (json!(0), Some(json!("x")), None, None));
 }
@@ -657,10 +657,10 @@ fn missing_values_come_back() {
     let names = json!(["y", "x"]);
     let other = json!({"a": 1, "_ARRAY_DIMENSIONS": names});
     assert_eq!(back_to(&number, other), (json!({"a": 1, "_FillValue": base64}), json!(1.5)));
-    // No attributes at all: the missing value is none of them.
+    // Without attributes, the missing value is kept.
     let none = back(&number, &number, ZATTRS, None).unwrap();
     assert_eq!(none["attributes"], json!({"_FillValue": base64}));
-    // Another one is stored as xarray spells it.
+    // Another missing value is stored in xarray's notation.
     let other = json!({"_FillValue": -1.0, "_ARRAY_DIMENSIONS": names});
     assert_eq!(back_to(&number, other).0, json!({"_FillValue": "AAAAAAAA8L8="}));
     let plain = of_xarray("int16", json!(0), None);

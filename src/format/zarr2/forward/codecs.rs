@@ -1,4 +1,4 @@
-//! Filters and compressors of Zarr v2 as codecs of Zarr v3.
+//! Translation of filters and compressors of Zarr v2 to codecs of Zarr v3.
 
 use serde_json::{Map, Value, json};
 
@@ -8,10 +8,10 @@ use crate::format::error::MetadataError;
 use crate::format::numpy::Items;
 use crate::format::zarr2::chain::{NUMCODECS, OF_ARRAYS, OF_BYTES};
 
-/// The most that the codec `zstd` of Zarr v3 takes for a level.
+/// Maximum level of the codec `zstd` in Zarr v3.
 const MAX_ZSTD_LEVEL: i64 = 22;
 
-/// Filters and compressor, in encoding order, each with an id.
+/// Returns filters and compressor in encoding order. Fails if one has no id.
 pub fn list(zarray: &Value) -> Result<Vec<Value>, MetadataError> {
     let mut codecs = match zarray.get("filters") {
         None | Some(Value::Null) => Vec::new(),
@@ -26,7 +26,7 @@ pub fn list(zarray: &Value) -> Result<Vec<Value>, MetadataError> {
     }
 }
 
-/// The codecs of Zarr v3 for chunks of `rank` dimensions.
+/// Translates codecs to Zarr v3, for chunks of `rank` dimensions.
 pub fn translate(
     codecs: &[Value],
     array: &ArrayItems,
@@ -39,7 +39,7 @@ pub fn translate(
         done.push(json!({"name": "transpose", "configuration": {"order": order}}));
     }
     let mut rest = codecs.iter().peekable();
-    // Bytes that a codec sees have no size of their own.
+    // The output of a codec is bytes: items of length 1.
     let mut nbytes = 1;
     match array.fixed() {
         None => {
@@ -71,8 +71,8 @@ fn is_of_arrays(id: &str) -> bool {
     OF_ARRAYS.iter().any(|(known, _)| *known == id)
 }
 
-/// What a filter makes of items. What it takes them for must be what they are: zarr-python 3 does not
-/// take a chunk's bytes for other items once a filter is undone.
+/// Returns the output items of a filter. The items that the filter assumes must be those of its
+/// input: zarr-python 3 does not reinterpret the bytes of a chunk after undoing a filter.
 fn filtered(filter: &Value, items: &Items) -> Result<Items, NoTwin> {
     let id = id(filter);
     let named = |member: &str| {
@@ -96,14 +96,14 @@ fn filtered(filter: &Value, items: &Items) -> Result<Items, NoTwin> {
         return Err(reinterpreted(&from, items));
     }
     let to = to.unwrap_or_else(|| from.clone());
-    // zarr-python 3 takes what is stored for the array's own items.
+    // zarr-python 3 interprets the stored items as those of the array.
     if id == "quantize" && to != *items {
         return Err(reinterpreted(&to, items));
     }
     Ok(to)
 }
 
-/// Whether a filter is of whole numbers, and the items are times, which are stored as such.
+/// Returns whether a filter works on integers and the items are times, which are stored as such.
 fn is_of_times(filter: &Items, items: &Items) -> bool {
     let is_time = items.data_type["name"].as_str().is_some_and(|name| name.starts_with("numpy."));
     is_time && filter.data_type == "int64" && filter.big_endian == items.big_endian
@@ -114,7 +114,7 @@ fn name(items: &Items) -> String {
     format!("{}{order}", short(&items.data_type))
 }
 
-/// A codec of bytes, whose input has items of `nbytes`.
+/// Translates a bytes->bytes codec whose input has items of `nbytes`.
 fn of_bytes(codec: &Value, nbytes: u64) -> Result<Value, NoTwin> {
     let id = id(codec);
     let option = |member: &str, usual: Value| match codec.get(member) {
@@ -158,7 +158,7 @@ fn of_bytes(codec: &Value, nbytes: u64) -> Result<Value, NoTwin> {
     })
 }
 
-/// The name of a shuffle of Blosc; numcodecs chooses one by the length of items.
+/// Returns the name of a shuffle of Blosc; for -1 numcodecs chooses by the length of items.
 fn shuffle(codec: &Value, nbytes: u64) -> Result<&'static str, NoTwin> {
     match codec.get("shuffle").map_or(Some(1), Value::as_i64) {
         Some(0) => Ok("noshuffle"),
@@ -169,7 +169,7 @@ fn shuffle(codec: &Value, nbytes: u64) -> Result<&'static str, NoTwin> {
     }
 }
 
-/// A codec under the name and with the configuration that it has in numcodecs.
+/// Returns a codec of numcodecs under its own name and with its own configuration.
 fn own(codec: &Value) -> Value {
     let members = codec.as_object().into_iter().flatten().filter(|(member, _)| *member != "id");
     let configuration: Map<String, Value> =

@@ -1,4 +1,4 @@
-//! Data types and fill values of Zarr v2 in Zarr v3.
+//! Translation of data types and fill values of Zarr v2 to Zarr v3.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use crate::format::limits::MAX_ITEM_BYTES;
 use crate::format::numpy::Items;
 use crate::format::zarr2::data_type::DataType2;
 
-/// What an array's items are, and how messages call them.
+/// Items of an array, and the data type's name for messages.
 #[derive(Debug)]
 pub struct ArrayItems {
     dtype: String,
@@ -18,20 +18,20 @@ pub struct ArrayItems {
 
 #[derive(Debug)]
 enum Kind {
-    /// Of one size, and the `bytes` codec stores them.
+    /// Items of a fixed size, stored by the `bytes` codec.
     Fixed(Items),
-    /// Records of such items, one after the other.
+    /// Records of a fixed size, stored one after the other.
     Records(Items),
-    /// Of any size: the codec that stores them.
+    /// Objects of variable size, and the codec that stores them.
     Objects(&'static str),
 }
 
-/// Codecs that store objects, each with the data type that they have then.
+/// Codecs that store objects, with the resulting data types.
 const OBJECTS: [(&str, &str); 2] =
     [("vlen-utf8", "string"), ("vlen-bytes", "variable_length_bytes")];
 
 impl ArrayItems {
-    /// Reads a `dtype`; what objects are the first codec says.
+    /// Parses a `dtype`. The first codec determines the type of objects.
     pub fn parse(dtype: Option<&Value>, first: Option<&Value>) -> Result<Self, NoTwin> {
         let dtype = dtype.unwrap_or(&Value::Null);
         let shown = short(dtype);
@@ -53,7 +53,7 @@ impl ArrayItems {
         }
     }
 
-    /// As Zarr v3 names them.
+    /// Data type in Zarr v3.
     pub fn data_type(&self) -> Value {
         match &self.kind {
             Kind::Fixed(items) | Kind::Records(items) => items.data_type.clone(),
@@ -64,7 +64,7 @@ impl ArrayItems {
         }
     }
 
-    /// The items, if all are of one size.
+    /// Returns the items if they have a fixed size, otherwise `None`.
     pub fn fixed(&self) -> Option<&Items> {
         match &self.kind {
             Kind::Fixed(items) | Kind::Records(items) => Some(items),
@@ -72,7 +72,7 @@ impl ArrayItems {
         }
     }
 
-    /// The codec of objects.
+    /// Returns the codec of objects; `None` for items of a fixed size.
     pub fn object_codec(&self) -> Option<&'static str> {
         match self.kind {
             Kind::Objects(codec) => Some(codec),
@@ -80,8 +80,8 @@ impl ArrayItems {
         }
     }
 
-    /// A fill value as Zarr v3 spells it. Where there is none, it is 0 or its like: Zarr v3 must have
-    /// one.
+    /// Translates a fill value to Zarr v3. If there is none, it is 0 or its equivalent, because
+    /// Zarr v3 requires one.
     pub fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoTwin> {
         let value = value.filter(|value| !value.is_null());
         let found = match &self.kind {
@@ -90,7 +90,7 @@ impl ArrayItems {
                 let data_type = DataType2::parse(Some(&self.data_type()));
                 data_type.ok().and_then(|data_type| match value {
                     None => data_type.zero(),
-                    // zarr-python 2 has 0 for whatever it is to stand for.
+                    // zarr-python 2 writes 0 as the fill value of texts and bytes, too.
                     Some(value) if value.as_u64() == Some(0) && data_type.is_text() => {
                         data_type.zero()
                     }
@@ -105,13 +105,13 @@ impl ArrayItems {
     }
 }
 
-/// JSON of a readable length.
+/// Formats JSON, cut to a readable length.
 pub fn short(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }
 
-/// Records: what zarr-python 3 calls `structured`. It has no place to say that the most significant
-/// byte of a field comes first.
+/// Parses records, the data type `structured` of zarr-python 3, which cannot express big-endian
+/// fields. `None` for any other type.
 fn records(dtype: &Value) -> Option<Items> {
     let (mut fields, mut nbytes) = (Vec::new(), 0_u64);
     for field in dtype.as_array()? {
@@ -127,7 +127,7 @@ fn records(dtype: &Value) -> Option<Items> {
     (nbytes > 0).then_some(Items { data_type, nbytes, big_endian: None })
 }
 
-/// A record's bytes as a fill value.
+/// Translates the fill value of records, the bytes of one record; `None` if it is invalid.
 fn record(items: &Items, value: Option<&Value>) -> Option<Value> {
     let nbytes = usize::try_from(items.nbytes).ok()?;
     match value {

@@ -1,4 +1,4 @@
-//! Golden documents, what is refused, and the way there and back.
+//! Golden documents, refused documents, and the round trip.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -25,7 +25,7 @@ fn member(zarray: &Value, member: &str) -> Value {
     to_zarr3(zarray, None).unwrap()[member].clone()
 }
 
-/// The codecs of items `dtype` with these filters and this compressor.
+/// Returns the codecs for items `dtype` with these filters and this compressor.
 fn codecs(dtype: &str, filters: Value, compressor: Value) -> Result<Value, String> {
     let mut zarray = with("dtype", json!(dtype));
     zarray["fill_value"] = Value::Null;
@@ -86,7 +86,7 @@ fn keys_names_and_rank_0() {
     assert_eq!(member(&zarray(), "chunk_key_encoding")["configuration"]["separator"], ".");
     let named = |names: Value| {
         let twin = to_zarr3(&zarray(), Some(&json!({"_ARRAY_DIMENSIONS": names}))).unwrap();
-        // It is in one place or the other.
+        // The names are in exactly one of the two places.
         let attribute = twin["attributes"].get("_ARRAY_DIMENSIONS").cloned();
         assert_eq!(attribute.xor(twin.get("dimension_names").cloned()), Some(names));
         twin.get("dimension_names").cloned()
@@ -282,7 +282,7 @@ fn each_defect_is_named() {
     assert_eq!(error, "attributes must be an object");
 }
 
-/// Data types that Zarr v2 has, each with a fill value and an order of bytes.
+/// Data types that Zarr v2 has, each with a fill value and a byte order.
 fn data_types() -> impl Strategy<Value = (Value, Value, Option<&'static str>)> {
     let of = |name: &str, configuration: Value| codec(name, configuration);
     select(vec![
@@ -318,7 +318,7 @@ fn bytes_codecs() -> impl Strategy<Value = Vec<Value>> {
         json!("crc32c"),
         codec("numcodecs.zlib", json!({"level": 3})),
         codec("numcodecs.lz4", json!({"acceleration": 1})),
-        // Of 1: what a compressor makes need not be a whole number of more.
+        // Length 1, because the output of a compressor need not be a multiple of a larger element.
         codec("numcodecs.shuffle", json!({"elementsize": 1})),
         codec("numcodecs.adler32", json!({})),
     ]);
@@ -326,7 +326,7 @@ fn bytes_codecs() -> impl Strategy<Value = Vec<Value>> {
 }
 
 proptest! {
-    /// What has a form in Zarr v2 comes back as an array whose chunks are the same bytes.
+    /// An array with a Zarr v2 form is translated back to an array with the same chunk bytes.
     #[test]
     fn there_and_back(
         (data_type, fill, endian) in data_types(),
@@ -352,16 +352,16 @@ proptest! {
         let documents = |twin: &Value| {
             let two = array(twin, Missing::Absent).unwrap();
             let mut attributes = two.zattrs.unwrap();
-            // A fill value is a missing value once it was one of Zarr v2.
+            // In Zarr v2 a fill value is also a missing value.
             attributes.as_object_mut().unwrap().shift_remove("_FillValue");
             (two.zarray, attributes)
         };
         let two = documents(&twin);
         let back = to_zarr3(&two.0, Some(&two.1)).unwrap();
-        // Zarr v2 has the same to say of it,
+        // The documents in Zarr v2 are the same again,
         prop_assert_eq!(&documents(&back), &two);
         prop_assert_eq!(&back["dimension_names"], &twin["dimension_names"]);
-        // and one's chunks are the other's.
+        // and chunks of one array can be decoded as those of the other.
         let (ours, theirs) = (Pipeline::parse(&twin).unwrap(), Pipeline::parse(&back).unwrap());
         prop_assert_eq!(ours.fill(), theirs.fill());
         let chunk: Vec<u8> = (0..=u8::MAX).step_by(7).cycle().take(ours.nbytes()).collect();
@@ -389,13 +389,13 @@ fn a_fill_value_of_xarray_is_its_missing_value() {
     let parts = json!(["AAAAAAAA+H8=", "AAAAAAAAAAA="]);
     assert_eq!(read("<c8", json!(["NaN", 0.0]), named()), (json!(["NaN", 0.0]), Some(parts)));
     assert_eq!(read("|b1", json!(true), named()), (json!(true), Some(json!(true))));
-    // None, and none beside a fill value.
+    // No fill value, and a missing value that is ignored beside a fill value.
     assert_eq!(read("<i2", Value::Null, named()), (json!(0), None));
     let both = json!({"_ARRAY_DIMENSIONS": ["y", "x"], "_FillValue": 7});
     assert_eq!(read("<i2", json!(1), both.clone()), (json!(1), Some(json!(1))));
     assert_eq!(read("<f4", Value::Null, both).1, Some(json!("AAAAAAAAHEA=")));
     // xarray reads none of these from an attribute.
     assert_eq!(read("|S2", json!("YQ=="), named()), (json!("YQ=="), None));
-    // Whoever names no dimensions means nothing by it.
+    // Without names of dimensions, the fill value is not a missing value.
     assert_eq!(read("<f4", json!("NaN"), json!({})), (json!("NaN"), None));
 }
