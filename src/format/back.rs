@@ -1,8 +1,8 @@
-//! Metadata on its way back: a document written through the view, as the sharded array stores it.
+//! Translation of a document written through the view back to the metadata of the sharded array.
 //!
-//! Attributes, shape and dimension names may change. Everything else must say what the view
-//! showed; writers may spell it otherwise (members in another order, codecs as bare names, `1.0`
-//! for `1`, an empty list of storage transformers).
+//! Attributes, shape and dimension names may change. Everything else must have the same meaning as
+//! in the view; writers may use another notation (members in another order, codecs as bare names,
+//! `1.0` for `1`, an empty list of storage transformers).
 
 use serde_json::{Map, Value};
 
@@ -14,8 +14,8 @@ use super::error::MetadataError;
 /// Members that may change.
 const CHANGEABLE: [&str; 3] = ["attributes", "shape", "dimension_names"];
 
-/// The document to store for an array that is stored as `stored`, after `written` was written in
-/// the place of what the view of sharding `level` shows of it.
+/// Returns the document to store for an array with the document `stored`, after `written` has
+/// replaced the document that the view of sharding `level` shows.
 pub fn translate_back(
     stored: &Value,
     written: &Value,
@@ -44,7 +44,7 @@ pub fn translate_back(
             None => drop(members.shift_remove(member)),
         }
     }
-    // What comes out must be an array again, of the same rank.
+    // The result must again be an array of the same rank.
     match (show(back.clone(), level, dialect)?, stored.get("shape"), back.get("shape")) {
         (Shown::Array(..), Some(Value::Array(old)), Some(Value::Array(new)))
             if old.len() == new.len() => {}
@@ -53,8 +53,8 @@ pub fn translate_back(
     Ok(back)
 }
 
-/// Translates the arrays in a group's consolidated metadata back, where `stored` knows the document
-/// of the node at a path. Whether anything was translated.
+/// Translates the arrays in a group's consolidated metadata back. `stored` returns the stored
+/// document of the node at a path. Returns whether anything was translated.
 pub fn translate_group_back(
     group: &mut Value,
     stored: &mut dyn FnMut(&str) -> Option<Value>,
@@ -74,7 +74,7 @@ pub fn translate_group_back(
     Ok(changed)
 }
 
-/// Whether a document, of either dialect, is that of a sharded array.
+/// Returns whether a document, of either dialect, is that of a sharded array.
 pub fn is_sharded(document: &Value) -> bool {
     if draft2022::is_sharded(document) {
         return true;
@@ -101,7 +101,7 @@ fn same_member(member: &str, shown: Option<&Value>, written: Option<&Value>) -> 
         {
             empty.is_empty()
         }
-        // zarr-python of the draft of 2022 repeats the separator here, until it resizes an array.
+        // zarr-python repeats the separator here in the draft of 2022, until it resizes an array.
         ("dimension_separator", Some(_), None) => true,
         ("consolidated_metadata", _, Some(Value::Null)) => shown.is_none_or(Value::is_null),
         ("chunk_grid" | "chunk_key_encoding" | "data_type", Some(shown), Some(written)) => {
@@ -113,7 +113,8 @@ fn same_member(member: &str, shown: Option<&Value>, written: Option<&Value>) -> 
     }
 }
 
-/// An extension as an object with a configuration, whatever of it was left out.
+/// Normalizes an extension to an object with a configuration, with the default separator of a chunk
+/// key encoding.
 fn named(value: &Value) -> Value {
     let mut object = match value {
         Value::String(name) => Map::from_iter([("name".to_owned(), name.as_str().into())]),
@@ -133,7 +134,7 @@ fn named(value: &Value) -> Value {
     Value::Object(object)
 }
 
-/// Whether two values are the same, numbers by their value.
+/// Returns whether two values are equal, comparing numbers by their value.
 pub(super) fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {
@@ -152,7 +153,7 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Integers that a float would round.
+/// Returns whether a number is an integer that a float would round.
 fn is_large_integer(number: &serde_json::Number) -> bool {
     const EXACT: u64 = 1 << 53;
     let text = number.to_string();

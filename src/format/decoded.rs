@@ -1,78 +1,79 @@
-//! Chunk files that hold items in the place of encoded chunks: `.npy` and raw.
+//! Chunk files that hold items instead of encoded chunks: `.npy` and raw.
 //!
 //! ```text
 //! encoded chunk  --Pipeline-->  items: the whole chunk, C order, little-endian
 //!                               |  clipped at the array's shape, if asked for
-//!                               |  turned around, if big-endian was asked for
+//!                               |  byte-swapped, if big-endian was asked for
 //!                               v
 //! file           =  header (.npy) or nothing,  items
 //! ```
 //!
-//! The way back is the same: what is written to such a file becomes a whole chunk, or is refused.
+//! The reverse is the same: a file written to the view becomes a whole chunk, or is refused.
 
 use super::npy::{Header, NpyError};
 use super::pipeline::Pipeline;
 use crate::text::count;
 
-/// What chunk files look like.
+/// Format of chunk files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Appearance {
-    /// A header stands before the items.
+    /// `true` if a NumPy header precedes the items.
     pub npy: bool,
-    /// Items have their most significant byte first.
+    /// `true` if items are big-endian.
     pub big_endian: bool,
-    /// Chunks at the array's edge end where it does.
+    /// `true` if chunks are clipped at the shape of the array.
     pub clip: bool,
 }
 
-/// The chunk files of one array.
+/// Presentation of the chunks of one array as files.
 #[derive(Debug)]
 pub struct DecodedForm {
     pipeline: Pipeline,
-    /// Of the array, in items.
+    /// Shape of the array in items.
     shape: Vec<u64>,
     appearance: Appearance,
 }
 
-/// Why a file cannot become a chunk.
+/// Error converting a written file to a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrittenError {
-    /// Its header cannot be read.
+    /// The header is invalid.
     #[error(transparent)]
     Npy(#[from] NpyError),
-    /// Its items are of another type.
+    /// The items have another data type.
     #[error("its items are {found:?}, those of the array {expected:?}")]
     DataType {
-        /// What its header says.
+        /// Data type in the header.
         found: String,
-        /// What it must say.
+        /// Data type of the array.
         expected: String,
     },
-    /// It has another shape.
+    /// The shape is not that of the chunk.
     #[error("its shape is {found:?}, that of the chunk {expected:?}")]
     Shape {
-        /// What its header says.
+        /// Shape in the header.
         found: Vec<u64>,
-        /// What it must say.
+        /// Shape of the chunk's file.
         expected: Vec<u64>,
     },
-    /// It has another length.
+    /// The length is not that of the chunk's items.
     #[error("it has {} of items, the chunk has {expected}", count(.found, "byte"))]
     Length {
-        /// Bytes after its header.
+        /// Number of bytes after the header.
         found: u64,
-        /// Bytes that there must be.
+        /// Expected number of bytes.
         expected: u64,
     },
 }
 
 impl DecodedForm {
-    /// Files for the chunks that `pipeline` decodes, of an array of `shape`.
+    /// Creates the presentation of the chunks of an array of `shape`, which are decoded by
+    /// `pipeline`.
     pub fn new(pipeline: Pipeline, shape: Vec<u64>, appearance: Appearance) -> Self {
         Self { pipeline, shape, appearance }
     }
 
-    /// The codecs.
+    /// Codecs of the array's chunks.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
@@ -82,7 +83,7 @@ impl DecodedForm {
         &self.shape
     }
 
-    /// Shape of what the file of a chunk shows.
+    /// Returns the shape of the part of a chunk that its file shows.
     pub fn extents(&self, coords: &[u64]) -> Vec<u64> {
         let chunk = self.pipeline.chunk_shape();
         if !self.appearance.clip {
@@ -95,7 +96,7 @@ impl DecodedForm {
         .collect()
     }
 
-    /// What stands before the items of a chunk's file.
+    /// Returns the bytes before the items in a chunk's file.
     pub fn header(&self, coords: &[u64]) -> Vec<u8> {
         if !self.appearance.npy {
             return Vec::new();
@@ -110,13 +111,12 @@ impl DecodedForm {
     }
 
     fn items_nbytes(&self, coords: &[u64]) -> u64 {
-        // No more than a whole chunk, whose length has a limit.
+        // At most a whole chunk, whose length is limited.
         let items: u64 = self.extents(coords).iter().product();
         items * self.pipeline.data_type().nbytes() as u64
     }
 
-    /// The items of a chunk as its file has them; None if they are those of the whole chunk as they
-    /// are.
+    /// Converts a decoded chunk to the items in its file; `None` if they are the same bytes.
     pub fn items(&self, coords: &[u64], chunk: &[u8]) -> Option<Vec<u8>> {
         let extents = self.extents(coords);
         let is_whole = extents == self.pipeline.chunk_shape();
@@ -142,15 +142,15 @@ impl DecodedForm {
         self.appearance.big_endian && self.pipeline.data_type().word() > 1
     }
 
-    /// A chunk made of the fill value.
+    /// Returns a chunk of fill values.
     pub fn filled(&self) -> Vec<u8> {
         self.pipeline.fill().repeat(
             self.pipeline.nbytes().checked_div(self.pipeline.data_type().nbytes()).unwrap_or(0),
         )
     }
 
-    /// The whole chunk, C order and little-endian, that a file of a chunk holds. What a clipped file
-    /// does not reach is fill value.
+    /// Converts the file of a chunk to the whole chunk, C order and little-endian. Items beyond a
+    /// clipped file are filled with the fill value.
     pub fn chunk(&self, coords: &[u64], file: &[u8]) -> Result<Vec<u8>, WrittenError> {
         let extents = self.extents(coords);
         let data_type = self.pipeline.data_type();
@@ -158,7 +158,7 @@ impl DecodedForm {
         if self.appearance.npy {
             let (header, start) = Header::parse(file)?;
             big_endian = header.descr.starts_with('>');
-            // NumPy also writes `=` and, where there is one order only, any of them.
+            // NumPy also writes `=`, and any byte order for items that have none.
             let kind = |descr: &str| descr.trim_start_matches(['<', '>', '|', '=']).to_owned();
             if kind(&header.descr) != kind(&data_type.descr(false)) {
                 let expected = data_type.descr(self.appearance.big_endian);
@@ -191,7 +191,7 @@ impl DecodedForm {
     }
 }
 
-/// Turns each word of items around.
+/// Reverses the bytes of each word.
 pub fn turn_around(items: &mut [u8], word: usize) {
     items.chunks_exact_mut(word.max(1)).for_each(<[u8]>::reverse);
 }
@@ -205,7 +205,7 @@ fn copy_corner(
     extents: &[u64],
     item: usize,
 ) {
-    // All of it is in memory: numbers fit.
+    // The conversions do not fail: all numbers are lengths in memory.
     let small = |number: &u64| usize::try_from(*number).unwrap_or(0);
     let (Some((_, above)), Some(last)) = (extents.split_last(), extents.last().map(small)) else {
         return to.copy_from_slice(from);
@@ -228,7 +228,7 @@ fn copy_corner(
     }
 }
 
-/// Items in C order, of an array of items whose first axis varies fastest.
+/// Reorders items from an array whose first axis varies fastest to C order.
 fn c_order(items: &[u8], extents: &[u64], item: usize) -> Vec<u8> {
     let small = |number: &u64| usize::try_from(*number).unwrap_or(0);
     let mut ordered = Vec::with_capacity(items.len());

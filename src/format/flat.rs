@@ -1,4 +1,4 @@
-//! A whole array as one file: where in which chunk each of its bytes is.
+//! A whole array as one file: mapping of byte offsets to chunks.
 //!
 //! ```text
 //! array.raw    all items, C order
@@ -6,8 +6,8 @@
 //! array.mhd    MetaImage header that names array.raw (ITK, ParaView, Fiji)
 //! array.nhdr   NRRD header that names array.raw (Slicer, ITK-SNAP)
 //!
-//! a byte of the items  ->  row of the array (its last axis), place in the row
-//!                      ->  chunks along the row, place in each
+//! a byte of the items  ->  row of the array (its last axis), position in the row
+//!                      ->  chunks along the row, position in each
 //! ```
 
 use std::ffi::OsString;
@@ -19,25 +19,25 @@ use super::grid::unravel;
 use super::npy::Header;
 use super::pipeline::Pipeline;
 
-/// Longest file that the system can seek in.
+/// Maximum length of a file, in bytes: the largest offset that the system can seek to.
 const MAX_FILE_BYTES: u64 = i64::MAX as u64;
-/// Axes that NRRD knows.
+/// Maximum number of axes in NRRD.
 const NRRD_AXES: usize = 16;
 
-/// The files that hold a whole array.
+/// File that holds a whole array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlatFile {
-    /// With the header of NumPy.
+    /// Items after a NumPy header.
     Npy,
-    /// Items alone.
+    /// Items only.
     Raw,
 }
 
 impl FlatFile {
-    /// Every one, by its number.
+    /// All files, indexed by their numbers.
     pub const ALL: [Self; 2] = [Self::Npy, Self::Raw];
 
-    /// Its name.
+    /// Name of the file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Npy => "array.npy",
@@ -48,27 +48,28 @@ impl FlatFile {
 
 const RAW_NAME: &str = "array.raw";
 
-/// One array as a file.
+/// Presentation of one array as a file.
 #[derive(Debug)]
 pub struct FlatForm {
     pipeline: Pipeline,
     shape: Vec<u64>,
-    /// Chunks along each axis.
+    /// Number of chunks along each axis.
     grid: Vec<u64>,
     big_endian: bool,
     npy_header: Vec<u8>,
-    /// Of all items.
+    /// Length of all items in bytes.
     nbytes: u64,
 }
 
-/// Decoded chunks along the last axis; None is made of the fill value.
+/// Decoded chunks along the last axis; `None` stands for a chunk of fill values.
 pub type ChunkRow<C> = Vec<Option<C>>;
 
-/// Gives the chunks in a range along the last axis whose other coordinates are these.
+/// Callback that returns the chunks in a range along the last axis. The slice holds their other
+/// coordinates.
 pub type Chunks<'a, C, E> = dyn FnMut(&[u64], Range<u64>) -> Result<ChunkRow<C>, E> + 'a;
 
 impl FlatForm {
-    /// The file of an array of `shape` whose chunks `pipeline` decodes.
+    /// Creates the file of an array of `shape` whose chunks are decoded by `pipeline`.
     pub fn new(
         pipeline: Pipeline,
         shape: Vec<u64>,
@@ -94,17 +95,17 @@ impl FlatForm {
         Ok(Self { pipeline, shape, grid, big_endian, npy_header, nbytes })
     }
 
-    /// The codecs.
+    /// Codecs of the array's chunks.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
 
-    /// Chunks along each axis.
+    /// Number of chunks along each axis.
     pub fn grid(&self) -> &[u64] {
         &self.grid
     }
 
-    /// What stands before the items.
+    /// Returns the bytes before the items.
     pub fn header(&self, file: FlatFile) -> &[u8] {
         match file {
             FlatFile::Npy => &self.npy_header,
@@ -117,19 +118,20 @@ impl FlatForm {
         self.nbytes + self.header(file).len() as u64
     }
 
-    /// Headers for programs that read images, each in a file of its own, as far as their formats have
-    /// words for the array.
+    /// Returns headers for programs that read images, each with the name of its file. Formats that
+    /// cannot describe the array are left out.
     pub fn headers(&self) -> Vec<(OsString, Vec<u8>)> {
         let headers = [("array.mhd", self.metaimage()), ("array.nhdr", self.nrrd())];
         headers.into_iter().filter_map(|(name, text)| Some((name.into(), text?.into()))).collect()
     }
 
-    /// NumPy's name of the data type without its order.
+    /// Returns NumPy's name of the data type without the byte order.
     fn letters(&self) -> String {
         self.pipeline.data_type().descr(false).split_off(1)
     }
 
-    /// Extents, that of the fastest axis first; None where there is no axis, or nothing in one.
+    /// Returns the extents, that of the fastest axis first; `None` if there is no axis or an extent
+    /// is 0.
     fn fastest_first(&self) -> Option<Vec<String>> {
         let is_image = !self.shape.is_empty() && !self.shape.contains(&0);
         is_image.then(|| self.shape.iter().rev().map(u64::to_string).collect())
@@ -200,8 +202,9 @@ impl FlatForm {
         ))
     }
 
-    /// Reads from a file at `offset`; how many bytes, fewer than fit only at its end. `chunks` gives
-    /// decoded chunks as they are needed, those of a row of chunks at once, but no more than `most`.
+    /// Reads from a file at `offset` and returns the number of bytes, which is less than the length
+    /// of `buffer` only at the end of the file. `chunks` is called for decoded chunks as they are
+    /// needed: those of a row of chunks at once, but at most `most`.
     pub fn read<C: Deref<Target: AsRef<[u8]>>, E>(
         &self,
         file: FlatFile,
@@ -229,7 +232,7 @@ impl FlatForm {
         Ok(length)
     }
 
-    /// Reads items, from `offset` within all of them on; the buffer ends before they do.
+    /// Reads items from `offset` within all items. The buffer must not extend beyond them.
     fn read_items<C: Deref<Target: AsRef<[u8]>>, E>(
         &self,
         offset: u64,
@@ -241,7 +244,7 @@ impl FlatForm {
         if !self.big_endian || word == 1 {
             return self.read_rows(offset, buffer, most, chunks);
         }
-        // Whole words are turned around.
+        // Whole words are read, because their bytes are reversed.
         let skipped = usize::try_from(offset % word as u64).unwrap_or(0);
         let mut words = vec![0; (skipped + buffer.len()).next_multiple_of(word)];
         self.read_rows(offset - skipped as u64, &mut words, most, chunks)?;
@@ -276,13 +279,13 @@ impl FlatForm {
             let (place, start) = place_in_chunks(&unravel(row, above), chunk_shape);
             let needed = first..(within + length).div_ceil(edge);
             if !held.covers(&place, &needed) {
-                // More rows follow: all chunks of the group are asked for at once.
+                // More rows follow, so all chunks of the group are requested at once.
                 let range = if end - at > row_bytes { group } else { needed };
                 held.row.clear();
                 let row = chunks(&place, range.clone())?;
                 held = Held { place, range, row };
             }
-            // It is in memory.
+            // The conversion does not fail: the length is at most that of the buffer.
             let (now, later) = rest.split_at_mut(usize::try_from(length).unwrap_or(0));
             self.copy_row(&held, within, start * edge, edge, now);
             (at, rest) = (at + length, later);
@@ -290,8 +293,8 @@ impl FlatForm {
         Ok(())
     }
 
-    /// Copies a part of a row, `within` bytes from its begin, out of its chunks; in each of them the
-    /// row begins at `start`.
+    /// Copies the part of a row that starts at `within` from its chunks. `start` is the offset of
+    /// the row in each chunk; all offsets are in bytes.
     fn copy_row<C: Deref<Target: AsRef<[u8]>>>(
         &self,
         held: &Held<C>,
@@ -304,7 +307,7 @@ impl FlatForm {
         while !rest.is_empty() {
             let (chunk, inside) = (at / edge, at % edge);
             let length = (edge - inside).min(rest.len() as u64);
-            // All of it is in memory.
+            // The conversions do not fail: all numbers are offsets in memory.
             let small = |number: u64| usize::try_from(number).unwrap_or(0);
             let (now, later) = rest.split_at_mut(small(length));
             let from = small(start + inside);
@@ -317,7 +320,7 @@ impl FlatForm {
         }
     }
 
-    /// Fills with the fill value, from a place `inside` a row on.
+    /// Fills `buffer`, which starts `inside` bytes into a row, with the fill value.
     fn fill(&self, inside: usize, buffer: &mut [u8]) {
         let fill = self.pipeline.fill();
         match fill.iter().all(|byte| Some(byte) == fill.first()) {
@@ -330,9 +333,9 @@ impl FlatForm {
     }
 }
 
-/// Chunks along the last axis that were given.
+/// Chunks along the last axis, as returned by the callback.
 struct Held<C> {
-    /// Their other coordinates.
+    /// The other coordinates of the chunks.
     place: Vec<u64>,
     range: Range<u64>,
     row: ChunkRow<C>,
@@ -349,7 +352,8 @@ impl<C: Deref<Target: AsRef<[u8]>>> Held<C> {
     }
 }
 
-/// Coordinates of the chunks in which a row of the array lies, and which of their rows it is.
+/// Returns the coordinates of the chunks that hold a row of the array, and the number of the row in
+/// them.
 fn place_in_chunks(coords: &[u64], chunk_shape: &[u64]) -> (Vec<u64>, u64) {
     let mut row = 0;
     let mut place = Vec::with_capacity(coords.len());
@@ -379,7 +383,7 @@ mod tests {
         FlatForm::new(pipeline, shape.to_vec(), big_endian).unwrap()
     }
 
-    /// The array that counts its items, chunk by chunk; every fifth chunk does not exist.
+    /// Chunk of an array whose items are numbered; every fifth chunk does not exist.
     fn chunk_of(form: &FlatForm, coords: &[u64]) -> Option<Arc<[u8]>> {
         if coords.iter().sum::<u64>() % 5 == 4 {
             return None;

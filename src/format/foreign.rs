@@ -1,8 +1,8 @@
-//! What the view makes of Bloscpack files and of BLZ and bcolz directories: an array of Blosc
+//! Presentation of Bloscpack files, and of BLZ and bcolz directories, as Zarr arrays of Blosc
 //! buffers, which is what the `blosc` codec of Zarr v3 stores.
 //!
-//! The last chunk of these formats may be shorter than the others. A reader of Zarr expects it to be
-//! as long: it can read all chunks but that one, unless the mount fills it up.
+//! The last chunk of these formats may be shorter than the others. A reader of Zarr expects it to
+//! have the same length, so it can read all chunks but that one, unless the mount pads it.
 
 use serde_json::{Map, Value, json};
 
@@ -17,26 +17,26 @@ use super::superchunks::Extent;
 
 const KEYS: KeyEncoding = KeyEncoding { prefix: Prefix::Apart, separator: Separator::Slash };
 
-/// An array of another format.
+/// Array of another format.
 #[derive(Debug)]
 pub struct ForeignArray {
-    /// Where its chunks are.
+    /// Layout of its chunks.
     pub layout: ShardedArray,
-    /// Its metadata as of Zarr v3; None if its data type is none of Zarr's numbers.
+    /// Its metadata as of Zarr v3; `None` if its data type is not one of Zarr's numeric types.
     pub metadata: Option<Value>,
 }
 
-/// An array of superchunk files.
+/// Array of superchunk files.
 #[derive(Debug)]
 pub struct SuperchunkArray {
     /// The array.
     pub array: ForeignArray,
-    /// How long it is.
+    /// Its length.
     pub extent: Extent,
 }
 
-/// The layout of a Bloscpack file with so many chunks, which is one shard. `spare` more may be
-/// appended.
+/// Returns the layout of a Bloscpack file with `nchunks` chunks, which is one shard. Up to `spare`
+/// chunks may be appended.
 pub fn bloscpack(
     header: &Header,
     nchunks: u64,
@@ -57,7 +57,8 @@ pub fn bloscpack(
     Ok(ForeignArray { layout, metadata })
 }
 
-/// Where the metadata names a NumPy data type and a shape: the flat array of its numbers.
+/// Returns the metadata of the flat array of a file's numbers; `None` if the metadata of the file
+/// does not give a NumPy data type and a shape that match its length.
 fn bloscpack_metadata(header: &Header, nchunks: u64, metadata: &Value) -> Option<Value> {
     let data_type = DataType::parse(metadata.get("dtype")?.as_str()?)?;
     let whole = shape(metadata.get("shape"), "shape").ok()?;
@@ -78,7 +79,7 @@ fn bloscpack_metadata(header: &Header, nchunks: u64, metadata: &Value) -> Option
     Some(zarr_json(&[items], &[chunk], data_type, header.typesize.into(), json!(0), attributes))
 }
 
-/// The header of a Bloscpack file, as JSON.
+/// Returns the header of a Bloscpack file as JSON.
 pub fn header_json(header: &Header, place: Option<&MetadataPlace>) -> Value {
     let is_bare = place.is_some_and(|place| place.is_bare);
     let mut members = json!({
@@ -105,8 +106,9 @@ pub fn header_json(header: &Header, place: Option<&MetadataPlace>) -> Value {
     members
 }
 
-/// The layout of a BLZ or bcolz array with so many chunks in a file: `sizes` and `storage` are its
-/// two documents, `attributes` its third. Where it may grow there is room for `room` chunks.
+/// Returns the layout of a BLZ or bcolz array with `chunks_per_file` chunks in a file. `sizes`,
+/// `storage` and `attributes` are its three documents. The layout has room for at least `room`
+/// chunks, so that the array can grow.
 pub fn superchunks(
     sizes: &Value,
     storage: &Value,
@@ -148,7 +150,7 @@ pub fn superchunks(
     let metadata = DataType::parse(text).map(|data_type| {
         let fill = match storage.get("dflt") {
             Some(number @ (Value::Number(_) | Value::Bool(_))) => number.clone(),
-            // One for each column, and the same for all of them.
+            // One value for each column, equal for all of them.
             Some(Value::Array(list)) => list.first().cloned().unwrap_or_else(|| json!(0)),
             _ => json!(0),
         };
@@ -161,7 +163,7 @@ pub fn superchunks(
     Ok(SuperchunkArray { array: ForeignArray { layout, metadata }, extent })
 }
 
-/// Whether a text can name a data type: a word, or a list of fields. Code is none.
+/// Returns whether a text can name a data type: a word, or a list of fields. Code is refused.
 fn is_data_type(text: &str) -> bool {
     let is_word =
         |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "<>|=[]".contains(c));
@@ -186,7 +188,7 @@ fn zarr_json(
         "fill_value": fill_value,
         "codecs": [
             {"name": "bytes", "configuration": {"endian": data_type.endian()}},
-            // A buffer says itself how it is compressed; this is for those who write.
+            // Each buffer describes its own compression; this configuration is for writers.
             {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5,
                 "shuffle": "shuffle", "typesize": typesize.max(1), "blocksize": 0}},
         ],

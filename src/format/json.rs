@@ -1,27 +1,27 @@
-//! JSON as Zarr writers write it, kept as it is: members keep their order and numbers their text.
+//! JSON as Zarr writers write it, kept unchanged: members keep their order and numbers their text.
 //!
 //! zarr-python writes the bare words `NaN`, `Infinity` and `-Infinity` into attributes. They are
-//! no JSON, so [`parse`] lets strings stand in for them and [`to_text`] puts the words back.
+//! not JSON, so [`parse`] replaces them by strings and [`to_text`] restores them.
 
 use super::limits::MAX_JSON_VALUES;
 use serde_json::Value;
 
-/// Why a document is not JSON.
+/// Error parsing a document.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
-    /// Its text is none.
+    /// The text is not valid JSON.
     #[error("not valid JSON: {0}")]
     Invalid(#[from] serde_json::Error),
-    /// There is too much in it.
+    /// The document has more values than the limit.
     #[error("it holds {0} values, the limit is {MAX_JSON_VALUES}")]
     TooMany(u64),
 }
 
-/// Memory that a parsed value takes at most, its name and what lists it included.
+/// Maximum memory in bytes of a parsed value, including its name and its entry in a list.
 const VALUE_BYTES: u64 = 256;
 
-/// The words that stand for themselves, each with its stand-in inside a JSON string. A NUL can be
-/// written in JSON only as an escape, so no document holds the stand-in by chance.
+/// Bare words and the JSON strings that replace them. A NUL can be written in JSON only as an
+/// escape, so no document contains these strings by chance.
 const BARE_WORDS: [(&str, &str); 3] = [
     ("-Infinity", r#""\u0000shardfs -Infinity""#),
     ("Infinity", r#""\u0000shardfs Infinity""#),
@@ -41,14 +41,14 @@ pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     })
 }
 
-/// Memory that a document takes at most while it is parsed and written anew.
+/// Maximum memory in bytes of a document while it is parsed and written anew.
 pub fn memory(bytes: &[u8]) -> u64 {
     let values = most_values(bytes).min(MAX_JSON_VALUES);
     values.saturating_mul(VALUE_BYTES).saturating_add((bytes.len() as u64).saturating_mul(4))
 }
 
-/// How many values a document holds at most: each but the first stands behind a bracket, a comma or a
-/// colon.
+/// Returns an upper bound of the number of values in a document: each value but the first follows a
+/// bracket, a comma or a colon.
 fn most_values(bytes: &[u8]) -> u64 {
     let (mut in_string, mut escaped, mut values) = (false, false, 1);
     for byte in bytes {
@@ -63,7 +63,7 @@ fn most_values(bytes: &[u8]) -> u64 {
     values
 }
 
-/// Writes a document that [`parse`] has read, indented by two spaces.
+/// Serializes a document that [`parse`] has parsed, indented by two spaces.
 pub fn to_text(value: &Value) -> Vec<u8> {
     // The alternate form of a value's Display is the indented one; it cannot fail.
     let text = format!("{value:#}\n");
@@ -76,13 +76,13 @@ pub fn to_text(value: &Value) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The word that a string of a parsed document stands in for, or the string itself.
+/// Returns the bare word that a string of a parsed document replaces, or the string itself.
 pub fn bare_word(text: &str) -> &str {
     text.strip_prefix("\0shardfs ").unwrap_or(text)
 }
 
-/// The document with the first of each pair replaced by the second wherever it begins outside of
-/// strings, or None if there is none.
+/// Replaces the first text of each pair by the second wherever it begins outside of strings.
+/// Returns `None` if there is no occurrence.
 fn replaced(bytes: &[u8], pairs: &[(&str, &str)]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len() + 64);
     let (mut in_string, mut found, mut at) = (false, false, 0);
@@ -97,7 +97,7 @@ fn replaced(bytes: &[u8], pairs: &[(&str, &str)]) -> Option<Vec<u8>> {
             found = true;
             continue;
         }
-        // An escape takes its next byte along, so an escaped quote does not end the string.
+        // An escape includes its next byte, so an escaped quote does not end the string.
         let taken = if in_string && rest[0] == b'\\' { rest.len().min(2) } else { 1 };
         in_string ^= rest[0] == b'"';
         out.extend_from_slice(&rest[..taken]);
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(most_values(most.as_bytes()), MAX_JSON_VALUES);
         let more = format!("[{}0]", "0,".repeat(limit - 1));
         assert!(matches!(parse(more.as_bytes()), Err(JsonError::TooMany(_))));
-        // What stands in strings holds no values.
+        // Punctuation in strings does not count as values.
         let text = format!(r#"["{}\\\"{}"]"#, ",".repeat(limit), "[".repeat(limit));
         assert_eq!(most_values(text.as_bytes()), 2);
         parse(text.as_bytes()).unwrap();

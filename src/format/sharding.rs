@@ -1,7 +1,7 @@
-//! Where in which shard each inner chunk of an array is.
+//! Sharded arrays: mapping of inner chunks to shards and positions in them.
 //!
-//! Sharding nests: the inner chunks of a shard can be shards themselves. A view shows the chunks
-//! of one level, and each is found by one index lookup per level above it.
+//! Sharding nests: the inner chunks of a shard can be shards themselves. A view shows the chunks of
+//! one level, and each is found by one index lookup for each level above it.
 
 use serde_json::Value;
 
@@ -16,79 +16,78 @@ use super::index::{ENTRY_BYTES, IndexCodecs, IndexLocation, product};
 use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
 
-/// One level of sharding: how the shards of that level are stored.
+/// One level of sharding: storage layout of the shards of that level.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardingLevel {
-    /// `axes[j]` is the array axis that axis `j` of the shard runs along: a transpose before the
-    /// sharding permutes the axes of index and chunks.
+    /// Axes of the shard: `axes[j]` is the array axis that axis `j` of the shard runs along. A
+    /// transpose before the sharding permutes the axes of index and chunks.
     pub axes: Vec<usize>,
     /// Inner chunk shape in elements, along the array's axes.
     pub chunk_shape: Vec<u64>,
-    /// How the index is encoded.
+    /// Encoding of the index.
     pub index_codecs: IndexCodecs,
-    /// Where the index is.
+    /// Location of the index.
     pub index_location: IndexLocation,
     /// Bytes->bytes codecs over the shard, in encoding order.
     pub after: Vec<AfterCodec>,
-    /// Chunks of the view along each array axis of one inner chunk of this level.
+    /// Number of the view's chunks along each array axis of one inner chunk of this level.
     unit: Vec<u64>,
 }
 
 impl ShardingLevel {
-    /// Chunks of the view along each array axis of one inner chunk of this level.
+    /// Number of the view's chunks along each array axis of one inner chunk of this level.
     pub fn unit(&self) -> &[u64] {
         &self.unit
     }
 
-    /// Numbers along the array's axes, in the order of the shard's own axes.
+    /// Permutes numbers along the array's axes to the order of the shard's own axes.
     pub fn in_shard_axes<'a>(&'a self, array_axes: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
         self.axes.iter().map(|axis| array_axes[*axis])
     }
 }
 
-/// How the chunks of a sharded array are laid out.
+/// Chunk layout of a sharded array.
 #[derive(Debug, Clone)]
 pub struct ShardedArray {
-    /// How keys of shards and of chunks are made.
+    /// Encoding of the keys of shards and chunks.
     pub keys: KeyEncoding,
     /// The shard grid along each array axis.
     pub shard_grid: Vec<ShardAxis>,
-    /// The levels from the shard down to the view's chunks; at least one.
+    /// Levels of sharding, from the shard down to the view's chunks; at least one.
     pub levels: Vec<ShardingLevel>,
-    /// What the codecs of the view's metadata are: those before every sharding, then the inner
-    /// chunk's own.
+    /// Codecs in the view's metadata: those before each sharding, then those of the inner chunk.
     pub view_codecs: Vec<Codec>,
 }
 
-/// An array of shards that are not described as codecs.
+/// Description of an array of shards that are not given as codecs.
 #[derive(Debug)]
 pub struct PlainShards {
-    /// How keys of shards and of chunks are made.
+    /// Encoding of the keys of shards and chunks.
     pub keys: KeyEncoding,
     /// Extents in elements.
     pub shape: Vec<u64>,
     /// Chunk shape in elements.
     pub chunk_shape: Vec<u64>,
-    /// Chunks of a shard along each axis.
+    /// Number of chunks of a shard along each axis.
     pub chunks_per_shard: Vec<u64>,
-    /// How the index is encoded.
+    /// Encoding of the index.
     pub index_codecs: IndexCodecs,
-    /// Where the index is.
+    /// Location of the index.
     pub index_location: IndexLocation,
 }
 
-/// The place of an inner chunk.
+/// Location of an inner chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Location {
     /// Coordinates of the shard, along the array's axes.
     pub shard: Coords,
-    /// For each level, the chunk's position in the shard of that level, along the array's axes.
+    /// Position of the chunk in the shard of each level, along the array's axes.
     pub positions: Vec<Coords>,
 }
 
 impl ShardedArray {
-    /// Whether a chunk of one array is the same bytes at the same place in the other: they differ in
-    /// their extents at most.
+    /// Returns whether chunks of both arrays have the same bytes at the same location, so that the
+    /// arrays differ at most in their extents.
     pub fn has_same_chunks(&self, other: &Self) -> bool {
         let mut axes = self.shard_grid.iter().zip(&other.shard_grid);
         self.shard_grid.len() == other.shard_grid.len()
@@ -97,8 +96,9 @@ impl ShardedArray {
             && self.view_codecs == other.view_codecs
     }
 
-    /// Reads the layout of an array from its metadata, showing the chunks of sharding `level`
-    /// (1 is the outermost; None the innermost). None if there is no sharding to look into.
+    /// Parses the layout of an array from its metadata, down to the chunks of sharding `level` (1
+    /// is the outermost, `None` the innermost). Returns `None` if the array is not sharded or
+    /// `level` is 0.
     pub fn parse(
         document: &Value,
         chain: &[Codec],
@@ -122,7 +122,7 @@ impl ShardedArray {
         Ok(Some(sharded))
     }
 
-    /// The layout of an array that is not sharded: each file is one chunk, encoded by `chain`.
+    /// Creates the layout of an unsharded array: each file is one chunk, encoded by `chain`.
     pub fn unsharded(document: &Value, chain: Vec<Codec>) -> Result<Self, MetadataError> {
         let array = ArrayMetadata::parse(document)?;
         let equal = |edges: &Edges| match edges {
@@ -140,7 +140,7 @@ impl ShardedArray {
         Ok(Self { view_codecs: chain, ..Self::plain(shards)? })
     }
 
-    /// The layout of an array of plain shards.
+    /// Creates the layout of an array of plain shards.
     pub fn plain(shards: PlainShards) -> Result<Self, MetadataError> {
         let PlainShards { keys, shape, chunk_shape, chunks_per_shard, .. } = shards;
         let rank = shape.len();
@@ -173,8 +173,8 @@ impl ShardedArray {
         Ok(sharded)
     }
 
-    /// Every shard edge must be a multiple of the outermost inner chunk too, not only of the
-    /// shown one; indexes must keep their limit, and positions in listings be computable.
+    /// Checks that every shard edge is a multiple of the outermost inner chunk, not only of the
+    /// shown one, that indexes keep their limit, and that positions in listings can be computed.
     fn check(&self, grid: &[Edges]) -> Result<(), MetadataError> {
         for (edges, chunk) in grid.iter().zip(&self.levels[0].chunk_shape) {
             let mut lengths: Box<dyn Iterator<Item = u64>> = match edges {
@@ -201,7 +201,7 @@ impl ShardedArray {
         Err(MetadataError::Limit { what: "inner chunks", limit: MAX_LISTED_SLOTS })
     }
 
-    /// Chunks of the view in the largest shard.
+    /// Returns the number of the view's chunks in the largest shard; `None` if it overflows.
     pub fn longest_shard(&self) -> Option<u64> {
         product(&self.shard_grid.iter().map(|axis| axis.longest_edge().max(1)).collect::<Vec<_>>())
     }
@@ -211,7 +211,7 @@ impl ShardedArray {
         self.shard_grid.len()
     }
 
-    /// Chunks of the view that hold a part of the array, along each axis.
+    /// Number of the view's chunks that hold a part of the array, along each axis.
     pub fn chunk_grid(&self) -> Vec<u64> {
         self.shard_grid.iter().map(ShardAxis::chunks).collect()
     }
@@ -221,7 +221,7 @@ impl ShardedArray {
         self.levels.last().map_or(&[], |level| &level.chunk_shape)
     }
 
-    /// The place of a chunk of the view, whose coordinates must lie in the chunk grid.
+    /// Returns the location of a chunk of the view. Its coordinates must lie in the chunk grid.
     pub fn locate(&self, chunk: &[u64]) -> Location {
         let (shard, mut rest): (Coords, Coords) =
             chunk.iter().zip(&self.shard_grid).map(|(coord, axis)| axis.locate(*coord)).unzip();
@@ -235,7 +235,8 @@ impl ShardedArray {
         Location { positions: positions.collect(), shard }
     }
 
-    /// The most inner chunks that a shard of `level` (counted from 0) has along each array axis.
+    /// Returns the maximum number of inner chunks of a shard of `level` (counted from 0) along each
+    /// array axis.
     pub fn most_chunks(&self, level: usize) -> impl Iterator<Item = u64> + '_ {
         let units = &self.levels[level].unit;
         self.shard_grid.iter().enumerate().map(move |(axis, grid)| match level {
@@ -244,13 +245,13 @@ impl ShardedArray {
         })
     }
 
-    /// Chunks of `level` (counted from 0) in the shard of that level that lies in `shard`, along
-    /// the shard's own axes.
+    /// Returns the number of inner chunks of the shards of `level` (counted from 0) within `shard`,
+    /// along the shard's own axes.
     pub fn chunks_per_shard(&self, level: usize, shard: &[u64]) -> Coords {
         self.levels[level].in_shard_axes(&self.positions(level, shard)).collect()
     }
 
-    /// The same along the array's axes.
+    /// Returns the same as [`Self::chunks_per_shard`], along the array's axes.
     pub fn positions(&self, level: usize, shard: &[u64]) -> Coords {
         let units = &self.levels[level].unit;
         let along = |axis: usize| match level {
@@ -261,7 +262,7 @@ impl ShardedArray {
     }
 }
 
-/// The levels of a chain down to the wanted one, and the codecs of the view.
+/// Parses the levels of a chain down to the wanted one, and the codecs of the view.
 fn parse_levels(
     mut chain: Vec<Codec>,
     rank: usize,
@@ -274,7 +275,7 @@ fn parse_levels(
         let next = match split(&chain, rank) {
             Ok(Some(next)) => next,
             Ok(None) => break,
-            // Inner chunks that cannot be looked into are shown as they are.
+            // Inner chunks with an unusable sharding codec are shown as they are.
             Err(_) if !levels.is_empty() => break,
             Err(error) => return Err(error),
         };
@@ -310,7 +311,7 @@ fn set_units(levels: &mut [ShardingLevel]) -> Result<(), MetadataError> {
     for at in 0..levels.len() {
         let below = levels.get(at + 1).map_or(&innermost, |level| &level.chunk_shape);
         for (shard, chunk) in levels[at].chunk_shape.iter().zip(below) {
-            // A length of 0 goes with a length of 0 only: units are divided by.
+            // A length of 0 is valid only with a length of 0, because units are used as divisors.
             let both_empty = (*shard, *chunk) == (0, 0);
             if !both_empty && (*shard == 0 || shard.checked_rem(*chunk) != Some(0)) {
                 return Err(MetadataError::NotDividing { chunk: *chunk, shard: *shard });
@@ -322,7 +323,7 @@ fn set_units(levels: &mut [ShardingLevel]) -> Result<(), MetadataError> {
     Ok(())
 }
 
-/// Parses the layout from a document, for tests and tools that have no chain yet.
+/// Parses the layout from a document, for tests and tools without a parsed chain.
 pub fn parse_document(
     document: &Value,
     level: Option<usize>,
@@ -425,13 +426,13 @@ mod tests {
         let codecs = json!([sharding(&json!([5, 4]), &json!(["bytes"]))]);
         let message = refused(&array(&json!([12, 12]), &json!([6, 4]), &codecs));
         assert_eq!(message, "inner chunks of 5 elements do not divide a shard of 6 along an axis");
-        // The outermost level must divide the shard too, where the innermost one does.
+        // The outermost level must divide the shard as well, although the innermost one does.
         let uneven = sharding(&json!([4]), &json!([sharding(&json!([2]), &json!(["bytes"]))]));
         refused(&array(&json!([12]), &json!([6]), &json!([uneven])));
         let inner_uneven =
             sharding(&json!([4]), &json!([sharding(&json!([3]), &json!(["bytes"]))]));
         refused(&array(&json!([12]), &json!([12]), &json!([inner_uneven])));
-        // An axis without shards, so no edge speaks up for the outermost level.
+        // The axis has no shards, so no shard edge reveals that the outermost level is uneven.
         let nested = sharding(&json!([4]), &json!(["bytes"]));
         let mut empty =
             array(&json!([0]), &json!([1]), &json!([sharding(&json!([0]), &json!([nested]))]));
