@@ -38,7 +38,7 @@ pub enum Compression {
 /// Error decoding a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The shard is shorter than its checksum; its length in bytes.
+    /// The shard is shorter than its checksum. Holds its length in bytes.
     #[error("it has {}, too few for a checksum", count(.0, "byte"))]
     TooShort(usize),
     /// A checksum over the shard does not match.

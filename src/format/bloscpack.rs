@@ -66,10 +66,10 @@ pub enum BloscpackError {
     /// The file does not begin with "blpk".
     #[error("it does not begin with \"blpk\"")]
     Magic,
-    /// The header is cut off; the length of the file in bytes.
+    /// The header is cut off. Holds the length of the file in bytes.
     #[error("it has {}, its header alone has {HEADER_BYTES}", count(.0, "byte"))]
     TooShort(u64),
-    /// The format version, the first number, is not the supported one, the second number.
+    /// The format version is not supported. Holds the version found and the supported one.
     #[error("format version is {0}, only {1} can be read here")]
     Version(u8, u8),
     /// A header field has an invalid value.
@@ -80,7 +80,7 @@ pub enum BloscpackError {
         /// Its value.
         value: i64,
     },
-    /// A part of the file, given by name, does not end within the file.
+    /// A part does not end within the file. Holds the name of the part.
     #[error("{0} would end beyond the file")]
     Beyond(&'static str),
     /// The metadata does not match its header.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! encoded chunk  --Pipeline-->  items: the whole chunk, C order, little-endian
-//!                               |  clipped at the array's shape, if asked for
-//!                               |  byte-swapped, if big-endian was asked for
+//!                               |  clipped at the array's shape, if requested
+//!                               |  byte-swapped, if big-endian is requested
 //!                               v
 //! file           =  header (.npy) or nothing,  items
 //! ```

@@ -28,8 +28,7 @@ pub struct FillChunk {
 enum Content {
     /// Items with the fill value of the pipeline.
     Items,
-    /// The same bytes item, repeated the given number of times, as the codecs vlen-utf8 and
-    /// vlen-bytes store it.
+    /// One item, as the codecs vlen-utf8 and vlen-bytes store it, and the number of repetitions.
     Objects(Vec<u8>, u32),
 }
 

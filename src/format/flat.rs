@@ -320,7 +320,7 @@ impl FlatForm {
         }
     }
 
-    /// Fills `buffer`, which starts `inside` bytes into a row, with the fill value.
+    /// Fills `buffer`, which starts `inside` bytes into the row of a chunk, with the fill value.
     fn fill(&self, inside: usize, buffer: &mut [u8]) {
         let fill = self.pipeline.fill();
         match fill.iter().all(|byte| Some(byte) == fill.first()) {

@@ -61,15 +61,15 @@ impl IndexLocation {
 /// Encoding of an index: the `index_codecs` of a sharding codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexCodecs {
-    /// Axes of the stored index in stored order; the axis after the last one of the shard runs over
-    /// (offset, nbytes). `None` for C order.
+    /// Axis of the shard for each axis of the stored index, where axis `rank` is the one over
+    /// (offset, nbytes); `None` for C order.
     order: Option<Vec<usize>>,
     big_endian: bool,
     checksums: usize,
 }
 
 impl IndexCodecs {
-    /// The encoding all known writers use: little-endian, C order, with a checksum.
+    /// The encoding that writers use by default: little-endian, C order, with a checksum.
     pub const USUAL: Self = Self { order: None, big_endian: false, checksums: 1 };
     /// [`Self::USUAL`] without a checksum.
     pub const BARE: Self = Self { order: None, big_endian: false, checksums: 0 };

@@ -80,7 +80,7 @@ pub enum NewArrayError {
         /// Syntax of the short form.
         form: &'static str,
     },
-    /// The order is not a permutation of the axes, whose number is given.
+    /// The order is not a permutation of the axes. Holds the order and the number of axes.
     #[error("order {0:?} is no permutation of the array's axes, of which there are {1}")]
     Order(Vec<usize>, usize),
     /// The order is given twice: as an option and by a codec.

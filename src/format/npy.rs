@@ -41,7 +41,7 @@ pub enum NpyError {
     /// The file ends within its header.
     #[error("the file ends within its header")]
     Truncated,
-    /// The header exceeds [`MAX_HEADER_BYTES`]; its length in bytes.
+    /// The header exceeds [`MAX_HEADER_BYTES`]. Holds its length in bytes.
     #[error("its header has {0} bytes, the limit is {MAX_HEADER_BYTES}")]
     Long(usize),
     /// The dictionary does not have exactly these members with values of the right kinds.

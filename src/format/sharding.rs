@@ -245,8 +245,8 @@ impl ShardedArray {
         })
     }
 
-    /// Returns the number of inner chunks of the shards of `level` (counted from 0) within `shard`,
-    /// along the shard's own axes.
+    /// Returns the number of inner chunks of a shard of `level` (counted from 0) that lies in
+    /// `shard`, along its own axes.
     pub fn chunks_per_shard(&self, level: usize, shard: &[u64]) -> Coords {
         self.levels[level].in_shard_axes(&self.positions(level, shard)).collect()
     }

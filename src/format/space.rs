@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! | chunk | chunk |  gap  | chunk        | index |
-//! |                 |       |    | chunk |           a clash: ranges that overlap partly
-//! |                                                  equal ranges: one that several chunks share
+//!                 |       |    | chunk |           a clash: ranges that overlap partly
+//!                                                  equal ranges: one that several chunks share
 //! ```
 
 use super::index::ByteRange;

@@ -1,5 +1,6 @@
 //! Translation between Zarr v3 and Zarr v2 metadata: nodes of Zarr v3 as Zarr v2 documents, edits
 //! to those back to Zarr v3, and nodes of Zarr v2 as nodes of Zarr v3.
+//!
 //! ```text
 //! zarr.json, array   .zarray   shape, chunks, dtype, compressor, filters, fill_value, order
 //!                    .zattrs   attributes; dimension_names as _ARRAY_DIMENSIONS, as xarray does

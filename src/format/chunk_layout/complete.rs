@@ -17,7 +17,7 @@ const MAX_SIZE: f64 = (1_u64 << 62) as f64;
 /// factor times its `aspect`, rounded down, at least 1, at most the array's extent and the
 /// requested number of elements, then adjusted by `map`. The factor is found by bisection, down to
 /// a step that cannot change a length by more than 1. The chunk then has the requested number of
-/// elements or fewer.
+/// elements or fewer, unless the given lengths or `map` require more.
 pub(super) fn complete(
     shape: &[u64],
     aspect: Option<&[f64]>,

@@ -1,5 +1,6 @@
 //! Translation of arrays and groups of Zarr v2 to Zarr v3: the metadata of an unsharded array with
 //! the same chunk files under the same names.
+//!
 //! ```text
 //! dtype       data_type; its byte order: endian of the codec bytes
 //! order       "F": the codec transpose
