@@ -6,7 +6,7 @@ use std::path::Path;
 use super::create::system;
 use super::exit::Failure;
 use super::sync::{not_written, sync};
-use crate::mount::{Use, lie_apart, uses_of, will_be};
+use crate::mount::{Use, check_answers, lie_apart, uses_of, will_be};
 use crate::text::shown;
 
 /// Lets mounts of a source commit what waits in them. One whose process is dead has nothing.
@@ -14,8 +14,9 @@ pub(super) fn commit_mounts(source: &Path) -> Result<(), Failure> {
     // One that is not there is told of when it is opened.
     let Ok(whole) = source.canonicalize() else { return Ok(()) };
     for used in uses_of(&whole) {
-        if let Use::Shown(mountpoint) = used
-            && let Err(error) = sync(&mountpoint)
+        let Use::Shown(mountpoint) = used else { continue };
+        check_answers(&mountpoint)?;
+        if let Err(error) = sync(&mountpoint)
             && error.raw_os_error() != Some(libc::ENOTCONN)
         {
             return Err(not_written(&mountpoint, &error, true));

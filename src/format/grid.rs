@@ -102,9 +102,17 @@ struct Run {
 }
 
 impl ShardAxis {
-    /// Returns whether the runs of shards that both axes have are equal.
+    /// Returns whether the shards that both axes have are equal; if one of them has none, whether
+    /// all runs are.
     pub fn has_same_edges(&self, other: &Self) -> bool {
-        self.runs.iter().zip(&other.runs).all(|(run, other)| run == other)
+        let both = match self.shards.min(other.shards) {
+            0 => u64::MAX,
+            both => both,
+        };
+        // Runs that the array does not reach begin behind its last shard.
+        let reached = |run: &&Run| run.first_shard < both;
+        let (one, two) = (self.runs.iter().filter(reached), other.runs.iter().filter(reached));
+        one.eq(two)
     }
 
     /// Lays out an array of `extent` elements in shards of `edges` and chunks of `chunk` elements.
@@ -211,6 +219,26 @@ mod tests {
         assert_eq!(axis.locate(0), (0, 0));
         assert_eq!(axis.locate(12), (3, 0));
         assert_eq!(axis.span(3), (12, 4));
+    }
+
+    #[test]
+    fn axes_of_two_extents_have_the_same_edges_where_both_have_shards() {
+        let edges = Edges::Runs(vec![(4, 2), (2, 3), (6, 1)]);
+        let axes: Vec<_> =
+            (1..=20).map(|extent| ShardAxis::new(&edges, 2, extent).unwrap()).collect();
+        for (one, two) in axes.iter().flat_map(|one| axes.iter().map(move |two| (one, two))) {
+            assert!(one.has_same_edges(two), "{one:?}, {two:?}");
+        }
+        let others = Edges::Runs(vec![(4, 1), (2, 10)]);
+        let other = |extent| ShardAxis::new(&others, 2, extent).unwrap();
+        // In the first shard they agree.
+        assert!(axes[2].has_same_edges(&other(4)) && axes[10].has_same_edges(&other(3)));
+        assert!(!axes[6].has_same_edges(&other(6)) && !axes[19].has_same_edges(&other(20)));
+        let equal = |edge, extent| ShardAxis::new(&Edges::Equal(edge), 2, extent).unwrap();
+        assert!(equal(4, 0).has_same_edges(&equal(4, 40)));
+        assert!(
+            !equal(4, 0).has_same_edges(&equal(6, 40)) && !equal(4, 9).has_same_edges(&equal(6, 9))
+        );
     }
 
     #[test]

@@ -35,21 +35,32 @@ impl ShardStore {
         // If this process is killed, the next one must find its lock.
         let key = array.shard_name(coords).into_os_string();
         note_locks(&*self.storage, &array.path, std::iter::once(key.as_bytes()))?;
-        {
-            let _lock = ShardLock::take_of(&*self.storage, &path)?;
-            if !self.storage.is_unchanged(&path, expected) {
-                return Ok(false);
-            }
-            let replace = || match new {
-                Some(new) => self.storage.rename(new, &path),
-                None => self.storage.remove_file(&path),
-            };
-            replace().map_err(io_error(&path))?;
-            self.forget(ShardId::of_shard(array, coords));
-        }
+        let replaced = self.replace_locked(&path, expected, new);
         clear_note(&*self.storage, &array.path);
+        if !replaced? {
+            return Ok(false);
+        }
+        self.forget(ShardId::of_shard(array, coords));
         let parent = path.parent().unwrap_or(Path::new(""));
         self.storage.sync_directory(parent).map_err(io_error(parent))?;
         Ok(true)
+    }
+
+    /// Renames a file to a shard, or removes the shard, under the lock that other software knows.
+    fn replace_locked(
+        &self,
+        path: &Path,
+        expected: &Stat,
+        new: Option<&Path>,
+    ) -> Result<bool, StoreError> {
+        let _lock = ShardLock::take_of(&*self.storage, path)?;
+        if !self.storage.is_unchanged(path, expected) {
+            return Ok(false);
+        }
+        let replaced = match new {
+            Some(new) => self.storage.rename(new, path),
+            None => self.storage.remove_file(path),
+        };
+        replaced.map(|()| true).map_err(io_error(path))
     }
 }
