@@ -1,4 +1,4 @@
-//! `shardfs` mounts a sharded array as a directory in which every inner chunk is its own file.
+//! `shardfs` mounts a sharded array as a directory in which every inner chunk is a file of its own.
 //!
 //! Dependencies point one way, from the bottom up:
 //!
@@ -6,11 +6,11 @@
 //!   chunk grids, chunk keys, shard indexes, the codecs around a shard;
 //! - [`store`]: I/O on shards through one small storage trait, with its caches;
 //! - [`view`]: names and numbers of what the mount shows, without I/O;
-//! - [`source`]: what is in a source: groups and arrays of every format;
+//! - [`source`]: groups and arrays in a source, of every supported format;
 //! - [`fs`]: the operations of the filesystem in our own types;
 //! - [`fuse`]: the translation to and from the kernel's protocol;
-//! - [`tools`]: what other commands do with a source: make and delete arrays, look into shards, check,
-//!   copy them;
+//! - [`tools`]: commands that work on a source without mounting it: create and delete arrays,
+//!   inspect shards, verify and copy them;
 //! - [`mount`]: mounting, the background process, signals, unmounting;
 //! - [`cli`]: one file per subcommand.
 //!

@@ -1,4 +1,4 @@
-//! The command; everything is in the library.
+//! Entry point of the `shardfs` binary; all code is in the library.
 
 fn main() -> std::process::ExitCode {
     shardfs::cli::run()

@@ -1,5 +1,5 @@
-//! Whether two paths lead to places that lie apart, whatever leads there: symbolic links, `..` through
-//! what is yet to be made, bind mounts, and mounts of this program.
+//! Overlap test for two paths that takes into account symbolic links, `..` through directories yet
+//! to be created, bind mounts and shardfs mounts.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -8,23 +8,23 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::mountinfo::{Mount, mounts};
 
-/// Symbolic links that are followed in one path.
+/// Maximum number of symbolic links followed in one path.
 const MOST_LINKS: usize = 40;
-/// Mounts of mounts that are looked through.
+/// Maximum number of nested shardfs mounts that are followed.
 const MOST_MOUNTS: usize = 8;
-/// Directories in which a mount of several views shows each of them.
+/// Directories in which a mount of several views shows each view.
 const VIEWS: [&str; 5] = ["zarr3", "zarr2", "npy", "raw", "flat"];
 
-/// A place on a device, or with an empty device among the paths of this process.
+/// A path on a device; with an empty device, a path in this process's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Spot {
     device: Vec<u8>,
     path: PathBuf,
 }
 
-/// Whether neither of two paths is the other or lies in it, now or once it is made.
+/// Returns whether neither path is equal to or inside the other, now or once both are created.
 pub fn lie_apart(first: &Path, second: &Path) -> io::Result<bool> {
-    // Without the table paths tell all that can be told.
+    // Without the mount table only the paths themselves can be compared.
     let mounts = mounts().unwrap_or_default();
     let (first, second) = (spots(&mounts, will_be(first)?), spots(&mounts, will_be(second)?));
     let meet = |one: &Spot, other: &Spot| {
@@ -34,8 +34,8 @@ pub fn lie_apart(first: &Path, second: &Path) -> io::Result<bool> {
     Ok(!first.iter().any(|one| second.iter().any(|other| meet(one, other))))
 }
 
-/// The path, absolute and without symbolic links and `..`, that something has once it is made there with
-/// all that is missing above it.
+/// Returns the path that a file will have once it is created together with its missing parents:
+/// absolute, without symbolic links and `..`.
 pub fn will_be(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let mut found = PathBuf::from("/");
@@ -47,7 +47,7 @@ pub fn will_be(path: &Path) -> io::Result<PathBuf> {
             continue;
         }
         found.push(part);
-        // Below what is missing everything is.
+        // Missing components are kept as they are, and so is everything below them.
         let Ok(target) = found.read_link() else { continue };
         links += 1;
         if links > MOST_LINKS {
@@ -73,13 +73,13 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(part).collect()
 }
 
-/// All places that stand for a path: itself, where it is on its device, and what it is in the source of
-/// a mount of this program.
+/// Returns all locations a path stands for: the path itself, its location on its device, and, if it
+/// is in a shardfs mount, its location in the mount's source.
 fn spots(mounts: &[Mount], path: PathBuf) -> Vec<Spot> {
     let (mut spots, mut waiting) = (Vec::new(), vec![(path, 0)]);
     while let Some((path, depth)) = waiting.pop() {
         let holds = |mount: &&Mount| path.starts_with(&mount.place);
-        // Of several on one mount point the last hides the others.
+        // The last of several mounts on one mount point hides the others.
         let mount =
             mounts.iter().filter(holds).max_by_key(|mount| mount.place.components().count());
         if let Some(mount) = mount

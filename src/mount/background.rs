@@ -1,8 +1,8 @@
-//! The process in the background.
+//! Starting and supervising the background process.
 //!
-//! The program starts itself again with the same arguments and waits until that process says
-//! that the mount answers, or has ended: then its message is on stderr already and its exit code
-//! is passed on. No fork is needed for it, which a process with threads could not do safely.
+//! The program starts itself again with the same arguments and waits until that process reports
+//! that the mount answers, or has ended. In the latter case its message is already on stderr and
+//! its exit code is passed on. No fork is needed, which would be unsound in a process with threads.
 
 use std::env;
 use std::io::{self, Read, Write};
@@ -15,30 +15,30 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, setsid};
 
-/// Set for the process in the background.
+/// Environment variable that is set for the background process.
 const MARK: &str = "SHARDFS_IN_BACKGROUND";
-/// What it writes to its standard output once the mount answers.
+/// Message that the background process writes to its standard output once the mount answers.
 const READY: &[u8] = b"ready\n";
-/// How long a process usually takes to end after its mount is gone, at most.
+/// Time within which a process usually ends after its mount is gone.
 const END_USUAL: Duration = Duration::from_secs(2);
-/// How much longer it may take.
+/// Additional time that the process is given to end.
 const END_PATIENCE: Duration = Duration::from_secs(28);
 
-/// How the start of the background process went.
+/// Outcome of starting the background process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Started {
     /// The mount answers.
     Ready,
-    /// It failed with this exit code and has told why.
+    /// The process failed with this exit code and has printed the reason.
     Failed(u8),
 }
 
-/// Whether this is the process in the background.
+/// Returns whether this process is the background process.
 pub fn is_background() -> bool {
     env::var_os(MARK).is_some()
 }
 
-/// Starts this program again with its arguments in the background.
+/// Starts this program again in the background, with the same arguments.
 pub fn start() -> io::Result<Started> {
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_default();
@@ -60,14 +60,14 @@ pub fn start() -> io::Result<Started> {
     Ok(Started::Failed(code.filter(|code| *code != 0).unwrap_or(2)))
 }
 
-/// Leaves the terminal that the program was started from. Called before threads are.
+/// Detaches from the controlling terminal. Must be called before threads are started.
 pub fn leave_terminal() -> io::Result<()> {
-    // Fails where it leads a session already, which is as good.
+    // Fails if this process already leads a session, which is just as good.
     let _ = setsid();
     env::set_current_dir("/")
 }
 
-/// Tells the process that waits, and lets go of the terminal.
+/// Reports readiness to the waiting parent process and releases the terminal.
 pub fn report_ready() -> io::Result<()> {
     let mut stdout = io::stdout();
     stdout.write_all(READY)?;
@@ -79,7 +79,7 @@ pub fn report_ready() -> io::Result<()> {
     Ok(())
 }
 
-/// The process that serves a mount.
+/// Returns a pidfd of the process that serves a mount; `None` if it cannot be determined.
 pub(super) fn daemon_of(mountpoint: &Path) -> Option<OwnedFd> {
     let stats = std::fs::read(mountpoint.join(".shardfs/stats.json")).ok()?;
     let stats: serde_json::Value = serde_json::from_slice(&stats).ok()?;
@@ -87,19 +87,20 @@ pub(super) fn daemon_of(mountpoint: &Path) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// What this program is called when it only asks the mount that is its argument.
+/// Name (`argv[0]`) of this program when it only probes the mount given as its argument.
 pub const PROBE: &str = "shardfs-probe";
 
-/// Asks a mount for what its process can say at any time.
+/// Requests the statistics of a mount, which its process can return at any time.
 pub fn probe(mountpoint: &Path) {
-    // An error is an answer.
+    // An error is an answer, too.
     let _ = daemon_of(mountpoint);
 }
 
-/// Whether the process that serves a mount answers within a time, with an error maybe.
+/// Returns whether the process that serves a mount answers within `time`, possibly with an error.
 ///
-/// It is asked by another process, which is given up if there is no answer: a request that was taken, and is
-/// not answered, cannot be interrupted, and no process ends before all of its threads have.
+/// The request is made by another process, which is abandoned if there is no answer: a request that
+/// was accepted but is not answered cannot be interrupted, and a process does not end before all of
+/// its threads have.
 pub(super) fn answers_within(mountpoint: &Path, time: Duration) -> bool {
     let asked = Command::new("/proc/self/exe")
         .arg0(PROBE)
@@ -108,7 +109,7 @@ pub(super) fn answers_within(mountpoint: &Path, time: Duration) -> bool {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    // Where no process can be started, it is not known that this one does not answer.
+    // If no process can be started, there is no evidence that the mount does not answer.
     let Ok(mut asking) = asked else { return true };
     let process = i32::try_from(asking.id()).ok().and_then(Pid::from_raw);
     let process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -121,12 +122,12 @@ pub(super) fn answers_within(mountpoint: &Path, time: Duration) -> bool {
     answers
 }
 
-/// Waits until a process has ended; `is_late` is called if that takes its time.
+/// Waits until a process has ended; `is_late` is called if that takes longer than usual.
 pub(super) fn wait_for_end(process: Option<OwnedFd>, is_late: impl FnOnce()) {
     let Some(process) = process else { return };
     if !ends_within(&process, END_USUAL) {
         is_late();
-        // A process that takes longer is left to itself: its mount is gone.
+        // A process that takes even longer is not waited for: its mount is gone.
         ends_within(&process, END_PATIENCE);
     }
 }

@@ -1,4 +1,4 @@
-//! Mounting as an ordinary user: the setuid program fusermount3 mounts and hands the device over.
+//! Mounting as an ordinary user: the setuid program fusermount3 mounts and passes back the device.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSliceMut};
@@ -18,7 +18,7 @@ use super::{Access, MountError, MountSpec};
 
 const PROGRAM: &str = "fusermount3";
 
-/// Mounts and returns the FUSE device.
+/// Mounts through fusermount3 and returns the FUSE device.
 pub(super) fn mount(spec: &MountSpec) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = sockets().map_err(MountError::NoFusermount)?;
     let mut options = format!(
@@ -46,14 +46,14 @@ pub(super) fn mount(spec: &MountSpec) -> Result<OwnedFd, MountError> {
     }
 }
 
-/// Unmounts.
+/// Unmounts through fusermount3.
 pub(super) fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u");
     if flags.contains(UnmountFlags::DETACH) {
         command.arg("-z");
     }
-    // Its words for an errno are to be those of no language but one.
+    // The C locale makes its error messages predictable.
     command.env("LC_ALL", "C").arg("--").arg(mountpoint);
     let output = command.output().map_err(MountError::NoFusermount)?;
     match message(&output.stderr) {
@@ -65,7 +65,7 @@ pub(super) fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Moun
     }
 }
 
-/// A pair of sockets, the second of which a child inherits.
+/// Creates a pair of sockets; the second is inherited by child processes.
 fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
     let (ours, theirs) = socketpair(kind.0, kind.1, kind.2, None)?;
@@ -73,7 +73,7 @@ fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// The file descriptor that comes along with one byte.
+/// Receives the file descriptor that is sent along with one byte; `None` if none came.
 fn receive_device(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -87,7 +87,7 @@ fn receive_device(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }))
 }
 
-/// A value between commas.
+/// Escapes backslashes and commas in the value of a mount option.
 fn escape(value: &str) -> String {
     value.replace('\\', r"\\").replace(',', r"\,")
 }

@@ -27,50 +27,50 @@ pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;
 use crate::text::shown;
 
-/// Longest request that reads ahead, in KiB.
+/// Maximum length of a readahead request, in KiB.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// How long a mount may take to say which process is behind it, which it can at any time.
+/// Maximum time for a mount to report the process behind it, which it can do at any time.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a mount may be busy with somebody who only looks in, and steps between attempts: other mounts,
-/// `df` and file managers look at every mount now and then.
+/// Duration and interval of attempts to unmount a mount that is briefly busy: other mounts, `df`
+/// and file managers access every mount now and then.
 const PASSING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(20));
 
-/// How long a mount that is busy may take to end after it was detached.
+/// Grace period for a busy mount to end after it was detached.
 const DETACH_GRACE: Duration = Duration::from_secs(1);
 
-/// Who may use a mount besides the user who made it.
+/// Users that can access a mount besides the user who mounted it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Nobody.
+    /// No other user.
     #[default]
     Owner,
     /// Root.
     Root,
-    /// Everybody whom the permissions allow.
+    /// All users, subject to the permissions.
     Everybody,
 }
 
-/// What to mount where.
+/// Parameters of a mount.
 #[derive(Debug, Clone)]
 pub struct MountSpec {
     /// Name of the source in /proc/mounts.
     pub name: String,
-    /// Where.
+    /// Mount point.
     pub mountpoint: PathBuf,
-    /// For whom.
+    /// Users that can access the mount.
     pub access: Access,
-    /// Threads that answer requests.
+    /// Number of threads that answer requests.
     pub threads: usize,
-    /// Whether it can be written to.
+    /// `true` if the mount is writable.
     pub writable: bool,
 }
 
-/// Why mounting or unmounting failed.
+/// Error of mounting or unmounting.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The mount point is not there or cannot be reached.
+    /// The mount point does not exist or cannot be reached.
     #[error("mount point {}: {error}", shown(.path))]
     Mountpoint {
         /// The mount point.
@@ -79,24 +79,24 @@ pub enum MountError {
         #[source]
         error: io::Error,
     },
-    /// It is something else.
+    /// The mount point is not a directory.
     #[error("mount point {} is not a directory", shown(.0))]
     NotADirectory(PathBuf),
-    /// Something is mounted there by this program.
+    /// A shardfs filesystem is already mounted there.
     #[error("{} is already mounted on {}; unmount it first: shardfs umount {}", .source_name, shown(.path), shown(.path))]
     AlreadyMounted {
-        /// What is mounted.
+        /// Name of the source that is mounted.
         source_name: String,
         /// The mount point.
         path: PathBuf,
     },
-    /// Nothing is mounted there by this program.
+    /// No shardfs filesystem is mounted there.
     #[error("{} is not a mount of shardfs", shown(.0))]
     NotMounted(PathBuf),
     /// The FUSE device cannot be opened.
     #[error("/dev/fuse: {0}; is the fuse module loaded?")]
     Device(#[source] io::Error),
-    /// The kernel refused.
+    /// The kernel refused to mount.
     #[error("cannot mount on {}: {error}", shown(.path))]
     Refused {
         /// The mount point.
@@ -105,13 +105,13 @@ pub enum MountError {
         #[source]
         error: io::Error,
     },
-    /// This root may not mount.
+    /// The process runs as root but without the capability to mount.
     #[error(
         "cannot mount on {}: root has no CAP_SYS_ADMIN here, as in most containers: start the \
          container with --device /dev/fuse --cap-add SYS_ADMIN", shown(.0)
     )]
     NotAllowed(PathBuf),
-    /// Somebody uses the mount.
+    /// The mount is in use.
     #[error("{} is busy: a file in it is open or a shell stands in it; shardfs umount --lazy detaches it all the same", shown(.0))]
     Busy(PathBuf),
     /// The process behind the mount does not answer.
@@ -136,19 +136,19 @@ pub enum MountError {
         #[source]
         error: io::Error,
     },
-    /// fusermount3 is not there.
+    /// fusermount3 is required but cannot be run.
     #[error(
         "only root can mount without fusermount3, and that cannot be run: {0}; it is in the package \
          fuse3 (apt install fuse3, dnf install fuse3)"
     )]
     NoFusermount(#[source] io::Error),
-    /// fusermount3 said no.
+    /// fusermount3 failed with this message.
     #[error("fusermount3: {0}")]
     Fusermount(String),
-    /// The conversation with the kernel did not begin.
+    /// The FUSE session could not be established.
     #[error("the kernel does not answer: {0}")]
     Session(#[source] io::Error),
-    /// What was written through the mount is not safe.
+    /// Not everything written through the mount is durable.
     #[error("{}: not everything could be written: {error}\n{waiting}{hint}", shown(.path))]
     NotWritten {
         /// The mount point.
@@ -156,9 +156,9 @@ pub enum MountError {
         /// The first error.
         #[source]
         error: io::Error,
-        /// What waits, a line each.
+        /// Uncommitted changes, one per line.
         waiting: String,
-        /// What can be done, a line.
+        /// Advice to the user, one line.
         hint: String,
     },
     /// Signals cannot be caught.
@@ -166,7 +166,7 @@ pub enum MountError {
     Signals(#[source] io::Error),
 }
 
-/// A mount that is there but does not answer yet.
+/// A mount that exists but does not answer requests yet.
 pub struct Mounted<F: fuser::Filesystem> {
     session: Session<F>,
     mountpoint: PathBuf,
@@ -196,7 +196,7 @@ pub fn mount<F: fuser::Filesystem>(
     match Session::from_fd(filesystem, device, acl, config) {
         Ok(session) => Ok(Mounted { session, mountpoint }),
         Err(error) => {
-            // Best effort: the error that counts is the one above.
+            // Best effort: the session error is the one to report.
             let _ = unmount_now(&mountpoint, UnmountFlags::DETACH);
             Err(MountError::Session(error))
         }
@@ -204,13 +204,14 @@ pub fn mount<F: fuser::Filesystem>(
 }
 
 impl<F: fuser::Filesystem> Mounted<F> {
-    /// What the kernel is told by.
+    /// Returns the notifier through which notifications are sent to the kernel.
     pub fn notifier(&self) -> Notifier {
         self.session.notifier()
     }
 
-    /// Serves the mount until it is unmounted, by a signal or by others. `ready` is called once it
-    /// answers, `finish` before this process ends. SIGUSR1 puts the counters into the log.
+    /// Serves the mount until it is unmounted, by a signal or by another process. `ready` is called
+    /// once the mount answers, `finish` before this process exits on a signal while the mount is
+    /// busy. SIGUSR1 logs the counters.
     pub fn serve(
         self,
         stats: Arc<Stats>,
@@ -220,7 +221,7 @@ impl<F: fuser::Filesystem> Mounted<F> {
         let Self { session, mountpoint } = self;
         handle_signals(mountpoint.clone(), stats, finish)?;
         let serving = std::thread::spawn(|| session.run());
-        // Its own answer to this proves that it answers.
+        // A reply to this request proves that the mount answers.
         let root = std::fs::metadata(&mountpoint);
         let root = root.map_err(|error| MountError::Refused { path: mountpoint, error })?;
         raise_read_ahead(root.dev());
@@ -232,13 +233,13 @@ impl<F: fuser::Filesystem> Mounted<F> {
     }
 }
 
-/// Fails if nothing is mounted at a path by this program.
+/// Returns an error if no shardfs filesystem is mounted at a path.
 pub fn check_mounted(mountpoint: &Path) -> Result<(), MountError> {
     find_mounted(mountpoint).map(drop)
 }
 
-/// Fails if nothing is mounted at a path by this program, or if the process behind it does not answer.
-/// One that has ended answers with an error.
+/// Returns an error if no shardfs filesystem is mounted at a path, or if the process behind it does
+/// not answer. A mount whose process has ended answers with an error.
 pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
     let mountpoint = find_mounted(mountpoint)?;
     if background::answers_within(&mountpoint, ANSWER_PATIENCE) {
@@ -248,10 +249,12 @@ pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
     Err(MountError::Silent { path: mountpoint, connection })
 }
 
-/// Unmounts what this program has mounted on `mountpoint`, and waits until its process has ended, half a
-/// minute at most. `lazy` detaches a busy mount: it ends when its last user has left. `tell` is called
-/// if the process goes on because other mount namespaces have the mount too, with one that is in such
-/// a namespace: its number and name.
+/// Unmounts the shardfs filesystem on `mountpoint` and waits, half a minute at most, until its
+/// process has ended.
+///
+/// `lazy` detaches a busy mount, which then ends when its last user has left. `tell` is called with
+/// the number and name of a process in another mount namespace if the process behind the mount
+/// keeps running because that namespace has the mount too.
 pub fn unmount(
     mountpoint: &Path,
     lazy: bool,
@@ -259,7 +262,7 @@ pub fn unmount(
 ) -> Result<(), MountError> {
     let mountpoint = &find_mounted(mountpoint)?;
     let connection = table::connection(mountpoint);
-    // One that may hang is not asked.
+    // With `lazy` the mount may hang, so it is sent no request.
     let daemon = if lazy { None } else { background::daemon_of(mountpoint) };
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let began = Instant::now();
@@ -281,11 +284,11 @@ pub fn unmount(
     Ok(())
 }
 
-/// The path under which a mount is known to the system.
+/// Returns the path under which a mount is known to the system.
 fn find_mounted(named: &Path) -> Result<PathBuf, MountError> {
     let mut mountpoint = absolute(named)?;
     if table::mounted_source(&mountpoint).is_none() {
-        // A symbolic link to it. Only now is the mount itself asked.
+        // A symbolic link to the mount. Only now is a request sent to the mount itself.
         mountpoint = named
             .canonicalize()
             .map_err(|error| MountError::Mountpoint { path: named.to_owned(), error })?;
@@ -296,7 +299,8 @@ fn find_mounted(named: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
-/// An absolute path to a mount point, found without asking the mount itself: it may hang.
+/// Returns an absolute path of a mount point without sending a request to the mount itself, which
+/// may hang.
 fn absolute(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let error = |error| MountError::Mountpoint { path: mountpoint.to_owned(), error };
     let Some(name) = mountpoint.file_name() else {
@@ -343,7 +347,7 @@ fn mount_directly(spec: &MountSpec) -> Result<OwnedFd, MountError> {
     Ok(device.into())
 }
 
-/// Whether this process has the capability to mount.
+/// Returns whether this process has the capability to mount.
 fn may_mount() -> bool {
     let wanted = rustix::thread::CapabilitySet::SYS_ADMIN;
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
@@ -359,7 +363,8 @@ fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError>
     }
 }
 
-/// Unmounts at SIGTERM, SIGINT and SIGHUP, which ends the session and so the process.
+/// Starts a thread that unmounts on SIGTERM, SIGINT and SIGHUP, which ends the session and so the
+/// process.
 fn handle_signals(
     mountpoint: PathBuf,
     stats: Arc<Stats>,
@@ -376,7 +381,8 @@ fn handle_signals(
             let Err(error) = unmount_now(&mountpoint, UnmountFlags::empty()) else {
                 continue;
             };
-            // Two signals at once, or somebody else was faster: the session ends by itself.
+            // Two signals at once, or another process has unmounted first: the session ends by
+            // itself.
             if table::mounted_source(&mountpoint).is_none() {
                 continue;
             }
@@ -392,7 +398,7 @@ fn handle_signals(
     Ok(())
 }
 
-/// Lets the kernel read further ahead. Needs root; without it reads are slower, not wrong.
+/// Raises the kernel's readahead limit. Needs root; without it reads are slower but correct.
 fn raise_read_ahead(device: u64) {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

@@ -1,25 +1,27 @@
-//! What is mounted where: /proc/self/mountinfo.
+//! The table of mounts, from /proc/self/mountinfo.
 
 use std::path::{Path, PathBuf};
 
 use crate::mountinfo::{Mount, mounts, parse};
 
-/// Name of the source that this program has mounted on `mountpoint`, if it is what one sees there.
+/// Returns the name of the source that shardfs has mounted on `mountpoint`; `None` if the topmost
+/// mount there is not of shardfs.
 pub(super) fn mounted_source(mountpoint: &Path) -> Option<String> {
     find(mounts().ok()?, mountpoint)
 }
 
-/// Why a directory is in use.
+/// Reason why a directory is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
-    /// This program shows it, something in it, or something that it is in, at that mount point.
+    /// The mount point of a shardfs mount that shows this directory, a directory in it, or one
+    /// above it.
     Shown(PathBuf),
-    /// Something is mounted there, which is the directory or lies in it.
+    /// A mount point that is the directory or lies in it.
     Holds(PathBuf),
 }
 
-/// What a directory is in use for, whose path is absolute and without symbolic links. A source that was
-/// given another name (`-o fsname`) cannot be told by it.
+/// Returns all uses of a directory, whose path must be absolute and without symbolic links. A
+/// source that was given another name (`-o fsname`) is not recognized.
 pub fn uses_of(directory: &Path) -> Vec<Use> {
     find_uses(mounts().unwrap_or_default(), directory)
 }
@@ -38,18 +40,18 @@ fn find_uses(mounts: Vec<Mount>, directory: &Path) -> Vec<Use> {
     found.collect()
 }
 
-/// Number of the FUSE connection of what one sees on `mountpoint`.
+/// Returns the number of the FUSE connection of the topmost mount on `mountpoint`.
 pub(super) fn connection(mountpoint: &Path) -> Option<u32> {
     Some(top(mounts().ok()?, mountpoint)?.connection)
 }
 
-/// A process in another mount namespace, where a FUSE connection is mounted still: its number and name.
-/// Namespaces that were made while it was mounted have it as well.
+/// Returns the number and name of a process in another mount namespace in which a FUSE connection
+/// is still mounted. A namespace that was created while the filesystem was mounted has it as well.
 pub(super) fn elsewhere(connection: u32) -> Option<(u32, String)> {
     let processes = std::fs::read_dir("/proc").ok()?.filter_map(Result::ok);
     processes.filter_map(|process| process.file_name().to_str()?.parse().ok()).find_map(
         |pid: u32| {
-            // One that has ended, or is not this user's.
+            // The process has ended, or belongs to another user.
             let table = std::fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
             let is_it = |mount: &Mount| mount.is_ours() && mount.connection == connection;
             parse(&table).iter().any(is_it).then(|| {
@@ -65,7 +67,7 @@ fn find(mounts: Vec<Mount>, mountpoint: &Path) -> Option<String> {
     mount.is_ours().then(|| mount.source.to_string_lossy().into_owned())
 }
 
-/// The last mount on a mount point hides the others.
+/// Returns the topmost mount on a mount point; the last one hides the others.
 fn top(mounts: Vec<Mount>, mountpoint: &Path) -> Option<Mount> {
     mounts.into_iter().rfind(|mount| mount.place == mountpoint)
 }

@@ -1,4 +1,4 @@
-//! An array of a source, in whatever format.
+//! An array of a source, independent of its storage format.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -11,26 +11,28 @@ use crate::store::{Container, SourceArray};
 /// An array of a source.
 #[derive(Debug)]
 pub struct Array {
-    /// Where its chunks are.
+    /// Location and layout of the chunks.
     pub source: SourceArray,
-    /// What it is stored as.
+    /// Storage format.
     pub format: ArrayFormat,
-    /// Its document, from the source's root, and what is in it, where it has one.
+    /// Path of the array's document, relative to the source's root, and its contents; `None` if the
+    /// format has no document.
     pub document: Option<(PathBuf, CompactJson)>,
-    /// Its metadata as of Zarr v3; None of one that is not sharded, or has no such form.
+    /// Metadata of the sharded array in Zarr v3 form; `None` if the array is not sharded or cannot
+    /// be expressed in Zarr v3.
     pub sharded: Option<CompactJson>,
-    /// Metadata of the equivalent unsharded array as of Zarr v3; None if it has no such form.
+    /// Metadata of the unsharded twin in Zarr v3 form; `None` if it cannot be expressed in Zarr v3.
     pub twin: Option<CompactJson>,
 }
 
-/// What an array is stored as.
+/// Storage format of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArrayFormat {
     /// Zarr v3.
     Zarr3,
     /// Zarr v2.
     Zarr2,
-    /// The draft of 2022.
+    /// The Zarr v3 draft of 2022.
     Draft2022,
     /// A Bloscpack file.
     Bloscpack,
@@ -39,17 +41,19 @@ pub enum ArrayFormat {
 }
 
 impl Array {
-    /// Metadata of the equivalent unsharded array as of Zarr v3; None if it has no such form.
+    /// Returns the metadata of the unsharded twin in Zarr v3 form; `None` if it cannot be expressed
+    /// in Zarr v3.
     pub fn twin(&self) -> Option<Value> {
         self.twin.as_ref().map(CompactJson::value)
     }
 
-    /// Whether each chunk is a file of its own already.
+    /// Returns whether each chunk is stored as a file of its own.
     pub fn is_unsharded(&self) -> bool {
         self.source.container == Container::Chunks
     }
 
-    /// Whether a name in its directory is that of a shard or chunk, or of what stands above them.
+    /// Returns whether a name in the array's directory belongs to a shard or chunk, or to a
+    /// directory above one.
     pub fn claims(&self, name: &OsStr) -> bool {
         let layout = &self.source.layout;
         name.to_str().is_some_and(|name| layout.keys.claims(name, layout.rank()))

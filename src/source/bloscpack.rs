@@ -1,4 +1,4 @@
-//! Bloscpack files: each is an array by itself.
+//! Bloscpack files, each of which is an array by itself.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::store::journal::pending_if_readable;
 use crate::store::recover::record_of;
 use crate::store::storage::{FileKind, Stat, Storage};
 
-/// The Bloscpack file `name` in the source's root, whose attributes are given. Where it is written
-/// to, its spare offsets are room for more chunks.
+/// Reads the Bloscpack file `name` in the source's root, whose attributes are `stat`. If
+/// `writable`, spare offsets count as room for more chunks.
 pub fn array(
     storage: &dyn Storage,
     name: &OsStr,
@@ -26,7 +26,7 @@ pub fn array(
     let file = storage.open(Path::new(name))?;
     let pending = pending_if_readable(storage, Path::new(""), |error| log::warn!("{error}"))?;
     let pending = pending.as_ref().and_then(|record| record_of(record, Path::new(name)));
-    // Where neither is to be had, the chunks tell.
+    // If neither is available, the header and chunks of the file as it is now are used.
     let view = View::durable(&*file, stat.size, pending)?;
     let view = view.unwrap_or_else(|| View::now(&*file, stat.size));
     let head = bloscpack::head(&view)??;

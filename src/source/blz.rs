@@ -1,4 +1,4 @@
-//! Arrays of BLZ and bcolz: directories, found by what is in them.
+//! BLZ and bcolz arrays: directories, recognized by their contents.
 
 use std::io;
 use std::path::Path;
@@ -14,20 +14,20 @@ use crate::store::bloscpack::{self, View};
 use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
 use crate::store::{Container, SIZES, SUPERCHUNKS, SuperchunkForm};
 
-/// Where a BLZ or bcolz array says how it is stored.
+/// Document that describes how a BLZ or bcolz array is stored.
 const STORAGE: &str = "meta/storage";
-/// And its attributes.
+/// Document with the array's attributes.
 const ATTRIBUTES: &str = "__attrs__";
-/// The same in the design document.
+/// Document with the array's attributes, as named in the design document.
 const ATTRIBUTES_TOO: &str = "meta/attributes";
 
-/// Arrays that are written to grow no longer than that, in chunks.
+/// Maximum length, in chunks, to which a writable array can grow.
 const MOST_SUPERCHUNKS: u64 = 1 << 24;
 
-/// The BLZ or bcolz array in a directory; None if it holds columns, each an array in a directory of
-/// its own below `data`.
+/// Reads the BLZ or bcolz array in a directory; `None` if the directory is a table, whose columns
+/// are arrays in directories of their own below `data`.
 ///
-/// Where it is written to, it has room to grow; what there is of it `meta/sizes` tells.
+/// If `writable`, the array has room to grow; its current extent is in `meta/sizes`.
 pub fn array(
     storage: &dyn Storage,
     directory: &Path,
@@ -47,11 +47,12 @@ pub fn array(
     documents.array(SUPERCHUNKS, form, chunks_per_file, room).map(Some)
 }
 
-/// The column in a directory below the `data` of a table, in the design document's form; None if it is
-/// none. Columns are of one length, which is why none of them grows.
+/// Reads the column in a directory below the `data` directory of a table, in the form of the design
+/// document; `None` if the directory is not a column. Columns cannot grow: all columns of a table
+/// have the same length.
 ///
 /// # Errors
-/// Whether there is a table cannot be found out.
+/// Returns an error if it cannot be determined whether there is a table.
 pub fn column(
     storage: &dyn Storage,
     directory: &Path,
@@ -93,20 +94,22 @@ impl Documents {
                 Err(error) if error.io().is_some_and(|error| !is_absent(error)) => {
                     return Err(error);
                 }
-                // An array without attributes, or with some that say nothing, is one all the same.
+                // Missing or unusable attributes do not make the array unusable.
                 Err(_) => (),
             }
         }
         Ok(Self { sizes, storage, attributes })
     }
 
-    /// The fields of records: their names and data types.
+    /// Returns the names and data types of the fields of a structured data type; empty for any
+    /// other type.
     fn fields(&self) -> Vec<(&str, &str)> {
         let data_type = self.storage.get("dtype").and_then(Value::as_str);
         data_type.and_then(numpy::fields).unwrap_or_default()
     }
 
-    /// The documents of the column in a directory, if the table has one of that name.
+    /// Returns the documents of the column in a directory; `None` if the table has no column of
+    /// that name.
     fn of_column(mut self, directory: &Path) -> Option<Self> {
         let name = directory.file_name()?.to_str()?;
         let fields = self.fields();
@@ -136,8 +139,8 @@ impl Documents {
     }
 }
 
-/// What the files in a directory are, and how many chunks the first one has: as many as the others,
-/// but for the last.
+/// Returns the form of the files in a directory and the number of chunks in the first file. All
+/// other files have the same number, except the last.
 fn form_of(storage: &dyn Storage, files: &Path) -> Result<(SuperchunkForm, u64), NodeError> {
     let many = files.join(SuperchunkForm::Many.name(0));
     let Some(stat) = if_present(storage.stat(&many))? else {

@@ -1,23 +1,23 @@
-//! Metadata documents that are kept, however many there are.
+//! Compact in-memory form of metadata documents.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-/// A JSON document as text: parsed, it takes about ten times as much memory, which counts where the
-/// arrays of a whole hierarchy are known at once.
+/// A JSON document kept as text. Parsed, it would take about ten times as much memory, which
+/// matters when the arrays of a whole hierarchy are held at once.
 #[derive(Debug, Clone)]
 pub struct CompactJson(Arc<str>);
 
 impl CompactJson {
-    /// Keeps a document.
+    /// Serializes a document.
     pub fn new(document: &Value) -> Self {
         Self(document.to_string().into())
     }
 
-    /// The document.
+    /// Parses and returns the document.
     pub fn value(&self) -> Value {
-        // Its text was made of a value, so it is one.
+        // The text was serialized from a `Value`, so parsing cannot fail.
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 }
@@ -34,7 +34,7 @@ mod tests {
         let document = json::parse(text).unwrap();
         let kept = CompactJson::new(&document).value();
         assert_eq!(json::to_text(&kept), json::to_text(&document));
-        // As deep as any document may be.
+        // The maximum nesting depth of a document.
         let deep = format!("{}{}", "[".repeat(127), "]".repeat(127));
         let document = json::parse(deep.as_bytes()).unwrap();
         assert_eq!(CompactJson::new(&document).value(), document);

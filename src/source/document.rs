@@ -1,4 +1,4 @@
-//! Metadata documents of a source: read in one place, and never more of one than is allowed.
+//! Reading the metadata documents of a source, up to a limit on their length.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,10 @@ use crate::store::storage::{FileKind, Storage, if_present};
 /// Name of the metadata document of every node of Zarr v3.
 pub const METADATA_FILE: &str = "zarr.json";
 
-/// The text of a document.
+/// Reads the text of a document.
+///
+/// # Errors
+/// Returns an error if the path is not a regular file, or longer than [`MAX_METADATA_BYTES`].
 pub fn read_text(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>, NodeError> {
     let file = storage.open(path)?;
     let stat = file.stat()?;
@@ -31,13 +34,13 @@ pub fn read_text(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>, NodeErro
     Ok(text)
 }
 
-/// A document.
+/// Reads and parses a document.
 pub fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
     let text = read_text(storage, path)?;
     Ok(json::parse(&text).map_err(MetadataError::from)?)
 }
 
-/// The document at a path, if there is one.
+/// Reads and parses the document at a path; `None` if nothing is there.
 pub fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
     match if_present(storage.lstat(path))? {
         Some(_) => read_document(storage, path).map(Some),

@@ -1,4 +1,4 @@
-//! Arrays of the draft of 2022.
+//! Arrays of the Zarr v3 draft of 2022.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,8 @@ use crate::format::error::MetadataError;
 use crate::format::sharding::ShardedArray;
 use crate::store::{Container, SourceArray};
 
-/// An array of the draft of 2022 whose data is in a directory.
+/// Returns the array of the draft of 2022 whose data is in `directory` and whose document, read
+/// from `path`, is `document`.
 pub fn array(
     directory: &Path,
     path: PathBuf,
@@ -24,7 +25,7 @@ pub fn array(
     let keys = draft2022::keys(&document)?;
     let is_sharded = is_sharded(&document);
     let layout = draft2022::parse(&document)?;
-    // Its data type or compressor may have no name in Zarr v3.
+    // The data type or compressor may have no name in Zarr v3.
     let sharded = draft2022::to_zarr3(&document).ok();
     let twin = sharded.clone().map(|sharded| shards(sharded, level)).transpose()?;
     let (container, layout, twin) = match (twin, layout) {

@@ -1,4 +1,4 @@
-//! Why a node of a source cannot be used.
+//! Errors that make a node of a source unusable.
 
 use std::io;
 
@@ -7,31 +7,31 @@ use crate::format::error::MetadataError;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::store::storage::FileKind;
 
-/// Why a node's document cannot be used.
+/// Error that makes a node's document unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// It cannot be read.
+    /// The document cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It is no file.
+    /// The path is not a regular file.
     #[error("it is {0}, not a regular file")]
     NotAFile(FileKind),
-    /// It is absurdly long.
+    /// The document is longer than the limit.
     #[error("it has {0} bytes, the limit is {MAX_METADATA_BYTES}")]
     TooLong(u64),
-    /// It says nothing that can be used.
+    /// The metadata is invalid or unsupported.
     #[error("{0}")]
     Metadata(#[from] MetadataError),
-    /// It is no Bloscpack file that can be read.
+    /// The file is not a readable Bloscpack file.
     #[error("{0}")]
     Bloscpack(#[from] BloscpackError),
-    /// The documents of a BLZ or bcolz array cannot be used.
+    /// A document of a BLZ or bcolz array cannot be used.
     #[error("{0}: {1}")]
     Superchunks(&'static str, #[source] Box<NodeError>),
 }
 
 impl NodeError {
-    /// What could not be read, whatever it was read for.
+    /// Returns the underlying I/O error, through any nesting; `None` for other kinds of errors.
     #[must_use]
     pub fn io(&self) -> Option<&io::Error> {
         match self {
@@ -41,7 +41,7 @@ impl NodeError {
         }
     }
 
-    /// The same by value; any other error as one of no errno.
+    /// Converts into an I/O error; an error of any other kind becomes one without an errno.
     #[must_use]
     pub fn into_io(self) -> io::Error {
         match self {

@@ -1,4 +1,4 @@
-//! Arrays whose metadata is not a document of Zarr.
+//! Arrays whose metadata is not a Zarr document.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,18 +10,19 @@ use crate::format::foreign::ForeignArray;
 use crate::format::json;
 use crate::store::{Container, SourceArray};
 
-/// An array, and what is shown beside its chunks.
+/// An array of a foreign format and the documents shown beside its chunks.
 pub struct Foreign {
-    /// Its chunks.
+    /// Layout and metadata of the array.
     pub array: ForeignArray,
-    /// What its shards are.
+    /// Container in which the chunks are stored.
     pub container: Container,
-    /// Documents that the view has and the source has not.
+    /// Documents that are in the view but not in the source, by name.
     pub documents: Vec<(OsString, Vec<u8>)>,
 }
 
 impl Foreign {
-    /// An array with documents of its format; its metadata as of Zarr v3, if it has a form there, is one more.
+    /// Creates a foreign array with the documents of its format, and adds its Zarr v3 metadata to
+    /// them if it can be expressed in Zarr v3.
     pub fn new(
         array: ForeignArray,
         container: Container,
@@ -33,7 +34,7 @@ impl Foreign {
         Self { array, container, documents }
     }
 
-    /// The same as an array of a source.
+    /// Converts into an [`Array`] of a source.
     pub(super) fn into_array(self, directory: &Path, format: ArrayFormat) -> Array {
         let Self { array, container, .. } = self;
         let path = directory.to_owned();

@@ -1,7 +1,8 @@
-//! What is in a source: groups and arrays of every format, found by their documents or by their bytes.
+//! Contents of a source: groups and arrays of every format, found by their documents or by their
+//! bytes.
 //!
-//! Mounts and commands both stand on it, so that what one of them accepts the others accept too. It probes and
-//! reads; what is shown of it, and what is done with it, is decided above.
+//! Mounts and commands share this module, so they accept the same sources. It only probes and
+//! reads; presentation and operations are decided in the layers above.
 
 mod array;
 pub mod bloscpack;

@@ -21,16 +21,16 @@ use crate::store::storage::{Storage, if_present};
 use crate::store::{ShardStore, StoreConfig, StoreError};
 use crate::text::shown;
 
-/// Bytes of indexes to keep where each shard is looked at once: those of shards inside a shard are
-/// asked for by several threads.
+/// Index cache size in bytes for a single pass over the shards. The cache is not empty because
+/// several threads request the indexes of shards nested in one shard.
 const ONE_PASS_CACHE: usize = 16 << 20;
 
-/// What a source is taken for.
+/// Format of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// An array or a hierarchy of Zarr v3 or v2.
     Zarr,
-    /// A hierarchy of the draft of 2022.
+    /// A hierarchy of the Zarr v3 draft of 2022.
     Draft2022,
     /// A Bloscpack file.
     Bloscpack,
@@ -39,7 +39,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What formats are called.
+    /// Names of the formats on the command line.
     pub const NAMES: [(&str, Self); 4] = [
         ("zarr", Self::Zarr),
         ("draft2022", Self::Draft2022),
@@ -48,63 +48,65 @@ impl Format {
     ];
 }
 
-/// How a source is opened.
+/// Options for opening a source.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenConfig {
-    /// Level of nested sharding whose chunks are meant, 1 the outermost; None the innermost.
+    /// Level of nested sharding whose chunks are shown, 1 being the outermost; `None` for the
+    /// innermost.
     pub level: Option<usize>,
-    /// What the source is taken for; by what is in it if not given.
+    /// Format of the source; detected from its contents if `None`.
     pub format: Option<Format>,
-    /// A last chunk that is shorter than the others is filled up, as readers of Zarr want it.
+    /// `true` if a last chunk that is shorter than the others is padded to full size, as Zarr
+    /// readers expect.
     pub pad_edge: bool,
 }
 
-/// What commands work on: a directory, or a file that is an array by itself.
+/// An open source: a directory, or a file that is an array by itself.
 pub struct Source {
-    /// As the user called it.
+    /// Path as given by the user.
     pub name: PathBuf,
-    /// Its files.
+    /// Storage of the source's files.
     pub storage: Arc<dyn Storage>,
-    /// Its shards.
+    /// Store that reads the source's shards.
     pub store: ShardStore,
     pub(super) config: OpenConfig,
-    /// Its name in `storage`, of a file that is an array by itself.
+    /// Name in `storage` if the source is a file that is an array by itself.
     file: Option<OsString>,
-    /// What the next array is told by.
+    /// Identifier of the next array.
     next_id: AtomicU64,
 }
 
-/// Why a source cannot be opened.
+/// Error that prevents a source from being opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It cannot be read.
+    /// The source cannot be read.
     #[error("{}: {error}", shown(.path))]
     Io {
-        /// The source, or what is in it.
+        /// Path of the source or of a file in it.
         path: PathBuf,
         /// The error.
         #[source]
         error: std::io::Error,
     },
-    /// There is nothing in it that shardfs knows.
+    /// The source contains no known node.
     #[error("{}: neither an array nor a hierarchy of arrays: there is no metadata in it", shown(.0))]
     NoNode(PathBuf),
-    /// It is something that shardfs does not read.
+    /// The path is something that shardfs does not read.
     #[error("{}: {what}", shown(.path))]
     Unsupported {
-        /// The source.
+        /// Path of the source.
         path: PathBuf,
-        /// What it is.
+        /// Kind of thing at the path.
         #[source]
         what: Unsupported,
     },
 }
 
-/// Documents of a node, by name.
+/// Documents of a node, with their names.
 pub type Documents = Vec<(&'static str, Value)>;
 
 impl Source {
-    /// Opens a directory or a file.
+    /// Opens a directory or a file as a source.
     pub fn open(path: &Path, config: OpenConfig) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Io { path: path.to_owned(), error };
         let unsupported = |what| OpenError::Unsupported { path: path.to_owned(), what };
@@ -134,21 +136,21 @@ impl Source {
         }
     }
 
-    /// A source whose files are those of a storage, and its shards.
+    /// Creates a source from a storage and a store over it.
     pub fn over(name: &Path, storage: Arc<dyn Storage>, store: ShardStore) -> Self {
         let (name, config) = (name.to_owned(), OpenConfig::default());
         Self { name, storage, store, config, file: None, next_id: AtomicU64::new(0) }
     }
 
-    /// The same, for whoever looks at each shard once: hardly anything is kept for a second time.
+    /// Replaces the store by one with a small cache, for callers that visit each shard once.
     pub fn for_one_pass(mut self) -> Self {
         let config = StoreConfig { cache_size: ONE_PASS_CACHE, ..StoreConfig::default() };
         self.store = ShardStore::new(Arc::clone(&self.storage), config, Arc::default());
         self
     }
 
-    /// The document of a group as of Zarr v3, its attributes in it; one that has no document of its own
-    /// has no attributes.
+    /// Returns the metadata of a group in Zarr v3 form, including its attributes. A group without a
+    /// document of its own has no attributes.
     pub fn group(&self, directory: &Path) -> Result<Value, NodeError> {
         let storage = &*self.storage;
         let path = directory.join(METADATA_FILE);
@@ -173,7 +175,8 @@ impl Source {
         Ok(json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}))
     }
 
-    /// The documents of Zarr v2 that a node has as it is stored, by name; None if it is none of Zarr v2.
+    /// Returns the Zarr v2 documents of a node as stored, with their names; `None` if it is not a
+    /// Zarr v2 node.
     pub fn zarr2_documents(&self, directory: &Path) -> Result<Option<Documents>, NodeError> {
         let at = |name: &'static str| {
             let document = document_at(&*self.storage, &directory.join(name))?;
@@ -191,7 +194,9 @@ impl Source {
         Ok(Some([Some(node), at(ZATTRS)?, consolidated].into_iter().flatten().collect()))
     }
 
-    /// Length in bytes of the files that an array's chunks are in, as far as they can be looked at.
+    /// Returns the total length in bytes of the files that hold an array's chunks. A file whose
+    /// attributes cannot be read counts as 0; so does the whole array if its shards cannot be
+    /// listed.
     pub fn nbytes(&self, array: &Array) -> u64 {
         let mut sum = 0;
         let counted = self.store.each_shard(&array.source, &mut |shard| {
@@ -202,12 +207,12 @@ impl Source {
         counted.map_or(0, |()| sum)
     }
 
-    /// What the next array is told by.
+    /// Returns a new identifier for an array.
     pub(super) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What is in it, in the order of the paths, as it is found.
+    /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
         let first = match &self.file {
             Some(name) => Step::File(name.clone()),
@@ -216,7 +221,7 @@ impl Source {
         Nodes::new(self, first)
     }
 
-    /// Its arrays, those that can be used.
+    /// Iterates over the usable arrays of the source.
     pub fn arrays(&self) -> impl Iterator<Item = Arc<Array>> {
         self.nodes().filter_map(|node| match node {
             Node::Array(array) => Some(array),

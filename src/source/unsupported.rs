@@ -1,4 +1,4 @@
-//! What a path is that is no source, and what its owner can do instead.
+//! Recognition of paths that are not a source, with advice for the user.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP};
 use crate::text::shown;
 
-/// Attributes of N5 are looked for in so many bytes.
+/// Number of bytes at the start of a file that are searched for known contents.
 const HEAD_BYTES: usize = 4096;
 
-/// Something that is no source of shardfs, but is known.
+/// A recognized kind of input that shardfs does not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    /// An address.
+    /// A URL.
     #[error(
         "URLs are not read: copy the array to a local filesystem, or mount the store with a program \
          such as rclone and give the directory"
@@ -25,25 +25,25 @@ pub enum Unsupported {
          as fuse-zip, and give the directory"
     )]
     Zip,
-    /// A metadata document.
+    /// A metadata document of a node; holds the directory to use instead.
     #[error("it is the metadata of an array or a group: give the directory that it lies in, {}", shown(.0))]
     Document(PathBuf),
     /// An N5 container.
     #[error("it is an N5 container, whose blocks are files already; shardfs does not read N5")]
     N5,
-    /// A precomputed volume of Neuroglancer.
+    /// A Neuroglancer precomputed volume.
     #[error("it is a precomputed volume of Neuroglancer, which shardfs does not read")]
     Precomputed,
-    /// HDF5, and netCDF-4.
+    /// An HDF5 or netCDF-4 file.
     #[error("it is an HDF5 or netCDF-4 file, which shardfs does not read")]
     Hdf5,
-    /// TIFF.
+    /// A TIFF file.
     #[error("it is a TIFF file, which shardfs does not read")]
     Tiff,
 }
 
 impl Unsupported {
-    /// What a path is that can never be a source.
+    /// Returns the kind of a path that can never be a source; `None` if it may be one.
     pub fn of_path(path: &Path) -> Option<Self> {
         if path.to_str().is_some_and(is_url) && !path.exists() {
             return Some(Self::Url);
@@ -64,7 +64,7 @@ impl Unsupported {
         }
     }
 
-    /// What a directory is in which no node was found.
+    /// Returns the kind of a directory in which no node was found; `None` if it is not recognized.
     pub fn of_directory(path: &Path) -> Option<Self> {
         let has = |name: &str, words: &[&str]| {
             let head = head(&path.join(name));
@@ -86,7 +86,7 @@ fn is_url(text: &str) -> bool {
     })
 }
 
-/// The first bytes of a file; none of one that cannot be read.
+/// Returns the first bytes of a file; empty if it cannot be read.
 fn head(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {

@@ -1,5 +1,5 @@
-//! The nodes of a source, in the order of their paths. They are found one after the other, and none is kept: a
-//! hierarchy may have any number.
+//! Iteration over the nodes of a source in path order. Nodes are found one at a time and not kept,
+//! because a hierarchy may have any number of them.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -23,18 +23,18 @@ use crate::store::work::WORK_DIRECTORY;
 /// A node of a source.
 #[derive(Debug, Clone)]
 pub enum Node {
-    /// A group: its directory, from the source's root.
+    /// A group; holds its directory relative to the source's root.
     Group(PathBuf),
     /// An array.
     Array(Arc<Array>),
-    /// A node whose metadata cannot be used, or a directory that cannot be read, and why.
+    /// A node whose metadata cannot be used or a directory that cannot be read, with the error.
     Bad(PathBuf, Arc<NodeError>),
-    /// A directory with a journal of a mount, and no array of Zarr.
+    /// A directory that holds the journal of a mount but no Zarr array.
     Journal(PathBuf),
 }
 
 impl Node {
-    /// Its directory, from the source's root.
+    /// Returns the node's directory relative to the source's root.
     pub fn directory(&self) -> &Path {
         match self {
             Self::Group(directory) | Self::Bad(directory, _) | Self::Journal(directory) => {
@@ -45,24 +45,25 @@ impl Node {
     }
 }
 
-/// The nodes of a source, as they are found.
+/// Iterator over the nodes of a source.
 pub struct Nodes<'a> {
     source: &'a Source,
-    /// What is to be looked at, the next one last.
+    /// Pending steps; the last is taken next.
     steps: Vec<Step>,
-    /// What was found, and not yet handed over.
+    /// Nodes found but not yet returned.
     found: VecDeque<Node>,
 }
 
-/// What is to be looked at.
+/// A pending step of the walk.
 pub(super) enum Step {
-    /// A directory.
+    /// Visit a directory.
     Directory(PathBuf),
-    /// What is in one, the next name last.
+    /// Visit the named entries of a directory; the last name is taken next.
     Below(PathBuf, Vec<OsString>),
-    /// Arrays of a hierarchy of the draft of 2022, their data and their documents, the next one last.
+    /// Visit arrays of a hierarchy of the draft of 2022, each as its data path and document path;
+    /// the last is taken next.
     Draft(Vec<(PathBuf, PathBuf)>),
-    /// A file that is an array by itself.
+    /// Visit a file that is an array by itself.
     File(OsString),
 }
 
@@ -122,7 +123,7 @@ impl Nodes<'_> {
         self.config().format.is_none_or(|wanted| wanted == format)
     }
 
-    /// Hands a node over; the array, if it is one.
+    /// Queues a found node; returns the array if it is one.
     fn add(
         &mut self,
         directory: PathBuf,
@@ -188,7 +189,8 @@ impl Nodes<'_> {
         self.below(directory, |_| true);
     }
 
-    /// Whether there is an array of Zarr v2 in a directory; a group is noted.
+    /// Queues the Zarr v2 node in a directory, if there is one. Returns `true` if it is an array,
+    /// `false` for a group or no node.
     fn zarr2(&mut self, directory: &Path) -> bool {
         if !self.may_be(Format::Zarr) {
             return false;
@@ -212,10 +214,10 @@ impl Nodes<'_> {
         false
     }
 
-    /// What is in an array's directory and has nothing to do with its chunks: nodes below it, which
-    /// Zarr does not foresee and some writers make.
+    /// Visits entries of an array's directory that do not belong to its chunks: nodes below an
+    /// array, which Zarr does not provide for but some writers create.
     fn below_array(&mut self, directory: PathBuf, array: Option<Arc<Array>>) {
-        // Of one that cannot be used nobody knows which names are those of chunks.
+        // Without usable metadata, the names of chunks are unknown.
         if let Some(array) = array {
             self.below(directory, |name| name != WORK_DIRECTORY && !array.claims(name));
         }
@@ -236,7 +238,7 @@ impl Nodes<'_> {
         self.steps.push(Step::Below(directory, names));
     }
 
-    /// A hierarchy of the draft of 2022: its arrays' documents stand together.
+    /// Visits a hierarchy of the draft of 2022, which keeps the documents of its arrays together.
     fn look_at_draft(&mut self, hierarchy: PathBuf) {
         let mut directories = vec![draft2022::metadata_directory(&hierarchy)];
         let mut documents = Vec::new();
@@ -258,14 +260,15 @@ impl Nodes<'_> {
         self.steps.push(Step::Draft(documents));
     }
 
-    /// Whether there is a BLZ or bcolz array, or a column of a table, in a directory.
+    /// Queues the BLZ or bcolz array, or the column of a table, in a directory. Returns whether
+    /// there is one.
     fn superchunks(&mut self, directory: &Path) -> bool {
         if !self.may_be(Format::Blz) {
             return false;
         }
         let found = match if_present(self.storage().stat(&directory.join(SIZES))) {
             Ok(Some(_)) => match blz::array(self.storage(), directory, false) {
-                // A table: its columns are below.
+                // A table: its columns are found below it.
                 Ok(None) => return false,
                 found => found,
             },
@@ -282,7 +285,8 @@ impl Nodes<'_> {
         true
     }
 
-    /// The names in a directory that are meant, and what they are.
+    /// Calls `act` with the name and kind of each entry of a directory for which `is_meant` returns
+    /// `true`.
     fn each_entry(
         &self,
         directory: &Path,
@@ -307,12 +311,13 @@ impl Nodes<'_> {
     }
 }
 
-/// Whether a directory without metadata of its own has some anywhere below: a folder of arrays, or
-/// of such folders. Level by level, so that what is near is found soon.
+/// Returns whether a directory without metadata of its own has a node anywhere below it, such as a
+/// folder of arrays or a folder of such folders. The search is breadth-first, so that nearby nodes
+/// are found soon.
 pub fn holds_nodes(storage: &dyn Storage) -> io::Result<bool> {
-    /// Directories to look at before a folder is taken for something else.
+    /// Maximum number of directories to discover before the folder is considered to hold no nodes.
     const LOOKED_AT: usize = 10_000;
-    /// What says that a node is there.
+    /// Names of files whose presence indicates a node.
     const NAMES: [&str; 4] = [METADATA_FILE, SIZES, ZARRAY, ZGROUP];
     let mut directories = VecDeque::from([PathBuf::new()]);
     let mut known = directories.len();
@@ -332,7 +337,7 @@ pub fn holds_nodes(storage: &dyn Storage) -> io::Result<bool> {
             }
             if known < LOOKED_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        // One that this user may not read has nothing for them.
+        // A subdirectory that this user cannot read has no nodes usable by this user.
         if directory.as_os_str().is_empty() {
             listed?;
         }

@@ -14,8 +14,9 @@ use crate::format::zarr2::{self, NoTwin, ZATTRS};
 use crate::store::storage::Storage;
 use crate::store::{Container, SourceArray};
 
-/// The layout of the array in a directory, whose document is at a path, and its metadata as of Zarr v3; why it has
-/// no such form: its chunks can be found all the same.
+/// Returns the layout of the array in `directory`, whose document is at `path`, with its metadata
+/// in Zarr v3 form or the reason why there is no such form. The chunks can be located in either
+/// case.
 pub fn described(
     storage: &dyn Storage,
     directory: &Path,
@@ -41,7 +42,7 @@ fn layout_and_twin(
     }
 }
 
-/// The array in a directory, whose document is at a path: each file is a chunk.
+/// Returns the array in `directory`, whose document is at `path`; each file is one chunk.
 pub fn array(storage: &dyn Storage, directory: &Path, path: PathBuf) -> Result<Array, NodeError> {
     let document = read_document(storage, &path)?;
     let zattrs = document_at(storage, &directory.join(ZATTRS))?;
@@ -52,8 +53,8 @@ pub fn array(storage: &dyn Storage, directory: &Path, path: PathBuf) -> Result<A
     Ok(Array { source, format: ArrayFormat::Zarr2, document, sharded: None, twin })
 }
 
-/// The group in a directory, whose document is at a path, as of Zarr v3: its attributes are in it, and what its
-/// consolidated metadata says of other nodes is not.
+/// Returns the metadata of the group in `directory`, whose document is at `path`, in Zarr v3 form.
+/// It includes the attributes but not the consolidated metadata of other nodes.
 pub fn group(storage: &dyn Storage, directory: &Path, path: &Path) -> Result<Value, NodeError> {
     let zgroup = read_document(storage, path)?;
     let zattrs = document_at(storage, &directory.join(ZATTRS))?;

@@ -15,17 +15,18 @@ use crate::format::metadata::NodeMetadata;
 use crate::format::sharding::ShardedArray;
 use crate::store::{Container, SourceArray};
 
-/// What a document describes.
+/// Node that a document describes.
 pub enum Described {
-    /// A group. Its metadata has unsharded twins in the place of sharded arrays, where it is consolidated.
+    /// A group. In consolidated metadata, unsharded twins take the place of sharded arrays.
     Group(Value),
-    /// A sharded array, and its unsharded twin.
+    /// A sharded array and its unsharded twin.
     Sharded(Box<ShardedArray>, Value),
-    /// An array whose chunks are files, and its metadata.
+    /// An array whose chunks are files: its codec chain and metadata.
     Unsharded(Vec<Codec>, Value),
 }
 
-/// What a document describes, at a level of nested sharding.
+/// Parses a document into the node it describes, at a level of nested sharding; `None` is the
+/// innermost.
 pub fn describe(document: Value, level: Option<usize>) -> Result<Described, MetadataError> {
     Ok(match show(document.clone(), level, Dialect::V3)? {
         Shown::Array(layout, twin) => Described::Sharded(layout, twin),
@@ -37,7 +38,7 @@ pub fn describe(document: Value, level: Option<usize>) -> Result<Described, Meta
     })
 }
 
-/// The array that a document describes.
+/// Returns the array that `document`, read from `path`, describes.
 pub fn array(
     directory: &Path,
     path: PathBuf,
@@ -53,7 +54,7 @@ pub fn array(
     Ok(Array { source, format: ArrayFormat::Zarr3, document, sharded, twin: Some(twin) })
 }
 
-/// The layout of an array, what its files are, and its unsharded twin.
+/// Returns the layout of an array, its container and its unsharded twin.
 pub fn shards(
     document: Value,
     level: Option<usize>,

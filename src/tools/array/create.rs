@@ -1,4 +1,4 @@
-//! Making an array.
+//! Creating an array.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
 use crate::tools::aside::{Aside, FileId, Place, Purpose, sweep};
 
-/// Where an array is to be made.
+/// Destination at which an array is to be created.
 #[derive(Debug)]
 pub struct Destination {
     place: Place,
-    /// The array that it replaces.
+    /// The array that it replaces, if any.
     replaces: Option<Deletion>,
 }
 
 impl Destination {
-    /// Looks at `directory`, which must not exist; with `force` it may be an array or an empty
+    /// Checks `directory`, which must not exist; with `force` it may also be an array or an empty
     /// directory.
     pub fn find(directory: &Path, force: bool) -> Result<Self, ArrayError> {
         let place = place_of(directory)?;
@@ -42,7 +42,7 @@ impl Destination {
         if path.read_dir().map_err(io_error(&path))?.next().is_none() {
             return Ok(Self { place, replaces: None });
         }
-        // A document that cannot be read is none of an array.
+        // A document that cannot be read does not identify an array.
         let document = document_in(&path).ok().flatten().ok_or_else(not_replaced)?;
         match Kind::of(&document) {
             Some(Kind::Array) => {
@@ -52,19 +52,19 @@ impl Destination {
         }
     }
 
-    /// Its absolute path.
+    /// Returns the absolute path of the destination.
     pub fn path(&self) -> PathBuf {
         self.place.path()
     }
 
-    /// Whether an array is there that goes away.
+    /// Returns whether an existing array is replaced.
     pub fn replaces(&self) -> bool {
         self.replaces.is_some()
     }
 }
 
-/// Makes an array with that metadata. Nothing of it is seen before all of it is there and durable; what
-/// it replaces is there until then.
+/// Creates an array with the metadata `document`. The array becomes visible only once all of it is
+/// written and durable; what it replaces stays in place until then.
 pub fn create(destination: Destination, document: &Value) -> Result<(), ArrayError> {
     let Destination { place, replaces } = destination;
     let path = place.path();

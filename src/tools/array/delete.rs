@@ -1,7 +1,7 @@
 //! Deleting an array or a group.
 //!
-//! It is set aside first ([`crate::tools::aside`]). So nobody sees a part of it, and what an interrupted
-//! deletion leaves is found there and goes with the next one.
+//! The node is first moved aside ([`crate::tools::aside`]), so it is never seen partially deleted.
+//! What an interrupted deletion leaves there is found and removed by the next one.
 
 use std::fs::{DirEntry, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use crate::store::local::try_lock;
 use crate::store::work::WORK_DIRECTORY;
 use crate::tools::aside::{Aside, Leftovers, Place, Purpose};
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An array.
@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// By its metadata.
+    /// Determines the kind from the node's metadata; `None` if it is not a Zarr v3 node.
     pub fn of(document: &Value) -> Option<Self> {
         if document.get("zarr_format").and_then(Value::as_u64) != Some(3) {
             return None;
@@ -39,24 +39,24 @@ impl Kind {
     }
 }
 
-/// What is to be deleted.
+/// A node to be deleted, and its contents.
 #[derive(Debug)]
 pub struct Deletion {
     place: Place,
-    /// None if there are only leftovers of commands that were stopped.
+    /// Kind of the node; `None` if there are only leftovers of interrupted commands.
     pub kind: Option<Kind>,
-    /// Files below it, directories not counted.
+    /// Number of files below the node, not counting directories.
     pub files: u64,
-    /// Their lengths together, in bytes.
+    /// Total length of the files, in bytes.
     pub nbytes: u64,
-    /// What commands that were stopped have left, hidden directories beside it.
+    /// Hidden directories beside the node, left by interrupted commands.
     leftovers: Leftovers,
-    /// Journals of arrays, from the directory.
+    /// Journals of arrays, relative to the node's directory.
     journals: Vec<PathBuf>,
 }
 
 impl Deletion {
-    /// Looks at the array at `path`, or with `recursive` the array or group.
+    /// Examines the array at `path`, or with `recursive` the array or group.
     pub fn find(path: &Path, recursive: bool) -> Result<Self, ArrayError> {
         let place = place_of(path)?;
         let whole = place.path();
@@ -103,7 +103,7 @@ impl Deletion {
             for entry in directory.read_dir().map_err(io_error(&directory))? {
                 let entry: DirEntry = entry.map_err(io_error(&directory))?;
                 let path = entry.path();
-                // Of a symbolic link itself.
+                // For a symbolic link these are the attributes of the link itself.
                 let metadata = entry.metadata().map_err(io_error(&path))?;
                 if metadata.is_dir() {
                     directories.push(path);
@@ -119,18 +119,19 @@ impl Deletion {
         Ok(())
     }
 
-    /// Its absolute path.
+    /// Returns the absolute path of the node.
     pub fn path(&self) -> PathBuf {
         self.place.path()
     }
 
-    /// How many hidden directories there are that commands have left that were stopped.
+    /// Returns the number of hidden directories left by interrupted commands.
     pub fn leftovers(&self) -> usize {
         self.leftovers.count()
     }
 
-    /// Fails if somebody commits to one of the arrays, which are in `directory` by now. One journal after
-    /// the other is looked at: there may be more of them than files can be open.
+    /// Returns an error if a commit to one of the arrays, which are in `directory` by now, is in
+    /// progress. The journals are checked one at a time: there may be more of them than files can
+    /// be open.
     pub(super) fn check_idle(&self, directory: &Path) -> Result<(), ArrayError> {
         for journal in &self.journals {
             if !is_idle(&directory.join(journal))? {
@@ -141,14 +142,14 @@ impl Deletion {
         Ok(())
     }
 
-    /// Deletes it, and what was left by commands that were stopped.
+    /// Deletes the node and the leftovers of interrupted commands.
     pub fn run(self) -> Result<(), ArrayError> {
         if self.kind.is_some() {
             let path = self.place.path();
             self.check_idle(&path)?;
             let aside = Aside::begin(&self.place, Purpose::Delete)?;
             aside.take()?;
-            // A commit that began meanwhile. None can find it by its name any more.
+            // A commit may have begun meanwhile. From now on none can find the array by its name.
             if let Err(busy) = self.check_idle(&aside.old_path()) {
                 aside.give_back()?;
                 aside.remove()?;
@@ -160,14 +161,14 @@ impl Deletion {
     }
 }
 
-/// Whether nobody holds the lock of a journal.
+/// Returns whether the lock of a journal is free.
 fn is_idle(journal: &Path) -> Result<bool, ArrayError> {
     let mut how = OpenOptions::new();
     let how = how.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     match how.open(journal) {
         Ok(file) => try_lock(&file).map_err(io_error(journal)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        // A link is no journal.
+        // A symbolic link is not a journal.
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Ok(true),
         Err(error) => Err(io_error(journal)(error)),
     }
@@ -245,7 +246,7 @@ mod tests {
         aside.take().unwrap();
         let left = aside.path();
         assert_eq!(Leftovers::find(&place).unwrap().count(), 0, "somebody is at it");
-        // As if it had been killed.
+        // Leaves the state of a killed process.
         aside.abandon();
         std::fs::create_dir(top.path().join(".a.shardfs-deleted-x1y2z3")).unwrap();
         let found = Deletion::find(&array, false).unwrap();
