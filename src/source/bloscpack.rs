@@ -26,7 +26,7 @@ pub fn array(
     let file = storage.open(Path::new(name))?;
     let pending = pending_if_readable(storage, Path::new(""), |error| log::warn!("{error}"))?;
     let pending = pending.as_ref().and_then(|record| record_of(record, Path::new(name)));
-    // If neither is available, the header and chunks of the file as it is now are used.
+    // If neither state can be restored, the file is read as it is now: damage shows in its chunks.
     let view = View::durable(&*file, stat.size, pending)?;
     let view = view.unwrap_or_else(|| View::now(&*file, stat.size));
     let head = bloscpack::head(&view)??;

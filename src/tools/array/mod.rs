@@ -1,8 +1,8 @@
-//! Making, resizing and deleting what is in a source, without a mount.
+//! Creating, resizing and deleting arrays and groups without a mount.
 //!
-//! What others see at any moment is a whole array: it is made aside and changes places with the old one,
-//! is set aside before it is deleted ([`super::aside`]), and is resized by replacing its `zarr.json` before
-//! chunks are removed.
+//! Readers see a complete array at any moment: a new one is built aside and exchanged with the old
+//! one, a deleted one is moved aside first ([`super::aside`]), and a resize replaces `zarr.json`
+//! before it removes chunks.
 
 mod create;
 mod delete;
@@ -25,89 +25,89 @@ use crate::source::METADATA_FILE;
 use crate::store::StoreError;
 use crate::text::{count, shown};
 
-/// Why an array cannot be made, resized or deleted.
+/// Error of creating, resizing or deleting an array.
 #[derive(Debug, thiserror::Error)]
 pub enum ArrayError {
-    /// Something is in its place.
+    /// The destination exists already.
     #[error("{} exists; --force replaces an array that is there", shown(.0))]
     Exists(PathBuf),
-    /// Something else than an array is in its place.
+    /// The destination is neither an array nor an empty directory.
     #[error("{} is neither a Zarr array nor an empty directory: it is not replaced", shown(.0))]
     NotReplaced(PathBuf),
-    /// There is no directory for it to be in.
+    /// The parent directory does not exist.
     #[error("{}: there is no such directory; make it first", shown(.0))]
     NoParent(PathBuf),
-    /// Nothing is there.
+    /// The directory does not exist.
     #[error("{}: there is no such directory", shown(.0))]
     Absent(PathBuf),
-    /// A path that does not name a directory itself.
+    /// The path is a symbolic link.
     #[error("{} is a symbolic link; name the directory that it leads to", shown(.0))]
     Link(PathBuf),
-    /// A directory without metadata.
+    /// The directory has no metadata.
     #[error("{} is no Zarr v3 array or group: it has no zarr.json", shown(.0))]
     NotANode(PathBuf),
-    /// A directory with metadata of another format.
+    /// The directory has metadata of another format.
     #[error("{} is of another format than Zarr v3, which is all that this command knows", shown(.0))]
     OtherFormat(PathBuf),
-    /// Its metadata cannot be used.
+    /// The metadata cannot be used.
     #[error("{}: {error}", shown(.path))]
     Metadata {
-        /// The document.
+        /// Path of the document.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         error: MetadataError,
     },
-    /// A group, where only an array will do.
+    /// The node is a group where an array is required.
     #[error("{} is a group; name one of its arrays", shown(.0))]
     Group(PathBuf),
-    /// A group, which is deleted only when that is asked for.
+    /// The node is a group, and recursive deletion was not requested.
     #[error("{} is a group; --recursive deletes it with everything below", shown(.0))]
     NotRecursive(PathBuf),
-    /// Somebody commits to an array.
+    /// A commit to the array is in progress.
     #[error("{} is being written to: its journal is locked", shown(.0))]
     Busy(PathBuf),
-    /// Shards of different shapes.
+    /// The chunk grid is not regular.
     #[error("{} has a chunk grid that is not regular, which cannot be resized", shown(.0))]
     Irregular(PathBuf),
-    /// Another number of extents than dimensions.
+    /// The number of extents differs from the number of dimensions.
     #[error("{}, {} has {}", count(.found, "extent"), shown(.path), count(.rank, "dimension"))]
     Rank {
-        /// The array.
+        /// Path of the array.
         path: PathBuf,
-        /// How many were given.
+        /// Number of extents given.
         found: usize,
-        /// The array's number of dimensions.
+        /// Number of dimensions of the array.
         rank: usize,
     },
-    /// Its shards can only be made anew as a whole, by other software.
+    /// The shards are compressed as a whole and cannot be changed by shardfs.
     #[error(
         "{}: shards that are compressed as a whole cannot be changed, so chunks outside cannot be \
          removed; --keep-outside leaves them",
         shown(.0)
     )]
     ReadOnly(PathBuf),
-    /// What was there cannot be set aside, or not be removed.
+    /// The old contents cannot be moved aside, or cannot be removed.
     #[error(transparent)]
     Aside(#[from] AsideError),
-    /// It has its new shape, and what lies outside was not all removed.
+    /// The array has its new shape, but not all chunks outside it were removed.
     #[error(
         "{}: it has its new shape, but not all chunks outside could be removed: {error}; they are \
          hidden, and the same command again removes the rest; do that before the array grows", shown(.path)
     )]
     Left {
-        /// The array.
+        /// Path of the array.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: Arc<StoreError>,
     },
-    /// A commit or a look at a shard failed.
+    /// A commit or reading a shard failed.
     #[error(transparent)]
     Store(#[from] Arc<StoreError>),
-    /// The system reports an error.
+    /// A system call failed.
     #[error("{}: {error}", shown(.path))]
     Io {
-        /// Where.
+        /// Path concerned.
         path: PathBuf,
         /// The error.
         #[source]
@@ -119,7 +119,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ArrayError + '_ {
     |error| ArrayError::Io { path: path.to_owned(), error }
 }
 
-/// The place of a path, whose parent must be a directory.
+/// Returns the place of a path, whose parent must be a directory.
 fn place_of(path: &Path) -> Result<Place, ArrayError> {
     Place::of(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
@@ -130,7 +130,7 @@ fn place_of(path: &Path) -> Result<Place, ArrayError> {
     })
 }
 
-/// The metadata of a directory; None if it has none.
+/// Reads the metadata document in a directory; `None` if there is none.
 fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError> {
     let path = directory.join(METADATA_FILE);
     let text = match std::fs::metadata(&path) {
@@ -148,13 +148,13 @@ fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError> {
     document.map(Some).map_err(|error| ArrayError::Metadata { path, error: error.into() })
 }
 
-/// Whether a directory has metadata of Zarr v2 or of N5.
+/// Returns whether a directory has metadata of Zarr v2 or N5.
 fn is_of_other_format(directory: &Path) -> bool {
     [".zarray", ".zgroup", "attributes.json"].iter().any(|name| directory.join(name).exists())
 }
 
-/// The nearest group above a node that has consolidated metadata: that has to be made again once the node
-/// is there, has changed or is gone.
+/// Returns the nearest group above a node that has consolidated metadata, which must be regenerated
+/// once the node is created, changed or deleted. `None` if there is none.
 pub fn consolidated_above(directory: &Path) -> Option<PathBuf> {
     let directory = place_of(directory).ok()?.path();
     let groups = directory.ancestors().skip(1);

@@ -1,9 +1,9 @@
 //! Resizing an array.
 //!
-//! The metadata changes first, then chunks that lie outside are removed. Interrupted in between, they
-//! are there and hidden; the same resize done again finds them, also beyond what the metadata says by
-//! then, and removes them. The other order would for a moment show fill values for data that the array
-//! still has.
+//! The metadata changes first, then chunks outside the new shape are removed. If interrupted in
+//! between, these chunks exist but are hidden; repeating the same resize finds them, even beyond
+//! the shape that the metadata has by then, and removes them. The opposite order would for a moment
+//! show fill values for data that is still within the array.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,30 +31,30 @@ pub struct Resize {
     storage: Arc<dyn Storage>,
     store: ShardStore,
     document: Value,
-    /// Its shape before and after.
+    /// Shape before the resize, in elements.
     before: Coords,
     after: Coords,
-    /// Chunks along each axis afterwards.
+    /// Number of chunks along each axis after the resize.
     grid: Coords,
-    /// The array with all of its shards, those that its shape does not reach included; None if nothing
-    /// is to be removed.
+    /// The array with all of its shards, including those beyond its shape; `None` if nothing is to
+    /// be removed.
     whole: Option<SourceArray>,
 }
 
-/// What was done, or would be.
+/// Result of a resize, or of a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resized {
-    /// Extents in elements before.
+    /// Extents before the resize, in elements.
     pub before: Coords,
-    /// Extents in elements now.
+    /// Extents after the resize, in elements.
     pub after: Coords,
-    /// What lay outside and was removed.
+    /// Chunks outside the new shape that were removed.
     pub removed: Outside,
 }
 
 impl Resize {
-    /// Looks at the array in `directory`, to give it the extents `shape`. Chunks outside go, unless they
-    /// are to be kept or every extent grows.
+    /// Prepares to give the array in `directory` the extents `shape`. Chunks outside are to be
+    /// removed, unless `keep_outside` is set or every extent grows.
     pub fn find(directory: &Path, shape: &[u64], keep_outside: bool) -> Result<Self, ArrayError> {
         let path = directory.to_owned();
         let metadata = |error| ArrayError::Metadata { path: path.join(METADATA_FILE), error };
@@ -102,7 +102,7 @@ impl Resize {
         Ok(Self { path, storage, store, document, before, after, grid, whole })
     }
 
-    /// What would be done.
+    /// Returns what [`Self::run`] would do, without changing anything.
     pub fn look(&self) -> Result<Resized, ArrayError> {
         let removed = match &self.whole {
             None => Outside::default(),
@@ -112,7 +112,7 @@ impl Resize {
         Ok(Resized { before, after, removed })
     }
 
-    /// Resizes it and returns once that is safe.
+    /// Resizes the array and returns once the new state is durable.
     pub fn run(mut self) -> Result<Resized, ArrayError> {
         let removable = self.whole.as_ref().filter(|array| !ShardStore::is_writable(array));
         if removable.is_some() && self.look()?.removed.chunks > 0 {
@@ -128,7 +128,7 @@ impl Resize {
         let mut removed = Outside::default();
         if let Some(array) = &self.whole {
             let done = self.store.remove_outside(array, &self.grid, Policy::Auto);
-            // A journal that somebody needs stays.
+            // A journal that is still needed is kept.
             let finished = self.store.finish_commits(array).map_err(Arc::new);
             let left = |error| ArrayError::Left { path: self.path.clone(), error };
             removed = done.map_err(left)?;
@@ -138,7 +138,7 @@ impl Resize {
     }
 }
 
-/// The array as it would be with other extents.
+/// Returns the array with other extents.
 fn with_shape(document: &Value, shape: &[u64]) -> Result<SourceArray, MetadataError> {
     let mut document = document.clone();
     document["shape"] = json!(shape);

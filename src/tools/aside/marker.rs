@@ -1,12 +1,12 @@
-//! The note in a directory that says: a command is making this, or was stopped at it.
+//! Marker file that identifies a directory as the unfinished work of a command.
 //!
 //! ```json
 //! {"shardfs": "unfinished", "version": 1, "id": "5a21...", "what": {"command": "pack", ...}}
 //! ```
 //!
-//! Only what has such a note counts as unfinished, and is gone on with or removed. It is made under
-//! another name and renamed, so whoever finds it finds all of it, and it is locked for as long as
-//! somebody is at the directory.
+//! Only a directory with such a marker counts as unfinished and is resumed or removed. The marker
+//! is written under another name and renamed, so it is never seen incomplete, and it is locked
+//! while a process is working in the directory.
 
 use std::ffi::CString;
 use std::fs::{File, TryLockError};
@@ -20,27 +20,27 @@ use serde_json::{Value, json};
 use super::removal::WITHIN;
 use crate::format::json;
 
-/// Its name.
+/// File name of the marker.
 pub const MARKER: &str = "job.json";
-/// What every one says.
+/// Value of the `shardfs` field in every marker.
 const MAGIC: &str = "unfinished";
-/// Version of its form.
+/// Version of the format.
 const VERSION: u64 = 1;
-/// None is longer, in bytes.
+/// Maximum length of a marker, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A note that was found or made.
+/// A marker that was found or created.
 #[derive(Debug)]
 pub struct Marker {
-    /// What is being made or done.
+    /// Description of the unfinished work.
     pub what: Value,
-    /// A random number, in hexadecimal digits, that no other has.
+    /// Random identifier, unique to this marker, in hexadecimal digits.
     pub id: String,
     file: File,
 }
 
 impl Marker {
-    /// Makes the note in a directory, locked. EEXIST if there is something of its name.
+    /// Creates the marker in a directory and locks it. Fails with EEXIST if its name is taken.
     pub fn create(directory: BorrowedFd<'_>, id: String, what: &Value) -> io::Result<Self> {
         let name = format!("{MARKER}.{id}");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -61,12 +61,13 @@ impl Marker {
         Ok(Self { what: what.clone(), id, file })
     }
 
-    /// Reads the note in a directory: a regular file of one name, with what only [`Self::create`] writes.
+    /// Reads the marker in a directory; `None` if there is none, or if it is not a regular file
+    /// with a single link and the contents that [`Self::create`] writes.
     pub fn find(directory: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match fs::openat2(directory, MARKER, flags, Mode::empty(), WITHIN) {
             Ok(file) => File::from(file),
-            // A link, a directory, a mount, a socket: nothing that was made here.
+            // A symbolic link, a directory, a mount point or a socket is not a marker.
             Err(Errno::NOENT | Errno::LOOP | Errno::XDEV | Errno::ISDIR | Errno::NXIO) => {
                 return Ok(None);
             }
@@ -85,8 +86,8 @@ impl Marker {
         Ok(parse(&text).map(|(id, what)| Self { what, id, file }))
     }
 
-    /// Locks a note that was found, unless somebody else has; whether it is locked now, and still the
-    /// note of that directory.
+    /// Tries to lock a marker that was found. Returns whether it is locked now and still the marker
+    /// of its directory.
     pub fn try_lock(&self) -> io::Result<bool> {
         match self.file.try_lock() {
             Ok(()) => Ok(fs::fstat(&self.file)?.st_nlink == 1),
@@ -95,8 +96,8 @@ impl Marker {
         }
     }
 
-    /// Removes what a note of that number was being written under, unless somebody still writes it;
-    /// whether it is gone.
+    /// Removes the draft of the marker with identifier `id`, unless a process is still writing it.
+    /// Returns whether the draft is gone.
     pub(super) fn remove_draft(directory: BorrowedFd<'_>, id: &str) -> io::Result<bool> {
         let name = format!("{MARKER}.{id}");
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -108,8 +109,7 @@ impl Marker {
         }
     }
 
-    /// Removes the note from its directory, and what others of its kind were written under when they
-    /// were stopped.
+    /// Removes the marker from its directory, and all drafts left by interrupted processes.
     pub fn remove(self, directory: BorrowedFd<'_>) -> io::Result<()> {
         fs::unlinkat(directory, MARKER, AtFlags::empty())?;
         for entry in fs::Dir::read_from(directory)? {
@@ -122,20 +122,20 @@ impl Marker {
     }
 }
 
-/// Whether a name is one that a note is written under before it gets its own.
+/// Returns whether a name is that of a draft, under which a marker is written before it is renamed.
 pub fn is_draft(name: &[u8]) -> bool {
     let id = name.strip_prefix(MARKER.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
     id.is_some_and(is_id)
 }
 
-/// A random number for a note.
+/// Returns a random identifier for a marker.
 pub fn new_id() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether a text is such a number.
+/// Returns whether a text is a marker identifier.
 pub(super) fn is_id(text: &[u8]) -> bool {
     text.len() == 32 && text.iter().all(u8::is_ascii_hexdigit)
 }
@@ -149,10 +149,10 @@ fn parse(text: &[u8]) -> Option<(String, Value)> {
     is_ours.then_some((id, what))
 }
 
-/// Gives a file a name that nothing has.
+/// Renames a file to a name that must not exist.
 pub(super) fn rename_new(directory: BorrowedFd<'_>, from: &str, to: &str) -> io::Result<()> {
     match fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-        // Filesystems that do not know the flag.
+        // Some filesystems do not support the flag.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
             match fs::statat(directory, to, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => Ok(fs::renameat(directory, from, directory, to)?),
@@ -211,7 +211,7 @@ mod tests {
             std::fs::write(&marker, good.replace(from, to)).unwrap();
             assert!(!is_found(), "{from} -> {to}");
         }
-        // The right text in the wrong kind of file.
+        // Valid contents, but the wrong kind of file.
         std::fs::write(&marker, &good).unwrap();
         std::fs::hard_link(&marker, path.path().join("other")).unwrap();
         assert!(!is_found());
