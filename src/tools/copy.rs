@@ -1,8 +1,8 @@
-//! A copy of a whole source, its arrays in other shards or in none: unpack, pack, and repack to another
-//! place.
+//! Copying a whole source with its arrays resharded or unsharded: unpack, pack, and repack to
+//! another place.
 //!
 //! ```text
-//! plan     the document of each array, as it will be; nothing is written if one cannot be
+//! plan     the document of each array in the copy; nothing is written if one cannot be made
 //! copy     chunks of all arrays                          (transfer)
 //!          files that are neither chunks nor metadata
 //! finish   documents: arrays, then groups, the root last
@@ -36,79 +36,81 @@ use crate::store::work::WORK_DIRECTORY;
 use crate::store::{Container, SourceArray};
 use crate::text::{count, shown};
 
-/// Names of metadata documents.
+/// File names of metadata documents.
 const DOCUMENTS: [&str; 5] = [METADATA_FILE, ".zarray", ".zattrs", ".zgroup", ".zmetadata"];
 
-/// What becomes of the arrays.
+/// Form of the arrays in a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shape {
-    /// A file for each chunk.
+    /// One file for each chunk.
     Unsharded,
     /// Shards.
     Sharded(Shards),
 }
 
-/// How shards are asked for.
+/// Requested form of shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shards {
-    /// Shard shape in elements, -1 the whole extent; None: as it is.
+    /// Shard shape in elements, -1 for the whole extent; `None` keeps the present shape.
     pub shape: Option<Vec<i64>>,
-    /// Where the index is; None: as it is, at the end where there is none yet.
+    /// Location of the shard index; `None` keeps the present one, or means the end if there is
+    /// none.
     pub index_location: Option<IndexLocation>,
-    /// Order and sharing of chunks.
+    /// Order and deduplication of chunks.
     pub packing: Packing,
-    /// Whatever shards there are, nested ones too, only their chunks count.
+    /// `true` if present shards, including nested ones, are ignored and only their chunks are
+    /// taken.
     pub anew: bool,
 }
 
-/// Why a source is not copied.
+/// Error of planning or making a copy.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// A node's metadata cannot be used.
+    /// The metadata of a node cannot be used.
     #[error("{}: {error}", shown(.path))]
     Bad {
-        /// The node's directory, from the source's root.
+        /// The node's directory, relative to the source's root.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: String,
     },
-    /// There is no such array.
+    /// The array cannot have the requested form.
     #[error("{}: {error}", shown(.path))]
     Metadata {
-        /// The array's directory, from the source's root.
+        /// The array's directory, relative to the source's root.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         error: MetadataError,
     },
-    /// Zarr v3 has no such array.
+    /// The array cannot be expressed in Zarr v3.
     #[error("{}: its data type or codecs have no form in Zarr v3", shown(.0))]
     NoForm(PathBuf),
-    /// Shards that are compressed as a whole are only read.
+    /// Shards that are compressed as a whole are read-only.
     #[error(
         "{}: its shards are compressed as a whole, such are not written; unpack it, then pack it",
         shown(.0)
     )]
     Compressed(PathBuf),
-    /// It has no shards yet, and nobody says how they should be.
+    /// The array has no shards, and no shard shape was given.
     #[error("{}: it has no shards; `shardfs pack` makes some", shown(.0))]
     Unsharded(PathBuf),
-    /// A commit has not been finished.
+    /// A commit is unfinished.
     #[error(
         "{}: somebody is writing to it, or was stopped: `shardfs recover` completes what was \
          interrupted", shown(.0)
     )]
     Pending(PathBuf),
-    /// No array is of the rank that the shard shape has.
+    /// No array has as many dimensions as the shard shape.
     #[error("no array has {}, as the shard shape has", count(.0, "dimension"))]
     NoSuchRank(usize),
-    /// An array cannot be copied.
+    /// An array could not be copied.
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    /// The source fails.
+    /// The source could not be read.
     #[error("{}: {error}", shown(.path))]
     Io {
-        /// From the source's root.
+        /// Path relative to the source's root.
         path: PathBuf,
         /// The error.
         #[source]
@@ -122,54 +124,55 @@ impl From<DestinationError> for CopyError {
     }
 }
 
-/// An array as it will be.
+/// An array as it will be in the copy.
 pub struct Planned<'a> {
-    /// As it is.
+    /// The array in the source.
     pub array: &'a Array,
-    /// Its directory in the copy, from its root.
+    /// Its directory in the copy, relative to the copy's root.
     pub path: PathBuf,
     /// Its document in the copy.
     pub document: CompactJson,
-    /// Where its chunks will be, and in what.
+    /// Layout of its chunks in the copy.
     layout: ShardedArray,
     container: Container,
-    /// How shards are written.
+    /// Packing of its shards.
     packing: Packing,
 }
 
-/// What came of an array.
+/// Result of copying an array.
 #[derive(Debug, Clone)]
 pub struct Copied {
-    /// Its directory in the copy, from its root.
+    /// Directory in the copy, relative to the copy's root.
     pub path: PathBuf,
-    /// Its chunks.
+    /// Digest of the chunks.
     pub digest: ContentDigest,
-    /// Files that were written.
+    /// Number of files written.
     pub written: u64,
-    /// Files that were there already, as they should be.
+    /// Number of files that were there already and correct.
     pub kept: u64,
-    /// What is wrong with chunks and shards of the source that cannot be read.
+    /// Descriptions of the defects of chunks and shards in the source that could not be read.
     pub damaged: BTreeSet<String>,
 }
 
-/// A copy that is planned.
+/// Plan of a copy.
 pub struct Plan<'a> {
     source: &'a Source,
-    /// The arrays, in the order of the paths.
+    /// Arrays in path order.
     pub arrays: Vec<Planned<'a>>,
-    /// Arrays that are left as they are, for their rank is not that of the shard shape.
+    /// Arrays that are copied without resharding because their rank differs from that of the shard
+    /// shape.
     pub other_rank: Vec<PathBuf>,
-    /// Nodes that are left out, for their metadata cannot be used.
+    /// Nodes that are left out because their metadata cannot be used, each with the reason.
     pub left_out: Vec<(PathBuf, String)>,
-    /// Groups, and their documents.
+    /// Documents of the groups, by directory.
     groups: BTreeMap<PathBuf, Value>,
-    /// Where in `arrays` that of a directory is.
+    /// Indexes into `arrays`, by directory in the copy.
     by_path: HashMap<PathBuf, usize>,
 }
 
 impl<'a> Plan<'a> {
-    /// Plans a copy of all `nodes` of the source. Those that cannot be used are an error unless they are
-    /// left out.
+    /// Plans a copy of all `nodes` of the source. A node that cannot be used is an error unless
+    /// `leave_out` is set.
     pub fn new(
         source: &'a Source,
         nodes: &'a [Node],
@@ -201,7 +204,7 @@ impl<'a> Plan<'a> {
         }
         plan.by_path =
             plan.arrays.iter().enumerate().map(|(at, array)| (array.path.clone(), at)).collect();
-        // The draft of 2022 has both of one name.
+        // In the draft of 2022, an array and a group may have the same name.
         groups.retain(|path| plan.at(path).is_none());
         for path in &groups {
             let (path, document) = plan.group(path, &groups)?;
@@ -210,8 +213,8 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// What tells it from a plan by which other files would be made: nodes that have other names, or
-    /// arrays of another layout, would leave files of the one in the copy of the other.
+    /// Returns a hash that identifies the files the plan makes. Nodes of other names, or arrays of
+    /// another layout, would leave files of one copy in the other.
     pub fn identity(&self) -> String {
         let mut hash = blake3::Hasher::new();
         let mut add = |kind: &[u8], path: &Path, text: &str| {
@@ -249,7 +252,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// A group, and what it repeats of the metadata of arrays below it.
+    /// Returns a group's path and document, with the consolidated metadata of arrays below it
+    /// updated.
     fn group(&self, path: &Path, groups: &[&Path]) -> Result<(PathBuf, Value), CopyError> {
         let bad =
             |error: NodeError| CopyError::Bad { path: path.to_owned(), error: error.to_string() };
@@ -270,12 +274,12 @@ impl<'a> Plan<'a> {
         Ok((path.to_owned(), document))
     }
 
-    /// The array whose directory in the copy that is.
+    /// Returns the array at a directory of the copy; `None` if there is none.
     fn at(&self, path: &Path) -> Option<&Planned<'a>> {
         self.by_path.get(path).map(|at| &self.arrays[*at])
     }
 
-    /// The consolidated metadata of a group of Zarr v3 that had it in Zarr v2.
+    /// Returns Zarr v3 consolidated metadata for a group that had it in Zarr v2.
     fn consolidated(&self, group: &Path, groups: &[&Path]) -> Result<Value, CopyError> {
         let mut nodes = BTreeMap::new();
         let mut add = |path: &Path, document: &Value| {
@@ -314,9 +318,9 @@ impl<'a> Plan<'a> {
         Ok(Copied { path, digest, written, kept, damaged })
     }
 
-    /// Writes the documents, which makes the copy one: nothing may be missing.
+    /// Writes the documents, which completes the copy; everything else must have been written.
     pub fn finish(&self, destination: Destination) -> Result<(), CopyError> {
-        // Those below come first.
+        // Nodes further down come first.
         for array in self.arrays.iter().rev() {
             let document = array.document.value();
             destination.put_document(&array.path.join(METADATA_FILE), &document)?;
@@ -327,8 +331,8 @@ impl<'a> Plan<'a> {
         Ok(destination.finish()?)
     }
 
-    /// Copies the files and symbolic links that are neither chunks nor metadata, of a source of Zarr v3
-    /// or v2, and returns once they are safe. How many there were.
+    /// Copies the files and symbolic links that are neither chunks nor metadata, for a source of
+    /// Zarr v3 or v2. Returns their number once they are durable.
     pub fn copy_others(&self, destination: &Destination) -> Result<u64, CopyError> {
         let is_zarr = |array: &Planned<'_>| {
             matches!(array.array.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2)
@@ -338,7 +342,7 @@ impl<'a> Plan<'a> {
         }
         let (mut copied, mut directories) = (0, vec![PathBuf::new()]);
         while let Some(directory) = directories.pop() {
-            // A node that is left out takes its chunks along.
+            // The chunks of a node that is left out are left out, too.
             let has_array = || self.arrays.iter().any(|array| array.path.starts_with(&directory));
             if self.left_out.iter().any(|(path, _)| *path == directory) && !has_array() {
                 continue;
@@ -375,12 +379,12 @@ impl<'a> Plan<'a> {
         Ok(copied)
     }
 
-    /// The link as it is, wherever it leads.
+    /// Copies a symbolic link with its target unchanged.
     fn copy_link(&self, path: &Path, destination: &Destination) -> Result<(), CopyError> {
         let target = self.source.storage.read_link(path);
         let target = target.map_err(|error| CopyError::Io { path: path.to_owned(), error })?;
         let link = || {
-            // Makes the directories above, and takes the place of what is there.
+            // Creates the directories above and removes what is at the path.
             drop(destination.create_anew(path)?);
             destination.storage.remove_file(path)?;
             destination.storage.symlink(Path::new(&target), path)
@@ -408,7 +412,7 @@ fn has_rank(array: &Array, shards: &Shards) -> bool {
     shards.shape.as_ref().is_none_or(|shape| shape.len() == array.source.layout.rank())
 }
 
-/// An array with a file for each chunk.
+/// Plans an array with a file for each chunk.
 fn unsharded(array: &Array) -> Result<Planned<'_>, CopyError> {
     let path = &array.source.path;
     let document = array.twin().ok_or_else(|| CopyError::NoForm(path.clone()))?;
@@ -417,7 +421,7 @@ fn unsharded(array: &Array) -> Result<Planned<'_>, CopyError> {
     planned(array, document, layout, Container::Chunks, Packing::default())
 }
 
-/// An array in shards that are asked for.
+/// Plans an array with the requested shards.
 fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyError> {
     let path = || array.source.path.clone();
     let how = Resharding {
@@ -442,7 +446,7 @@ fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyErr
     planned(array, document, layout, Container::Shards, shards.packing)
 }
 
-/// An array that nothing is asked of.
+/// Plans an array that keeps its form.
 fn as_it_is(array: &Array) -> Result<Planned<'_>, CopyError> {
     if array.sharded.is_some() { sharded(array, &Shards::default()) } else { unsharded(array) }
 }
@@ -468,7 +472,7 @@ fn planned(
     }
 }
 
-/// A shard shape in which -1 stands for the array's whole extent, in whole chunks.
+/// Replaces each -1 in a shard shape by the array's extent, rounded up to whole chunks.
 fn whole_shape(shape: &[i64], array: &Array) -> Vec<u64> {
     let layout = &array.source.layout;
     let axes = shape.iter().zip(layout.shard_grid.iter().zip(layout.chunk_shape()));
@@ -478,7 +482,7 @@ fn whole_shape(shape: &[i64], array: &Array) -> Vec<u64> {
     .collect()
 }
 
-/// The directory of an array in the copy. In the draft of 2022 the data is apart from the metadata.
+/// Returns the directory of an array in the copy. The draft of 2022 keeps data apart from metadata.
 fn path_in_copy(path: &Path, format: ArrayFormat) -> PathBuf {
     const DRAFT_DATA: &str = "data/root";
     if format != ArrayFormat::Draft2022 {

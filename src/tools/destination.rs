@@ -1,17 +1,17 @@
-//! Where a copy of a source goes: a directory that is complete or says that it is not.
+//! Destination of a copy: a directory that is either complete or marked as unfinished.
 //!
 //! ```text
-//! DEST/.shardfs/job.json    what is being made of what; locked as long as somebody is at it
+//! DEST/.shardfs/job.json    description of the job; locked while a process is working on it
 //! DEST/...                  chunks and shards, as they are done
 //! DEST/**/zarr.json         last of all, once everything else is durable
 //! DEST/.shardfs             removed
 //! ```
 //!
-//! Without its metadata nobody takes the directory for an array, whose missing chunks would read as
-//! fill values. The same command, called again, goes on where it was stopped.
+//! Without metadata no reader takes the directory for an array whose missing chunks would read as
+//! fill values. The same command, run again, resumes where it was interrupted.
 //!
-//! An array or a group that is replaced stays until the new one is complete, which is made aside
-//! ([`super::aside`]); then they change places.
+//! An array or group to be replaced stays in place until the new one, which is built aside
+//! ([`super::aside`]), is complete; then the two are exchanged.
 
 use std::fs::File;
 use std::io;
@@ -34,52 +34,52 @@ use crate::store::storage::{Storage, StorageFile};
 use crate::store::work::{WORK_DIRECTORY, is_new_name};
 use crate::text::shown;
 
-/// Names by which a directory is known as a node of Zarr.
+/// Names of files that identify a directory as a Zarr node.
 const NODE_NAMES: [&str; 3] = [METADATA_FILE, ".zarray", ".zgroup"];
-/// Permissions of files, less the process's umask.
+/// Permission bits of new files, before the process's umask is applied.
 const MODE: u32 = 0o666;
 
 /// A directory that is being written.
 pub struct Destination {
-    /// As the user called it.
+    /// Path as given by the user.
     pub name: PathBuf,
-    /// Its files.
+    /// Storage of the destination's files.
     pub storage: Arc<dyn Storage>,
-    /// Something of it was written before.
+    /// `true` if an earlier attempt is resumed.
     pub is_resumed: bool,
     root: OwnedFd,
-    /// None once it is complete.
+    /// `None` once the destination is complete.
     made: Option<Made>,
 }
 
-/// Where it is made.
+/// Location in which the copy is built.
 enum Made {
-    /// At its place, with a note in it.
+    /// In its final place, with a marker in the given work directory.
     Here(OwnedFd, Marker),
-    /// Aside, for what is at its place to be replaced.
+    /// In a hidden directory beside the node that it will replace.
     Aside(Box<Aside>, FileId),
 }
 
-/// What there is in a place.
+/// Present contents of a place.
 enum Found {
     Nothing,
-    /// A directory without anything in it.
+    /// An empty directory.
     Empty,
-    /// One that a command has begun, its work directory, and its note.
+    /// An unfinished copy: its work directory and marker.
     Unfinished(OwnedFd, Marker),
-    /// A node of Zarr.
+    /// A Zarr node.
     Node(FileId),
     Other,
 }
 
-/// What can be done after a copy could not be written.
+/// Advice to the user after a failed copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint {
-    /// Nothing that is not said already.
+    /// No advice.
     None,
-    /// It can be gone on with.
+    /// The copy can be resumed.
     GoOn,
-    /// What is there was not touched.
+    /// The previous contents were not touched.
     Untouched,
 }
 
@@ -93,60 +93,60 @@ impl std::fmt::Display for Hint {
     }
 }
 
-/// Why nothing is written to a destination.
+/// Error of opening or writing a destination.
 #[derive(Debug, thiserror::Error)]
 pub enum DestinationError {
-    /// It is there.
+    /// The destination exists.
     #[error("{}: it exists; --force replaces it", shown(.0))]
     Exists(PathBuf),
-    /// It is there, and it is not ours to remove.
+    /// The destination exists and is not a Zarr node, so it is not removed.
     #[error(
         "{}: it exists and is no Zarr array or group: remove it yourself if it can go", shown(.0)
     )]
     NotZarr(PathBuf),
-    /// Another command has begun it.
+    /// The destination is the unfinished result of another job.
     #[error(
         "{}: it holds the unfinished result of another command, {other}, or of its source as it was \
          then; --force starts anew",
         shown(.path)
     )]
     OtherJob {
-        /// The destination.
+        /// Path of the destination.
         path: PathBuf,
-        /// What was to be made of what.
+        /// Description of the other job.
         other: String,
     },
-    /// Another process is at it.
+    /// Another process is writing the destination.
     #[error("{}: another process is writing it", shown(.0))]
     Busy(PathBuf),
-    /// What was there cannot be set aside, or not be removed.
+    /// The old contents cannot be moved aside, or cannot be removed.
     #[error(transparent)]
     Aside(#[from] AsideError),
-    /// The new one is there, and what was there before cannot be removed.
+    /// The copy is complete, but the old contents could not be removed.
     #[error("{}: it is complete; what it has replaced cannot be removed: {error}", shown(.path))]
     Left {
-        /// The destination.
+        /// Path of the destination.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: AsideError,
     },
-    /// It cannot be written.
+    /// The destination cannot be written.
     #[error("{}: {error}{hint}", shown(.path))]
     Io {
-        /// The destination, or what is in it.
+        /// Path of the destination or of a file in it.
         path: PathBuf,
         /// The error.
         #[source]
         error: io::Error,
-        /// What can be done.
+        /// Advice to the user.
         hint: Hint,
     },
 }
 
 impl Destination {
-    /// Begins a directory, or goes on with one that the same `job` has begun. One that exists is
-    /// replaced only with `force`, and only if it is a Zarr array or group, or an unfinished one; then
-    /// nothing is gone on with.
+    /// Opens a destination: creates it, or resumes one that was begun by the same `job`. An
+    /// existing one is replaced only with `force`, and only if it is a Zarr node or unfinished; in
+    /// that case nothing is resumed.
     pub fn open(path: &Path, job: &Value, force: bool) -> Result<Self, DestinationError> {
         let failed =
             |error| DestinationError::Io { path: path.to_owned(), error, hint: Hint::None };
@@ -167,7 +167,7 @@ impl Destination {
                     let (path, other) = (path.to_owned(), describe(&marker.what));
                     return Err(DestinationError::OtherJob { path, other });
                 }
-                // Nobody takes it for a copy: it need not wait for the new one.
+                // No reader takes an unfinished copy for an array, so it can be removed at once.
                 let aside = Aside::begin(&place, Purpose::Delete)?;
                 aside.take()?;
                 drop(marker);
@@ -197,7 +197,7 @@ impl Destination {
         Ok(Self { name: path.to_owned(), storage, is_resumed, root, made: Some(made) })
     }
 
-    /// An error on something in it.
+    /// Returns a function that wraps an error on a path below the destination.
     pub fn failed(&self, below: &Path) -> impl FnOnce(io::Error) -> DestinationError {
         let path = self.name.join(below);
         let hint = match self.made {
@@ -207,7 +207,7 @@ impl Destination {
         move |error| DestinationError::Io { path, error, hint }
     }
 
-    /// Makes a file, and the directories above it.
+    /// Creates a file and the directories above it.
     pub fn create(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         match self.storage.create(path, MODE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -218,7 +218,7 @@ impl Destination {
         }
     }
 
-    /// Makes a file in the place of one that is not as it should be.
+    /// Creates a file, replacing an existing one.
     pub fn create_anew(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         match self.storage.remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -226,7 +226,7 @@ impl Destination {
         }
     }
 
-    /// Makes the directories above a path, those that are missing.
+    /// Creates missing directories above a path.
     fn make_above(&self, path: &Path) -> io::Result<()> {
         let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
         above.pop();
@@ -236,13 +236,13 @@ impl Destination {
         })
     }
 
-    /// Returns once everything that was written is durable.
+    /// Makes everything that was written durable.
     pub fn sync(&self) -> Result<(), DestinationError> {
         let synced = fd::syncfs(&self.root).map_err(io::Error::from);
         synced.map_err(self.failed(Path::new("")))
     }
 
-    /// Writes the document at a path, for it to be seen at once and durable.
+    /// Writes the document at a path atomically and durably.
     pub fn put_document(&self, path: &Path, document: &Value) -> Result<(), DestinationError> {
         let put = || {
             self.make_above(path)?;
@@ -253,7 +253,7 @@ impl Destination {
         put().map_err(self.failed(path))
     }
 
-    /// Removes documents that were being written when an earlier attempt was killed: nobody else
+    /// Removes drafts of documents left by an earlier attempt that was killed. No other process
     /// writes any here.
     fn clear_work(&self, directory: &Path) -> io::Result<()> {
         let work = directory.join(WORK_DIRECTORY);
@@ -271,14 +271,14 @@ impl Destination {
         left.iter().try_for_each(|path| self.storage.remove_file(path))
     }
 
-    /// It is complete: the note goes, or the new one takes the place of the old one.
+    /// Completes the destination: removes the marker, or exchanges the copy with the old node.
     pub fn finish(mut self) -> Result<(), DestinationError> {
         match self.made.take() {
             Some(Made::Here(work, marker)) => {
                 let finish = || {
                     marker.remove(work.as_fd())?;
                     match fd::unlinkat(&self.root, WORK_DIRECTORY, AtFlags::REMOVEDIR) {
-                        // Something else in it is somebody else's business.
+                        // Files of other origin in the work directory are kept.
                         Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => (),
                         Err(error) => return Err(error.into()),
                     }
@@ -325,7 +325,8 @@ impl Found {
     }
 }
 
-/// The work directory in a directory, if it is one: no link and no mount point.
+/// Opens the work directory in a directory; `None` if there is none, or if it is a symbolic link or
+/// a mount point.
 fn open_work(directory: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -336,7 +337,7 @@ fn open_work(directory: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Whether nothing is in a directory, but perhaps the place of a note that was never written.
+/// Returns whether a directory is empty, except for a work directory with drafts of a marker.
 fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     let names = |directory: &OwnedFd| -> io::Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
@@ -345,7 +346,7 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
             if name != b"." && name != b".." {
                 names.push(name);
             }
-            // More than there can be.
+            // More entries than an empty destination can have.
             if names.len() > 1 && names.iter().any(|name| !is_draft(name)) {
                 break;
             }
@@ -362,7 +363,7 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// Makes the directories above a path.
+/// Creates the directories above a path.
 fn make_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => std::fs::create_dir_all(parent),
@@ -370,7 +371,7 @@ fn make_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Begins a copy in a place where nothing is: its directory, the work directory, the note.
+/// Begins a copy in an empty place: creates its directory, the work directory and the marker.
 fn begin(place: &Place, job: &Value) -> io::Result<(OwnedFd, OwnedFd, Marker)> {
     let root = match place.make_directory() {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => place.open_directory()?,
@@ -386,7 +387,7 @@ fn begin(place: &Place, job: &Value) -> io::Result<(OwnedFd, OwnedFd, Marker)> {
     Ok((root, work, marker))
 }
 
-/// What a note of a job says.
+/// Describes the job recorded in a marker.
 fn describe(job: &Value) -> String {
     let text = |name: &str| job.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
     format!("`shardfs {} {}`", text("command"), text("source"))
@@ -469,7 +470,7 @@ mod tests {
         let new = open(&path, "pack", true).unwrap();
         new.create(Path::new("new")).unwrap();
         assert_eq!(names(&path), ["old", "zarr.json"]);
-        // Given up, as after an error.
+        // Abandoned, as after an error.
         drop(new);
         assert_eq!((names(&path).len(), names(top.path()).len()), (2, 1));
         let new = open(&path, "pack", true).unwrap();

@@ -1,8 +1,8 @@
-//! What tells whether two arrays hold the same encoded chunks, however they are stored.
+//! Digest of an array's encoded chunks that does not depend on how they are stored.
 //!
-//! Each chunk has a BLAKE3 of its coordinates, its length and its bytes; that of the array is the sum
-//! of them. So it is the same for shards of any shape, with their chunks in any order, and for files
-//! of one chunk each; and threads need not agree on an order.
+//! Each chunk is hashed with BLAKE3 over its coordinates, its length and its bytes; the digest of
+//! the array is the sum of these hashes. It is therefore equal for shards of any shape with chunks
+//! in any order and for files of one chunk each, and threads need not agree on an order.
 //!
 //! ```text
 //! BLAKE3( rank, coordinates, nbytes: u64 little-endian each | encoded chunk )   as four u64
@@ -13,24 +13,24 @@ use std::fmt;
 
 use blake3::Hasher;
 
-/// The digest of the chunks of an array.
+/// Digest of the chunks of an array.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ContentDigest {
     sum: [u64; 4],
-    /// Chunks.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Length of all of them in bytes.
+    /// Total length of the chunks, in bytes.
     pub nbytes: u64,
 }
 
-/// That of one chunk, on its way.
+/// Digest of one chunk in progress.
 pub struct ChunkDigest {
     hash: Hasher,
     nbytes: u64,
 }
 
 impl ChunkDigest {
-    /// Of the chunk at `coords`, which is so long.
+    /// Starts the digest of the chunk at `coords`, whose length is `nbytes`.
     pub fn new(coords: &[u64], nbytes: u64) -> Self {
         let mut hash = Hasher::new();
         hash.update(&(coords.len() as u64).to_le_bytes());
@@ -41,12 +41,12 @@ impl ChunkDigest {
         Self { hash, nbytes }
     }
 
-    /// Takes further bytes.
+    /// Adds further bytes of the chunk.
     pub fn update(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
     }
 
-    /// Of all bytes.
+    /// Returns the digest of the chunk.
     pub fn finish(self) -> ContentDigest {
         let hash = self.hash.finalize();
         let mut sum = [0; 4];
@@ -58,7 +58,7 @@ impl ChunkDigest {
 }
 
 impl ContentDigest {
-    /// With other chunks of the same array.
+    /// Adds the digest of other chunks of the same array.
     pub fn add(&mut self, other: &Self) {
         for (word, more) in self.sum.iter_mut().zip(other.sum) {
             *word = word.wrapping_add(more);

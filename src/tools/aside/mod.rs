@@ -1,15 +1,17 @@
-//! What a command makes aside, or has set aside, of an array or a group: a hidden directory beside it.
+//! Hidden directories in which commands build new arrays or groups and from which they delete old
+//! ones.
 //!
 //! ```text
 //! PARENT/NAME                          what users see: the old one or the new one, whole, at any moment
-//! PARENT/.NAME.shardfs-ID/job.json     the note that says whose the hidden directory is, locked
-//! PARENT/.NAME.shardfs-ID/new          the new one, until it is complete; then they change places
-//! PARENT/.NAME.shardfs-ID/old          the old one, where they cannot at once, or where it is deleted
+//! PARENT/.NAME.shardfs-ID/job.json     the marker of the hidden directory's owner, locked
+//! PARENT/.NAME.shardfs-ID/new          the new one, until it is complete; then it is exchanged with NAME
+//! PARENT/.NAME.shardfs-ID/old          the old one, if no atomic exchange is possible, or for deletion
 //! ```
 //!
-//! Whatever a command removes is in such a directory first. Those that were left by a command that was
-//! stopped are found by their names, and are ours if the note in them says so; the next command that
-//! works on NAME removes them. One that was stopped between two renames gives the old one back.
+//! Everything a command removes is moved into such a directory first. Directories left by an
+//! interrupted command are found by their names, and belong to shardfs if their marker says so; the
+//! next command that works on NAME removes them. If a command was interrupted between two renames,
+//! the old contents are renamed back.
 
 mod marker;
 mod removal;
@@ -29,29 +31,30 @@ pub use self::marker::{MARKER, Marker, is_draft, new_id};
 use self::removal::{open_within, remove};
 use crate::text::shown;
 
-/// What is being made.
+/// Name of the new contents under construction.
 const NEW: &str = "new";
-/// What goes away.
+/// Name of the old contents to be removed.
 const OLD: &str = "old";
-/// Bytes of a name that stand in that of its hidden directory: a name has 255 at most.
+/// Maximum number of bytes of a name used in the name of its hidden directory; a file name has at
+/// most 255.
 const NAME_BYTES: usize = 200;
 
-/// Why something was not put into its place, or not removed.
+/// Error of publishing or removing a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum AsideError {
-    /// Another filesystem, or another part of this one, can be seen there.
+    /// A mount point or another filesystem is in the way.
     #[error(
         "{}: something is mounted there, or it is another filesystem: nothing in it was touched; \
          unmount it, then run the command again", shown(.0)
     )]
     Mounted(PathBuf),
-    /// Another directory stands where the old one stood.
+    /// Another directory has taken the place of the old one.
     #[error("{}: others have replaced it meanwhile; it stays as it is, run the command again", shown(.0))]
     Replaced(PathBuf),
-    /// The system reports an error.
+    /// A system call failed.
     #[error("{}: {error}", shown(.path))]
     Io {
-        /// Where.
+        /// Path concerned.
         path: PathBuf,
         /// The error.
         #[source]
@@ -59,7 +62,7 @@ pub enum AsideError {
     },
 }
 
-/// What tells a file from all others, as long as it is there.
+/// Identity of a file (device and inode), unique as long as the file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId(u64, u64);
 
@@ -69,25 +72,26 @@ impl From<&fs::Stat> for FileId {
     }
 }
 
-/// A directory that is to be made, replaced or removed, by the one that holds it and its name.
+/// Location of a directory to be created, replaced or removed: the parent directory and a name in
+/// it.
 #[derive(Debug)]
 pub struct Place {
-    /// The directory that holds it: absolute and without symbolic links.
+    /// Path of the parent directory, absolute and without symbolic links.
     pub parent: PathBuf,
-    /// Its name there.
+    /// Name in the parent directory.
     pub name: OsString,
     directory: OwnedFd,
 }
 
 impl Place {
-    /// The place of a path, whose parent must be there. The path itself may be that of a symbolic link.
+    /// Resolves a path, whose parent must exist. The path itself may be that of a symbolic link.
     pub fn of(path: &Path) -> io::Result<Self> {
         let (parent, name) = match path.file_name() {
             Some(name) => match path.parent() {
                 Some(parent) if !parent.as_os_str().is_empty() => (parent.canonicalize()?, name),
                 _ => (Path::new(".").canonicalize()?, name),
             },
-            // Such as `.` or `..`.
+            // Paths such as `.` and `..`.
             None => {
                 let whole = path.canonicalize()?;
                 let name = whole.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -104,12 +108,13 @@ impl Place {
         Ok(Self { parent, name, directory })
     }
 
-    /// Its absolute path.
+    /// Returns the absolute path.
     pub fn path(&self) -> PathBuf {
         self.parent.join(&self.name)
     }
 
-    /// Attributes of what is there, a symbolic link included; None if nothing is.
+    /// Returns the attributes of the file at this place, not following a symbolic link; `None` if
+    /// there is none.
     pub fn stat(&self) -> io::Result<Option<fs::Stat>> {
         match fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -118,13 +123,13 @@ impl Place {
         }
     }
 
-    /// Opens the directory that is there; it may be a mount point.
+    /// Opens the directory at this place; it may be a mount point.
     pub fn open_directory(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(fs::openat(&self.directory, &self.name, flags, Mode::empty())?)
     }
 
-    /// Makes an empty directory there.
+    /// Creates an empty directory at this place.
     pub fn make_directory(&self) -> io::Result<OwnedFd> {
         fs::mkdirat(&self.directory, &self.name, Mode::from_raw_mode(0o777))?;
         fs::fsync(&self.directory)?;
@@ -136,24 +141,24 @@ impl Place {
         Ok(Self { parent, name, directory: self.directory.try_clone()? })
     }
 
-    /// What the name of a hidden directory beside it begins with.
+    /// Returns the prefix of the names of hidden directories beside this place.
     fn prefix(&self) -> Vec<u8> {
         let name = self.name.as_bytes();
         [b".", &name[..name.len().min(NAME_BYTES)], b".shardfs-"].concat()
     }
 
-    /// The name as it stands in a note.
+    /// Returns the name as it is recorded in a marker.
     fn note(&self) -> String {
         self.name.to_string_lossy().into_owned()
     }
 }
 
-/// What becomes of an old one that was set aside, if the command is stopped while NAME is nothing.
+/// Fate of the old contents if the command is interrupted while NAME does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// It gets its name back.
+    /// They get their name back.
     Replace,
-    /// It goes.
+    /// They are removed.
     Delete,
 }
 
@@ -166,19 +171,19 @@ impl Purpose {
     }
 }
 
-/// A hidden directory beside a place. Removed with what is in it when it is dropped.
+/// A hidden directory beside a place. Dropping it removes it with its contents.
 #[derive(Debug)]
 pub struct Aside {
     place: Place,
     purpose: Purpose,
     name: CString,
     directory: OwnedFd,
-    /// None once it was removed.
+    /// `None` once it was removed.
     marker: Option<Marker>,
 }
 
 impl Aside {
-    /// Makes one beside a place.
+    /// Creates a hidden directory beside a place.
     pub fn begin(place: &Place, purpose: Purpose) -> Result<Self, AsideError> {
         let begin = || {
             let place = place.try_clone()?;
@@ -198,23 +203,23 @@ impl Aside {
         begin().map_err(|error| AsideError::Io { path: place.path(), error })
     }
 
-    /// Its absolute path.
+    /// Returns the absolute path of the hidden directory.
     pub fn path(&self) -> PathBuf {
         self.place.parent.join(OsStr::from_bytes(self.name.to_bytes()))
     }
 
-    /// Where what was set aside is.
+    /// Returns the path of the old contents in the hidden directory.
     pub fn old_path(&self) -> PathBuf {
         self.path().join(OLD)
     }
 
-    /// Leaves it as it is, as whoever is killed does.
+    /// Leaves the directory as it is, like a killed process.
     #[cfg(test)]
     pub fn abandon(mut self) {
         self.marker = None;
     }
 
-    /// Makes the directory of the new one, empty.
+    /// Creates an empty directory for the new contents.
     pub fn make_new(&self) -> Result<(PathBuf, OwnedFd), AsideError> {
         let path = self.path().join(NEW);
         let made = fs::mkdirat(&self.directory, NEW, Mode::from_raw_mode(0o777))
@@ -225,26 +230,27 @@ impl Aside {
         }
     }
 
-    /// Sets what is at the place aside.
+    /// Moves the contents of the place into the hidden directory.
     pub fn take(&self) -> Result<(), AsideError> {
         let Place { directory, name, .. } = &self.place;
         let taken = fs::renameat(directory, name, &self.directory, OLD);
         self.settle(taken)
     }
 
-    /// Gives what was set aside its name back, which nothing else may have meanwhile.
+    /// Renames the old contents back to their place, which must not have been taken meanwhile.
     pub fn give_back(&self) -> Result<(), AsideError> {
         let (from, Place { directory: to, name, .. }) = (&self.directory, &self.place);
         let given = match fs::renameat_with(from, OLD, to, name, RenameFlags::NOREPLACE) {
-            // A directory takes the place of an empty one at most.
+            // A plain rename of a directory replaces an empty directory at most.
             Err(error) if is_unknown(error) => fs::renameat(from, OLD, to, name),
             given => given,
         };
         self.settle(given)
     }
 
-    /// Puts the new one, which must be durable, into its place. If the directory `old` is there they
-    /// change places; nothing, or an empty directory, gives way. Returns once that is durable.
+    /// Renames the new contents, which must be durable, to their place. If `old` is given, the
+    /// directory there must be `old` and the two are exchanged; otherwise the place must be free or
+    /// an empty directory. Returns once the rename is durable.
     pub fn publish(&self, old: Option<FileId>) -> Result<(), AsideError> {
         let put = match old {
             None => fs::renameat(&self.directory, NEW, &self.place.directory, &self.place.name),
@@ -263,7 +269,8 @@ impl Aside {
             Err(error) if is_unknown(error) => (),
             exchanged => return exchanged,
         }
-        // In between, whoever removes this gives it back.
+        // If interrupted between the two renames, removal of this directory renames the old
+        // contents back.
         fs::renameat(to, name, from, OLD)?;
         fs::fsync(from)?;
         fs::renameat(from, NEW, to, name)
@@ -281,7 +288,8 @@ impl Aside {
         })
     }
 
-    /// Removes it with all that is in it; what was about to be replaced, and by nothing, is given back.
+    /// Removes the hidden directory with its contents. Old contents that were to be replaced are
+    /// renamed back if nothing has taken their place.
     pub fn remove(mut self) -> Result<(), AsideError> {
         self.clear()
     }
@@ -299,7 +307,7 @@ impl Aside {
         for name in [NEW, OLD] {
             remove(self.directory.as_fd(), OsStr::new(name), &path)?;
         }
-        // The note goes last: without it nobody knows whose the rest is.
+        // The marker goes last: without it the owner of the rest is unknown.
         let removed = marker.remove(self.directory.as_fd()).and_then(|()| {
             fs::unlinkat(&self.place.directory, &self.name, AtFlags::REMOVEDIR)?;
             Ok(fs::fsync(&self.place.directory)?)
@@ -307,7 +315,8 @@ impl Aside {
         removed.map_err(failed)
     }
 
-    /// The one of that name, if it is ours and nobody is at it.
+    /// Opens the hidden directory `name` and locks its marker; `None` if it is not one of this
+    /// place, or if another process is working in it.
     fn find(place: &Place, name: CString) -> io::Result<Option<Self>> {
         let directory = match open_within(place.directory.as_fd(), &name) {
             Ok(directory) => directory,
@@ -338,17 +347,18 @@ impl Drop for Aside {
     }
 }
 
-/// What commands that were stopped have left beside a place; kept until it is removed.
+/// Hidden directories left beside a place by interrupted commands. Dropping the value does not
+/// remove them.
 #[derive(Debug)]
 pub struct Leftovers {
-    /// Those with a note.
+    /// Directories with a valid marker.
     ours: Vec<CString>,
-    /// Those that may be ours and hold nothing but a note that was not finished.
+    /// Directories without one, which may hold nothing but an unfinished marker.
     unborn: Vec<CString>,
 }
 
 impl Leftovers {
-    /// Finds them; those that somebody is still at are not among them.
+    /// Finds the leftovers of a place, except those in which a process is still working.
     pub fn find(place: &Place) -> io::Result<Self> {
         let prefix = place.prefix();
         let mut found = Vec::new();
@@ -363,7 +373,7 @@ impl Leftovers {
         for name in found {
             match Aside::find(place, name.clone())? {
                 Some(mut aside) => {
-                    // Whoever only looks removes nothing.
+                    // Without its marker, dropping `aside` removes nothing.
                     aside.marker = None;
                     ours.push(name);
                 }
@@ -373,12 +383,12 @@ impl Leftovers {
         Ok(Self { ours, unborn })
     }
 
-    /// How many there are.
+    /// Returns the number of leftovers with a valid marker.
     pub fn count(&self) -> usize {
         self.ours.len()
     }
 
-    /// Removes them, those that are still as they were found.
+    /// Removes those leftovers that are still as they were found.
     pub fn remove(self, place: &Place) -> Result<(), AsideError> {
         let failed = |error| AsideError::Io { path: place.path(), error };
         for name in self.ours {
@@ -398,26 +408,26 @@ impl Leftovers {
     }
 }
 
-/// Removes a hidden directory whose maker was stopped before its note was there: it has the random
-/// number in its name, and nothing in it but a note of that number.
+/// Removes a hidden directory whose creator was interrupted before the marker was in place: it has
+/// an identifier in its name and contains nothing but a draft of the marker with that identifier.
 fn remove_unborn(place: &Place, name: &CString) -> io::Result<()> {
     let id = name.to_bytes().strip_prefix(&*place.prefix()).and_then(|id| str::from_utf8(id).ok());
     let Some(id) = id.filter(|id| is_id(id.as_bytes())) else { return Ok(()) };
     let directory = open_within(place.directory.as_fd(), name)?;
     if Marker::remove_draft(directory.as_fd(), id)? {
-        // Fails if there is anything else.
+        // Fails if there is anything else in it.
         fs::unlinkat(&place.directory, name, AtFlags::REMOVEDIR)?;
     }
     Ok(())
 }
 
-/// Removes what commands that were stopped have left beside a place.
+/// Removes the leftovers of interrupted commands beside a place.
 pub fn sweep(place: &Place) -> Result<(), AsideError> {
     let found = Leftovers::find(place);
     found.map_err(|error| AsideError::Io { path: place.path(), error })?.remove(place)
 }
 
-/// Whether a filesystem does not know a kind of rename.
+/// Returns whether an error means that the filesystem does not support a kind of rename.
 fn is_unknown(error: Errno) -> bool {
     [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP].contains(&error)
 }
@@ -434,7 +444,7 @@ mod tests {
         names
     }
 
-    /// A directory with a file in it, at a place.
+    /// Creates a directory with a file in it, and returns its place.
     fn old() -> (tempfile::TempDir, Place) {
         let top = tempfile::tempdir().unwrap();
         std::fs::create_dir(top.path().join("a")).unwrap();
@@ -443,7 +453,7 @@ mod tests {
         (top, place)
     }
 
-    /// Whoever is stopped, at whatever moment, leaves the old one or the new one.
+    /// A command interrupted at any moment leaves the old contents or the new ones.
     #[test]
     fn a_command_that_was_stopped_leaves_the_old_one_or_the_new_one() {
         for moment in 0..4 {
@@ -454,9 +464,9 @@ mod tests {
             std::fs::write(new.join("new"), "x").unwrap();
             match moment {
                 0 => (),
-                // Where names cannot be exchanged: in between.
+                // Interrupted between the two renames, for filesystems without an atomic exchange.
                 1 => aside.take().unwrap(),
-                // And after it.
+                // Interrupted after the second rename.
                 2 => {
                     aside.take().unwrap();
                     aside.publish(None).unwrap();
@@ -485,7 +495,7 @@ mod tests {
         copy(".a.shardfs-00000000000000000000000000000000", &note);
         copy(".a.shardfs-11111111111111111111111111111111", "{}");
         copy(".b.shardfs-22222222222222222222222222222222", &note);
-        // Of somebody who is still at it.
+        // The directory of a process that is still working.
         sweep(&place).unwrap();
         assert_eq!(names(top.path()).len(), 5);
         aside.abandon();

@@ -1,8 +1,8 @@
-//! Removing a tree of files: the one function by which commands do so.
+//! Removal of a directory tree: the one function with which commands do so.
 //!
-//! It goes down directory by directory, each opened beneath the one before: never through a symbolic
-//! link, onto another device or into what is mounted, bind mounts of the same device included. So a
-//! path that changes meanwhile leads nowhere else.
+//! It descends directory by directory, opening each one beneath its parent: never through a
+//! symbolic link, onto another device or into a mount, including bind mounts of the same device. A
+//! path that changes meanwhile therefore cannot lead elsewhere.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,27 +14,28 @@ use rustix::io::Errno;
 
 use super::AsideError;
 
-/// Names of a directory that are removed before it is read again.
+/// Maximum number of names that are removed before a directory is read again.
 const NAMES_AT_ONCE: usize = 4096;
 
-/// Nothing but what is in the directory itself.
+/// Resolution flags that confine a path to the directory itself.
 pub(super) const WITHIN: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// Opens a directory in another, if it is one, of the same device, and no mount point.
+/// Opens a directory in another; fails unless it is a directory on the same device and not a mount
+/// point.
 pub(super) fn open_within(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = fs::openat2(parent, name, flags, Mode::empty(), WITHIN)?;
-    // A subvolume is no mount and has files of its own all the same.
+    // A btrfs subvolume is not a mount point, but has a device number of its own.
     match fs::fstat(&directory)?.st_dev == fs::fstat(parent)?.st_dev {
         true => Ok(directory),
         false => Err(Errno::XDEV),
     }
 }
 
-/// Removes a file, or a directory with all that is in it; it need not be there. `shown` is the parent's
+/// Removes a file, or a directory with its contents; it need not exist. `shown` is the parent's
 /// path, for messages.
 pub(super) fn remove(parent: BorrowedFd<'_>, name: &OsStr, shown: &Path) -> Result<(), AsideError> {
     let mut path = shown.to_owned();
@@ -47,7 +48,7 @@ pub(super) fn remove(parent: BorrowedFd<'_>, name: &OsStr, shown: &Path) -> Resu
 fn remove_named(parent: BorrowedFd<'_>, name: &CStr, path: &mut PathBuf) -> Result<(), AsideError> {
     path.push(OsStr::from_bytes(name.to_bytes()));
     let removed = match fs::unlinkat(parent, name, AtFlags::empty()) {
-        // POSIX has the one, Linux the other.
+        // For a directory, POSIX specifies EPERM and Linux returns EISDIR.
         Err(error @ (Errno::ISDIR | Errno::PERM)) => match open_within(parent, name) {
             Ok(directory) => remove_directory(parent, name, directory, path),
             Err(Errno::NOTDIR) => Err(failed(error, path)),
@@ -81,7 +82,7 @@ fn remove_directory(
     }
 }
 
-/// Some names of a directory, all if there are few.
+/// Returns the first names of a directory, at most [`NAMES_AT_ONCE`].
 fn first_names(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let is_other = |name: &CStr| name != c"." && name != c"..";
     let mut names = Vec::new();
