@@ -1,4 +1,4 @@
-//! What an array is, how full it is, and what its bytes are used for.
+//! Metadata of an array, the share of its chunks that exist, and the use of its bytes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,113 +18,116 @@ use crate::source::{Array, ArrayFormat, Source};
 use crate::store::entries::{Place, Span};
 use crate::store::{Container, StoreError};
 
-/// What an array is.
+/// Metadata of an array.
 #[derive(Debug, Clone)]
 pub struct Kind {
-    /// What it is stored as, in words.
+    /// Description of the storage format.
     pub format: &'static str,
-    /// Its shape in elements, where that is known.
+    /// Shape in elements, if known.
     pub shape: Option<Vec<u64>>,
-    /// Its data type as metadata of Zarr v3 names it.
+    /// Name of the data type in Zarr v3 metadata.
     pub data_type: Option<String>,
-    /// Names of the dimensions, where there are some; an axis may have none.
+    /// Names of the dimensions; `None` if no dimension has a name, an inner `None` for an axis
+    /// without one.
     pub dimension_names: Option<Vec<Option<String>>>,
-    /// The fill value, as metadata of Zarr v3 has it.
+    /// Fill value in its Zarr v3 form.
     pub fill_value: Option<Value>,
-    /// What users say of the array.
+    /// User attributes.
     pub attributes: Map<String, Value>,
-    /// Names of the codecs of a chunk.
+    /// Names of the codecs in a chunk's codec chain.
     pub codecs: Vec<String>,
     /// Shape of a chunk in elements.
     pub chunk_shape: Vec<u64>,
-    /// Shape of a shard in elements; None where they differ, and where there are none.
+    /// Shape of a shard in elements; `None` if shards differ or there are none.
     pub shard_shape: Option<Vec<u64>>,
-    /// Chunks along each axis of the array.
+    /// Number of chunks along each axis of the array.
     pub chunk_grid: Vec<u64>,
-    /// Shards along each axis of the array.
+    /// Number of shards along each axis of the array.
     pub shard_grid: Vec<u64>,
-    /// From the shard down to its chunks; empty where files have no index.
+    /// Levels of sharding, from the shard down to its chunks; empty if the files have no index.
     pub levels: Vec<Level>,
 }
 
 /// A level of sharding.
 #[derive(Debug, Clone)]
 pub struct Level {
-    /// Shape of what is inside in elements: a chunk, or a shard of the next level.
+    /// Shape in elements of the parts of a shard at this level: chunks, or shards of the next
+    /// level.
     pub chunk_shape: Vec<u64>,
-    /// How many there are along each axis; None where shards differ.
+    /// Number of parts along each axis; `None` if shards differ.
     pub chunks_per_shard: Option<Vec<u64>>,
-    /// Whether the index stands at the start.
+    /// `true` if the index is at the start of the shard.
     pub index_at_start: bool,
-    /// How it is stored, in words.
+    /// Description of how the index is stored.
     pub index: String,
-    /// Codecs over the shard.
+    /// Names of the codecs around the shard.
     pub after: Vec<String>,
 }
 
-/// What is in an array.
+/// Statistics of an array's chunks and bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Contents {
-    /// Chunks that the array can have.
+    /// Number of chunks in the array's grid.
     pub possible: u64,
-    /// Those that exist.
+    /// Number of these chunks that exist.
     pub present: u64,
-    /// Chunks that exist outside of the array's shape.
+    /// Number of chunks that exist outside the array's shape.
     pub outside: u64,
-    /// Shards that the array can have.
+    /// Number of shards in the array's grid.
     pub shards_possible: u64,
-    /// Those that exist.
+    /// Number of these shards that exist.
     pub shards: u64,
-    /// Bytes of their files.
+    /// Total length of the shards' files, in bytes.
     pub nbytes: u64,
-    /// Bytes of chunks, those of several chunks counted once.
+    /// Length in bytes of all chunks; bytes shared by several chunks count once.
     pub live: u64,
-    /// Bytes of indexes, headers and checksums.
+    /// Length in bytes of indexes, headers and checksums.
     pub overhead: u64,
-    /// Bytes that nothing reaches, of shards that can be read.
+    /// Length in bytes of unreferenced space in readable shards.
     pub dead: u64,
-    /// Bytes of the chunks once they are decoded; None if items have no fixed size.
+    /// Length in bytes of the chunks once decoded; `None` if items have no fixed size.
     pub decoded: Option<u64>,
-    /// Lengths of encoded chunks.
+    /// Lengths of the encoded chunks.
     sizes: Sizes,
-    /// Chunks whose bytes another chunk has as well.
+    /// Number of chunks whose bytes are shared with another chunk.
     pub shared: u64,
-    /// Shards that cannot be read.
+    /// Number of shards that cannot be read.
     pub damaged_shards: u64,
-    /// Chunks, or shards inside a shard, that cannot be found for a bad entry or index.
+    /// Number of chunks, or of shards inside a shard, that cannot be located because of a bad entry
+    /// or index.
     pub damaged_entries: u64,
-    /// What could not be looked at.
+    /// Errors of shards that could not be examined.
     pub errors: Vec<String>,
 }
 
-/// An array, and what is in it.
+/// Metadata and statistics of an array.
 #[derive(Debug)]
 pub struct ArrayInfo {
-    /// Its directory, from the source's root.
+    /// Directory of the array, relative to the source's root.
     pub path: PathBuf,
-    /// What it is.
+    /// Metadata.
     pub kind: Kind,
-    /// What is in it.
+    /// Statistics.
     pub contents: Contents,
 }
 
 impl Contents {
-    /// To which those of arrays can be added.
+    /// Returns the neutral element of [`Self::add_array`].
     pub fn of_no_array() -> Self {
         Self { decoded: Some(0), ..Self::default() }
     }
 
-    /// How long encoded chunks are.
+    /// Returns the distribution of the lengths of encoded chunks; `None` if there are no chunks.
     pub fn spread(&self) -> Option<Spread> {
         self.sizes.spread()
     }
 
-    /// Whether something cannot be read.
+    /// Returns whether anything could not be read.
     pub fn is_damaged(&self) -> bool {
         self.damaged_shards + self.damaged_entries > 0 || !self.errors.is_empty()
     }
 
-    /// Adds what is in another array: the limits of both are one.
+    /// Adds the statistics of another array, including the numbers of possible chunks and shards.
     pub fn add_array(&mut self, other: Self) {
         self.possible = self.possible.saturating_add(other.possible);
         self.shards_possible = self.shards_possible.saturating_add(other.shards_possible);
@@ -149,34 +152,38 @@ impl Contents {
     }
 }
 
-/// An array that is being looked at.
+/// An array that is being examined.
 struct Looked {
     array: Arc<Array>,
-    /// On which its chunks are marked.
+    /// Maps on which its chunks are marked.
     maps: Vec<ChunkMap>,
 }
 
-/// What is worked on.
+/// A unit of work.
 enum Task {
-    /// A shard.
+    /// Examine a shard.
     Shard(Arc<Looked>, Arc<SharedShard>),
-    /// Something that cannot be listed.
+    /// Report an error of listing shards.
     Failed(StoreError),
-    /// The array of which nothing follows.
+    /// Report the end of an array, all of whose shards were given.
     End(Arc<Looked>),
 }
 
-/// What came of it.
+/// Result of a task.
 enum Found {
     Contents(Box<Contents>),
     End(Arc<Looked>),
 }
 
-/// What to do with an array once all is known of it.
+/// Consumer of the results for an array and its maps.
 pub type Take<'a, E> = dyn FnMut(ArrayInfo, &[ChunkMap]) -> Result<(), E> + 'a;
 
-/// Looks at all shards of arrays, one array after the other. Chunks are marked on the maps that `maps`
-/// makes. `step` is called for each shard with the number of its chunks, `take` for each array.
+/// Examines all shards of `arrays`, one array after the other. Chunks are marked on the maps that
+/// `maps` makes. `step` is called for each shard with the number of its chunks, `take` for each
+/// array.
+///
+/// # Errors
+/// Returns the first error of `take`. Damage is part of the results.
 pub fn info<E: Send>(
     source: &Source,
     arrays: impl Iterator<Item = Arc<Array>> + Send,
@@ -187,7 +194,7 @@ pub fn info<E: Send>(
     let find = |give: &mut Give<'_, _>| {
         for array in arrays {
             let looked = Arc::new(Looked { maps: maps(&array), array });
-            // What stops it is an error of whoever takes them.
+            // Stopped by an error of `take`, which `in_order` returns.
             if find(source, looked, give).is_err() {
                 break;
             }
@@ -227,7 +234,7 @@ fn find(source: &Source, looked: Arc<Looked>, give: &mut Give<'_, Task>) -> Resu
     give(Task::End(looked))
 }
 
-/// What is known of an array once all of its shards were looked at.
+/// Combines an array's metadata with the statistics of all of its shards.
 fn about(array: &Array, found: Contents) -> ArrayInfo {
     let kind = kind(array);
     let mut contents = Contents {
@@ -299,7 +306,7 @@ fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
     contents
 }
 
-/// What an array is.
+/// Returns the metadata of an array.
 pub fn kind(array: &Array) -> Kind {
     let layout = &array.source.layout;
     let twin = array.twin();
@@ -329,7 +336,7 @@ pub fn kind(array: &Array) -> Kind {
     }
 }
 
-/// Names of the dimensions of an array; None if none has a name.
+/// Returns the names of an array's dimensions; `None` if none has a name.
 pub fn dimension_names(document: &Value) -> Option<Vec<Option<String>>> {
     let names = document.get("dimension_names")?.as_array()?;
     let names: Vec<_> = names.iter().map(|name| name.as_str().map(str::to_owned)).collect();
@@ -340,7 +347,7 @@ fn attributes(document: &Value) -> Option<Map<String, Value>> {
     document.get("attributes")?.as_object().cloned()
 }
 
-/// Chunks along each edge of a shard, if that is the same for all.
+/// Returns the number of chunks along each edge of a shard; `None` if shards differ.
 fn regular_edges(array: &Array) -> Option<Vec<u64>> {
     let axes = array.source.layout.shard_grid.iter();
     axes.map(ShardAxis::edge).collect()

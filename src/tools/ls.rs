@@ -1,9 +1,9 @@
-//! Listing chunks: where each is, or which do not exist.
+//! Listing of the chunks that exist, with their locations, or of those that do not.
 //!
 //! ```text
-//! source, beginning of keys -> shards that may hold such chunks, in pieces   (one thread)
-//! piece                     -> one row for each chunk                        (all threads)
-//! rows                      -> handed over in order
+//! source, key prefix        -> shards that may hold such chunks, in parts    (one thread) part
+//! -> one row for each chunk                        (all threads) rows                      ->
+//! handed over in order
 //! ```
 //!
 //! Shards come in C order of their coordinates, chunks in C order within their shard.
@@ -23,83 +23,87 @@ use crate::store::entries::{Place, Span, each_slot};
 use crate::store::{Chunk, ChunkReader, LoadedShard, StoreError};
 use crate::text::shown;
 
-/// Bytes of a chunk that are read at once.
+/// Length in bytes of a single read of a chunk.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Which chunks are listed, and what is told of them.
+/// Selection of chunks and columns.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// What their keys, from the source's root, begin with, cut off between two parts.
+    /// Prefix of the chunks' keys, relative to the source's root and ending between two parts of a
+    /// key; `None` selects all.
     pub prefix: Option<PathBuf>,
-    /// Chunks that do not exist, rather than those that do.
+    /// `true` to list chunks that do not exist instead of those that do.
     pub missing: bool,
-    /// Also those beyond the array's shape.
+    /// `true` to include chunks beyond the array's shape.
     pub outside: bool,
-    /// With a checksum of their bytes.
+    /// `true` to compute a checksum of each chunk's bytes.
     pub checksum: bool,
 }
 
 /// A chunk in a listing.
 #[derive(Debug)]
 pub struct Row<'a> {
-    /// Its key, from the source's root, as a mount shows it.
+    /// Key relative to the source's root, as a mount shows it.
     pub key: &'a [u8],
-    /// Its coordinates in the chunk grid.
+    /// Coordinates in the chunk grid.
     pub chunk: &'a [u64],
-    /// Its shard, from the source's root.
+    /// Path of the shard, relative to the source's root.
     pub shard: &'a [u8],
-    /// Where it is; None if it does not exist.
+    /// Location of the chunk; `None` if it does not exist.
     pub place: Option<Extent>,
 }
 
-/// Where a chunk is.
+/// Location of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Offset in the shard's file in bytes; None where the shard is compressed as a whole.
+    /// Offset in the shard's file, in bytes; `None` if the shard is compressed as a whole.
     pub offset: Option<u64>,
-    /// Length of the encoded chunk in bytes.
+    /// Length of the encoded chunk, in bytes.
     pub nbytes: u64,
-    /// Checksum of the encoded chunk, if it was asked for.
+    /// CRC-32C of the encoded chunk, if requested.
     pub crc32c: Option<u32>,
 }
 
-/// Some rows, as they were written, and what could not be listed among them.
+/// A batch of formatted rows, with the errors met among them.
 #[derive(Debug, Default)]
 pub struct Rows {
-    /// What was written of each row, one after the other.
+    /// Text of the rows, one after the other.
     pub text: Vec<u8>,
-    /// How many rows there are.
+    /// Number of rows.
     pub count: u64,
-    /// Shards and chunks that cannot be listed.
+    /// Errors of shards and chunks that cannot be listed.
     pub errors: Vec<ListError>,
 }
 
-/// What cannot be listed.
+/// Error of listing a part of the source.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// An array's metadata.
+    /// The metadata of a node cannot be used.
     #[error("{}: {error}", shown(.path))]
     Node {
-        /// Its directory, from the source's root.
+        /// Directory of the node, relative to the source's root.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the error.
         error: String,
     },
-    /// A shard or a chunk.
+    /// A shard or a chunk cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// No key of the source can begin like that.
+/// Error for a prefix with which no key of the source can begin.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: no chunk key of the source can begin like that", shown(.0))]
 pub struct NoSuchKey(PathBuf);
 
-/// Writes a row to the end of a text.
+/// Formatter that appends a row to a text.
 pub type Write<'a> = dyn Fn(&Row<'_>, &mut Vec<u8>) + Sync + 'a;
 
-/// Lists chunks: `write` makes text of each in some thread, `take` gets it in order and ends it all
-/// by an error.
+/// Lists chunks. `write` formats each row in a worker thread; `take` receives the batches in order
+/// and can end the listing with an error.
+///
+/// # Errors
+/// Returns [`NoSuchKey`] if no key can begin with the prefix; the inner error is that of `take`.
 pub fn list<E: Send>(
     source: &Source,
     query: &Query,
@@ -111,7 +115,7 @@ pub fn list<E: Send>(
         let chosen = source.nodes().filter_map(|node| choose(node, query.prefix.as_deref()));
         for chosen in chosen {
             any.store(true, Ordering::Relaxed);
-            // What stops it is an error of somebody else.
+            // Stopped by an error of `take`, which `in_order` returns.
             if find(source, query, chosen, give).is_err() {
                 break;
             }
@@ -126,17 +130,17 @@ pub fn list<E: Send>(
     }
 }
 
-/// What is listed of a node: chunks with these leading coordinates.
+/// A node and the leading coordinates of the chunks to be listed.
 struct Chosen {
     node: Node,
     leading: Arc<[u64]>,
 }
 
-/// What of a node can have keys that begin like that.
+/// Returns the part of a node whose keys can begin with a prefix; `None` if there is none.
 fn choose(node: Node, prefix: Option<&Path>) -> Option<Chosen> {
     let all = Arc::from([]);
     let Some(prefix) = prefix else { return Some(Chosen { node, leading: all }) };
-    // As keys are written: without dots and doubled slashes.
+    // Normalized like keys: without `.` and repeated slashes.
     let parts = prefix.components().filter(|part| *part != Component::CurDir);
     let clean: PathBuf = parts.collect();
     let directory = node.directory();
@@ -151,11 +155,11 @@ fn choose(node: Node, prefix: Option<&Path>) -> Option<Chosen> {
     Some(Chosen { node, leading })
 }
 
-/// What a thread does at a time.
+/// A unit of work.
 enum Task {
-    /// Lists some slots of a shard, those chunks with these leading coordinates.
+    /// List the chunks with these leading coordinates in some slots of a shard.
     Part { shard: Arc<SharedShard>, slots: Range<u64>, leading: Arc<[u64]> },
-    /// Tells what is wrong.
+    /// Report an error.
     Bad(ListError),
 }
 
@@ -205,7 +209,7 @@ fn find(
     bad.into_iter().try_for_each(|error| give(Task::Bad(error.into())))
 }
 
-/// All coordinates of a grid that begin with `prefix`, in C order.
+/// Calls `act` with all coordinates of a grid that begin with `coords`, in C order.
 fn each_of_grid(
     grid: &[ShardAxis],
     mut coords: Coords,
@@ -225,7 +229,8 @@ fn each_of_grid(
     }
 }
 
-/// The slots of a shard in which chunks with these leading coordinates are: neighbours in C order.
+/// Returns the slots of a shard that hold chunks with these leading coordinates, which are
+/// contiguous in C order.
 fn slots_of(array: &Array, coords: &[u64], leading: &[u64]) -> Range<u64> {
     let layout = &array.source.layout;
     let extents = layout.positions(0, coords);
@@ -262,7 +267,7 @@ fn work(source: &Source, query: &Query, write: &Write<'_>, task: Task) -> Rows {
     };
     let listed = match shard.load(&source.store) {
         Ok(Loaded::Here(loaded)) => match shard.damage(&loaded) {
-            // Of its parts, one tells it.
+            // Only the first part of a shard reports its damage.
             Some(error) if slots.start == slots_of(array, &shard.coords, leading).start => {
                 Err(error)
             }
@@ -282,7 +287,7 @@ fn work(source: &Source, query: &Query, write: &Write<'_>, task: Task) -> Rows {
     lister.rows
 }
 
-/// Lists a piece of a shard.
+/// State of listing a part of a shard.
 struct Lister<'a> {
     source: &'a Source,
     query: &'a Query,
@@ -292,11 +297,11 @@ struct Lister<'a> {
     leading: &'a [u64],
     shard: &'a [u8],
     loaded: Option<Arc<LoadedShard>>,
-    /// The key of the chunk that was listed last.
+    /// Key of the chunk listed last.
     key: Vec<u8>,
-    /// Length of what it has in common with others that differ in the last coordinate.
+    /// Length of the prefix shared by keys that differ only in the last coordinate.
     stem: usize,
-    /// All of its coordinates but the last.
+    /// Coordinates of that chunk except the last.
     above: Coords,
     rows: Rows,
 }
@@ -335,7 +340,7 @@ impl Lister<'_> {
         )
     }
 
-    /// Whether chunks of a box are to be listed.
+    /// Returns whether chunks of a box are to be listed.
     fn is_meant(&self, span: Span<'_>) -> bool {
         let axes = self.leading.iter().zip(span.first).zip(span.extents);
         let mut within = axes.map(|((at, first), extent)| at >= first && at - first < *extent);
@@ -387,7 +392,8 @@ impl Lister<'_> {
         self.rows.count += 1;
     }
 
-    /// Neighbours differ in the last coordinate only.
+    /// Sets the key of a chunk, reusing the previous key: neighbouring chunks differ only in the
+    /// last coordinate.
     fn set_key(&mut self, chunk: &[u64]) {
         let SourceKeys { keys, path } = self.keys();
         let Some((last, above)) = chunk.split_last() else {
@@ -474,7 +480,7 @@ mod tests {
         found.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
     }
 
-    /// Keys that begin with a text.
+    /// Returns a query for keys with a prefix.
     fn below(prefix: &str) -> Query {
         Query { prefix: Some(prefix.into()), ..Query::default() }
     }
@@ -513,11 +519,11 @@ mod tests {
                    shard of 38 bytes";
         assert_eq!(errors[0].split(',').next(), Some("shard c/0: it is empty"));
         assert_eq!(errors[1..], [bad]);
-        // Nobody asked for it.
+        // The damaged parts were not requested.
         assert_eq!(keys(&directory, &below("c/2")), ["c/2"]);
     }
 
-    /// 2 x 2 shards of 2 x 2 chunks, of which the array has 3 x 3; all chunks exist.
+    /// Creates 2 x 2 shards of 2 x 2 chunks, all of which exist; the array has 3 x 3 chunks.
     fn plane(keys: &serde_json::Value) -> (TempDir, serde_json::Value) {
         let codecs = sharding(&json!([1, 1]), &json!(["bytes"]));
         let mut document = array(&json!([3, 3]), &json!([2, 2]), &codecs);
@@ -532,7 +538,7 @@ mod tests {
             let content = shard(b"abcd", &[(0, 1), (1, 1), (2, 1), (3, 1)]);
             put(directory.path(), &format!("group/a/{path}"), &content);
         }
-        // None but the shards that can hold them are opened.
+        // Only shards that can hold matching chunks are opened.
         put(directory.path(), "group/a/c/1/0", b"");
         assert_eq!(
             keys(&directory, &below("group/a/c/1")),

@@ -1,7 +1,7 @@
-//! Which chunks exist, as pictures.
+//! Maps of the chunks that exist, as stacks of pictures.
 //!
-//! The last two axes make a picture, leading axes stack pictures on top of each other. Where there
-//! are more chunks than cells, a cell stands for a block of chunks, a picture for a run of the leading
+//! The last two axes form a picture; leading axes stack the pictures. If there are more chunks than
+//! cells, a cell represents a block of chunks, and a picture a run of positions along the leading
 //! axes.
 
 use std::ops::Range;
@@ -12,60 +12,61 @@ use crate::format::grid::{ShardAxis, unravel};
 use crate::source::Array;
 use crate::store::entries::Span;
 
-/// The most cells that a map may have.
+/// Maximum size of a map.
 #[derive(Debug, Clone, Copy)]
 pub struct MapSize {
-    /// Cells in a row.
+    /// Cells in a row of a picture.
     pub columns: u64,
     /// Rows of a picture.
     pub rows: u64,
-    /// Pictures.
+    /// Number of pictures.
     pub pictures: u64,
 }
 
-/// What is in a place of the map.
+/// Mark for a position of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// A chunk.
+    /// A chunk exists.
     Present,
-    /// Something that cannot be read.
+    /// A chunk cannot be read.
     Damaged,
 }
 
-/// Which chunks of a box exist. Threads may share it.
+/// Map of the chunks of a box that exist. Can be shared between threads.
 #[derive(Debug)]
 pub struct Map {
-    /// The first chunk of the box.
+    /// Coordinates of the first chunk of the box.
     origin: Coords,
-    /// Its chunks along each axis.
+    /// Extents of the box, in chunks.
     extents: Coords,
-    /// Those of them that are in the array.
+    /// Extents of the part of the box that is in the array, in chunks.
     grid: Coords,
-    /// Chunks along each side of a cell, in columns and rows, and positions of the leading axes in a
+    /// Chunks per cell along a row and along a column, and positions of the leading axes per
     /// picture.
     block: [u64; 3],
-    /// Cells in columns and rows, and pictures.
+    /// Number of columns, rows and pictures.
     cells: [u64; 3],
-    /// Chunks, damaged places, chunks outside of each cell.
+    /// Counts for each cell: chunks in the array, damaged positions, chunks outside the array.
     counts: Vec<[AtomicU64; 3]>,
-    /// Where shards begin, in chunks along a row and along a column; none if they are as small as cells.
+    /// First chunks of shards along a row and along a column; empty if shards are hardly larger
+    /// than cells.
     borders: [Vec<u64>; 2],
 }
 
-/// What a cell stands for.
+/// Counts of the chunks that a cell represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cell {
-    /// Chunks of the array that can be there.
+    /// Number of chunks of the array in the cell.
     pub possible: u64,
-    /// Those that are.
+    /// Number of these chunks that exist.
     pub present: u64,
-    /// Those that cannot be read.
+    /// Number of damaged positions.
     pub damaged: u64,
-    /// Chunks that are there though they are outside of the array's shape.
+    /// Number of chunks that exist outside the array's shape.
     pub outside: u64,
 }
 
-/// How full a cell is.
+/// Degree to which a cell is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shade {
     /// No part of the array.
@@ -76,18 +77,18 @@ pub enum Shade {
     Few,
     /// Up to two thirds.
     Some,
-    /// Not all of them.
+    /// More than two thirds, but not all.
     Most,
-    /// All of them.
+    /// All chunks.
     Full,
-    /// Chunks outside of the array's shape alone.
+    /// No chunks but those outside the array's shape.
     Outside,
-    /// Something that cannot be read.
+    /// At least one damaged position.
     Damaged,
 }
 
 impl Cell {
-    /// How full it is.
+    /// Returns the degree to which the cell is filled.
     pub fn shade(&self) -> Shade {
         let Self { possible, present, damaged, outside } = *self;
         match present {
@@ -96,7 +97,7 @@ impl Cell {
             0 if possible == 0 => Shade::Beyond,
             0 => Shade::Empty,
             all if all >= possible => Shade::Full,
-            // Counts of chunks keep a limit far below 2^64 / 3.
+            // The limit on the number of chunks is far below 2^64 / 3, so this cannot overflow.
             few if few * 3 <= possible => Shade::Few,
             some if some * 3 <= possible * 2 => Shade::Some,
             _ => Shade::Most,
@@ -105,7 +106,7 @@ impl Cell {
 }
 
 impl Map {
-    /// A map of all shards of an array.
+    /// Creates a map of all shards of an array.
     pub fn of_array(array: &Array, size: MapSize) -> Self {
         let axes = array.source.layout.shard_grid.iter();
         let extents = axes.map(|axis| match axis.shards().checked_sub(1) {
@@ -126,22 +127,23 @@ impl Map {
         map
     }
 
-    /// The chunks that shards begin with along a row (0) or a column (1).
+    /// Returns the first chunks of shards along a row (`at` = 0) or a column (`at` = 1).
     fn starts(&self, at: usize, axis: &ShardAxis) -> Vec<u64> {
-        // With less than two cells for a shard there would be lines alone.
+        // With fewer than two cells per shard the map would consist of lines.
         if axis.shards().saturating_mul(2) > self.cells[at] {
             return Vec::new();
         }
         (1..axis.shards()).map(|shard| axis.span(shard).0).collect()
     }
 
-    /// Where shards begin, but for the first one, in chunks along a row and along a column; none if they
-    /// are hardly longer than cells.
+    /// Returns the first chunks of all shards but the first, along a row and along a column; empty
+    /// if shards are hardly larger than cells.
     pub fn borders(&self) -> &[Vec<u64>; 2] {
         &self.borders
     }
 
-    /// The chunks along a row and a column that the map shows, by their numbers in the array.
+    /// Returns the ranges of chunks that the map shows along a row and along a column, as
+    /// coordinates in the array.
     pub fn shown(&self) -> [Range<u64>; 2] {
         let rank = self.extents.len();
         let along = |axis: Option<usize>| {
@@ -150,7 +152,7 @@ impl Map {
         [along(rank.checked_sub(1)), along(rank.checked_sub(2))]
     }
 
-    /// A map of one shard.
+    /// Creates a map of one shard.
     pub fn of_shard(array: &Array, coords: &[u64], size: MapSize) -> Self {
         let axes = coords.iter().zip(&array.source.layout.shard_grid);
         let (origin, extents) = axes.map(|(coord, axis)| axis.span(*coord)).unzip();
@@ -166,7 +168,7 @@ impl Map {
         let most = [size.columns, size.rows, size.pictures];
         let block = [0, 1, 2].map(|at| all[at].div_ceil(most[at].max(1)).max(1));
         let cells = [0, 1, 2].map(|at| all[at].div_ceil(block[at]));
-        // Within what the caller has asked for.
+        // The number of cells is bounded by the size that the caller has requested.
         let count = usize::try_from(cells.iter().product::<u64>()).unwrap_or(0);
         let counts = (0..count).map(|_| <[AtomicU64; 3]>::default()).collect();
         Self { origin, extents, grid, block, cells, counts, borders: [Vec::new(), Vec::new()] }
@@ -227,23 +229,23 @@ impl Map {
         }
     }
 
-    /// How many axes the array has.
+    /// Returns the number of axes of the array.
     pub fn rank(&self) -> usize {
         self.extents.len()
     }
 
-    /// Cells of a row, rows of a picture, pictures.
+    /// Returns the number of cells in a row, of rows in a picture, and of pictures.
     pub fn cells(&self) -> [u64; 3] {
         self.cells
     }
 
-    /// Chunks along a row and a column that a cell stands for, and positions of the leading axes that
-    /// a picture does.
+    /// Returns the numbers of chunks per cell along a row and along a column, and of positions of
+    /// the leading axes per picture.
     pub fn block(&self) -> [u64; 3] {
         self.block
     }
 
-    /// A cell, by its column, row and picture.
+    /// Returns the cell at a column, row and picture.
     pub fn cell(&self, place: [u64; 3]) -> Cell {
         let number = (place[2] * self.cells[1] + place[1]) * self.cells[0] + place[0];
         let counts = usize::try_from(number).ok().and_then(|at| self.counts.get(at));
@@ -267,7 +269,8 @@ impl Map {
         from..(from + self.block[at]).min(all)
     }
 
-    /// The chunks that a picture begins and ends with along the leading axes; none if there are none.
+    /// Returns the first and last coordinates along the leading axes that a picture represents;
+    /// `None` if there are no leading axes.
     pub fn leading(&self, picture: u64) -> Option<(Coords, Coords)> {
         let (leading, ..) = split(&self.extents);
         let range = self.range(2, picture);
@@ -278,7 +281,8 @@ impl Map {
         (!leading.is_empty()).then(|| (of(range.start), of(range.end.saturating_sub(1))))
     }
 
-    /// The chunks of a cell along the last two axes, or one, or none.
+    /// Returns the ranges of a cell's chunks along the last two axes, or along the only axis; empty
+    /// if the array has no axes.
     pub fn chunks(&self, place: [u64; 3]) -> Vec<Range<u64>> {
         let rank = self.extents.len();
         let shown = rank.min(2);
@@ -289,7 +293,7 @@ impl Map {
     }
 }
 
-/// Leading extents, rows, columns.
+/// Splits extents into leading extents, rows and columns.
 fn split(extents: &[u64]) -> (&[u64], u64, u64) {
     match extents {
         [leading @ .., rows, columns] => (leading, *rows, *columns),
@@ -298,8 +302,8 @@ fn split(extents: &[u64]) -> (&[u64], u64, u64) {
     }
 }
 
-/// How many of the first `number` positions of a box, in C order, are in a smaller box `grid` that
-/// begins with it.
+/// Returns how many of the first `number` positions of a box, in C order, are also in the smaller
+/// box `grid` with the same origin.
 fn inside(number: u64, grid: &[u64], extents: &[u64]) -> u64 {
     let all: u64 = extents.iter().product();
     if number >= all {
@@ -354,7 +358,7 @@ mod tests {
         let map = map(&[3, 2, 4, 6], &[3, 1, 4, 6], [3, 2, 3]);
         assert_eq!((map.block(), map.cells()), ([2, 2, 2], [3, 2, 3]));
         assert_eq!(map.leading(1), Some((vec![1, 0], vec![1, 1])));
-        // Of each picture one half is outside.
+        // Half of each picture is outside the array.
         assert_eq!(map.cell([0, 0, 0]).possible, 4);
         mark(&map, &[0, 0, 0, 0], &[1, 1, 2, 3], Mark::Present);
         mark(&map, &[2, 1, 0, 0], &[1, 1, 1, 1], Mark::Present);

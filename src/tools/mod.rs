@@ -1,11 +1,10 @@
-//! What the commands beside the mount do with a source: they make, resize and delete arrays, look into
-//! shards, check them, and write others of the same chunks. No option is read here and nothing is printed.
+//! Commands that work on a source without mounting it: create, resize and delete arrays, inspect
+//! and verify shards, and write copies of them. This module neither reads options nor prints.
 //!
 //! ```text
-//! Source   -> its arrays, each with its layout and the metadata of its unsharded twin
-//! Array    -> shards, one after the other      (store::listing)
-//! shard    -> places: chunks, gaps, defects    (store::entries)
-//! places   -> batches, worked on by threads, handed over in order   (parallel)
+//! Source   -> its arrays, each with its layout and the metadata of its unsharded twin Array    ->
+//! shards, one after the other      (store::listing) shard    -> places: chunks, gaps, defects
+//! (store::entries) places   -> batches, processed by threads, handed over in order   (parallel)
 //! ```
 
 pub mod array;

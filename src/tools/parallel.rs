@@ -1,12 +1,12 @@
-//! Work on many things at once: one thread finds them, others work on them, and the results are
-//! handed over in the order in which the things were found.
+//! Ordered parallel processing: one thread finds items, others work on them, and the results are
+//! handed over in the order in which the items were found.
 //!
 //! ```text
 //! find --(at most a few for each thread)--> work, work, ... --(reordered)--> take
 //! ```
 //!
-//! What is under way is bounded, so memory is too, however much there is to find. After an error
-//! nothing more is found, and what is under way ends.
+//! The number of items in progress is bounded, and so is memory, however many there are. After an
+//! error no more items are found, and those in progress are finished.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -14,25 +14,28 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use parking_lot::Mutex;
 
-/// Things that may wait for each thread, in either direction.
+/// Maximum number of items queued for each thread, in either direction.
 const AHEAD: usize = 4;
 
-/// How many threads there should be: as many as the machine has processors.
+/// Returns the number of threads to use: one for each processor of the machine.
 pub fn threads() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Hands a thing over to be worked on; an error if nobody wants more.
+/// Function that queues an item for processing; it returns an error if processing has stopped.
 pub type Give<'a, T> = dyn FnMut(T) -> Result<(), Stopped> + 'a;
 
-/// Somebody failed, so nothing more is wanted.
+/// Error that stops the finder because processing has failed elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped")]
 pub struct Stopped;
 
-/// Calls `find` in a thread of its own, `work` in `threads` others for everything that it gives, and
-/// `take` in this one for every result, in order. The first error of `work` and `take` in that order,
-/// or else that of `find`, ends it.
+/// Calls `find` in a thread of its own, `work` in `threads` other threads for every item, and
+/// `take` in the calling thread for every result, in order.
+///
+/// # Errors
+/// The first error of `work` or `take`, in the order of the items, ends it and is returned;
+/// otherwise that of `find`.
 pub fn in_order<T: Send, R: Send, E: Send>(
     threads: NonZeroUsize,
     find: impl FnOnce(&mut Give<'_, T>) -> Result<(), E> + Send,
@@ -40,9 +43,9 @@ pub fn in_order<T: Send, R: Send, E: Send>(
     mut take: impl FnMut(R) -> Result<(), E>,
 ) -> Result<(), E> {
     let window = threads.get().saturating_mul(AHEAD);
-    // One token for each thing under way: given back when its result was taken.
+    // One token for each item in progress, returned when its result was taken.
     let (free, tokens) = channel();
-    // The other end is here.
+    // Cannot fail: the receiver is still in scope.
     (0..window).for_each(|_| free.send(()).unwrap_or(()));
     let (things, queue) = sync_channel(window);
     let (done, results) = channel();
@@ -61,9 +64,9 @@ pub fn in_order<T: Send, R: Send, E: Send>(
         }
         drop(done);
         let taken = take_in_order(&results, &free, &mut take);
-        // Nobody waits for a token or a result any more: the others end.
+        // Closes the channels, so that the finder and the workers end.
         drop((free, results));
-        // Unblocks a finder whose things nobody takes.
+        // Drains the queue, to unblock a finder whose items are no longer taken.
         while next(&queue).is_some() {}
         match finder.join() {
             Ok(found) => taken.and(found),
@@ -72,7 +75,7 @@ pub fn in_order<T: Send, R: Send, E: Send>(
     })
 }
 
-/// Gives things numbers, and waits for a token for each.
+/// Returns a function that numbers items and waits for a token before it queues each.
 fn numbered<'a, T>(
     things: &'a SyncSender<(u64, T)>,
     tokens: &'a Receiver<()>,
@@ -101,7 +104,7 @@ fn take_in_order<R, E>(
         while let Some(result) = waiting.remove(&expected) {
             expected += 1;
             take(result?)?;
-            // The finder may have ended.
+            // Fails if the finder has ended, which is no error.
             let _ = free.send(());
         }
     }

@@ -1,7 +1,8 @@
-//! Shards in pieces: what one thread works on at a time.
+//! Parts of shards, as units of work for a thread.
 //!
-//! A shard of many chunks is cut into runs of its slots, so that all threads have something to do and
-//! what they make of a run takes bounded memory. Its index is read once, by the first of them.
+//! A shard of many chunks is divided into runs of its slots, so that all threads are busy and the
+//! results of a run take bounded memory. The shard's index is read once, by the first thread that
+//! needs it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,39 +13,40 @@ use crate::format::Coords;
 use crate::source::Array;
 use crate::store::{Freshness, LoadedShard, ShardStore, StoreError};
 
-/// Chunks of the view in a piece of a shard, about.
+/// Approximate number of chunks in a part of a shard.
 const PART_CHUNKS: u64 = 1 << 14;
 
-/// A shard that several threads look into.
+/// A shard that several threads read.
 pub struct SharedShard {
-    /// Its array.
+    /// Array of the shard.
     pub array: Arc<Array>,
-    /// Its coordinates in the shard grid.
+    /// Coordinates in the shard grid.
     pub coords: Coords,
     state: Mutex<Option<Loaded>>,
 }
 
-/// What came of loading a shard.
+/// Outcome of loading a shard.
 #[derive(Debug, Clone)]
 pub enum Loaded {
-    /// There is none.
+    /// The shard does not exist.
     Absent,
-    /// Here it is; it may be damaged.
+    /// The shard was loaded; it may be damaged.
     Here(Arc<LoadedShard>),
-    /// It cannot be read: somebody else was told why.
+    /// The shard cannot be read; the error was returned to the first caller.
     Failed,
 }
 
 impl SharedShard {
-    /// A shard that was not loaded yet.
+    /// Creates a shard that is not loaded yet.
     pub fn new(array: &Arc<Array>, coords: &[u64]) -> Arc<Self> {
         let array = Arc::clone(array);
         Arc::new(Self { array, coords: coords.to_vec(), state: Mutex::new(None) })
     }
 
-    /// The shard as it was when it was first asked for. The error is given once.
+    /// Returns the shard as it was at the first call, which loads it. Only that call returns the
+    /// error.
     pub fn load(&self, store: &ShardStore) -> Result<Loaded, StoreError> {
-        // Others wait for it; after a panic there is nothing yet.
+        // Other threads wait for the lock. After a panic the state is still empty.
         let mut state = self.state.lock();
         if let Some(loaded) = &*state {
             return Ok(loaded.clone());
@@ -59,20 +61,20 @@ impl SharedShard {
         result
     }
 
-    /// All its slots, in pieces.
+    /// Returns all slots of the shard, in parts.
     pub fn parts(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let slots = self.array.source.layout.positions(0, &self.coords).iter().product();
         parts_of(&self.array, 0..slots)
     }
 
-    /// What is wrong with it if it is damaged.
+    /// Returns the damage of a loaded shard as an error; `None` if it is intact.
     pub fn damage(&self, shard: &LoadedShard) -> Option<StoreError> {
         let damage = shard.damage()?;
         Some(StoreError::Damaged { shard: self.array.source.shard_path(&self.coords), damage })
     }
 }
 
-/// A run of slots in pieces.
+/// Divides a run of slots into parts.
 pub fn parts_of(array: &Array, slots: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     let chunks: u64 = array.source.layout.levels[0].unit().iter().product();
     let step = PART_CHUNKS.checked_div(chunks).unwrap_or(1).max(1);

@@ -1,5 +1,5 @@
-//! References to every inner chunk of a source, as kerchunk and fsspec have them: one JSON object in
-//! which each file of the unsharded arrays is a text, or a range of a shard.
+//! References to every inner chunk of a source, in the format of kerchunk and fsspec: a JSON object
+//! in which each file of the unsharded arrays is a text or a range of a shard.
 //!
 //! ```text
 //! {"version": 1, "templates": {"u": "s3://bucket/x.zarr"}, "refs": {
@@ -10,8 +10,8 @@
 //! }}
 //! ```
 //!
-//! What is missing reads as fill values. So a chunk that cannot be read is an empty file, which
-//! readers cannot decode and refuse.
+//! A missing reference reads as fill values. A chunk that cannot be read is therefore an empty
+//! file, which readers fail to decode.
 
 mod absent;
 mod chunks;
@@ -30,65 +30,66 @@ use crate::source::{Node, Source};
 use crate::store::{ShardStore, StoreError};
 use crate::text::{count, shown};
 
-/// Text of a shard that is kept in memory until it is written; more goes to a temporary file.
+/// Length in bytes up to which the text of a shard is kept in memory; longer text goes to a
+/// temporary file.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// What references are like.
+/// Options for writing references.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where the source is for those who use the references: a path or a URL.
+    /// Path or URL of the source for readers of the references.
     pub base: String,
-    /// What all keys begin with; empty, or a path.
+    /// Prefix of all keys: empty, or a path.
     pub prefix: String,
-    /// Documents of Zarr v2 rather than v3.
+    /// `true` to write documents of Zarr v2 instead of v3.
     pub zarr2: bool,
-    /// Version of the form: 1, or 0 for those who know no other.
+    /// Version of the format: 1, or 0 for readers that support no other.
     pub version: Version,
-    /// Chunks of so many bytes are put into the references themselves.
+    /// Maximum length in bytes of a chunk that is embedded in the references.
     pub inline: u64,
-    /// Goes on after what cannot be referred to.
+    /// `true` to continue after a chunk or node that cannot be referenced.
     pub skips: bool,
 }
 
-/// Version of kerchunk's form.
+/// Version of the kerchunk format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// One object.
+    /// Version 0: a single object of references.
     Zero,
-    /// With a template for what all paths begin with.
+    /// Version 1: the references with a template for the common prefix of all paths.
     One,
 }
 
-/// Something that cannot be referred to.
+/// A chunk or node that cannot be referenced.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// A node cannot be used, or has no form in the format asked for.
+    /// The node cannot be used, or cannot be expressed in the requested format.
     #[error("{}: {why}", shown(.directory))]
     Node {
-        /// Its directory, from the source's root.
+        /// Directory of the node, relative to the source's root.
         directory: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// Chunks cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A chunk is in no file as it is.
+    /// The chunk is not stored in any file as it is.
     #[error(
         "shard {}, chunk {key}: the shard is compressed as a whole, so no range of it is the chunk; \
          the chunk has {}, more than may be put into the references",
         shown(.shard), count(.nbytes, "byte")
     )]
     NotInFile {
-        /// Path of the shard, from the source's root.
+        /// Path of the shard, relative to the source's root.
         shard: PathBuf,
-        /// The chunk's key.
+        /// Key of the chunk.
         key: String,
-        /// Its length.
+        /// Length of the chunk, in bytes.
         nbytes: u64,
     },
-    /// Nothing that is left out. The array has no reference for each chunk that does not exist, so
-    /// that its fill value in Zarr v2 cannot be the missing value.
+    /// Nothing is left out, but missing values are misread: the array does not have a reference for
+    /// each absent chunk, so its fill value in Zarr v2 cannot be the missing value.
     #[error(
         "{}: in Zarr v2 its fill value is not what it is in Zarr v3, the missing value: readers of CF \
          conventions, xarray and netCDF among them, see other values",
@@ -97,45 +98,48 @@ pub enum Problem {
     Misread(PathBuf),
 }
 
-/// Why references cannot be written.
+/// Error of writing references.
 #[derive(Debug, thiserror::Error)]
 pub enum RefsError {
-    /// They cannot be written where they are to go.
+    /// The output cannot be written.
     #[error("{0}")]
     Write(#[source] io::Error),
-    /// They cannot be kept until they are.
+    /// A temporary file cannot be written or read.
     #[error("a temporary file: {0}")]
     Temporary(#[source] io::Error),
-    /// A directory of shards cannot be read: nobody knows which chunks there are.
+    /// A directory of shards cannot be read, so the existing chunks are unknown.
     #[error(transparent)]
     List(#[from] StoreError),
-    /// JSON has no such texts.
+    /// A name is not UTF-8, which JSON cannot represent.
     #[error("{}: its name is not UTF-8, which references must be", shown(.0))]
     NotText(PathBuf),
 }
 
-/// What was written.
+/// Counts of what was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Arrays.
+    /// Number of arrays.
     pub arrays: u64,
-    /// Chunks, those that were put in among them.
+    /// Number of chunks, including embedded ones.
     pub chunks: u64,
-    /// What could not be referred to.
+    /// Number of problems.
     pub problems: u64,
 }
 
-/// What is worked on, one after the other.
+/// A unit of work; units are written one after the other.
 enum Thing<'a> {
-    /// Documents.
+    /// Text of a node's documents.
     Text(&'a [u8]),
-    /// A shard of an array.
+    /// A shard of an array, by its coordinates.
     Shard(&'a ArrayRefs<'a>, Coords),
 }
 
-/// Writes references to `out`, tells what cannot be referred to (no more than a hundred of a shard), and
-/// how many chunks were done. The source should be one whose last chunks are filled up. After the first
-/// problem nothing more is written unless [`Config::skips`]: what is there then is no valid JSON.
+/// Writes references to `out`. Calls `problem` for what cannot be referenced (at most a hundred
+/// times for each shard) and `done` with the number of chunks written. The source should be one
+/// whose last chunks are padded.
+///
+/// After the first problem nothing more is written unless [`Config::skips`] is set; the output is
+/// then not valid JSON.
 pub fn write(
     source: &Source,
     config: &Config,
@@ -176,7 +180,7 @@ pub fn write(
     Ok(summary)
 }
 
-/// All nodes' documents and shards.
+/// Queues the documents and shards of all nodes.
 fn find<'a>(
     store: &ShardStore,
     nodes: &'a [Prepared<'a>],
@@ -197,7 +201,7 @@ fn find<'a>(
         };
         match found {
             Ok(()) => (),
-            // Somebody else tells why.
+            // The error is returned by another thread.
             Err(Ended::Stopped) => break,
             Err(Ended::Failed(error)) => return Err(error.into()),
         }
@@ -205,7 +209,7 @@ fn find<'a>(
     Ok(())
 }
 
-/// Why a listing of shards ended.
+/// Reason why a listing of shards ended.
 enum Ended {
     Stopped,
     Failed(StoreError),

@@ -2,10 +2,10 @@
 //! ones.
 //!
 //! ```text
-//! PARENT/NAME                          what users see: the old one or the new one, whole, at any moment
+//! PARENT/NAME                          the old or the new contents, complete at any moment
 //! PARENT/.NAME.shardfs-ID/job.json     the marker of the hidden directory's owner, locked
-//! PARENT/.NAME.shardfs-ID/new          the new one, until it is complete; then it is exchanged with NAME
-//! PARENT/.NAME.shardfs-ID/old          the old one, if no atomic exchange is possible, or for deletion
+//! PARENT/.NAME.shardfs-ID/new          the new contents, until complete; then exchanged with NAME
+//! PARENT/.NAME.shardfs-ID/old          old contents, if not exchanged atomically, or to delete
 //! ```
 //!
 //! Everything a command removes is moved into such a directory first. Directories left by an

@@ -1,5 +1,5 @@
-//! Chunks that do not exist, where readers of Zarr v2 would take their absence for other values: each
-//! gets a reference that holds it.
+//! References for absent chunks, needed where Zarr v2 readers would interpret the absence as other
+//! values.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,15 @@ use crate::source::{Array, ArrayFormat, Node};
 use crate::store::entries::{Place, Span};
 use crate::store::{Freshness, ShardStore, SourceArray, StoreError};
 
-/// Bytes of text for the absent chunks of one array, at most: references are read as a whole.
+/// Maximum length in bytes of the text for the absent chunks of one array; references are read as a
+/// whole.
 const MAX_TEXT: u64 = 16 << 20;
 
-/// What becomes of the chunks of each array that do not exist, by its path in the hierarchy.
+/// Treatment of the absent chunks of each array, by the array's path in the hierarchy.
 pub type Decided = BTreeMap<PathBuf, Missing>;
 
-/// Decides for each array, and names those whose missing values readers will see otherwise.
+/// Decides the treatment for each array, and returns it with a problem for each array whose missing
+/// values will be misread.
 pub fn decide(
     found: &[Node],
     store: &ShardStore,
@@ -58,18 +60,19 @@ pub fn decide(
     Ok((decided, misread))
 }
 
-/// What was decided of the array at a path.
+/// Returns the decision for the array at a path.
 pub fn decided(all: &Decided, path: &Path) -> Missing {
     all.get(path).copied().unwrap_or_default()
 }
 
-/// What stands in the references for a chunk that does not exist; None if nothing has to.
+/// Returns the reference for an absent chunk; `None` if none is needed.
 pub fn text(two: &Array2) -> Option<String> {
     inlined(&two.filled.as_ref()?.absent)
 }
 
-/// The same for an array that is stored as Zarr v2. One without a fill value has nothing where a chunk
-/// does not exist: zarr-python 3 reads, and does not store, zeros there, version 2 reads anything.
+/// Returns the reference for an absent chunk of an array that is stored as Zarr v2; `None` if none
+/// is needed. Without a fill value the contents of an absent chunk are undefined: zarr-python 3
+/// reads zeros, and does not store chunks of zeros; version 2 reads arbitrary values.
 pub fn text_as_stored(array: &Array) -> Option<String> {
     let (_, zarray) = array.document.as_ref()?;
     let has_none = zarray.value().get("fill_value").is_none_or(Value::is_null);
@@ -80,7 +83,7 @@ fn inlined(chunk: &FillChunk) -> Option<String> {
     Some(format!("\"base64:{}\"", STANDARD.encode(chunk.encoded().ok()?)))
 }
 
-/// How many chunks of the grid do not exist. Those that cannot be read do.
+/// Returns the number of chunks of the grid that do not exist. Unreadable chunks count as existing.
 fn absent_chunks(store: &ShardStore, array: &SourceArray) -> Result<u64, StoreError> {
     let grid = array.layout.chunk_grid();
     let mut absent = grid.iter().fold(1_u64, |all, extent| all.saturating_mul(*extent));
@@ -96,7 +99,7 @@ fn absent_chunks(store: &ShardStore, array: &SourceArray) -> Result<u64, StoreEr
             }
             Ok::<(), StoreError>(())
         });
-        // Whoever refers to them meets the error again.
+        // An error is met again when the chunks are referenced.
         drop(counted);
         Ok::<(), Ended>(())
     });

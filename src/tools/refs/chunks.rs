@@ -16,46 +16,46 @@ use crate::store::entries::{Place, Span};
 use crate::store::storage::Stat;
 use crate::store::{Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray, StoreError};
 
-/// Problems of a shard that are told one by one.
+/// Maximum number of problems that are reported individually for a shard.
 const KEPT_PROBLEMS: usize = 100;
 
-/// An array to whose chunks is referred.
+/// An array whose chunks are referenced.
 pub struct ArrayRefs<'a> {
-    /// Where its chunks are.
+    /// Location and layout of the chunks.
     pub array: &'a SourceArray,
-    /// Its shards.
+    /// Store that reads its shards.
     pub store: &'a ShardStore,
-    /// How keys of its chunks are made.
+    /// Encoding of the chunks' keys in the references.
     pub keys: KeyEncoding,
-    /// What stands before them, as it stands in a JSON string.
+    /// Prefix of the keys, escaped for a JSON string.
     pub before: String,
-    /// Chunks along each axis.
+    /// Number of chunks along each axis.
     pub grid: Vec<u64>,
-    /// How its files are called.
+    /// Naming of the source's files.
     pub urls: &'a Urls,
-    /// What references are like.
+    /// Options for writing references.
     pub config: &'a Config,
-    /// What stands for a chunk that does not exist; None if nothing does.
+    /// Reference for an absent chunk; `None` if absent chunks get none.
     pub absent: Option<String>,
 }
 
-/// What was made of one thing.
+/// Output of a unit of work.
 pub struct Part {
     /// Text of the references.
     pub text: SpooledTempFile,
-    /// How many chunks it has.
+    /// Number of chunks referenced.
     pub chunks: u64,
-    /// What cannot be referred to.
+    /// Chunks that cannot be referenced.
     pub problems: Problems,
 }
 
-/// What cannot be referred to: the first of it, and how much more there is. All chunks of a shard can
-/// be among it.
+/// Problems of a shard: the first of them and the total number, because all chunks of a shard can
+/// be affected.
 #[derive(Default)]
 pub struct Problems {
-    /// The first ones.
+    /// The first problems, at most [`KEPT_PROBLEMS`].
     pub first: Vec<Problem>,
-    /// All of them.
+    /// Total number of problems.
     pub count: u64,
 }
 
@@ -78,17 +78,17 @@ impl Part {
 struct Shard<'a, 'b> {
     refs: &'b ArrayRefs<'a>,
     coords: &'b [u64],
-    /// Its file, as it stands in a JSON string.
+    /// URL of its file, escaped for a JSON string.
     url: String,
     text: BufWriter<&'b mut SpooledTempFile>,
     chunks: u64,
     problems: &'b mut Problems,
 }
 
-/// Does something with the chunk at some coordinates.
+/// Function that is called with the chunk at some coordinates.
 type Act<'a, T> = dyn FnMut(&mut T, &[u64]) -> Result<(), Failed> + 'a;
 
-/// An error of the temporary file, or of a visit.
+/// Error of the temporary file or of reading the source.
 struct Failed(RefsError);
 
 impl From<std::io::Error> for Failed {
@@ -104,7 +104,7 @@ impl From<StoreError> for Failed {
 }
 
 impl ArrayRefs<'_> {
-    /// Calls `act` with every shard that there can be.
+    /// Calls `act` with the coordinates of every shard in the grid.
     pub fn each_shard_of_grid<E>(
         &self,
         act: &mut dyn FnMut(&[u64]) -> Result<(), E>,
@@ -117,7 +117,7 @@ impl ArrayRefs<'_> {
         each.map_or(Ok(()), Err)
     }
 
-    /// Adds references to the chunks of a shard.
+    /// Writes references to the chunks of a shard into `part`.
     pub fn shard(&self, coords: &[u64], part: &mut Part) -> Result<(), RefsError> {
         let found = self.store.shard(self.array, coords, Freshness::Now);
         let path = self.array.shard_path(coords);
@@ -175,7 +175,7 @@ impl Shard<'_, '_> {
         let is_last =
             coords.first().zip(self.refs.grid.first()).is_some_and(|(at, n)| at + 1 == *n);
         let chunk = match is_last && !array.container.has_keys() {
-            // It is filled up where it is shorter than the others.
+            // Returns the chunk padded if it is shorter than the others.
             true => store.chunk(array, coords, Freshness::Recent)?.unwrap_or(chunk),
             false => chunk,
         };
@@ -202,21 +202,21 @@ impl Shard<'_, '_> {
         Ok(())
     }
 
-    /// Begins the next reference.
+    /// Writes the key of the next reference.
     fn key(&mut self, coords: &[u64]) -> Result<(), Failed> {
         self.chunks += 1;
         let (before, key) = (&self.refs.before, self.refs.keys.chunk_key(coords));
         Ok(write!(self.text, ",\n\"{before}{key}\":")?)
     }
 
-    /// A chunk that readers refuse.
+    /// Writes an empty reference, which readers fail to decode.
     fn empty(&mut self, coords: &[u64]) -> Result<(), Failed> {
         self.key(coords)?;
         self.chunks -= 1;
         Ok(self.text.write_all(b"\"\"")?)
     }
 
-    /// All chunks of a box that do not exist.
+    /// Writes references for all chunks of a box, none of which exists.
     fn absent(&mut self, first: &[u64], extents: &[u64]) -> Result<(), Failed> {
         let Some(text) = &self.refs.absent else { return Ok(()) };
         self.each_within(first, extents, &mut |shard, coords| {
@@ -231,7 +231,7 @@ impl Shard<'_, '_> {
         self.absent(&first, &extents)
     }
 
-    /// All chunks of a box that nobody can read.
+    /// Writes empty references for all chunks of a box, none of which can be read.
     fn unreadable(
         &mut self,
         first: &[u64],
@@ -245,7 +245,7 @@ impl Shard<'_, '_> {
         self.each_within(first, extents, &mut Self::empty)
     }
 
-    /// Does something with all chunks of a box that are in the grid.
+    /// Calls `act` for all chunks of a box that are in the grid.
     fn each_within(
         &mut self,
         first: &[u64],
@@ -263,13 +263,13 @@ impl Shard<'_, '_> {
         each.map_or(Ok(()), Err)
     }
 
-    /// The chunks of the shard: the first one, and how many along each axis.
+    /// Returns the first chunk of the shard and the number of chunks along each axis.
     fn span(&self) -> (Vec<u64>, Vec<u64>) {
         let axes = self.coords.iter().zip(&self.refs.array.layout.shard_grid);
         axes.map(|(at, axis)| axis.span(*at)).unzip()
     }
 
-    /// A shard that cannot even be opened.
+    /// Handles a shard that cannot be opened.
     fn unreadable_shard(&mut self, error: StoreError) -> Result<(), Failed> {
         let (first, extents) = self.span();
         self.unreadable(&first, &extents, error)
@@ -281,7 +281,7 @@ fn damage_of(writer: &Shard<'_, '_>, shard: &LoadedShard) -> Option<StoreError> 
     shard.damage().map(|damage| StoreError::Damaged { shard: path, damage })
 }
 
-/// The bytes of a chunk.
+/// Reads the bytes of a chunk.
 fn read(
     store: &ShardStore,
     array: &SourceArray,
@@ -291,14 +291,15 @@ fn read(
     let shard = array.shard_path(&array.layout.locate(coords).shard);
     let reader = store.reader(array, coords, chunk)?;
     let Some(reader) = reader else { return Err(StoreError::Changing { shard }) };
-    // Inlined chunks are small, or in memory already.
+    // Embedded chunks are small, or already in memory.
     let bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from);
     let mut bytes = bytes.map_err(|error| StoreError::Io { path: shard.clone(), error })?;
     reader.read(&mut bytes, 0).map_err(|error| StoreError::Io { path: shard, error })?;
     Ok(bytes)
 }
 
-/// Does something with all coordinates from `first` up to `ends`, in C order.
+/// Calls `act` with all coordinates from `first` up to, but excluding, `ends`, in C order. Returns
+/// the value with which `act` broke off; `None` if it did not.
 fn each_in_box<E>(
     first: &[u64],
     ends: &[u64],

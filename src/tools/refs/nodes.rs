@@ -1,4 +1,4 @@
-//! Documents of all nodes, and how keys and files are called.
+//! Documents of all nodes, and the naming of keys and files, for references.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,23 +16,23 @@ use crate::format::zarr2::{self, Missing, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::source::METADATA_FILE;
 use crate::source::{Array, ArrayFormat, Node, Source};
 
-/// A node whose documents are made.
+/// A node with its documents as references.
 pub struct Prepared<'a> {
     /// References to its documents.
     pub text: Vec<u8>,
-    /// Its chunks, if it is an array.
+    /// References to its chunks if it is an array.
     pub array: Option<ArrayRefs<'a>>,
 }
 
-/// How files are called.
+/// Naming of the source's files in references.
 pub struct Urls {
-    /// What all names of files begin with, without a slash at its end.
+    /// Common prefix of all file names, without a trailing slash.
     base: String,
-    /// The source is one file, which `base` is the name of.
+    /// `true` if the source is a single file, whose name is `base`.
     is_file: bool,
-    /// The server takes what a name has of these for something else.
+    /// `true` if the names are HTTP URLs, in which some characters are escaped.
     is_http: bool,
-    /// `base` is the value of a template.
+    /// `true` if `base` is the value of a template.
     template: bool,
     version: Version,
 }
@@ -40,7 +40,7 @@ pub struct Urls {
 impl Urls {
     pub fn new(source: &Source, nodes: &[Node], config: &Config) -> Result<Self, RefsError> {
         let base = config.base.trim_end_matches('/').to_owned();
-        // With a template, braces in a name would be taken for one.
+        // With a template, braces in a name would be expanded as one.
         let has_braces = |text: &str| text.contains(['{', '}']);
         let mut plain = !has_braces(&base);
         for node in nodes {
@@ -55,7 +55,7 @@ impl Urls {
         })
     }
 
-    /// What references begin with.
+    /// Returns the beginning of the output.
     pub fn head(&self) -> Vec<u8> {
         match self.version {
             Version::Zero => b"{".to_vec(),
@@ -67,7 +67,7 @@ impl Urls {
         }
     }
 
-    /// What they end with.
+    /// Returns the end of the output.
     pub fn tail(&self) -> &'static [u8] {
         match self.version {
             Version::Zero => b"\n}\n",
@@ -75,7 +75,7 @@ impl Urls {
         }
     }
 
-    /// Name of a file of the source.
+    /// Returns the name of a file of the source.
     pub fn of(&self, path: &Path) -> Result<String, RefsError> {
         let base = if self.template { "{{u}}" } else { &self.base };
         if self.is_file {
@@ -92,7 +92,8 @@ impl Urls {
     }
 }
 
-/// Documents of all nodes and of the directories above them, and what must be left out.
+/// Prepares the documents of all nodes and of the directories above them; also returns the problems
+/// of those that must be left out.
 pub fn prepare<'a>(
     source: &'a Source,
     found: &'a [Node],
@@ -100,7 +101,7 @@ pub fn prepare<'a>(
     urls: &'a Urls,
     decided: &'a Decided,
 ) -> Result<(Vec<Prepared<'a>>, Vec<Problem>), RefsError> {
-    // An array may have nodes below it, and is no group then.
+    // An array may have nodes below it; it is not a group then.
     let arrays = found.iter().filter_map(|node| match node {
         Node::Array(array) => Some(node_path(array)),
         _ => None,
@@ -123,20 +124,20 @@ pub fn prepare<'a>(
     Ok((nodes, left_out))
 }
 
-/// Documents of a node by name, those that it has.
+/// Documents of a node by name; `None` for a document that it does not have.
 type Named = Vec<(&'static str, Option<Value>)>;
 
 struct Preparing<'a> {
     config: &'a Config,
-    /// What becomes of chunks that do not exist.
+    /// Treatment of absent chunks.
     decided: &'a Decided,
-    /// Nothing was written yet.
+    /// `true` if nothing was written yet.
     first: bool,
-    /// Groups that have their documents, and arrays, which get their own.
+    /// Groups whose documents were written, and all arrays, which write their own.
     done: BTreeSet<PathBuf>,
 }
 
-/// Why a node has no documents.
+/// Reason why a node has no documents.
 enum Unusable {
     Problem(Problem),
     Failed(RefsError),
@@ -210,7 +211,7 @@ impl<'a> Preparing<'a> {
         Ok(Prepared { text, array: None })
     }
 
-    /// Adds a group's documents; its consolidated metadata is that of unsharded arrays.
+    /// Adds the documents of a group, with consolidated metadata of unsharded arrays.
     fn add_group(
         &mut self,
         source: &Source,
@@ -238,7 +239,8 @@ impl<'a> Preparing<'a> {
         Ok(self.add(directory, documents, text)?)
     }
 
-    /// The documents of a node that is stored as what is asked for, Zarr v2.
+    /// Returns the stored documents of a node if Zarr v2 is requested and the node is stored as
+    /// Zarr v2; otherwise `None`.
     fn as_stored(&self, source: &Source, directory: &Path) -> Result<Option<Named>, Unusable> {
         if !self.config.zarr2 {
             return Ok(None);
@@ -265,7 +267,7 @@ impl<'a> Preparing<'a> {
         Ok(())
     }
 
-    /// The key of what is called so in a directory.
+    /// Returns the key for a name in a directory.
     fn key(&self, directory: &Path, name: &str) -> Result<String, RefsError> {
         let mut key = self.config.prefix.trim_matches('/').to_owned();
         for part in [text(directory)?, name] {
@@ -278,7 +280,7 @@ impl<'a> Preparing<'a> {
     }
 }
 
-/// Where an array is in its hierarchy: in the draft of 2022 its data is elsewhere.
+/// Returns the path of an array in its hierarchy; in the draft of 2022 its data is elsewhere.
 pub fn node_path(array: &Array) -> PathBuf {
     let directory = &array.source.path;
     let draft = array.document.as_ref().filter(|_| array.format == ArrayFormat::Draft2022);
@@ -290,7 +292,7 @@ fn text(path: &Path) -> Result<&str, RefsError> {
     path.to_str().ok_or_else(|| RefsError::NotText(path.to_owned()))
 }
 
-/// A text as it stands between the quotes of a JSON string.
+/// Escapes a text for use between the quotes of a JSON string.
 pub fn inside(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     let inside = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
