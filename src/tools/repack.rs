@@ -1,14 +1,14 @@
-//! Repacking shards where they are: each is written anew without dead space, read back, and renamed
-//! into its place.
+//! Repacking shards in place: each is rewritten without dead space, read back, and renamed over the
+//! old one.
 //!
 //! ```text
-//! ARRAY/.shardfs/repack/lock       held as long as somebody repacks the array
-//! ARRAY/.shardfs/repack/c/0/1      the new shard, until it is complete, safe and compared
+//! ARRAY/.shardfs/repack/lock       held while a process repacks the array
+//! ARRAY/.shardfs/repack/c/0/1      the new shard, until it is complete, durable and compared
 //! ARRAY/c/0/1                      the old one, then the new one: never anything else
 //! ```
 //!
-//! A shard that is already as it should be is left alone, so the same command goes on where it was
-//! stopped. A shard that somebody else changes meanwhile is done again.
+//! A shard that is already packed is left alone, so the same command resumes where it was
+//! interrupted. A shard that another process changes meanwhile is repacked again.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -37,66 +37,68 @@ use crate::store::{
 };
 use crate::text::shown;
 
-/// A shard that others keep changing is given up after so many attempts.
+/// Maximum number of attempts to repack a shard that other processes keep changing.
 const ATTEMPTS: usize = 4;
 
-/// How an array is repacked.
+/// Options of a repack.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct How {
-    /// Order and sharing of chunks.
+    /// Order and deduplication of chunks.
     pub packing: Packing,
-    /// Chunks that cannot be read are left out; without it their shards stay as they are.
+    /// `true` if unreadable chunks are left out; otherwise their shards are left as they are.
     pub skip_damaged: bool,
 }
 
-/// What came of it.
+/// Result of a repack.
 #[derive(Debug, Clone, Default)]
 pub struct Repacked {
-    /// Shards that there are.
+    /// Number of shards that exist.
     pub shards: u64,
-    /// Shards that were written anew.
+    /// Number of shards that were rewritten.
     pub rewritten: u64,
-    /// Their length in bytes before.
+    /// Total length of the existing shards before, in bytes.
     pub before: u64,
-    /// And after.
+    /// Total length of the existing shards after, in bytes.
     pub after: u64,
-    /// What is wrong with shards that stay as they are, or with chunks that were left out.
+    /// Descriptions of the defects of shards that were left as they are, or of chunks that were
+    /// left out.
     pub damaged: BTreeSet<String>,
 }
 
-/// Why an array is not repacked.
+/// Error of repacking an array.
 #[derive(Debug, thiserror::Error)]
 pub enum RepackError {
-    /// It has no shards with an index.
+    /// The array has no shards with an index.
     #[error("it has no shards with an index: there is nothing to repack")]
     NoShards,
-    /// Its shards are compressed as a whole.
+    /// The shards are compressed as a whole.
     #[error("its shards are compressed as a whole, such are not written")]
     Compressed,
-    /// The source fails.
+    /// The source could not be read or changed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A new shard cannot be written.
     #[error("{}: {error}; the shards are as they were, run the command again to go on", shown(.path))]
     Write {
-        /// Path of the new shard, from the source's root.
+        /// Path of the new shard, relative to the source's root.
         path: PathBuf,
         /// The error.
         #[source]
         error: io::Error,
     },
-    /// A new shard is not what was written; the old one stays.
+    /// A new shard differs from what was written to it; the old one stays.
     #[error("shard {}: what was read back of the new one is something else; the old one stays", shown(.0))]
     Differs(PathBuf),
-    /// Others keep changing a shard.
+    /// Other processes keep changing a shard.
     #[error("shard {}: others keep changing it; it stays as it is", shown(.0))]
     Changing(PathBuf),
-    /// Another thread has failed, and tells why.
+    /// Another thread has failed and returns its error.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// Repacks all shards of an array. `report` is called with the bytes of shards that are done.
+/// Repacks all shards of an array. `report` is called with the length in bytes of each shard that
+/// is done.
 pub fn repack(
     source: &Source,
     array: &Array,
@@ -112,7 +114,7 @@ pub fn repack(
         return Err(RepackError::Compressed);
     }
     let array = &array.source;
-    // What was interrupted before comes first.
+    // Interrupted commits must be recovered first.
     recover(&*source.storage, Owner::Array(array))?;
     let place = NewShards::lock(&*source.storage, array)?;
     let mut all = Repacked::default();
@@ -137,7 +139,7 @@ pub fn repack(
     Ok(all)
 }
 
-/// One shard.
+/// A shard to be repacked.
 struct Shard<'a> {
     source: &'a Source,
     array: &'a SourceArray,
@@ -146,7 +148,7 @@ struct Shard<'a> {
     place: &'a NewShards<'a>,
 }
 
-/// What one attempt came to.
+/// Outcome of an attempt to repack a shard.
 enum Attempt {
     Done(Repacked),
     Changed,
@@ -206,7 +208,7 @@ impl Shard<'_> {
         })
     }
 
-    /// What is known of the chunks of the shard, and what is wrong with it.
+    /// Returns facts about the shard's chunks, and the descriptions of its defects.
     fn census(&self, shard: &Arc<LoadedShard>) -> Result<(Census, BTreeSet<String>), RepackError> {
         match shard.damage() {
             Some(damage) => {
@@ -221,8 +223,8 @@ impl Shard<'_> {
         }
     }
 
-    /// Whether something is wrong with the shard also while nobody commits to it: in the middle of a
-    /// commit it may look so.
+    /// Returns whether the shard is damaged even while no commit is in progress; during a commit an
+    /// intact shard may look damaged.
     fn is_damaged_at_rest(&self) -> Result<bool, RepackError> {
         let _quiet = Journal::lock(&*self.source.storage, &self.array.path)?;
         let shard = self.source.store.shard(self.array, self.coords, Freshness::Again)?;
@@ -233,8 +235,8 @@ impl Shard<'_> {
         RepackError::Write { path: path.to_owned(), error }
     }
 
-    /// Writes the new shard; None if the old one was changed meanwhile, and inside None if nothing is
-    /// left of it.
+    /// Writes the new shard. The outer `None` means that the old one was changed meanwhile, the
+    /// inner `None` that nothing is left of it.
     fn write(
         &self,
         old: &OldShard<'_>,
@@ -271,7 +273,7 @@ impl Shard<'_> {
         Ok(Some(Some(NewShard { file, digest, length })))
     }
 
-    /// Compares what is in the new shard with what was put into it.
+    /// Compares the contents of the new shard with what was written to it.
     fn read_back(&self, new: &NewShard) -> Result<(), RepackError> {
         let storage = Arc::clone(&self.source.storage);
         let store = ShardStore::new(storage, StoreConfig::default(), Arc::default());
@@ -282,7 +284,7 @@ impl Shard<'_> {
         }
     }
 
-    /// Whether the old shard is what would be written.
+    /// Returns whether the old shard is identical in layout to what would be written.
     fn is_packed(
         &self,
         old: &OldShard<'_>,
@@ -307,21 +309,21 @@ impl Shard<'_> {
     }
 }
 
-/// A shard that was written.
+/// A new shard that was written.
 struct NewShard {
     file: Arc<dyn StorageFile>,
     digest: ContentDigest,
     length: u64,
 }
 
-/// A shard as it is.
+/// The shard to be repacked.
 struct OldShard<'a> {
     store: &'a ShardStore,
     array: &'a SourceArray,
     shard: &'a Arc<LoadedShard>,
 }
 
-/// What is known of its chunks.
+/// Facts about the chunks of a shard.
 #[derive(Default)]
 struct Census {
     /// Ranges that several chunks share.
@@ -329,7 +331,8 @@ struct Census {
 }
 
 impl OldShard<'_> {
-    /// The chunk at some coordinates, None also where it cannot be had: that was told before.
+    /// Returns the chunk at some coordinates; `None` if there is none, or if it is damaged, which
+    /// was reported before.
     fn find(&self, coords: &[u64]) -> Result<Option<Chunk>, RepackError> {
         let location = self.array.layout.locate(coords);
         match self.store.chunk_in(self.array, Arc::clone(self.shard), &location) {
@@ -366,22 +369,24 @@ fn range_of(chunk: &Chunk) -> Option<ByteRange> {
     }
 }
 
-/// Goes through a shard as [`write_shard`] writes one, and compares where chunks are.
+/// Traversal of a shard in the order of [`write_shard`], which compares the locations of its
+/// chunks.
 struct Check<'a> {
     layout: &'a ShardedArray,
     shard: &'a [u64],
     how: How,
     old: &'a OldShard<'a>,
     census: &'a Census,
-    /// Shared ranges that came up.
+    /// Shared ranges met so far.
     seen: HashSet<ByteRange>,
-    /// Where the next byte would be written.
+    /// Offset at which the next byte would be written.
     at: u64,
     is_packed: bool,
 }
 
 impl Check<'_> {
-    /// Whether there is a chunk in the shard of a level whose first chunk is at `first`.
+    /// Checks the shard of a level whose first chunk is at `first`. Returns whether it has any
+    /// chunk.
     fn check_level(&mut self, level: usize, first: &[u64]) -> Result<bool, RepackError> {
         let how = &self.layout.levels[level];
         let slots = product(&self.layout.chunks_per_shard(level, self.shard));

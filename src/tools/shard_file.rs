@@ -1,13 +1,13 @@
-//! Writing a shard anew, from its first byte to its last.
+//! Writing a whole shard from its first byte to its last.
 //!
 //! ```text
-//! index at the end:    | chunk | chunk | ... | index | crc32c of all before, if there is that codec |
-//! index at the start:  | index | chunk | chunk | ... | crc32c ...                                    |
+//! index at the end:    | chunk | chunk | ... | index | crc32c of all before, if configured |
+//! index at the start:  | index | chunk | chunk | ... | crc32c ...                          |
 //! nested:              a chunk is a shard itself, written the same way
 //! ```
 //!
-//! Chunks come one after the other, without gaps, in the order that is asked for. One chunk is held in
-//! memory at a time, and of a long one only a part; besides that the index.
+//! Chunks are contiguous, in the requested order. One chunk is held in memory at a time, and only a
+//! part of a long one, besides the index.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,57 +23,58 @@ use crate::format::sharding::ShardedArray;
 use crate::store::ChunkReader;
 use crate::store::storage::StorageFile;
 
-/// Bytes that are read or written at once.
+/// Maximum length in bytes of a single read or write.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 
-/// How a shard is written.
+/// Placement of the chunks in a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Packing {
     /// Order of the chunks in the file.
     pub order: ChunkOrder,
-    /// Equal chunks share their bytes.
+    /// `true` if equal chunks share their bytes.
     pub dedup: bool,
 }
 
-/// Why a shard is not written.
+/// Error of writing a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardFileError<E> {
-    /// A chunk cannot be had.
+    /// A chunk could not be found.
     #[error(transparent)]
     Chunk(E),
     /// A chunk cannot be read.
     #[error("it cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// Somebody has changed the file that a chunk was read from meanwhile.
+    /// The file that a chunk was read from was changed meanwhile.
     #[error("it was changed while it was being read")]
     Changed,
     /// The file cannot be written.
     #[error("{0}")]
     Write(#[source] io::Error),
-    /// There can be no such index.
+    /// The index is invalid.
     #[error(transparent)]
     Index(#[from] IndexError),
 }
 
 /// A shard that was written.
 pub struct WrittenShard {
-    /// Its file; not synced.
+    /// Its file, not yet synced.
     pub file: Arc<dyn StorageFile>,
-    /// What is in it.
+    /// Digest of its chunks.
     pub digest: ContentDigest,
 }
 
-/// Gives the chunk at some coordinates; None if there is none. With it where its bytes are, if other
-/// chunks of the shard have the same: they go on sharing them.
+/// Function that returns the chunk at some coordinates, `None` if there is none. The chunk comes
+/// with its range in the old shard if other chunks of the shard have the same range: they continue
+/// to share it.
 pub type Find<'a, E> =
     dyn FnMut(&[u64]) -> Result<Option<(ChunkReader, Option<ByteRange>)>, E> + 'a;
 
-/// Makes the file.
+/// Function that creates the file.
 pub type Create<'a> = dyn Fn() -> io::Result<Arc<dyn StorageFile>> + 'a;
 
-/// Writes the shard at `shard` of the grid of `layout`, from the chunks that `find` gives, to the file
-/// that `create` makes. Codecs over the whole shard must be checksums. None, and no file, if it would
-/// hold no chunk.
+/// Writes the shard at position `shard` of the shard grid of `layout`, from the chunks that `find`
+/// returns, to the file that `create` creates. Codecs around the shard must be checksums. Returns
+/// `None`, and creates no file, if the shard would hold no chunk.
 pub fn write_shard<E>(
     layout: &ShardedArray,
     shard: &[u64],
@@ -93,7 +94,7 @@ pub fn write_shard<E>(
     Ok(Some(WrittenShard { file, digest }))
 }
 
-/// Copies one chunk to a file of its own, which `create` makes.
+/// Copies one chunk to a file of its own, which `create` creates.
 pub fn write_chunk<E>(
     coords: &[u64],
     reader: &ChunkReader,
@@ -105,7 +106,10 @@ pub fn write_chunk<E>(
     Ok(digest)
 }
 
-/// Reads a chunk to its end and hands it over in pieces.
+/// Reads a chunk to its end, passes it to `put` in pieces and returns its digest.
+///
+/// # Errors
+/// Returns [`ShardFileError::Changed`] if the file was changed meanwhile.
 pub fn copy<E>(
     coords: &[u64],
     reader: &ChunkReader,
@@ -141,20 +145,21 @@ struct Writer<'a, 'b, E> {
     buffer: Vec<u8>,
 }
 
-/// Where chunks of one shard were written, by what they have in common with others.
+/// Ranges of the chunks written to one shard, by the property they share with others.
 type Shared = HashMap<Share, ByteRange>;
 
-/// What chunks have in common that share their bytes.
+/// Property by which chunks share their bytes.
 #[derive(PartialEq, Eq, Hash)]
 enum Share {
-    /// They had the same bytes of the old shard.
+    /// Range in the old shard.
     Place(ByteRange),
-    /// They have the same BLAKE3 and length.
+    /// BLAKE3 hash and length.
     Content([u8; 32], u64),
 }
 
 impl<E> Writer<'_, '_, E> {
-    /// Writes the shard of a level whose first chunk is at `first`; false if it holds none.
+    /// Writes the shard of a level whose first chunk is at `first`. Returns `false` if it holds no
+    /// chunk.
     fn write_level(&mut self, level: usize, first: &[u64]) -> Result<bool, ShardFileError<E>> {
         let layout = self.layout;
         let how = &layout.levels[level];
@@ -234,14 +239,14 @@ impl<E> Writer<'_, '_, E> {
     }
 }
 
-/// A file that is written from its start to its end. It is made with the first bytes that go there.
+/// A file that is written sequentially, and created by the first write.
 struct Output<'a> {
     create: &'a Create<'a>,
     file: Option<Arc<dyn StorageFile>>,
-    /// Where the bytes that wait will go.
+    /// Offset at which the buffered bytes will be written.
     start: u64,
     waiting: Vec<u8>,
-    /// The file may be longer than what is wanted of it.
+    /// `true` if the file may be longer than its final contents.
     is_longer: bool,
 }
 
@@ -288,14 +293,14 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Leaves room.
+    /// Skips bytes, which are written later.
     fn skip(&mut self, nbytes: u64) -> io::Result<()> {
         self.flush()?;
         self.start += nbytes;
         Ok(())
     }
 
-    /// Takes back what was put since.
+    /// Discards what was written from offset `to` on.
     fn rewind(&mut self, to: u64) {
         match to.checked_sub(self.start).and_then(|keep| usize::try_from(keep).ok()) {
             Some(keep) => self.waiting.truncate(keep),
@@ -312,7 +317,7 @@ impl<'a> Output<'a> {
         self.file()?.write_at(bytes, offset)
     }
 
-    /// Puts the crc32c of everything since.
+    /// Appends the crc32c of everything from offset `since` on.
     fn put_checksum(&mut self, since: u64) -> io::Result<()> {
         self.flush()?;
         let (mut at, end, mut checksum) = (since, self.start, 0);

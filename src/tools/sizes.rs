@@ -1,34 +1,35 @@
-//! The smallest, the median and the largest of very many lengths, in bounded memory.
+//! Smallest, median and largest of very many lengths, in bounded memory.
 //!
-//! Lengths are counted one by one as long as few differ: then the median is exact. Beyond that they
-//! are counted in classes: 64 for each power of two, so that the median is off by 1 % at most.
+//! Lengths are counted individually as long as few are distinct; the median is then exact. Beyond
+//! that they are counted in classes, 64 for each power of two, so that the median is off by 1 % at
+//! most.
 
 use std::collections::BTreeMap;
 
-/// Lengths that may differ before they are counted in classes.
+/// Maximum number of distinct lengths before they are counted in classes.
 const MOST_DISTINCT: usize = 1 << 16;
-/// Classes of a power of two, as a power of two.
+/// Number of classes for each power of two, as a power of two.
 const CLASS_BITS: u32 = 6;
 
-/// Lengths that were counted.
+/// Counts of lengths.
 #[derive(Debug, Clone, Default)]
 pub struct Sizes {
-    /// How often each length, or each class by its smallest length, was seen.
+    /// Number of occurrences of each length, or of each class by its smallest length.
     counts: BTreeMap<u64, u64>,
     in_classes: bool,
     range: Option<(u64, u64)>,
 }
 
-/// What is told of them.
+/// Summary of the lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
-    /// The smallest.
+    /// The smallest length.
     pub smallest: u64,
-    /// The one in the middle, the lower one of two.
+    /// The median; of an even number of lengths, the lower one of the middle two.
     pub median: u64,
-    /// The largest.
+    /// The largest length.
     pub largest: u64,
-    /// Whether the median is exact.
+    /// `true` if the median is exact.
     pub is_exact: bool,
 }
 
@@ -55,12 +56,12 @@ impl Sizes {
         }
     }
 
-    /// Counts what another one has counted.
+    /// Adds the counts of another instance.
     pub fn merge(&mut self, other: Self) {
         if other.in_classes && !self.in_classes {
             self.use_classes();
         }
-        // Classes stand for their smallest length: that is not what was seen.
+        // A class is represented by its smallest length, which may not have occurred.
         let ranges = self.range.into_iter().chain(other.range);
         let range = ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
         for (length, count) in other.counts {
@@ -69,7 +70,7 @@ impl Sizes {
         self.range = range;
     }
 
-    /// What is told of them; None if there are none.
+    /// Returns the summary; `None` if nothing was counted.
     pub fn spread(&self) -> Option<Spread> {
         let (smallest, largest) = self.range?;
         let total: u64 = self.counts.values().sum();
@@ -79,19 +80,19 @@ impl Sizes {
             before * 2 >= total
         });
         let median = *middle?.0;
-        // The middle of its class.
+        // The midpoint of the class.
         let half = if self.in_classes { width(median) / 2 } else { 0 };
         let median = (median + half).clamp(smallest, largest);
         Some(Spread { smallest, median, largest, is_exact: !self.in_classes })
     }
 }
 
-/// Lengths in the class of a length.
+/// Returns the number of lengths in the class of a length.
 fn width(length: u64) -> u64 {
     1 << length.checked_ilog2().unwrap_or(0).saturating_sub(CLASS_BITS)
 }
 
-/// The smallest length of a class.
+/// Returns the smallest length of the class of a length.
 fn class(length: u64) -> u64 {
     length - length % width(length)
 }

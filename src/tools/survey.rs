@@ -1,4 +1,4 @@
-//! What one shard holds, and what its bytes are used for.
+//! Survey of one shard: its contents, and the use of its bytes.
 //!
 //! ```text
 //! file     | chunks, gaps between them | index | checksum over the shard |
@@ -19,42 +19,42 @@ use crate::store::{
     Body, Container, LoadedShard, ShardStore, StoreError, SuperchunkForm, io_error,
 };
 
-/// What one shard holds.
+/// Result of the survey of a shard.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Length of its file in bytes.
+    /// Length of the file, in bytes.
     pub nbytes: u64,
-    /// Bytes that chunks take, those of several chunks counted once. Of a shard that is compressed as a
-    /// whole: all of them.
+    /// Length in bytes of all chunks; bytes shared by several chunks count once. For a shard that
+    /// is compressed as a whole: the length of the file.
     pub live: u64,
-    /// Bytes of indexes, headers and checksums.
+    /// Length in bytes of indexes, headers and checksums.
     pub overhead: u64,
-    /// Bytes that nothing reaches.
+    /// Length in bytes of unreferenced space.
     pub dead: u64,
-    /// Runs of such bytes that are long enough for an index.
+    /// Runs of unreferenced bytes that are long enough to hold an index.
     pub gaps: Vec<ByteRange>,
-    /// Chunks whose bytes are those of another chunk that was counted.
+    /// Number of chunks whose bytes are those of another chunk already counted.
     pub shared: u64,
-    /// Empty entries as zarrita wrote them.
+    /// Number of empty entries in the form that zarrita wrote.
     pub wrapped: u64,
-    /// Chunks, or shards inside the shard, whose bytes overlap others in part.
+    /// Chunks, or shards inside the shard, whose bytes partly overlap others.
     pub clashes: Vec<InnerClash>,
 }
 
-/// Ranges that overlap within one shard, or shard inside a shard.
+/// Ranges that overlap within a shard, or within a shard inside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InnerClash {
-    /// Level of the shard, 0 the outermost.
+    /// Level of the shard, 0 being the outermost.
     pub level: usize,
-    /// Where its bytes begin: tells it from others of its level.
+    /// Offset of the shard's first byte, which identifies it among those of its level.
     pub start: u64,
-    /// The ranges.
+    /// The overlapping ranges.
     pub clash: Clash,
-    /// What is overlapped is the index.
+    /// `true` if the overlapped range is the index.
     pub is_index: bool,
 }
 
-/// A shard, or one inside it, whose places are being visited.
+/// A shard, or a shard inside it, whose places are being visited.
 struct Frame {
     level: usize,
     start: u64,
@@ -63,7 +63,7 @@ struct Frame {
     ranges: Vec<ByteRange>,
 }
 
-/// Looks at all places of a shard that is not damaged, and hands them on to `visit`.
+/// Surveys all places of an undamaged shard, and passes each one on to `visit`.
 pub fn survey<E: From<StoreError>>(
     storage: &dyn Storage,
     store: &ShardStore,
@@ -84,10 +84,10 @@ pub fn survey<E: From<StoreError>>(
 struct Surveyor<'a> {
     array: &'a Array,
     frames: Vec<Frame>,
-    /// Chunks of frames that were left, those in the file.
+    /// Ranges in the file of the chunks of completed frames.
     chunks: Vec<ByteRange>,
     overhead: Vec<ByteRange>,
-    /// Bytes that follow each chunk.
+    /// Number of bytes that follow each chunk.
     digest: u64,
     survey: Survey,
 }
@@ -116,7 +116,7 @@ impl<'a> Surveyor<'a> {
                     if let (stored, false) = range_of(stored)
                         && in_memory
                     {
-                        // Chunks inside have no place in the file.
+                        // The chunks inside have no ranges of their own in the file.
                         self.chunks.push(stored);
                     }
                 }
@@ -152,7 +152,7 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// The checksums over a shard that stand behind it.
+    /// Returns the range of the checksums that follow a shard; `None` if there are none.
     fn checksums_after(&self, level: usize, shard: ByteRange) -> Option<ByteRange> {
         let after = &self.array.source.layout.levels[level].after;
         let nbytes = trailing_checksums(after).filter(|nbytes| *nbytes > 0)?;
@@ -170,7 +170,7 @@ impl<'a> Surveyor<'a> {
         frame.ranges.push(range);
     }
 
-    /// Ends shards of a level and of those below.
+    /// Completes the frames of a level and of those below.
     fn leave(&mut self, level: usize) {
         while let Some(frame) = self.frames.pop_if(|frame| frame.level >= level) {
             let Frame { level, start, in_memory, ranges, .. } = frame;
@@ -219,7 +219,7 @@ impl<'a> Surveyor<'a> {
     }
 }
 
-/// A range of the file, or of the shard that was decoded, and whether it is the latter.
+/// Returns a range, and whether it is in the decoded shard (`true`) or in the file (`false`).
 pub fn range_of(body: &Body) -> (ByteRange, bool) {
     match body {
         Body::InFile { offset, nbytes } => (ByteRange { offset: *offset, nbytes: *nbytes }, false),
@@ -236,7 +236,8 @@ fn overlaps(one: ByteRange, other: ByteRange) -> bool {
         && other.offset < one.offset + one.nbytes
 }
 
-/// What a file has besides chunks that no index tells of, and how many bytes follow each chunk.
+/// Returns the ranges of a file that hold neither chunks nor an index, such as headers, and the
+/// number of bytes that follow each chunk.
 fn overhead(
     storage: &dyn Storage,
     array: &Array,
@@ -253,7 +254,7 @@ fn overhead(
             let path = array.source.shard_path(coords);
             let file = storage.open(&path).map_err(io_error(&path))?;
             let head = head(&View::now(&*file, shard.stat().size)).map_err(io_error(&path))?;
-            // Its shard is not damaged, so its header is good.
+            // Its header is valid, because its shard is not damaged.
             Ok(head.map_or((Vec::new(), 0), |head| {
                 (first(head.body), head.header.digest.nbytes() as u64)
             }))
@@ -261,7 +262,8 @@ fn overhead(
     }
 }
 
-/// Bytes of the checksums over a shard, and whether they are all that is over it.
+/// Returns the number of checksums over a shard; `None` if there are none, or if there are other
+/// codecs around it.
 pub fn has_checksums_only(after: &[AfterCodec]) -> Option<usize> {
     let nbytes = trailing_checksums(after).filter(|nbytes| *nbytes > 0)?;
     usize::try_from(nbytes).ok().map(|nbytes| nbytes / CHECKSUM_BYTES)

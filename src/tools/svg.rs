@@ -1,4 +1,4 @@
-//! A map as a picture: SVG 1.1 that stands alone. Every cell tells what it is when it is pointed at.
+//! Rendering of a map as a standalone SVG 1.1 picture. Pointing at a cell shows what it represents.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -6,23 +6,24 @@ use std::ops::Range;
 use super::map::{Cell, Map, Shade};
 use crate::text::count;
 
-/// Edge of a cell.
+/// Length of a cell's side.
 const CELL: u64 = 10;
-/// Room around pictures, and between them.
+/// Margin around and between pictures.
 const MARGIN: u64 = 20;
-/// Room for a line of text.
+/// Height of a line of text.
 const LINE: u64 = 20;
-/// Sizes of letters: titles, and everything else.
+/// Font sizes: of titles, and of everything else.
 const LARGE: u64 = 12;
 const SMALL: u64 = 10;
-/// The least width, so that the legend has room.
+/// Minimum width, which leaves room for the legend.
 const LEAST_WIDTH: u64 = 560;
-/// Cells of a line, where there is one axis alone: it goes on in the next line.
+/// Maximum number of cells in a line of a map with a single axis; the axis continues in the next
+/// line.
 const FOLD: u64 = 64;
-/// Letters of a name; more of them are left out.
+/// Maximum number of characters of a name; longer ones are truncated.
 const NAME: usize = 32;
 
-/// What a shade looks like: a class, a colour, what it means.
+/// Appearance of each shade: class, colour and meaning.
 const SHADES: [(Shade, &str, &str, &str); 7] = [
     (Shade::Empty, "empty", "#eeeeee", "no chunk"),
     (Shade::Few, "few", "#b7d3ea", "up to a third"),
@@ -33,23 +34,23 @@ const SHADES: [(Shade, &str, &str, &str); 7] = [
     (Shade::Damaged, "damaged", "#c8102e", "damaged"),
 ];
 
-/// Where things are on the sheet.
+/// Arrangement of the pictures on the sheet.
 struct Sheet<'a> {
     map: &'a Map,
-    /// Name of each axis; there may be less of them.
+    /// Names of the axes; there may be fewer names than axes.
     names: &'a [Option<String>],
-    /// Cells of a line, and lines.
+    /// Number of cells in a line, and number of lines.
     columns: u64,
     rows: u64,
-    /// Left of the cells: the numbers of chunks, and the name of the axis.
+    /// Width of the numbers and the axis name to the left of the cells.
     left: u64,
-    /// Width and height of a picture with everything around it.
+    /// Width and height of a picture, including everything around it.
     frame: [u64; 2],
-    /// Pictures beside each other.
+    /// Number of pictures beside each other.
     across: u64,
 }
 
-/// The map as an SVG document, with a title and the names of the array's axes.
+/// Renders a map as an SVG document, with a title and the names of the array's axes.
 pub fn svg(map: &Map, title: &str, names: &[Option<String>]) -> String {
     let title = &cut(title, 2 * NAME);
     let sheet = Sheet::new(map, names);
@@ -113,13 +114,13 @@ impl<'a> Sheet<'a> {
         let beside = text_width(&sheet.axis(2), SMALL);
         let high = LINE + (rows * CELL).max(beside) + 2 * LINE;
         sheet.frame = [wide.max(caption.unwrap_or(0)) + MARGIN, high + MARGIN];
-        // About as wide as a screen is, compared with its height.
+        // Approximately the aspect ratio of a screen.
         let area = pictures * sheet.frame[1] * 3 / (sheet.frame[0] * 2).max(1);
         sheet.across = area.isqrt().clamp(1, pictures.max(1));
         sheet
     }
 
-    /// The name of the last axis (1), or of the one before it (2).
+    /// Returns the name of the last axis (`from_end` = 1), or of the one before it (2).
     fn axis(&self, from_end: usize) -> String {
         let rank = self.map.rank();
         let Some(axis) = rank.checked_sub(from_end) else { return String::new() };
@@ -127,7 +128,8 @@ impl<'a> Sheet<'a> {
         name.map_or_else(|| format!("axis {axis}"), |name| cut(name, NAME))
     }
 
-    /// What a picture shows of the leading axes, by their names.
+    /// Returns the positions along the leading axes that a picture shows, with the names of the
+    /// axes; empty if there are no leading axes.
     fn caption(&self, picture: u64) -> String {
         let Some((first, last)) = self.map.leading(picture) else { return String::new() };
         let axes = first.iter().zip(&last).enumerate();
@@ -142,12 +144,13 @@ impl<'a> Sheet<'a> {
         axes.map(text).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the only axis goes on from line to line.
+    /// Returns whether the only axis continues from line to line.
     fn is_folded(&self) -> bool {
         self.rows > self.map.cells()[1]
     }
 
-    /// Lines with a number in front: the first and the last, or each one of a folded axis.
+    /// Returns the lines with a number in front: the first and the last, or all lines of a folded
+    /// axis.
     fn row_numbers(&self) -> Vec<(u64, String)> {
         let [along, down] = self.map.shown();
         let block = self.map.block();
@@ -165,7 +168,8 @@ impl<'a> Sheet<'a> {
         numbers
     }
 
-    /// The numbers of the first and the last chunk along a line.
+    /// Returns the coordinates of the first and the last chunk along a line; `None` if no such
+    /// numbers are shown.
     fn column_numbers(&self) -> Option<[String; 2]> {
         let [along, _] = self.map.shown();
         let has_axis = self.map.rank() > 0 && !self.is_folded() && !along.is_empty();
@@ -178,7 +182,7 @@ impl<'a> Sheet<'a> {
         widths.map_or(0, |[first, last]| first + CELL + last)
     }
 
-    /// Left upper corner of a cell.
+    /// Returns the upper left corner of a cell.
     fn corner(&self, column: u64, row: u64, [left, top]: [u64; 2]) -> [u64; 2] {
         let [column, row] = match self.is_folded() {
             true => [column % FOLD, column / FOLD],
@@ -220,12 +224,12 @@ impl<'a> Sheet<'a> {
         );
     }
 
-    /// Lines between shards, in the gaps between cells, or across a cell of several chunks.
+    /// Draws lines between shards, in the gaps between cells or across a cell of several chunks.
     fn put_borders(&self, out: &mut String, origin: [u64; 2]) {
         let [columns, rows, _] = self.map.cells();
         let ([across, down], block) = (self.map.borders(), self.map.block());
         let [along, along_rows] = self.map.shown();
-        // In tenths of a unit, half a unit before the cell.
+        // In tenths of a unit; the line is half a unit before the cell.
         let tenths = |start: u64, from: u64, block: u64| {
             let all = u128::from(start - from) * u128::from(CELL) * 10;
             u64::try_from(all / u128::from(block.max(1))).unwrap_or(u64::MAX)
@@ -257,7 +261,7 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// Names of the axes, and the numbers of the first and last chunks.
+    /// Draws the names of the axes, and the coordinates of the first and last chunks.
     fn put_axes(&self, out: &mut String, origin: [u64; 2]) {
         let [left, top] = self.corner(0, 0, origin);
         let middle = |row: u64| top + row * CELL + CELL - 2;
@@ -294,7 +298,7 @@ fn put_axis(out: &mut String, place: &str, text: &str) {
     let _ = writeln!(out, "<text {place} class=\"axis\">{}</text>", escaped(text));
 }
 
-/// What a cell stands for, in words.
+/// Describes what a cell represents.
 pub fn scale(map: &Map) -> String {
     let [columns, rows, pictures] = map.block();
     let cell = match (columns, rows) {
@@ -307,7 +311,8 @@ pub fn scale(map: &Map) -> String {
     }
 }
 
-/// What a picture shows of the leading axes, in words; None if there are none.
+/// Describes the positions along the leading axes that a picture shows; `None` if there are no
+/// leading axes.
 pub fn caption(map: &Map, picture: u64) -> Option<String> {
     let (first, last) = map.leading(picture)?;
     let list = |coords: &[u64]| {
@@ -320,7 +325,7 @@ pub fn caption(map: &Map, picture: u64) -> Option<String> {
     })
 }
 
-/// What a cell is, in words.
+/// Describes the contents of a cell.
 fn what(chunks: &[Range<u64>], cell: &Cell) -> String {
     let range = |range: &Range<u64>| match range.end - range.start {
         1 => range.start.to_string(),
@@ -338,19 +343,19 @@ fn what(chunks: &[Range<u64>], cell: &Cell) -> String {
     text
 }
 
-/// Classes and what they mean: the shades, and borders where there are some.
+/// Returns the classes and meanings in the legend: the shades, and shard borders if there are any.
 fn legend(map: &Map) -> Vec<(&'static str, &'static str)> {
     let shades = SHADES.iter().map(|(_, class, _, meaning)| (*class, *meaning));
     let has_borders = map.borders().iter().any(|starts| !starts.is_empty());
     shades.chain(has_borders.then_some(("shard", "border of shards"))).collect()
 }
 
-/// Width of an entry of the legend.
+/// Returns the width of an entry of the legend.
 fn entry_width(meaning: &str) -> u64 {
     CELL + 2 + text_width(meaning, SMALL) + CELL
 }
 
-/// How many entries of the legend stand on each line.
+/// Returns the number of legend entries on each line.
 fn break_lines(legend: &[(&str, &str)], width: u64) -> Vec<usize> {
     let mut lines = vec![0];
     let mut used = 0;
@@ -392,13 +397,13 @@ fn put_legend(out: &mut String, legend: &[(&str, &str)], lines: &[usize], top: u
     }
 }
 
-/// About the width of a text, rather more than less: letters of a sans-serif font.
+/// Estimates the width of a text in a sans-serif font, rather too large than too small.
 fn text_width(text: &str, size: u64) -> u64 {
     let letter = |char: char| if char.is_ascii() { 62 } else { 100 };
     (text.chars().map(letter).sum::<u64>() * size).div_ceil(100)
 }
 
-/// At most so many letters of a text.
+/// Truncates a text to at most `most` characters.
 fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}\u{2026}", &text[..end]),
@@ -411,7 +416,7 @@ fn escaped(text: &str) -> String {
         '&' => "&amp;".to_owned(),
         '<' => "&lt;".to_owned(),
         '>' => "&gt;".to_owned(),
-        // What XML cannot hold at all.
+        // XML cannot represent control characters.
         char if char.is_control() => "\u{fffd}".to_owned(),
         char => char.to_string(),
     };

@@ -1,4 +1,4 @@
-//! Small sources on disk, for tests: every byte of a shard is written down.
+//! Small sources on disk for tests, with every byte of a shard written by hand.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -11,23 +11,24 @@ use tempfile::TempDir;
 use crate::format::index::EMPTY;
 use crate::source::{OpenConfig, Source};
 
-/// An empty chunk.
+/// Index entry of an empty chunk.
 pub const NONE: (u64, u64) = (EMPTY, EMPTY);
 
-/// The codecs of shards of chunks of `chunk_shape`.
+/// Returns the codecs of an array whose shards have chunks of `chunk_shape`.
 pub fn sharding(chunk_shape: &Value, codecs: &Value) -> Value {
     json!([{"name": "sharding_indexed", "configuration":
         {"chunk_shape": chunk_shape, "codecs": codecs, "index_codecs": ["bytes", "crc32c"]}}])
 }
 
-/// Metadata of an array of bytes.
+/// Returns the metadata of an array of bytes.
 pub fn array(shape: &Value, shard: &Value, codecs: &Value) -> Value {
     json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8",
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shard}},
         "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": codecs})
 }
 
-/// Eight bytes in shards of two chunks of two bytes: `abcd` in `c/0`, `ef` in `c/1`.
+/// Creates an array of eight bytes in shards of two chunks of two bytes: `abcd` in `c/0`, `ef` in
+/// `c/1`.
 pub fn plain() -> TempDir {
     let document = array(&json!([8]), &json!([4]), &sharding(&json!([2]), &json!(["bytes"])));
     let directory = with_files(&[("zarr.json", document.to_string().as_bytes())]);
@@ -36,21 +37,21 @@ pub fn plain() -> TempDir {
     directory
 }
 
-/// A directory with files in it.
+/// Creates a directory with files in it.
 pub fn with_files(files: &[(&str, &[u8])]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     files.iter().for_each(|(path, content)| put(directory.path(), path, content));
     directory
 }
 
-/// Writes a file, and makes the directories above it.
+/// Writes a file and creates the directories above it.
 pub fn put(directory: &Path, path: &str, content: &[u8]) {
     let path = directory.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, content).unwrap();
 }
 
-/// An index with its checksum.
+/// Returns an index with its checksum.
 pub fn index(entries: &[(u64, u64)]) -> Vec<u8> {
     let words = entries.iter().flat_map(|(offset, nbytes)| [offset, nbytes]);
     let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
@@ -58,12 +59,12 @@ pub fn index(entries: &[(u64, u64)]) -> Vec<u8> {
     bytes
 }
 
-/// A shard with its index at the end.
+/// Returns a shard with its index at the end.
 pub fn shard(body: &[u8], entries: &[(u64, u64)]) -> Vec<u8> {
     [body, &index(entries)].concat()
 }
 
-/// The source in a directory.
+/// Opens the source in a directory.
 pub fn open(directory: &TempDir) -> Source {
     Source::open(directory.path(), OpenConfig::default()).unwrap()
 }

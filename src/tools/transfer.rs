@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! shards of the source, one after the other -> the shards of the copy that have a chunk in them
-//! a shard of the copy (or a handful of chunk files) -> one piece of work
-//!    made:     chunk by chunk, from the source's readers into one file; digests on the way
-//!    there:    compared with the source by digest; written anew if it is another
+//! a shard of the copy (or several chunk files) -> one unit of work
+//!    absent:   written chunk by chunk from the source's readers into one file, digested on the way
+//!    present:  compared with the source by digest; rewritten if it differs
 //! everything -> synced, read back, its digest compared with that of the source
 //! ```
 
@@ -27,16 +27,16 @@ use crate::store::{
 };
 use crate::text::{count, shown};
 
-/// Chunk files that are one piece of work.
+/// Number of chunk files in one unit of work.
 const FILES_AT_ONCE: usize = 64;
 
-/// Why an array is not copied.
+/// Error of copying an array.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// A chunk of the source cannot be had.
+    /// A chunk of the source cannot be read.
     #[error(transparent)]
     Source(#[from] StoreError),
-    /// Somebody writes to the source.
+    /// Another process is writing to the source.
     #[error(
         "{}: it was changed while it was being read: somebody writes to the source; nothing is \
          lost, run the command again once they have finished", shown(.0)
@@ -45,18 +45,18 @@ pub enum TransferError {
     /// The copy cannot be written.
     #[error(transparent)]
     Destination(#[from] DestinationError),
-    /// A shard cannot be made.
+    /// The index of a shard is invalid.
     #[error("{}: {error}", shown(.path))]
     Shard {
-        /// Its path, from the destination.
+        /// Path of the shard, relative to the destination.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: crate::format::index::IndexError,
     },
-    /// Another thread has failed, and tells why.
+    /// Another thread has failed and returns its error.
     #[error("stopped")]
     Stopped(#[from] Stopped),
-    /// The copy that was read back is another.
+    /// The copy differs from the source when read back.
     #[error(
         "{}: what was written is not what was read: {} of digest {found_digest}, \
          {expected} of {expected_digest} were expected; --force makes it anew",
@@ -65,43 +65,43 @@ pub enum TransferError {
     Differs {
         /// The array's directory in the destination.
         path: PathBuf,
-        /// Chunks that are there.
+        /// Number of chunks in the copy.
         found: u64,
-        /// And their digest.
+        /// Digest of the chunks in the copy.
         found_digest: String,
-        /// Chunks of the source.
+        /// Number of chunks in the source.
         expected: u64,
-        /// And their digest.
+        /// Digest of the chunks in the source.
         expected_digest: String,
     },
 }
 
-/// A copy of an array that is being made.
+/// A copy of an array in progress.
 pub struct Transfer<'a> {
-    /// Where the chunks come from.
+    /// Source of the chunks.
     source: &'a Source,
-    /// Their array.
+    /// Array in the source.
     array: &'a Array,
-    /// Where they go.
+    /// Destination of the chunks.
     destination: &'a Destination,
-    /// The array there.
+    /// Array in the destination.
     copy: SourceArray,
-    /// How its shards are written.
+    /// Packing of the shards of the copy.
     packing: Packing,
-    /// The shards there.
+    /// Store of the destination.
     there: ShardStore,
 }
 
-/// What came of it.
+/// Result of copying chunks.
 #[derive(Debug, Clone, Default)]
 pub struct Transferred {
-    /// What was copied, or was there already.
+    /// Digest of the chunks that were copied or already present.
     pub digest: ContentDigest,
-    /// Files that were there already, as they should be.
+    /// Number of files that were already present and correct.
     pub kept: u64,
-    /// Files that were written.
+    /// Number of files that were written.
     pub written: u64,
-    /// What is wrong with chunks and shards of the source that cannot be read.
+    /// Descriptions of the defects of chunks and shards in the source that cannot be read.
     pub damaged: BTreeSet<String>,
 }
 
@@ -114,11 +114,11 @@ impl Transferred {
     }
 }
 
-/// What is called with the bytes of chunks as they are copied.
+/// Progress callback, called with the number of bytes of chunks copied.
 pub type Report<'a> = dyn Fn(u64) + Sync + 'a;
 
 impl<'a> Transfer<'a> {
-    /// A copy of `array` as the array `copy` of the destination.
+    /// Prepares a copy of `array` as the array `copy` of the destination.
     pub fn new(
         source: &'a Source,
         array: &'a Array,
@@ -131,7 +131,10 @@ impl<'a> Transfer<'a> {
         Self { source, array, destination, copy, packing, there }
     }
 
-    /// Copies all chunks, those that are not damaged, and reads them back.
+    /// Copies all undamaged chunks and reads them back.
+    ///
+    /// # Errors
+    /// Returns [`TransferError::Differs`] if the copy differs from the source.
     pub fn run(
         &self,
         threads: NonZeroUsize,
@@ -147,7 +150,7 @@ impl<'a> Transfer<'a> {
                 Ok(())
             },
         )?;
-        // The disk is busy with the one and the processors with the other.
+        // Sync and read-back run at once: one uses the disk, the other the processors.
         let (synced, found) = std::thread::scope(|scope| {
             let sync = scope.spawn(|| self.destination.sync());
             let found = self.read_back(threads);
@@ -167,12 +170,12 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// The digest of the copy as it is.
+    /// Returns the digest of the copy as it is.
     fn read_back(&self, threads: NonZeroUsize) -> Result<ContentDigest, TransferError> {
         digest_of(&self.there, &self.copy, threads, &|_| ())
     }
 
-    /// Gives the shards of the copy that may have chunks in them, each once.
+    /// Queues the shards of the copy that may have chunks in them, each once.
     fn find_work(&self, give: &mut Give<'_, Vec<Coords>>) -> Result<(), TransferError> {
         let (from, to) = (&self.array.source.layout, &self.copy.layout);
         let at_once = if self.copy.container == Container::Chunks { FILES_AT_ONCE } else { 1 };
@@ -181,7 +184,7 @@ impl<'a> Transfer<'a> {
         self.source.store.each_shard(&self.array.source, &mut |shard| {
             let covered = covered_shards(from, shard, to);
             for target in boxed(&covered) {
-                // One that lies within the source's shard comes up only here.
+                // A target within the source's shard is met only once and need not be remembered.
                 if !lies_within(to, &target, from, shard) && !seen.insert(target.clone()) {
                     continue;
                 }
@@ -206,7 +209,8 @@ impl<'a> Transfer<'a> {
         Ok(done)
     }
 
-    /// The chunk at some coordinates. One that is damaged is put into `damaged`.
+    /// Opens the chunk at some coordinates; `None` if there is none. The defect of a damaged one is
+    /// added to `damaged`.
     fn find(
         &self,
         coords: &[u64],
@@ -224,7 +228,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Makes a file of one chunk.
+    /// Copies one chunk to a file of its own.
     fn make_file(&self, coords: &[u64], report: &Report<'_>) -> Result<Transferred, TransferError> {
         let mut done = Transferred::default();
         let Some(reader) = self.find(coords, &mut done.damaged)? else { return Ok(done) };
@@ -253,7 +257,7 @@ impl<'a> Transfer<'a> {
         Ok(done)
     }
 
-    /// Makes a shard.
+    /// Writes a shard, unless it is already present and correct.
     fn make_shard(&self, shard: &[u64], report: &Report<'_>) -> Result<Transferred, TransferError> {
         let path = self.copy.shard_path(shard);
         let mut damaged = BTreeSet::new();
@@ -278,7 +282,8 @@ impl<'a> Transfer<'a> {
         Ok(Transferred { digest, kept: 0, written, damaged })
     }
 
-    /// The digest of the source's chunks that belong into a shard, if that is what it holds.
+    /// Returns the digest of the source's chunks for a shard of the copy if the shard holds exactly
+    /// these; otherwise `None`.
     fn compare(
         &self,
         shard: &[u64],
@@ -302,7 +307,7 @@ impl<'a> Transfer<'a> {
         Ok((digest == there).then_some(digest))
     }
 
-    /// The digest of what a file of the copy holds; None if it cannot be read.
+    /// Returns the digest of a file of the copy; `None` if it cannot be read.
     fn digest_there(&self, shard: &[u64]) -> Result<Option<ContentDigest>, TransferError> {
         match digest_of_shard(&self.there, &self.copy, shard, &|_| ()) {
             Ok(digest) => Ok(Some(digest)),
@@ -337,7 +342,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Opens a chunk for it to be read; None if there is none.
+/// Opens a chunk for reading; `None` if there is none.
 pub fn open_chunk(
     store: &ShardStore,
     array: &SourceArray,
@@ -350,7 +355,7 @@ pub fn open_chunk(
     }
 }
 
-/// The digest of all chunks of an array that lie in its grid.
+/// Returns the digest of all chunks of an array that are in its grid.
 pub fn digest_of(
     store: &ShardStore,
     array: &SourceArray,
@@ -385,7 +390,7 @@ pub fn digest_of(
     Ok(all)
 }
 
-/// The digest of the chunks of a shard that lie in the array's grid.
+/// Returns the digest of the chunks of a shard that are in the array's grid.
 pub fn digest_of_shard(
     store: &ShardStore,
     array: &SourceArray,
@@ -397,7 +402,7 @@ pub fn digest_of_shard(
     Ok(digest)
 }
 
-/// The digest of the chunks of a shard, all of them or those that lie in a grid.
+/// Returns the digest of the chunks of a shard: of all, or of those in a grid.
 pub fn digest_of_places(
     store: &ShardStore,
     array: &SourceArray,
@@ -405,7 +410,7 @@ pub fn digest_of_places(
     grid: Option<&[u64]>,
 ) -> Result<ContentDigest, TransferError> {
     let mut digest = ContentDigest::default();
-    // It may have been written anew just now.
+    // The shard may just have been rewritten.
     let loaded = store.shard(array, shard, Freshness::Again)?;
     let Some(loaded) = loaded else { return Ok(digest) };
     if let Some(damage) = loaded.damage() {
@@ -434,8 +439,8 @@ pub fn digest_of_places(
     Ok(digest)
 }
 
-/// Along each axis the first shard of `to`, and the one after the last, that has chunks in common with
-/// a shard of `from`.
+/// Returns, along each axis, the first shard of `to` that has chunks in common with a shard of
+/// `from`, and the one after the last.
 fn covered_shards(from: &ShardedArray, shard: &[u64], to: &ShardedArray) -> Vec<(u64, u64)> {
     let axes = shard.iter().zip(&from.shard_grid).zip(&to.shard_grid);
     axes.map(|((coord, from), to)| {
@@ -449,7 +454,8 @@ fn covered_shards(from: &ShardedArray, shard: &[u64], to: &ShardedArray) -> Vec<
     .collect()
 }
 
-/// Whether all chunks of a shard of `to` that lie in the grid are in a shard of `from`.
+/// Returns whether all chunks of a shard of `to` that are in the grid are also in a shard of
+/// `from`.
 fn lies_within(to: &ShardedArray, target: &[u64], from: &ShardedArray, shard: &[u64]) -> bool {
     let axes = target.iter().zip(&to.shard_grid).zip(shard.iter().zip(&from.shard_grid));
     axes.into_iter().all(|((target, to), (shard, from))| {
@@ -458,7 +464,7 @@ fn lies_within(to: &ShardedArray, target: &[u64], from: &ShardedArray, shard: &[
     })
 }
 
-/// All coordinates in a box, in C order.
+/// Iterates over all coordinates in a box, in C order.
 fn boxed(spans: &[(u64, u64)]) -> impl Iterator<Item = Coords> + use<> {
     let (first, extents): (Vec<u64>, Vec<u64>) =
         spans.iter().map(|(from, to)| (*from, to.saturating_sub(*from))).unzip();

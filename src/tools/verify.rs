@@ -1,13 +1,13 @@
-//! Checking a source: everything that a reader relies on, and nobody else looks at.
+//! Verification of a source: everything that readers rely on and no other command checks.
 //!
 //! ```text
 //! source -> names of its arrays' directories, shards            keys    (one thread)
-//! shard  -> its index, what overlaps, what is dead              shard   (all threads)
+//! shard  -> its index, overlaps, dead bytes                     shard   (all threads)
 //! shard, some slots -> their entries, their bytes decoded       chunks  (all threads)
 //! findings -> handed over in order, notes of a whole array at the end
 //! ```
 //!
-//! What is legal and yet worth to be told is a note, everything else a defect.
+//! A finding that is legal but worth reporting is a note; every other finding is a defect.
 
 mod chunks;
 mod finding;
@@ -33,43 +33,44 @@ use crate::source::{Array, ArrayFormat, Node, Source};
 use crate::store::Container;
 use crate::store::journal::pending;
 
-/// Findings that one piece of work keeps until it is its turn; what is more is handed over at once.
+/// Maximum number of findings that a unit of work holds back to keep the order; beyond that they
+/// are handed over at once.
 const MOST_KEPT: usize = 4096;
 
-/// What is checked.
+/// Extent of the verification.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VerifyConfig {
-    /// Chunks are decoded, and checksums over whole shards verified: all bytes are read.
+    /// `true` to decode chunks and verify checksums over whole shards, which reads all bytes.
     pub decode: bool,
 }
 
-/// What was looked at, and found there.
+/// Findings and counts of a part of the verification.
 #[derive(Debug, Default)]
 pub struct Step {
     /// What was found.
     pub findings: Vec<Finding>,
-    /// How much was looked at.
+    /// Amount verified.
     pub counts: Counts,
 }
 
-/// How much was looked at, and how much is to be told of an array as a whole.
+/// Amount verified, and number of findings.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Arrays.
+    /// Number of arrays.
     pub arrays: u64,
-    /// Shards that are there.
+    /// Number of shards that exist.
     pub shards: u64,
-    /// Chunks that are there.
+    /// Number of chunks that exist.
     pub chunks: u64,
-    /// Bytes of indexes and chunks that were read.
+    /// Number of bytes of indexes and chunks that were read.
     pub bytes: u64,
-    /// Defects.
+    /// Number of defects.
     pub defects: u64,
-    /// Notes.
+    /// Number of notes.
     pub notes: u64,
 }
 
-/// Notes that are told once for an array.
+/// Counts for notes that are reported once for an array.
 #[derive(Debug, Default, Clone, Copy)]
 struct Tally {
     dead: u64,
@@ -80,41 +81,44 @@ struct Tally {
     no_bytes_unknown: u64,
 }
 
-/// What came of a piece of work.
+/// Result of a unit of work.
 #[derive(Debug, Default)]
 struct Checked {
     step: Step,
     tally: Tally,
-    /// The directory of an array of which nothing follows.
+    /// Directory of an array whose results are complete; `None` in between.
     ended: Option<PathBuf>,
 }
 
-/// An array, and what its chunks must be.
+/// An array with what its chunks are checked against.
 struct Checks {
     array: Arc<Array>,
     pipeline: Result<Pipeline, PipelineError>,
     grid: Vec<u64>,
 }
 
-/// A piece of work.
+/// A unit of work.
 enum Task {
-    /// A shard as a whole.
+    /// Check a shard as a whole.
     Shard(Arc<Checks>, Arc<SharedShard>),
-    /// Some slots of a shard.
+    /// Check some slots of a shard.
     Chunks(Arc<Checks>, Arc<SharedShard>, Range<u64>),
-    /// Something that was found on the way.
+    /// Report a finding of the finder.
     Found(Finding),
-    /// An array that begins.
+    /// Count an array, which begins.
     Array,
-    /// The array in that directory has ended.
+    /// Report the end of the array in a directory.
     End(PathBuf),
 }
 
-/// Takes findings before it is their turn.
+/// Function that takes findings ahead of their turn.
 type Early<'a> = dyn Fn(&mut Step) + Sync + 'a;
 
-/// Checks everything in a source. `take` gets what was found, shard after shard, unless there is very
-/// much of it in one; its error ends it all.
+/// Verifies everything in a source. `take` receives the findings shard by shard, except that a
+/// shard with very many findings hands them over early.
+///
+/// # Errors
+/// Returns the first error of `take`, which ends the verification.
 pub fn verify<E: Send>(
     source: &Source,
     config: VerifyConfig,
@@ -124,12 +128,12 @@ pub fn verify<E: Send>(
     let lock = || state.lock();
     let early = |step: &mut Step| lock().take_early(std::mem::take(step));
     let find = |give: &mut Give<'_, _>| {
-        // What stops it is an error of somebody else.
+        // Stopped by an error of `take`.
         let _ = source.nodes().try_for_each(|node| find(source, &node, config, give));
         Ok(())
     };
     let work = |task| Ok(work(source, config, &early, task));
-    // Of the array that is under way: they come one after the other.
+    // Counts for the array in progress; arrays come one after the other.
     let mut tally = Tally::default();
     in_order(threads(), find, work, |mut checked: Checked| {
         tally.add(&checked.tally);
@@ -142,11 +146,11 @@ pub fn verify<E: Send>(
     Ok(lock().counts)
 }
 
-/// Who takes findings.
+/// Consumer of findings.
 struct State<E, T> {
     take: T,
     counts: Counts,
-    /// An error of an early one.
+    /// Error of `take` when called with early findings.
     failed: Option<E>,
 }
 
@@ -204,7 +208,7 @@ impl Tally {
 }
 
 impl Checked {
-    /// Keeps a finding, or hands all over that were kept.
+    /// Adds a finding, and hands all of them over early if there are too many.
     fn found(&mut self, early: &Early<'_>, finding: Finding) {
         self.step.findings.push(finding);
         if self.step.findings.len() >= MOST_KEPT {
@@ -281,7 +285,8 @@ fn find(
     give(Task::End(directory.to_owned()))
 }
 
-/// What an interrupted mount has left. Its own directory is that of the node, or of a file.
+/// Reports the journal record that an interrupted mount has left. The journal is in the node's
+/// directory or, for an array that is a file, beside the file.
 fn journal(source: &Source, node: &Node, give: &mut Give<'_, Task>) -> Result<(), Stopped> {
     if matches!(node, Node::Group(_) | Node::Bad(..)) {
         return Ok(());
@@ -316,12 +321,12 @@ fn work(source: &Source, config: VerifyConfig, early: &Early<'_>, task: Task) ->
     }
 }
 
-/// Whether chunks are Blosc buffers, whatever is in them.
+/// Returns whether chunks are Blosc buffers, whatever their items.
 fn holds_blosc(array: &Array) -> bool {
     matches!(array.source.container, Container::Bloscpack(_) | Container::Superchunks { .. })
 }
 
-/// Whether what is not there is empty, in the array's format.
+/// Returns whether the array's format allows a file to be absent, as empty chunks.
 fn has_empty_chunks(array: &Array) -> bool {
     !matches!(array.source.container, Container::Superchunks { .. })
 }

@@ -1,4 +1,4 @@
-//! The chunks of a shard, each by itself: its entry, its length, its bytes.
+//! Verification of the individual chunks of a shard: entry, length and bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::store::{Body, Chunk, Damage, LoadedShard, StoreError, io_error};
 use crate::tools::parts::{Loaded, SharedShard};
 use crate::tools::survey::range_of;
 
-/// An encoded chunk that is longer is not decoded, in bytes.
+/// Maximum length in bytes of an encoded chunk that is decoded.
 const MAX_ENCODED_BYTES: u64 = 1 << 30;
 
-/// Codecs that write a header before anything else, of those whose arrays are not decoded here.
+/// Codecs that always write a header, among those whose arrays cannot be decoded here.
 const WITH_HEADER: [&str; 3] = ["vlen-utf8", "vlen-bytes", "vlen-array"];
 
-/// What Bloscpack files and superchunks hold.
+/// Codec of the chunks in Bloscpack files and superchunks.
 const BLOSC: AfterCodec = AfterCodec::Compressed(Compression::Blosc);
 
-/// Whether a chunk may have no bytes.
+/// Rule for chunks of zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NoBytes {
     Legal,
@@ -37,7 +37,7 @@ pub(super) struct ChunkCheck<'a> {
     shard: &'a SharedShard,
     no_bytes: NoBytes,
     nbytes: Option<u64>,
-    /// What chunks are decoded by.
+    /// Pipeline that decodes chunks; `None` if they cannot be decoded.
     pipeline: Option<&'a Pipeline>,
     decodes: bool,
     encoded: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What is found wrong with a source, or worth to be told.
+//! Findings of the verification of a source: defects and notes.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,31 +13,33 @@ use crate::store::scan::OtherReading;
 use crate::store::{Damage, StoreError};
 use crate::text::{Line, count, many, shown};
 
-/// Something that was found.
+/// A defect or a note, with its location.
 #[derive(Debug)]
 pub struct Finding {
-    /// Directory of the array, from the source's root.
+    /// Directory of the array, relative to the source's root.
     pub array: PathBuf,
-    /// The shard, from the source's root, or the file that is none.
+    /// Path of the shard, or of a file that is not a shard, relative to the source's root; `None`
+    /// for a finding about the array.
     pub shard: Option<PathBuf>,
-    /// Where in the shard.
+    /// Place within the shard; `None` for a finding about the whole file.
     pub within: Option<Within>,
-    /// What.
+    /// Kind of finding.
     pub what: What,
 }
 
 /// A place in a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Within {
-    /// A shard inside the shard, rather than a chunk.
+    /// `true` for a shard inside the shard, `false` for a chunk.
     pub is_shard: bool,
-    /// Its position in the shard along the array's axes, of one level after the other.
+    /// Position along the array's axes in the shard, for one level of sharding after the other.
     pub position: Vec<u64>,
-    /// Coordinates in the chunk grid of the chunk, or of the first one in it, where they are known.
+    /// Coordinates in the chunk grid of the chunk, or of the first chunk of the inner shard, if
+    /// known.
     pub chunk: Option<Coords>,
 }
 
-/// What was found: defects first, then what is only worth to be told.
+/// Kind of finding: first the defects, then the notes.
 #[derive(Debug, thiserror::Error)]
 pub enum What {
     /// The metadata cannot be used.
@@ -49,126 +51,126 @@ pub enum What {
          `shardfs recover` completes it or takes it back", many(*.0, "shard")
     )]
     Pending(u64),
-    /// The journal is none.
+    /// The journal is invalid.
     #[error(transparent)]
     Journal(JournalError),
-    /// A shard, or one inside it, cannot be read.
+    /// A shard, or a shard inside it, cannot be read.
     #[error("{damage}{}", .looks.as_ref().map_or(String::new(), |looks| format!("; {looks}")))]
     Damage {
-        /// Why not.
+        /// Reason.
         damage: Arc<Damage>,
-        /// What it looks like.
+        /// What the file looks like instead, if recognized.
         looks: Option<Looks>,
     },
-    /// Entries are bad because the index is read in the wrong way.
+    /// Entries are bad because the metadata describes the index wrongly.
     #[error("{0}: index_codecs or index_location of the metadata are not those of its writer")]
     IndexCodecs(OtherReading),
     /// An entry is bad.
     #[error("{0}")]
     Entry(EntryError),
-    /// A chunk of no bytes.
+    /// A chunk has zero bytes.
     #[error("its entry (offset {0}, nbytes 0) is of no bytes, which its codecs never write")]
     NoBytes(u64),
-    /// A chunk has another length than its codecs write.
+    /// A chunk has another length than its codecs always write.
     #[error("it has {}, its codecs always write {expected}", count(.found, "byte"))]
     Length {
-        /// Its length in bytes.
+        /// Length found, in bytes.
         found: u64,
-        /// What it should be.
+        /// Expected length, in bytes.
         expected: u64,
     },
-    /// Ranges overlap.
+    /// The ranges of a chunk or inner shard and of another, or of the index, overlap.
     #[error(
         "its bytes (offset {}, nbytes {}) overlap {} (offset {}, nbytes {})",
         .range.offset, .range.nbytes, if *.is_index { "the index" } else { "those of another" },
         .with.offset, .with.nbytes
     )]
     Overlap {
-        /// Its own bytes.
+        /// Range of the chunk or inner shard.
         range: ByteRange,
-        /// What they overlap.
+        /// Range that it overlaps.
         with: ByteRange,
-        /// That is the index.
+        /// `true` if that range is the index.
         is_index: bool,
     },
     /// A chunk cannot be decoded.
     #[error("it cannot be decoded: {0}")]
     Undecodable(pipeline::DecodeError),
-    /// The same of a Blosc buffer whose items are not known.
+    /// A Blosc buffer whose items are not known cannot be decoded.
     #[error("it cannot be decoded: {0}")]
     Unblosc(after::DecodeError),
     /// A checksum over a shard does not match.
     #[error("{0}")]
     Checksum(after::DecodeError),
-    /// A file with a chunk key that no chunk of the array has.
+    /// A file has a chunk key outside the array's grid.
     #[error("it lies outside the shard grid, which has {0:?} shards: the array has no such chunks")]
     Stray(Vec<u64>),
-    /// A file of a format without empty chunks is not there.
+    /// A file is absent although its format has no empty chunks.
     #[error("it is missing, and its format has no empty chunks")]
     Missing,
-    /// It cannot be read, or changes all the time.
+    /// A file cannot be read, or keeps changing.
     #[error("{0}")]
     Unreadable(String),
 
-    /// An older index stands in bytes that nothing reaches.
+    /// Unreferenced bytes hold an older index.
     #[error(
         "an older index of {} stands at byte {offset}, in bytes that nothing reaches",
         count(.chunks, "chunk")
     )]
     OlderIndex {
-        /// Where, in bytes.
+        /// Offset of the index, in bytes.
         offset: u64,
-        /// The chunks that exist by it.
+        /// Number of chunks that exist according to it.
         chunks: usize,
     },
-    /// The chunks cannot be decoded here.
+    /// The chunks cannot be decoded by shardfs.
     #[error("its chunks cannot be decoded here: {0}")]
     NotDecoded(String),
-    /// A file was not finished by its writer.
+    /// A file was not completed by its writer.
     #[error("its writer has not finished it, or could not tell where chunks are")]
     Unfinished,
-    /// A superchunk that the array's length leaves out.
+    /// A superchunk lies beyond the length of the array.
     #[error("it lies beyond the length of the array")]
     Beyond,
-    /// Somebody's lock.
+    /// A lock file of a writer.
     #[error("a lock file of TensorStore or shardfs: of somebody who writes, or was stopped")]
     Lock,
-    /// A file of somebody who writes.
+    /// A temporary file of a writer.
     #[error("a temporary file: of somebody who writes, or was stopped")]
     Temporary,
-    /// A file that is no chunk key.
+    /// A file name is not a chunk key.
     #[error("its name is no chunk key")]
     NoKey,
-    /// Bytes that nothing reaches.
+    /// Bytes are unreferenced.
     #[error("{} in {}: no index reaches them", count(.nbytes, "dead byte"), many(*.shards, "shard"))]
     Dead {
-        /// How many.
+        /// Number of bytes.
         nbytes: u64,
-        /// In how many shards.
+        /// Number of shards they are in.
         shards: u64,
     },
-    /// Chunks outside the shape.
+    /// Chunks lie outside the array's shape.
     #[error("{} outside the array's shape", many(*.0, "chunk"))]
     Outside(u64),
-    /// Shared ranges.
+    /// Chunks share their bytes with other chunks.
     #[error("{} with bytes that another chunk has as well", many(*.0, "chunk"))]
     Shared(u64),
-    /// Empty entries of zarrita.
+    /// Empty entries have the form that zarrita wrote.
     #[error("{} of empty chunks as zarrita wrote them: length of the index - 1, 2^64-1",
         many(*.0, "entry"))]
     Wrapped(u64),
-    /// Chunks of no bytes whose codecs are not known.
+    /// Chunks have zero bytes, and their codecs are not known.
     #[error("{} of no bytes; whether their codecs may write none is not known here",
         many(*.0, "chunk"))]
     NoBytesUnknown(u64),
 }
 
-/// What a shard that cannot be read looks like.
+/// Alternative interpretation of a shard that cannot be read.
 #[derive(Debug)]
 pub enum Looks {
-    /// A chunk, not a shard.
+    /// An unsharded chunk.
     Unsharded,
-    /// A shard that was written in another way.
+    /// A shard that was written with other settings.
     Other(OtherReading),
 }
 
@@ -182,7 +184,7 @@ impl fmt::Display for Looks {
 }
 
 impl What {
-    /// Whether it is only worth to be told.
+    /// Returns whether the finding is a note.
     pub fn is_note(&self) -> bool {
         match self {
             Self::Metadata(_)
@@ -215,7 +217,7 @@ impl What {
         }
     }
 
-    /// A word for programs: it does not change.
+    /// Returns an identifier for programs, which never changes.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Metadata(_) => "metadata",
@@ -249,17 +251,18 @@ impl What {
 }
 
 impl Finding {
-    /// Of an array as a whole.
+    /// Creates a finding about an array as a whole.
     pub fn of_array(array: &Path, what: What) -> Self {
         Self { array: array.to_owned(), shard: None, within: None, what }
     }
 
-    /// Of a shard, or a file that is none.
+    /// Creates a finding about a shard, or a file that is not a shard.
     pub fn of_shard(array: &Path, shard: PathBuf, what: What) -> Self {
         Self { array: array.to_owned(), shard: Some(shard), within: None, what }
     }
 
-    /// What an error says, of a chunk with these coordinates if of any.
+    /// Creates a finding from an error, which concerns the chunk at the given coordinates if any
+    /// are given.
     pub fn of_error(array: &Path, error: StoreError, chunk: Option<&[u64]>) -> Self {
         let chunk = chunk.map(<[u64]>::to_vec);
         let within = |is_shard, position| Some(Within { is_shard, position, chunk });
@@ -287,7 +290,7 @@ impl Finding {
         Self { array: array.to_owned(), shard: Some(shard), within, what }
     }
 
-    /// Whether it is only worth to be told.
+    /// Returns whether the finding is a note.
     pub fn is_note(&self) -> bool {
         self.what.is_note()
     }

@@ -1,4 +1,4 @@
-//! Everything in an array's directory that has to do with chunk keys: shards, and what is none.
+//! Enumeration of the names in an array's directory that are chunk keys, or should be.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -18,23 +18,23 @@ use crate::tools::parallel::Stopped;
 
 /// A name in an array's directory.
 pub enum Key<'a> {
-    /// Of a shard, at these coordinates.
+    /// The key of a shard, with its coordinates.
     Shard(&'a [u64]),
     /// A chunk key outside the shard grid.
     Stray(PathBuf),
-    /// A file of superchunks that the array's length leaves out.
+    /// A file of superchunks beyond the array's length.
     Beyond(PathBuf),
-    /// Somebody's lock.
+    /// A lock file of a writer.
     Lock(PathBuf),
-    /// A file of somebody who writes.
+    /// A temporary file of a writer.
     Temporary(PathBuf),
-    /// None, where only keys should be.
+    /// A name that is not a chunk key in a place where only keys belong.
     Other(PathBuf),
-    /// Something that cannot be listed.
+    /// A directory of shards that cannot be listed.
     Bad(StoreError),
 }
 
-/// What is called for each name.
+/// Function that is called for each name.
 type Act<'a> = dyn FnMut(Key<'_>) -> Result<(), Stopped> + 'a;
 
 /// Calls `act` with every name in an array's directory that is a chunk key or looks like one.
@@ -80,7 +80,8 @@ impl Walk<'_> {
         })
     }
 
-    /// Names of a directory. One that cannot be listed is an error to whoever looks for shards in it.
+    /// Calls `act` for each name in a directory. Errors are ignored: the search for shards in the
+    /// directory reports them.
     fn each_name(
         &self,
         directory: &Path,
@@ -95,7 +96,8 @@ impl Walk<'_> {
         done
     }
 
-    /// The array's own directory: documents are in it, and all shards if their keys have no slashes.
+    /// Visits the array's own directory, which holds documents, and all shards if their keys have
+    /// no slashes.
     fn own_directory(&self, act: &mut Act<'_>) -> Result<(), Stopped> {
         let keys = self.array.source.layout.keys;
         self.each_name(self.path(), &mut |item| {
@@ -109,7 +111,7 @@ impl Walk<'_> {
         })
     }
 
-    /// What interrupted commits have left.
+    /// Visits the files that interrupted commits have left.
     fn work_directory(&self, act: &mut Act<'_>) -> Result<(), Stopped> {
         let work = self.path().join(WORK_DIRECTORY);
         self.each_name(&work, &mut |item| match is_work_file(item.name) {
@@ -122,7 +124,7 @@ impl Walk<'_> {
         coords.iter().zip(self.grid()).all(|(coord, axis)| *coord < axis.shards())
     }
 
-    /// A directory of shards, or of such directories.
+    /// Visits a directory of shards, or of such directories.
     fn below(&self, prefix: &mut Coords, act: &mut Act<'_>) -> Result<(), Stopped> {
         let (store, axis) = (&self.source.store, prefix.len());
         let Some(grid) = self.grid().get(axis) else { return act(Key::Shard(prefix)) };
@@ -146,11 +148,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Names in a directory of shards that lead to none.
+    /// Visits the names in a directory of shards that are not those of shards.
     fn strays(&self, prefix: &[u64], act: &mut Act<'_>) -> Result<(), Stopped> {
         let keys = self.array.source.layout.keys;
         let axis = prefix.len();
-        // What else is in the array's own directory is its own affair.
+        // Other files in the array's own directory are not our concern.
         let is_own = axis == 0 && keys.prefix != Prefix::Apart;
         let directory = self.path().join(keys.key(prefix));
         self.each_name(&directory, &mut |item| {
@@ -164,7 +166,7 @@ impl Walk<'_> {
         })
     }
 
-    /// A name, that many coordinates below the array's directory, that leads out of the grid.
+    /// Visits a path outside the grid, which is `axis` coordinates below the array's directory.
     fn stray(&self, path: PathBuf, axis: usize, act: &mut Act<'_>) -> Result<(), Stopped> {
         let rank = self.grid().len();
         let kind = self.source.storage.lstat(&path).map(|stat| stat.kind);
@@ -205,7 +207,7 @@ impl Walk<'_> {
     }
 }
 
-/// A name that is no chunk key.
+/// Reports a name that is not a chunk key.
 fn other(name: &OsStr, path: PathBuf, among_keys: bool, act: &mut Act<'_>) -> Result<(), Stopped> {
     let ends = |end: &str| name.as_encoded_bytes().ends_with(end.as_bytes());
     if ends(".__lock") {

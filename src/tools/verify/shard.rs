@@ -1,4 +1,4 @@
-//! One shard as a whole: whether it can be read, what overlaps in it, what of it is dead.
+//! Verification of a shard as a whole: readability, overlaps and dead bytes.
 
 use std::io;
 
@@ -12,9 +12,9 @@ use crate::store::{Body, Container, Damage, LoadedShard, StoreError, io_error};
 use crate::tools::parts::{Loaded, SharedShard};
 use crate::tools::survey::{InnerClash, Survey, has_checksums_only, range_of, survey};
 
-/// A file that is no shard is decoded as a chunk, to see what it is, up to this length in bytes.
+/// Maximum length in bytes of a file that is not a shard and is decoded as a chunk, to identify it.
 const MAX_GUESS_BYTES: u64 = 256 << 20;
-/// Bytes that are read at once.
+/// Length in bytes of a single read.
 const PIECE_BYTES: u64 = 1 << 20;
 
 pub(super) fn check(
@@ -70,7 +70,7 @@ impl ShardCheck<'_> {
         checked.found(self.early, finding);
     }
 
-    /// A shard whose index can be read.
+    /// Checks a shard whose index can be read.
     fn sound(
         &self,
         loaded: &std::sync::Arc<LoadedShard>,
@@ -122,7 +122,7 @@ impl ShardCheck<'_> {
         Ok(())
     }
 
-    /// Names the chunks whose ranges overlap others: ranges alone are known so far.
+    /// Reports the chunks whose ranges overlap others; the survey has found only the ranges.
     fn overlaps(
         &self,
         loaded: &std::sync::Arc<LoadedShard>,
@@ -136,7 +136,7 @@ impl ShardCheck<'_> {
             (clash.level, clash.start, range.offset, range.nbytes)
         };
         clashes.sort_unstable_by_key(key);
-        // Where the shards begin that the place at hand is in.
+        // Offsets of the shards that enclose the current place.
         let mut starts: Vec<u64> = Vec::new();
         let (store, coords) = (&self.source.store, &self.shard.coords);
         store.each_place(array, coords, loaded, &mut |span, place| {
@@ -178,7 +178,8 @@ impl ShardCheck<'_> {
         })
     }
 
-    /// Verifies the checksums over a shard, or one inside it, whose chunks are read without.
+    /// Verifies the checksums over a shard, or over a shard inside it, which reading chunks does
+    /// not.
     fn checksums(
         &self,
         level: usize,
@@ -216,7 +217,8 @@ impl ShardCheck<'_> {
         Ok(())
     }
 
-    /// What a file that cannot be read as a shard looks like.
+    /// Returns what a file that cannot be read as a shard looks like; `None` if it is not
+    /// recognized.
     fn looks(&self, damage: &Damage) -> Option<Looks> {
         let array = &self.checks.array.source;
         if array.container != Container::Shards
@@ -245,7 +247,7 @@ impl ShardCheck<'_> {
     }
 }
 
-/// Something that bytes are read from, by their offset.
+/// A source of bytes at given offsets.
 trait Bytes {
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
@@ -268,7 +270,8 @@ impl Bytes for [u8] {
     }
 }
 
-/// The first checksum, of `count` at the end of a range, that is not that of all bytes before it.
+/// Returns the first of `count` checksums at the end of a range that does not match all bytes
+/// before it; `None` if all match.
 fn bad_checksum<B: Bytes + ?Sized>(
     range: ByteRange,
     count: usize,

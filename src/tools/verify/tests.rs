@@ -1,4 +1,4 @@
-//! A sound source, then one thing wrong with it at a time, and the exact line that tells it.
+//! Tests that damage a sound source in one way at a time and assert the exact line reported.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -37,14 +37,14 @@ fn assert_found(directory: &TempDir, expected: &[&str]) {
     assert_eq!((counts.defects, counts.defects + counts.notes), (defects, expected.len() as u64));
 }
 
-/// The plain array with another shard `c/0`.
+/// Asserts the findings for the plain array with another shard `c/0`.
 fn assert_shard(content: &[u8], expected: &[&str]) {
     let directory = plain();
     put(directory.path(), "c/0", content);
     assert_found(&directory, expected);
 }
 
-/// One array with one shard, `c/0` or as many zeros as it has dimensions.
+/// Creates an array with one shard, `c/0` or with as many zeros as it has dimensions.
 fn one(document: &Value, content: &[u8]) -> TempDir {
     let directory = with_files(&[("zarr.json", document.to_string().as_bytes())]);
     put(directory.path(), "c/0", content);
