@@ -25,16 +25,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The script for bash offers the options of a command where nothing was typed yet, and nothing but
-/// options behind that. With this change it offers options where a dash was typed; elsewhere words if
-/// there are some for that place, and otherwise bash completes names of files by itself.
+/// Makes the bash script complete file names. The generated script offers the options of a command
+/// if nothing was typed yet, and only options after that. The modified script offers options after
+/// a dash, and elsewhere the words known for that position; if there are none, bash completes file
+/// names.
 fn with_files(script: &str) -> String {
     const ALL: &str = "\n            COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )";
     let words = ALL.replace("compgen", "compgen -X '-*'");
     script.replace(" || ${COMP_CWORD} -eq 2 ]]", " ]]").replace(ALL, &words)
 }
 
-/// Writes to stdout. Whoever has closed it wants no more.
+/// Writes to stdout. A reader that has closed it is no error.
 pub(super) fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {

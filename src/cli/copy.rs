@@ -1,4 +1,4 @@
-//! What `shardfs unpack`, `pack` and `repack` to another place have in common.
+//! Common parts of `shardfs unpack`, `pack` and `repack` to another place.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -40,17 +40,17 @@ pub(super) struct CopyArgs {
 }
 
 impl CopyArgs {
-    /// How many threads copy.
+    /// Returns the number of threads that copy.
     pub(super) fn threads(&self) -> NonZeroUsize {
         self.threads.unwrap_or_else(threads)
     }
 
-    /// Whether what is damaged is left out.
+    /// Returns whether damaged chunks and nodes are left out.
     pub(super) fn skips_damaged(&self) -> bool {
         self.skip_damaged
     }
 
-    /// Whether the result is printed as JSON.
+    /// Returns whether the result is printed as JSON.
     pub(super) fn is_json(&self) -> bool {
         self.json
     }
@@ -74,23 +74,23 @@ impl From<&PackingArgs> for Packing {
     }
 }
 
-/// A copy that is asked for.
+/// A requested copy.
 pub(super) struct Job<'a> {
-    /// The subcommand.
+    /// Name of the subcommand.
     pub command: &'static str,
-    /// Of what.
+    /// Source of the copy.
     pub source: &'a PathBuf,
-    /// To where.
+    /// Destination of the copy.
     pub dest: &'a PathBuf,
-    /// Level of nested sharding whose chunks are meant.
+    /// Level of nested sharding whose chunks are copied.
     pub level: Option<usize>,
-    /// As what.
+    /// Form of the arrays in the copy.
     pub shape: Shape,
-    /// What the result depends on besides, for it to be told from that of another command.
+    /// Options that the result depends on; they identify the job.
     pub options: Value,
 }
 
-/// Makes a copy, or goes on with one.
+/// Makes a copy, or resumes one.
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     check_apart(job.source, job.dest)?;
     if args.force {
@@ -150,7 +150,7 @@ fn copy_all(
     destination: &Destination,
     args: &CopyArgs,
 ) -> Result<Vec<Copied>, crate::tools::copy::CopyError> {
-    // Counting takes a look at each file, which only somebody who watches is glad of.
+    // Counting reads the attributes of each file, which pays off only if the bar is visible.
     let total = Progress::is_shown()
         .then(|| plan.arrays.iter().map(|planned| source.nbytes(planned.array)).sum());
     let progress = Progress::new(Unit::Bytes, total);
@@ -162,7 +162,7 @@ fn copy_all(
     Ok(copied)
 }
 
-/// What was done, for it to be told.
+/// Report of a finished copy.
 struct Report<'a> {
     job: &'a Job<'a>,
     plan: &'a Plan<'a>,
@@ -229,14 +229,14 @@ impl Report<'_> {
 
 const ORDERS: Words = Words(&["c", "f", "morton"]);
 
-/// Reads an order of chunks by its name.
+/// Parses the name of a chunk order.
 fn order(text: &str) -> Result<ChunkOrder, String> {
     let found = ChunkOrder::NAMES.iter().find(|(name, _)| *name == text);
     let names = || ChunkOrder::NAMES.map(|(name, _)| name).join(", ");
     found.map(|(_, order)| *order).ok_or_else(|| format!("it is none of {}", names()))
 }
 
-/// Reads an index location by its name.
+/// Returns a parser of index locations.
 pub(super) fn location() -> impl TypedValueParser<Value = IndexLocation> {
     Words(&["start", "end"]).try_map(|text| match text.as_str() {
         "start" => Ok(IndexLocation::Start),
@@ -245,8 +245,8 @@ pub(super) fn location() -> impl TypedValueParser<Value = IndexLocation> {
     })
 }
 
-/// Reads a shard shape: numbers with commas between them, -1 the whole extent; nothing for an array
-/// without dimensions.
+/// Parses a shard shape: comma-separated numbers, -1 for the whole extent; an empty text for an
+/// array without dimensions.
 pub(super) fn shape(text: &str) -> Result<Shard, String> {
     let number =
         |part: &str| part.trim().parse().ok().filter(|extent| *extent == -1 || *extent > 0);
@@ -259,6 +259,6 @@ pub(super) fn shape(text: &str) -> Result<Shard, String> {
     shape.map(Shard).ok_or_else(|| expected.to_owned())
 }
 
-/// A shard shape as it is asked for.
+/// A requested shard shape, in elements; -1 stands for the whole extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shard(pub Vec<i64>);

@@ -187,7 +187,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     io::stdout().write_all(&text).map_err(failed)
 }
 
-/// What keeps a command from running.
+/// Makes a failure of an error that keeps a command from running.
 pub(super) fn system(error: impl std::fmt::Display) -> Failure {
     Failure::System(error.to_string())
 }
@@ -221,7 +221,7 @@ impl LayoutArgs {
         self.want(&mut both).map_err(system)?;
         let [read, write] = both;
         match choose(shape, &read, &write) {
-            // One element, and one chunk of it.
+            // A scalar array has one element, and one chunk for it.
             Err(LayoutError::NoAxes) => Ok(ChunkShapes { read: Vec::new(), write: Vec::new() }),
             chosen => chosen.map_err(system),
         }
@@ -276,7 +276,7 @@ impl RestArgs {
     fn names(&self) -> Option<Vec<Option<String>>> {
         let name = |name: &str| Some(name.trim().to_owned()).filter(|name| !name.is_empty());
         self.dim_names.as_ref().map(|names| match names.as_str() {
-            // Of an array without dimensions.
+            // An array without dimensions.
             "" => Vec::new(),
             names => names.split(',').map(name).collect(),
         })
@@ -300,7 +300,7 @@ impl RestArgs {
     }
 }
 
-/// A name, or a JSON object.
+/// Returns a name as a JSON string, or parses a JSON object.
 fn named(text: &str, option: &str) -> Result<Value, Failure> {
     if !text.trim_start().starts_with('{') {
         return Ok(text.into());

@@ -1,4 +1,4 @@
-//! Exit codes and the one sentence that goes with each.
+//! Exit codes, and the error message that goes with each.
 //!
 //! ```text
 //!                       done   found something wrong   wrong command line   cannot   mount failed
@@ -6,7 +6,7 @@
 //! all others            0      1                       2                    2
 //! ```
 //!
-//! The first line is that of mount(8).
+//! The first row is that of mount(8).
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,42 +19,43 @@ use crate::text::{Lines, shown};
 use crate::tools::copy::CopyError;
 use crate::tools::destination::DestinationError;
 
-/// Why a command failed.
+/// Reason for the failure of a command.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The command line was wrong, or asked for help: as mount(8) tells it.
+    /// The command line of `mount`, `umount` or `sync` was wrong, or asked for help; the exit codes
+    /// are those of mount(8).
     #[error(transparent)]
     Usage(clap::Error),
-    /// The same of other commands.
+    /// The command line of another command was wrong, or asked for help.
     #[error(transparent)]
     ToolUsage(clap::Error),
-    /// Something wrong was found; nothing more is to be said of it if the text is empty.
+    /// Something wrong was found; an empty text if everything was reported already.
     #[error("{0}")]
     Found(String),
     /// An option of `-o` was wrong.
     #[error("{0}")]
     Option(String),
-    /// A command cannot do what it was asked for.
+    /// The source cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A destination cannot be written.
     #[error(transparent)]
     Destination(#[from] DestinationError),
-    /// A source cannot be copied.
+    /// The source cannot be copied.
     #[error("{}: {error}", shown(.path))]
     Copy {
-        /// The source.
+        /// Path of the source.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: CopyError,
     },
-    /// The system does not allow it.
+    /// The command cannot do what was requested.
     #[error("{0}")]
     System(String),
-    /// The source cannot be shown.
+    /// The source cannot be mounted.
     #[error("{path}: {error}")]
     Source {
-        /// The source.
+        /// Name of the source.
         path: String,
         /// The error.
         error: SourceError,
@@ -62,25 +63,25 @@ pub(super) enum Failure {
     /// The source is something that shardfs does not mount.
     #[error("{path}: {what}")]
     Unsupported {
-        /// The source.
+        /// Name of the source.
         path: String,
-        /// What it is.
+        /// Kind of thing it is.
         what: Unsupported,
     },
     /// Mounting or unmounting failed.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The process in the background failed with this code and has told why.
+    /// The background process failed with this exit code and has printed the reason.
     #[error("failed")]
     Background(u8),
 }
 
 impl Failure {
-    /// Prints what is wrong and gives the exit code.
+    /// Prints the error message and returns the exit code.
     pub(super) fn report(&self) -> ExitCode {
         match self {
             Self::Usage(error) | Self::ToolUsage(error) => {
-                // Where it cannot be printed there is nobody to read it.
+                // Nothing can be done if stderr cannot be written.
                 let _ = error.print();
             }
             Self::Background(_) => (),

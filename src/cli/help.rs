@@ -1,7 +1,8 @@
-//! Help and usage as wide as the terminal, and values for completions.
+//! Help and usage fitted to the width of the terminal, and values for completions.
 //!
-//! clap wraps what stands after the options as if it were one paragraph: lines that are columns lose
-//! their columns, and lines that were broken by hand are broken twice. So it gets these texts wrapped.
+//! clap wraps the text after the options as if it were one paragraph: columns are lost, and lines
+//! that were broken by hand are broken twice. These texts are therefore wrapped before clap gets
+//! them.
 
 use std::fmt::Write;
 
@@ -9,16 +10,16 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::Error;
 use clap::{Arg, Command};
 
-/// The widest that help becomes, and its width where nothing tells how wide the terminal is.
+/// Maximum width of help, and its width if that of the terminal is unknown.
 const WIDEST: usize = 100;
-/// Below this width a terminal breaks lines better itself.
+/// Minimum width of help; a narrower terminal breaks the lines itself.
 const NARROWEST: usize = 40;
-/// The least room for words beside a column of terms.
+/// Minimum width of the words beside a column of terms.
 const LEAST_WORDS: usize = 30;
-/// How far commands that do not fit on a line are indented where they go on.
+/// Indentation of the continuation lines of a command that does not fit on a line.
 const GOES_ON: usize = 6;
 
-/// The command line with help as wide as the terminal.
+/// Returns the command line with help fitted to the width of the terminal.
 pub(super) fn fitted(command: Command) -> Command {
     let width = width();
     let wrap = |command: Command| {
@@ -32,7 +33,8 @@ pub(super) fn fitted(command: Command) -> Command {
     wrap(command).mut_subcommands(wrap)
 }
 
-/// Columns of the terminal that help goes to, or of the variable COLUMNS.
+/// Returns the width in columns of the terminal that help is written to, or that in the variable
+/// COLUMNS, within limits.
 fn width() -> usize {
     use rustix::stdio::{stderr, stdout};
     let of_terminal = [stdout(), stderr()]
@@ -44,7 +46,7 @@ fn width() -> usize {
     columns.unwrap_or(WIDEST).clamp(NARROWEST, WIDEST)
 }
 
-/// Paragraphs, and columns below headings: the words of a second column stay in it.
+/// Wraps paragraphs, and columns below headings: the words of a second column stay in it.
 fn wrapped(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut lines = text.lines().peekable();
@@ -80,15 +82,16 @@ fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// Where the second column of a line begins: behind two blanks or more.
+/// Returns the offset of the second column of a line, which follows two or more spaces; `None` if
+/// there is none.
 fn second_column(line: &str) -> Option<usize> {
     let start = line.len() - line.trim_start().len();
     let gap = start + line[start..].find("  ")?;
     Some(line.len() - line[gap..].trim_start().len())
 }
 
-/// Adds words in lines of at most `width`, the first indented by `indent`, the others by `hang`.
-/// Blanks between words stay as they are.
+/// Appends words in lines of at most `width`, the first indented by `indent`, the others by `hang`.
+/// Spaces between words are kept.
 fn fill(out: &mut String, words: &str, indent: usize, hang: usize, width: usize) {
     let mut at = indent;
     let _ = write!(out, "{:indent$}", "");
@@ -110,8 +113,8 @@ fn fill(out: &mut String, words: &str, indent: usize, hang: usize, width: usize)
     }
 }
 
-/// Takes any text, and names the words that completions offer for it: what a wrong one is told is
-/// said where it is read.
+/// Parser that accepts any text and names the words that completions offer. Wrong values are
+/// reported where the text is interpreted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Words(pub &'static [&'static str]);
 

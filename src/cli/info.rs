@@ -80,7 +80,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let maps = |array: &Array| maps(args, array, shard, is_terminal);
     let progress = Progress::new(Unit::Things("chunks"), None);
     let step = &mut |chunks| progress.add(chunks);
-    // What is known of an array is told before the next one is looked at.
+    // Each array is printed before the next one is examined.
     let take = &mut |about: ArrayInfo, maps: &[Map]| {
         if let Some((title, path)) = &picture {
             let map = maps.last().ok_or_else(|| Failure::System("there is no map".into()))?;
@@ -114,9 +114,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Why not all arrays were told.
+/// Reason why not all arrays were printed.
 enum Ended {
-    /// It cannot be written.
+    /// Standard output cannot be written.
     Closed(io::Error),
     Failed(Failure),
 }
@@ -127,15 +127,15 @@ impl From<Failure> for Ended {
     }
 }
 
-/// Writes what is known of arrays, one after the other.
+/// Printer of arrays, one after the other.
 struct Teller<'a> {
     args: &'a Args,
     output: Output,
-    /// Arrays that were told.
+    /// Number of arrays printed.
     arrays: u64,
-    /// What is in all of them.
+    /// Statistics of all arrays together.
     totals: Contents,
-    /// Nodes whose metadata cannot be used, and why.
+    /// Nodes whose metadata cannot be used, each with the reason.
     bad: Vec<(PathBuf, String)>,
 }
 
@@ -144,7 +144,7 @@ impl Teller<'_> {
         let is_first = self.arrays == 0;
         self.arrays += 1;
         let mut contents = about.contents.clone();
-        // They are told with their array; that there are some is enough here.
+        // Errors are printed with their array; the totals only need to know whether there are any.
         contents.errors.truncate(usize::from(self.totals.errors.is_empty()));
         self.totals.add_array(contents);
         if self.args.json {
@@ -159,7 +159,7 @@ impl Teller<'_> {
         self.output.put(text.as_bytes())
     }
 
-    /// What stands before the first array in JSON.
+    /// Returns the JSON text before the first array.
     fn head(&self) -> String {
         let source = Value::from(self.args.source.to_string_lossy());
         format!("{{\n  \"source\": {source},\n  \"arrays\": [\n")
@@ -204,12 +204,12 @@ fn save_picture(args: &Args, path: &Path, picture: &str) -> Result<(), Failure> 
     })
 }
 
-/// Cells of a picture for a file: enough for a screen.
+/// Number of cells of a picture in a file: enough for a screen.
 const PICTURE_CELLS: u64 = 1 << 14;
-/// Pictures in it.
+/// Maximum number of pictures in the file.
 const PICTURES: u64 = 64;
 
-/// The maps that are asked for: that for the terminal, then that of the picture.
+/// Creates the requested maps: first that for the terminal, then that for the picture.
 fn maps(args: &Args, array: &Array, shard: Option<&[u64]>, is_terminal: bool) -> Vec<Map> {
     let map = |size| match shard {
         Some(shard) => Map::of_shard(array, shard, size),
@@ -222,14 +222,14 @@ fn maps(args: &Args, array: &Array, shard: Option<&[u64]>, is_terminal: bool) ->
     if args.svg.is_some() {
         let whole = map(MapSize { columns: 1, rows: 1, pictures: PICTURES });
         let edge = (PICTURE_CELLS / whole.cells()[2].max(1)).isqrt();
-        // A single axis goes on in the next line.
+        // A single axis continues in the next line.
         let columns = if array.source.layout.rank() < 2 { PICTURE_CELLS } else { edge };
         maps.push(map(MapSize { columns, rows: edge, pictures: PICTURES }));
     }
     maps
 }
 
-/// The title and the file of the picture, if there is to be one.
+/// Returns the title and path of the picture; `None` if no picture is requested.
 fn picture(args: &Args, source: &Source) -> Result<Option<(String, PathBuf)>, Failure> {
     let Some(path) = &args.svg else { return Ok(None) };
     let of_shard = matches!(args.map, Some(Some(_)));
@@ -254,7 +254,7 @@ fn picture(args: &Args, source: &Source) -> Result<Option<(String, PathBuf)>, Fa
     Ok(Some((title, path.clone())))
 }
 
-/// Puts a file there at once, with all of its content.
+/// Writes a file atomically.
 fn save(path: &Path, content: &str, force: bool) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(parent.unwrap_or(Path::new(".")))?;
@@ -269,7 +269,7 @@ fn save(path: &Path, content: &str, force: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The array and the coordinates of the shard with a key.
+/// Returns the array and the coordinates of the shard with a key.
 fn shard_of(source: &Source, key: &Path) -> Result<(Arc<Array>, Vec<u64>), Failure> {
     let clean: PathBuf = key.components().collect();
     for array in source.arrays() {
@@ -323,14 +323,14 @@ fn object(about: &ArrayInfo) -> Value {
     })
 }
 
-/// What is in all arrays together.
+/// Returns the statistics of all arrays together as JSON.
 fn totals(arrays: u64, contents: &Contents) -> Value {
     let mut totals = counts(contents);
     totals["arrays"] = arrays.into();
     totals
 }
 
-/// What is in an array, or in several, as numbers.
+/// Returns the statistics of one or several arrays as JSON.
 fn counts(contents: &Contents) -> Value {
     let Contents { possible, present, outside, shards_possible, shards, .. } = contents;
     json!({

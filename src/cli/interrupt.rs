@@ -1,4 +1,4 @@
-//! What whoever interrupts a long command is told: that the same command goes on.
+//! Message on the interruption of a long command: that the same command resumes.
 
 use std::io::IsTerminal;
 use std::thread::JoinHandle;
@@ -7,25 +7,25 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
 
-/// As long as this is there, SIGINT and SIGTERM end the process as usual, after a line on stderr.
+/// Guard that makes SIGINT and SIGTERM print a line on stderr before they end the process as usual.
 pub(super) struct Interruptible(Option<(Handle, JoinHandle<()>)>);
 
 impl Interruptible {
-    /// `hint` says what the next call will do.
+    /// Installs the guard; `hint` describes what the next invocation will do.
     pub(super) fn new(hint: &'static str) -> Self {
         let ignored = ignored();
-        // A job in the background of a script ignores SIGINT, and shall go on to.
+        // A background job of a script ignores SIGINT, and must continue to do so.
         let caught =
             [SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-        // Without it the command ends as well, in silence.
+        // Without it the command ends as well, but silently.
         let Ok(mut signals) = Signals::new(caught) else { return Self(None) };
         let handle = signals.handle();
         let waiting = std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                // Behind the bar, which stays where it is.
+                // The line goes below the progress bar, which stays.
                 let gap = if std::io::stderr().is_terminal() { "\n" } else { "" };
                 eprintln!("{gap}shardfs: interrupted; {hint}");
-                // It has one, which ends the process.
+                // Both signals have a default handler, which ends the process.
                 let _ = emulate_default_handler(signal);
             }
         });
@@ -37,13 +37,13 @@ impl Drop for Interruptible {
     fn drop(&mut self) {
         if let Some((handle, waiting)) = self.0.take() {
             handle.close();
-            // It has nothing to tell.
+            // The thread returns nothing.
             let _ = waiting.join();
         }
     }
 }
 
-/// The signals that this process ignores: the lowest bit is that of signal 1.
+/// Returns the signals that this process ignores, as a mask whose lowest bit is signal 1.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

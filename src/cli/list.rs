@@ -1,8 +1,8 @@
-//! Lists of numbers as users write them, and numbers as they read them.
+//! Parsing of lists of numbers, and formatting of shapes and byte counts.
 
 use std::str::FromStr;
 
-/// Numbers with commas between them; none where there is nothing.
+/// Comma-separated numbers; an empty text is an empty list.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct List<T>(pub Vec<T>);
 
@@ -21,7 +21,7 @@ impl<T: FromStr> FromStr for List<T> {
     }
 }
 
-/// A shape in words: `10 x 20 x 30`.
+/// Formats a shape as `10 x 20 x 30`.
 pub(super) fn shape(extents: &[u64]) -> String {
     match extents {
         [] => "one element".to_owned(),
@@ -29,7 +29,7 @@ pub(super) fn shape(extents: &[u64]) -> String {
     }
 }
 
-/// A number of bytes in words, exact, and rounded where it is long.
+/// Formats a number of bytes exactly, and also rounded if it is large.
 pub(super) fn bytes(nbytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let large = UNITS.iter().enumerate().rev().find(|(at, _)| nbytes >> (10 * (at + 1)) > 0);

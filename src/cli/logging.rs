@@ -1,4 +1,4 @@
-//! Where log lines go: to stderr in front, to a file or to syslog in the background.
+//! Logging: to stderr in the foreground, to a file or to syslog in the background.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -10,14 +10,14 @@ use log::{Level, LevelFilter, Record};
 use crate::recent::LOG;
 use crate::text::Line;
 
-/// Where the log goes.
+/// Destination of the log.
 pub(super) enum Destination<'a> {
     Stderr,
     Syslog,
     File(&'a Path),
 }
 
-/// Starts logging; `verbosity` counts the `-v`. `RUST_LOG` overrides it.
+/// Starts logging; `verbosity` is the number of `-v` options. `RUST_LOG` overrides it.
 pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<()> {
     let level = match verbosity {
         0 => LevelFilter::Info,
@@ -25,7 +25,7 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
         _ => LevelFilter::Trace,
     };
     let mut builder = Builder::new();
-    // What fuser tells is of interest only to those who debug it.
+    // Messages of fuser are of interest only for debugging it.
     builder.filter_level(level).filter_module("fuser", LevelFilter::Error.min(level));
     builder.parse_env(Env::default());
     match destination {
@@ -67,14 +67,14 @@ fn word(level: Level) -> &'static str {
     }
 }
 
-/// A record as one line, which the mount shows as well.
+/// Formats a record as one line, which the mount shows as well.
 fn message(record: &Record<'_>) -> String {
     let message = format!("{}: {}", word(record.level()), Line(record.args()));
     LOG.push(&format!("{} {message}", now()));
     message
 }
 
-/// The time as RFC 3339 writes it, in UTC.
+/// Returns the current time in RFC 3339 form, in UTC.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }

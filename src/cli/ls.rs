@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         text.push(end);
     };
-    // On a terminal the lines themselves show it.
+    // On a terminal the lines themselves show the progress.
     let progress = (!output.is_terminal()).then(|| Progress::new(Unit::Things("chunks"), None));
     let mut damaged = 0_u64;
     let listed = list(&source, &query, &write, |rows: Rows| -> io::Result<()> {
@@ -97,12 +97,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if damaged == 0 { Ok(()) } else { Err(Failure::Found(String::new())) }
 }
 
-/// How names are written.
+/// Form in which names are written.
 #[derive(Debug, Clone, Copy)]
 enum Names {
-    /// As they are, for programs.
+    /// Unchanged, for programs.
     Raw,
-    /// Without what a terminal would obey.
+    /// With escapes in place of terminal control characters.
     Escaped,
 }
 
@@ -165,7 +165,7 @@ fn number(text: &mut Vec<u8>, number: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// A JSON string; bytes that are no UTF-8 are replaced.
+/// Appends a JSON string; bytes that are not UTF-8 are replaced.
 fn string(text: &mut Vec<u8>, bytes: &[u8]) {
     let lossy = OsStr::from_bytes(bytes).to_string_lossy();
     // Writing to memory does not fail.

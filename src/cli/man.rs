@@ -1,7 +1,7 @@
-//! `shardfs man`: manual pages, made of the help of each command.
+//! `shardfs man`: manual pages, generated from the help of each command.
 //!
-//! What stands after the options in the help is columns, which a page would run together. They become
-//! lists here: what a line begins with, and what is said of it.
+//! The text after the options consists of columns, which a manual page would run together. They are
+//! turned into lists of a term and its description.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,9 @@ use super::completions::print;
 use super::exit::Failure;
 use super::mount::HelperArgs;
 
-/// Where to write: to stdout.
+/// Name of a directory that stands for stdout.
 const STDOUT: &str = "-";
-/// Section of the manual that mount helpers are in.
+/// Section of the manual for mount helpers.
 const ADMINISTRATION: &str = "8";
 
 /// Write the manual pages of shardfs
@@ -52,9 +52,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file name and the text of a command's page.
+/// Returns the file name and text of a command's page.
 fn page(command: &Command, section: Option<&str>) -> io::Result<(String, Vec<u8>)> {
-    // It is one version for all of them.
+    // All commands have the same version.
     let source = concat!("shardfs ", env!("CARGO_PKG_VERSION"));
     let mut man = Man::new(command.clone()).source(source).manual("shardfs").date("");
     if let Some(section) = section {
@@ -75,7 +75,7 @@ fn page(command: &Command, section: Option<&str>) -> io::Result<(String, Vec<u8>
     Ok((man.get_filename(), text))
 }
 
-/// How a command is called; a helper of mount(8) by that first.
+/// Returns the synopsis of a command; for a mount helper, that of mount(8) comes first.
 fn synopsis(command: &Command) -> Roff {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
     let mut roff = Roff::new();
@@ -111,7 +111,7 @@ fn synopsis(command: &Command) -> Roff {
     roff
 }
 
-/// An option with its value, or the name of what stands at a place.
+/// Returns an option with its value, or the name of a positional argument.
 fn usage(arg: &Arg) -> Vec<Inline> {
     let names = arg.get_value_names().unwrap_or_default();
     let value = names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
@@ -128,13 +128,13 @@ fn usage(arg: &Arg) -> Vec<Inline> {
     }
 }
 
-/// Whether an argument may be given more than once.
+/// Returns whether an argument may be given more than once.
 fn is_repeated(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append | ArgAction::Count)
 }
 
-/// What stands after the options: a line that ends with a colon is a heading for the lines below it
-/// that are indented.
+/// Formats the text after the options: a line that ends with a colon is a heading for the indented
+/// lines below it.
 fn after_options(help: &str) -> Roff {
     let mut roff = Roff::new();
     let mut lines = help.lines().peekable();
@@ -162,13 +162,13 @@ fn after_options(help: &str) -> Roff {
     roff
 }
 
-/// Headings are in capitals, unless there is an option or a file in them.
+/// Puts a heading in capitals, unless it contains an option or a file name.
 fn title(heading: &str) -> String {
     let is_words = heading.chars().all(|c| c.is_alphabetic() || c == ' ');
     if is_words { heading.to_uppercase() } else { heading.to_owned() }
 }
 
-/// What a line begins with, and what is said of it. Lines of more columns stay as they are.
+/// Splits a line into a term and its description. Lines of more columns are kept as they are.
 fn term(line: &str) -> (&str, String) {
     match line.split_once("  ").map(|(term, words)| (term, words.trim_start())) {
         Some((term, words)) if !words.contains("  ") => (term, words.to_owned()),

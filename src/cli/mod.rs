@@ -79,10 +79,11 @@ enum Command {
     Man(man::Args),
 }
 
-/// Every open chunk keeps its shard open, and so do commits: as many files as this user may have.
+/// Raises the limit of open files to the maximum: every open chunk keeps its shard open, and so do
+/// commits.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Without it the usual number of files can be open.
+    // On failure the usual number of files can be open.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -127,7 +128,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Opens the source of a command, whose root messages call by its name.
+/// Opens the source of a command. Messages call its root by its path from then on.
 fn open(path: &Path, config: OpenConfig) -> Result<Source, OpenError> {
     let source = Source::open(path, config)?;
     if let Ok(path) = path.canonicalize() {
@@ -136,25 +137,25 @@ fn open(path: &Path, config: OpenConfig) -> Result<Source, OpenError> {
     Ok(source)
 }
 
-/// Says on stderr, in one line, what is wrong.
+/// Prints an error message on stderr, in one line.
 fn complain(what: impl std::fmt::Display) {
     eprintln!("shardfs: {}", crate::text::Line(what));
 }
 
-/// Prints a line. Where it cannot be printed there is nobody to read it.
+/// Prints a line. Nothing can be done if stdout cannot be written.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Whether mount(8) calls: by one of the helper's names, or through mount.fuse, which puts the
-/// source where a subcommand would stand.
+/// Returns whether mount(8) is the caller: by one of the helper's names, or through mount.fuse,
+/// which passes the source in place of a subcommand.
 fn is_mount_helper(name: &OsStr, first: Option<&OsString>) -> bool {
     let names = ["mount.shardfs", "mount.fuse.shardfs"].map(OsStr::new);
     Path::new(name).file_name().is_some_and(|name| names.contains(&name))
         || first.is_some_and(|first| first.as_encoded_bytes().contains(&b'/'))
 }
 
-/// Whether a command has the exit codes of mount(8).
+/// Returns whether a command has the exit codes of mount(8).
 fn is_of_mount(command: &OsStr) -> bool {
     ["mount", "umount", "unmount", "sync"].iter().any(|name| command == *name)
 }

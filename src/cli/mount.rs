@@ -22,7 +22,7 @@ use crate::store::local::LocalStorage;
 use crate::store::storage::{Need, Storage};
 use crate::text::{count, shown};
 
-/// What `-o` takes, for the help of both commands.
+/// Options of `-o`, for the help of both commands.
 macro_rules! options_of_o {
     () => {
         "\
@@ -168,10 +168,10 @@ pub(super) struct HelperArgs {
     kind: Option<String>,
 }
 
-/// As mount(8) calls it: it passes `rw` where nothing was said.
+/// Runs the helper of mount(8), which passes `rw` if neither `ro` nor `rw` was given.
 pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
     let mut options = MountOptions::parse(&args.options)?;
-    // Writing must be asked for in a way that mount(8) does not add by itself.
+    // Writing must be requested by an option that mount(8) does not add by itself.
     options.fs.writable = asks_for_writing(&args.options);
     if !options.fs.writable && says_rw(&args.options) {
         let text = "read-only: mount(8) adds rw by itself; say -o writable to write";
@@ -211,7 +211,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     Job { options, log_file, verbose, foreground }.run(&args.source, &args.mountpoint)
 }
 
-/// One mount to make.
+/// A mount to be made.
 struct Job {
     options: MountOptions,
     log_file: Option<PathBuf>,
@@ -219,7 +219,8 @@ struct Job {
     foreground: bool,
 }
 
-/// The directory to open for a source, whose path is absolute, and the file in it if it is one.
+/// Returns the directory to open for a source whose path is absolute, and the file name if the
+/// source is a file.
 pub(super) fn root_of(source: &Path) -> std::io::Result<(PathBuf, Option<OsString>)> {
     match (source.parent(), source.file_name()) {
         (Some(directory), Some(name)) if source.metadata()?.is_file() => {
@@ -273,7 +274,8 @@ impl Job {
             name: options.name.clone().unwrap_or_else(|| source.to_string_lossy().into_owned()),
             mountpoint,
             access: options.access,
-            // The kernel, told to drop pages, waits for those that are being read: by another thread.
+            // When notified to drop pages, the kernel waits for those being read, which another
+            // thread must answer.
             threads: options.threads.unwrap_or_else(usual_threads).max(2),
             writable: options.fs.writable,
         };
@@ -299,13 +301,13 @@ impl Job {
             }
         })?;
         finish();
-        // They have ended, or end now.
+        // The threads have ended, or are about to end.
         committing.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         Ok(())
     }
 
-    /// What to say where the mount may be written to, and its source may not.
+    /// Returns a warning if the mount is writable and its source is not.
     fn unwritable(&self, storage: &LocalStorage, source: &Path) -> Option<String> {
         if !self.options.fs.writable {
             return None;
@@ -331,8 +333,8 @@ impl Job {
     }
 }
 
-/// Where files are saved that cannot be committed in the end: it must outlive this process, and the
-/// machine's next start.
+/// Returns the directory in which files are saved that cannot be committed in the end. It must
+/// outlive this process and a reboot.
 fn unsaved_directory() -> PathBuf {
     let state = if rustix::process::geteuid().is_root() {
         Some(PathBuf::from("/var/lib"))
@@ -345,7 +347,7 @@ fn unsaved_directory() -> PathBuf {
     state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved").join(name)
 }
 
-/// The views that the options ask for.
+/// Creates the requested views.
 fn views(
     storage: &Arc<LocalStorage>,
     options: &MountOptions,
@@ -356,14 +358,14 @@ fn views(
         let mut config = options.fs.clone();
         config.view.view = *view;
         config.view.is_one_of_several = several;
-        // A file of a whole array can only be read.
+        // A file of a whole array is read-only.
         config.writable &= *view != View::Flat;
         Fs::new(Arc::clone(storage) as Arc<dyn Storage>, config, Arc::clone(stats)).map(Arc::new)
     };
     options.views.iter().map(view).collect()
 }
 
-/// Commits for the last time, once, whoever comes first.
+/// Returns a function that makes the last commits, only once however often it is called.
 fn finisher(views: Arc<Views>) -> Arc<dyn Fn() + Send + Sync> {
     let once = std::sync::Once::new();
     Arc::new(move || {
@@ -380,26 +382,29 @@ fn finisher(views: Arc<Views>) -> Arc<dyn Fn() + Send + Sync> {
     })
 }
 
-/// Whether the options of mount(8) ask for writing: `rw` alone it adds where nothing was said.
+/// Returns whether the options of mount(8) ask for writing. A plain `rw` does not count, because
+/// mount(8) adds it if nothing else was given.
 fn asks_for_writing(lists: &[String]) -> bool {
     let mut options = lists.iter().flat_map(|list| list.split(','));
     options.any(|option| ["writable", "sync"].contains(&option) || option.starts_with("update="))
 }
 
-/// Whether `rw` is the last word of the options on writing.
+/// Returns whether `rw` is the last of the options `ro` and `rw`.
 fn says_rw(lists: &[String]) -> bool {
     let mut options = lists.iter().flat_map(|list| list.split(','));
     options.rfind(|option| ["ro", "rw"].contains(option)) == Some("rw")
 }
 
-/// A thread for each processor, but at least two: one of them may wait for the disk.
+/// Returns the default number of threads: one for each processor, but at least 2, as one may wait
+/// for the disk, and at most 16.
 fn usual_threads() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get).clamp(2, 16)
 }
 
-/// Shard indexes come and go, hundreds of kilobytes each. The C library would learn from the first
-/// ones to keep such blocks for later ones, and their holes would add up to half as much again as
-/// the cache is allowed; told a fixed limit, it returns each block to the system.
+/// Makes the C library return freed memory to the system. Shard indexes come and go, hundreds of
+/// kilobytes each. By default the C library adapts to the first ones and keeps such blocks for
+/// later ones; their holes would add up to half of the cache's budget again. With a fixed threshold
+/// each block is returned.
 #[allow(unsafe_code, reason = "the C library has no other way to be told")]
 fn return_memory() {
     const MAPPED_FROM: libc::c_int = 64 << 10;

@@ -1,4 +1,4 @@
-//! What commands ask of mounts of the same source, and of where their paths lead.
+//! Checks of commands against existing mounts and overlapping paths.
 
 use std::io;
 use std::path::Path;
@@ -9,9 +9,9 @@ use super::sync::{not_written, sync};
 use crate::mount::{Use, check_answers, lie_apart, uses_of, will_be};
 use crate::text::shown;
 
-/// Lets mounts of a source commit what waits in them. One whose process is dead has nothing.
+/// Commits the uncommitted changes in mounts of a source. A mount whose process is dead has none.
 pub(super) fn commit_mounts(source: &Path) -> Result<(), Failure> {
-    // One that is not there is told of when it is opened.
+    // A missing source is reported when it is opened.
     let Ok(whole) = source.canonicalize() else { return Ok(()) };
     for used in uses_of(&whole) {
         let Use::Shown(mountpoint) = used else { continue };
@@ -25,8 +25,8 @@ pub(super) fn commit_mounts(source: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fails if a directory that is to be replaced or removed is mounted by this program, or something is
-/// mounted in it.
+/// Returns an error if a directory that is to be replaced or removed is mounted by shardfs, or
+/// contains a mount point.
 pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
     let name = shown(directory);
     let whole =
@@ -45,7 +45,7 @@ pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Fails if what is to be written would lie in the source, or the source in it.
+/// Returns an error if the source and the destination lie in each other.
 pub(super) fn check_apart(source: &Path, destination: &Path) -> Result<(), Failure> {
     let name = shown(destination);
     match lie_apart(source, destination) {

@@ -1,4 +1,4 @@
-//! Options as mount(8) and /etc/fstab write them: `-o ro,allow_other,uid=1000`.
+//! Mount options as in mount(8) and /etc/fstab: `-o ro,allow_other,uid=1000`.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::mount::Access;
 use crate::source::Format;
 use crate::store::StoreConfig;
 
-/// Options that say when and by whom something is mounted, what holds anyway, or what is never
-/// done: a mount stays `nosuid,nodev,noexec`.
+/// Options that are accepted without effect: those about the time and user of mounting, those that
+/// always hold, and those that are never honoured, since a mount stays `nosuid,nodev,noexec`.
 const WITHOUT_EFFECT: [&str; 25] = [
     "_netdev",
     "atime",
@@ -40,7 +40,7 @@ const WITHOUT_EFFECT: [&str; 25] = [
     "subtype=shardfs",
 ];
 
-/// Options by their names, with an equals sign where a value follows.
+/// Names of the options, with an equals sign if a value follows.
 pub(super) const NAMES: [&str; 27] = [
     "allow_other",
     "allow_root",
@@ -71,23 +71,23 @@ pub(super) const NAMES: [&str; 27] = [
     "xattr",
 ];
 
-/// What the options of a mount say.
+/// Parsed options of a mount.
 #[derive(Debug, Default)]
 pub(super) struct MountOptions {
-    /// Who may use it.
+    /// Users that can access the mount.
     pub access: Access,
     /// Name of the source in /proc/mounts.
     pub name: Option<String>,
-    /// Threads that answer requests.
+    /// Number of threads that answer requests.
     pub threads: Option<usize>,
-    /// What is shown: one view, or several, in a directory each.
+    /// Views to show; several are shown in a directory each.
     pub views: Vec<View>,
-    /// How the source is shown.
+    /// Configuration of the filesystem.
     pub fs: FsConfig,
 }
 
 impl MountOptions {
-    /// Reads the options of one or more `-o`; a later one overrides an earlier one.
+    /// Parses the options of one or more `-o`; a later one overrides an earlier one.
     pub(super) fn parse<'a>(lists: impl IntoIterator<Item = &'a String>) -> Result<Self, Failure> {
         let mut options = Self { views: vec![View::default()], ..Self::default() };
         for list in lists {
@@ -153,7 +153,7 @@ impl MountOptions {
     }
 }
 
-/// Splits at commas; one after a backslash belongs to the value.
+/// Splits at commas; a comma after a backslash belongs to the value.
 fn split(list: &str) -> Vec<String> {
     let mut options = vec![String::new()];
     let mut chars = list.chars();
@@ -176,7 +176,7 @@ fn number<T: TryFrom<u64>>(option: &str, value: &str, radix: u32) -> Result<T, F
         .ok_or_else(|| Failure::Option(format!("mount option {option:?}: {value:?} is not {kind}")))
 }
 
-/// What a source is taken for, by name; None: by what is in it.
+/// Parses the name of a source format; `None` for `auto`, detection by contents.
 pub(super) fn format(value: &str) -> Result<Option<Format>, Failure> {
     let found = Format::NAMES.iter().find(|(name, _)| *name == value);
     match (found, value) {
@@ -189,7 +189,7 @@ pub(super) fn format(value: &str) -> Result<Option<Format>, Failure> {
     }
 }
 
-/// How shards are changed, by name.
+/// Parses the name of an update policy.
 pub(super) fn policy(value: &str) -> Result<Policy, Failure> {
     Ok(match value {
         "auto" => Policy::Auto,
@@ -203,7 +203,7 @@ pub(super) fn policy(value: &str) -> Result<Policy, Failure> {
     })
 }
 
-/// A number of seconds, maybe with a fraction.
+/// Parses a number of seconds, possibly with a fraction.
 pub(super) fn seconds(value: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = value.trim_end_matches('s').parse().ok();
     seconds

@@ -1,4 +1,4 @@
-//! Standard output of commands that write much: whoever reads it may go away at any time.
+//! Standard output of commands that write much, whose reader may go away at any time.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -6,13 +6,13 @@ use std::os::fd::AsFd;
 
 use super::exit::Failure;
 
-/// Bytes that wait before they are written.
+/// Size of the output buffer, in bytes.
 const WAITING_BYTES: usize = 64 << 10;
 
-/// Standard output, written in large pieces.
+/// Buffered standard output.
 pub(super) struct Output {
     file: BufWriter<File>,
-    /// Every line is written at once: somebody watches.
+    /// `true` if output goes to a terminal, where every line is written at once.
     is_terminal: bool,
 }
 
@@ -34,13 +34,13 @@ impl Output {
         if self.is_terminal { self.file.flush() } else { Ok(()) }
     }
 
-    /// Writes what waits.
+    /// Writes what is buffered.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.file.flush()
     }
 }
 
-/// What an error of standard output means: a reader that went away has seen enough.
+/// Maps the result of writing to standard output; a reader that has closed it is no error.
 pub(super) fn unless_closed(done: io::Result<()>) -> Result<(), Failure> {
     match done {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

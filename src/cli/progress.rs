@@ -1,31 +1,32 @@
-//! Progress of commands that take a while: a bar on a terminal, nothing elsewhere.
+//! Progress of long commands: a bar on a terminal, nothing elsewhere.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often a bar is drawn anew.
+/// Interval at which a bar is redrawn.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How far a command is, in bytes or in things. Threads may share it.
+/// Progress of a command, in bytes or items. Can be shared between threads.
 pub(super) struct Progress {
     bar: ProgressBar,
 }
 
-/// What is counted.
+/// Unit of progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Bytes.
     Bytes,
-    /// Chunks, shards and the like.
+    /// Items with this name, such as chunks or shards.
     Things(&'static str),
 }
 
 impl Progress {
-    /// Of `total` units, where that is known. Indicatif draws to stderr, and only if it is a terminal.
+    /// Starts progress over `total` units, if known. Indicatif draws to stderr, and only if it is a
+    /// terminal.
     pub(super) fn new(unit: Unit, total: Option<u64>) -> Self {
         let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-        // A test sees to it that they are valid; a bar can be drawn without as well.
+        // A test checks that the templates are valid; a bar can be drawn without a style, too.
         if let Ok(style) = ProgressStyle::with_template(&template(unit, total.is_some())) {
             bar.set_style(style);
         }
@@ -33,17 +34,17 @@ impl Progress {
         Self { bar }
     }
 
-    /// Whether anybody sees it.
+    /// Returns whether progress is visible.
     pub(super) fn is_shown() -> bool {
         std::io::IsTerminal::is_terminal(&std::io::stderr())
     }
 
-    /// So much more is done.
+    /// Adds to the amount done.
     pub(super) fn add(&self, done: u64) {
         self.bar.inc(done);
     }
 
-    /// Writes something to the terminal without disturbing the bar.
+    /// Calls `write`, which can write to the terminal without disturbing the bar.
     pub(super) fn pause<T>(&self, write: impl FnOnce() -> T) -> T {
         self.bar.suspend(write)
     }

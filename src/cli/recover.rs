@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let text = format!("{}: --scan looks at shards with an index", shown(&args.source));
         return interrupted.and(Err(Failure::System(text)));
     }
-    // What was found of commits is said, and shards are looked at, whatever came of the others.
+    // The results of recovery are printed, and shards are scanned, even if the other failed.
     let scanned = if args.scan { scan(args, &source) } else { Ok(()) };
     interrupted.and(scanned)
 }
@@ -97,7 +97,7 @@ fn outcome(found: Found) -> &'static str {
     }
 }
 
-/// How many shards were looked at, and what became of those that cannot be read.
+/// Counts of the shards scanned, and of those that cannot be read by outcome.
 #[derive(Default)]
 struct Counts {
     shards: u64,

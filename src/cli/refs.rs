@@ -17,9 +17,9 @@ use crate::text::many;
 use crate::text::shown;
 use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
 
-/// Where to write: to stdout.
+/// Name of an output file that stands for stdout.
 const STDOUT: &str = "-";
-/// Problems that are told one by one.
+/// Maximum number of problems that are printed individually.
 const TOLD: u64 = 100;
 
 /// Write references to every inner chunk, as kerchunk and fsspec have them
@@ -68,7 +68,7 @@ pub(super) struct Args {
     skip_damaged: bool,
 }
 
-/// Refuses a name that asks for references in Parquet.
+/// Returns an error if the name of the output file asks for Parquet.
 fn check_form(output: &Path) -> Result<(), Failure> {
     let extension = output.extension().map(OsStr::to_ascii_lowercase);
     let extension = extension.as_ref().and_then(|extension| extension.to_str());
@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
         let done = write(&source, &config, &mut out, &mut |_| ());
         return match done.and_then(|summary| check(args, summary)) {
-            // Whoever reads has enough.
+            // The reader has closed the pipe.
             Ok(()) | Err(Written::Pipe) => Ok(()),
             Err(Written::Failed(failure)) => Err(failure),
         };
@@ -146,9 +146,9 @@ fn config(args: &Args) -> Result<Config, Failure> {
     })
 }
 
-/// Why nothing, or not everything, was written.
+/// Reason why nothing, or not everything, was written.
 enum Written {
-    /// Whoever reads does not want more.
+    /// The reader has closed the pipe.
     Pipe,
     Failed(Failure),
 }
@@ -177,7 +177,7 @@ fn write(
     })
 }
 
-/// Puts a finished file into its place.
+/// Renames a finished file into its place.
 fn publish(args: &Args, file: NamedTempFile) -> Result<(), Failure> {
     file.as_file().sync_all().map_err(|error| cannot(&args.output, &error))?;
     let persisted = match args.force {
@@ -195,7 +195,7 @@ fn publish(args: &Args, file: NamedTempFile) -> Result<(), Failure> {
 
 fn say(args: &Args, summary: Summary) {
     let Summary { arrays, chunks, .. } = summary;
-    // Whoever does not want to know has closed it.
+    // A reader that has closed stdout is no error.
     let _ = writeln!(
         io::stdout(),
         "{}: references to {} in {}",

@@ -78,7 +78,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     let has_shards = |array: &Arc<Array>| array.source.container == Container::Shards;
     let name = shown(&args.source);
     let how = How { packing, skip_damaged: args.copy.skips_damaged() };
-    // Counting takes a look at each file, which only somebody who watches is glad of.
+    // Counting reads the attributes of each file, which pays off only if the bar is visible.
     let total = Progress::is_shown()
         .then(|| source.arrays().filter(has_shards).map(|array| source.nbytes(&array)).sum());
     let progress = Progress::new(Unit::Bytes, total);

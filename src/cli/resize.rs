@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     io::stdout().write_all(&text).map_err(failed)
 }
 
-/// Says that metadata elsewhere is not what it repeats any more.
+/// Warns that the consolidated metadata of a group is stale.
 pub(super) fn log_stale(group: &std::path::Path) {
     let group = shown(&group);
     super::complain(format_args!(

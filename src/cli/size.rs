@@ -1,6 +1,6 @@
-//! Sizes in bytes as users write them.
+//! Parsing of sizes in bytes.
 
-/// Units and their bytes, as GNU's coreutils have them, in capitals: the longer ones first.
+/// Units and their sizes in bytes, as in GNU coreutils, in capitals; the longer ones come first.
 const UNITS: [(&str, u64); 16] = [
     ("KIB", 1 << 10),
     ("MIB", 1 << 20),
@@ -20,8 +20,8 @@ const UNITS: [(&str, u64); 16] = [
     ("T", 1 << 40),
 ];
 
-/// Reads `4096`, `64K`, `1.5G`, `64MiB` or `64MB`; units are powers of 1024, with a B powers of
-/// 1000.
+/// Parses `4096`, `64K`, `1.5G`, `64MiB` or `64MB`. Units are powers of 1024, except that `KB`,
+/// `MB`, `GB` and `TB` are powers of 1000.
 pub(super) fn parse(text: &str) -> Result<u64, String> {
     let expected = || {
         format!(
@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
     let (number, unit) = unit.unwrap_or((capitals.strip_suffix('B').unwrap_or(&capitals), 1));
     let (whole, fraction) = number.trim().split_once('.').unwrap_or((number.trim(), ""));
     let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
-    // More digits than that are none of a size.
+    // No size needs more digits after the point.
     if whole.is_empty() || !is_number(whole) || !is_number(fraction) || fraction.len() > 9 {
         return Err(expected());
     }
@@ -42,7 +42,7 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
     }
     let whole: u64 = whole.parse().map_err(|_| expected())?;
     let parts = 10_u64.pow(u32::try_from(fraction.len()).unwrap_or(0));
-    // Below a whole unit, and a terabyte times a billionth at most.
+    // Less than a whole unit; the product is at most a terabyte times a billion.
     let rest =
         u128::from(fraction.parse::<u64>().unwrap_or(0)) * u128::from(unit) / u128::from(parts);
     let rest = u64::try_from(rest).map_err(|_| expected())?;

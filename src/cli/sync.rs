@@ -1,4 +1,4 @@
-//! `shardfs sync`, and what `shardfs umount` does first.
+//! `shardfs sync`, which `shardfs umount` does first as well.
 
 use std::fs::File;
 use std::io;
@@ -24,12 +24,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Asks a mount to commit what waits. A read-only one has nothing to do.
+/// Makes a mount commit its uncommitted changes. A read-only mount has nothing to do.
 pub(super) fn sync(mountpoint: &Path) -> io::Result<()> {
     File::open(mountpoint)?.sync_all()
 }
 
-/// Names what could not be written; of a mount that stays also what can be done.
+/// Returns an error that lists what could not be written and, if the mount stays, what can be done.
 pub(super) fn not_written(mountpoint: &Path, error: &io::Error, stays: bool) -> Failure {
     let waiting = std::fs::read_to_string(mountpoint.join(WAITING_PATH)).unwrap_or_default();
     let error = MountError::NotWritten {

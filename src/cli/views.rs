@@ -1,4 +1,4 @@
-//! The options that say what is shown in the place of shards.
+//! Options that select the views of a mount.
 
 use super::exit::Failure;
 use super::help::Words;
@@ -39,7 +39,7 @@ pub(super) struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// Sets what was given, over what `-o` said.
+    /// Applies the given options, which override those of `-o`.
     pub(super) fn apply(&self, options: &mut MountOptions) -> Result<(), Failure> {
         let named = [
             ("view", &self.view),
@@ -76,7 +76,7 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Fails where nothing that is shown can be written to, though writing was asked for.
+    /// Returns an error if writing was requested and no view is writable.
     pub(super) fn check_views(&self) -> Result<(), Failure> {
         if self.fs.writable && self.views == [View::Flat] {
             let message = "the view flat can only be read: leave out \"rw\", or show npy or raw";
@@ -86,7 +86,7 @@ impl MountOptions {
     }
 }
 
-/// Views by their names.
+/// Parses a list of views.
 fn views(value: &str) -> Result<Vec<View>, Failure> {
     let mut views = Vec::new();
     for name in value.split([',', ':']) {
@@ -103,7 +103,7 @@ fn views(value: &str) -> Result<Vec<View>, Failure> {
     Ok(views)
 }
 
-/// Whether a value is the second of two words.
+/// Parses one of two words; returns whether it is the second one.
 fn either(option: &str, value: &str, words: [&str; 2]) -> Result<bool, Failure> {
     match words.iter().position(|word| *word == value) {
         Some(at) => Ok(at == 1),

@@ -1,4 +1,4 @@
-//! What is said of an array that is made, or would be.
+//! Report about an array that is created, or would be.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::format::json::to_text;
 use crate::format::new_array::{NewArray, Sizes};
 use crate::text::shown;
 
-/// An array that is made, or would be.
+/// An array that is created, or would be.
 pub(super) struct Report<'a> {
     pub directory: &'a Path,
     pub array: &'a NewArray,
@@ -18,12 +18,12 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// The plan, then the metadata.
+    /// Returns the plan, followed by the metadata.
     pub(super) fn plan(&self) -> Vec<u8> {
         [self.table().into_bytes(), b"\n".to_vec(), to_text(self.document)].concat()
     }
 
-    /// What was done.
+    /// Returns the report of a created array.
     pub(super) fn done(&self, replaces: bool) -> Vec<u8> {
         let done = if replaces { "replaced" } else { "created" };
         format!("{done} {}\n{}", shown(&self.directory), self.table()).into_bytes()
@@ -51,7 +51,7 @@ impl Report<'_> {
         table + &format!("shard index       {index}\n")
     }
 
-    /// All of it as one document.
+    /// Returns the whole report as a JSON document.
     pub(super) fn json(&self, written: bool, replaces: bool) -> Vec<u8> {
         let Sizes { chunks, shards, chunks_per_shard, chunk_nbytes, shard_nbytes, index_nbytes } =
             self.sizes;

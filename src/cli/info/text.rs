@@ -1,4 +1,4 @@
-//! What `shardfs info` prints for people.
+//! Human-readable output of `shardfs info`.
 
 use std::fmt::Write;
 
@@ -11,16 +11,16 @@ use crate::tools::info::{ArrayInfo, Contents, Kind};
 use crate::tools::map::{Map, MapSize, Shade};
 use crate::tools::svg::{caption, scale};
 
-/// Characters of all attributes, and of a value.
+/// Maximum length in characters of all attributes, and of a value.
 const LINE: usize = 100;
 const VALUE: usize = 48;
-/// Cells of a map where the width of the terminal is not known.
+/// Number of columns of a map if the width of the terminal is unknown.
 const USUAL_COLUMNS: u64 = 80;
-/// Rows of a picture, and pictures: no more than a few screens altogether.
+/// Maximum numbers of rows of a picture and of pictures: no more than a few screens in total.
 const ROWS: u64 = 32;
 const PICTURES: u64 = 12;
 
-/// What a shade looks like, its colour if it has one, and what it means.
+/// Appearance of each shade: character, colour if any, and meaning.
 const SHADES: [(Shade, char, &str, &str); 8] = [
     (Shade::Beyond, ' ', "", "no part of the array"),
     (Shade::Empty, '·', "", "no chunk"),
@@ -32,26 +32,27 @@ const SHADES: [(Shade, char, &str, &str); 8] = [
     (Shade::Damaged, '×', "\x1b[31m", "damaged"),
 ];
 
-/// Whether output may be coloured: <https://no-color.org>.
+/// Returns whether output may be coloured: <https://no-color.org>.
 pub(super) fn has_colours(is_terminal: bool) -> bool {
     is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// How large a map may be.
+/// Returns the maximum size of a map.
 pub(super) fn map_size(is_terminal: bool) -> MapSize {
     let size = is_terminal.then(|| rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok());
     let columns = size.flatten().map(|size| u64::from(size.ws_col)).filter(|columns| *columns > 0);
     MapSize { columns: columns.unwrap_or(USUAL_COLUMNS), rows: ROWS, pictures: PICTURES }
 }
 
-/// Decoded bytes of the chunks for each byte that they take.
+/// Returns the ratio of the decoded length of the chunks to their encoded length; `None` if it is
+/// unknown.
 pub(super) fn ratio(contents: &Contents) -> Option<f64> {
     #[allow(clippy::cast_precision_loss, reason = "a ratio of a few digits")]
     let ratio = contents.decoded? as f64 / contents.live as f64;
     (contents.live > 0).then_some(ratio)
 }
 
-/// All that is told of an array.
+/// Returns the text about an array.
 pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> String {
     let ArrayInfo { path, kind, contents } = about;
     let mut text = format!("{}\n", shown(path));
@@ -73,7 +74,7 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
         put("codecs", kind.codecs.join(", "));
     }
     shards(kind, &mut put);
-    // Without a shape there are no elements to count them in.
+    // Without a shape there are no elements in which to count.
     if kind.shape.is_some() {
         put("chunks", by(&kind.chunk_shape));
     }
@@ -108,7 +109,7 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
     text
 }
 
-/// What is in all arrays together.
+/// Returns the text about all arrays together.
 pub(super) fn totals(arrays: u64, contents: &Contents) -> String {
     let mut text = format!("\n{} together\n", many(arrays, "array"));
     let mut put = |name: &str, value: String| {
@@ -154,7 +155,7 @@ fn put_damage(contents: &Contents, put: &mut dyn FnMut(&str, String)) {
     }
 }
 
-/// Attributes and their values, as many as have room on a line.
+/// Returns the attributes and their values, as many as fit on a line.
 fn attributes(attributes: &serde_json::Map<String, Value>) -> String {
     let mut text = String::new();
     for (number, (name, value)) in attributes.iter().enumerate() {
@@ -169,7 +170,7 @@ fn attributes(attributes: &serde_json::Map<String, Value>) -> String {
     text
 }
 
-/// A text of a reasonable length, with an ellipsis where more of it is left out.
+/// Shortens a text to a reasonable length, with an ellipsis for what is left out.
 fn short(text: &str) -> String {
     match text.char_indices().nth(VALUE) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -202,13 +203,13 @@ fn shards(kind: &Kind, put: &mut dyn FnMut(&str, String)) {
     }
 }
 
-/// `4 × 8`; one number of no axes.
+/// Formats numbers as `4 × 8`; no numbers are `scalar`.
 fn by(numbers: &[u64]) -> String {
     let texts: Vec<String> = numbers.iter().map(u64::to_string).collect();
     if texts.is_empty() { "scalar".to_owned() } else { texts.join(" × ") }
 }
 
-/// In tenths, and never 100 % or 0 % of what is not all or none.
+/// Formats a percentage in tenths; never 100 % if not all, nor 0 % if not none.
 fn percent(part: u64, all: u64) -> String {
     let tenths = u128::from(part) * 1000 / u128::from(all.max(1));
     match (part, all) {
@@ -238,7 +239,7 @@ fn put_map(text: &mut String, map: &Map, colours: bool) {
                 }
                 put_shade(text, shade, colours);
             }
-            // What is beyond the array needs no blanks.
+            // Trailing blanks beyond the array are not needed.
             text.truncate(text.trim_end_matches(' ').len());
             text.push('\n');
         }

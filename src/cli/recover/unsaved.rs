@@ -1,8 +1,8 @@
-//! `shardfs recover --unsaved`: what a mount could not commit is put into its source.
+//! `shardfs recover --unsaved`: commits the changes that a mount could not commit.
 //!
 //! ```text
 //! DIR/waves/c/0/0/1             saved when the mount ended
-//! DIR/.spool/7/waves/c/0/0/1    waited when the process was killed; the highest number was written last
+//! DIR/.spool/7/waves/c/0/0/1    uncommitted when the process was killed; highest is newest
 //! DIR/.spool/8/open             was still being written
 //! ```
 
@@ -18,19 +18,19 @@ use crate::store::local::LocalStorage;
 use crate::store::spool::{OPEN_NAME, SPOOL_DIRECTORY};
 use crate::text::{Line, count, shown};
 
-/// Chunks that are committed together.
+/// Number of chunks that are committed together.
 const TOGETHER: usize = 4096;
 
-/// A file below the directory.
+/// A saved file below the directory.
 struct Saved {
-    /// Where it is.
+    /// Path of the saved file.
     file: PathBuf,
-    /// What it was in the mount.
+    /// Path that it had in the mount.
     path: PathBuf,
 }
 
-/// Puts every chunk that is saved below `directory` into `source`, and removes the files of those
-/// that are durable there.
+/// Commits every chunk saved below `directory` to `source`, and removes the files of those that are
+/// durable there.
 pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
     let fs = open(source)?;
     let all = saved_below(directory).map_err(|error| failed(directory, &error))?;
@@ -62,7 +62,7 @@ pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
         }
         committed.map_err(|error| Failure::Found(error.to_string()))?;
     }
-    // Everything is committed: it has nothing to save, and takes its journals away.
+    // Everything is committed: this has nothing to save, and removes the journals.
     fs.end_commits();
     println!("{} put in, {} left", count(done, "chunk"), count(left, "file"));
     match left {
@@ -89,7 +89,7 @@ fn stage(fs: &Fs, saved: &Saved) -> Result<bool, Failure> {
     staged.map_err(|error| Failure::Found(error.to_string()))
 }
 
-/// The files below a directory, those last that were written last.
+/// Returns the files below a directory, in the order in which they were written.
 fn saved_below(directory: &Path) -> io::Result<Vec<Saved>> {
     let mut all = Vec::new();
     let spool = directory.join(SPOOL_DIRECTORY);
@@ -110,14 +110,14 @@ fn saved_below(directory: &Path) -> io::Result<Vec<Saved>> {
         let top = spool.join(number.to_string());
         collect(&top, &top, &mut all)?;
     }
-    // Saved at the end: after everything in the spool.
+    // Files saved at the end are newer than everything in the spool.
     collect(directory, directory, &mut all)?;
     all.retain(|saved| saved.path != Path::new(OPEN_NAME));
     Ok(all)
 }
 
-/// Whether there is a directory of the spool; an error if there is something else. What is put in is
-/// removed, so nothing behind a symbolic link is.
+/// Returns whether a directory of the spool exists; an error if there is something else. Committed
+/// files are removed, so nothing behind a symbolic link may be used.
 fn is_directory(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(true),
@@ -127,7 +127,7 @@ fn is_directory(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Adds the files at or below `directory`, with their paths from `top`.
+/// Adds the files at or below `directory`, with their paths relative to `top`.
 fn collect(top: &Path, directory: &Path, all: &mut Vec<Saved>) -> io::Result<()> {
     let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
@@ -144,7 +144,7 @@ fn collect(top: &Path, directory: &Path, all: &mut Vec<Saved>) -> io::Result<()>
     Ok(())
 }
 
-/// Removes a file and the directories above it that are empty then, up to `top`.
+/// Removes a file, and the directories above it that become empty, up to `top`.
 fn remove(top: &Path, file: &Path) -> io::Result<()> {
     fs::remove_file(file)?;
     for above in file.ancestors().skip(1).take_while(|above| above.starts_with(top)) {
