@@ -27,7 +27,8 @@ const MOST_SUPERCHUNKS: u64 = 1 << 24;
 /// Reads the BLZ or bcolz array in a directory; `None` if the directory is a table, whose columns
 /// are arrays in directories of their own below `data`.
 ///
-/// If `writable`, the array has room to grow; its current extent is in `meta/sizes`.
+/// If `writable` and each of its files holds one chunk, the array has room to grow; its current
+/// extent is in `meta/sizes`.
 pub fn array(
     storage: &dyn Storage,
     directory: &Path,

@@ -29,7 +29,7 @@ pub enum Node {
     Array(Arc<Array>),
     /// A node whose metadata cannot be used or a directory that cannot be read, with the error.
     Bad(PathBuf, Arc<NodeError>),
-    /// A directory that holds the journal of a mount but no Zarr array.
+    /// A directory with the work directory of a mount, which may hold a journal, but no Zarr array.
     Journal(PathBuf),
 }
 

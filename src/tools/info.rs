@@ -96,7 +96,7 @@ pub struct Contents {
     /// Number of chunks, or of shards inside a shard, that cannot be located because of a bad entry
     /// or index.
     pub damaged_entries: u64,
-    /// Errors of shards that could not be examined.
+    /// Errors of shards that could not be listed or examined.
     pub errors: Vec<String>,
 }
 

@@ -47,7 +47,7 @@ pub struct VerifyConfig {
 /// Findings and counts of a part of the verification.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// What was found.
+    /// Findings.
     pub findings: Vec<Finding>,
     /// Amount verified.
     pub counts: Counts,

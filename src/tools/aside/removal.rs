@@ -82,7 +82,7 @@ fn remove_directory(
     }
 }
 
-/// Returns the first names of a directory, at most [`NAMES_AT_ONCE`].
+/// Returns the first names of a directory, at most `NAMES_AT_ONCE`.
 fn first_names(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let is_other = |name: &CStr| name != c"." && name != c"..";
     let mut names = Vec::new();

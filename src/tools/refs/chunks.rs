@@ -53,7 +53,7 @@ pub struct Part {
 /// be affected.
 #[derive(Default)]
 pub struct Problems {
-    /// The first problems, at most [`KEPT_PROBLEMS`].
+    /// The first problems, at most `KEPT_PROBLEMS`.
     pub first: Vec<Problem>,
     /// Total number of problems.
     pub count: u64,

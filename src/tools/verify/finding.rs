@@ -59,7 +59,7 @@ pub enum What {
     Damage {
         /// Reason.
         damage: Arc<Damage>,
-        /// What the file looks like instead, if recognized.
+        /// Alternative interpretation of the file; `None` if there is none.
         looks: Option<Looks>,
     },
     /// Entries are bad because the metadata describes the index wrongly.
