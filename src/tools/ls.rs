@@ -1,9 +1,9 @@
 //! Listing of the chunks that exist, with their locations, or of those that do not.
 //!
 //! ```text
-//! source, key prefix        -> shards that may hold such chunks, in parts    (one thread) part
-//! -> one row for each chunk                        (all threads) rows                      ->
-//! handed over in order
+//! source, key prefix  -> shards that may hold such chunks, in parts    (one thread)
+//! part                -> one row for each chunk                        (all threads)
+//! rows                -> handed over in order
 //! ```
 //!
 //! Shards come in C order of their coordinates, chunks in C order within their shard.

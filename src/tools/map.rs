@@ -28,7 +28,7 @@ pub struct MapSize {
 pub enum Mark {
     /// A chunk exists.
     Present,
-    /// A chunk cannot be read.
+    /// A chunk or a shard cannot be read.
     Damaged,
 }
 

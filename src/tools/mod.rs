@@ -2,9 +2,10 @@
 //! and verify shards, and write copies of them. This module neither reads options nor prints.
 //!
 //! ```text
-//! Source   -> its arrays, each with its layout and the metadata of its unsharded twin Array    ->
-//! shards, one after the other      (store::listing) shard    -> places: chunks, gaps, defects
-//! (store::entries) places   -> batches, processed by threads, handed over in order   (parallel)
+//! Source   -> its arrays, each with its layout and the metadata of its unsharded twin
+//! Array    -> shards, one after the other      (store::listing)
+//! shard    -> places: chunks, gaps, defects    (store::entries)
+//! places   -> batches, processed by threads, handed over in order   (parallel)
 //! ```
 
 pub mod array;

@@ -13,7 +13,7 @@ use crate::format::Coords;
 use crate::source::Array;
 use crate::store::{Freshness, LoadedShard, ShardStore, StoreError};
 
-/// Approximate number of chunks in a part of a shard.
+/// Approximate number of the view's chunks in a part of a shard.
 const PART_CHUNKS: u64 = 1 << 14;
 
 /// A shard that several threads read.

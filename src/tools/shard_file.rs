@@ -38,7 +38,7 @@ pub struct Packing {
 /// Error of writing a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardFileError<E> {
-    /// A chunk could not be found.
+    /// The function that finds chunks failed.
     #[error(transparent)]
     Chunk(E),
     /// A chunk cannot be read.
@@ -50,7 +50,7 @@ pub enum ShardFileError<E> {
     /// The file cannot be written.
     #[error("{0}")]
     Write(#[source] io::Error),
-    /// The index is invalid.
+    /// The index would exceed its limits.
     #[error(transparent)]
     Index(#[from] IndexError),
 }

@@ -45,7 +45,7 @@ pub enum TransferError {
     /// The copy cannot be written.
     #[error(transparent)]
     Destination(#[from] DestinationError),
-    /// The index of a shard is invalid.
+    /// The index of a shard would exceed its limits.
     #[error("{}: {error}", shown(.path))]
     Shard {
         /// Path of the shard, relative to the destination.

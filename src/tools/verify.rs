@@ -49,11 +49,11 @@ pub struct VerifyConfig {
 pub struct Step {
     /// Findings.
     pub findings: Vec<Finding>,
-    /// Amount verified.
+    /// Counts of what was verified.
     pub counts: Counts,
 }
 
-/// Amount verified, and number of findings.
+/// Counts of what was verified, and of findings.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Number of arrays.

@@ -48,7 +48,7 @@ pub struct Resized {
     pub before: Coords,
     /// Extents after the resize, in elements.
     pub after: Coords,
-    /// Chunks outside the new shape that were removed.
+    /// Chunks, and whole shards, outside the new shape that were removed.
     pub removed: Outside,
 }
 

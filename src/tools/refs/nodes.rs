@@ -30,7 +30,8 @@ pub struct Urls {
     base: String,
     /// `true` if the source is a single file, whose name is `base`.
     is_file: bool,
-    /// `true` if the names are HTTP URLs, in which some characters are escaped.
+    /// `true` if the names are HTTP URLs, in which `%`, `?` and `#` are escaped: servers interpret
+    /// them.
     is_http: bool,
     /// `true` if `base` is the value of a template.
     template: bool,
