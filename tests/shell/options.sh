@@ -60,7 +60,15 @@ mkdir "$TMP/v2" "$TMP/n5" "$TMP/precomputed"
 echo '{"zarr_format": 2}' >"$TMP/v2/.zgroup"
 echo '{"n5": "2.5.1"}' >"$TMP/n5/attributes.json"
 echo '{"@type": "neuroglancer_multiscale_volume", "scales": []}' >"$TMP/precomputed/info"
-check "Zarr v2 is named as such" not_mounting 32 'shardfs pack' mount "$TMP/v2" @MP@
+zarr2_is_mounted() {
+    mount_view "$TMP/v2"
+    [[ -f $MP/.zgroup ]]
+    unmount_view
+    mount_view "$TMP/v2" --view npy
+    [[ -f $MP/group.json && ! -e $MP/.zgroup ]]
+    unmount_view
+}
+check "Zarr v2 is mounted, as it is stored and decoded" zarr2_is_mounted
 check "N5 is named as such" not_mounting 32 'N5' mount "$TMP/n5" @MP@
 check "a precomputed volume is named as such" not_mounting 32 'Neuroglancer' mount "$TMP/precomputed" @MP@
 check "remounting" not_mounting 1 'unmount it and mount it again' mount -o remount,rw "$TMP/a.zarr" @MP@
