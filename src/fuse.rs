@@ -504,7 +504,7 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         let caller = caller(request, 0);
-        match self.on(ino, |fs, ino| fs.getxattr(ino, name, &caller)) {
+        match self.views.getxattr(ino.0, name, &caller) {
             Ok(value) => reply_xattr(&value, size, reply),
             Err(error) => reply.error(self.errno(&error)),
         }
@@ -515,7 +515,7 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         let caller = caller(request, 0);
-        match self.on(ino, |fs, ino| fs.listxattr(ino, &caller)) {
+        match self.views.listxattr(ino.0, &caller) {
             Ok(names) => reply_xattr(&names, size, reply),
             Err(error) => reply.error(self.errno(&error)),
         }

@@ -6,6 +6,7 @@
 mod support;
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig};
 use shardfs::source::Format;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
+use shardfs::store::storage::{SetStat, Storage};
 use shardfs::view::inode::ROOT;
 use support::{Found, json_of, shown};
 
@@ -151,6 +153,55 @@ fn an_array_of_zarr_v2_that_is_made_changed_or_removed_is_noticed() {
     storage.replace("g/a/.zattrs", json!({"unit": "km"}).to_string());
     let mut found = shown(&fs);
     assert_eq!(json_of(&mut found, "g/a/array.json")["attributes"], json!({"unit": "km"}));
+}
+
+#[test]
+fn attributes_of_zarr_v2_are_as_new_and_as_private_as_the_file_they_are_in() {
+    let storage = hierarchy();
+    let fs = start(&storage, config(View::Raw)).unwrap();
+    let attr = || fs.getattr(ino(&fs, "g/a/array.json"), None).unwrap().0;
+    let before = attr();
+    storage.replace("g/a/.zattrs", json!({"unit": "k"}).to_string());
+    let after = attr();
+    assert!(after.size == before.size && after.mtime > before.mtime);
+    let private = SetStat { mode: Some(0o600), ..SetStat::default() };
+    storage.set_stat(Path::new("g/a/.zattrs"), &private).unwrap();
+    assert_eq!(attr().mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_chunk_of_zarr_v2_that_equals_the_fill_value_is_stored() {
+    for fill_value in [Value::Null, json!(0), json!(-1)] {
+        let storage = hierarchy();
+        let mut zarray = zarray();
+        zarray["fill_value"] = fill_value.clone();
+        storage.replace("g/a/.zarray", zarray.to_string());
+        let fs = start(&storage, FsConfig { writable: true, ..config(View::Raw) }).unwrap();
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let chunk = ino(&fs, "g/a/0.0.raw");
+        let handle = fs.open_for(chunk, how, &Caller::own()).unwrap().handle;
+        let fill = i16::try_from(fill_value.as_i64().unwrap_or(0)).unwrap();
+        fs.write(chunk, handle, 0, &numbers(&[fill; 6])).unwrap();
+        fs.release(handle);
+        fs.fsyncdir(ROOT, None).unwrap();
+        let stored = storage.files().into_iter().find(|(path, ..)| path.ends_with("g/a/0.0"));
+        assert_eq!(stored.unwrap().2, fill.to_be_bytes().repeat(6), "{fill_value}");
+    }
+}
+
+#[test]
+fn nothing_takes_the_place_of_a_document_that_the_view_has_made() {
+    let storage = hierarchy();
+    let fs = start(&storage, FsConfig { writable: true, ..config(View::Raw) }).unwrap();
+    let before = storage.files();
+    let (folder, array) = (ino(&fs, "folder"), ino(&fs, "g/a"));
+    for (above, name) in [(array, "array.json"), (ino(&fs, "g"), "group.json")] {
+        let to = (above, OsStr::new(name));
+        let from = (folder, OsStr::new("readme"));
+        assert_eq!(fs.rename(from, to, false, &Caller::own()).unwrap_err().errno(), libc::EPERM);
+    }
+    drop(fs);
+    assert_eq!(storage.files(), before);
 }
 
 #[test]

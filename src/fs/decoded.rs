@@ -275,7 +275,8 @@ impl Fs {
         let chunk = chunk.map_err(|error| refused(error.into()))?;
         let fill = form.pipeline().fill();
         let is_fill = chunk.chunks_exact(fill.len().max(1)).all(|item| item == fill);
-        if is_fill && !self.config.view.keep_fill && !self.fills() {
+        let is_left_out = is_fill && !self.config.view.keep_fill && !place.array.keeps_fill;
+        if is_left_out && !self.fills() {
             return Ok(Encoded { chunk: None, shown: Shown::Nothing });
         }
         let coords = &place.coords;
@@ -285,7 +286,7 @@ impl Fs {
             true => Shown::Written,
             false => Shown::Instead(Content::Memory(Arc::new(again))),
         };
-        if is_fill && !self.config.view.keep_fill {
+        if is_left_out {
             return Ok(Encoded { chunk: None, shown });
         }
         let encoded = form.pipeline().encode(&chunk);

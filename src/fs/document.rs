@@ -281,6 +281,15 @@ impl Fs {
                 self.overlay()?.names().take(&document);
             }
         }
+        // Another view may have committed chunks to what this one shows as it is stored.
+        for other in self.others() {
+            if let NodeKind::Sharded(array) = &other.nodes.node(path)?.kind
+                && array.source.path == path
+            {
+                other.commit(path)?;
+                other.store.finish_commits(&array.source)?;
+            }
+        }
         self.remove_translated_group(path)?;
         let removed = self.on_behalf(caller, |storage| storage.remove_directory(path));
         if removed.is_ok() {

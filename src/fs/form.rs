@@ -112,13 +112,15 @@ pub struct ShownArray {
     /// `true` if readers that take the fill value for a missing value see other values than in Zarr
     /// v3.
     pub is_misread: bool,
+    /// `true` if a chunk that equals the fill value is stored all the same.
+    pub keeps_fill: bool,
 }
 
 impl ShownArray {
     /// Creates an array whose chunk files are its encoded chunks, with the stored key encoding.
     pub fn as_stored(keys: KeyEncoding) -> Self {
         let (suffix, form, documents) = ("", Form::Encoded, Vec::new());
-        Self { keys, suffix, form, documents, is_misread: false }
+        Self { keys, suffix, form, documents, is_misread: false, keeps_fill: false }
     }
 }
 

@@ -266,6 +266,9 @@ impl Loader {
             let fail = |stat, error| Failed::new(path.clone(), stat, error);
             let found = if_present(self.storage.stat(&path));
             let Some(stat) = found.map_err(|error| fail(None, error.into()))? else { continue };
+            let zattrs = if_present(self.storage.stat(&directory.join(ZATTRS)));
+            let zattrs = zattrs.map_err(|error| fail(Some(stat), error.into()))?;
+            let stat = zattrs.map_or(stat, |zattrs| of_both(stat, zattrs));
             let loaded = match name {
                 ZARRAY => self.zarr2_array(directory, &path, stat),
                 _ => zarr2::group(&*self.storage, directory, &path)
@@ -280,7 +283,9 @@ impl Loader {
     fn zarr2_array(&self, directory: &Path, path: &Path, stat: Stat) -> Result<Loaded, LoadError> {
         let (layout, twin) = zarr2::described(&*self.storage, directory, path)?;
         let twin = twin.map_err(Unshown::Zarr2Twin)?;
-        let array = self.array(directory, &twin, layout, Container::Chunks)?;
+        let mut array = self.array(directory, &twin, layout, Container::Chunks)?;
+        // An absent chunk of an array without a fill value stands for nothing in particular.
+        array.shown.keeps_fill = true;
         Ok(Loaded { hidden: ZARR2, ..with_documents(array, Vec::new(), stat) })
     }
 
@@ -392,6 +397,13 @@ fn with_documents(
     documents.append(&mut array.shown.documents);
     let (kind, extra) = (LoadedKind::Array(Box::new(array)), shared(documents));
     Loaded { kind, document: None, extra, hidden: &[], stat: Some(stat) }
+}
+
+/// Returns the attributes of a text that is made of two documents: the later times, and the
+/// permissions that both give.
+fn of_both(one: Stat, other: Stat) -> Stat {
+    let (mtime, ctime) = (one.mtime.max(other.mtime), one.ctime.max(other.ctime));
+    Stat { mode: one.mode & (other.mode | !0o777), mtime, ctime, ..one }
 }
 
 fn shared(documents: Vec<(OsString, Vec<u8>)>) -> Vec<(OsString, Arc<[u8]>)> {

@@ -47,6 +47,9 @@ pub struct ArrayView {
     pub inodes: InodeRange,
     /// Form of its chunk files.
     pub form: Form,
+    /// `true` if a chunk that equals the fill value is stored, because an absent one may stand for
+    /// something else.
+    pub keeps_fill: bool,
 }
 
 impl ArrayView {
@@ -579,7 +582,8 @@ impl Nodes {
                 log::error!("{}: {error}", shown(directory));
             }
         }
-        Ok(Arc::new(ArrayView { source, tree, inodes, form: how.form }))
+        let (form, keeps_fill) = (how.form, how.keeps_fill);
+        Ok(Arc::new(ArrayView { source, tree, inodes, form, keeps_fill }))
     }
 
     /// Returns the inode range of an array, and whether it was assigned by this call.

@@ -76,6 +76,8 @@ impl Fs {
             _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
             _ if self.is_hidden(&path)? => Ok(Slot::Control),
             _ if self.is_document(&path) => Ok(Slot::Document(path)),
+            // A document that the view has made is there.
+            _ if matches!(self.nodes.at(&path)?, At::Text(..)) => Ok(Slot::Control),
             _ => {
                 if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
                     && let Some(text) = text

@@ -208,6 +208,24 @@ impl Views {
         }
     }
 
+    /// Returns the value of an extended attribute. The root of several views has none.
+    pub fn getxattr(&self, ino: u64, name: &OsStr, caller: &Caller) -> Result<Vec<u8>> {
+        if self.is_root(ino) {
+            return Err(FsError::NoAttribute);
+        }
+        let place = self.at(ino)?;
+        place.fs.getxattr(place.ino, name, caller)
+    }
+
+    /// Returns the names of the extended attributes, each terminated by a NUL.
+    pub fn listxattr(&self, ino: u64, caller: &Caller) -> Result<Vec<u8>> {
+        if self.is_root(ino) {
+            return Ok(Vec::new());
+        }
+        let place = self.at(ino)?;
+        place.fs.listxattr(place.ino, caller)
+    }
+
     /// Returns the space of the source's filesystem.
     pub fn space(&self) -> Result<Space> {
         self.views[0].space()

@@ -6,6 +6,7 @@
 
 use std::env;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -102,6 +103,10 @@ pub fn probe(mountpoint: &Path) {
 /// was accepted but is not answered cannot be interrupted, and a process does not end before all of
 /// its threads have.
 pub(super) fn answers_within(mountpoint: &Path, time: Duration) -> bool {
+    // One that waits already has no answer yet; it is not joined by others.
+    if let Some(asking) = probe_of(mountpoint) {
+        return ends_within(&asking, time);
+    }
     let asked = Command::new("/proc/self/exe")
         .arg0(PROBE)
         .arg(mountpoint)
@@ -130,6 +135,19 @@ pub(super) fn wait_for_end(process: Option<OwnedFd>, is_late: impl FnOnce()) {
         // A process that takes even longer is not waited for: its mount is gone.
         ends_within(&process, END_PATIENCE);
     }
+}
+
+/// Returns a process that asks a mount already; `None` if there is none.
+fn probe_of(mountpoint: &Path) -> Option<OwnedFd> {
+    let wanted = [PROBE.as_bytes(), b"\0", mountpoint.as_os_str().as_bytes(), b"\0"].concat();
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let arguments = std::fs::read(entry.path().join("cmdline")).ok()?;
+        if arguments != wanted {
+            return None;
+        }
+        pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+    })
 }
 
 fn ends_within(process: &OwnedFd, time: Duration) -> bool {

@@ -62,6 +62,14 @@ read_only() {
     other cat "$MP/arrays/plain/c/0" "$MP/links/c_to_open/c/0" >/dev/null
     unmount_view
 }
+several_views() {
+    mount_view "$source" --view zarr3,npy -o allow_other
+    [[ $(other ls "$MP") == $'npy\nzarr3' ]]
+    other ls -l "$MP/zarr3/arrays" >/dev/null
+    unmount_view
+}
+check "several views are for other users, too" several_views
+
 check "shards of others, and links to them, read-only" read_only ro
 check "shards of others, and links to them, immutable" read_only immutable
 

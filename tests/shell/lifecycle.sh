@@ -213,6 +213,12 @@ silent() {
     (fails_with "has not answered" timeout 30 "$SHARDFS" umount "$MP" && touch "$MP.umount") &
     (fails_with "/sys/fs/fuse/connections/" timeout 30 "$SHARDFS" sync "$MP" && touch "$MP.sync") &
     within 25 test -e "$MP.umount" -a -e "$MP.sync" || rc=1
+    # Whoever asks again joins the one that asks already.
+    for _ in 1 2 3; do
+        timeout 30 "$SHARDFS" sync "$MP" >/dev/null 2>&1 &
+    done
+    sleep 2
+    (($(pgrep -fc "^shardfs-probe $MP") <= 2)) || rc=1
     timeout 10 "$SHARDFS" umount --lazy "$MP" || rc=1
     # With its last descriptor of the device all requests end.
     kill -s KILL "$pid"
