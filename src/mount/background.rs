@@ -7,6 +7,7 @@
 use std::env;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -102,14 +103,19 @@ pub fn probe(mountpoint: &Path) {
 /// The request is made by another process, which is abandoned if there is no answer: a request that
 /// was accepted but is not answered cannot be interrupted, and a process does not end before all of
 /// its threads have.
-pub(super) fn answers_within(mountpoint: &Path, time: Duration) -> bool {
-    // One that waits already has no answer yet; it is not joined by others.
-    if let Some(asking) = probe_of(mountpoint) {
+///
+/// `connection` is the number of the mount's FUSE connection: mounts of other mount namespaces may
+/// have the same path.
+pub(super) fn answers_within(mountpoint: &Path, connection: u32, time: Duration) -> bool {
+    let connection = connection.to_string();
+    // A probe that waits already has no answer yet: no other one is started.
+    if let Some(asking) = probe_of(mountpoint, &connection) {
         return ends_within(&asking, time);
     }
     let asked = Command::new("/proc/self/exe")
         .arg0(PROBE)
         .arg(mountpoint)
+        .arg(&connection)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -137,11 +143,17 @@ pub(super) fn wait_for_end(process: Option<OwnedFd>, is_late: impl FnOnce()) {
     }
 }
 
-/// Returns a process that asks a mount already; `None` if there is none.
-fn probe_of(mountpoint: &Path) -> Option<OwnedFd> {
-    let wanted = [PROBE.as_bytes(), b"\0", mountpoint.as_os_str().as_bytes(), b"\0"].concat();
+/// Returns a process of this user that probes a mount already; `None` if there is none. One of
+/// another user proves nothing: anyone can give a process that name and let it sleep.
+fn probe_of(mountpoint: &Path, connection: &str) -> Option<OwnedFd> {
+    let arguments = [PROBE.as_bytes(), mountpoint.as_os_str().as_bytes(), connection.as_bytes()];
+    let wanted: Vec<u8> = arguments.iter().flat_map(|it| [it, &b"\0"[..]].concat()).collect();
+    let user = rustix::process::geteuid().as_raw();
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        if entry.metadata().ok()?.uid() != user {
+            return None;
+        }
         let arguments = std::fs::read(entry.path().join("cmdline")).ok()?;
         if arguments != wanted {
             return None;

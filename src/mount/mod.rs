@@ -242,10 +242,10 @@ pub fn check_mounted(mountpoint: &Path) -> Result<(), MountError> {
 /// not answer. A mount whose process has ended answers with an error.
 pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
     let mountpoint = find_mounted(mountpoint)?;
-    if background::answers_within(&mountpoint, ANSWER_PATIENCE) {
+    let connection = table::connection(&mountpoint).unwrap_or(0);
+    if background::answers_within(&mountpoint, connection, ANSWER_PATIENCE) {
         return Ok(());
     }
-    let connection = table::connection(&mountpoint).unwrap_or(0);
     Err(MountError::Silent { path: mountpoint, connection })
 }
 

@@ -230,6 +230,26 @@ if [[ $(id -u) == 0 ]]; then
     check "the same of a daemon that has taken requests and does not answer them" silent
 fi
 
+# The process that probes a mount for a command is known by its arguments, which anyone can give theirs.
+false_probe() {
+    mount_view "$TMP/a.zarr"
+    local connection pid rc=0
+    connection=$(mountpoint -d "$MP")
+    echo 'int main(void) { return pause(); }' | cc -w -x c -o "$TMP/sleeper" -
+    chmod o+x "$TMP"
+    setpriv --reuid 65534 --regid 65534 --clear-groups --reset-env bash -c \
+        'exec -a shardfs-probe "$@"' bash "$TMP/sleeper" "$MP" "${connection#*:}" &
+    pid=$!
+    within 5 pgrep -fu 65534 "^shardfs-probe $MP ${connection#*:}\$" || rc=1
+    "$SHARDFS" sync "$MP" || rc=1
+    "$SHARDFS" umount "$MP" || rc=1
+    kill "$pid"
+    return "$rc"
+}
+if [[ $(id -u) == 0 ]]; then
+    check "a process of somebody else cannot pretend that a daemon does not answer" false_probe
+fi
+
 twice() {
     local job round
     for round in 1 2 3 4 5; do
