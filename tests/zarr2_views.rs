@@ -17,7 +17,7 @@ use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::storage::{SetStat, Storage};
 use shardfs::view::inode::ROOT;
-use support::{Found, json_of, shown};
+use support::{Found, ino, json_of, names, numbers, shown};
 
 fn config(view: View) -> FsConfig {
     let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
@@ -31,21 +31,6 @@ fn start(storage: &Arc<MemoryStorage>, config: FsConfig) -> Result<Fs, String> {
 
 fn all(storage: &Arc<MemoryStorage>, view: View) -> Found {
     shown(&start(storage, config(view)).unwrap())
-}
-
-fn names(found: &Found) -> Vec<&str> {
-    found.keys().map(String::as_str).collect()
-}
-
-fn ino(fs: &Fs, path: &str) -> u64 {
-    path.split('/').fold(ROOT, |parent, name| {
-        let found = fs.lookup(parent, OsStr::new(name)).unwrap();
-        found.unwrap_or_else(|| panic!("{path}: {name} is not there")).attr.ino
-    })
-}
-
-fn numbers(numbers: &[i16]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 /// An array of 3 x 4 numbers, 2 x 3 in a chunk; the first axis varies fastest, and so does the most
@@ -131,6 +116,12 @@ fn what_is_wrong_with_a_document_of_zarr_v2_is_said_of_that_document() {
     storage.replace("g/a/.zarray", *b"{");
     let found = all(&storage, View::Raw);
     assert_eq!(found["g/a/0.0"], Err(libc::EIO));
+    assert_eq!(found["g/a/.zarray"], Ok(b"{".to_vec()));
+    // The attributes are a document of their own.
+    let storage = hierarchy();
+    storage.replace(".zattrs", *b"[");
+    let error = start(&storage, config(View::Raw)).err().unwrap();
+    assert!(error.starts_with(".zattrs: "), "{error}");
 }
 
 #[test]

@@ -16,10 +16,12 @@ use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::sharding::ShardedArray;
-use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA, group_to_zarr3};
 use crate::memory::ROOM;
 use crate::source::zarr3::{Described, describe};
-use crate::source::{Foreign, Format, METADATA_FILE, bloscpack, blz, read_text, zarr2};
+use crate::source::{
+    Foreign, Format, METADATA_FILE, bloscpack, blz, document_at, read_document, read_text, zarr2,
+};
 use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
 use crate::store::{Container, SIZES};
 use crate::text::shown;
@@ -261,27 +263,39 @@ impl Loader {
     /// Loads the array or group of Zarr v2 at a directory in a view that decodes chunks; `None` if
     /// there is none.
     fn zarr2(&self, directory: &Path) -> Result<Option<Loaded>, Box<Failed>> {
+        let storage = &*self.storage;
         for name in [ZARRAY, ZGROUP] {
-            let path = directory.join(name);
-            let fail = |stat, error| Failed::new(path.clone(), stat, error);
-            let found = if_present(self.storage.stat(&path));
-            let Some(stat) = found.map_err(|error| fail(None, error.into()))? else { continue };
-            let zattrs = if_present(self.storage.stat(&directory.join(ZATTRS)));
-            let zattrs = zattrs.map_err(|error| fail(Some(stat), error.into()))?;
-            let stat = zattrs.map_or(stat, |zattrs| of_both(stat, zattrs));
-            let loaded = match name {
-                ZARRAY => self.zarr2_array(directory, &path, stat),
-                _ => zarr2::group(&*self.storage, directory, &path)
-                    .map(|group| self.group(&group, ZARR2, stat))
-                    .map_err(LoadError::from),
-            };
-            return loaded.map(Some).map_err(|error| fail(Some(stat), error));
+            let (path, beside) = (directory.join(name), directory.join(ZATTRS));
+            let found = if_present(storage.stat(&path));
+            let found = found.map_err(|error| Failed::new(path.clone(), None, error))?;
+            let Some(own) = found else { continue };
+            let of_zattrs = |error: LoadError| Failed::new(beside.clone(), Some(own), error);
+            let attributes = if_present(storage.stat(&beside)).map_err(|e| of_zattrs(e.into()))?;
+            let stat = attributes.map_or(own, |beside| of_both(own, beside));
+            let zattrs = document_at(storage, &beside).map_err(|error| of_zattrs(error.into()))?;
+            let loaded =
+                read_document(storage, &path).map_err(LoadError::from).and_then(
+                    |node| match name {
+                        ZARRAY => self.zarr2_array(directory, &node, zattrs.as_ref(), stat),
+                        _ => {
+                            let group = group_to_zarr3(&node, zattrs.as_ref())?;
+                            Ok(self.group(&group, ZARR2, stat))
+                        }
+                    },
+                );
+            return loaded.map(Some).map_err(|error| Failed::new(path, Some(stat), error));
         }
         Ok(None)
     }
 
-    fn zarr2_array(&self, directory: &Path, path: &Path, stat: Stat) -> Result<Loaded, LoadError> {
-        let (layout, twin) = zarr2::described(&*self.storage, directory, path)?;
+    fn zarr2_array(
+        &self,
+        directory: &Path,
+        zarray: &Value,
+        zattrs: Option<&Value>,
+        stat: Stat,
+    ) -> Result<Loaded, LoadError> {
+        let (layout, twin) = zarr2::layout_and_twin(zarray, zattrs)?;
         let twin = twin.map_err(Unshown::Zarr2Twin)?;
         let mut array = self.array(directory, &twin, layout, Container::Chunks)?;
         // An absent chunk of an array without a fill value stands for nothing in particular.

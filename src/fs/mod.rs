@@ -62,6 +62,7 @@ pub use self::views::{Place as ViewPlace, Views};
 pub use self::write::{SetAttr, now};
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
+use crate::format::zarr2;
 use crate::source::{self, Format, METADATA_FILE};
 use crate::stats::Stats;
 use crate::store::spool::Spool;
@@ -378,7 +379,7 @@ impl Fs {
                 let claimed = below.is_some_and(|name| array.tree.claims(name));
                 if claimed { Err(FsError::Stale) } else { Ok(()) }
             }
-            NodeKind::Bad if kind != FileKind::Directory && below != Some(METADATA_FILE) => {
+            NodeKind::Bad if kind != FileKind::Directory && !below.is_some_and(is_metadata) => {
                 Err(FsError::BadMetadata(path.to_owned()))
             }
             _ => Ok(()),
@@ -702,6 +703,11 @@ pub enum SourceError {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[from] std::io::Error),
+}
+
+/// Returns whether a file is metadata by its name, which can be read also where it cannot be used.
+fn is_metadata(name: &str) -> bool {
+    name == METADATA_FILE || zarr2::is_document(name)
 }
 
 fn absent_as_not_found(error: std::io::Error) -> FsError {

@@ -14,20 +14,9 @@ use crate::format::zarr2::{self, NoTwin, ZATTRS};
 use crate::store::storage::Storage;
 use crate::store::{Container, SourceArray};
 
-/// Returns the layout of the array in `directory`, whose document is at `path`, with its metadata
-/// in Zarr v3 form or the reason why there is no such form. The chunks can be located in either
-/// case.
-pub fn described(
-    storage: &dyn Storage,
-    directory: &Path,
-    path: &Path,
-) -> Result<(ShardedArray, Result<Value, NoTwin>), NodeError> {
-    let document = read_document(storage, path)?;
-    let zattrs = document_at(storage, &directory.join(ZATTRS))?;
-    layout_and_twin(&document, zattrs.as_ref())
-}
-
-fn layout_and_twin(
+/// Returns the layout of an array, with its metadata in Zarr v3 form or the reason why there is no
+/// such form. The chunks can be located in either case.
+pub fn layout_and_twin(
     document: &Value,
     zattrs: Option<&Value>,
 ) -> Result<(ShardedArray, Result<Value, NoTwin>), NodeError> {
