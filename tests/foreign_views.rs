@@ -23,7 +23,7 @@ use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig};
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
 use shardfs::view::inode::ROOT;
-use support::{Found, Layout, bcolz, blosc, bloscpack, json_of, shown};
+use support::{Found, Layout, bcolz, blosc, bloscpack, ino, json_of, names, numbers, shown};
 
 const NPY: ViewConfig = of(View::Npy);
 const RAW: ViewConfig = of(View::Raw);
@@ -301,17 +301,6 @@ fn what_real_software_wrote_is_shown_in_every_view() {
 // --- what is made byte by byte --------------------------------------------------------------------
 
 /// The attributes of a path in the view.
-fn ino(fs: &Fs, path: &str) -> u64 {
-    path.split('/').fold(ROOT, |parent, name| {
-        let found = fs.lookup(parent, OsStr::new(name)).unwrap();
-        found.unwrap_or_else(|| panic!("{path}: {name} is not there")).attr.ino
-    })
-}
-
-fn numbers(numbers: &[i16]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-}
-
 const EMPTY: [u8; 16] = [0xff; 16];
 
 /// The document of an array of 3 x 4 numbers, 2 x 3 in a chunk; the first axis varies fastest, and so
@@ -349,10 +338,6 @@ fn draft() -> Arc<MemoryStorage> {
     storage.replace("data/root/plain/c0/0", first);
     storage.replace("data/root/objects/c0/0", *b"objects");
     storage
-}
-
-fn names(found: &Found) -> Vec<&str> {
-    found.keys().map(String::as_str).collect()
 }
 
 #[test]

@@ -156,3 +156,21 @@ pub fn bcolz(storage: &MemoryStorage, directory: &str) {
         storage.replace(&path(&format!("data/__{number}.blp")), file);
     }
 }
+
+/// The inode of a path.
+pub fn ino(fs: &Fs, path: &str) -> u64 {
+    path.split('/').fold(ROOT, |parent, name| {
+        let found = fs.lookup(parent, OsStr::new(name)).unwrap();
+        found.unwrap_or_else(|| panic!("{path}: {name} is not there")).attr.ino
+    })
+}
+
+/// Numbers as they are in a chunk, least significant byte first.
+pub fn numbers(numbers: &[i16]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// The paths of what was found.
+pub fn names(found: &Found) -> Vec<&str> {
+    found.keys().map(String::as_str).collect()
+}
