@@ -16,10 +16,11 @@ use power::{ARRAY, Rng, read, stage, store};
 use shardfs::format::bloscpack::Header;
 use shardfs::format::foreign;
 use shardfs::format::plan::Policy;
+use shardfs::store::SourceArray;
+use shardfs::store::formats::one_file;
 use shardfs::store::memory::{Change, MemoryStorage};
 use shardfs::store::owner::Owner;
 use shardfs::store::recover::{Found, recover};
-use shardfs::store::{Container, SourceArray};
 
 const NAME: &str = "file.blp";
 /// Bytes of a chunk before compression.
@@ -139,8 +140,8 @@ impl Form {
     fn array(self, file: &[u8], nchunks: usize) -> SourceArray {
         let header = Header::parse(file, file.len() as u64).unwrap();
         let array = foreign::bloscpack(&header, nchunks as u64, self.spare as u64, None).unwrap();
-        let container = Container::Bloscpack(NAME.into());
-        SourceArray { id: 1, path: ARRAY.into(), layout: array.layout, container }
+        let format = one_file(NAME.as_ref());
+        SourceArray { id: 1, path: ARRAY.into(), layout: array.layout, format }
     }
 }
 

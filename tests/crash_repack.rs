@@ -16,10 +16,11 @@ use power::{ARRAY, Case, Chunks, Rng, apply, read, stage, store};
 use shardfs::format::order::ChunkOrder;
 use shardfs::format::plan::Policy;
 use shardfs::source::{Array, ArrayFormat, Source};
+use shardfs::store::SourceArray;
+use shardfs::store::formats::indexed;
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::owner::Owner;
 use shardfs::store::recover::recover;
-use shardfs::store::{Container, SourceArray};
 use shardfs::tools::repack::{How, RepackError, Repacked, repack};
 use shardfs::tools::shard_file::Packing;
 use support::places;
@@ -37,8 +38,8 @@ fn source(storage: &Arc<MemoryStorage>) -> Source {
 
 fn run(case: &Case, source: &Source, how: How) -> Result<Repacked, RepackError> {
     let SourceArray { id, path, layout, .. } = &case.array;
-    let (layout, container) = (layout.clone(), Container::Shards);
-    let array = SourceArray { id: *id, path: path.clone(), layout, container };
+    let (layout, format) = (layout.clone(), indexed());
+    let array = SourceArray { id: *id, path: path.clone(), layout, format };
     let array = Array {
         source: array,
         format: ArrayFormat::Zarr3,

@@ -15,10 +15,11 @@ use power::disk::{Disk, is_lock};
 use power::{ARRAY, Rng, read, stage, store};
 use shardfs::format::foreign;
 use shardfs::format::plan::Policy;
+use shardfs::store::SourceArray;
+use shardfs::store::formats::superchunks::{FILES, Form, Superchunks};
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::owner::Owner;
 use shardfs::store::recover::recover;
-use shardfs::store::{Container, SUPERCHUNKS, SourceArray, SuperchunkForm};
 
 /// Rows of a whole chunk, each of one byte.
 const FULL: u32 = 1000;
@@ -49,9 +50,9 @@ fn superchunk_array(rows: u32) -> SourceArray {
     let sizes = serde_json::from_slice(&sizes(rows)).unwrap();
     let how = serde_json::json!({"dtype": "int8", "chunklen": FULL});
     let found = foreign::superchunks(&sizes, &how, None, 1, 10).unwrap();
-    let (form, extent) = (SuperchunkForm::Single, found.extent);
-    let container = Container::Superchunks { files: SUPERCHUNKS, form, extent, grows: true };
-    SourceArray { id: 1, path: ARRAY.into(), layout: found.array.layout, container }
+    let (form, extent) = (Form::Single, found.extent);
+    let format = Arc::new(Superchunks { files: FILES, form, extent, grows: true });
+    SourceArray { id: 1, path: ARRAY.into(), layout: found.array.layout, format }
 }
 
 /// Every row that `meta/sizes` counts is there, in a chunk that is one of those allowed.

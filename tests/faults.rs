@@ -116,8 +116,8 @@ impl Mount {
         }
         let store = power::store(&self.storage);
         let layout = case.array.layout.clone();
-        let container = case.array.container.clone();
-        let array = shardfs::store::SourceArray { id: 1, path: "".into(), layout, container };
+        let format = Arc::clone(&case.array.format);
+        let array = shardfs::store::SourceArray { id: 1, path: "".into(), layout, format };
         for (coords, bytes) in &self.expected {
             let found = power::read(&store, &array, coords)?;
             if found.as_ref() != Some(bytes) {

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shardfs::format::plan::Policy;
+use shardfs::store::formats::indexed;
 use shardfs::store::local::LocalStorage;
-use shardfs::store::{Container, ShardStore, SourceArray, StoreConfig};
+use shardfs::store::{ShardStore, SourceArray, StoreConfig};
 use support::{IndexKind, Model};
 
 const LIMIT: u64 = 100;
@@ -24,8 +25,8 @@ fn array() -> SourceArray {
     let chunks = power::Chunks::new();
     let model = Model { shape, chunk, levels: vec![level], keys, chunks };
     let layout = shardfs::format::sharding::parse_document(&model.metadata(), None);
-    let (path, container) = ("a".into(), Container::Shards);
-    SourceArray { id: 1, path, layout: layout.unwrap().unwrap(), container }
+    let (path, format) = ("a".into(), indexed());
+    SourceArray { id: 1, path, layout: layout.unwrap().unwrap(), format }
 }
 
 fn locks_in(directory: &Path) -> usize {

@@ -9,7 +9,7 @@ use crate::source::{Node, OpenConfig, Source};
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
-use crate::store::{Container, ShardStore, SourceArray};
+use crate::store::{ShardStore, SourceArray};
 use crate::text::{Line, count, shown};
 
 /// Complete or take back what an interrupted mount has left, and repair shards
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut nodes = source.nodes();
     let only = nodes.next().filter(|_| nodes.next().is_none());
     let lacks_index = |node: Node| match node {
-        Node::Array(array) => array.source.container != Container::Shards,
+        Node::Array(array) => !array.source.format.has_index(),
         _ => false,
     };
     if args.scan && only.is_some_and(lacks_index) {
@@ -110,7 +110,7 @@ fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
     let mut counts = Counts::default();
     for node in source.nodes() {
         match node {
-            Node::Array(array) if array.source.container == Container::Shards => {
+            Node::Array(array) if array.source.format.has_index() => {
                 scan_array(args, &source.store, &array.source, &mut counts)?;
             }
             Node::Bad(directory, error) => {

@@ -13,7 +13,6 @@ use super::mounts::commit_mounts;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::source::{Array, Node, OpenConfig};
-use crate::store::Container;
 use crate::text::{json_path, many, shown};
 use crate::tools::copy::{Shape, Shards};
 use crate::tools::repack::{How, RepackError, Repacked, repack};
@@ -75,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     commit_mounts(&args.source)?;
     let source = super::open(&args.source, OpenConfig::default())?;
-    let has_shards = |array: &Arc<Array>| array.source.container == Container::Shards;
+    let has_shards = |array: &Arc<Array>| array.source.format.has_index();
     let name = shown(&args.source);
     let how = How { packing, skip_damaged: args.copy.skips_damaged() };
     // Counting reads the attributes of each file, which pays off only if the bar is visible.

@@ -29,7 +29,6 @@ use parking_lot::Mutex;
 use super::live::Place;
 use super::nodes::{ArrayView, At};
 use super::{Attr, Entry, Fs, FsConfig, FsError, Result, Target};
-use crate::store::Container;
 use crate::store::identity::Identity;
 use crate::store::storage::{Need, SetStat, Stat, Storage};
 use crate::text::shown;
@@ -325,9 +324,7 @@ impl Fs {
     /// Returns whether the path to a file of the source contains links or directories that the
     /// mount does not show.
     fn is_hidden_way(&self, target: &Target, path: &Path) -> bool {
-        let is_apart =
-            |array: &ArrayView| matches!(array.source.container, Container::Superchunks { .. });
-        matches!(target, Target::Tree(array, _) if is_apart(array))
+        matches!(target, Target::Tree(array, _) if array.source.format.is_numbered())
             || self.storage.is_linked(path).unwrap_or(true)
     }
 
@@ -360,7 +357,7 @@ impl Fs {
                 let shard = array.source.layout.locate(coords).shard;
                 Some(array.source.shard_path(&shard))
             }
-            Target::Tree(array, coords) if array.source.container.has_keys() => {
+            Target::Tree(array, coords) if array.source.format.has_keys() => {
                 Some(self.shard_directory(array, coords))
             }
             Target::Tree(array, _) => Some(array.source.path.clone()),

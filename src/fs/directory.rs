@@ -25,8 +25,8 @@ use crate::format::Coords;
 use crate::format::flat::{FlatFile, FlatForm};
 use crate::format::grid::{ShardAxis, unravel};
 use crate::source::METADATA_FILE;
+use crate::store::LoadedShard;
 use crate::store::storage::{DirItem, FileKind};
-use crate::store::{Container, LoadedShard};
 
 /// Positions after `.` and `..`. No filesystem uses the last ones.
 const DOT: u64 = i64::MAX as u64 - 9;
@@ -271,8 +271,7 @@ impl Lister<'_> {
         let extra = node.extra.iter().map(|(name, _)| name.clone());
         let is_there = |name: &OsString| !self.fs.is_removed(&directory.join(name));
         let mut names: Vec<OsString> = extra.filter(is_there).collect();
-        let container = &array.source.container;
-        if let Container::Bloscpack(_) = container {
+        if array.source.format.is_one_file() {
             // The directory that holds the file is unrelated to the array.
             names.sort();
             return Ok(names);

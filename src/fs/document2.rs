@@ -36,7 +36,7 @@ impl Fs {
             return Ok(());
         }
         let is_other =
-            matches!(&node.kind, NodeKind::Sharded(array) if !array.source.container.has_keys());
+            matches!(&node.kind, NodeKind::Sharded(array) if !array.source.format.has_keys());
         match is_other || !self.nodes.document_path(directory)?.ends_with(METADATA_FILE) {
             true => Err(FsError::ReadOnly),
             false => Ok(()),

@@ -22,8 +22,9 @@ use crate::source::zarr3::{Described, describe};
 use crate::source::{
     Foreign, Format, METADATA_FILE, bloscpack, blz, document_at, read_document, read_text, zarr2,
 };
+use crate::store::formats::superchunks::SIZES;
+use crate::store::formats::{ShardFormat, indexed, unsharded};
 use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
-use crate::store::{Container, SIZES};
 use crate::text::shown;
 use crate::view::inode::stable_hash;
 
@@ -75,8 +76,8 @@ pub enum LoadedKind {
 pub struct LoadedArray {
     /// Locations of its chunks.
     pub layout: ShardedArray,
-    /// Container format of its shards.
-    pub container: Container,
+    /// Format of its shards.
+    pub format: Arc<dyn ShardFormat>,
     /// Form of its chunk files.
     pub shown: ShownArray,
     /// Hash of everything that the meaning of a chunk's number depends on.
@@ -190,8 +191,7 @@ impl Loader {
             Shown::Array(layout, twin) => {
                 let hash = layout_hash(directory, &twin, &layout);
                 let shown = ShownArray::as_stored(layout.keys);
-                let container = Container::Shards;
-                let array = LoadedArray { layout: *layout, container, shown, hash };
+                let array = LoadedArray { layout: *layout, format: indexed(), shown, hash };
                 (LoadedKind::Array(Box::new(array)), Some(twin))
             }
         };
@@ -217,16 +217,16 @@ impl Loader {
                 (twin, Some(draft2022::keys(&document)?))
             }
         };
-        let (mut layout, container, twin) = match describe(document, self.level)? {
+        let (mut layout, format, twin) = match describe(document, self.level)? {
             Described::Group(group) => return Ok(self.group(&group, ZARR3, stat)),
-            Described::Sharded(layout, twin) => (*layout, Container::Shards, twin),
+            Described::Sharded(layout, twin) => (*layout, indexed(), twin),
             Described::Unsharded(chain, document) => {
                 let layout = ShardedArray::unsharded(&document, chain);
-                (layout.map_err(Unshown::Metadata)?, Container::Chunks, document)
+                (layout.map_err(Unshown::Metadata)?, unsharded(), document)
             }
         };
         layout.keys = keys.unwrap_or(layout.keys);
-        let array = self.array(directory, &twin, layout, container)?;
+        let array = self.array(directory, &twin, layout, format)?;
         Ok(Loaded { hidden: ZARR3, ..with_documents(array, Vec::new(), stat) })
     }
 
@@ -297,7 +297,7 @@ impl Loader {
     ) -> Result<Loaded, LoadError> {
         let (layout, twin) = zarr2::layout_and_twin(zarray, zattrs)?;
         let twin = twin.map_err(Unshown::Zarr2Twin)?;
-        let mut array = self.array(directory, &twin, layout, Container::Chunks)?;
+        let mut array = self.array(directory, &twin, layout, unsharded())?;
         // An absent chunk of an array without a fill value stands for nothing in particular.
         array.shown.keeps_fill = true;
         Ok(Loaded { hidden: ZARR2, ..with_documents(array, Vec::new(), stat) })
@@ -309,7 +309,7 @@ impl Loader {
         directory: &Path,
         twin: &Value,
         layout: ShardedArray,
-        container: Container,
+        format: Arc<dyn ShardFormat>,
     ) -> Result<LoadedArray, LoadError> {
         let shown = self.view.array(twin, layout.keys, Lengths::Equal)?;
         if shown.is_misread {
@@ -320,7 +320,7 @@ impl Loader {
             );
         }
         let hash = self.form_hash(twin, &shown.form, layout_hash(directory, twin, &layout));
-        Ok(LoadedArray { layout, container, shown, hash })
+        Ok(LoadedArray { layout, format, shown, hash })
     }
 
     /// Makes the view's form of a group, without the documents `hidden`.
@@ -360,16 +360,10 @@ impl Loader {
 
     /// Loads an array whose metadata is not a Zarr document.
     fn foreign(&self, directory: &Path, found: Foreign, stat: Stat) -> Result<Loaded, LoadError> {
-        let Foreign { array, container, mut documents } = found;
+        let Foreign { array, format, identity, mut documents } = found;
         // The metadata appears, vanishes or changes with the array's length, without changing the
         // meaning of inode numbers: it is not hashed.
-        let kind = match &container {
-            Container::Superchunks { extent, .. } => {
-                serde_json::json!({"codecs": extent.row_bytes})
-            }
-            _ => Value::Null,
-        };
-        let hash = layout_hash(directory, &kind, &array.layout);
+        let hash = layout_hash(directory, &identity, &array.layout);
         let (shown, hidden) = match (&array.metadata, self.view()) {
             (_, View::Zarr3) => (ShownArray::as_stored(array.layout.keys), [].as_slice()),
             (Some(twin), _) => {
@@ -382,7 +376,7 @@ impl Loader {
         if !hidden.is_empty() {
             documents.retain(|(name, _)| name != METADATA_FILE);
         }
-        let array = LoadedArray { layout: array.layout, container, shown, hash };
+        let array = LoadedArray { layout: array.layout, format, shown, hash };
         Ok(Loaded { hidden, ..with_documents(array, documents, stat) })
     }
 

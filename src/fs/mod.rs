@@ -457,7 +457,7 @@ impl Fs {
     /// Returns the entry of a directory above chunks. It exists if the source has the directory of
     /// the shards below it, or if it, or something in it, was created through the mount.
     fn tree_directory(&self, array: &ArrayView, coords: &[u64]) -> Result<Option<Entry>> {
-        if !array.source.container.has_keys() {
+        if !array.source.format.has_keys() {
             // The source has no directories of chunks.
             let stat = self.storage.stat(&array.source.path)?;
             let ino = array.inodes.ino(array.tree.number(coords));

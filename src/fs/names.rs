@@ -14,9 +14,9 @@ use super::open::{Behind, OpenFile};
 use super::slot::Slot;
 use super::write::{Writers, check_writable, chunk_mode};
 use super::{Entry, Fs, FsError, Result, Target};
+use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::storage::{FileKind, Need};
-use crate::store::{Freshness, ShardStore};
 
 impl Fs {
     /// Looks up a name without counting a lookup for the kernel.
@@ -254,7 +254,7 @@ impl Fs {
     /// Stages the removal of a chunk.
     pub(super) fn remove_chunk(&self, path: &Path, place: &Place) -> Result<()> {
         check_writable(place)?;
-        if !ShardStore::has_holes(&place.array.source) {
+        if !place.array.source.format.has_keys() {
             self.check_removable(place)?;
             if !self.is_stored(place)? {
                 return self.remove_name(path);
@@ -314,14 +314,14 @@ impl Fs {
     /// before the last, or none at all.
     pub(super) fn check_removable(&self, place: &Place) -> Result<()> {
         let source = &place.array.source;
-        if ShardStore::has_holes(source) || !self.is_stored(place)? {
+        if source.format.has_keys() || !self.is_stored(place)? {
             return Ok(());
         }
         let mut next = place.clone();
         if let Some(number) = next.coords.first_mut() {
             *number += 1;
         }
-        match ShardStore::can_shrink(source) && !self.is_there(&next)? {
+        match source.format.can_shrink() && !self.is_there(&next)? {
             true => Ok(()),
             false => Err(FsError::NotPermitted),
         }
@@ -401,7 +401,7 @@ impl Fs {
             Slot::Above(path, place) => {
                 self.overlay()?.names().take(path);
                 self.commit(path)?;
-                if place.array.source.container.has_keys() {
+                if place.array.source.format.has_keys() {
                     let shards = self.shard_directory(&place.array, &place.coords);
                     // The directory stays if another process has put something in it, or more of
                     // its shards are left.

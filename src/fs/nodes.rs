@@ -65,16 +65,16 @@ impl ArrayView {
     }
 
     /// Returns whether the view hides a name in the array's directory: shards, and other files of
-    /// the array's container.
+    /// the format of its shards.
     pub fn hides(&self, name: &OsStr) -> bool {
-        let (SourceArray { layout, container, .. }, rank) = (&self.source, self.tree.rank());
+        let (SourceArray { layout, format, .. }, rank) = (&self.source, self.tree.rank());
         let is = |claims: &dyn Fn(&str) -> bool| name.to_str().is_some_and(claims);
         if is(&|name| self.tree.claims(name)) {
             return false;
         }
         // The file of the whole array replaces them all.
-        let is_shard = container.has_keys() && is(&|name| layout.keys.claims(name, rank));
-        is_shard || container.hides(name)
+        let is_shard = format.has_keys() && is(&|name| layout.keys.claims(name, rank));
+        is_shard || format.hides(name)
     }
 }
 
@@ -227,10 +227,8 @@ impl Nodes {
         Ok(match &node.kind {
             NodeKind::Sharded(array) => {
                 let (source, known) = (&array.source, &known.source);
-                std::mem::discriminant(&source.container)
-                    == std::mem::discriminant(&known.container)
-                    && (!source.container.has_keys()
-                        || source.layout.has_same_chunks(&known.layout))
+                source.format.name() == known.format.name()
+                    && (!source.format.has_keys() || source.layout.has_same_chunks(&known.layout))
             }
             // Another process has removed its document.
             NodeKind::Bad if node.place.is_some() => false,
@@ -567,7 +565,7 @@ impl Nodes {
         directory: &Path,
         loaded: LoadedArray,
     ) -> Result<Arc<ArrayView>, MetadataError> {
-        let LoadedArray { layout, container, shown: how, hash } = loaded;
+        let LoadedArray { layout, format, shown: how, hash } = loaded;
         let tree = ChunkTree::new(how.keys, how.suffix, layout.chunk_grid())?;
         if self.is_one_of_several && tree.nodes() > MAX_NODES_IN_VIEW {
             let what = "chunks for a mount of several views";
@@ -575,7 +573,7 @@ impl Nodes {
         }
         let (inodes, is_new) = self.take_range(&tree, directory, hash)?;
         let (id, path) = (inodes.id(), directory.to_owned());
-        let source = SourceArray { id, path, layout, container };
+        let source = SourceArray { id, path, layout, format };
         if is_new && self.writable {
             // State left by an interrupted mount is recovered first.
             if let Err(error) = recover(&*self.storage, Owner::Array(&source)) {

@@ -17,7 +17,7 @@ use super::unsaved::chunk_path;
 use super::{Fs, FsError, Result};
 use crate::format::plan::Policy;
 use crate::store::storage::{Stat, Timestamp};
-use crate::store::{Maker, Outcome, ShardStore, StagedChunk, StoreError};
+use crate::store::{Maker, Outcome, StagedChunk, StoreError};
 use crate::text::shown;
 
 /// Number of chunks whose modification times are remembered.
@@ -171,7 +171,7 @@ impl Fs {
             Some(error) => vec![Err(Arc::new(error)); chunks.len()],
             None => self.store.commit(&array.source, &chunks, self.config.writing.policy),
         };
-        if !ShardStore::has_holes(&array.source) {
+        if !array.source.format.has_keys() {
             // The metadata of these formats says how many chunks there are.
             self.nodes.forget(&array.source.path);
         }

@@ -9,7 +9,7 @@ use super::live::{LiveFile, Name};
 use super::open::{Behind, OpenFile};
 use super::write::Writers;
 use super::{Fs, FsError, Result, Target};
-use crate::store::{ShardStore, StoreError};
+use crate::store::StoreError;
 use crate::text::shown;
 
 /// Options of a write to an open file.
@@ -118,11 +118,11 @@ impl Fs {
         for name in names {
             let waiting = self.overlay()?.names().get(&name).and_then(|name| {
                 let place = name.place.as_ref();
-                let place = place.filter(|place| !ShardStore::has_holes(&place.array.source))?;
+                let place = place.filter(|place| !place.array.source.format.has_keys())?;
                 Some((place.clone(), name.stage.as_ref()?.change.as_ref()?.content.clone()?))
             });
             if let Some((place, content)) = waiting {
-                ShardStore::check_chunk(&place.array.source, &place.coords, &content)?;
+                place.array.source.check_chunk(&place.coords, &content)?;
             }
         }
         Ok(())

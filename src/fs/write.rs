@@ -14,10 +14,10 @@ use super::open::OpenFile;
 use super::unsaved::chunk_path;
 use super::{Attr, Entry, Fs, FsError, Result};
 use crate::memory::zeroed;
+use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::spool::{Spool, SpoolFile};
 use crate::store::storage::{FileKind, LastRead, Stat, StorageFile, Timestamp};
-use crate::store::{Freshness, ShardStore};
 use crate::text::shown;
 
 /// Maximum length of a chunk file in bytes.
@@ -638,8 +638,8 @@ impl Fs {
 pub(super) fn check_writable(place: &Place) -> Result<()> {
     let source = &place.array.source;
     // Other formats have chunks of different lengths, which are shown padded to the same length.
-    let is_made_equal = place.array.decoded_form().is_some() && !source.container.has_keys();
-    match ShardStore::is_writable(source) && !is_made_equal {
+    let is_made_equal = place.array.decoded_form().is_some() && !source.format.has_keys();
+    match source.is_writable() && !is_made_equal {
         true => Ok(()),
         false => Err(FsError::ReadOnly),
     }

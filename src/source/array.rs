@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::compact_json::CompactJson;
-use crate::store::{Container, SourceArray};
+use crate::store::SourceArray;
 
 /// An array of a source.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Array {
 
     /// Returns whether each chunk is stored as a file of its own.
     pub fn is_unsharded(&self) -> bool {
-        self.source.container == Container::Chunks
+        self.source.format.is_bare()
     }
 
     /// Returns whether a name in the array's directory belongs to a shard or chunk, or to a

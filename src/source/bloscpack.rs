@@ -6,8 +6,9 @@ use std::path::Path;
 use super::error::NodeError;
 use super::foreign::Foreign;
 use crate::format::{foreign, json};
-use crate::store::Container;
-use crate::store::bloscpack::{self, View};
+use crate::store::formats::bloscpack::file;
+use crate::store::formats::file_state::FileState;
+use crate::store::formats::one_file;
 use crate::store::journal::pending_if_readable;
 use crate::store::recover::record_of;
 use crate::store::storage::{FileKind, Stat, Storage};
@@ -27,12 +28,12 @@ pub fn array(
     let pending = pending_if_readable(storage, Path::new(""), |error| log::warn!("{error}"))?;
     let pending = pending.as_ref().and_then(|record| record_of(record, Path::new(name)));
     // If neither state can be restored, the file is read as it is now: damage shows in its chunks.
-    let view = View::durable(&*file, stat.size, pending)?;
-    let view = view.unwrap_or_else(|| View::now(&*file, stat.size));
-    let head = bloscpack::head(&view)??;
+    let state = FileState::durable(&*file, stat.size, pending)?;
+    let state = state.unwrap_or_else(|| FileState::now(&*file, stat.size));
+    let head = file::head(&state)??;
     let nchunks = match head.header.nchunks {
         Some(nchunks) => nchunks,
-        None => bloscpack::contents(&view, &head)?.ranges.len() as u64,
+        None => file::contents(&state, &head)?.ranges.len() as u64,
     };
     let text = head.metadata.as_ref().map(|(_, text)| text);
     let metadata = text.and_then(|text| json::parse(text).ok());
@@ -48,6 +49,5 @@ pub fn array(
     if let Some(text) = text {
         documents.push(("metadata.json".into(), text.clone()));
     }
-    let container = Container::Bloscpack(name.to_owned());
-    Ok(Foreign::new(array, container, documents))
+    Ok(Foreign::new(array, one_file(name), documents))
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -10,9 +11,10 @@ use super::error::NodeError;
 use super::foreign::Foreign;
 use crate::format::foreign::{self, SuperchunkArray};
 use crate::format::numpy;
-use crate::store::bloscpack::{self, View};
+use crate::store::formats::bloscpack::file;
+use crate::store::formats::file_state::FileState;
+use crate::store::formats::superchunks::{FILES, Form, SIZES, Superchunks};
 use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
-use crate::store::{Container, SIZES, SUPERCHUNKS, SuperchunkForm};
 
 /// Document that describes how a BLZ or bcolz array is stored.
 const STORAGE: &str = "meta/storage";
@@ -36,16 +38,16 @@ pub fn array(
 ) -> Result<Option<Foreign>, NodeError> {
     let documents = Documents::read(storage, directory)?;
     let is_column = |name: &str| {
-        let found = storage.stat(&directory.join(SUPERCHUNKS).join(name));
+        let found = storage.stat(&directory.join(FILES).join(name));
         found.is_ok_and(|stat| stat.kind == FileKind::Directory)
     };
     if documents.fields().iter().any(|(name, _)| is_column(name)) {
         return Ok(None);
     }
-    let (form, chunks_per_file) = form_of(storage, &directory.join(SUPERCHUNKS))?;
-    let grows = writable && form == SuperchunkForm::Single;
+    let (form, chunks_per_file) = form_of(storage, &directory.join(FILES))?;
+    let grows = writable && form == Form::Single;
     let room = if grows { MOST_SUPERCHUNKS } else { 0 };
-    documents.array(SUPERCHUNKS, form, chunks_per_file, room).map(Some)
+    documents.array(FILES, form, chunks_per_file, room).map(Some)
 }
 
 /// Reads the column in a directory below the `data` directory of a table, in the form of the design
@@ -58,7 +60,7 @@ pub fn column(
     storage: &dyn Storage,
     directory: &Path,
 ) -> io::Result<Option<(Stat, Result<Foreign, NodeError>)>> {
-    let table = directory.parent().filter(|data| data.ends_with(SUPERCHUNKS));
+    let table = directory.parent().filter(|data| data.ends_with(FILES));
     let Some(table) = table.and_then(Path::parent) else { return Ok(None) };
     let Some(stat) = if_present(storage.stat(&table.join(SIZES)))? else { return Ok(None) };
     let documents = match Documents::read(storage, table) {
@@ -127,7 +129,7 @@ impl Documents {
     fn array(
         self,
         files: &'static str,
-        form: SuperchunkForm,
+        form: Form,
         chunks_per_file: u64,
         room: u64,
     ) -> Result<Foreign, NodeError> {
@@ -135,26 +137,27 @@ impl Documents {
         let SuperchunkArray { array, extent } =
             foreign::superchunks(&sizes, &storage, attributes, chunks_per_file, room)
                 .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
-        let container = Container::Superchunks { files, form, extent, grows: room > 0 };
-        Ok(Foreign::new(array, container, Vec::new()))
+        let format = Superchunks { files, form, extent, grows: room > 0 };
+        let identity = serde_json::json!({"codecs": extent.row_bytes});
+        Ok(Foreign { identity, ..Foreign::new(array, Arc::new(format), Vec::new()) })
     }
 }
 
 /// Returns the form of the files in a directory and the number of chunks in the first file. All
 /// other files have the same number, except the last.
-fn form_of(storage: &dyn Storage, files: &Path) -> Result<(SuperchunkForm, u64), NodeError> {
-    let many = files.join(SuperchunkForm::Many.name(0));
+fn form_of(storage: &dyn Storage, files: &Path) -> Result<(Form, u64), NodeError> {
+    let many = files.join(Form::Many.name(0));
     let Some(stat) = if_present(storage.stat(&many))? else {
-        return Ok((SuperchunkForm::Single, 1));
+        return Ok((Form::Single, 1));
     };
     let file = storage.open(&many)?;
-    let view = View::now(&*file, stat.size);
-    let head = bloscpack::head(&view)?;
+    let view = FileState::now(&*file, stat.size);
+    let head = file::head(&view)?;
     let head = head
         .map_err(|error| NodeError::Superchunks("the first superchunk", Box::new(error.into())))?;
     let nchunks = match head.header.nchunks {
         Some(nchunks) => nchunks,
-        None => bloscpack::contents(&view, &head)?.ranges.len() as u64,
+        None => file::contents(&view, &head)?.ranges.len() as u64,
     };
-    Ok((SuperchunkForm::Many, nchunks))
+    Ok((Form::Many, nchunks))
 }

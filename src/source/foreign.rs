@@ -2,20 +2,26 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::array::{Array, ArrayFormat};
 use super::compact_json::CompactJson;
 use super::document::METADATA_FILE;
 use crate::format::foreign::ForeignArray;
 use crate::format::json;
-use crate::store::{Container, SourceArray};
+use crate::store::SourceArray;
+use crate::store::formats::ShardFormat;
 
 /// An array of a foreign format and the documents shown beside its chunks.
 pub struct Foreign {
     /// Layout and metadata of the array.
     pub array: ForeignArray,
-    /// Container in which the chunks are stored.
-    pub container: Container,
+    /// Format in which the chunks are stored.
+    pub format: Arc<dyn ShardFormat>,
+    /// Metadata that, besides the layout, tells the array from others that may take its place.
+    pub identity: Value,
     /// Documents that are in the view but not in the source, by name.
     pub documents: Vec<(OsString, Vec<u8>)>,
 }
@@ -25,21 +31,21 @@ impl Foreign {
     /// them if it can be expressed in Zarr v3.
     pub fn new(
         array: ForeignArray,
-        container: Container,
+        format: Arc<dyn ShardFormat>,
         mut documents: Vec<(OsString, Vec<u8>)>,
     ) -> Self {
         if let Some(metadata) = &array.metadata {
             documents.push((METADATA_FILE.into(), json::to_text(metadata)));
         }
-        Self { array, container, documents }
+        Self { array, format, identity: Value::Null, documents }
     }
 
     /// Converts into an [`Array`] of a source.
-    pub(super) fn into_array(self, directory: &Path, format: ArrayFormat) -> Array {
-        let Self { array, container, .. } = self;
+    pub(super) fn into_array(self, directory: &Path, kind: ArrayFormat) -> Array {
+        let Self { array, format, .. } = self;
         let path = directory.to_owned();
-        let source = SourceArray { id: 0, path, layout: array.layout, container };
+        let source = SourceArray { id: 0, path, layout: array.layout, format };
         let twin = array.metadata.as_ref().map(CompactJson::new);
-        Array { source, format, document: None, sharded: None, twin }
+        Array { source, format: kind, document: None, sharded: None, twin }
     }
 }

@@ -16,7 +16,7 @@ use super::{bloscpack, blz, zarr2, zarr3};
 use crate::format::draft2022;
 use crate::format::metadata::NodeMetadata;
 use crate::format::zarr2::{ZARRAY, ZGROUP};
-use crate::store::SIZES;
+use crate::store::formats::superchunks::SIZES;
 use crate::store::storage::{FileKind, Storage, if_present, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 

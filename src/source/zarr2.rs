@@ -11,8 +11,9 @@ use super::error::NodeError;
 use crate::format::codec::parse_chain;
 use crate::format::sharding::ShardedArray;
 use crate::format::zarr2::{self, NoTwin, ZATTRS};
+use crate::store::SourceArray;
+use crate::store::formats::unsharded;
 use crate::store::storage::Storage;
-use crate::store::{Container, SourceArray};
 
 /// Returns the layout of an array, with its metadata in Zarr v3 form or the reason why there is no
 /// such form. The chunks can be located in either case.
@@ -37,7 +38,7 @@ pub fn array(storage: &dyn Storage, directory: &Path, path: PathBuf) -> Result<A
     let zattrs = document_at(storage, &directory.join(ZATTRS))?;
     let (layout, twin) = layout_and_twin(&document, zattrs.as_ref())?;
     let (path, document) = (directory.to_owned(), Some((path, CompactJson::new(&document))));
-    let source = SourceArray { id: 0, path, layout, container: Container::Chunks };
+    let source = SourceArray { id: 0, path, layout, format: unsharded() };
     let twin = twin.as_ref().ok().map(CompactJson::new);
     Ok(Array { source, format: ArrayFormat::Zarr2, document, sharded: None, twin })
 }

@@ -1,6 +1,7 @@
 //! Arrays and groups of Zarr v3.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -13,7 +14,8 @@ use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::metadata::NodeMetadata;
 use crate::format::sharding::ShardedArray;
-use crate::store::{Container, SourceArray};
+use crate::store::SourceArray;
+use crate::store::formats::{ShardFormat, indexed, unsharded};
 
 /// Node that a document describes.
 pub enum Described {
@@ -45,8 +47,8 @@ pub fn array(
     document: &Value,
     level: Option<usize>,
 ) -> Result<Array, NodeError> {
-    let (layout, container, twin) = shards(document.clone(), level)?;
-    let source = SourceArray { id: 0, path: directory.to_owned(), layout, container };
+    let (layout, format, twin) = shards(document.clone(), level)?;
+    let source = SourceArray { id: 0, path: directory.to_owned(), layout, format };
     let kept = CompactJson::new(document);
     let sharded = is_sharded(document).then(|| kept.clone());
     let twin = if sharded.is_some() { CompactJson::new(&twin) } else { kept.clone() };
@@ -54,16 +56,16 @@ pub fn array(
     Ok(Array { source, format: ArrayFormat::Zarr3, document, sharded, twin: Some(twin) })
 }
 
-/// Returns the layout of an array, its container and its unsharded twin.
+/// Returns the layout of an array, its format and its unsharded twin.
 pub fn shards(
     document: Value,
     level: Option<usize>,
-) -> Result<(ShardedArray, Container, Value), MetadataError> {
+) -> Result<(ShardedArray, Arc<dyn ShardFormat>, Value), MetadataError> {
     match describe(document, level)? {
-        Described::Sharded(layout, twin) => Ok((*layout, Container::Shards, twin)),
+        Described::Sharded(layout, twin) => Ok((*layout, indexed(), twin)),
         Described::Unsharded(chain, document) => {
             let layout = ShardedArray::unsharded(&document, chain)?;
-            Ok((layout, Container::Chunks, document))
+            Ok((layout, unsharded(), document))
         }
         Described::Group(_) => Err(MetadataError::Missing("codecs")),
     }

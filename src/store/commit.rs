@@ -18,11 +18,10 @@
 //! a record that could not be rolled back is dealt with first.
 
 mod base;
-mod bloscpack;
+mod counted;
 mod group;
 mod prepare;
 mod publish;
-mod superchunks;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -41,14 +40,13 @@ use super::blob::Sources;
 use super::content::Content;
 use super::error::StoreError;
 use super::journal::Journal;
+use super::loaded::ShardId;
 use super::lock::{ShardLock, clear_note, has_note, note_locks};
 use super::owner::Owner;
 use super::recover::{Found, recover_locked};
-use super::shard::ShardId;
 use super::storage::{Stat, StorageFile, Timestamp};
-use super::{Container, ShardStore, SourceArray};
+use super::{ShardStore, SourceArray};
 use crate::format::Coords;
-use crate::format::after::trailing_checksums;
 use crate::format::journal::{Record, ShardRecord};
 use crate::format::plan::{Policy, Update};
 
@@ -233,30 +231,6 @@ impl ShardStore {
         let mut commits = commits.lock();
         self.settle(array, &mut commits)?.remove()
     }
-
-    /// Returns whether chunks of the array can be committed. They cannot where shards are
-    /// compressed as a whole, nor to superchunk files whose array cannot grow.
-    pub fn is_writable(array: &SourceArray) -> bool {
-        let has_checksums_only = || {
-            let mut levels = array.layout.levels.iter();
-            levels.all(|level| trailing_checksums(&level.after).is_some())
-        };
-        match array.container {
-            Container::Shards => has_checksums_only(),
-            Container::Chunks | Container::Bloscpack(_) => true,
-            Container::Superchunks { grows, .. } => grows,
-        }
-    }
-
-    /// Returns whether the array's format can represent absent chunks.
-    pub fn has_holes(array: &SourceArray) -> bool {
-        array.container.has_keys()
-    }
-
-    /// Returns whether the last chunk of an array can be removed.
-    pub fn can_shrink(array: &SourceArray) -> bool {
-        !matches!(array.container, Container::Bloscpack(_))
-    }
 }
 
 /// Commit of one group of shards.
@@ -323,13 +297,17 @@ impl<'a> Commit<'a> {
             return Group::new();
         }
         let ids: Vec<ShardId> =
-            group.iter().map(|(coords, _)| ShardId::of_shard(self.array, coords)).collect();
+            group.iter().map(|(coords, _)| self.array.shard_id(coords)).collect();
         self.store.stats.commits.commits.count();
         let store = self.store;
-        let left = match self.array.container {
-            Container::Superchunks { extent, .. } => self.commit_superchunks(group, extent),
-            Container::Shards | Container::Chunks | Container::Bloscpack(_) => {
-                self.commit_shards(group)
+        let left = match self.array.format.length(&*store.storage, &self.array.path) {
+            Ok(None) => self.commit_shards(group),
+            Ok(Some(length)) => self.commit_counted(group, &length),
+            Err(error) => {
+                let all: Vec<usize> =
+                    group.iter().flat_map(|(_, members)| members).map(|it| it.0).collect();
+                self.fail(&all, error);
+                Group::new()
             }
         };
         clear_note(&*store.storage, &self.array.path);

@@ -13,7 +13,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::shard::{Body, LoadedShard};
+use super::loaded::{Body, LoadedShard};
 use super::{ShardStore, SourceArray, StoreError};
 use crate::format::Coords;
 use crate::format::digest::Digest;

@@ -1,7 +1,7 @@
 //! Defects of shards, and the errors returned to readers and writers of chunks.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::storage::FileKind;
@@ -280,4 +280,9 @@ impl StoreError {
             },
         }
     }
+}
+
+/// Returns a function that turns an I/O error on `path` into a [`StoreError`].
+pub fn io_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError + '_ {
+    |error| StoreError::Io { path: path.to_owned(), error }
 }

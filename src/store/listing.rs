@@ -64,7 +64,7 @@ impl ShardStore {
         prefix: &[u64],
         from: u64,
     ) -> Result<Arc<Window>, StoreError> {
-        if !array.container.has_keys() {
+        if !array.format.has_keys() {
             let most = if prefix.is_empty() { self.shards_now(array)? } else { None };
             return Ok(Arc::new(Window::of_all(array, prefix, from, most)));
         }

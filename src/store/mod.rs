@@ -7,18 +7,21 @@
 //! Body              -> ChunkReader             (an open file and a range in it)
 //! ```
 
+mod array;
 mod beneath;
 mod blob;
-pub mod bloscpack;
 mod cache;
 mod commit;
 pub mod content;
 pub mod decoded;
 pub mod entries;
 mod error;
+pub mod formats;
 pub mod identity;
+mod index_reader;
 pub mod journal;
 pub mod listing;
+mod loaded;
 pub mod local;
 mod lock;
 pub mod memory;
@@ -33,12 +36,11 @@ pub mod scan;
 mod shard;
 pub mod spool;
 pub mod storage;
-mod superchunks;
+mod unfinished;
 pub mod work;
 
-use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,27 +48,19 @@ use lru::LruCache;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Resource, getrlimit};
 
+pub use self::array::SourceArray;
 pub use self::cache::ByteCache;
 pub use self::commit::{Base, Dated, Maker, Outcome, StagedChunk};
-pub use self::error::{Damage, StoreError};
+pub use self::error::{Damage, StoreError, io_error};
+pub use self::loaded::{Body, LoadedShard};
+use self::loaded::{InnerError, ShardId};
 pub use self::outside::Outside;
 pub use self::reader::ChunkReader;
 use self::reader::VerifiedKey;
-pub use self::shard::{Body, LoadedShard};
-use self::shard::{InnerError, ShardId};
 use self::storage::{Stat, Storage, StorageFile};
-use crate::format::Coords;
-use crate::format::chunk_key::number;
 use crate::format::digest::Digest;
-use crate::format::grid::ShardAxis;
-use crate::format::sharding::{Location, ShardedArray};
-use crate::format::superchunks::Extent;
+use crate::format::sharding::Location;
 use crate::stats::Stats;
-
-/// Directory of superchunk files.
-pub const SUPERCHUNKS: &str = "data";
-/// File of a BLZ or bcolz array that holds its length.
-pub const SIZES: &str = "meta/sizes";
 
 /// Default time for which cached state of the source is used without revalidation, where the caller
 /// does not ask for more freshness.
@@ -74,140 +68,6 @@ pub const TRUSTED: Duration = Duration::from_secs(1);
 
 /// Stripes of the lock that keeps two threads from reading the same index at once.
 const LOADING_STRIPES: usize = 64;
-
-/// Sharded array in a source.
-#[derive(Debug)]
-pub struct SourceArray {
-    /// Number of the array, unique in its mount.
-    pub id: u64,
-    /// Directory of the array, relative to the source's root.
-    pub path: PathBuf,
-    /// Layout of its chunks in shards.
-    pub layout: ShardedArray,
-    /// Form in which its shards are stored.
-    pub container: Container,
-}
-
-/// Form in which the shards of an array are stored.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Container {
-    /// Files with an index, each named by its key.
-    #[default]
-    Shards,
-    /// Files without an index, each one chunk and named by its key: an unsharded array.
-    Chunks,
-    /// One shard: the Bloscpack file of that name.
-    Bloscpack(OsString),
-    /// Numbered files (BLZ, bcolz).
-    Superchunks {
-        /// Directory of the files, relative to the array's own.
-        files: &'static str,
-        /// Names and contents of the files.
-        form: SuperchunkForm,
-        /// Length of the array when its documents were read.
-        extent: Extent,
-        /// `true` if the array can grow: `meta/sizes` holds its current length.
-        grows: bool,
-    },
-}
-
-impl Container {
-    /// Returns whether the source has a file for each shard, named by its key, and directories for
-    /// keys with slashes in them; a key without a file is an empty shard.
-    pub fn has_keys(&self) -> bool {
-        matches!(self, Self::Shards | Self::Chunks)
-    }
-
-    /// Returns whether a view hides this name of the array's directory in the source: it is that of
-    /// a file of shards, or has nothing to do with the array. A view shows chunks in its place.
-    pub fn hides(&self, name: &OsStr) -> bool {
-        match self {
-            Self::Shards | Self::Chunks => false,
-            Self::Bloscpack(_) => true,
-            // The files of a bcolz column lie in the column's own directory.
-            Self::Superchunks { files: "", .. } => name.as_encoded_bytes().starts_with(b"__"),
-            Self::Superchunks { files, .. } => name == *files,
-        }
-    }
-}
-
-/// Form of the numbered files of an array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SuperchunkForm {
-    /// `__0.blp` and so on, one chunk each, as written by BLZ and bcolz.
-    Single,
-    /// `__1__.bin` and so on, Bloscpack files with the same number of chunks each, as in the design
-    /// document.
-    Many,
-}
-
-impl SuperchunkForm {
-    /// Returns the name of a file, numbered from 0.
-    pub fn name(self, number: u64) -> String {
-        match self {
-            Self::Single => format!("__{number}.blp"),
-            Self::Many => format!("__{}__.bin", number.saturating_add(1)),
-        }
-    }
-
-    /// Returns the number in the name of a file. `None` if it is not such a name.
-    fn number(self, name: &str) -> Option<u64> {
-        let between = |before, after| number(name.strip_prefix(before)?.strip_suffix(after)?);
-        match self {
-            Self::Single => between("__", ".blp"),
-            Self::Many => between("__", "__.bin")?.checked_sub(1),
-        }
-    }
-}
-
-impl SourceArray {
-    /// Returns the path of a shard, relative to the source's root.
-    pub fn shard_path(&self, shard: &[u64]) -> PathBuf {
-        self.path.join(self.shard_name(shard))
-    }
-
-    /// Returns whether `name` is the path of a shard, relative to the array's directory, in the
-    /// spelling that commits use. The shard may lie beyond the grid: the array may have been longer
-    /// when it was written.
-    pub(super) fn is_shard_name(&self, name: &str) -> bool {
-        match &self.container {
-            Container::Shards | Container::Chunks => self.shard_coords(name).is_some(),
-            Container::Bloscpack(own) => own == name,
-            Container::Superchunks { files, form, .. } => {
-                let below = Path::new(name).strip_prefix(files).ok().and_then(Path::to_str);
-                let number = below.and_then(|name| form.number(name));
-                number.is_some_and(|at| self.shard_name(&[at]).as_os_str() == name)
-            }
-        }
-    }
-
-    /// Returns the coordinates of the shard with this key. `None` if it is no key of a shard.
-    pub(super) fn shard_coords(&self, key: &str) -> Option<Coords> {
-        let coords = self.layout.keys.parse_leading(key, self.layout.rank())?;
-        let is_whole = coords.len() == self.layout.rank();
-        // Chunks of a shard far beyond the grid would have coordinates that overflow.
-        let fits = |(coord, axis): (&u64, &ShardAxis)| {
-            let chunks = coord.checked_mul(axis.longest_edge().max(1));
-            chunks.is_some_and(|chunks| chunks.checked_add(axis.chunks()).is_some())
-        };
-        let is_spelled_so = || self.layout.keys.chunk_key(&coords) == key;
-        let is_key =
-            is_whole && is_spelled_so() && coords.iter().zip(&self.layout.shard_grid).all(fits);
-        is_key.then_some(coords)
-    }
-
-    /// Returns the path of a shard, relative to the array's directory.
-    pub(super) fn shard_name(&self, shard: &[u64]) -> PathBuf {
-        match &self.container {
-            Container::Shards | Container::Chunks => self.layout.keys.chunk_key(shard).into(),
-            Container::Bloscpack(name) => name.into(),
-            Container::Superchunks { files, form, .. } => {
-                let number = shard.first().copied().unwrap_or(0);
-                Path::new(files).join(form.name(number))
-            }
-        }
-    }
-}
 
 /// Limits of a store, and how far it may rely on its caches.
 #[derive(Debug, Clone)]
@@ -512,9 +372,4 @@ impl Chunk {
             Body::InMemory { .. } => None,
         }
     }
-}
-
-/// Returns a function that turns an I/O error on `path` into a [`StoreError`].
-pub fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError + '_ {
-    |error| StoreError::Io { path: path.to_owned(), error }
 }

@@ -11,13 +11,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::SourceArray;
 use super::error::StoreError;
+use super::formats::indexed;
 use super::io_error;
 use super::lock::{Making, lock_file};
 use super::owner::Owner;
 use super::storage::{FileKind, Storage, StorageFile};
 use super::work::{WORK_DIRECTORY, check_directory, make_directory, open_to_write};
-use super::{Container, SourceArray};
 use crate::text::shown;
 
 /// Name of the directory, in the work directory.
@@ -52,7 +53,7 @@ impl<'a> NewShards<'a> {
         let making = Making { mode: &|| LOCK_MODE, directory: &make };
         let lock = lock_file(storage, &directory.join(LOCK), &making)?;
         let (id, path, layout) = (original.id, directory.clone(), original.layout.clone());
-        let array = SourceArray { id, path, layout, container: Container::Shards };
+        let array = SourceArray { id, path, layout, format: indexed() };
         clear(storage, original, &directory, "").map_err(io_error(&directory))?;
         Ok(Self { storage, directory, original, array, _lock: lock })
     }

@@ -189,8 +189,9 @@ mod tests {
 
     use super::*;
     use crate::format::sharding::ShardedArray;
+    use crate::store::StoreConfig;
+    use crate::store::formats::unsharded;
     use crate::store::local::LocalStorage;
-    use crate::store::{Container, StoreConfig};
 
     /// Creates an unsharded array in a new directory, with 2 by 2 elements in each chunk.
     fn array(shape: &[u64], keys: (&str, &str)) -> (tempfile::TempDir, ShardStore, SourceArray) {
@@ -202,8 +203,8 @@ mod tests {
         let layout = ShardedArray::unsharded(&document, Vec::new()).unwrap();
         let storage = LocalStorage::open_root(directory.path(), Arc::default()).unwrap();
         let store = ShardStore::new(Arc::new(storage), StoreConfig::default(), Arc::default());
-        let (path, container) = (PathBuf::new(), Container::Chunks);
-        (directory, store, SourceArray { id: 0, path, layout, container })
+        let (path, format) = (PathBuf::new(), unsharded());
+        (directory, store, SourceArray { id: 0, path, layout, format })
     }
 
     const KEYS: [(&str, &str); 4] = [("default", "/"), ("default", "."), ("v2", "/"), ("v2", ".")];

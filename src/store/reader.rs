@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shard::{Body, ShardId};
+use super::loaded::Body;
 use super::storage::{Stat, StorageFile};
 use super::{Chunk, Damage, Freshness, ShardStore, SourceArray, StoreError, blob, io_error};
 use crate::format::after::{AfterCodec, Compression, decode};
@@ -86,7 +86,7 @@ impl ShardStore {
         shard: &[u64],
         expected: &Stat,
     ) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
-        let id = ShardId::of_shard(array, shard);
+        let id = array.shard_id(shard);
         if let Some((stat, file)) = self.files.lock().get(&id)
             && stat.unchanged(expected)
         {

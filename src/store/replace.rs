@@ -8,7 +8,6 @@ use super::io_error;
 use super::journal::Journal;
 use super::lock::{ShardLock, clear_note, has_note, note_locks, remove_noted_locks};
 use super::owner::Owner;
-use super::shard::ShardId;
 use super::storage::Stat;
 use super::{ShardStore, SourceArray};
 
@@ -40,7 +39,7 @@ impl ShardStore {
         if !replaced? {
             return Ok(false);
         }
-        self.forget(ShardId::of_shard(array, coords));
+        self.forget(array.shard_id(coords));
         let parent = path.parent().unwrap_or(Path::new(""));
         self.storage.sync_directory(parent).map_err(io_error(parent))?;
         Ok(true)

@@ -17,7 +17,7 @@ use super::lock::{ShardLock, clear_note, note_locks};
 use super::owner::Owner;
 use super::recover::recover_locked;
 use super::storage::{FileKind, Stat, StorageFile};
-use super::{Container, Freshness, LoadedShard, ShardStore, SourceArray, io_error};
+use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
 use crate::format::after::trailing_checksums;
 use crate::format::index::{
     ByteRange, EntryError, IndexCodecs, IndexLocation, ShardIndex, product,
@@ -183,7 +183,7 @@ impl ShardStore {
     ) -> Result<Vec<FoundIndex>, StoreError> {
         let sharding = &array.layout.levels[0];
         let extents = array.layout.chunks_per_shard(0, coords);
-        let is_plain = array.container == Container::Shards && sharding.after.is_empty();
+        let is_plain = array.format.has_index() && sharding.after.is_empty();
         let mut indexes = Vec::new();
         let Ok(Some(search)) = IndexSearch::new(&sharding.index_codecs, &extents) else {
             return Ok(indexes);

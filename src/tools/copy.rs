@@ -13,6 +13,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -30,10 +31,11 @@ use crate::format::zarr2::ZMETADATA;
 use crate::source::CompactJson;
 use crate::source::{Array, ArrayFormat, Node, Source};
 use crate::source::{METADATA_FILE, NodeError};
+use crate::store::SourceArray;
+use crate::store::formats::{self, ShardFormat, indexed};
 use crate::store::journal::pending;
 use crate::store::storage::{FileKind, kind_of};
 use crate::store::work::WORK_DIRECTORY;
-use crate::store::{Container, SourceArray};
 use crate::text::{count, shown};
 
 /// File names of metadata documents.
@@ -134,7 +136,8 @@ pub struct Planned<'a> {
     pub document: CompactJson,
     /// Layout of its chunks in the copy.
     layout: ShardedArray,
-    container: Container,
+    /// Format of its shards in the copy.
+    format: Arc<dyn ShardFormat>,
     /// Packing of its shards.
     packing: Packing,
 }
@@ -309,8 +312,8 @@ impl<'a> Plan<'a> {
         report: &Report<'_>,
     ) -> Result<Copied, CopyError> {
         let (path, packing) = (array.path.clone(), array.packing);
-        let (layout, container) = (array.layout.clone(), array.container.clone());
-        let copy = SourceArray { id: 0, path: path.clone(), layout, container };
+        let (layout, format) = (array.layout.clone(), Arc::clone(&array.format));
+        let copy = SourceArray { id: 0, path: path.clone(), layout, format };
         let (source, array) = (self.source, array.array);
         let transfer = Transfer::new(source, array, destination, copy, packing);
         let done = transfer.run(threads, report)?;
@@ -418,7 +421,7 @@ fn unsharded(array: &Array) -> Result<Planned<'_>, CopyError> {
     let document = array.twin().ok_or_else(|| CopyError::NoForm(path.clone()))?;
     let layout = parse_chain(document.get("codecs"))
         .and_then(|chain| ShardedArray::unsharded(&document, chain));
-    planned(array, document, layout, Container::Chunks, Packing::default())
+    planned(array, document, layout, formats::unsharded(), Packing::default())
 }
 
 /// Plans an array with the requested shards.
@@ -443,7 +446,7 @@ fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyErr
     {
         return Err(CopyError::Compressed(path()));
     }
-    planned(array, document, layout, Container::Shards, shards.packing)
+    planned(array, document, layout, indexed(), shards.packing)
 }
 
 /// Plans an array that keeps its form.
@@ -455,7 +458,7 @@ fn planned(
     array: &Array,
     document: Value,
     layout: Result<ShardedArray, MetadataError>,
-    container: Container,
+    format: Arc<dyn ShardFormat>,
     packing: Packing,
 ) -> Result<Planned<'_>, CopyError> {
     let path = path_in_copy(&array.source.path, array.format);
@@ -465,7 +468,7 @@ fn planned(
             path,
             document: CompactJson::new(&document),
             layout,
-            container,
+            format,
             packing,
         }),
         Err(error) => Err(CopyError::Metadata { path, error }),

@@ -15,8 +15,8 @@ use crate::format::data_type::DataType;
 use crate::format::grid::ShardAxis;
 use crate::format::index::IndexLocation;
 use crate::source::{Array, ArrayFormat, Source};
+use crate::store::StoreError;
 use crate::store::entries::{Place, Span};
-use crate::store::{Container, StoreError};
 
 /// Metadata of an array.
 #[derive(Debug, Clone)]
@@ -314,7 +314,7 @@ pub fn kind(array: &Array) -> Kind {
     let shape = twin.and_then(|twin| twin.get("shape")).and_then(Value::as_array);
     let shape = shape.and_then(|shape| shape.iter().map(Value::as_u64).collect());
     let codecs = parse_chain(twin.and_then(|twin| twin.get("codecs"))).unwrap_or_default();
-    let has_index = array.source.container == Container::Shards;
+    let has_index = array.source.format.has_index();
     let chunk_shape = layout.chunk_shape().to_vec();
     let edges = regular_edges(array);
     let elements = |edges: &Vec<u64>| {
@@ -366,11 +366,11 @@ fn levels(array: &Array, is_regular: bool) -> Vec<Level> {
 }
 
 fn format_name(array: &Array) -> &'static str {
-    match (array.format, &array.source.container) {
-        (ArrayFormat::Zarr3, Container::Chunks) => "Zarr v3, unsharded: each chunk is a file",
+    match (array.format, array.is_unsharded()) {
+        (ArrayFormat::Zarr3, true) => "Zarr v3, unsharded: each chunk is a file",
         (ArrayFormat::Zarr3, _) => "Zarr v3, sharded",
         (ArrayFormat::Zarr2, _) => "Zarr v2: each chunk is a file",
-        (ArrayFormat::Draft2022, Container::Chunks) => "Zarr v3 draft of 2022, unsharded",
+        (ArrayFormat::Draft2022, true) => "Zarr v3 draft of 2022, unsharded",
         (ArrayFormat::Draft2022, _) => "Zarr v3 draft of 2022, sharded",
         (ArrayFormat::Bloscpack, _) => "Bloscpack file",
         (ArrayFormat::Blz, _) => "BLZ or bcolz array",

@@ -32,8 +32,7 @@ use crate::store::owner::Owner;
 use crate::store::recover::recover;
 use crate::store::storage::{Stat, StorageFile};
 use crate::store::{
-    Body, Chunk, Container, Freshness, LoadedShard, ShardStore, SourceArray, StoreConfig,
-    StoreError,
+    Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray, StoreConfig, StoreError,
 };
 use crate::text::shown;
 
@@ -107,7 +106,7 @@ pub fn repack(
     report: &(dyn Fn(u64) + Sync),
 ) -> Result<Repacked, RepackError> {
     let levels = &array.source.layout.levels;
-    if array.source.container != Container::Shards {
+    if !array.source.format.has_index() {
         return Err(RepackError::NoShards);
     }
     if levels.iter().any(|level| trailing_checksums(&level.after).is_none()) {

@@ -8,16 +8,13 @@
 use std::sync::Arc;
 
 use crate::format::after::{AfterCodec, trailing_checksums};
-use crate::format::bloscpack::SUPERCHUNK_BYTES;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES};
 use crate::format::space::{Clash, Space};
 use crate::source::Array;
-use crate::store::bloscpack::{View, head};
 use crate::store::entries::{Place, Visit};
+use crate::store::formats::Framing;
 use crate::store::storage::Storage;
-use crate::store::{
-    Body, Container, LoadedShard, ShardStore, StoreError, SuperchunkForm, io_error,
-};
+use crate::store::{Body, LoadedShard, ShardStore, StoreError, io_error};
 
 /// Result of the survey of a shard.
 #[derive(Debug, Default)]
@@ -72,8 +69,11 @@ pub fn survey<E: From<StoreError>>(
     shard: &Arc<LoadedShard>,
     visit: &mut Visit<'_, E>,
 ) -> Result<Survey, E> {
-    let (overhead, digest) = overhead(storage, array, coords, shard)?;
-    let mut surveyor = Surveyor { array, overhead, digest, ..Surveyor::new(array) };
+    let path = array.source.shard_path(coords);
+    let framing = array.source.format.framing(storage, &path, shard.stat().size);
+    let Framing { head, after_chunk } = framing.map_err(io_error(&path))?;
+    let overhead = if head > 0 { vec![ByteRange { offset: 0, nbytes: head }] } else { Vec::new() };
+    let mut surveyor = Surveyor { array, overhead, digest: after_chunk, ..Surveyor::new(array) };
     store.each_place(&array.source, coords, shard, &mut |span, place| {
         surveyor.take(&place);
         visit(span, place)
@@ -120,7 +120,7 @@ impl<'a> Surveyor<'a> {
                         self.chunks.push(stored);
                     }
                 }
-                let has_index = self.array.source.container == Container::Shards;
+                let has_index = self.array.source.format.has_index();
                 let place = has_index.then(|| index.place(range.nbytes)).flatten();
                 let index_range = place.map(|place| ByteRange {
                     offset: range.offset + place.offset,
@@ -234,32 +234,6 @@ fn overlaps(one: ByteRange, other: ByteRange) -> bool {
         && other.nbytes > 0
         && one.offset < other.offset + other.nbytes
         && other.offset < one.offset + one.nbytes
-}
-
-/// Returns the ranges of a file that hold neither chunks nor an index, such as headers, and the
-/// number of bytes that follow each chunk.
-fn overhead(
-    storage: &dyn Storage,
-    array: &Array,
-    coords: &[u64],
-    shard: &LoadedShard,
-) -> Result<(Vec<ByteRange>, u64), StoreError> {
-    let first = |nbytes| vec![ByteRange { offset: 0, nbytes }];
-    match &array.source.container {
-        Container::Shards | Container::Chunks => Ok((Vec::new(), 0)),
-        Container::Superchunks { form: SuperchunkForm::Single, .. } => {
-            Ok((first(SUPERCHUNK_BYTES as u64), 0))
-        }
-        Container::Superchunks { .. } | Container::Bloscpack(_) => {
-            let path = array.source.shard_path(coords);
-            let file = storage.open(&path).map_err(io_error(&path))?;
-            let head = head(&View::now(&*file, shard.stat().size)).map_err(io_error(&path))?;
-            // Its header is valid, because its shard is not damaged.
-            Ok(head.map_or((Vec::new(), 0), |head| {
-                (first(head.body), head.header.digest.nbytes() as u64)
-            }))
-        }
-    }
 }
 
 /// Returns the number of checksums over a shard; `None` if there are none, or if there are other

@@ -23,7 +23,7 @@ use crate::format::sharding::ShardedArray;
 use crate::source::{Array, Source};
 use crate::store::entries::Place;
 use crate::store::{
-    Chunk, ChunkReader, Container, Freshness, ShardStore, SourceArray, StoreConfig, StoreError,
+    Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreConfig, StoreError,
 };
 use crate::text::{count, shown};
 
@@ -178,7 +178,7 @@ impl<'a> Transfer<'a> {
     /// Queues the shards of the copy that may have chunks in them, each once.
     fn find_work(&self, give: &mut Give<'_, Vec<Coords>>) -> Result<(), TransferError> {
         let (from, to) = (&self.array.source.layout, &self.copy.layout);
-        let at_once = if self.copy.container == Container::Chunks { FILES_AT_ONCE } else { 1 };
+        let at_once = if self.copy.format.is_bare() { FILES_AT_ONCE } else { 1 };
         let mut seen: HashSet<Coords> = HashSet::new();
         let mut waiting = Vec::new();
         self.source.store.each_shard(&self.array.source, &mut |shard| {
@@ -201,9 +201,9 @@ impl<'a> Transfer<'a> {
     fn make(&self, shards: &[Coords], report: &Report<'_>) -> Result<Transferred, TransferError> {
         let mut done = Transferred::default();
         for shard in shards {
-            done.add(match self.copy.container {
-                Container::Chunks => self.make_file(shard, report)?,
-                _ => self.make_shard(shard, report)?,
+            done.add(match self.copy.format.is_bare() {
+                true => self.make_file(shard, report)?,
+                false => self.make_shard(shard, report)?,
             });
         }
         Ok(done)
@@ -364,7 +364,7 @@ pub fn digest_of(
 ) -> Result<ContentDigest, TransferError> {
     let mut all = ContentDigest::default();
     let find = |give: &mut Give<'_, Vec<Coords>>| {
-        let at_once = if array.container == Container::Chunks { FILES_AT_ONCE } else { 1 };
+        let at_once = if array.format.is_bare() { FILES_AT_ONCE } else { 1 };
         let mut waiting = Vec::new();
         store.each_shard(array, &mut |shard| {
             waiting.push(shard.to_vec());

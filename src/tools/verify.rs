@@ -30,7 +30,6 @@ use super::parts::SharedShard;
 use crate::format::grid::ShardAxis;
 use crate::format::pipeline::{Pipeline, PipelineError};
 use crate::source::{Array, ArrayFormat, Node, Source};
-use crate::store::Container;
 use crate::store::journal::pending;
 
 /// Maximum number of findings that a unit of work holds back to keep the order; beyond that they
@@ -323,10 +322,10 @@ fn work(source: &Source, config: VerifyConfig, early: &Early<'_>, task: Task) ->
 
 /// Returns whether chunks are Blosc buffers, whatever their items.
 fn holds_blosc(array: &Array) -> bool {
-    matches!(array.source.container, Container::Bloscpack(_) | Container::Superchunks { .. })
+    array.source.format.holds_blosc()
 }
 
 /// Returns whether the array's format allows a file to be absent, as empty chunks.
 fn has_empty_chunks(array: &Array) -> bool {
-    !matches!(array.source.container, Container::Superchunks { .. })
+    !array.source.format.is_numbered()
 }

@@ -15,10 +15,9 @@ use std::time::Duration;
 use shardfs::format::draft2022;
 use shardfs::format::sharding::parse_document;
 use shardfs::store::content::Content;
+use shardfs::store::formats::indexed;
 use shardfs::store::memory::{Fault, MemoryStorage};
-use shardfs::store::{
-    Base, Container, Freshness, ShardStore, SourceArray, StagedChunk, StoreConfig,
-};
+use shardfs::store::{Base, Freshness, ShardStore, SourceArray, StagedChunk, StoreConfig};
 
 use self::disk::Disk;
 use crate::support::{Coords, IndexKind, Level, Model, places};
@@ -95,8 +94,8 @@ impl Case {
             "draft2022" => draft2022::parse(&model.draft_metadata()).unwrap().unwrap(),
             _ => parse_document(&model.metadata(), None).unwrap().unwrap(),
         };
-        let container = Container::Shards;
-        Self { name, model, array: SourceArray { id: 1, path: ARRAY.into(), layout, container } }
+        let format = indexed();
+        Self { name, model, array: SourceArray { id: 1, path: ARRAY.into(), layout, format } }
     }
 
     /// The path of a shard.

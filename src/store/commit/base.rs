@@ -11,7 +11,7 @@ use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
 use crate::store::blob::{fingerprint_of, fingerprint_of_content};
 use crate::store::content::Content;
-use crate::store::shard::{Body, LoadedShard, ShardId};
+use crate::store::loaded::{Body, LoadedShard, ShardId};
 use crate::store::storage::{Stat, Timestamp};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
 
@@ -226,7 +226,7 @@ impl ShardStore {
     /// Returns the number of the shard's lineage, which stays the same until a writer other than
     /// this store changes the shard. `None` if `found` was read before the last commit.
     pub fn line_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<u64> {
-        let id = ShardId::of_shard(array, shard);
+        let id = array.shard_id(shard);
         // Another process may have put an older file there: revalidate.
         if let Some(left) = self.commits.left_since(id, found)
             && self.storage.stat(&array.shard_path(shard)).is_ok_and(|now| now.unchanged(&left))
@@ -239,7 +239,7 @@ impl ShardStore {
     /// Returns the dates of the chunks of a shard found in this state. `None` if this store knows
     /// nothing of that state.
     pub fn dated(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<Dated> {
-        let line = self.commits.lines.lock().get(&ShardId::of_shard(array, shard)).copied()?;
+        let line = self.commits.lines.lock().get(&array.shard_id(shard)).copied()?;
         (line.is_busy || line.has_content(Some(found))).then_some(line.dated)
     }
 
@@ -254,7 +254,7 @@ impl ShardStore {
         base: &Base,
         written: Timestamp,
     ) -> Option<(u64, Timestamp)> {
-        let line = self.commits.lines.lock().get(&ShardId::of_shard(array, shard)).copied()?;
+        let line = self.commits.lines.lock().get(&array.shard_id(shard)).copied()?;
         let date = if line.number == base.line { written } else { line.shard?.mtime };
         Some((line.dated.number, date))
     }
@@ -263,7 +263,7 @@ impl ShardStore {
     /// that lineage.
     pub fn is_of_line(&self, array: &SourceArray, shard: &[u64], found: &Stat, line: u64) -> bool {
         let mut lines = self.commits.lines.lock();
-        lines.get(&ShardId::of_shard(array, shard)).is_some_and(|now| {
+        lines.get(&array.shard_id(shard)).is_some_and(|now| {
             now.number == line && (now.is_busy || is_same(now.shard.as_ref(), Some(found)))
         })
     }
@@ -277,7 +277,7 @@ impl ShardStore {
         let location = array.layout.locate(coords);
         let loaded = self.shard(array, &location.shard, freshness)?;
         let shard = loaded.as_ref().map(|shard| *shard.stat());
-        let id = ShardId::of_shard(array, &location.shard);
+        let id = array.shard_id(&location.shard);
         let line = self.commits.line(id, shard.as_ref()).number;
         let chunk = match loaded {
             Some(loaded) => self.print(array, &location, loaded)?,

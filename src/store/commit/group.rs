@@ -7,7 +7,7 @@ use super::{Commit, Shard};
 use crate::format::Coords;
 use crate::format::sharding::Location;
 use crate::store::content::Content;
-use crate::store::{Container, SourceArray, StagedChunk};
+use crate::store::{SourceArray, StagedChunk};
 
 /// Maximum number of new bytes in a group, unless a single shard has more.
 const MAX_BYTES: u64 = 256 << 20;
@@ -39,7 +39,7 @@ impl<'a> Groups<'a> {
             by_shard.entry(location.shard.clone()).or_default().push((at, location));
         }
         let mut shards: Group = by_shard.into_iter().collect();
-        if let Container::Superchunks { .. } = array.container {
+        if array.format.is_numbered() {
             // Chunks are removed from the end backwards, and added from the front forwards.
             let is_removed = |members: &[(usize, Location)]| {
                 members.last().is_some_and(|(at, _)| chunks[*at].content.is_none())

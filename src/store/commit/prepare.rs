@@ -9,37 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::base::{Line, Print};
-use super::bloscpack::BloscpackFile;
 use super::{Commit, Maker, Old, Shard, StagedChunk, Work, redate};
 use crate::format::Coords;
-use crate::format::after::trailing_checksums;
 use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, ShardRecord};
-use crate::format::plan::bloscpack::NewChunk;
-use crate::format::plan::{self, Blob, Changes, Facts, Plan, Policy, ShardLayout, Source, Update};
+use crate::format::plan::{Blob, Facts, Plan, Policy, Update};
 use crate::format::sharding::Location;
 use crate::store::blob::{bytes_of, fingerprint_of};
+use crate::store::formats::{Change, Planner, Staged, Target};
+use crate::store::loaded::LoadedShard;
 use crate::store::lock::ShardLock;
-use crate::store::shard::{LoadedShard, ShardId};
 use crate::store::storage::{FileKind, SetStat, Stat, StorageFile, if_present};
 use crate::store::work::{WORK_DIRECTORY, new_name, unfit_or};
-use crate::store::{Container, Freshness, StoreError, io_error};
+use crate::store::{Freshness, StoreError, io_error};
 
 /// Permissions of a new shard, less the process's umask.
 const NEW_SHARD_MODE: u32 = 0o666;
 /// Temporary permissions of a file that is yet to get its owner and permissions, from the shard it
 /// replaces or from its maker.
 const REPLACING_MODE: u32 = 0o600;
-
-/// Input of a plan, by format.
-enum Target<'a> {
-    /// A shard with an index, or none yet.
-    Shard { extents: Vec<u64>, loaded: Option<&'a LoadedShard>, changes: Changes },
-    /// A Bloscpack file.
-    Bloscpack { file: BloscpackFile, changes: BTreeMap<u64, NewChunk> },
-    /// A file of one chunk, which is rewritten, or removed if `None`.
-    Single(Option<Blob>),
-}
 
 impl<'a> Commit<'a> {
     /// Performs all steps for a shard that can fail before anything is changed. `None` if nothing
@@ -51,7 +39,7 @@ impl<'a> Commit<'a> {
         budget: &mut u64,
     ) -> Result<Option<Shard<'a>>, StoreError> {
         let path = self.array.shard_path(coords);
-        let id = ShardId::of_shard(self.array, coords);
+        let id = self.array.shard_id(coords);
         if self.state.poisoned.contains(&self.key(coords)) {
             return Err(StoreError::Poisoned { shard: path });
         }
@@ -107,12 +95,17 @@ impl<'a> Commit<'a> {
             return Err(error);
         }
         self.leave_out_dependent(&mut members);
-        let target = self.target(&path, coords, loaded.as_ref(), old.as_ref(), &mut members)?;
-        if members.is_empty() {
-            return Ok(None);
-        }
+        let (store, array) = (self.store, self.array);
+        let shard = Target {
+            path: &path,
+            coords,
+            layout: &array.layout,
+            old: loaded.as_deref().zip(old.as_ref().map(|old| &*old.file)),
+            inner: &|outer, location, level| store.inner_of(array, outer, location, level),
+        };
+        let work = self.work(&shard, old.as_ref(), &mut members, maker, budget)?;
+        let Some(work) = work else { return Ok(None) };
         let chunks = members.iter().map(|(at, _)| *at).collect();
-        let work = self.plan(coords, old.as_ref(), &target, maker, budget)?;
         if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
             // An update in place relies on the visible state of the file being on disk.
             old.file.sync().map_err(io_error(&path))?;
@@ -200,148 +193,63 @@ impl<'a> Commit<'a> {
         Ok(now == new.map_err(io_error(&self.array.shard_path(&location.shard)))?)
     }
 
-    /// Returns the changes to the slots of one shard, or of one nested shard.
-    fn changes(
-        &self,
-        level: usize,
-        shard: Option<&Arc<LoadedShard>>,
-        members: &[(usize, &Location)],
-    ) -> Result<Changes, StoreError> {
-        let sharding = &self.array.layout.levels[level];
-        let mut by_position: BTreeMap<&Coords, Vec<(usize, &Location)>> = BTreeMap::new();
-        for (at, location) in members {
-            by_position.entry(&location.positions[level]).or_default().push((*at, location));
-        }
-        let mut changes = Changes::new();
-        for (position, members) in by_position {
-            // If a chunk is given twice, the last one counts.
-            let (at, location) = members[members.len() - 1];
-            let extents = self.array.layout.chunks_per_shard(level, &location.shard);
-            let slot = sharding
-                .in_shard_axes(position)
-                .zip(&extents)
-                .fold(0, |slot, (at, extent)| slot * extent + at);
-            let blob = if level + 1 == self.array.layout.levels.len() {
-                let content = self.chunks[at].content.as_ref();
-                content.map(|content| Blob::of(content.nbytes(), Source::Staged(at)))
-            } else {
-                self.inner_blob(level, shard, &members)?
-            };
-            changes.insert(slot, blob);
-        }
-        Ok(changes)
-    }
-
-    /// Rewrites a nested shard with its changes. `None` if nothing is left in it.
-    fn inner_blob(
-        &self,
-        level: usize,
-        outer: Option<&Arc<LoadedShard>>,
-        members: &[(usize, &Location)],
-    ) -> Result<Option<Blob>, StoreError> {
-        let location = members[0].1;
-        let inner = match outer {
-            None => None,
-            Some(outer) => self.store.inner_of(self.array, outer, location, level)?,
-        };
-        let extents = self.array.layout.chunks_per_shard(level + 1, &location.shard);
-        let layout = self.layout(level + 1, &extents, &location.shard)?;
-        let changes = self.changes(level + 1, inner.as_ref(), members)?;
-        let old = inner.as_deref().and_then(LoadedShard::as_planned);
-        plan::rewrite(&layout, old, &changes).map_err(|error| self.no_plan(&location.shard, error))
-    }
-
-    fn layout<'b>(
-        &'b self,
-        level: usize,
-        chunks_per_shard: &'b [u64],
-        shard: &[u64],
-    ) -> Result<ShardLayout<'b>, StoreError> {
-        let sharding = &self.array.layout.levels[level];
-        if trailing_checksums(&sharding.after).is_none() {
-            return Err(StoreError::Compressed { shard: self.array.shard_path(shard) });
-        }
-        Ok(ShardLayout {
-            codecs: &sharding.index_codecs,
-            location: sharding.index_location,
-            chunks_per_shard,
-            checksums: sharding.after.len(),
-        })
-    }
-
-    pub(super) fn no_plan(&self, shard: &[u64], error: plan::PlanError) -> StoreError {
-        StoreError::Plan { shard: self.array.shard_path(shard), error }
-    }
-
-    /// Returns the changes of the members in the form of the shard's format. Members that have no
-    /// place in it are removed.
-    fn target<'b>(
+    /// Determines what is to be done to a shard, and prepares as much as possible without touching
+    /// it. Members that the format refuses are removed, and fail; `None` if none is left.
+    fn work(
         &mut self,
-        path: &Path,
-        coords: &[u64],
-        loaded: Option<&'b Arc<LoadedShard>>,
+        shard: &Target<'_>,
         old: Option<&Old>,
         members: &mut Vec<(usize, Location)>,
-    ) -> Result<Target<'b>, StoreError> {
-        match (&self.array.container, loaded, old) {
-            (Container::Shards, ..) => {
-                let members: Vec<_> = members.iter().map(|(at, place)| (*at, place)).collect();
-                let extents = self.array.layout.chunks_per_shard(0, coords);
-                let changes = self.changes(0, loaded, &members)?;
-                Ok(Target::Shard { extents, loaded: loaded.map(|loaded| &**loaded), changes })
-            }
-            (Container::Bloscpack(_), Some(loaded), Some(old)) => {
-                let file = self.bloscpack_file(path, loaded, old)?;
-                let changes = self.bloscpack_changes(path, &file, members)?;
-                Ok(Target::Bloscpack { file, changes })
-            }
-            // The mounted file is gone.
-            (Container::Bloscpack(_), ..) => Err(StoreError::Changing { shard: path.to_owned() }),
-            (Container::Superchunks { .. }, ..) => Ok(Target::Single(self.superchunk(members))),
-            (Container::Chunks, ..) => Ok(Target::Single(self.single(members))),
+        maker: Option<Maker>,
+        budget: &mut u64,
+    ) -> Result<Option<Work>, StoreError> {
+        let staged = members.clone();
+        let plan = self.stage(shard, members, &staged)?;
+        if members.is_empty() {
+            return Ok(None);
         }
+        self.plan(shard, old, &*plan, maker, budget).map(Some)
     }
 
-    /// Returns the new file of a chunk that is stored as a file of its own. `None` if it is to be
-    /// removed.
-    fn single(&self, members: &[(usize, Location)]) -> Option<Blob> {
-        let (at, _) = members.last()?;
-        let content = self.chunks[*at].content.as_ref()?;
-        Some(Blob::of(content.nbytes(), Source::Staged(*at)))
-    }
-
-    /// Plans the changes with the planner of their format.
-    fn planned(
-        &self,
-        coords: &[u64],
-        target: &Target<'_>,
-        policy: Policy,
-        facts: Facts,
-    ) -> Result<Plan, StoreError> {
-        let plan = match target {
-            Target::Bloscpack { file, changes } => {
-                plan::bloscpack::plan(&file.as_planned(), changes, policy, facts)
-            }
-            Target::Single(file) => Ok(file.clone().map_or(Plan::Remove, Plan::Rewrite)),
-            Target::Shard { extents, loaded, changes } => {
-                let layout = self.layout(0, extents, coords)?;
-                let old = loaded.and_then(LoadedShard::as_planned);
-                plan::plan(&layout, old, changes, policy, facts)
-            }
-        };
-        plan.map_err(|error| self.no_plan(coords, error))
+    /// Passes the changes of the members to the shard's format. Members that it refuses are removed,
+    /// and fail.
+    fn stage<'b>(
+        &mut self,
+        shard: &Target<'b>,
+        members: &mut Vec<(usize, Location)>,
+        staged: &'b [(usize, Location)],
+    ) -> Result<Box<Planner<'b>>, StoreError>
+    where
+        'a: 'b,
+    {
+        let (array, chunks) = (self.array, self.chunks);
+        let changes = staged.iter().map(|(at, location)| Change {
+            at: *at,
+            location,
+            content: chunks[*at].content.as_ref(),
+        });
+        let Staged { refused, plan } = array.format.stage(shard, changes.collect())?;
+        for (at, why) in refused {
+            let Some(index) = members.iter().position(|(member, _)| *member == at) else {
+                continue;
+            };
+            let (_, location) = members.remove(index);
+            let position = location.positions.concat();
+            self.fail(&[at], StoreError::Refused { shard: shard.path.to_owned(), position, why });
+        }
+        Ok(plan)
     }
 
     /// Plans the changes to a shard, and prepares as much as possible without touching it.
     fn plan(
         &mut self,
-        coords: &[u64],
+        shard: &Target<'_>,
         old: Option<&Old>,
-        target: &Target<'_>,
+        plan: &Planner<'_>,
         maker: Option<Maker>,
         budget: &mut u64,
     ) -> Result<Work, StoreError> {
-        let path = self.array.shard_path(coords);
+        let (path, coords) = (shard.path, shard.coords);
         let mut policy = if self.state.stuck { Policy::Rewrite } else { self.policy };
         let mut facts = Facts {
             can_clone: !self.store.commits.no_clones.load(Ordering::Relaxed),
@@ -351,11 +259,11 @@ impl<'a> Commit<'a> {
         // Repeats at most once for each reason: clones turn out to be impossible, or the record
         // would be too long.
         loop {
-            let work = match self.planned(coords, target, policy, facts)? {
+            let work = match plan(policy, facts).map_err(|error| shard.no_plan(error))? {
                 Plan::Remove => Work::Remove,
                 Plan::Cut(update) => Work::Cut(update),
-                Plan::Rewrite(blob) => self.write_new(&path, old, maker, &blob)?,
-                Plan::Clone(update) => match self.write_clone(&path, old, &update) {
+                Plan::Rewrite(blob) => self.write_new(path, old, maker, &blob)?,
+                Plan::Clone(update) => match self.write_clone(path, old, &update) {
                     Ok(work) => work,
                     Err(StoreError::Io { error, .. })
                         if error.raw_os_error() == Some(libc::EOPNOTSUPP) && facts.can_clone =>
@@ -372,7 +280,7 @@ impl<'a> Commit<'a> {
                         continue;
                     };
                     *budget = rest;
-                    let record = self.record(coords, &path, old, &update)?;
+                    let record = self.record(coords, path, old, &update)?;
                     Work::Journal(update, record)
                 }
             };

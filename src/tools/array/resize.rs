@@ -20,10 +20,11 @@ use crate::format::plan::Policy;
 use crate::format::sharding::ShardedArray;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
+use crate::store::formats::{indexed, unsharded};
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
 use crate::store::storage::Storage;
-use crate::store::{Container, Outside, ShardStore, SourceArray, StoreConfig};
+use crate::store::{Outside, ShardStore, SourceArray, StoreConfig};
 
 /// An array that is to be resized.
 pub struct Resize {
@@ -114,7 +115,7 @@ impl Resize {
 
     /// Resizes the array and returns once the new state is durable.
     pub fn run(mut self) -> Result<Resized, ArrayError> {
-        let removable = self.whole.as_ref().filter(|array| !ShardStore::is_writable(array));
+        let removable = self.whole.as_ref().filter(|array| !array.is_writable());
         if removable.is_some() && self.look()?.removed.chunks > 0 {
             return Err(ArrayError::ReadOnly(self.path));
         }
@@ -145,9 +146,9 @@ fn with_shape(document: &Value, shape: &[u64]) -> Result<SourceArray, MetadataEr
     let NodeMetadata::Array(chain) = NodeMetadata::parse(&document)? else {
         return Err(MetadataError::invalid("node_type", "\"array\""));
     };
-    let (layout, container) = match ShardedArray::parse(&document, &chain, None)? {
-        Some(layout) => (layout, Container::Shards),
-        None => (ShardedArray::unsharded(&document, chain)?, Container::Chunks),
+    let (layout, format) = match ShardedArray::parse(&document, &chain, None)? {
+        Some(layout) => (layout, indexed()),
+        None => (ShardedArray::unsharded(&document, chain)?, unsharded()),
     };
-    Ok(SourceArray { id: 0, path: PathBuf::new(), layout, container })
+    Ok(SourceArray { id: 0, path: PathBuf::new(), layout, format })
 }

@@ -174,12 +174,12 @@ impl Shard<'_, '_> {
         let (array, store) = (self.refs.array, self.refs.store);
         let is_last =
             coords.first().zip(self.refs.grid.first()).is_some_and(|(at, n)| at + 1 == *n);
-        let chunk = match is_last && !array.container.has_keys() {
+        let chunk = match is_last && !array.format.has_keys() {
             // Returns the chunk padded if it is shorter than the others.
             true => store.chunk(array, coords, Freshness::Recent)?.unwrap_or(chunk),
             false => chunk,
         };
-        let is_padded = chunk.offset().is_none() && !array.container.has_keys();
+        let is_padded = chunk.offset().is_none() && !array.format.has_keys();
         let nbytes = chunk.nbytes();
         if nbytes <= self.refs.config.inline || is_padded {
             let bytes = read(store, array, coords, &chunk)?;

@@ -5,15 +5,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::format::Coords;
-use crate::format::chunk_key::{Prefix, number};
+use crate::format::chunk_key::Prefix;
 use crate::format::grid::ShardAxis;
 use crate::store::journal::is_work_file;
 use crate::store::listing::is_flat;
 use crate::store::work::WORK_DIRECTORY;
 
 use crate::source::{Array, Source};
+use crate::store::StoreError;
 use crate::store::storage::{DirItem, FileKind};
-use crate::store::{Container, StoreError, SuperchunkForm};
 use crate::tools::parallel::Stopped;
 
 /// A name in an array's directory.
@@ -22,7 +22,7 @@ pub enum Key<'a> {
     Shard(&'a [u64]),
     /// A chunk key outside the shard grid.
     Stray(PathBuf),
-    /// A file of superchunks beyond the array's length.
+    /// A numbered file beyond the array's length.
     Beyond(PathBuf),
     /// A lock file of a writer.
     Lock(PathBuf),
@@ -40,22 +40,16 @@ type Act<'a> = dyn FnMut(Key<'_>) -> Result<(), Stopped> + 'a;
 /// Calls `act` with every name in an array's directory that is a chunk key or looks like one.
 pub fn each_key(source: &Source, array: &Array, act: &mut Act<'_>) -> Result<(), Stopped> {
     let walk = Walk { source, array };
-    match &array.source.container {
-        Container::Shards | Container::Chunks => {
-            walk.own_directory(act)?;
-            walk.work_directory(act)?;
-            if is_flat(&array.source) {
-                walk.shards(&[], act)
-            } else {
-                walk.below(&mut Vec::new(), act)
-            }
-        }
-        Container::Bloscpack(_) => walk.shards(&[], act),
-        Container::Superchunks { files, form, .. } => {
-            walk.superchunks(files, *form, act)?;
-            walk.shards(&[], act)
-        }
+    let format = &array.source.format;
+    if let Some(directory) = format.numbered_in() {
+        walk.numbered(directory, act)?;
     }
+    if !format.has_keys() {
+        return walk.shards(&[], act);
+    }
+    walk.own_directory(act)?;
+    walk.work_directory(act)?;
+    if is_flat(&array.source) { walk.shards(&[], act) } else { walk.below(&mut Vec::new(), act) }
 }
 
 struct Walk<'a> {
@@ -184,25 +178,17 @@ impl Walk<'_> {
         }
     }
 
-    fn superchunks(
-        &self,
-        files: &str,
-        form: SuperchunkForm,
-        act: &mut Act<'_>,
-    ) -> Result<(), Stopped> {
-        let directory = self.path().join(files);
+    fn numbered(&self, directory: &Path, act: &mut Act<'_>) -> Result<(), Stopped> {
+        let directory = self.path().join(directory);
         let shards = self.grid().first().map_or(0, ShardAxis::shards);
-        self.each_name(&directory, &mut |item| {
-            let name = item.name.to_str().and_then(|name| name.strip_prefix("__"));
-            let text = name.and_then(|name| match form {
-                SuperchunkForm::Single => name.strip_suffix(".blp"),
-                SuperchunkForm::Many => name.strip_suffix("__.bin"),
-            });
-            let first = if form == SuperchunkForm::Many { 1 } else { 0 };
-            match text.and_then(number).and_then(|number| number.checked_sub(first)) {
-                Some(number) if number >= shards => act(Key::Beyond(directory.join(item.name))),
-                _ => Ok(()),
-            }
+        let format = &self.array.source.format;
+        self.each_name(&directory, &mut |item| match item
+            .name
+            .to_str()
+            .and_then(|name| format.number_of(name))
+        {
+            Some(number) if number >= shards => act(Key::Beyond(directory.join(item.name))),
+            _ => Ok(()),
         })
     }
 }

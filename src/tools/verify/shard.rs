@@ -8,7 +8,7 @@ use crate::format::index::{ByteRange, CHECKSUM_BYTES};
 use crate::source::Source;
 use crate::store::entries::{Place, Span};
 use crate::store::storage::StorageFile;
-use crate::store::{Body, Container, Damage, LoadedShard, StoreError, io_error};
+use crate::store::{Body, Damage, LoadedShard, StoreError, io_error};
 use crate::tools::parts::{Loaded, SharedShard};
 use crate::tools::survey::{InnerClash, Survey, has_checksums_only, range_of, survey};
 
@@ -221,7 +221,7 @@ impl ShardCheck<'_> {
     /// recognized.
     fn looks(&self, damage: &Damage) -> Option<Looks> {
         let array = &self.checks.array.source;
-        if array.container != Container::Shards
+        if !array.format.has_index()
             || !matches!(damage, Damage::Index(_) | Damage::TooShort { .. })
         {
             return None;

@@ -1,40 +1,24 @@
-//! Commits to arrays of superchunk files: each chunk is a file of its own, and `meta/sizes` holds
-//! the length of the array ([`crate::format::superchunks`]).
+//! Commits to arrays that record their length in a document of its own: each chunk is a file, and
+//! the document counts them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
-
-use super::bloscpack::decoded;
 use super::group::Group;
 use super::{Commit, Old, Shard, Work};
-use crate::format::bloscpack::{SUPERCHUNK_BYTES, superchunk_header};
-use crate::format::json;
-use crate::format::plan::{Blob, Piece, Source};
-use crate::format::sharding::Location;
-use crate::format::superchunks::{Changes, Extent};
-use crate::store::{SIZES, StoreError, io_error};
+use crate::format::plan::{Blob, Source};
+use crate::store::formats::{Length, LengthChanges};
+use crate::store::{StoreError, io_error};
 
 impl<'a> Commit<'a> {
-    /// Commits the chunks of a group. Chunks that extend the array are written before the sizes,
-    /// chunks that shorten it are removed after them. Returns the shards left for the next group.
-    pub(super) fn commit_superchunks(&mut self, group: Group, extent: Extent) -> Group {
-        let (sizes, extent) = match self.store.sizes(self.array, extent) {
-            Ok(sizes) => sizes,
-            Err(error) => {
-                let all: Vec<usize> =
-                    group.iter().flat_map(|(_, members)| members).map(|it| it.0).collect();
-                self.fail(&all, error);
-                return Group::new();
-            }
-        };
-        let mut group = group;
-        self.leave_misplaced(&mut group, extent);
+    /// Commits the chunks of a group. Chunks that extend the array are written before the document,
+    /// chunks that shorten it are removed after it. Returns the shards left for the next group.
+    pub(super) fn commit_counted(&mut self, mut group: Group, length: &Length) -> Group {
+        self.leave_misplaced(&mut group, length);
         let (shards, left) = self.prepare_group(group, &mut 0);
         let touched: Vec<usize> = shards.iter().flat_map(|shard| &shard.chunks).copied().collect();
         // Chunks that they build upon may have failed.
-        let wanted = extent.change(&self.changes_of(&shards));
+        let wanted = length.change(&self.changes_of(&shards));
         let (misplaced, shards): (Vec<_>, Vec<_>) =
             shards.into_iter().partition(|shard| wanted.refused.contains_key(&self.number(shard)));
         for shard in misplaced {
@@ -43,42 +27,42 @@ impl<'a> Commit<'a> {
                 self.refuse_shard(&shard, why);
             }
         }
-        if wanted.rows < extent.rows {
-            self.shorten(shards, &sizes, Extent { rows: wanted.rows, ..extent });
+        if wanted.rows < length.rows() {
+            self.shorten(shards, length, wanted.rows);
         } else {
-            self.lengthen(shards, &sizes, extent);
+            self.lengthen(shards, length);
         }
         self.note_attempts(&touched);
         left
     }
 
-    /// Commits chunks first, then the sizes that count them.
-    fn lengthen(&mut self, shards: Vec<Shard<'a>>, sizes: &Value, extent: Extent) {
+    /// Commits chunks first, then the document that counts them.
+    fn lengthen(&mut self, shards: Vec<Shard<'a>>, length: &Length) {
         let done = self.commit_others(shards);
         self.sync_directories(&done);
         let safe: Vec<&Shard<'_>> = done.iter().filter(|shard| self.is_safe(shard)).collect();
-        let found = extent.change(&self.changes_of(safe.iter().copied()));
+        let found = length.change(&self.changes_of(safe.iter().copied()));
         let is_counted = |shard: &&&Shard<'_>| !found.refused.contains_key(&self.number(shard));
         let (safe, behind): (Vec<_>, Vec<_>) = safe.iter().partition(is_counted);
         for shard in behind {
             self.refuse_shard(shard, "a chunk before it could not be written");
         }
-        if found.rows == extent.rows {
+        if found.rows == length.rows() {
             return;
         }
-        let longer = self.longer(&safe);
-        if let Err(error) = self.write_sizes(sizes, Extent { rows: found.rows, ..extent }, longer) {
-            let counted = |shard: &&&Shard<'_>| self.number(shard) + 1 >= extent.nchunks();
+        let longer = self.longer(&safe, length);
+        if let Err(error) = self.write_length(length, found.rows, longer) {
+            let counted = |shard: &&&Shard<'_>| self.number(shard) + 1 >= length.shards();
             let chunks: Vec<usize> =
                 safe.iter().filter(counted).flat_map(|shard| shard.chunks.clone()).collect();
             self.fail(&chunks, error);
         }
     }
 
-    /// Writes the sizes first, then removes the chunks that they no longer count.
-    fn shorten(&mut self, shards: Vec<Shard<'a>>, sizes: &Value, extent: Extent) {
-        let longer = self.longer(&shards.iter().collect::<Vec<_>>());
-        if let Err(error) = self.write_sizes(sizes, extent, longer) {
+    /// Writes the document first, then removes the chunks that it no longer counts.
+    fn shorten(&mut self, shards: Vec<Shard<'a>>, length: &Length, rows: u64) {
+        let longer = self.longer(&shards.iter().collect::<Vec<_>>(), length);
+        if let Err(error) = self.write_length(length, rows, longer) {
             let chunks: Vec<usize> =
                 shards.iter().flat_map(|shard| shard.chunks.iter().copied()).collect();
             shards.iter().for_each(|shard| self.withdraw(shard));
@@ -88,10 +72,10 @@ impl<'a> Commit<'a> {
         self.sync_directories(&done);
     }
 
-    /// Removes chunks that are not Blosc buffers or have no place in an array of that length from
-    /// the group.
-    fn leave_misplaced(&mut self, group: &mut Group, extent: Extent) {
-        let mut changes = Changes::new();
+    /// Removes contents that cannot be chunks, and chunks that have no place in an array of that
+    /// length, from the group.
+    fn leave_misplaced(&mut self, group: &mut Group, length: &Length) {
+        let mut changes = LengthChanges::new();
         let mut refused = BTreeMap::new();
         for (coords, members) in &*group {
             let number = coords.first().copied().unwrap_or(0);
@@ -102,7 +86,7 @@ impl<'a> Commit<'a> {
                 Err(why) => drop(refused.insert(number, why)),
             }
         }
-        refused.extend(extent.change(&changes).refused);
+        refused.extend(length.change(&changes).refused);
         group.retain(|(coords, members)| {
             let Some(why) = refused.get(&coords.first().copied().unwrap_or(0)) else { return true };
             let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();
@@ -115,13 +99,13 @@ impl<'a> Commit<'a> {
     /// Returns the decoded length of a staged chunk in bytes. `None` if it is to be removed.
     fn decoded(&self, at: usize) -> Result<Option<u32>, &'static str> {
         let Some(content) = &self.chunks[at].content else { return Ok(None) };
-        match decoded(content) {
-            Ok(decoded) => decoded.map(Some),
+        match self.array.format.check(content) {
+            Ok(decoded) => decoded,
             Err(_) => Err("it cannot be read where it waits"),
         }
     }
 
-    fn changes_of<'b>(&self, shards: impl IntoIterator<Item = &'b Shard<'b>>) -> Changes {
+    fn changes_of<'b>(&self, shards: impl IntoIterator<Item = &'b Shard<'b>>) -> LengthChanges {
         let shards = shards.into_iter();
         let change = |shard: &Shard<'_>| {
             let decoded = shard.chunks.last().and_then(|at| self.decoded(*at).ok())?;
@@ -140,11 +124,10 @@ impl<'a> Commit<'a> {
     }
 
     /// Returns by how many bytes the compressed chunks have grown.
-    fn longer(&self, shards: &[&Shard<'_>]) -> i64 {
+    fn longer(&self, shards: &[&Shard<'_>], length: &Length) -> i64 {
         let one = |shard: &&Shard<'_>| {
             let new = shard.chunks.last().map_or(0, |at| self.contents[*at].nbytes());
-            let old = shard.old.as_ref().map_or(0, |old| old.stat.size);
-            let old = old.saturating_sub(SUPERCHUNK_BYTES as u64);
+            let old = shard.old.as_ref().map_or(0, |old| length.chunk_nbytes(old.stat.size));
             i64::try_from(new).unwrap_or(0) - i64::try_from(old).unwrap_or(0)
         };
         shards.iter().map(one).fold(0, i64::saturating_add)
@@ -164,21 +147,16 @@ impl<'a> Commit<'a> {
         self.leave(shard, false, false);
     }
 
-    /// Replaces `meta/sizes`, durably.
-    fn write_sizes(
-        &mut self,
-        before: &Value,
-        extent: Extent,
-        longer: i64,
-    ) -> Result<(), StoreError> {
-        let path = self.array.path.join(SIZES);
+    /// Replaces the document by one for an array of `rows` rows, durably.
+    fn write_length(&mut self, length: &Length, rows: u64, longer: i64) -> Result<(), StoreError> {
+        let path = self.array.path.join(length.document);
         let storage = &*self.store.storage;
         let open = || {
             let file = storage.open_writable(&path)?;
             Ok(Old { stat: file.stat()?, file, is_linked: false })
         };
         let old = open().map_err(io_error(&path))?;
-        let text = json::to_text(&extent.sizes(before, longer));
+        let text = length.document_for(rows, longer);
         let blob = Blob::of(text.len() as u64, Source::Bytes(text.into()));
         let Work::Replace(temporary, _) = self.write_new(&path, Some(&old), None, &blob)? else {
             return Ok(());
@@ -190,15 +168,5 @@ impl<'a> Commit<'a> {
             storage.sync_directory(path.parent().unwrap_or(Path::new("")))
         };
         publish().map_err(io_error(&path))
-    }
-
-    /// Returns the superchunk file for a chunk. `None` if it is to be removed.
-    pub(super) fn superchunk(&self, members: &[(usize, Location)]) -> Option<Blob> {
-        let (at, _) = members.last()?;
-        let content = self.chunks[*at].content.as_ref()?;
-        let mut file = Blob::of(SUPERCHUNK_BYTES as u64, Source::Bytes(superchunk_header().into()));
-        file.nbytes += content.nbytes();
-        file.pieces.push(Piece { nbytes: content.nbytes(), from: Source::Staged(*at) });
-        Some(file)
     }
 }

@@ -1,0 +1,67 @@
+//! Array in a source: where its shards are, and in which format.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::content::Content;
+use super::error::{StoreError, io_error};
+use super::formats::ShardFormat;
+use super::loaded::ShardId;
+use crate::format::sharding::ShardedArray;
+
+/// Array in a source.
+#[derive(Debug)]
+pub struct SourceArray {
+    /// Number of the array, unique in its mount.
+    pub id: u64,
+    /// Directory of the array, relative to the source's root.
+    pub path: PathBuf,
+    /// Layout of its chunks in shards.
+    pub layout: ShardedArray,
+    /// Format of its shards.
+    pub format: Arc<dyn ShardFormat>,
+}
+
+impl SourceArray {
+    /// Returns the path of a shard, relative to the source's root.
+    pub fn shard_path(&self, shard: &[u64]) -> PathBuf {
+        self.path.join(self.shard_name(shard))
+    }
+
+    /// Returns the path of a shard, relative to the array's directory.
+    pub(super) fn shard_name(&self, shard: &[u64]) -> PathBuf {
+        self.format.shard_name(&self.layout, shard)
+    }
+
+    /// Returns whether `name` is the path of a shard, relative to the array's directory, in the
+    /// spelling that commits use.
+    pub(super) fn is_shard_name(&self, name: &str) -> bool {
+        self.format.is_shard_name(Some(&self.layout), name)
+    }
+
+    /// Returns the identifier of a shard.
+    pub(super) fn shard_id(&self, shard: &[u64]) -> ShardId {
+        ShardId::new(self.id, &self.layout, shard)
+    }
+
+    /// Returns whether chunks of the array can be committed.
+    pub fn is_writable(&self) -> bool {
+        self.format.is_writable(&self.layout)
+    }
+
+    /// Checks that some bytes can be a chunk of the array, as far as the bytes alone show.
+    ///
+    /// # Errors
+    /// The reason why they cannot, or an I/O error.
+    pub fn check_chunk(&self, coords: &[u64], content: &Content) -> Result<(), StoreError> {
+        let location = self.layout.locate(coords);
+        let shard = self.shard_path(&location.shard);
+        match self.format.check(content).map_err(io_error(&shard))? {
+            Ok(_) => Ok(()),
+            Err(why) => {
+                let position = location.positions.concat();
+                Err(StoreError::Refused { shard, position, why })
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Formats in which shards are stored. Each implements [`ShardFormat`]; nothing outside of this
+//! folder asks which one an array has.
+//!
+//! | format | files | index |
+//! |---|---|---|
+//! | [`indexed`] | one per key, as by `sharding_indexed` of Zarr v3 and the draft of 2022 | stored |
+//! | [`unsharded`] | one per key, each one chunk | none: one chunk |
+//! | [`bloscpack`] | one, the whole array | made of the chunks' headers |
+//! | [`superchunks`] | numbered ones, as by BLZ and bcolz | made of the chunks' headers |
+
+mod blosc_buffer;
+pub mod bloscpack;
+pub mod file_state;
+mod format;
+mod found_chunks;
+mod indexed;
+mod keys;
+mod length;
+mod single;
+pub mod superchunks;
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+pub use self::format::{Change, Framing, Planner, Reading, ShardFormat, Staged, Target};
+pub use self::length::{Length, LengthChanges};
+
+/// Returns the format of shards with an index.
+pub fn indexed() -> Arc<dyn ShardFormat> {
+    Arc::new(indexed::Indexed)
+}
+
+/// Returns the format of files that are one chunk each.
+pub fn unsharded() -> Arc<dyn ShardFormat> {
+    Arc::new(single::Single)
+}
+
+/// Returns the format of the file of that name, which is an array by itself.
+pub fn one_file(name: &OsStr) -> Arc<dyn ShardFormat> {
+    Arc::new(bloscpack::Bloscpack { name: Some(name.to_owned()) })
+}
+
+/// Returns the format of the files of a directory in which there is no metadata of an array: each
+/// may be one.
+pub fn any_file() -> &'static dyn ShardFormat {
+    static ANY: bloscpack::Bloscpack = bloscpack::Bloscpack { name: None };
+    &ANY
+}
