@@ -9,106 +9,21 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+pub use super::decoded_cache::DecodedChunk;
 use super::error::Damage;
 use super::storage::Stat;
-use super::{
-    ByteCache, Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error,
-};
+use super::{Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error};
 use crate::format::pipeline::{DecodeError, Pipeline};
-use crate::memory::{NoMemory, ROOM, resize, zeroed};
+use crate::memory::{NoMemory, ROOM, resize};
 
-/// Stripes of the lock that keeps two threads from decoding the same chunk.
-const STRIPES: usize = 256;
 /// Attempts to read a chunk that keeps changing while it is read.
 const ATTEMPTS: usize = 4;
-/// Maximum number of bytes in unused buffers that are kept for the next chunks: fresh memory costs
-/// as much as fast codecs do.
-const SPARE_BYTES: usize = 16 << 20;
-
 /// Maximum size of a thread's buffer of encoded bytes that is kept.
 const ENCODED_KEPT: usize = 8 << 20;
 
 thread_local! {
     /// Buffer into which encoded chunks are read.
     static ENCODED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Decoded chunk: C order, little-endian.
-#[derive(Debug)]
-pub struct DecodedChunk {
-    bytes: Vec<u8>,
-    spare: Arc<Spare>,
-}
-
-impl AsRef<[u8]> for DecodedChunk {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for DecodedChunk {
-    fn drop(&mut self) {
-        self.spare.give(std::mem::take(&mut self.bytes));
-    }
-}
-
-/// Pool of buffers for reuse.
-#[derive(Debug, Default)]
-struct Spare(Mutex<Vec<Vec<u8>>>);
-
-impl Spare {
-    /// Returns a buffer of `nbytes` bytes with arbitrary contents.
-    fn take(&self, nbytes: usize) -> Result<Vec<u8>, NoMemory> {
-        let mut buffers = self.0.lock();
-        let fitting = buffers.iter().position(|buffer| buffer.len() == nbytes);
-        match fitting.map(|at| buffers.swap_remove(at)) {
-            Some(buffer) => Ok(buffer),
-            None => {
-                drop(buffers);
-                zeroed(nbytes as u64)
-            }
-        }
-    }
-
-    fn give(&self, buffer: Vec<u8>) {
-        let mut buffers = self.0.lock();
-        let kept: usize = buffers.iter().map(Vec::len).sum();
-        if kept + buffer.len() <= SPARE_BYTES {
-            buffers.push(buffer);
-        }
-    }
-}
-
-/// An array's id, and the number of a chunk in its grid.
-type Key = (u64, u64);
-
-/// Decoded chunks of a store.
-#[derive(Debug)]
-pub(super) struct DecodedChunks {
-    kept: Mutex<ByteCache<Key, (Stat, Arc<DecodedChunk>)>>,
-    decoding: Vec<Mutex<()>>,
-    spare: Arc<Spare>,
-}
-
-impl DecodedChunks {
-    pub(super) fn new(budget: usize) -> Self {
-        Self {
-            kept: Mutex::new(ByteCache::new(budget)),
-            decoding: (0..STRIPES).map(|_| Mutex::default()).collect(),
-            spare: Arc::default(),
-        }
-    }
-
-    fn get(&self, key: Key, shard: &Stat) -> Option<Arc<DecodedChunk>> {
-        let (stat, chunk) = self.kept.lock().get(&key)?;
-        stat.unchanged(shard).then_some(chunk)
-    }
-
-    fn stripe(&self, key: Key) -> &Mutex<()> {
-        // The remainder is less than a usize, so it fits.
-        let at = usize::try_from((key.0 ^ key.1) % STRIPES as u64).unwrap_or(0);
-        &self.decoding[at]
-    }
 }
 
 /// Result of a request for a decoded chunk.

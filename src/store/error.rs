@@ -1,11 +1,11 @@
 //! Defects of shards, and the errors returned to readers and writers of chunks.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::storage::FileKind;
-use super::work::Unfit;
 use crate::format::after::DecodeError;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::index::{EntryError, IndexError};
@@ -65,6 +65,29 @@ pub enum Damage {
         /// The limit in bytes.
         limit: u64,
     },
+}
+
+/// What was found in the place of a file or directory of shardfs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// Something else where a directory must be.
+    NotADirectory(FileKind),
+    /// Something else where a file must be.
+    NotAFile(FileKind),
+    /// A file with this link count, which may belong to others.
+    Linked(u64),
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotADirectory(found) => write!(f, "it is {found} where a directory must be"),
+            Self::NotAFile(found) => write!(f, "it is {found} where a regular file must be"),
+            Self::Linked(links) => {
+                write!(f, "it has {links} names (hard links) where a file with one must be")
+            }
+        }
+    }
 }
 
 /// Error of an operation on a chunk or a shard.

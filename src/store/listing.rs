@@ -12,43 +12,16 @@ use std::time::{Duration, SystemTime};
 
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::storage::{FileKind, Stat};
+use super::window::WINDOW_SHARDS;
+pub use super::window::Window;
 use super::{ShardStore, SourceArray, io_error};
 use crate::format::Coords;
 use crate::format::chunk_key::Separator;
 use crate::format::grid::{ShardAxis, unravel};
 
-/// Maximum number of shards in a window.
-const WINDOW_SHARDS: usize = 1 << 18;
-
 /// Granularity of directory dates: a directory that changed so recently before it was listed may
 /// change again with the same date.
 const DATE_GRANULARITY: Duration = Duration::from_millis(50);
-
-/// Window of the shards, or directories of shards, in one directory of the source.
-#[derive(Debug)]
-pub struct Window {
-    /// Number at which the window begins.
-    from: u64,
-    /// Existing numbers, ascending.
-    pub numbers: Vec<u64>,
-    /// `true` if no number follows the last one.
-    pub complete: bool,
-    /// Attributes of the directory when it was listed. `None` if its date cannot show later
-    /// changes.
-    directory: Option<Stat>,
-}
-
-impl Window {
-    fn covers(&self, from: u64) -> bool {
-        self.from <= from
-            && (self.complete || self.numbers.last().is_some_and(|last| from <= *last))
-    }
-
-    /// Returns the numbers that are at least `from`.
-    pub fn from(&self, from: u64) -> &[u64] {
-        &self.numbers[self.numbers.partition_point(|number| *number < from)..]
-    }
-}
 
 /// Function called with the coordinates of each shard, and with the error for each directory that
 /// cannot be listed.
@@ -233,21 +206,6 @@ impl ShardStore {
     }
 }
 
-impl Window {
-    /// Creates a window of all shards that may exist, for formats whose files are not named by
-    /// keys, and not in the order of the view.
-    fn of_all(array: &SourceArray, prefix: &[u64], from: u64, most: Option<u64>) -> Self {
-        let shards = array.layout.shard_grid.get(prefix.len()).map_or(0, ShardAxis::shards);
-        let shards = most.map_or(shards, |most| shards.min(most));
-        let to = shards.min(from.saturating_add(WINDOW_SHARDS as u64));
-        Self { from, numbers: (from..to).collect(), complete: to == shards, directory: None }
-    }
-
-    fn empty(from: u64) -> Self {
-        Self { from, numbers: Vec::new(), complete: true, directory: None }
-    }
-}
-
 /// Returns whether all shards of an array lie in its own directory.
 pub fn is_flat(array: &SourceArray) -> bool {
     array.layout.keys.separator == Separator::Dot || array.layout.rank() == 0
@@ -301,14 +259,5 @@ mod tests {
             lowest.add(number);
         }
         assert_eq!((lowest.heap.into_sorted_vec(), lowest.cut), (vec![3, 5, 7], true));
-    }
-
-    #[test]
-    fn a_window_covers_what_it_has_seen() {
-        let window = Window { from: 3, numbers: vec![3, 5, 7], complete: false, directory: None };
-        assert!(window.covers(3) && window.covers(7));
-        assert!(!window.covers(2) && !window.covers(8));
-        assert_eq!(window.from(4), [5, 7]);
-        assert!(Window::empty(0).covers(9));
     }
 }

@@ -303,6 +303,33 @@ impl LoadedShard {
     }
 }
 
+/// Inner chunk that exists.
+#[derive(Debug, Clone)]
+pub struct Chunk {
+    /// Attributes of the shard that holds it.
+    pub shard: Stat,
+    /// Location of its bytes.
+    pub body: Body,
+    /// Checksum stored after it.
+    pub digest: Digest,
+}
+
+impl Chunk {
+    /// Returns the length of the encoded chunk in bytes.
+    pub fn nbytes(&self) -> u64 {
+        self.body.nbytes()
+    }
+
+    /// Returns the offset of the chunk in the shard's file. `None` if the shard is compressed as a
+    /// whole.
+    pub fn offset(&self) -> Option<u64> {
+        match self.body {
+            Body::InFile { offset, .. } => Some(offset),
+            Body::InMemory { .. } => None,
+        }
+    }
+}
+
 /// Returns whether `moment`, in milliseconds of [`now`], is less than `trusted` ago.
 pub(super) fn is_recent(moment: u64, trusted: Duration) -> bool {
     now().saturating_sub(moment) < u64::try_from(trusted.as_millis()).unwrap_or(0)

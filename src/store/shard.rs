@@ -9,7 +9,7 @@ use super::error::{Damage, StoreError, UNREACHABLE, io_error};
 use super::formats::Reading;
 use super::index_reader::IndexReader;
 use super::journal::pending_if_readable;
-use super::loaded::{Body, LoadedShard, Ready, ShardId, is_recent, now};
+use super::loaded::{Body, InnerError, LoadedShard, Ready, ShardId, is_recent, now};
 use super::storage::{FileKind, Stat, StorageFile, is_dangling};
 use super::unfinished::record_of;
 use super::{Freshness, ShardStore, SourceArray};
@@ -356,6 +356,53 @@ impl ShardStore {
         let shard = Arc::new(LoadedShard { id, stat, state, stored, checked, provisional });
         self.shards.lock().put(id, Arc::clone(&shard), shard.memory());
         Ok(shard)
+    }
+
+    /// Returns the open file of a shard. `None` if the file is not the one that `expected`
+    /// describes.
+    pub(super) fn shard_file(
+        &self,
+        array: &SourceArray,
+        shard: &[u64],
+        expected: &Stat,
+    ) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
+        let id = array.shard_id(shard);
+        if let Some((stat, file)) = self.files.lock().get(&id)
+            && stat.unchanged(expected)
+        {
+            return Ok(Some(Arc::clone(file)));
+        }
+        let path = array.shard_path(shard);
+        let open = || {
+            let file = self.storage.open(&path)?;
+            Ok((file.stat()?, file))
+        };
+        let (stat, file) = self.with_files(|| open().map_err(io_error(&path)))?;
+        if !stat.unchanged(expected) {
+            return Ok(None);
+        }
+        self.files.lock().put(id, (stat, Arc::clone(&file)));
+        Ok(Some(file))
+    }
+
+    /// Turns the reason why a chunk of a shard cannot be found into an error, and reports it.
+    pub(super) fn inner_error(
+        &self,
+        array: &SourceArray,
+        location: &Location,
+        level: usize,
+        error: InnerError,
+    ) -> StoreError {
+        let shard = array.shard_path(&location.shard);
+        let error = match error {
+            InnerError::Damaged(damage) => StoreError::Damaged { shard, damage },
+            InnerError::Entry(error) => {
+                let position = location.positions[level].clone();
+                StoreError::BadEntry { shard, position, error }
+            }
+        };
+        self.report(&error);
+        error
     }
 }
 

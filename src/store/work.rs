@@ -7,12 +7,11 @@
 //! removed.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::StoreError;
+use super::error::{StoreError, Unfit};
 use super::io_error;
 use super::storage::{FileKind, Stat, Storage, StorageFile};
 use crate::format::chunk_key::number;
@@ -21,29 +20,6 @@ use crate::format::chunk_key::number;
 pub const WORK_DIRECTORY: &str = ".shardfs";
 /// Suffix of files that replace others once they are complete.
 const NEW_SUFFIX: &str = ".new";
-
-/// What was found in the place of a file or directory of shardfs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unfit {
-    /// Something else where a directory must be.
-    NotADirectory(FileKind),
-    /// Something else where a file must be.
-    NotAFile(FileKind),
-    /// A file with this link count, which may belong to others.
-    Linked(u64),
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotADirectory(found) => write!(f, "it is {found} where a directory must be"),
-            Self::NotAFile(found) => write!(f, "it is {found} where a regular file must be"),
-            Self::Linked(links) => {
-                write!(f, "it has {links} names (hard links) where a file with one must be")
-            }
-        }
-    }
-}
 
 /// Returns the name of a new file in a work directory.
 pub fn new_name(number: u64) -> String {

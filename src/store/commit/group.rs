@@ -1,9 +1,7 @@
 //! Groups of shards that are committed together: as many as open files, bytes and time allow.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
 
-use super::{Commit, Shard};
 use crate::format::Coords;
 use crate::format::sharding::Location;
 use crate::store::content::Content;
@@ -11,9 +9,6 @@ use crate::store::{SourceArray, StagedChunk};
 
 /// Maximum number of new bytes in a group, unless a single shard has more.
 const MAX_BYTES: u64 = 256 << 20;
-/// Time after which a group takes no more shards: other processes wait for the journal.
-const MAX_TIME: Duration = Duration::from_secs(1);
-
 /// Shards with their members: the number of a chunk in the commit, and its location.
 pub(super) type Group = VecDeque<(Coords, Vec<(usize, Location)>)>;
 
@@ -78,41 +73,5 @@ impl<'a> Groups<'a> {
     /// Takes all remaining shards.
     pub(super) fn rest(&mut self) -> Group {
         std::mem::take(&mut self.shards)
-    }
-}
-
-impl<'a> Commit<'a> {
-    /// Prepares the shards of a group, and returns those left for the next one. The first is never
-    /// left, so the commit terminates.
-    pub(super) fn prepare_group(
-        &mut self,
-        mut group: Group,
-        budget: &mut u64,
-    ) -> (Vec<Shard<'a>>, Group) {
-        let (began, mut shards) = (Instant::now(), Vec::new());
-        let mut is_first = true;
-        while let Some((coords, members)) = group.pop_front() {
-            if !is_first && began.elapsed() > MAX_TIME {
-                group.push_front((coords, members));
-                break;
-            }
-            let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();
-            let store = self.store;
-            let prepared = match shards.is_empty() {
-                true => store.with_files(|| self.prepare(&coords, members.clone(), budget)),
-                false => self.prepare(&coords, members.clone(), budget),
-            };
-            match prepared {
-                Ok(shard) => shards.extend(shard),
-                // The shards before it release their files once they are committed.
-                Err(error) if error.is_shortage() && !shards.is_empty() => {
-                    group.push_front((coords, members));
-                    break;
-                }
-                Err(error) => self.fail(&all, error),
-            }
-            is_first = false;
-        }
-        (shards, group)
     }
 }

@@ -7,15 +7,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use super::base::{Line, Print};
-use super::{Commit, Maker, Old, Shard, StagedChunk, Work, redate};
+use super::group::Group;
+use super::work::{Commit, MAX_TIME, Maker, Old, Shard, StagedChunk, Work, redate};
 use crate::format::Coords;
 use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, ShardRecord};
 use crate::format::plan::{Blob, Facts, Plan, Policy, Update};
 use crate::format::sharding::Location;
 use crate::store::blob::{bytes_of, fingerprint_of};
+use crate::store::commits::{Line, Print};
 use crate::store::formats::{Change, Planner, Staged, Target};
 use crate::store::loaded::LoadedShard;
 use crate::store::lock::ShardLock;
@@ -30,6 +32,40 @@ const NEW_SHARD_MODE: u32 = 0o666;
 const REPLACING_MODE: u32 = 0o600;
 
 impl<'a> Commit<'a> {
+    /// Prepares the shards of a group, and returns those left for the next one. The first is never
+    /// left, so the commit terminates.
+    pub(super) fn prepare_group(
+        &mut self,
+        mut group: Group,
+        budget: &mut u64,
+    ) -> (Vec<Shard<'a>>, Group) {
+        let (began, mut shards) = (Instant::now(), Vec::new());
+        let mut is_first = true;
+        while let Some((coords, members)) = group.pop_front() {
+            if !is_first && began.elapsed() > MAX_TIME {
+                group.push_front((coords, members));
+                break;
+            }
+            let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();
+            let store = self.store;
+            let prepared = match shards.is_empty() {
+                true => store.with_files(|| self.prepare(&coords, members.clone(), budget)),
+                false => self.prepare(&coords, members.clone(), budget),
+            };
+            match prepared {
+                Ok(shard) => shards.extend(shard),
+                // The shards before it release their files once they are committed.
+                Err(error) if error.is_shortage() && !shards.is_empty() => {
+                    group.push_front((coords, members));
+                    break;
+                }
+                Err(error) => self.fail(&all, error),
+            }
+            is_first = false;
+        }
+        (shards, group)
+    }
+
     /// Performs all steps for a shard that can fail before anything is changed. `None` if nothing
     /// is left to do.
     pub(super) fn prepare(

@@ -1,0 +1,239 @@
+//! What a store remembers of its commits, to tell changes by others from those by this mount.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::array::SourceArray;
+use super::blob::fingerprint_of_content;
+use super::content::Content;
+use super::loaded::ShardId;
+use super::storage::{Stat, Timestamp};
+use crate::format::Coords;
+use crate::format::journal::Record;
+
+/// Chunk as it was when it was first staged.
+#[derive(Debug, Clone, Default)]
+pub struct Base {
+    /// Attributes of the chunk's shard. `None` if there was none.
+    pub(super) shard: Option<Stat>,
+    /// Length and fingerprint of the chunk. `None` if it was empty.
+    pub(super) chunk: Option<Print>,
+    /// Number of the shard's [`Line`].
+    pub(super) line: u64,
+}
+
+/// Identity of a chunk's contents: its length and fingerprint. Its offset is not part of it, as it
+/// proves nothing: another writer may rewrite a shard in its place, with chunks that all have the
+/// same lengths as before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Print {
+    pub(super) nbytes: u64,
+    pub(super) fingerprint: u64,
+}
+
+impl Print {
+    /// Computes the identity of a chunk with this content.
+    pub(super) fn of(content: &Content) -> io::Result<Self> {
+        let fingerprint = fingerprint_of_content(content)?;
+        Ok(Self { nbytes: content.nbytes(), fingerprint })
+    }
+}
+
+/// Lineage of a shard: its state when it was last read by [`ShardStore::base`] or left by a commit
+/// of this store. As long as the shard is found in that state, no other writer has changed it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    /// Number of the lineage; a change by another writer starts a new one.
+    pub(super) number: u64,
+    pub(super) shard: Option<Stat>,
+    /// `true` if a commit of this store has made the bytes and the name durable.
+    pub(super) is_safe: bool,
+    /// `true` while a commit of this store is changing the shard, which may already look different.
+    pub(super) is_busy: bool,
+    /// Dates of its chunks.
+    pub(super) dated: Dated,
+}
+
+/// Date of the chunks of a shard that this store has not changed since another writer last changed
+/// the shard. A change of the ctime alone changes no dates.
+#[derive(Debug, Clone, Copy)]
+pub struct Dated {
+    /// Number of these dates; a change by another writer starts a new one.
+    pub number: u64,
+    /// When another writer last changed the shard. `None` if there was no shard.
+    pub since: Option<Timestamp>,
+}
+
+/// Number of lineages to remember. Commits to shards whose lineage was forgotten are slower, but no
+/// chunk becomes stale unless another writer has changed it.
+const MAX_LINES: usize = 1 << 16;
+
+impl Base {
+    /// Returns the base for the next change of the chunk, once this store has committed `content`
+    /// over `self`. `None` as content means that the chunk was removed.
+    pub fn committed(self, content: Option<&Content>) -> io::Result<Self> {
+        Ok(Self { chunk: content.map(Print::of).transpose()?, ..self })
+    }
+
+    /// Returns whether the chunk is the same as in `before`.
+    pub fn is_same_chunk(&self, before: &Self) -> bool {
+        self.line == before.line || self.chunk == before.chunk
+    }
+
+    /// Returns the attributes of the shard when the chunk was staged. `None` if there was none.
+    pub fn shard(&self) -> Option<&Stat> {
+        self.shard.as_ref()
+    }
+}
+
+impl Line {
+    /// Returns whether the shard found is that of the lineage, except for the ctime.
+    pub(super) fn has_content(&self, found: Option<&Stat>) -> bool {
+        match (&self.shard, found) {
+            (Some(shard), Some(found)) => shard.same_content(found),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Commits {
+    /// Returns the lineage of a shard found in this state; starts a new one if the state is not
+    /// that of the known one.
+    pub(super) fn line(&self, id: ShardId, shard: Option<&Stat>) -> Line {
+        let mut lines = self.lines.lock();
+        let known = lines.get(&id).copied();
+        if let Some(line) = known
+            && (line.is_busy || is_same(line.shard.as_ref(), shard))
+        {
+            return line;
+        }
+        let number = self.last_line.fetch_add(1, Ordering::Relaxed) + 1;
+        let dated = match known {
+            Some(line) if line.has_content(shard) => line.dated,
+            _ => Dated { number, since: shard.map(|shard| shard.mtime) },
+        };
+        let line = Line { number, shard: shard.copied(), is_safe: false, is_busy: false, dated };
+        lines.put(id, line);
+        if lines.len() > MAX_LINES {
+            lines.pop_lru();
+        }
+        line
+    }
+
+    /// Returns the state in which a commit has left the shard, if that may be later than `found`.
+    /// `None` otherwise.
+    pub(super) fn left_since(&self, id: ShardId, found: &Stat) -> Option<Stat> {
+        let line = self.lines.lock().get(&id).copied()?;
+        line.shard.filter(|left| !line.is_busy && found.ctime < left.ctime)
+    }
+
+    /// Marks whether a commit of this store is changing a shard.
+    pub(super) fn set_busy(&self, id: ShardId, is_busy: bool) {
+        if let Some(line) = self.lines.lock().get_mut(&id) {
+            line.is_busy = is_busy;
+        }
+    }
+
+    /// Returns whether a shard found in this state is as a commit of this store has left it.
+    pub(super) fn has_left(&self, id: ShardId, found: &Stat) -> bool {
+        self.lines
+            .lock()
+            .get(&id)
+            .is_some_and(|line| line.is_safe && is_same(line.shard.as_ref(), Some(found)))
+    }
+
+    /// Returns whether a commit of this store is changing a shard.
+    pub(super) fn is_busy(&self, id: ShardId) -> bool {
+        self.lines.lock().get(&id).is_some_and(|line| line.is_busy)
+    }
+
+    /// Marks the names on the way to the shard as possibly not durable.
+    pub(super) fn doubt(&self, id: ShardId) {
+        if let Some(line) = self.lines.lock().get_mut(&id) {
+            line.is_safe = false;
+        }
+    }
+
+    /// Records the state in which a commit has left the shard; `None` if that is unknown.
+    pub(super) fn leave(&self, id: ShardId, line: Option<Line>) {
+        match line {
+            Some(line) => drop(self.lines.lock().put(id, line)),
+            None => drop(self.lines.lock().pop(&id)),
+        }
+    }
+}
+
+/// Returns whether two states of a shard are the same.
+pub(super) fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => one.unchanged(other),
+        _ => false,
+    }
+}
+
+/// State that a store keeps of its commits.
+#[derive(Debug)]
+pub(super) struct Commits {
+    pub(super) arrays: Mutex<HashMap<u64, Arc<Mutex<ArrayCommits>>>>,
+    pub(super) lines: Mutex<LruCache<ShardId, Line>>,
+    /// Last number given to a lineage.
+    pub(super) last_line: AtomicU64,
+    /// `true` once the filesystem was found unable to clone files.
+    pub(super) no_clones: AtomicBool,
+}
+
+/// State kept of the commits to one array.
+#[derive(Debug, Default)]
+pub(super) struct ArrayCommits {
+    /// `true` once the remains of earlier mounts were looked for.
+    pub(super) swept: bool,
+    /// Attributes of the journal when it was last cleared durably: while they hold, no older record
+    /// can reappear.
+    pub(super) cleared: Option<Stat>,
+    /// `true` if the record in the journal names a shard whose state is unknown: it must stay until
+    /// it can be rolled forward or back.
+    pub(super) stuck: bool,
+    /// Keys of the shards that such a record names. They are not written, or the record would be
+    /// taken for that of a later commit.
+    pub(super) poisoned: HashSet<Vec<u8>>,
+    /// Number of names given to new files so far.
+    pub(super) names: u64,
+    /// Contents that chunks were to get by commits that failed after their shard was touched. A
+    /// recovery may roll one of those forward later, which is no change by others. Forgotten with
+    /// the chunk's next successful commit.
+    pub(super) attempts: HashMap<Coords, VecDeque<Option<Print>>>,
+}
+
+/// Number of failed commits to remember of one chunk. An older one can be found in its shard only
+/// if every one since was rolled back.
+pub(super) const MAX_ATTEMPTS: usize = 64;
+
+impl Default for Commits {
+    fn default() -> Self {
+        let lines = Mutex::new(LruCache::unbounded());
+        let (arrays, last_line, no_clones) = Default::default();
+        Self { arrays, lines, last_line, no_clones }
+    }
+}
+
+impl Commits {
+    pub(super) fn of_array(&self, array: &SourceArray) -> Arc<Mutex<ArrayCommits>> {
+        Arc::clone(self.arrays.lock().entry(array.id).or_default())
+    }
+}
+
+impl ArrayCommits {
+    /// Marks the record as one that must stay and must not be replaced by another.
+    pub(super) fn keep(&mut self, record: Option<&Record>) {
+        self.stuck = true;
+        let shards = record.map_or(&[][..], |record| &record.shards);
+        self.poisoned.extend(shards.iter().map(|shard| shard.key.clone()));
+    }
+}
