@@ -1,39 +1,17 @@
-//! Codecs over a whole shard: the bytes->bytes codecs after `sharding_indexed`.
+//! Decoding of a whole shard: undoing the bytes->bytes codecs after `sharding_indexed`.
 //!
 //! A checksum leaves the chunks where they are and only makes the shard longer. A compressor hides
 //! them: the whole shard has to be decoded before its index can be read.
 
 use std::io::Read;
 
-use super::codec::Codec;
-use super::error::MetadataError;
 use super::gzip::Members;
 use super::index::CHECKSUM_BYTES;
 use super::pipeline::{self, Buffer};
 use crate::memory::{NoMemory, zeroed};
 use crate::text::count;
 
-/// Bytes->bytes codec over a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterCodec {
-    /// `crc32c`: four bytes at the end.
-    Crc32c,
-    /// A compressor.
-    Compressed(Compression),
-}
-
-/// Supported compressor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// gzip (RFC 1952), one or more members.
-    Gzip,
-    /// zlib (RFC 1950).
-    Zlib,
-    /// Zstandard (RFC 8878), one or more frames.
-    Zstd,
-    /// A Blosc 1 buffer.
-    Blosc,
-}
+pub use super::after_codec::{AfterCodec, Compression};
 
 /// Error decoding a shard.
 #[derive(Debug, thiserror::Error)]
@@ -68,33 +46,6 @@ pub enum DecodeError {
     /// There is not enough memory for the decoded shard.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-}
-
-impl AfterCodec {
-    /// Parses a codec that follows `sharding_indexed`.
-    pub fn parse(codec: &Codec) -> Result<Self, MetadataError> {
-        Ok(match codec.name.as_str() {
-            "crc32c" | "numcodecs.crc32c" => Self::Crc32c,
-            "gzip" | "numcodecs.gzip" => Self::Compressed(Compression::Gzip),
-            "zlib" | "numcodecs.zlib" => Self::Compressed(Compression::Zlib),
-            "zstd" | "numcodecs.zstd" => Self::Compressed(Compression::Zstd),
-            "blosc" | "numcodecs.blosc" => Self::Compressed(Compression::Blosc),
-            name => return Err(MetadataError::UnknownAfter(name.to_owned())),
-        })
-    }
-}
-
-impl AfterCodec {
-    /// Name of the codec in metadata.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Crc32c => "crc32c",
-            Self::Compressed(Compression::Gzip) => "gzip",
-            Self::Compressed(Compression::Zlib) => "zlib",
-            Self::Compressed(Compression::Zstd) => "zstd",
-            Self::Compressed(Compression::Blosc) => "blosc",
-        }
-    }
 }
 
 /// Returns the number of bytes at the end of a shard file that do not belong to the shard, if all

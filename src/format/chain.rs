@@ -10,7 +10,7 @@
 
 use serde_json::Value;
 
-use super::after::AfterCodec;
+use super::after_codec::AfterCodec;
 use super::codec::{Codec, parse_chain, transpose_order};
 use super::error::{MetadataError, shape};
 use super::index::{IndexCodecs, IndexLocation};

@@ -4,6 +4,7 @@
 //! counts are checked against [`limits`] before anything is allocated, and arithmetic is checked.
 
 pub mod after;
+mod after_codec;
 pub mod back;
 pub mod bloscpack;
 pub mod chain;

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::Coords;
-use super::after::AfterCodec;
+use super::after_codec::AfterCodec;
 use super::chain::split;
 use super::chunk_key::KeyEncoding;
 use super::codec::{Codec, parse_chain};
