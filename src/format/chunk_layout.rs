@@ -18,10 +18,9 @@ mod complete;
 #[cfg(test)]
 mod tests;
 
+pub use self::complete::DEFAULT_ELEMENTS;
 use self::complete::{complete, nearest_divisor, nearest_multiple};
 
-/// Default number of elements of a chunk.
-pub const DEFAULT_ELEMENTS: u64 = 1 << 20;
 /// Maximum extent of an array, and maximum number of elements that can be requested for a chunk.
 pub const MAX_LENGTH: u64 = (1 << 62) - 1;
 

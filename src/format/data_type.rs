@@ -190,19 +190,6 @@ impl DataType {
         };
         format!("{order}{letter}{}", self.nbytes)
     }
-
-    /// Returns one item of the array's `fill_value`, [`Self::nbytes`] long, little-endian; zeros if
-    /// it is absent or null.
-    pub fn fill_value(&self, value: Option<&Value>) -> Result<Vec<u8>, DataTypeError> {
-        let Some(value) = value.filter(|value| !value.is_null()) else {
-            return Ok(vec![0; self.nbytes]);
-        };
-        self.item(value).ok_or_else(|| {
-            let value = value.to_string();
-            let shown = value.chars().take(40).collect();
-            DataTypeError::FillValue { name: self.name.clone(), value: shown }
-        })
-    }
 }
 
 /// Parses a numeric or boolean type; returns it with the length of an item in bytes.

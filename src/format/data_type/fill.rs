@@ -13,8 +13,21 @@ use crate::text::count;
 const NAT: i64 = i64::MIN;
 
 impl DataType {
+    /// Returns one item of the array's `fill_value`, [`Self::nbytes`] long, little-endian; zeros if
+    /// it is absent or null.
+    pub fn fill_value(&self, value: Option<&Value>) -> Result<Vec<u8>, DataTypeError> {
+        let Some(value) = value.filter(|value| !value.is_null()) else {
+            return Ok(vec![0; self.nbytes]);
+        };
+        self.item(value).ok_or_else(|| {
+            let value = value.to_string();
+            let shown = value.chars().take(40).collect();
+            DataTypeError::FillValue { name: self.name.clone(), value: shown }
+        })
+    }
+
     /// Converts `value` to one item, little-endian; `None` if it is not a value of the type.
-    pub(super) fn item(&self, value: &Value) -> Option<Vec<u8>> {
+    fn item(&self, value: &Value) -> Option<Vec<u8>> {
         match self.kind {
             Kind::Bool => match value {
                 Value::Bool(truth) => Some(vec![u8::from(*truth)]),
