@@ -13,7 +13,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{TRANSFORMERS, chunks_per_shard, grid, is_sharded, keys};
+use super::layout::{TRANSFORMERS, chunks_per_shard, grid, is_sharded, keys};
 use crate::format::error::{MetadataError, shape};
 use crate::format::numpy::Items;
 
