@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::NewArrayError;
+use super::error::NewArrayError;
 use crate::format::chain::SHAPE_PRESERVING;
 use crate::format::data_type::DataType;
 use crate::format::json;
