@@ -10,30 +10,25 @@
 
 mod blosc;
 mod bytes;
+mod chain;
 mod error;
 mod layout;
-mod shard;
+mod shard_layout;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 
 use serde_json::Value;
 
 pub(super) use self::blosc::Buffer;
-use self::bytes::BytesCodec;
+use self::chain::{ArrayCodec, Chain, Item};
 pub use self::error::{DecodeError, EncodeError, PipelineError};
-use self::layout::Transpose;
-use self::shard::Shard;
-use super::codec::{Codec, parse_chain, transpose_order};
+use super::codec::parse_chain;
 use super::data_type::DataType;
-use super::error::MetadataError;
 use super::grid::Edges;
-use super::limits::{MAX_DECODED_BYTES, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
-use crate::memory::resize;
 
 /// Codec chain of an array's chunks.
 #[derive(Debug)]
@@ -53,43 +48,6 @@ struct ShortEnd {
     /// Length in bytes of the part within the array.
     nbytes: usize,
 }
-
-/// Properties of an item that codecs depend on.
-#[derive(Debug)]
-struct Item {
-    /// Length of an item in bytes.
-    nbytes: usize,
-    /// Length in bytes of the words that the byte order applies to.
-    word: usize,
-    /// Fill value, little-endian.
-    fill: Vec<u8>,
-}
-
-/// Codec chain of an array of one shape.
-#[derive(Debug)]
-struct Chain {
-    /// Length of the decoded array in bytes.
-    nbytes: usize,
-    /// The array->array codecs; `None` if no item moves.
-    transpose: Option<Transpose>,
-    array: ArrayCodec,
-    bytes: Vec<BytesCodec>,
-}
-
-/// Array->bytes codec.
-#[derive(Debug)]
-enum ArrayCodec {
-    Bytes { big_endian: bool },
-    Shard(Box<Shard>),
-}
-
-thread_local! {
-    // Buffer for a chunk whose items are still to be transposed.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Maximum capacity in bytes of a buffer that is kept for the next chunk.
-const MAX_KEPT_BYTES: usize = 16 << 20;
 
 impl Pipeline {
     /// Creates the pipeline of an unsharded array with a regular chunk grid from its metadata. For
@@ -199,156 +157,5 @@ impl Pipeline {
             return Err(EncodeError::Length { found, expected });
         }
         self.chain.encode(chunk, &self.item).map(Cow::into_owned)
-    }
-}
-
-impl Chain {
-    /// Parses the codecs of an array of `shape` inside `depth` levels of sharding.
-    fn parse(
-        codecs: &[Codec],
-        shape: &[usize],
-        item: &Item,
-        depth: usize,
-    ) -> Result<Self, PipelineError> {
-        if depth > MAX_SHARDING_LEVELS {
-            let limit = MAX_SHARDING_LEVELS as u64;
-            return Err(MetadataError::Limit { what: "levels of sharding", limit }.into());
-        }
-        let nbytes = nbytes(shape, item.nbytes).ok_or(PipelineError::TooLarge)?;
-        let mut axes: Vec<usize> = (0..shape.len()).collect();
-        let mut array = None;
-        let mut bytes = Vec::new();
-        for codec in codecs {
-            match codec.name.as_str() {
-                "transpose" if array.is_none() => {
-                    let order = transpose_order(codec, shape.len())?;
-                    axes = order.into_iter().map(|axis| axes[axis]).collect();
-                }
-                "bytes" if array.is_none() => array = Some(ArrayCodec::bytes(codec)?),
-                "sharding_indexed" if array.is_none() => {
-                    let shape: Vec<usize> = axes.iter().map(|axis| shape[*axis]).collect();
-                    let shard = Shard::parse(codec, &shape, item, depth)?;
-                    array = Some(ArrayCodec::Shard(Box::new(shard)));
-                }
-                name @ ("transpose" | "bytes" | "sharding_indexed") => {
-                    return Err(PipelineError::Misplaced(name.to_owned()));
-                }
-                name => {
-                    let parsed = BytesCodec::parse(codec, item.nbytes)?;
-                    if array.is_none() {
-                        return Err(PipelineError::Misplaced(name.to_owned()));
-                    }
-                    bytes.push(parsed);
-                }
-            }
-        }
-        let array = array.ok_or(PipelineError::NoArrayToBytes)?;
-        Ok(Self { nbytes, transpose: Transpose::new(shape, &axes), array, bytes })
-    }
-
-    /// Returns the maximum length in bytes of the encoded array that a reasonable encoder produces.
-    fn bound(&self) -> u64 {
-        bytes::bound(&self.bytes, self.array_bound())
-    }
-
-    /// Returns the same bound before the bytes->bytes codecs.
-    fn array_bound(&self) -> u64 {
-        match &self.array {
-            ArrayCodec::Bytes { .. } => self.nbytes as u64,
-            ArrayCodec::Shard(shard) => shard.bound(),
-        }
-    }
-
-    /// Decodes into `out`, which has `nbytes`.
-    fn decode(&self, encoded: &[u8], out: &mut [u8], item: &Item) -> Result<(), DecodeError> {
-        match &self.transpose {
-            None => self.decode_array(encoded, out, item),
-            Some(transpose) => {
-                if let (ArrayCodec::Bytes { big_endian }, []) = (&self.array, &self.bytes[..]) {
-                    DecodeError::check_length(encoded.len(), out.len())?;
-                    transpose.decode(encoded, out, item.nbytes);
-                    swap(out, *big_endian, item);
-                    return Ok(());
-                }
-                let mut scratch = SCRATCH.take();
-                resize(&mut scratch, self.nbytes as u64)?;
-                let decoded = self.decode_array(encoded, &mut scratch, item);
-                if decoded.is_ok() {
-                    transpose.decode(&scratch, out, item.nbytes);
-                }
-                if scratch.capacity() <= MAX_KEPT_BYTES {
-                    SCRATCH.set(scratch);
-                }
-                decoded
-            }
-        }
-    }
-
-    /// Undoes all codecs but the array->array codecs.
-    fn decode_array(&self, encoded: &[u8], out: &mut [u8], item: &Item) -> Result<(), DecodeError> {
-        match &self.array {
-            ArrayCodec::Bytes { big_endian } => {
-                bytes::decode_into(&self.bytes, encoded, out)?;
-                swap(out, *big_endian, item);
-                Ok(())
-            }
-            ArrayCodec::Shard(shard) => {
-                let limit = self.array_bound().min(2 * MAX_DECODED_BYTES as u64);
-                let stored = bytes::decode_at_most(&self.bytes, encoded, limit)?;
-                shard.decode(&stored, out, item)
-            }
-        }
-    }
-
-    fn encode<'a>(&self, array: &'a [u8], item: &Item) -> Result<Cow<'a, [u8]>, EncodeError> {
-        let mut array = Cow::Borrowed(array);
-        if let Some(transpose) = &self.transpose {
-            let mut moved = vec![0; array.len()];
-            transpose.encode(&array, &mut moved, item.nbytes);
-            array = Cow::Owned(moved);
-        }
-        let stored = match &self.array {
-            ArrayCodec::Bytes { big_endian } => {
-                if *big_endian && item.word > 1 {
-                    swap(array.to_mut(), true, item);
-                }
-                array
-            }
-            ArrayCodec::Shard(shard) => Cow::Owned(shard.encode(&array, item)?),
-        };
-        bytes::encode(&self.bytes, stored)
-    }
-}
-
-impl ArrayCodec {
-    fn bytes(codec: &Codec) -> Result<Self, PipelineError> {
-        let big_endian = match codec.option("endian") {
-            None | Some(Value::Null) => false,
-            Some(Value::String(order)) if order == "little" => false,
-            Some(Value::String(order)) if order == "big" => true,
-            Some(_) => {
-                return Err(PipelineError::Option {
-                    codec: codec.name.clone(),
-                    member: "endian",
-                    expected: "\"little\" or \"big\"",
-                });
-            }
-        };
-        Ok(Self::Bytes { big_endian })
-    }
-}
-
-/// Returns the length of an array in bytes; `None` if it exceeds [`MAX_DECODED_BYTES`].
-fn nbytes(shape: &[usize], item: usize) -> Option<usize> {
-    if shape.contains(&0) {
-        return Some(0);
-    }
-    let nbytes = shape.iter().try_fold(item, |nbytes, length| nbytes.checked_mul(*length))?;
-    (nbytes <= MAX_DECODED_BYTES).then_some(nbytes)
-}
-
-fn swap(bytes: &mut [u8], big_endian: bool, item: &Item) {
-    if big_endian {
-        layout::swap(bytes, item.word);
     }
 }
