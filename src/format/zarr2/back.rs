@@ -6,10 +6,11 @@
 use serde_json::{Map, Value};
 
 use super::data_type::DataType2;
-use super::{
-    Array2, DIMENSIONS, Missing, NoForm, ZARRAY, ZATTRS, ZGROUP, array, attributes,
-    dimension_names, missing, usual_name, zgroup,
-};
+use super::dimensions::{DIMENSIONS, dimension_names, usual_name};
+use super::document_names::{ZARRAY, ZATTRS, ZGROUP};
+use super::error::NoForm;
+use super::form::{Array2, array, attributes, zgroup};
+use super::missing::{self, Missing};
 use crate::format::back::same;
 use crate::format::document::{Dialect, show};
 use crate::format::error::{MetadataError, shape};
@@ -133,10 +134,11 @@ fn missing_back(
     mut attributes: Map<String, Value>,
     missing: Missing,
 ) -> Result<Map<String, Value>, MetadataError> {
-    let shown = array(twin, missing).map_err(no_form)?;
+    let Array2 { zarray, zattrs, .. } = array(twin, missing).map_err(no_form)?;
     let data_type = DataType2::parse(twin.get("data_type")).map_err(no_form)?;
     let stored = stored.get("attributes").and_then(|it| it.get(missing::ATTRIBUTE));
-    missing::back(&mut attributes, stored, &shown, &data_type);
+    let shown = zattrs.as_ref().and_then(|attributes| attributes.get(missing::ATTRIBUTE));
+    missing::back(&mut attributes, stored, shown, &zarray["fill_value"], &data_type);
     Ok(attributes)
 }
 

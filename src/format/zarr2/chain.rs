@@ -7,8 +7,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::NoForm;
 use super::data_type::DataType2;
+use super::error::NoForm;
 use crate::format::codec::{Codec, transpose_order};
 use crate::format::error::MetadataError;
 

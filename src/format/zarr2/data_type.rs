@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use half::f16;
 use serde_json::{Number, Value, json};
 
-use super::NoForm;
+use super::error::NoForm;
 use crate::format::back::same;
 use crate::format::data_type::DataType;
 

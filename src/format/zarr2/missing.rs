@@ -17,12 +17,25 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value, json};
 
 use super::data_type::DataType2;
-use super::{Array2, DIMENSIONS, Missing};
+use super::dimensions::DIMENSIONS;
 use crate::format::back::same;
 use crate::format::fill_chunk::FillChunk;
 
 /// Attribute that holds the missing value.
 pub const ATTRIBUTE: &str = "_FillValue";
+
+/// Policy for presenting chunks that do not exist as chunks of the fill value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// In Zarr v2, present the missing chunks of arrays whose fill value readers would mistake for
+    /// a missing value, or for another value; otherwise none.
+    #[default]
+    Auto,
+    /// Present none of them.
+    Absent,
+    /// Present all of them.
+    Fill,
+}
 
 /// Chunk files that stand in for chunks that do not exist.
 #[derive(Debug)]
@@ -216,20 +229,20 @@ pub fn to_zarr3(
 }
 
 /// Restores the missing value in attributes that were written to the view. `stored` is the missing
-/// value in the stored attributes, `shown` what the view showed. Omitting the attribute changes
-/// nothing if the fill value is the same.
+/// value in the stored attributes, `shown` the one in the attributes that the view showed, beside
+/// the shown `fill_value`. Omitting the attribute changes nothing if the fill value is the same.
 pub fn back(
     attributes: &mut Map<String, Value>,
     stored: Option<&Value>,
-    shown: &Array2,
+    shown: Option<&Value>,
+    fill_value: &Value,
     data_type: &DataType2,
 ) {
-    let attribute = shown.zattrs.as_ref().and_then(|attributes| attributes.get(ATTRIBUTE));
     let is_fill_value = || match Mask::of(stored, data_type) {
-        Mask::Value(value) => data_type.same_missing(&value, &shown.zarray["fill_value"]),
+        Mask::Value(value) => data_type.same_missing(&value, fill_value),
         Mask::None | Mask::Other(_) | Mask::Unknown => false,
     };
-    let is_as_shown = match (attributes.get(ATTRIBUTE), attribute) {
+    let is_as_shown = match (attributes.get(ATTRIBUTE), shown) {
         (None, None) => true,
         (None, Some(_)) => is_fill_value(),
         (Some(written), Some(shown)) => same(written, shown),

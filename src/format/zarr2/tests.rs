@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::format::error::MetadataError;
 use crate::format::fill_chunk::FillChunk;
 use crate::format::json;
 use crate::format::pipeline::Pipeline;

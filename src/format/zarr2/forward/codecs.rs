@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::NoTwin;
+use super::error::NoTwin;
 use super::items::{ArrayItems, short};
 use crate::format::error::MetadataError;
 use crate::format::numpy::Items;

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::NoTwin;
+use super::error::NoTwin;
 use crate::format::limits::MAX_ITEM_BYTES;
 use crate::format::numpy::Items;
 use crate::format::zarr2::data_type::DataType2;
