@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
 use super::exit::Failure;
@@ -16,9 +16,10 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+/// Prints the completions of `command`, the whole command line.
+pub(super) fn run(args: &Args, mut command: Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::Cli::command(), "shardfs", &mut script);
+    clap_complete::generate(args.shell, &mut command, "shardfs", &mut script);
     match args.shell {
         Shell::Bash => print(with_files(&String::from_utf8_lossy(&script)).as_bytes()),
         _ => print(&script),

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::exit::Failure;
 use super::help::Words;
 use super::interrupt::Interruptible;
+use super::message::{complain, say};
 use super::mounts::{check_apart, check_unused, commit_mounts};
+use super::open::open;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
@@ -98,7 +100,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     }
     commit_mounts(job.source)?;
     let config = OpenConfig { level: job.level, pad_edge: true, ..OpenConfig::default() };
-    let source = super::open(job.source, config)?;
+    let source = open(job.source, config)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };
     let nodes: Vec<Node> = source.nodes().collect();
     let plan = Plan::new(&source, &nodes, &job.shape, args.skip_damaged).map_err(named)?;
@@ -129,10 +131,10 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
         report.print();
     }
     for (path, error) in &plan.left_out {
-        super::complain(format_args!("{}: left out: {error}", shown(path)));
+        complain(format_args!("{}: left out: {error}", shown(path)));
     }
     for defect in copied.iter().flat_map(|copied| &copied.damaged) {
-        super::complain(defect);
+        complain(defect);
     }
     match (is_whole, args.skip_damaged) {
         (true, _) if plan.left_out.is_empty() => Ok(()),
@@ -184,14 +186,14 @@ impl Report<'_> {
                 ),
             };
             let (chunks, nbytes) = (many(digest.chunks, "chunk"), HumanBytes(digest.nbytes));
-            super::say(&format!("{}: {chunks}, {nbytes}, in {files}", shown(path)));
-            super::say(&format!("  digest {digest}, read back and equal"));
+            say(&format!("{}: {chunks}, {nbytes}, in {files}", shown(path)));
+            say(&format!("  digest {digest}, read back and equal"));
         }
         for path in &self.plan.other_rank {
-            super::say(&format!("{}: as it was, it has other dimensions", shown(path)));
+            say(&format!("{}: as it was, it has other dimensions", shown(path)));
         }
         if self.others > 0 {
-            super::say(&many(self.others, "other file"));
+            say(&many(self.others, "other file"));
         }
     }
 
@@ -212,7 +214,7 @@ impl Report<'_> {
         let left_out = self.plan.left_out.iter();
         let left_out =
             left_out.map(|(path, error)| json!({"path": json_path(path), "error": error}));
-        super::say(&format!(
+        say(&format!(
             "{:#}",
             json!({
                 "command": self.job.command,

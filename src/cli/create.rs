@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use self::report::Report;
 use super::copy::location;
-use super::exit::Failure;
+use super::exit::{Failure, system};
 use super::help::Words;
 use super::list::List;
 use super::mounts::check_unused;
@@ -185,11 +185,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         (false, false) => report.done(replaces),
     };
     io::stdout().write_all(&text).map_err(failed)
-}
-
-/// Makes a failure of an error that keeps a command from running.
-pub(super) fn system(error: impl std::fmt::Display) -> Failure {
-    Failure::System(error.to_string())
 }
 
 impl Args {

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::create::system;
-use super::exit::Failure;
+use super::exit::{Failure, system};
 use super::list::bytes;
 use super::mounts::check_unused;
 use super::resize::log_stale;

@@ -11,6 +11,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::message::complain;
 use crate::fs::SourceError;
 use crate::mount::MountError;
 use crate::source::OpenError;
@@ -87,7 +88,7 @@ impl Failure {
             Self::Background(_) => (),
             Self::Found(text) if text.is_empty() => (),
             Self::Mount(MountError::NotWritten { .. }) => eprintln!("shardfs: {}", Lines(self)),
-            _ => super::complain(self),
+            _ => complain(self),
         }
         self.code().into()
     }
@@ -127,4 +128,9 @@ impl Failure {
             Self::Background(code) => *code,
         }
     }
+}
+
+/// Makes a failure of an error that keeps a command from running.
+pub(super) fn system(error: impl std::fmt::Display) -> Failure {
+    Failure::System(error.to_string())
 }

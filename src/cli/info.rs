@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::exit::Failure;
 use super::mounts::check_apart;
+use super::open::open;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::source::{Array, Node, OpenConfig, Source};
@@ -66,7 +67,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = OpenConfig { level: args.level.map(usize::from), ..OpenConfig::default() };
-    let source = super::open(&args.source, config)?.for_one_pass();
+    let source = open(&args.source, config)?.for_one_pass();
     let picture = picture(args, &source)?;
     let chosen = match &args.map {
         Some(Some(key)) => Some(shard_of(&source, key)?),

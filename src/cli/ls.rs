@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::exit::Failure;
+use super::message::complain;
+use super::open::open;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::source::OpenConfig;
@@ -60,7 +62,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = OpenConfig { level: args.level.map(usize::from), ..OpenConfig::default() };
-    let source = super::open(&args.source, config)?.for_one_pass();
+    let source = open(&args.source, config)?.for_one_pass();
     let query = Query {
         prefix: args.key_prefix.clone(),
         missing: args.missing,
@@ -84,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let listed = list(&source, &query, &write, |rows: Rows| -> io::Result<()> {
         for error in &rows.errors {
             damaged += 1;
-            let say = || super::complain(error);
+            let say = || complain(error);
             progress.as_ref().map_or_else(say, |progress| progress.pause(say));
         }
         output.put(&rows.text)?;

@@ -29,8 +29,9 @@ pub(super) struct Args {
     directory: PathBuf,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let mut all = super::Cli::command().disable_help_subcommand(true);
+/// Writes the pages of `command`, the whole command line.
+pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
+    let mut all = command.disable_help_subcommand(true);
     all.build();
     let cannot = |path: &Path| {
         let path = path.to_string_lossy().into_owned();

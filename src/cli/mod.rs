@@ -12,8 +12,10 @@ mod list;
 mod logging;
 mod ls;
 mod man;
+mod message;
 mod mount;
 mod mounts;
+mod open;
 mod options;
 mod output;
 mod pack;
@@ -30,15 +32,13 @@ mod verify;
 mod views;
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::exit::Failure;
-use crate::source::{OpenConfig, OpenError, Source};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -118,33 +118,14 @@ pub fn run() -> ExitCode {
             Command::Info(args) => info::run(&args),
             Command::Ls(args) => ls::run(&args),
             Command::Verify(args) => verify::run(&args),
-            Command::Completions(args) => completions::run(&args),
-            Command::Man(args) => man::run(&args),
+            Command::Completions(args) => completions::run(&args, Cli::command()),
+            Command::Man(args) => man::run(&args, Cli::command()),
         })
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
-}
-
-/// Opens the source of a command. Messages call its root by its path from then on.
-fn open(path: &Path, config: OpenConfig) -> Result<Source, OpenError> {
-    let source = Source::open(path, config)?;
-    if let Ok(path) = path.canonicalize() {
-        crate::text::name_root(&path);
-    }
-    Ok(source)
-}
-
-/// Prints an error message on stderr, in one line.
-fn complain(what: impl std::fmt::Display) {
-    eprintln!("shardfs: {}", crate::text::Line(what));
-}
-
-/// Prints a line. Nothing can be done if stdout cannot be written.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Returns whether mount(8) is the caller: by one of the helper's names, or through mount.fuse,

@@ -3,8 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use super::create::system;
-use super::exit::Failure;
+use super::exit::{Failure, system};
 use super::sync::{not_written, sync};
 use crate::mount::{Use, check_answers, lie_apart, uses_of, will_be};
 use crate::text::shown;

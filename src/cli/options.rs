@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::size;
 use crate::format::plan::Policy;
-use crate::fs::{FsConfig, Ownership, View};
+use crate::format::zarr2::Missing;
+use crate::fs::{FsConfig, Ownership, View, ViewConfig};
 use crate::mount::Access;
 use crate::source::Format;
 use crate::store::StoreConfig;
@@ -151,6 +152,30 @@ impl MountOptions {
         }
         Ok(())
     }
+
+    /// Sets an option of the views.
+    pub(super) fn set_view(&mut self, option: &str, value: &str) -> Result<(), Failure> {
+        let ViewConfig { big_endian, clip, missing, .. } = &mut self.fs.view;
+        match option {
+            "endian" => *big_endian = either(option, value, ["little", "big"])?,
+            "edge" => *clip = either(option, value, ["full", "clip"])?,
+            "missing" => {
+                let fill = either(option, value, ["absent", "fill"])?;
+                *missing = if fill { Missing::Fill } else { Missing::Absent };
+            }
+            _ => self.views = views(value)?,
+        }
+        Ok(())
+    }
+
+    /// Returns an error if writing was requested and no view is writable.
+    pub(super) fn check_views(&self) -> Result<(), Failure> {
+        if self.fs.writable && self.views == [View::Flat] {
+            let message = "the view flat can only be read: leave out \"rw\", or show npy or raw";
+            return Err(Failure::Option(message.to_owned()));
+        }
+        Ok(())
+    }
 }
 
 /// Splits at commas; a comma after a backslash belongs to the value.
@@ -201,6 +226,34 @@ pub(super) fn policy(value: &str) -> Result<Policy, Failure> {
             return Err(Failure::Option(message));
         }
     })
+}
+
+/// Parses a list of views.
+fn views(value: &str) -> Result<Vec<View>, Failure> {
+    let mut views = Vec::new();
+    for name in value.split([',', ':']) {
+        let found = View::NAMES.iter().find(|(known, _)| *known == name);
+        let Some((_, view)) = found else {
+            let names = View::NAMES.map(|(name, _)| name).join(", ");
+            return Err(Failure::Option(format!("view {name:?} is none of {names}")));
+        };
+        if views.contains(view) {
+            return Err(Failure::Option(format!("view {name:?} is named twice")));
+        }
+        views.push(*view);
+    }
+    Ok(views)
+}
+
+/// Parses one of two words; returns whether it is the second one.
+fn either(option: &str, value: &str, words: [&str; 2]) -> Result<bool, Failure> {
+    match words.iter().position(|word| *word == value) {
+        Some(at) => Ok(at == 1),
+        None => {
+            let [one, other] = words;
+            Err(Failure::Option(format!("{option} {value:?} is neither {one} nor {other}")))
+        }
+    }
 }
 
 /// Parses a number of seconds, possibly with a fraction.
@@ -259,5 +312,22 @@ mod tests {
             message("uid=4294967296"),
             "mount option \"uid=4294967296\": \"4294967296\" is not a number"
         );
+    }
+
+    #[test]
+    fn views_are_named_once() {
+        assert_eq!(views("zarr2,npy:flat").unwrap(), [View::Zarr2, View::Npy, View::Flat]);
+        let refused = |value| views(value).unwrap_err().to_string();
+        assert_eq!(refused("npy,npy"), "view \"npy\" is named twice");
+        assert_eq!(refused("n5"), "view \"n5\" is none of zarr3, zarr2, npy, raw, flat");
+        assert_eq!(refused(""), "view \"\" is none of zarr3, zarr2, npy, raw, flat");
+    }
+
+    #[test]
+    fn a_word_is_one_of_two() {
+        assert!(!either("edge", "full", ["full", "clip"]).unwrap());
+        assert!(either("edge", "clip", ["full", "clip"]).unwrap());
+        let refused = either("edge", "cut", ["full", "clip"]).unwrap_err().to_string();
+        assert_eq!(refused, "edge \"cut\" is neither full nor clip");
     }
 }

@@ -5,6 +5,7 @@ mod unsaved;
 use std::path::PathBuf;
 
 use super::exit::Failure;
+use super::open::open;
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
@@ -42,7 +43,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let source = super::open(&args.source, OpenConfig::default())?;
+    let source = open(&args.source, OpenConfig::default())?;
     let interrupted = finish_commits(&source);
     if let Some(directory) = &args.unsaved {
         return interrupted.and_then(|()| unsaved::put_in(directory, &args.source));

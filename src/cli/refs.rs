@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use super::exit::Failure;
+use super::message::complain;
 use super::mounts::check_apart;
+use super::open::open;
 use super::progress::{Progress, Unit};
 use super::size;
 use crate::source::{OpenConfig, Source};
@@ -93,7 +95,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !to_stdout && args.output.symlink_metadata().is_ok() {
         check_apart(&args.source, &args.output)?;
     }
-    let source = super::open(&args.source, OpenConfig { pad_edge: true, ..OpenConfig::default() })?;
+    let source = open(&args.source, OpenConfig { pad_edge: true, ..OpenConfig::default() })?;
     let config = config(args)?;
     if to_stdout {
         let mut out = BufWriter::new(io::stdout().lock());
@@ -164,10 +166,10 @@ fn write(
         problems += 1;
         match problems {
             ..=TOLD if matches!(problem, Problem::NotInFile { .. }) => {
-                super::complain(format_args!("{problem}; --inline says how many may"));
+                complain(format_args!("{problem}; --inline says how many may"));
             }
-            ..=TOLD => super::complain(problem),
-            problems if problems == TOLD + 1 => super::complain(format_args!("...")),
+            ..=TOLD => complain(problem),
+            problems if problems == TOLD + 1 => complain(format_args!("...")),
             _ => (),
         }
     };

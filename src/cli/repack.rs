@@ -9,7 +9,9 @@ use serde_json::json;
 use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shape};
 use super::exit::Failure;
 use super::interrupt::Interruptible;
+use super::message::{complain, say};
 use super::mounts::commit_mounts;
+use super::open::open;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::source::{Array, Node, OpenConfig};
@@ -73,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     commit_mounts(&args.source)?;
-    let source = super::open(&args.source, OpenConfig::default())?;
+    let source = open(&args.source, OpenConfig::default())?;
     let has_shards = |array: &Arc<Array>| array.source.format.has_index();
     let name = shown(&args.source);
     let how = How { packing, skip_damaged: args.copy.skips_damaged() };
@@ -112,7 +114,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     }
     let damaged = results.iter().flat_map(|(_, done)| done.damaged.iter().cloned());
     let defects: Vec<String> = bad.into_iter().chain(damaged).collect();
-    defects.iter().for_each(super::complain);
+    defects.iter().for_each(complain);
     match (defects.is_empty(), how.skip_damaged) {
         (true, _) => Ok(()),
         (_, true) => Err(Failure::Found("what cannot be read was left out".to_owned())),
@@ -125,7 +127,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
 fn print(results: &[(PathBuf, Repacked)]) {
     for (path, done) in results {
         let Repacked { shards, rewritten, before, after, .. } = done;
-        super::say(&format!(
+        say(&format!(
             "{}: {} of {} written anew, {} now, {} before",
             shown(path),
             HumanCount(*rewritten),
@@ -147,7 +149,7 @@ fn print_json(args: &Args, results: &[(PathBuf, Repacked)]) {
             "damaged": done.damaged,
         })
     });
-    super::say(&format!(
+    say(&format!(
         "{:#}",
         json!({
             "command": "repack",

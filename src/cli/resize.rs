@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::create::system;
-use super::exit::Failure;
+use super::exit::{Failure, system};
 use super::list::{List, bytes, shape};
+use super::message::complain;
 use super::mounts::commit_mounts;
 use crate::format::json::to_text;
 use crate::text::{count, shown};
@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Warns that the consolidated metadata of a group is stale.
 pub(super) fn log_stale(group: &std::path::Path) {
     let group = shown(&group);
-    super::complain(format_args!(
+    complain(format_args!(
         "the consolidated metadata of {group} is of before; consolidate it again"
     ));
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
+use super::open::open;
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::source::OpenConfig;
@@ -48,7 +49,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = OpenConfig { level: args.level.map(usize::from), ..OpenConfig::default() };
-    let source = super::open(&args.source, config)?.for_one_pass();
+    let source = open(&args.source, config)?.for_one_pass();
     let mut output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
     let progress = Progress::new(Unit::Things("chunks"), None);
     let config = VerifyConfig { decode: args.decode };

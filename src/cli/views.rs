@@ -4,8 +4,6 @@ use super::exit::Failure;
 use super::help::Words;
 use super::options::MountOptions;
 use super::size;
-use crate::format::zarr2::Missing;
-use crate::fs::{View, ViewConfig};
 
 const VIEWS: Words = Words(&["zarr3", "zarr2", "npy", "raw", "flat"]);
 const ENDIAN: Words = Words(&["little", "big"]);
@@ -60,83 +58,13 @@ impl ViewArgs {
     }
 }
 
-impl MountOptions {
-    /// Sets an option of the views.
-    pub(super) fn set_view(&mut self, option: &str, value: &str) -> Result<(), Failure> {
-        let ViewConfig { big_endian, clip, missing, .. } = &mut self.fs.view;
-        match option {
-            "endian" => *big_endian = either(option, value, ["little", "big"])?,
-            "edge" => *clip = either(option, value, ["full", "clip"])?,
-            "missing" => {
-                let fill = either(option, value, ["absent", "fill"])?;
-                *missing = if fill { Missing::Fill } else { Missing::Absent };
-            }
-            _ => self.views = views(value)?,
-        }
-        Ok(())
-    }
-
-    /// Returns an error if writing was requested and no view is writable.
-    pub(super) fn check_views(&self) -> Result<(), Failure> {
-        if self.fs.writable && self.views == [View::Flat] {
-            let message = "the view flat can only be read: leave out \"rw\", or show npy or raw";
-            return Err(Failure::Option(message.to_owned()));
-        }
-        Ok(())
-    }
-}
-
-/// Parses a list of views.
-fn views(value: &str) -> Result<Vec<View>, Failure> {
-    let mut views = Vec::new();
-    for name in value.split([',', ':']) {
-        let found = View::NAMES.iter().find(|(known, _)| *known == name);
-        let Some((_, view)) = found else {
-            let names = View::NAMES.map(|(name, _)| name).join(", ");
-            return Err(Failure::Option(format!("view {name:?} is none of {names}")));
-        };
-        if views.contains(view) {
-            return Err(Failure::Option(format!("view {name:?} is named twice")));
-        }
-        views.push(*view);
-    }
-    Ok(views)
-}
-
-/// Parses one of two words; returns whether it is the second one.
-fn either(option: &str, value: &str, words: [&str; 2]) -> Result<bool, Failure> {
-    match words.iter().position(|word| *word == value) {
-        Some(at) => Ok(at == 1),
-        None => {
-            let [one, other] = words;
-            Err(Failure::Option(format!("{option} {value:?} is neither {one} nor {other}")))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::View;
 
     #[test]
     fn completions_name_all_views() {
         assert!(View::NAMES.iter().map(|(name, _)| name).eq(VIEWS.0));
-    }
-
-    #[test]
-    fn views_are_named_once() {
-        assert_eq!(views("zarr2,npy:flat").unwrap(), [View::Zarr2, View::Npy, View::Flat]);
-        let refused = |value| views(value).unwrap_err().to_string();
-        assert_eq!(refused("npy,npy"), "view \"npy\" is named twice");
-        assert_eq!(refused("n5"), "view \"n5\" is none of zarr3, zarr2, npy, raw, flat");
-        assert_eq!(refused(""), "view \"\" is none of zarr3, zarr2, npy, raw, flat");
-    }
-
-    #[test]
-    fn a_word_is_one_of_two() {
-        assert!(!either("edge", "full", ["full", "clip"]).unwrap());
-        assert!(either("edge", "clip", ["full", "clip"]).unwrap());
-        let refused = either("edge", "cut", ["full", "clip"]).unwrap_err().to_string();
-        assert_eq!(refused, "edge \"cut\" is neither full nor clip");
     }
 }
