@@ -4,11 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use serde_json::{Map, Value, json};
 
 use super::array::Array;
+use super::config::OpenConfig;
 use super::document::{METADATA_FILE, document_at};
 use super::error::NodeError;
 use super::unsupported::Unsupported;
@@ -25,42 +26,6 @@ use crate::text::shown;
 /// several threads request the indexes of shards nested in one shard.
 const ONE_PASS_CACHE: usize = 16 << 20;
 
-/// Format of a source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// An array or a hierarchy of Zarr v3 or v2.
-    Zarr,
-    /// A hierarchy of the Zarr v3 draft of 2022.
-    Draft2022,
-    /// A Bloscpack file.
-    Bloscpack,
-    /// BLZ or bcolz arrays.
-    Blz,
-}
-
-impl Format {
-    /// Names of the formats on the command line.
-    pub const NAMES: [(&str, Self); 4] = [
-        ("zarr", Self::Zarr),
-        ("draft2022", Self::Draft2022),
-        ("bloscpack", Self::Bloscpack),
-        ("blz", Self::Blz),
-    ];
-}
-
-/// Options for opening a source.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OpenConfig {
-    /// Level of nested sharding whose chunks are shown, 1 being the outermost; `None` for the
-    /// innermost.
-    pub level: Option<usize>,
-    /// Format of the source; detected from its contents if `None`.
-    pub format: Option<Format>,
-    /// `true` if a last chunk that is shorter than the others is padded to full size, as Zarr
-    /// readers expect.
-    pub pad_edge: bool,
-}
-
 /// An open source: a directory, or a file that is an array by itself.
 pub struct Source {
     /// Path as given by the user.
@@ -69,7 +34,7 @@ pub struct Source {
     pub storage: Arc<dyn Storage>,
     /// Store that reads the source's shards.
     pub store: ShardStore,
-    pub(super) config: OpenConfig,
+    config: OpenConfig,
     /// Name in `storage` if the source is a file that is an array by itself.
     file: Option<OsString>,
     /// Identifier of the next array.
@@ -207,18 +172,13 @@ impl Source {
         counted.map_or(0, |()| sum)
     }
 
-    /// Returns a new identifier for an array.
-    pub(super) fn next_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
         let first = match &self.file {
             Some(name) => Step::File(name.clone()),
             None => Step::Directory(PathBuf::new()),
         };
-        Nodes::new(self, first)
+        Nodes::new(&*self.storage, self.config, &self.next_id, first)
     }
 
     /// Iterates over the usable arrays of the source.

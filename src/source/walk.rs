@@ -7,11 +7,12 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::array::{Array, ArrayFormat};
+use super::config::{Format, OpenConfig};
 use super::document::{METADATA_FILE, document_at, read_document};
 use super::error::NodeError;
-use super::open::{Format, OpenConfig, Source};
 use super::{bloscpack, blz, zarr2, zarr3};
 use crate::format::draft2022;
 use crate::format::metadata::NodeMetadata;
@@ -47,7 +48,10 @@ impl Node {
 
 /// Iterator over the nodes of a source.
 pub struct Nodes<'a> {
-    source: &'a Source,
+    storage: &'a dyn Storage,
+    config: OpenConfig,
+    /// Identifier of the next array.
+    next_id: &'a AtomicU64,
     /// Pending steps; the last is taken next.
     steps: Vec<Step>,
     /// Nodes found but not yet returned.
@@ -93,8 +97,8 @@ impl Iterator for Nodes<'_> {
                 Step::Draft(mut documents) => {
                     let Some((data, path)) = documents.pop() else { continue };
                     self.steps.push(Step::Draft(documents));
-                    let array = read_document(self.storage(), &path).and_then(|document| {
-                        super::draft2022::array(&data, path, document, self.config().level)
+                    let array = read_document(self.storage, &path).and_then(|document| {
+                        super::draft2022::array(&data, path, document, self.config.level)
                     });
                     self.add(data, array.map(Some));
                 }
@@ -105,22 +109,19 @@ impl Iterator for Nodes<'_> {
 }
 
 impl<'a> Nodes<'a> {
-    pub(super) fn new(source: &'a Source, first: Step) -> Self {
-        Self { source, steps: vec![first], found: VecDeque::new() }
+    pub(super) fn new(
+        storage: &'a dyn Storage,
+        config: OpenConfig,
+        next_id: &'a AtomicU64,
+        first: Step,
+    ) -> Self {
+        Self { storage, config, next_id, steps: vec![first], found: VecDeque::new() }
     }
 }
 
 impl Nodes<'_> {
-    fn storage(&self) -> &dyn Storage {
-        &*self.source.storage
-    }
-
-    fn config(&self) -> OpenConfig {
-        self.source.config
-    }
-
     fn may_be(&self, format: Format) -> bool {
-        self.config().format.is_none_or(|wanted| wanted == format)
+        self.config.format.is_none_or(|wanted| wanted == format)
     }
 
     /// Queues a found node; returns the array if it is one.
@@ -131,7 +132,7 @@ impl Nodes<'_> {
     ) -> Option<Arc<Array>> {
         match found {
             Ok(Some(mut array)) => {
-                array.source.id = self.source.next_id();
+                array.source.id = self.next_id.fetch_add(1, Ordering::Relaxed);
                 let array = Arc::new(array);
                 self.found.push_back(Node::Array(Arc::clone(&array)));
                 Some(array)
@@ -149,7 +150,7 @@ impl Nodes<'_> {
     }
 
     fn bloscpack(&mut self, name: &Path) {
-        let storage = self.storage();
+        let storage = self.storage;
         let found = storage
             .stat(name)
             .map_err(NodeError::from)
@@ -160,7 +161,7 @@ impl Nodes<'_> {
 
     fn look(&mut self, directory: PathBuf) {
         let path = directory.join(METADATA_FILE);
-        let document = document_at(self.storage(), &path);
+        let document = document_at(self.storage, &path);
         if let Some(document) = document.transpose() {
             match document {
                 Ok(document) => match NodeMetadata::parse(&document) {
@@ -169,7 +170,7 @@ impl Nodes<'_> {
                     }
                     Ok(NodeMetadata::Group) => self.found.push_back(Node::Group(directory.clone())),
                     Ok(NodeMetadata::Array(_)) => {
-                        let array = zarr3::array(&directory, path, &document, self.config().level);
+                        let array = zarr3::array(&directory, path, &document, self.config.level);
                         let array = self.add(directory.clone(), array.map(Some));
                         return self.below_array(directory, array);
                     }
@@ -196,8 +197,8 @@ impl Nodes<'_> {
             return false;
         }
         let path = directory.join(ZARRAY);
-        let array = match if_present(self.storage().lstat(&path)) {
-            Ok(Some(_)) => Some(zarr2::array(self.storage(), directory, path)),
+        let array = match if_present(self.storage.lstat(&path)) {
+            Ok(Some(_)) => Some(zarr2::array(self.storage, directory, path)),
             Ok(None) => None,
             Err(error) => Some(Err(error.into())),
         };
@@ -206,7 +207,7 @@ impl Nodes<'_> {
             self.below_array(directory.to_owned(), array);
             return true;
         }
-        match if_present(self.storage().lstat(&directory.join(ZGROUP))) {
+        match if_present(self.storage.lstat(&directory.join(ZGROUP))) {
             Ok(Some(_)) => self.found.push_back(Node::Group(directory.to_owned())),
             Ok(None) => (),
             Err(error) => self.bad(directory.to_owned(), error.into()),
@@ -266,13 +267,13 @@ impl Nodes<'_> {
         if !self.may_be(Format::Blz) {
             return false;
         }
-        let found = match if_present(self.storage().stat(&directory.join(SIZES))) {
-            Ok(Some(_)) => match blz::array(self.storage(), directory, false) {
+        let found = match if_present(self.storage.stat(&directory.join(SIZES))) {
+            Ok(Some(_)) => match blz::array(self.storage, directory, false) {
                 // A table: its columns are found below it.
                 Ok(None) => return false,
                 found => found,
             },
-            Ok(None) => match blz::column(self.storage(), directory) {
+            Ok(None) => match blz::column(self.storage, directory) {
                 Ok(Some((_, found))) => found.map(Some),
                 Ok(None) => return false,
                 Err(error) => Err(error.into()),
@@ -296,7 +297,7 @@ impl Nodes<'_> {
         let mut failed = Ok(());
         let visit = &mut |item: crate::store::storage::DirItem<'_>| {
             if is_meant(item.name) {
-                match kind_of(self.storage(), directory, &item) {
+                match kind_of(self.storage, directory, &item) {
                     Ok(kind) => act(item.name, kind),
                     Err(error) => {
                         failed = Err(error);
@@ -306,7 +307,7 @@ impl Nodes<'_> {
             }
             ControlFlow::Continue(())
         };
-        self.storage().list(directory, 0, visit)?;
+        self.storage.list(directory, 0, visit)?;
         Ok(failed?)
     }
 }
