@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::delete::{Deletion, Kind};
-use super::{ArrayError, document_in, io_error, place_of};
+use super::error::{ArrayError, io_error};
+use super::node::{document_in, place_of};
 use crate::format::json;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;

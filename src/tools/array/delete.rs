@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{ArrayError, document_in, io_error, is_of_other_format, place_of};
+use super::error::{ArrayError, io_error};
+use super::node::{document_in, is_of_other_format, place_of};
 use crate::store::journal::JOURNAL;
 use crate::store::local::try_lock;
 use crate::store::work::WORK_DIRECTORY;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{ArrayError, document_in, io_error, is_of_other_format};
+use super::error::{ArrayError, io_error};
+use super::node::{document_in, is_of_other_format};
 use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::format::grid::Edges;

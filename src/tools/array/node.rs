@@ -1,0 +1,58 @@
+//! What is found at the path of a node: its place, its metadata document, and the consolidated
+//! metadata above it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::error::{ArrayError, io_error};
+use crate::format::error::MetadataError;
+use crate::format::json;
+use crate::format::limits::MAX_METADATA_BYTES;
+use crate::source::METADATA_FILE;
+use crate::tools::aside::Place;
+
+/// Returns the place of a path, whose parent must be a directory.
+pub(super) fn place_of(path: &Path) -> Result<Place, ArrayError> {
+    Place::of(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            ArrayError::NoParent(parent.unwrap_or(path).to_owned())
+        }
+        _ => io_error(path)(error),
+    })
+}
+
+/// Reads the metadata document in a directory; `None` if there is none.
+pub(super) fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError> {
+    let path = directory.join(METADATA_FILE);
+    let text = match std::fs::metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Ok(found) if found.len() > MAX_METADATA_BYTES => {
+            let limit = MAX_METADATA_BYTES;
+            let error = MetadataError::Limit { what: "bytes", limit };
+            return Err(ArrayError::Metadata { path, error });
+        }
+        Ok(_) => std::fs::read(&path),
+        Err(error) => Err(error),
+    };
+    let text = text.map_err(io_error(&path))?;
+    let document = json::parse(&text);
+    document.map(Some).map_err(|error| ArrayError::Metadata { path, error: error.into() })
+}
+
+/// Returns whether a directory has metadata of Zarr v2 or N5.
+pub(super) fn is_of_other_format(directory: &Path) -> bool {
+    [".zarray", ".zgroup", "attributes.json"].iter().any(|name| directory.join(name).exists())
+}
+
+/// Returns the nearest group above a node that has consolidated metadata, which must be regenerated
+/// once the node is created, changed or deleted. `None` if there is none.
+pub fn consolidated_above(directory: &Path) -> Option<PathBuf> {
+    let directory = place_of(directory).ok()?.path();
+    let groups = directory.ancestors().skip(1);
+    let mut groups = groups.map_while(|group| Some((group, document_in(group).ok()??)));
+    let found = groups.find(|(_, document)| document.get("consolidated_metadata").is_some());
+    found.map(|(group, _)| group.to_owned())
+}
