@@ -13,21 +13,25 @@
 //! next command that works on NAME removes them. If a command was interrupted between two renames,
 //! the old contents are renamed back.
 
+mod error;
 mod marker;
+mod place;
 mod removal;
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{self, AtFlags, Dir, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
+pub use self::error::AsideError;
 use self::marker::is_id;
 pub use self::marker::{MARKER, Marker, is_draft, new_id};
+pub use self::place::{FileId, Place};
 use self::removal::{open_within, remove};
 use crate::text::shown;
 
@@ -35,123 +39,6 @@ use crate::text::shown;
 const NEW: &str = "new";
 /// Name of the old contents to be removed.
 const OLD: &str = "old";
-/// Maximum number of bytes of a name used in the name of its hidden directory; a file name has at
-/// most 255.
-const NAME_BYTES: usize = 200;
-
-/// Error of publishing or removing a directory.
-#[derive(Debug, thiserror::Error)]
-pub enum AsideError {
-    /// A mount point or another filesystem is in the way.
-    #[error(
-        "{}: something is mounted there, or it is another filesystem: nothing in it was touched; \
-         unmount it, then run the command again", shown(.0)
-    )]
-    Mounted(PathBuf),
-    /// Another directory has taken the place of the old one.
-    #[error("{}: others have replaced it meanwhile; it stays as it is, run the command again", shown(.0))]
-    Replaced(PathBuf),
-    /// A system call failed.
-    #[error("{}: {error}", shown(.path))]
-    Io {
-        /// Path concerned.
-        path: PathBuf,
-        /// The error.
-        #[source]
-        error: io::Error,
-    },
-}
-
-/// Identity of a file (device and inode), unique as long as the file exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileId(u64, u64);
-
-impl From<&fs::Stat> for FileId {
-    fn from(stat: &fs::Stat) -> Self {
-        Self(stat.st_dev, stat.st_ino)
-    }
-}
-
-/// Location of a directory to be created, replaced or removed: the parent directory and a name in
-/// it.
-#[derive(Debug)]
-pub struct Place {
-    /// Path of the parent directory, absolute and without symbolic links.
-    pub parent: PathBuf,
-    /// Name in the parent directory.
-    pub name: OsString,
-    directory: OwnedFd,
-}
-
-impl Place {
-    /// Resolves a path, whose parent must exist. The path itself may be that of a symbolic link.
-    pub fn of(path: &Path) -> io::Result<Self> {
-        let (parent, name) = match path.file_name() {
-            Some(name) => match path.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => (parent.canonicalize()?, name),
-                _ => (Path::new(".").canonicalize()?, name),
-            },
-            // Paths such as `.` and `..`.
-            None => {
-                let whole = path.canonicalize()?;
-                let name = whole.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-                let parent = whole.parent().ok_or(io::ErrorKind::InvalidInput)?;
-                return Self::open(parent.to_owned(), name.to_owned());
-            }
-        };
-        Self::open(parent, name.to_owned())
-    }
-
-    fn open(parent: PathBuf, name: OsString) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = fs::open(&parent, flags, Mode::empty())?;
-        Ok(Self { parent, name, directory })
-    }
-
-    /// Returns the absolute path.
-    pub fn path(&self) -> PathBuf {
-        self.parent.join(&self.name)
-    }
-
-    /// Returns the attributes of the file at this place, not following a symbolic link; `None` if
-    /// there is none.
-    pub fn stat(&self) -> io::Result<Option<fs::Stat>> {
-        match fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Opens the directory at this place; it may be a mount point.
-    pub fn open_directory(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(fs::openat(&self.directory, &self.name, flags, Mode::empty())?)
-    }
-
-    /// Creates an empty directory at this place.
-    pub fn make_directory(&self) -> io::Result<OwnedFd> {
-        fs::mkdirat(&self.directory, &self.name, Mode::from_raw_mode(0o777))?;
-        fs::fsync(&self.directory)?;
-        self.open_directory()
-    }
-
-    fn try_clone(&self) -> io::Result<Self> {
-        let (parent, name) = (self.parent.clone(), self.name.clone());
-        Ok(Self { parent, name, directory: self.directory.try_clone()? })
-    }
-
-    /// Returns the prefix of the names of hidden directories beside this place.
-    fn prefix(&self) -> Vec<u8> {
-        let name = self.name.as_bytes();
-        [b".", &name[..name.len().min(NAME_BYTES)], b".shardfs-"].concat()
-    }
-
-    /// Returns the name as it is recorded in a marker.
-    fn note(&self) -> String {
-        self.name.to_string_lossy().into_owned()
-    }
-}
 
 /// Fate of the old contents if the command is interrupted while NAME does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -434,6 +321,8 @@ fn is_unknown(error: Errno) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn names(path: &Path) -> Vec<String> {

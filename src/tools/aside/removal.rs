@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{self, AtFlags, Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::AsideError;
+use super::error::AsideError;
 
 /// Maximum number of names that are removed before a directory is read again.
 const NAMES_AT_ONCE: usize = 4096;
