@@ -15,105 +15,28 @@
 
 mod absent;
 mod chunks;
+mod config;
+mod error;
+mod names;
 mod nodes;
 
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::io::{Read, Seek, SeekFrom, Write};
 
 use tempfile::SpooledTempFile;
 
 use self::chunks::{ArrayRefs, Part};
-use self::nodes::{Prepared, Urls, prepare};
+pub use self::config::{Config, Version};
+pub use self::error::{Problem, RefsError};
+use self::names::Urls;
+use self::nodes::{Prepared, prepare};
 use super::parallel::{self, Give};
 use crate::format::Coords;
 use crate::source::{Node, Source};
 use crate::store::{ShardStore, StoreError};
-use crate::text::{count, shown};
 
 /// Length in bytes up to which the text of a shard is kept in memory; longer text goes to a
 /// temporary file.
 const KEPT_BYTES: usize = 4 << 20;
-
-/// Options for writing references.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Path or URL of the source for readers of the references.
-    pub base: String,
-    /// Prefix of all keys: empty, or a path.
-    pub prefix: String,
-    /// `true` to write documents of Zarr v2 instead of v3.
-    pub zarr2: bool,
-    /// Version of the format: 1, or 0 for readers that support no other.
-    pub version: Version,
-    /// Maximum length in bytes of a chunk that is embedded in the references.
-    pub inline: u64,
-    /// `true` to continue after a chunk or node that cannot be referenced.
-    pub skips: bool,
-}
-
-/// Version of the kerchunk format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
-    /// Version 0: a single object of references.
-    Zero,
-    /// Version 1: the references with a template for the common prefix of all paths.
-    One,
-}
-
-/// A chunk or node that cannot be referenced.
-#[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    /// The node cannot be used, or cannot be expressed in the requested format.
-    #[error("{}: {why}", shown(.directory))]
-    Node {
-        /// Directory of the node, relative to the source's root.
-        directory: PathBuf,
-        /// Reason.
-        why: String,
-    },
-    /// Chunks cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The chunk is not stored in any file as it is.
-    #[error(
-        "shard {}, chunk {key}: the shard is compressed as a whole, so no range of it is the chunk; \
-         the chunk has {}, more than may be put into the references",
-        shown(.shard), count(.nbytes, "byte")
-    )]
-    NotInFile {
-        /// Path of the shard, relative to the source's root.
-        shard: PathBuf,
-        /// Key of the chunk.
-        key: String,
-        /// Length of the chunk, in bytes.
-        nbytes: u64,
-    },
-    /// Nothing is left out, but missing values are misread: the array does not have a reference for
-    /// each absent chunk, so its fill value in Zarr v2 cannot be the missing value.
-    #[error(
-        "{}: in Zarr v2 its fill value is not what it is in Zarr v3, the missing value: readers of CF \
-         conventions, xarray and netCDF among them, see other values",
-        shown(.0)
-    )]
-    Misread(PathBuf),
-}
-
-/// Error of writing references.
-#[derive(Debug, thiserror::Error)]
-pub enum RefsError {
-    /// The output cannot be written.
-    #[error("{0}")]
-    Write(#[source] io::Error),
-    /// A temporary file cannot be written or read.
-    #[error("a temporary file: {0}")]
-    Temporary(#[source] io::Error),
-    /// A directory of shards cannot be read, so the existing chunks are unknown.
-    #[error(transparent)]
-    List(#[from] StoreError),
-    /// A name is not UTF-8, which JSON cannot represent.
-    #[error("{}: its name is not UTF-8, which references must be", shown(.0))]
-    NotText(PathBuf),
-}
 
 /// Counts of what was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

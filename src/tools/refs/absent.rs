@@ -8,8 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::nodes::node_path;
-use super::{Config, Ended, Problem, RefsError};
+use super::config::Config;
+use super::error::{Problem, RefsError};
+use super::names::node_path;
 use crate::format::fill_chunk::FillChunk;
 use crate::format::zarr2::{self, Array2, Missing};
 use crate::source::{Array, ArrayFormat, Node};
@@ -101,10 +102,7 @@ fn absent_chunks(store: &ShardStore, array: &SourceArray) -> Result<u64, StoreEr
         });
         // An error is met again when the chunks are referenced.
         drop(counted);
-        Ok::<(), Ended>(())
+        Ok::<(), StoreError>(())
     });
-    match listed {
-        Ok(()) | Err(Ended::Stopped) => Ok(absent),
-        Err(Ended::Failed(error)) => Err(error),
-    }
+    listed.map(|()| absent)
 }

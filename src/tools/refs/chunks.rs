@@ -7,8 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tempfile::SpooledTempFile;
 
-use super::nodes::{Urls, inside};
-use super::{Config, Problem, RefsError};
+use super::config::Config;
+use super::error::{Problem, RefsError};
+use super::names::{Urls, inside};
 use crate::format::chunk_key::KeyEncoding;
 use crate::format::grid::ShardAxis;
 use crate::memory::zeroed;

@@ -1,20 +1,21 @@
-//! Documents of all nodes, and the naming of keys and files, for references.
+//! Documents of all nodes, for references.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::absent::{self, Decided};
 use super::chunks::ArrayRefs;
-use super::{Config, Problem, RefsError, Version};
+use super::config::Config;
+use super::error::{Problem, RefsError};
+use super::names::{Urls, inside, node_path, text};
 use crate::format::chunk_key::KeyEncoding;
 use crate::format::document::{Dialect, Shown, show};
-use crate::format::draft2022;
 use crate::format::json;
 use crate::format::zarr2::{self, Missing, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::source::METADATA_FILE;
-use crate::source::{Array, ArrayFormat, Node, Source};
+use crate::source::{Array, Node, Source};
 
 /// A node with its documents as references.
 pub struct Prepared<'a> {
@@ -22,75 +23,6 @@ pub struct Prepared<'a> {
     pub text: Vec<u8>,
     /// References to its chunks if it is an array.
     pub array: Option<ArrayRefs<'a>>,
-}
-
-/// Naming of the source's files in references.
-pub struct Urls {
-    /// Common prefix of all file names, without a trailing slash.
-    base: String,
-    /// `true` if the source is a single file, whose name is `base`.
-    is_file: bool,
-    /// `true` if the names are HTTP URLs, in which `%`, `?` and `#` are escaped: servers interpret
-    /// them.
-    is_http: bool,
-    /// `true` if `base` is the value of a template.
-    template: bool,
-    version: Version,
-}
-
-impl Urls {
-    pub fn new(source: &Source, nodes: &[Node], config: &Config) -> Result<Self, RefsError> {
-        let base = config.base.trim_end_matches('/').to_owned();
-        // With a template, braces in a name would be expanded as one.
-        let has_braces = |text: &str| text.contains(['{', '}']);
-        let mut plain = !has_braces(&base);
-        for node in nodes {
-            plain &= !has_braces(text(node.directory())?);
-        }
-        Ok(Self {
-            is_file: source.name.is_file(),
-            is_http: base.starts_with("http://") || base.starts_with("https://"),
-            template: plain && config.version == Version::One,
-            version: config.version,
-            base,
-        })
-    }
-
-    /// Returns the beginning of the output.
-    pub fn head(&self) -> Vec<u8> {
-        match self.version {
-            Version::Zero => b"{".to_vec(),
-            Version::One if self.template => {
-                let template = json!({"u": self.base});
-                format!("{{\"version\":1,\"templates\":{template},\"refs\":{{").into_bytes()
-            }
-            Version::One => b"{\"version\":1,\"refs\":{".to_vec(),
-        }
-    }
-
-    /// Returns the end of the output.
-    pub fn tail(&self) -> &'static [u8] {
-        match self.version {
-            Version::Zero => b"\n}\n",
-            Version::One => b"\n}}\n",
-        }
-    }
-
-    /// Returns the name of a file of the source.
-    pub fn of(&self, path: &Path) -> Result<String, RefsError> {
-        let base = if self.template { "{{u}}" } else { &self.base };
-        if self.is_file {
-            return Ok(base.to_owned());
-        }
-        let path = text(path)?;
-        Ok(match self.is_http {
-            false => format!("{base}/{path}"),
-            true => {
-                let path = path.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-                format!("{base}/{path}")
-            }
-        })
-    }
 }
 
 /// Prepares the documents of all nodes and of the directories above them; also returns the problems
@@ -279,23 +211,4 @@ impl<'a> Preparing<'a> {
         }
         Ok(key)
     }
-}
-
-/// Returns the path of an array in its hierarchy; in the draft of 2022 its data is elsewhere.
-pub fn node_path(array: &Array) -> PathBuf {
-    let directory = &array.source.path;
-    let draft = array.document.as_ref().filter(|_| array.format == ArrayFormat::Draft2022);
-    let node = draft.and_then(|(document, _)| draft2022::node_of(document, directory));
-    node.unwrap_or_else(|| directory.clone())
-}
-
-fn text(path: &Path) -> Result<&str, RefsError> {
-    path.to_str().ok_or_else(|| RefsError::NotText(path.to_owned()))
-}
-
-/// Escapes a text for use between the quotes of a JSON string.
-pub fn inside(text: &str) -> String {
-    let quoted = Value::from(text).to_string();
-    let inside = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-    inside.unwrap_or_default().to_owned()
 }

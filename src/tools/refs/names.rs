@@ -1,0 +1,99 @@
+//! Names in references: keys, and the files of the source.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::config::{Config, Version};
+use super::error::RefsError;
+use crate::format::draft2022;
+use crate::source::{Array, ArrayFormat, Node, Source};
+
+/// Naming of the source's files in references.
+pub struct Urls {
+    /// Common prefix of all file names, without a trailing slash.
+    base: String,
+    /// `true` if the source is a single file, whose name is `base`.
+    is_file: bool,
+    /// `true` if the names are HTTP URLs, in which `%`, `?` and `#` are escaped: servers interpret
+    /// them.
+    is_http: bool,
+    /// `true` if `base` is the value of a template.
+    template: bool,
+    version: Version,
+}
+
+impl Urls {
+    pub fn new(source: &Source, nodes: &[Node], config: &Config) -> Result<Self, RefsError> {
+        let base = config.base.trim_end_matches('/').to_owned();
+        // With a template, braces in a name would be expanded as one.
+        let has_braces = |text: &str| text.contains(['{', '}']);
+        let mut plain = !has_braces(&base);
+        for node in nodes {
+            plain &= !has_braces(text(node.directory())?);
+        }
+        Ok(Self {
+            is_file: source.name.is_file(),
+            is_http: base.starts_with("http://") || base.starts_with("https://"),
+            template: plain && config.version == Version::One,
+            version: config.version,
+            base,
+        })
+    }
+
+    /// Returns the beginning of the output.
+    pub fn head(&self) -> Vec<u8> {
+        match self.version {
+            Version::Zero => b"{".to_vec(),
+            Version::One if self.template => {
+                let template = json!({"u": self.base});
+                format!("{{\"version\":1,\"templates\":{template},\"refs\":{{").into_bytes()
+            }
+            Version::One => b"{\"version\":1,\"refs\":{".to_vec(),
+        }
+    }
+
+    /// Returns the end of the output.
+    pub fn tail(&self) -> &'static [u8] {
+        match self.version {
+            Version::Zero => b"\n}\n",
+            Version::One => b"\n}}\n",
+        }
+    }
+
+    /// Returns the name of a file of the source.
+    pub fn of(&self, path: &Path) -> Result<String, RefsError> {
+        let base = if self.template { "{{u}}" } else { &self.base };
+        if self.is_file {
+            return Ok(base.to_owned());
+        }
+        let path = text(path)?;
+        Ok(match self.is_http {
+            false => format!("{base}/{path}"),
+            true => {
+                let path = path.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+                format!("{base}/{path}")
+            }
+        })
+    }
+}
+
+/// Returns the path of an array in its hierarchy; in the draft of 2022 its data is elsewhere.
+pub fn node_path(array: &Array) -> PathBuf {
+    let directory = &array.source.path;
+    let draft = array.document.as_ref().filter(|_| array.format == ArrayFormat::Draft2022);
+    let node = draft.and_then(|(document, _)| draft2022::node_of(document, directory));
+    node.unwrap_or_else(|| directory.clone())
+}
+
+/// Returns a path as text, which references must be.
+pub fn text(path: &Path) -> Result<&str, RefsError> {
+    path.to_str().ok_or_else(|| RefsError::NotText(path.to_owned()))
+}
+
+/// Escapes a text for use between the quotes of a JSON string.
+pub fn inside(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    let inside = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    inside.unwrap_or_default().to_owned()
+}
