@@ -9,10 +9,12 @@
 //!
 //! A finding that is legal but worth reporting is a note; every other finding is a defect.
 
+mod checks;
 mod chunks;
 mod finding;
 mod keys;
 mod shard;
+mod step;
 #[cfg(test)]
 mod tests;
 
@@ -22,79 +24,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+pub use self::checks::VerifyConfig;
+use self::checks::{Checks, holds_blosc};
 use self::chunks::ChunkCheck;
 pub use self::finding::{Finding, Looks, What, Within};
 use self::keys::{Key, each_key};
+use self::step::{Checked, Early, Tally};
+pub use self::step::{Counts, Step};
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::SharedShard;
 use crate::format::grid::ShardAxis;
-use crate::format::pipeline::{Pipeline, PipelineError};
-use crate::source::{Array, ArrayFormat, Node, Source};
+use crate::source::{Node, Source};
 use crate::store::journal::pending;
-
-/// Maximum number of findings that a unit of work holds back to keep the order; beyond that they
-/// are handed over at once.
-const MOST_KEPT: usize = 4096;
-
-/// Extent of the verification.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct VerifyConfig {
-    /// `true` to decode chunks and verify checksums over whole shards, which reads all bytes.
-    pub decode: bool,
-}
-
-/// Findings and counts of a part of the verification.
-#[derive(Debug, Default)]
-pub struct Step {
-    /// Findings.
-    pub findings: Vec<Finding>,
-    /// Counts of what was verified.
-    pub counts: Counts,
-}
-
-/// Counts of what was verified, and of findings.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// Number of arrays.
-    pub arrays: u64,
-    /// Number of shards that exist.
-    pub shards: u64,
-    /// Number of chunks that exist.
-    pub chunks: u64,
-    /// Number of bytes of indexes and chunks that were read.
-    pub bytes: u64,
-    /// Number of defects.
-    pub defects: u64,
-    /// Number of notes.
-    pub notes: u64,
-}
-
-/// Counts for notes that are reported once for an array.
-#[derive(Debug, Default, Clone, Copy)]
-struct Tally {
-    dead: u64,
-    dead_shards: u64,
-    outside: u64,
-    shared: u64,
-    wrapped: u64,
-    no_bytes_unknown: u64,
-}
-
-/// Result of a unit of work.
-#[derive(Debug, Default)]
-struct Checked {
-    step: Step,
-    tally: Tally,
-    /// Directory of an array whose results are complete; `None` in between.
-    ended: Option<PathBuf>,
-}
-
-/// An array with what its chunks are checked against.
-struct Checks {
-    array: Arc<Array>,
-    pipeline: Result<Pipeline, PipelineError>,
-    grid: Vec<u64>,
-}
 
 /// A unit of work.
 enum Task {
@@ -109,9 +50,6 @@ enum Task {
     /// Report the end of the array in a directory.
     End(PathBuf),
 }
-
-/// Function that takes findings ahead of their turn.
-type Early<'a> = dyn Fn(&mut Step) + Sync + 'a;
 
 /// Verifies everything in a source. `take` receives the findings shard by shard, except that a
 /// shard with very many findings hands them over early.
@@ -169,71 +107,6 @@ impl<E, T: FnMut(Step) -> Result<(), E>> State<E, T> {
         if self.failed.is_none() {
             self.failed = self.take(step).err();
         }
-    }
-}
-
-impl Counts {
-    fn add(&mut self, other: &Self) {
-        self.arrays += other.arrays;
-        self.shards += other.shards;
-        self.chunks += other.chunks;
-        self.bytes += other.bytes;
-        self.defects += other.defects;
-        self.notes += other.notes;
-    }
-}
-
-impl Tally {
-    fn add(&mut self, other: &Self) {
-        self.dead += other.dead;
-        self.dead_shards += other.dead_shards;
-        self.outside += other.outside;
-        self.shared += other.shared;
-        self.wrapped += other.wrapped;
-        self.no_bytes_unknown += other.no_bytes_unknown;
-    }
-
-    fn notes(self) -> impl Iterator<Item = What> {
-        let dead = What::Dead { nbytes: self.dead, shards: self.dead_shards };
-        let all = [
-            (self.dead, dead),
-            (self.outside, What::Outside(self.outside)),
-            (self.shared, What::Shared(self.shared)),
-            (self.wrapped, What::Wrapped(self.wrapped)),
-            (self.no_bytes_unknown, What::NoBytesUnknown(self.no_bytes_unknown)),
-        ];
-        all.into_iter().filter(|(count, _)| *count > 0).map(|(_, what)| what)
-    }
-}
-
-impl Checked {
-    /// Adds a finding, and hands all of them over early if there are too many.
-    fn found(&mut self, early: &Early<'_>, finding: Finding) {
-        self.step.findings.push(finding);
-        if self.step.findings.len() >= MOST_KEPT {
-            early(&mut self.step);
-        }
-    }
-}
-
-impl Checks {
-    fn new(array: Arc<Array>) -> Self {
-        let twin = array.twin();
-        let pipeline = match &twin {
-            Some(twin) => Pipeline::parse(twin),
-            None => Err(PipelineError::NoArrayToBytes),
-        };
-        let has_short_end = matches!(array.format, ArrayFormat::Bloscpack | ArrayFormat::Blz);
-        let shape = || {
-            let shape = twin.as_ref()?.get("shape")?.as_array()?;
-            shape.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>()
-        };
-        let pipeline = pipeline.map(|pipeline| match shape().filter(|_| has_short_end) {
-            Some(shape) => pipeline.with_short_end(&shape),
-            None => pipeline,
-        });
-        let grid = array.source.layout.chunk_grid();
-        Self { array, pipeline, grid }
     }
 }
 
@@ -318,14 +191,4 @@ fn work(source: &Source, config: VerifyConfig, early: &Early<'_>, task: Task) ->
             ChunkCheck::new(source, config, early, &checks, &shard).check(slots)
         }
     }
-}
-
-/// Returns whether chunks are Blosc buffers, whatever their items.
-fn holds_blosc(array: &Array) -> bool {
-    array.source.format.holds_blosc()
-}
-
-/// Returns whether the array's format allows a file to be absent, as empty chunks.
-fn has_empty_chunks(array: &Array) -> bool {
-    !array.source.format.is_numbered()
 }

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Checked, Checks, Early, Finding, VerifyConfig, What, Within, holds_blosc};
+use super::checks::{Checks, VerifyConfig, holds_blosc};
+use super::finding::{Finding, What, Within};
+use super::step::{Checked, Early};
 use crate::format::after::{self, AfterCodec, Compression};
 use crate::format::codec::parse_chain;
 use crate::format::pipeline::Pipeline;

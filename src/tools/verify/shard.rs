@@ -2,7 +2,9 @@
 
 use std::io;
 
-use super::{Checked, Checks, Early, Finding, Looks, VerifyConfig, What, Within, has_empty_chunks};
+use super::checks::{Checks, VerifyConfig, has_empty_chunks};
+use super::finding::{Finding, Looks, What, Within};
+use super::step::{Checked, Early};
 use crate::format::after;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES};
 use crate::source::Source;

@@ -9,6 +9,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::step::MOST_KEPT;
 use super::*;
 use crate::format::index::{ByteRange, EMPTY};
 use crate::format::journal::{CheckedRange, Record, ShardRecord};
