@@ -760,4 +760,37 @@ mod tests {
         drop(second);
         assert!(first.try_lock().unwrap());
     }
+
+    /// The kernel gives up on a ".." while anything is renamed, in whatever filesystem.
+    #[test]
+    fn a_link_with_dots_is_followed_while_others_rename() {
+        let (top, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(top.path().join("d")).unwrap();
+        std::fs::write(top.path().join("f"), b"content").unwrap();
+        std::os::unix::fs::symlink("../f", top.path().join("d/link")).unwrap();
+        let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
+        let is_done = AtomicBool::new(false);
+        let begin = std::time::Instant::now();
+        let failed = std::thread::scope(|scope| {
+            for number in 0..3 {
+                let (from, to) = (format!("{number}"), format!("{number}.new"));
+                let names = [from, to].map(|name| elsewhere.path().join(name));
+                std::fs::write(&names[0], b"").unwrap();
+                let is_done = &is_done;
+                scope.spawn(move || {
+                    while !is_done.load(Ordering::Relaxed) {
+                        std::fs::rename(&names[0], &names[1]).unwrap();
+                        std::fs::rename(&names[1], &names[0]).unwrap();
+                    }
+                });
+            }
+            let mut failed = Vec::new();
+            while begin.elapsed() < Duration::from_secs(1) {
+                failed.extend(storage.open(Path::new("d/link")).err());
+            }
+            is_done.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert!(failed.is_empty(), "{} errors, {:?}", failed.len(), failed.first());
+    }
 }
