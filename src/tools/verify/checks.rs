@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::pipeline::{Pipeline, PipelineError};
-use crate::source::{Array, ArrayFormat};
+use crate::source::Array;
 
 /// Extent of the verification.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +26,7 @@ impl Checks {
             Some(twin) => Pipeline::parse(twin),
             None => Err(PipelineError::NoArrayToBytes),
         };
-        let has_short_end = matches!(array.format, ArrayFormat::Bloscpack | ArrayFormat::Blz);
+        let has_short_end = holds_blosc(&array);
         let shape = || {
             let shape = twin.as_ref()?.get("shape")?.as_array()?;
             shape.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>()
