@@ -16,7 +16,7 @@ use power::{ARRAY, Rng, read, stage, store};
 use shardfs::format::foreign;
 use shardfs::format::plan::Policy;
 use shardfs::store::SourceArray;
-use shardfs::store::formats::superchunks::{FILES, Form, Superchunks};
+use shardfs::store::formats::superchunks::{FILES, Form, superchunks};
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::owner::Owner;
 use shardfs::store::recover::recover;
@@ -51,7 +51,7 @@ fn superchunk_array(rows: u32) -> SourceArray {
     let how = serde_json::json!({"dtype": "int8", "chunklen": FULL});
     let found = foreign::superchunks(&sizes, &how, None, 1, 10).unwrap();
     let (form, extent) = (Form::Single, found.extent);
-    let format = Arc::new(Superchunks { files: FILES, form, extent, grows: true });
+    let format = superchunks(FILES, form, extent, true);
     SourceArray { id: 1, path: ARRAY.into(), layout: found.array.layout, format }
 }
 

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -13,7 +12,7 @@ use crate::format::foreign::{self, SuperchunkArray};
 use crate::format::numpy;
 use crate::store::formats::bloscpack::file;
 use crate::store::formats::file_state::FileState;
-use crate::store::formats::superchunks::{FILES, Form, SIZES, Superchunks};
+use crate::store::formats::superchunks::{FILES, Form, SIZES, superchunks};
 use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
 
 /// Document that describes how a BLZ or bcolz array is stored.
@@ -137,9 +136,9 @@ impl Documents {
         let SuperchunkArray { array, extent } =
             foreign::superchunks(&sizes, &storage, attributes, chunks_per_file, room)
                 .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
-        let format = Superchunks { files, form, extent, grows: room > 0 };
+        let format = superchunks(files, form, extent, room > 0);
         let identity = serde_json::json!({"codecs": extent.row_bytes});
-        Ok(Foreign { identity, ..Foreign::new(array, Arc::new(format), Vec::new()) })
+        Ok(Foreign { identity, ..Foreign::new(array, format, Vec::new()) })
     }
 }
 
@@ -151,13 +150,13 @@ fn form_of(storage: &dyn Storage, files: &Path) -> Result<(Form, u64), NodeError
         return Ok((Form::Single, 1));
     };
     let file = storage.open(&many)?;
-    let view = FileState::now(&*file, stat.size);
-    let head = file::head(&view)?;
+    let state = FileState::now(&*file, stat.size);
+    let head = file::head(&state)?;
     let head = head
         .map_err(|error| NodeError::Superchunks("the first superchunk", Box::new(error.into())))?;
     let nchunks = match head.header.nchunks {
         Some(nchunks) => nchunks,
-        None => file::contents(&view, &head)?.ranges.len() as u64,
+        None => file::contents(&state, &head)?.ranges.len() as u64,
     };
     Ok((Form::Many, nchunks))
 }

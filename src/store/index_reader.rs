@@ -22,7 +22,7 @@ pub struct IndexReader<'a> {
     /// How shards of the level are stored.
     pub(super) level: &'a ShardingLevel,
     /// Chunks in the shard, along each of its axes.
-    pub(super) chunks_per_shard: Vec<u64>,
+    pub(super) chunks_per_shard: &'a [u64],
     /// Length of the longest shard that is decoded as a whole, in bytes, both encoded and decoded.
     pub(super) limit: u64,
     /// Counters of what is read.
@@ -41,7 +41,7 @@ impl IndexReader<'_> {
             Err(damage) => return Ok(Err(damage)),
         };
         let level = self.level;
-        let slots = product(&self.chunks_per_shard).unwrap_or(u64::MAX);
+        let slots = product(self.chunks_per_shard).unwrap_or(u64::MAX);
         let Some(size) = level.index_codecs.stored_size(slots) else {
             return Ok(Err(IndexError::Limit { slots }.into()));
         };
@@ -54,7 +54,7 @@ impl IndexReader<'_> {
         self.stats.indexes.loads.count();
         self.stats.indexes.load_bytes.add(size);
         let (codecs, location) = (&level.index_codecs, level.index_location);
-        let index = ShardIndex::decode(bytes, codecs, location, &self.chunks_per_shard);
+        let index = ShardIndex::decode(bytes, codecs, location, self.chunks_per_shard);
         Ok(index.map(|index| Ready::new(body, index)).map_err(Damage::from))
     }
 

@@ -1,4 +1,4 @@
-//! Reading of chunks: opens their shard, verifies checksums, and pads chunks that are too short.
+//! Reading of chunks: an open file and a range in it, or bytes in memory.
 
 use std::sync::Arc;
 
@@ -90,7 +90,8 @@ impl ShardStore {
         if !before.same_content(&reader.shard) {
             return Ok(None);
         }
-        let found = self.body_in(array, &location, &**file, &before).map_err(io_error(&path))?;
+        let found =
+            self.body_in(array, &location, &path, (&**file, &before)).map_err(io_error(&path))?;
         let after = file.stat().map_err(io_error(&path))?;
         let same = matches!(found, Some(Body::InFile { offset: at, nbytes: length })
             if (at, length) == (*offset, *nbytes));

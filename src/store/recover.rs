@@ -1,6 +1,6 @@
 //! Recovery of unfinished commits: rolls each forward or back.
 //!
-//! [`Found`] tells by what.
+//! [`Found`] says which, and how that is told.
 
 use std::io;
 use std::ops::ControlFlow;

@@ -116,19 +116,22 @@ impl ShardStore {
             && !self.commits.has_left(id, stat)
     }
 
-    /// Returns the reader of indexes of shards of a level that are nested in a shard.
-    fn inner_reader<'a>(
-        &'a self,
-        array: &'a SourceArray,
+    /// Reads the index of a shard of a level that is nested in a shard.
+    fn read_inner(
+        &self,
+        array: &SourceArray,
         level: usize,
         shard: &[u64],
-    ) -> IndexReader<'a> {
-        IndexReader {
+        file: &dyn StorageFile,
+        stored: Body,
+    ) -> std::io::Result<Result<Ready, Damage>> {
+        let reader = IndexReader {
             level: &array.layout.levels[level],
-            chunks_per_shard: array.layout.chunks_per_shard(level, shard),
+            chunks_per_shard: &array.layout.chunks_per_shard(level, shard),
             limit: self.config.decode_limit,
             stats: &self.stats,
-        }
+        };
+        reader.read(file, stored)
     }
 
     /// Reads where the chunks of a shard are, from its file.
@@ -136,15 +139,16 @@ impl ShardStore {
         &self,
         array: &SourceArray,
         shard: &[u64],
+        path: &Path,
         (file, stat): (&dyn StorageFile, &Stat),
         pending: Option<&ShardRecord>,
     ) -> std::io::Result<Result<Ready, Damage>> {
         array.format.read(&Reading {
-            path: &array.shard_path(shard),
+            path,
             file,
             stat,
             layout: &array.layout,
-            chunks_per_shard: array.layout.chunks_per_shard(0, shard),
+            chunks_per_shard: &array.layout.chunks_per_shard(0, shard),
             pending,
             pads_end: self.config.pad_edge,
             decode_limit: self.config.decode_limit,
@@ -158,16 +162,16 @@ impl ShardStore {
         &self,
         array: &SourceArray,
         location: &Location,
-        file: &dyn StorageFile,
-        stat: &Stat,
+        path: &Path,
+        (file, stat): (&dyn StorageFile, &Stat),
     ) -> std::io::Result<Option<Body>> {
         let mut body = Body::InFile { offset: 0, nbytes: stat.size };
         for (number, (level, position)) in
             array.layout.levels.iter().zip(&location.positions).enumerate()
         {
             let state = match number {
-                0 => self.read_shard(array, &location.shard, (file, stat), None)?,
-                _ => self.inner_reader(array, number, &location.shard).read(file, body)?,
+                0 => self.read_shard(array, &location.shard, path, (file, stat), None)?,
+                _ => self.read_inner(array, number, &location.shard, file, body)?,
             };
             let Ok(ready) = state else { return Ok(None) };
             let range = ready.index.range(level.in_shard_axes(position), ready.body.nbytes());
@@ -197,7 +201,7 @@ impl ShardStore {
             };
             let before = file.stat().map_err(io_error(path))?;
             let pending = self.pending(array, coords)?;
-            let state = self.read_shard(array, coords, (&*file, &before), pending.as_ref());
+            let state = self.read_shard(array, coords, path, (&*file, &before), pending.as_ref());
             let state = state.map_err(io_error(path))?;
             // A commit may have begun, or ended, since its record was looked for.
             if state.is_err() && self.pending(array, coords)? != pending {
@@ -339,8 +343,8 @@ impl ShardStore {
         let changing = || StoreError::Changing { shard: path.clone() };
         let file = self.shard_file(array, outer, &parent.stat)?.ok_or_else(changing)?;
         let stored = Some(body.clone());
-        let reader = self.inner_reader(array, id.level(), outer);
-        let state = reader.read(&*file, body).map_err(io_error(&path))?;
+        let state = self.read_inner(array, id.level(), outer, &*file, body);
+        let state = state.map_err(io_error(&path))?;
         if !self.config.immutable {
             let after = file.stat().map_err(io_error(&path))?;
             if !after.unchanged(&parent.stat) {

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::array::SourceArray;
 use super::cache::ByteCache;
-use super::commits::Commits;
+use super::commit_state::Commits;
 use super::config::StoreConfig;
 use super::decoded_cache::DecodedChunks;
 use super::error::StoreError;
@@ -40,8 +40,8 @@ pub struct ShardStore {
     pub(super) verified: Mutex<ByteCache<VerifiedKey, Arc<Vec<u8>>>>,
     pub(super) windows: Mutex<ByteCache<(u64, PathBuf), Arc<Window>>>,
     /// Errors that were logged, so that a reader that retries does not fill the log.
-    pub(super) reported: Mutex<LruCache<String, ()>>,
-    pub(super) loading: [Mutex<()>; LOADING_STRIPES],
+    reported: Mutex<LruCache<String, ()>>,
+    loading: [Mutex<()>; LOADING_STRIPES],
     pub(super) decoded: DecodedChunks,
     pub(super) commits: Commits,
     pub(super) open_files: OpenFiles,
@@ -52,7 +52,7 @@ pub struct ShardStore {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenFiles {
     /// Shards that were read recently.
-    pub(super) cached: usize,
+    cached: usize,
     /// Shards of one group of a commit, with two files each.
     pub(super) in_commit: usize,
 }

@@ -1,5 +1,4 @@
-//! State that is kept of a shard from the first write to one of its chunks until the commit, to
-//! tell changes by others from those by this mount.
+//! The state of a chunk before a change: taken when the change is staged, compared by the commit.
 
 use std::sync::Arc;
 
@@ -7,7 +6,7 @@ use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
 use crate::store::blob::fingerprint_of;
-use crate::store::commits::{Base, Dated, Print, is_same};
+use crate::store::commit_state::{Base, Dated, Print, is_same};
 use crate::store::loaded::{Body, LoadedShard};
 use crate::store::storage::{Stat, Timestamp};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};

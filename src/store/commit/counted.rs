@@ -100,6 +100,7 @@ impl<'a> Commit<'a> {
     fn decoded(&self, at: usize) -> Result<Option<u32>, &'static str> {
         let Some(content) = &self.chunks[at].content else { return Ok(None) };
         match self.array.format.check(content) {
+            Ok(Ok(None)) => Err("its decoded length is not known"),
             Ok(decoded) => decoded,
             Err(_) => Err("it cannot be read where it waits"),
         }

@@ -1,4 +1,4 @@
-//! Groups of shards that are committed together: as many as open files, bytes and time allow.
+//! Groups of shards that are committed together: as many as open files and bytes allow.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,6 +9,7 @@ use crate::store::{SourceArray, StagedChunk};
 
 /// Maximum number of new bytes in a group, unless a single shard has more.
 const MAX_BYTES: u64 = 256 << 20;
+
 /// Shards with their members: the number of a chunk in the commit, and its location.
 pub(super) type Group = VecDeque<(Coords, Vec<(usize, Location)>)>;
 

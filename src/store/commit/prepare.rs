@@ -2,23 +2,23 @@
 //! comparisons, the plan, new files under other names, the record.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::group::Group;
-use super::work::{Commit, MAX_TIME, Maker, Old, Shard, StagedChunk, Work, redate};
+use super::work::{Commit, Maker, Old, Shard, StagedChunk, Work, redate};
 use crate::format::Coords;
 use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, ShardRecord};
 use crate::format::plan::{Blob, Facts, Plan, Policy, Update};
 use crate::format::sharding::Location;
 use crate::store::blob::{bytes_of, fingerprint_of};
-use crate::store::commits::{Line, Print};
-use crate::store::formats::{Change, Planner, Staged, Target};
+use crate::store::commit_state::{Line, Print};
+use crate::store::formats::{Accepted, Change, ChangedShard, Planner};
 use crate::store::loaded::LoadedShard;
 use crate::store::lock::ShardLock;
 use crate::store::storage::{FileKind, SetStat, Stat, StorageFile, if_present};
@@ -30,6 +30,9 @@ const NEW_SHARD_MODE: u32 = 0o666;
 /// Temporary permissions of a file that is yet to get its owner and permissions, from the shard it
 /// replaces or from its maker.
 const REPLACING_MODE: u32 = 0o600;
+
+/// Time after which a group takes no more shards: other processes wait for the journal.
+const MAX_TIME: Duration = Duration::from_secs(1);
 
 impl<'a> Commit<'a> {
     /// Prepares the shards of a group, and returns those left for the next one. The first is never
@@ -132,16 +135,15 @@ impl<'a> Commit<'a> {
         }
         self.leave_out_dependent(&mut members);
         let (store, array) = (self.store, self.array);
-        let shard = Target {
+        let shard = ChangedShard {
             path: &path,
             coords,
             layout: &array.layout,
             old: loaded.as_deref().zip(old.as_ref().map(|old| &*old.file)),
             inner: &|outer, location, level| store.inner_of(array, outer, location, level),
         };
-        let work = self.work(&shard, old.as_ref(), &mut members, maker, budget)?;
-        let Some(work) = work else { return Ok(None) };
-        let chunks = members.iter().map(|(at, _)| *at).collect();
+        let work = self.work(&shard, old.as_ref(), &members, maker, budget)?;
+        let Some((chunks, work)) = work else { return Ok(None) };
         if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
             // An update in place relies on the visible state of the file being on disk.
             old.file.sync().map_err(io_error(&path))?;
@@ -229,57 +231,46 @@ impl<'a> Commit<'a> {
         Ok(now == new.map_err(io_error(&self.array.shard_path(&location.shard)))?)
     }
 
-    /// Determines what is to be done to a shard, and prepares as much as possible without touching
-    /// it. Members that the format refuses are removed, and fail; `None` if none is left.
+    /// Determines what is to be done to a shard, for the members that its format accepts: their
+    /// numbers in the commit are returned with it, the others fail. `None` if none is left.
     fn work(
         &mut self,
-        shard: &Target<'_>,
+        shard: &ChangedShard<'_>,
         old: Option<&Old>,
-        members: &mut Vec<(usize, Location)>,
+        members: &[(usize, Location)],
         maker: Option<Maker>,
         budget: &mut u64,
-    ) -> Result<Option<Work>, StoreError> {
-        let staged = members.clone();
-        let plan = self.stage(shard, members, &staged)?;
+    ) -> Result<Option<(Vec<usize>, Work)>, StoreError> {
         if members.is_empty() {
             return Ok(None);
         }
-        self.plan(shard, old, &*plan, maker, budget).map(Some)
-    }
-
-    /// Passes the changes of the members to the shard's format. Members that it refuses are removed,
-    /// and fail.
-    fn stage<'b>(
-        &mut self,
-        shard: &Target<'b>,
-        members: &mut Vec<(usize, Location)>,
-        staged: &'b [(usize, Location)],
-    ) -> Result<Box<Planner<'b>>, StoreError>
-    where
-        'a: 'b,
-    {
         let (array, chunks) = (self.array, self.chunks);
-        let changes = staged.iter().map(|(at, location)| Change {
+        let changes = members.iter().map(|(at, location)| Change {
             at: *at,
             location,
             content: chunks[*at].content.as_ref(),
         });
-        let Staged { refused, plan } = array.format.stage(shard, changes.collect())?;
-        for (at, why) in refused {
-            let Some(index) = members.iter().position(|(member, _)| *member == at) else {
+        let Accepted { refused, plan } = array.format.accept(shard, changes.collect())?;
+        let refused: HashMap<usize, &'static str> = refused.into_iter().collect();
+        let mut accepted = Vec::new();
+        for (at, location) in members {
+            let Some(why) = refused.get(at).copied() else {
+                accepted.push(*at);
                 continue;
             };
-            let (_, location) = members.remove(index);
-            let position = location.positions.concat();
-            self.fail(&[at], StoreError::Refused { shard: shard.path.to_owned(), position, why });
+            let (shard, position) = (shard.path.to_owned(), location.positions.concat());
+            self.fail(&[*at], StoreError::Refused { shard, position, why });
         }
-        Ok(plan)
+        if accepted.is_empty() {
+            return Ok(None);
+        }
+        self.plan(shard, old, &*plan, maker, budget).map(|work| Some((accepted, work)))
     }
 
     /// Plans the changes to a shard, and prepares as much as possible without touching it.
     fn plan(
         &mut self,
-        shard: &Target<'_>,
+        shard: &ChangedShard<'_>,
         old: Option<&Old>,
         plan: &Planner<'_>,
         maker: Option<Maker>,

@@ -2,6 +2,7 @@
 
 use super::group::Group;
 use super::work::{Commit, Work};
+use crate::store::StoreError;
 use crate::store::loaded::ShardId;
 use crate::store::lock::{clear_note, note_locks};
 
@@ -16,10 +17,7 @@ impl<'a> Commit<'a> {
         let keys: Vec<Vec<u8>> = group.iter().map(|(shard, _)| self.key(shard)).collect();
         let keys = keys.iter().map(Vec::as_slice);
         if let Err(error) = note_locks(&*self.store.storage, &self.array.path, keys) {
-            let all: Vec<usize> =
-                group.iter().flat_map(|(_, members)| members).map(|it| it.0).collect();
-            self.fail(&all, error);
-            return Group::new();
+            return self.fail_group(&group, error);
         }
         let ids: Vec<ShardId> =
             group.iter().map(|(coords, _)| self.array.shard_id(coords)).collect();
@@ -28,12 +26,7 @@ impl<'a> Commit<'a> {
         let left = match self.array.format.length(&*store.storage, &self.array.path) {
             Ok(None) => self.commit_shards(group),
             Ok(Some(length)) => self.commit_counted(group, &length),
-            Err(error) => {
-                let all: Vec<usize> =
-                    group.iter().flat_map(|(_, members)| members).map(|it| it.0).collect();
-                self.fail(&all, error);
-                Group::new()
-            }
+            Err(error) => self.fail_group(&group, error),
         };
         clear_note(&*store.storage, &self.array.path);
         for id in ids {
@@ -53,5 +46,13 @@ impl<'a> Commit<'a> {
         self.sync_directories(&done);
         self.note_attempts(&touched);
         left
+    }
+
+    /// Fails all chunks of a group; nothing is left of it.
+    fn fail_group(&mut self, group: &Group, error: StoreError) -> Group {
+        let members = group.iter().flat_map(|(_, members)| members);
+        let all: Vec<usize> = members.map(|(at, _)| *at).collect();
+        self.fail(&all, error);
+        Group::new()
     }
 }

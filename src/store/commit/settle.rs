@@ -1,6 +1,6 @@
 //! The journal of an array, locked, and settled: no unfinished commit is left in it.
 
-use crate::store::commits::ArrayCommits;
+use crate::store::commit_state::ArrayCommits;
 use crate::store::journal::Journal;
 use crate::store::lock::has_note;
 use crate::store::owner::Owner;

@@ -4,22 +4,18 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::format::Coords;
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{Policy, Update};
 use crate::store::blob::Sources;
-use crate::store::commits::{ArrayCommits, Base, Line, MAX_ATTEMPTS, Print};
+use crate::store::commit_state::{ArrayCommits, Base, Line, MAX_ATTEMPTS, Print};
 use crate::store::content::Content;
 use crate::store::journal::Journal;
 use crate::store::loaded::ShardId;
 use crate::store::lock::ShardLock;
 use crate::store::storage::{Stat, StorageFile, Timestamp};
 use crate::store::{ShardStore, SourceArray, StoreError};
-
-/// Time after which a group takes no more shards: other processes wait for the journal.
-pub(super) const MAX_TIME: Duration = Duration::from_secs(1);
 
 /// Chunk to be committed.
 #[derive(Debug, Clone)]

@@ -23,7 +23,8 @@ use crate::store::storage::{Stat, Storage, StorageFile};
 /// A shard is a file of the source, and holds the chunks of one cell of the shard grid. Paths are
 /// relative to the array's directory.
 pub trait ShardFormat: Debug + Send + Sync {
-    /// Returns the name of the format. No two have the same.
+    /// Returns the name of the format. No two have the same: an array whose format has another name
+    /// than before is another array.
     fn name(&self) -> &'static str;
 
     /// Returns the path of a shard.
@@ -62,13 +63,13 @@ pub trait ShardFormat: Debug + Send + Sync {
         false
     }
 
-    /// Returns the directory of numbered shards, if they lie in one that views do not show. All
-    /// shards up to the array's length exist.
+    /// Returns the directory of the shards, if they are numbered files, whose names views do not show.
+    /// All shards up to the array's length exist; so its chunks are removed from the end backwards.
     fn numbered_in(&self) -> Option<&Path> {
         None
     }
 
-    /// Returns whether shards are numbered files, in a directory that views do not show.
+    /// Returns whether shards are numbered files.
     fn is_numbered(&self) -> bool {
         self.numbered_in().is_some()
     }
@@ -105,7 +106,8 @@ pub trait ShardFormat: Debug + Send + Sync {
     }
 
     /// Returns the length of an array that records it in a document of its own, in `directory`.
-    /// `None` if it does not: then any shard of the grid may exist.
+    /// `None` if it does not: then any shard of the grid may exist. [`Self::check`] of a format that
+    /// records it returns the decoded length of each chunk.
     fn length(
         &self,
         _storage: &dyn Storage,
@@ -121,11 +123,11 @@ pub trait ShardFormat: Debug + Send + Sync {
     }
 
     /// Examines changes to a shard, and returns those that it refuses and how to plan the others.
-    fn stage<'a>(
+    fn accept<'a>(
         &self,
-        shard: &Target<'a>,
+        shard: &ChangedShard<'a>,
         changes: Vec<Change<'a>>,
-    ) -> Result<Staged<'a>, StoreError>;
+    ) -> Result<Accepted<'a>, StoreError>;
 
     /// Returns the range of what takes the place of an index for recovery: what a commit in place
     /// changes last, and what tells a shard from any other file. `None` if a shard of `nbytes`
@@ -166,7 +168,7 @@ pub struct Reading<'a> {
     /// Layout of its array.
     pub layout: &'a ShardedArray,
     /// Chunks in it, along each of its axes.
-    pub chunks_per_shard: Vec<u64>,
+    pub chunks_per_shard: &'a [u64],
     /// Record of a commit to it that another process makes, or that was interrupted.
     pub pending: Option<&'a ShardRecord>,
     /// `true` if a last chunk that is shorter than the others is padded.
@@ -193,7 +195,7 @@ pub type Inner<'a> =
 
 /// Shard to be changed.
 #[derive(Clone, Copy)]
-pub struct Target<'a> {
+pub struct ChangedShard<'a> {
     /// Its path, relative to the source's root.
     pub path: &'a Path,
     /// Its coordinates in the shard grid.
@@ -206,7 +208,7 @@ pub struct Target<'a> {
     pub inner: &'a Inner<'a>,
 }
 
-impl Target<'_> {
+impl ChangedShard<'_> {
     /// Turns an error of the planner into that of a commit.
     pub fn no_plan(&self, error: PlanError) -> StoreError {
         StoreError::Plan { shard: self.path.to_owned(), error }
@@ -228,14 +230,14 @@ pub struct Change<'a> {
 pub type Planner<'a> = dyn Fn(Policy, Facts) -> Result<Plan, PlanError> + 'a;
 
 /// Result of examining changes to a shard.
-pub struct Staged<'a> {
+pub struct Accepted<'a> {
     /// Changes that cannot be made, by the chunk's number in the commit, with the reason.
     pub refused: Vec<(usize, &'static str)>,
     /// Plans the others.
     pub plan: Box<Planner<'a>>,
 }
 
-impl<'a> Staged<'a> {
+impl<'a> Accepted<'a> {
     /// Returns the changes to a file of one chunk, of which the last one counts: `file` makes the
     /// new file of the chunk's number in the commit and its content.
     pub fn of_single(changes: &[Change<'a>], file: impl Fn(usize, &Content) -> Blob) -> Self {

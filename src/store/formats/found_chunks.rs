@@ -64,8 +64,8 @@ impl FoundChunks {
             log::warn!("{}: its writer has not finished it", shown(reading.path));
         }
         reading.stats.indexes.loads.count();
-        let slots = product(&reading.chunks_per_shard).unwrap_or(u64::MAX);
-        let index = contents.index(&reading.chunks_per_shard).ok_or(IndexError::Limit { slots })?;
+        let slots = product(reading.chunks_per_shard).unwrap_or(u64::MAX);
+        let index = contents.index(reading.chunks_per_shard).ok_or(IndexError::Limit { slots })?;
         let body = Body::InFile { offset: 0, nbytes: state.size() };
         let Contents { refused, is_unfinished, .. } = contents;
         Ok(Ready {

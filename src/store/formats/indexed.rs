@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::format::{Change, Reading, ShardFormat, Staged, Target};
+use super::format::{Accepted, Change, ChangedShard, Reading, ShardFormat};
 use super::keys;
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
@@ -67,28 +67,28 @@ impl ShardFormat for Indexed {
         }
         let reader = IndexReader {
             level: &reading.layout.levels[0],
-            chunks_per_shard: reading.chunks_per_shard.clone(),
+            chunks_per_shard: reading.chunks_per_shard,
             limit: reading.decode_limit,
             stats: reading.stats,
         };
         reader.read(file, Body::InFile { offset: 0, nbytes: stat.size })
     }
 
-    fn stage<'a>(
+    fn accept<'a>(
         &self,
-        shard: &Target<'a>,
+        shard: &ChangedShard<'a>,
         changes: Vec<Change<'a>>,
-    ) -> Result<Staged<'a>, StoreError> {
+    ) -> Result<Accepted<'a>, StoreError> {
         let shard = *shard;
         let loaded = shard.old.map(|(loaded, _)| loaded);
-        check_codecs(&shard, 0)?;
         let changes = changes_of(&shard, 0, loaded, &changes)?;
+        check_codecs(&shard, 0)?;
         let extents = shard.layout.chunks_per_shard(0, shard.coords);
         let plan = Box::new(move |policy, facts| {
             let layout = layout_of(&shard.layout.levels[0], &extents);
             plan::plan(&layout, loaded.and_then(LoadedShard::as_planned), &changes, policy, facts)
         });
-        Ok(Staged { refused: Vec::new(), plan })
+        Ok(Accepted { refused: Vec::new(), plan })
     }
 
     fn index_range(
@@ -123,7 +123,7 @@ fn old_state(reading: &Reading<'_>, record: &ShardRecord) -> io::Result<Result<R
     };
     let level = &reading.layout.levels[0];
     let (codecs, location) = (&level.index_codecs, level.index_location);
-    let index = ShardIndex::decode(bytes, codecs, location, &reading.chunks_per_shard);
+    let index = ShardIndex::decode(bytes, codecs, location, reading.chunks_per_shard);
     let lost = record.overwritten.iter();
     let lost = lost.map(|(offset, old)| ByteRange { offset: *offset, nbytes: old.len() as u64 });
     let body = Body::InFile { offset: 0, nbytes: record.old_length };
@@ -142,7 +142,7 @@ fn index_place(layout: &ShardedArray, key: &str, nbytes: u64) -> Option<(ByteRan
 }
 
 /// Checks that shards of a level can be written: they are not compressed as a whole.
-fn check_codecs(shard: &Target<'_>, level: usize) -> Result<(), StoreError> {
+fn check_codecs(shard: &ChangedShard<'_>, level: usize) -> Result<(), StoreError> {
     match trailing_checksums(&shard.layout.levels[level].after) {
         Some(_) => Ok(()),
         None => Err(StoreError::Compressed { shard: shard.path.to_owned() }),
@@ -160,7 +160,7 @@ fn layout_of<'a>(level: &'a ShardingLevel, chunks_per_shard: &'a [u64]) -> Shard
 
 /// Returns the changes to the slots of one shard, or of one nested shard.
 fn changes_of(
-    shard: &Target<'_>,
+    shard: &ChangedShard<'_>,
     level: usize,
     loaded: Option<&LoadedShard>,
     changes: &[Change<'_>],
@@ -191,7 +191,7 @@ fn changes_of(
 
 /// Rewrites a nested shard with its changes. `None` if nothing is left in it.
 fn nested(
-    shard: &Target<'_>,
+    shard: &ChangedShard<'_>,
     level: usize,
     outer: Option<&LoadedShard>,
     changes: &[Change<'_>],

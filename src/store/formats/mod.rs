@@ -22,8 +22,9 @@ pub mod superchunks;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-pub use self::format::{Change, Framing, Planner, Reading, ShardFormat, Staged, Target};
-pub use self::length::{Length, LengthChanges};
+pub(super) use self::format::{Accepted, Change, ChangedShard, Planner, Reading};
+pub use self::format::{Framing, ShardFormat};
+pub(super) use self::length::{Length, LengthChanges};
 
 /// Returns the format of shards with an index.
 pub fn indexed() -> Arc<dyn ShardFormat> {
@@ -42,7 +43,7 @@ pub fn one_file(name: &OsStr) -> Arc<dyn ShardFormat> {
 
 /// Returns the format of the files of a directory in which there is no metadata of an array: each
 /// may be one.
-pub fn any_file() -> &'static dyn ShardFormat {
+pub(super) fn any_file() -> &'static dyn ShardFormat {
     static ANY: bloscpack::Bloscpack = bloscpack::Bloscpack { name: None };
     &ANY
 }

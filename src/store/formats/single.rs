@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::format::{Change, Reading, ShardFormat, Staged, Target};
+use super::format::{Accepted, Change, ChangedShard, Reading, ShardFormat};
 use super::found_chunks::{self, Contents, FoundChunks};
 use super::keys;
 use crate::format::digest::Digest;
@@ -50,12 +50,12 @@ impl ShardFormat for Single {
         })
     }
 
-    fn stage<'a>(
+    fn accept<'a>(
         &self,
-        _shard: &Target<'a>,
+        _shard: &ChangedShard<'a>,
         changes: Vec<Change<'a>>,
-    ) -> Result<Staged<'a>, StoreError> {
-        Ok(Staged::of_single(&changes, |at, content| {
+    ) -> Result<Accepted<'a>, StoreError> {
+        Ok(Accepted::of_single(&changes, |at, content| {
             Blob::of(content.nbytes(), Source::Staged(at))
         }))
     }

@@ -5,9 +5,10 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::file_state::FileState;
-use super::format::{Change, Framing, Reading, ShardFormat, Staged, Target};
+use super::format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use super::found_chunks::{self, Contents, FoundChunks};
 use super::length::Length;
 use super::{blosc_buffer, bloscpack};
@@ -59,17 +60,25 @@ impl Form {
     }
 }
 
+/// Returns the format of the numbered files of an array in the directory `files`, relative to the
+/// array's own; it is empty for a column of a table. `extent` is the length of the array when its
+/// documents were read. If it `grows`, [`SIZES`] records its current length.
+pub fn superchunks(
+    files: &'static str,
+    form: Form,
+    extent: Extent,
+    grows: bool,
+) -> Arc<dyn ShardFormat> {
+    Arc::new(Superchunks { files, form, extent, grows })
+}
+
 /// Numbered files of an array.
 #[derive(Debug)]
-pub struct Superchunks {
-    /// Directory of the files, relative to the array's own; empty for a column of a table.
-    pub files: &'static str,
-    /// Names and contents of the files.
-    pub form: Form,
-    /// Length of the array when its documents were read.
-    pub extent: Extent,
-    /// `true` if the array can grow: [`SIZES`] records its current length.
-    pub grows: bool,
+struct Superchunks {
+    files: &'static str,
+    form: Form,
+    extent: Extent,
+    grows: bool,
 }
 
 impl ShardFormat for Superchunks {
@@ -147,12 +156,17 @@ impl ShardFormat for Superchunks {
         Ok(blosc_buffer::decoded(content)?.map(Some))
     }
 
-    fn stage<'a>(
+    fn accept<'a>(
         &self,
-        _shard: &Target<'a>,
+        shard: &ChangedShard<'a>,
         changes: Vec<Change<'a>>,
-    ) -> Result<Staged<'a>, StoreError> {
-        Ok(Staged::of_single(&changes, |at, content| {
+    ) -> Result<Accepted<'a>, StoreError> {
+        if !self.grows {
+            let (shard, position) = (shard.path.to_owned(), vec![0; shard.coords.len()]);
+            let why = "files with several chunks each, and those of tables, are only read";
+            return Err(StoreError::Refused { shard, position, why });
+        }
+        Ok(Accepted::of_single(&changes, |at, content| {
             let header = Source::Bytes(superchunk_header().into());
             let mut file = Blob::of(SUPERCHUNK_BYTES as u64, header);
             file.nbytes += content.nbytes();

@@ -16,7 +16,7 @@ use crate::store::content::Content;
 use crate::store::error::{Damage, StoreError, io_error};
 use crate::store::formats::blosc_buffer::{decoded, header};
 use crate::store::formats::file_state::FileState;
-use crate::store::formats::format::{Change, Staged, Target};
+use crate::store::formats::format::{Accepted, Change, ChangedShard};
 use crate::store::loaded::LoadedShard;
 use crate::store::storage::StorageFile;
 
@@ -30,39 +30,37 @@ struct Existing {
 }
 
 /// Examines changes to the file of an array.
-pub(super) fn stage<'a>(
-    shard: &Target<'a>,
+pub(super) fn accept<'a>(
+    shard: &ChangedShard<'a>,
     changes: Vec<Change<'a>>,
-) -> Result<Staged<'a>, StoreError> {
+) -> Result<Accepted<'a>, StoreError> {
     let Some((loaded, file)) = shard.old else {
         // The mounted file is gone.
         return Err(StoreError::Changing { shard: shard.path.to_owned() });
     };
     let existing = Existing::read(shard, loaded, file)?;
     let (decoded, mut unfit) = only_buffers(shard.path, &changes)?;
+    let no_buffers: HashSet<usize> = unfit.iter().map(|(at, _)| *at).collect();
     let misplaced = refused(&existing.as_planned(), &decoded);
-    for change in &changes {
-        let number = number(change.location);
-        if let (Some(why), true) = (misplaced.get(&number), decoded.contains_key(&number)) {
-            unfit.push((change.at, *why));
-        }
-    }
-    let left_out: HashSet<usize> = unfit.iter().map(|(at, _)| *at).collect();
     let mut new = BTreeMap::new();
-    for change in changes.iter().filter(|change| !left_out.contains(&change.at)) {
+    for change in changes.iter().filter(|change| !no_buffers.contains(&change.at)) {
         let number = number(change.location);
+        if let Some(why) = misplaced.get(&number) {
+            unfit.push((change.at, *why));
+            continue;
+        }
         let Some((content, &decoded)) = change.content.zip(decoded.get(&number)) else { continue };
         let stored = existing.stored(change.at, content).map_err(io_error(shard.path))?;
         new.insert(number, NewChunk { decoded, stored });
     }
     let plan = move |policy, facts| plan(&existing.as_planned(), &new, policy, facts);
-    Ok(Staged { refused: unfit, plan: Box::new(plan) })
+    Ok(Accepted { refused: unfit, plan: Box::new(plan) })
 }
 
 impl Existing {
     /// Reads the state of a loaded file.
     fn read(
-        shard: &Target<'_>,
+        shard: &ChangedShard<'_>,
         loaded: &LoadedShard,
         file: &dyn StorageFile,
     ) -> Result<Self, StoreError> {

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use self::file::{contents, head};
 use super::blosc_buffer;
 use super::file_state::FileState;
-use super::format::{Change, Framing, Reading, ShardFormat, Staged, Target};
+use super::format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use super::found_chunks::{self, FoundChunks};
 use crate::format::bloscpack::{BloscpackError, HEADER_BYTES, Header};
 use crate::format::index::ByteRange;
@@ -23,9 +23,9 @@ use crate::store::work::WORK_DIRECTORY;
 
 /// One file.
 #[derive(Debug)]
-pub struct Bloscpack {
+pub(super) struct Bloscpack {
     /// Name of the file; `None` for any file of the directory.
-    pub name: Option<OsString>,
+    pub(super) name: Option<OsString>,
 }
 
 impl ShardFormat for Bloscpack {
@@ -75,12 +75,12 @@ impl ShardFormat for Bloscpack {
         Ok(blosc_buffer::decoded(content)?.map(Some))
     }
 
-    fn stage<'a>(
+    fn accept<'a>(
         &self,
-        shard: &Target<'a>,
+        shard: &ChangedShard<'a>,
         changes: Vec<Change<'a>>,
-    ) -> Result<Staged<'a>, StoreError> {
-        changes::stage(shard, changes)
+    ) -> Result<Accepted<'a>, StoreError> {
+        changes::accept(shard, changes)
     }
 
     fn index_range(
@@ -108,7 +108,7 @@ impl ShardFormat for Bloscpack {
 ///
 /// # Errors
 /// The reason why it is no such file, or an I/O error.
-pub fn chunks_of(state: &FileState<'_>) -> io::Result<Result<FoundChunks, BloscpackError>> {
+pub(super) fn chunks_of(state: &FileState<'_>) -> io::Result<Result<FoundChunks, BloscpackError>> {
     let head = match head(state)? {
         Ok(head) => head,
         Err(error) => return Ok(Err(error)),
@@ -126,7 +126,7 @@ fn with_checked_end(found: FoundChunks) -> FoundChunks {
 }
 
 /// Returns what a file holds besides its chunks.
-pub fn framing(file: &dyn StorageFile, nbytes: u64) -> io::Result<Framing> {
+pub(super) fn framing(file: &dyn StorageFile, nbytes: u64) -> io::Result<Framing> {
     // The header is valid: the file is not damaged.
     Ok(head(&FileState::now(file, nbytes))?.map_or_else(
         |_| Framing::default(),

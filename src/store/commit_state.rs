@@ -184,7 +184,7 @@ pub(super) struct Commits {
     pub(super) arrays: Mutex<HashMap<u64, Arc<Mutex<ArrayCommits>>>>,
     pub(super) lines: Mutex<LruCache<ShardId, Line>>,
     /// Last number given to a lineage.
-    pub(super) last_line: AtomicU64,
+    last_line: AtomicU64,
     /// `true` once the filesystem was found unable to clone files.
     pub(super) no_clones: AtomicBool,
 }
