@@ -1,4 +1,4 @@
-//! Access control: callers, and the rights with which the source is accessed for them.
+//! Access control: the rights with which the source is accessed for a caller.
 //!
 //! The kernel checks permissions by the attributes that the mount shows: owner, group, permissions
 //! (`default_permissions`), and in a mount that other users may access the access control lists.
@@ -16,166 +16,21 @@
 //! A process that is not root cannot act as the caller. Then the kernel's check decides, and other
 //! users are refused access to files behind a link.
 
-use std::ffi::OsStr;
 use std::io;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use lru::LruCache;
-use parking_lot::Mutex;
-
-use super::live::Place;
+use super::caller::{Caller, Permitted};
+use super::error::{FsError, Result};
+use super::live_file::Place;
 use super::nodes::{ArrayView, At};
-use super::{Attr, Entry, Fs, FsConfig, FsError, Result, Target};
-use crate::store::identity::Identity;
-use crate::store::storage::{Need, SetStat, Stat, Storage};
+use super::state::Fs;
+use super::target::Target;
+use crate::store::storage::{Need, SetStat, Storage};
 use crate::text::shown;
 
-/// Time for which the groups of a caller are cached.
-const TRUSTED: Duration = Duration::from_secs(1);
-/// Maximum number of callers to remember.
-// Evaluated by the compiler, which rejects zero.
-const MAX_CALLERS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// Maximum number of shards of an array whose flat files other users may open.
 const MAX_SHARDS: u64 = 10_000;
-/// User and group used to test whether this process may act as other users.
-const ANYBODY: u32 = 65534;
-
-/// Process that sent a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Caller {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Thread that sent the request.
-    pub pid: u32,
-    /// Permission bits to clear in new files.
-    pub umask: u32,
-}
-
-impl Caller {
-    /// Returns this process itself.
-    pub fn own() -> Self {
-        let Identity { uid, gid, umask, .. } = Identity::own(0);
-        Self { uid, gid, pid: std::process::id(), umask }
-    }
-
-    /// Returns the owner of files that the caller creates.
-    pub fn owner(&self) -> Owner {
-        Owner { uid: self.uid, gid: self.gid }
-    }
-}
-
-/// File that a caller may access.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Permitted {
-    /// Any file.
-    Anything,
-    /// This file only.
-    File(Stat),
-    /// None: there was no file.
-    Nothing,
-}
-
-impl Permitted {
-    /// Checks that the file is the one that access was permitted to.
-    ///
-    /// # Errors
-    ///
-    /// `Stale` if another file has taken its place.
-    pub(super) fn check(&self, file: &Stat) -> Result<()> {
-        match self {
-            Self::Anything => Ok(()),
-            Self::File(permitted) if permitted.id() == file.id() => Ok(()),
-            Self::File(_) | Self::Nothing => Err(FsError::Stale),
-        }
-    }
-}
-
-/// Owner of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
-
-type Groups = Arc<[u32]>;
-
-/// Rights of this process, and cached groups of callers.
-pub(super) struct Access {
-    /// `true` if this process acts as the caller.
-    acts: bool,
-    /// User who mounted.
-    own: u32,
-    /// Supplementary groups of callers, and the times when they were read.
-    groups: Mutex<LruCache<Caller, (Instant, Groups)>>,
-}
-
-impl Access {
-    pub(super) fn new(config: &FsConfig) -> Self {
-        // If the mount sets another owner, the rights are those of the attributes shown.
-        let is_shown_as_stored = config.ownership.uid.or(config.ownership.gid).is_none();
-        Self {
-            acts: is_shown_as_stored && may_act(),
-            own: Identity::own(0).uid,
-            groups: Mutex::new(LruCache::new(MAX_CALLERS)),
-        }
-    }
-
-    /// Returns whether the source is accessed with the rights of callers.
-    pub(super) fn acts(&self) -> bool {
-        self.acts
-    }
-
-    /// Returns the identity with which the source is accessed for a caller.
-    pub(super) fn identity(&self, caller: &Caller) -> Result<Identity> {
-        let Caller { uid, gid, umask, .. } = *caller;
-        if !self.acts {
-            return Ok(Identity::own(umask));
-        }
-        // Root's groups have no effect.
-        let groups = if uid == 0 { None } else { Some(self.groups(caller)?) };
-        Ok(Identity { uid, gid, groups, umask })
-    }
-
-    fn groups(&self, caller: &Caller) -> Result<Groups> {
-        let key = Caller { umask: 0, ..*caller };
-        let lock = || self.groups.lock();
-        if let Some((at, groups)) = lock().get(&key)
-            && at.elapsed() < TRUSTED
-        {
-            return Ok(Arc::clone(groups));
-        }
-        let groups = groups_of(caller.pid).map_err(|error| {
-            // Membership in a group may restrict access, so unknown groups cannot be ignored.
-            log::warn!("groups of process {} of user {}: {error}", caller.pid, caller.uid);
-            FsError::Denied
-        })?;
-        lock().put(key, (Instant::now(), Arc::clone(&groups)));
-        Ok(groups)
-    }
-}
-
-/// Returns whether this process may act as other users.
-fn may_act() -> bool {
-    let anybody =
-        Identity { uid: ANYBODY, gid: ANYBODY, groups: Some(Arc::default()), umask: 0o077 };
-    rustix::process::geteuid().is_root() && anybody.act(|| ()).is_ok()
-}
-
-/// Returns the supplementary groups of a thread.
-fn groups_of(thread: u32) -> io::Result<Groups> {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    let unknown = || io::Error::from(io::ErrorKind::InvalidData);
-    let groups = line.ok_or_else(unknown)?.split_ascii_whitespace().map(str::parse);
-    groups.collect::<std::result::Result<_, _>>().map_err(|_: std::num::ParseIntError| unknown())
-}
 
 impl Fs {
     /// Accesses the source for a caller, with the caller's rights if this process can assume them.
@@ -186,40 +41,6 @@ impl Fs {
     ) -> Result<T> {
         let identity = self.access.identity(caller)?;
         Ok(identity.act(|| work(&*self.storage))??)
-    }
-
-    /// Looks a name up for a caller. The kernel must not cache entries that other users may not
-    /// look up.
-    pub fn lookup_for(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Option<Entry>> {
-        let is_shown = self.permit_directory(parent, Need::Find, caller)?;
-        let Some(entry) = self.lookup(parent, name)? else {
-            return if is_shown { Ok(None) } else { Err(FsError::NotFound) };
-        };
-        // In an immutable mount files are not opened before they are read.
-        let need = if self.config.store.immutable { Need::Read } else { Need::Find };
-        let permitted = self.permit(&self.target(entry.attr.ino)?, need, caller);
-        if permitted.is_err() {
-            self.forget(entry.attr.ino, 1);
-        }
-        let lasting = permitted? && is_shown && entry.lasting;
-        Ok(Some(Entry { lasting, ..entry }))
-    }
-
-    /// Returns the attributes of an inode, or of an open file, for a caller, and whether the kernel
-    /// may cache them.
-    pub fn getattr_for(
-        &self,
-        ino: u64,
-        handle: Option<u64>,
-        caller: &Caller,
-    ) -> Result<(Attr, bool)> {
-        let is_shown = match handle {
-            // The permission was checked when the file was opened.
-            Some(_) => !self.is_behind(ino),
-            None => self.permit(&self.target(ino)?, Need::Find, caller)?,
-        };
-        let (attr, lasting) = self.getattr(ino, handle)?;
-        Ok((attr, lasting && is_shown))
     }
 
     /// Checks that a caller may list a directory; returns whether the kernel may cache what is
@@ -237,7 +58,7 @@ impl Fs {
         self.config.shared && self.target(ino).is_ok_and(|target| is_behind(&target) == Some(true))
     }
 
-    fn permit_directory(&self, ino: u64, need: Need, caller: &Caller) -> Result<bool> {
+    pub(super) fn permit_directory(&self, ino: u64, need: Need, caller: &Caller) -> Result<bool> {
         if !self.config.shared {
             return Ok(true);
         }
@@ -255,7 +76,7 @@ impl Fs {
 
     /// Checks that a caller may follow the link that the mount follows by itself on the way to a
     /// node, and has the access `need` behind it. Returns whether there is no such link.
-    fn permit(&self, target: &Target, need: Need, caller: &Caller) -> Result<bool> {
+    pub(super) fn permit(&self, target: &Target, need: Need, caller: &Caller) -> Result<bool> {
         if !self.config.shared {
             return Ok(true);
         }
@@ -396,22 +217,5 @@ impl Fs {
         if let Err(error) = self.storage.set_stat(path, &set) {
             log::debug!("{}: {error}", shown(&path));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_groups_of_a_thread_are_those_that_the_kernel_knows() {
-        let own = rustix::process::getgroups().unwrap();
-        let own: Vec<u32> = own.into_iter().map(rustix::fs::Gid::as_raw).collect();
-        let mut found = groups_of(std::process::id()).unwrap().to_vec();
-        found.sort_unstable();
-        let mut own = own;
-        own.sort_unstable();
-        assert_eq!(found, own);
-        assert!(groups_of(0).is_err());
     }
 }

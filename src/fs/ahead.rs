@@ -20,12 +20,15 @@ use crate::store::ShardStore;
 
 /// Maximum number of chunks in the queue; further ones are left to their readers.
 const WAITING: usize = 1024;
+
 /// Number of chunk files to prefetch for a reader that opens them in sequence.
 const FILES_AHEAD: usize = 8;
+
 /// Number of remembered rows of chunks that were queued, so that a row is not queued for each row
 /// of items.
 // Evaluated by the compiler, which rejects zero.
 const ANNOUNCED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4096).unwrap();
+
 /// Time for which a queued row is remembered: its chunks may have been evicted since.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(1);
 

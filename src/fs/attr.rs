@@ -1,9 +1,12 @@
 //! Attributes of the files that the mount shows.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::store::storage::{FileKind, Stat, Timestamp};
 
 /// Preferred length of reads from files in bytes: the size of the buffer that stdio allocates.
 const FILE_BLOCK: u32 = 128 << 10;
+
 /// Preferred length of directory reads in bytes: what the C library's readdir then requests at
 /// once.
 const DIRECTORY_BLOCK: u32 = 1 << 20;
@@ -84,4 +87,11 @@ pub struct Entry {
     pub generation: u64,
     /// `true` if the kernel may cache the name and the attributes for a while.
     pub lasting: bool,
+}
+
+/// Returns the current time as a file timestamp.
+pub fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
 }

@@ -11,8 +11,10 @@ use crate::view::inode;
 
 /// Name of the control directory.
 pub(super) const DIRECTORY_NAME: &str = ".shardfs";
+
 /// Path of the list of uncommitted changes, relative to the mount's root.
 pub const WAITING_PATH: &str = ".shardfs/waiting.txt";
+
 /// Path of the last lines of the log, relative to the mount's root.
 pub const LOG_PATH: &str = ".shardfs/log";
 

@@ -1,20 +1,18 @@
 //! Files of decoded chunks and of whole arrays.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::attr::Entry;
-use super::file::Handle;
+use super::decoded_file::{DecodedFile, Items};
+use super::error::{FsError, Result, Unwritable};
 use super::form::Form;
-use super::live::{Place, Shown};
+use super::live_file::{Place, Shown};
 use super::nodes::ArrayView;
-use super::{Fs, FsError, Result};
+use super::state::Fs;
 use crate::format::decoded::{DecodedForm, WrittenError};
-use crate::format::fill_chunk::FillChunk;
 use crate::format::flat::{ChunkRow, FlatFile, FlatForm};
 use crate::format::npy;
-use crate::format::pipeline::EncodeError;
 use crate::format::zarr2::{Missing, ZARRAY};
 use crate::memory::zeroed;
 use crate::store::Freshness;
@@ -22,94 +20,15 @@ use crate::store::content::Content;
 use crate::store::decoded::{Asked, DecodedChunk};
 use crate::store::storage::Stat;
 
-/// File of a decoded chunk, as it was when it was opened.
-pub(super) struct DecodedFile {
-    header: Vec<u8>,
-    items: Items,
-}
-
-enum Items {
-    /// Those of the whole chunk, shared with the cache.
-    Whole(Arc<DecodedChunk>),
-    /// Clipped, reordered or generated items.
-    Made(Vec<u8>),
-}
-
-impl DecodedFile {
-    fn items(&self) -> &[u8] {
-        match &self.items {
-            Items::Whole(chunk) => (**chunk).as_ref(),
-            Items::Made(items) => items,
-        }
-    }
-
-    /// Reads from `offset` into `buffer`; returns the number of bytes read.
-    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
-        let Ok(offset) = usize::try_from(offset) else { return 0 };
-        let mut done = 0;
-        let mut start = 0;
-        for part in [&self.header, self.items()] {
-            let from = (offset + done).saturating_sub(start);
-            if let Some(rest) = part.get(from..) {
-                let length = rest.len().min(buffer.len() - done);
-                buffer[done..done + length].copy_from_slice(&rest[..length]);
-                done += length;
-            }
-            start += part.len();
-        }
-        done
-    }
-
-    /// Returns the result of a read at `offset` without copying it; `None` if part of it is not in
-    /// the chunk as it was decoded.
-    fn shared(&self, offset: u64, length: usize) -> Option<SharedItems> {
-        let Items::Whole(chunk) = &self.items else { return None };
-        let start = usize::try_from(offset).ok()?.checked_sub(self.header.len())?;
-        let all = (**chunk).as_ref().len();
-        let range = start.min(all)..start.saturating_add(length).min(all);
-        Some(SharedItems { chunk: Arc::clone(chunk), range })
-    }
-
-    /// Returns the whole file.
-    pub(super) fn to_vec(&self) -> Vec<u8> {
-        [&self.header, self.items()].concat()
-    }
-}
-
-/// Items of a decoded chunk, shared with its other holders.
-pub struct SharedItems {
-    chunk: Arc<DecodedChunk>,
-    range: Range<usize>,
-}
-
-impl AsRef<[u8]> for SharedItems {
-    fn as_ref(&self) -> &[u8] {
-        &(*self.chunk).as_ref()[self.range.clone()]
-    }
+/// Encoded contents of a chunk file.
+pub(super) struct Encoded {
+    /// Encoded chunk; `None` if the chunk is to be empty.
+    pub chunk: Option<Content>,
+    /// Contents visible to readers other than the writer from now on.
+    pub shown: Shown,
 }
 
 impl Fs {
-    /// Returns the result of a read of an open file if it is in memory already; `None` if it must
-    /// be read into a buffer.
-    pub fn read_shared(
-        &self,
-        ino: u64,
-        handle: u64,
-        offset: u64,
-        length: usize,
-    ) -> Option<SharedItems> {
-        let handle = self.handles.get(usize::try_from(handle).ok()?)?;
-        let Handle::Decoded(file) = &*handle else { return None };
-        // A process has begun to write to the chunk.
-        if self.live(ino).is_some() {
-            return None;
-        }
-        let shared = file.shared(offset, length)?;
-        self.stats.operations.read.count();
-        self.stats.operations.read_bytes.add(shared.range.len() as u64);
-        Some(shared)
-    }
-
     /// Returns the file of a decoded chunk; `None` if the chunk does not exist and the view does
     /// not fill it in.
     pub(super) fn decoded_file(
@@ -294,16 +213,6 @@ impl Fs {
         Ok(Encoded { chunk: Some(Content::Memory(Arc::new(encoded))), shown })
     }
 
-    /// Returns whether a directory of the source is hidden because the view cannot decode the array
-    /// in it.
-    pub(super) fn is_unshown(&self, path: &Path) -> Result<bool> {
-        if !self.config.view.view.is_decoded() {
-            return Ok(false);
-        }
-        let unshown = matches!(self.nodes.node(path)?.kind, super::NodeKind::Unshown);
-        Ok(unshown)
-    }
-
     /// Returns the file of a whole array that has the name `name` in the array's directory; `None`
     /// if there is none.
     pub(super) fn flat_file<'a>(
@@ -314,80 +223,5 @@ impl Fs {
         let Form::Flat(form) = &array.form else { return None };
         let file = FlatFile::ALL.into_iter().find(|file| file.name() == name)?;
         Some((form, file))
-    }
-}
-
-impl ArrayView {
-    /// Returns how chunk files are made of decoded chunks; `None` in a view that does not decode.
-    pub(super) fn decoded_form(&self) -> Option<&DecodedForm> {
-        match &self.form {
-            Form::Decoded(form) => Some(form),
-            Form::Encoded | Form::Filled(_) | Form::Flat(_) => None,
-        }
-    }
-
-    /// Returns the encoded chunk shown for absent ones; `None` in a view that does not show absent
-    /// chunks.
-    pub(super) fn absent_chunk(&self) -> Result<Option<Arc<[u8]>>> {
-        match &self.form {
-            Form::Filled(filled) => Ok(Some(self.made(&filled.absent)?)),
-            Form::Encoded | Form::Decoded(_) | Form::Flat(_) => Ok(None),
-        }
-    }
-
-    /// Returns the encoded chunk that replaces one that is removed; `None` if nothing replaces it.
-    pub(super) fn removed_chunk(&self) -> Result<Option<Arc<[u8]>>> {
-        match &self.form {
-            Form::Filled(filled) => filled.removed.as_ref().map(|it| self.made(it)).transpose(),
-            Form::Encoded | Form::Decoded(_) | Form::Flat(_) => Ok(None),
-        }
-    }
-
-    fn made(&self, chunk: &FillChunk) -> Result<Arc<[u8]>> {
-        chunk.encoded().map_err(|error| FsError::Io(std::io::Error::other(error)))
-    }
-
-    /// Returns the length in bytes of a chunk's file, given the length `nbytes` of the encoded
-    /// chunk.
-    pub(super) fn file_nbytes(&self, coords: &[u64], nbytes: u64) -> u64 {
-        self.decoded_form().map_or(nbytes, |form| form.nbytes(coords))
-    }
-}
-
-/// Encoded contents of a chunk file.
-pub(super) struct Encoded {
-    /// Encoded chunk; `None` if the chunk is to be empty.
-    pub chunk: Option<Content>,
-    /// Contents visible to readers other than the writer from now on.
-    pub shown: Shown,
-}
-
-/// Reason why the contents of a chunk file cannot become a chunk.
-#[derive(Debug, thiserror::Error)]
-pub enum Unwritable {
-    /// It is not a valid file of such a chunk.
-    #[error(transparent)]
-    File(#[from] WrittenError),
-    /// The codecs cannot encode it.
-    #[error(transparent)]
-    Codecs(#[from] EncodeError),
-}
-
-/// Page cache policy for opening a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pages {
-    /// Cached pages are valid and kept.
-    Kept,
-    /// Cached pages are dropped, and the file is read again.
-    Dropped,
-    /// Reads bypass the cached pages and the cached length (direct I/O).
-    Bypassed,
-}
-
-impl Pages {
-    /// Returns [`Pages::Kept`] if what the kernel has cached is valid, otherwise
-    /// [`Pages::Bypassed`].
-    pub(super) fn kept_if(holds: bool) -> Self {
-        if holds { Self::Kept } else { Self::Bypassed }
     }
 }

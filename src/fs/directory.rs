@@ -9,7 +9,7 @@
 //!     DOT, DOT_DOT, DOCUMENTS + n
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -17,93 +17,53 @@ use std::sync::Arc;
 
 use super::attr::{Attr, Entry};
 use super::control::{ControlFile, DIRECTORY_NAME};
+use super::error::{FsError, Result};
 use super::form::Form;
-use super::live::{LiveFile, Place, Shown, What};
-use super::nodes::ArrayView;
-use super::{Fs, FsError, NodeKind, Result, Target};
+use super::lister::{DOCUMENTS, DOT, DOT_DOT, DirEntry, Lister, Listing, OTHER, Sink};
+use super::nodes::{ArrayView, NodeKind};
+use super::overlay::What;
+use super::overlay_names::{SCRATCH, Scratch, Staged};
+use super::state::Fs;
+use super::target::Target;
 use crate::format::Coords;
 use crate::format::flat::{FlatFile, FlatForm};
 use crate::format::grid::{ShardAxis, unravel};
-use crate::source::METADATA_FILE;
 use crate::store::LoadedShard;
 use crate::store::storage::{DirItem, FileKind};
 
-/// Positions after `.` and `..`. No filesystem uses the last ones.
-const DOT: u64 = i64::MAX as u64 - 9;
-const DOT_DOT: u64 = i64::MAX as u64 - 8;
-/// Positions after documents that the source does not have, in directories that are passed through.
-/// The last of all is ext4's end-of-directory position.
-const DOCUMENTS: Range<u64> = i64::MAX as u64 - 7..i64::MAX as u64 - 3;
-/// First position after other names.
-const OTHER: u64 = 1 << 62;
-/// First position after files that exist in the mount alone.
-const SCRATCH: u64 = OTHER + (1 << 60);
-
-/// Maximum number of shard indexes to read to determine whether a directory holds a chunk: beyond
-/// it, a shard that may hold one is enough.
-const EXACT_SHARDS: usize = 64;
-/// The same limit in a writable mount: a directory shown only because its shards' directory exists
-/// would be in the way of `mkdir`.
-const EXACT_SHARDS_WRITABLE: usize = 4096;
-
-/// Contents of a listing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listing {
-    /// Names, kinds and inode numbers.
-    Names,
-    /// Attributes as well, each equivalent to a lookup.
-    Entries,
+/// Returns the chunk at a position of a shard; `None` if it is outside the shard or outside the
+/// array.
+fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coords> {
+    let axes = array.source.layout.shard_grid.iter().zip(array.tree.grid());
+    axes.zip(shard.iter().zip(place))
+        .map(|((axis, extent), (shard, place))| {
+            let (first, edge) = axis.span(*shard);
+            (*place < edge && first + place < *extent).then_some(first + place)
+        })
+        .collect()
 }
 
-/// Entry of a listing.
-#[derive(Debug)]
-pub struct DirEntry<'a> {
-    /// Name.
-    pub name: &'a OsStr,
-    /// Inode number.
-    pub ino: u64,
-    /// File type.
-    pub kind: FileKind,
-    /// Position from which a listing resumes after it.
-    pub next: u64,
-    /// Attributes; `None` if they were not requested or are not available, as those of a damaged
-    /// chunk.
-    pub entry: Option<Entry>,
+/// Returns whether a name is the source's own `.shardfs`, which holds the journals of commits and
+/// is hidden.
+fn is_hidden(name: &OsStr) -> bool {
+    name == DIRECTORY_NAME
 }
 
-/// Receiver of entries; breaks if it has no room for one.
-type Sink<'a> = dyn FnMut(&DirEntry<'_>) -> ControlFlow<()> + 'a;
-
-/// Listing in progress.
-pub(super) struct Lister<'a> {
-    pub(super) fs: &'a Fs,
-    pub(super) listing: Listing,
-    sink: &'a mut Sink<'a>,
-    /// Number of names that the receiver has taken.
-    taken: u64,
-}
-
-impl Fs {
-    /// Lists a directory from `position` on until `sink` breaks.
-    pub fn readdir<'a>(
-        &'a self,
-        ino: u64,
-        position: u64,
-        listing: Listing,
-        sink: &'a mut Sink<'a>,
-    ) -> Result<()> {
-        self.stats.operations.readdir.count();
-        let target = self.target(ino)?;
-        let mut lister = Lister { fs: self, listing, sink, taken: 0 };
-        let listed = lister.list(ino, &target, position);
-        self.stats.operations.entries.add(lister.taken);
-        match listed {
-            // The names before the error are valid; the next request meets the error right after
-            // them.
-            Err(_) if lister.taken > 0 => Ok(()),
-            // The caller knows from the names it took whether the end was reached.
-            listed => listed.map(|_flow| ()),
-        }
+/// Returns placeholder attributes, which are not cached: the lookup that follows reports the error.
+fn unknown(ino: u64, kind: FileKind) -> Attr {
+    let time = crate::store::storage::Timestamp::default();
+    Attr {
+        ino,
+        kind,
+        links: 1,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        mtime: time,
+        ctime: time,
+        atime: time,
+        block: 4096,
     }
 }
 
@@ -123,12 +83,6 @@ impl Lister<'_> {
                 _ => self.path(path, position),
             },
         }
-    }
-
-    fn add(&mut self, entry: &DirEntry<'_>) -> ControlFlow<()> {
-        (self.sink)(entry)?;
-        self.taken += 1;
-        ControlFlow::Continue(())
     }
 
     /// Lists `.` and `..`; returns the position from which the rest resumes.
@@ -156,7 +110,7 @@ impl Lister<'_> {
     }
 
     /// Lists a directory that is passed through.
-    fn path(&mut self, directory: &Path, position: u64) -> Result<ControlFlow<()>> {
+    pub(super) fn path(&mut self, directory: &Path, position: u64) -> Result<ControlFlow<()>> {
         if let Some(above) = directory.parent() {
             self.fs.check_shown(directory, above, FileKind::Directory)?;
         }
@@ -226,7 +180,7 @@ impl Lister<'_> {
     }
 
     /// Lists the directory of a sharded array: names outside the chunk tree, then those in it.
-    fn array(
+    pub(super) fn array(
         &mut self,
         directory: &Path,
         array: &Arc<ArrayView>,
@@ -379,34 +333,6 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    pub(super) fn directory(
-        &mut self,
-        array: &ArrayView,
-        coords: &[u64],
-        next: u64,
-    ) -> ControlFlow<()> {
-        let entry = match self.listing {
-            Listing::Names => None,
-            Listing::Entries => self.fs.tree_directory(array, coords).unwrap_or(None),
-        };
-        self.node(array, coords, FileKind::Directory, next, entry)
-    }
-
-    /// Adds a chunk or a directory above chunks.
-    pub(super) fn node(
-        &mut self,
-        array: &ArrayView,
-        coords: &[u64],
-        kind: FileKind,
-        next: u64,
-        entry: Option<Entry>,
-    ) -> ControlFlow<()> {
-        let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
-        // The number may belong to another file by now: the lookup that follows decides.
-        let entry = entry.filter(|entry| !self.fs.has_moved(entry.attr.ino));
-        self.add(&DirEntry { name: OsStr::new(&name), ino, kind, next, entry })
-    }
-
     /// Lists the files of a whole array.
     fn flat_files(&mut self, array: &ArrayView, form: &FlatForm, from: u64) -> ControlFlow<()> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
@@ -517,29 +443,6 @@ impl Lister<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Adds a file of the overlay.
-    pub(super) fn live(&mut self, name: &OsStr, file: &LiveFile, next: u64) -> ControlFlow<()> {
-        let shown = file.state().shown.clone();
-        let is_nothing = match &shown {
-            Shown::Nothing => true,
-            Shown::Stored(place) => !self.fs.is_stored(place).unwrap_or(true),
-            Shown::Written | Shown::Instead(_) => false,
-        };
-        if is_nothing {
-            return ControlFlow::Continue(());
-        }
-        let entry = match self.listing {
-            Listing::Names => None,
-            Listing::Entries => self.fs.live_entry(file).ok(),
-        };
-        let (ino, kind, told) = (file.ino, FileKind::File, entry.is_some());
-        let flow = self.add(&DirEntry { name, ino, kind, next, entry });
-        if flow.is_break() && told {
-            self.fs.forget(ino, 1);
-        }
-        flow
-    }
-
     /// Returns a shard to list: `None` if it is absent, `Some(None)` if it cannot be read.
     #[allow(clippy::option_option, reason = "absent and unreadable are different answers")]
     fn shard(&self, array: &ArrayView, coords: &[u64]) -> Option<Option<Arc<LoadedShard>>> {
@@ -578,202 +481,26 @@ impl Lister<'_> {
     }
 }
 
-/// Names of the overlay in a directory above chunks.
-#[derive(Default)]
-struct Staged {
-    /// Names that are coordinates.
-    coords: BTreeMap<u64, What>,
-    /// Other files.
-    others: Vec<Scratch>,
-}
-
-/// File that exists in the mount alone: its number, its name and the file.
-type Scratch = (u64, OsString, Arc<LiveFile>);
-
 impl Fs {
-    pub(super) fn is_removed(&self, path: &Path) -> bool {
-        matches!(self.staged_at(path), Some(What::Removed))
-    }
-
-    /// Returns the object that the overlay has at a path; `None` if it has none.
-    pub(super) fn staged_at(&self, path: &Path) -> Option<What> {
-        self.overlay.as_ref()?.names().get(path).map(|name| name.what.clone())
-    }
-
-    /// Returns whether the overlay has a directory, or something in it.
-    pub(super) fn is_made(&self, array: &ArrayView, coords: &[u64]) -> bool {
-        let Some(overlay) = &self.overlay else { return false };
-        let path = array.path(coords);
-        let names = overlay.names();
-        if names.is_empty() {
-            return false;
+    /// Lists a directory from `position` on until `sink` breaks.
+    pub fn readdir<'a>(
+        &'a self,
+        ino: u64,
+        position: u64,
+        listing: Listing,
+        sink: &'a mut Sink<'a>,
+    ) -> Result<()> {
+        self.stats.operations.readdir.count();
+        let target = self.target(ino)?;
+        let mut lister = Lister { fs: self, listing, sink, taken: 0 };
+        let listed = lister.list(ino, &target, position);
+        self.stats.operations.entries.add(lister.taken);
+        match listed {
+            // The names before the error are valid; the next request meets the error right after
+            // them.
+            Err(_) if lister.taken > 0 => Ok(()),
+            // The caller knows from the names it took whether the end was reached.
+            listed => listed.map(|_flow| ()),
         }
-        names.all(&path).any(|(_, name)| !matches!(name.what, What::Removed))
-    }
-
-    /// Returns whether any chunk exists below a directory; also `true` if that takes too many
-    /// indexes to determine.
-    pub(super) fn holds_chunks(&self, place: &Place) -> bool {
-        let Place { array, coords } = place;
-        let axes = coords.iter().zip(&array.source.layout.shard_grid);
-        let prefix: Coords = axes.map(|(coord, axis)| axis.locate(*coord).0).collect();
-        self.few_shards(array, &prefix).is_none_or(|shards| self.any_chunk(array, coords, &shards))
-    }
-
-    /// Returns the shards below leading shard coordinates; `None` if they are too many to read, or
-    /// cannot be listed: then chunks below may exist, and damage is never shown as absence.
-    fn few_shards(&self, array: &ArrayView, prefix: &[u64]) -> Option<Vec<Coords>> {
-        let few = self.exact_shards();
-        let shards = self.store.shards_below(&array.source, prefix, few).ok();
-        shards.filter(|shards| shards.len() <= few)
-    }
-
-    fn exact_shards(&self) -> usize {
-        if self.overlay.is_some() { EXACT_SHARDS_WRITABLE } else { EXACT_SHARDS }
-    }
-
-    /// Returns files in an array's own directory that exist in the mount alone.
-    fn scratch_in(&self, directory: &Path) -> Vec<Scratch> {
-        let Some(overlay) = &self.overlay else { return Vec::new() };
-        let names = overlay.names();
-        let mut files: Vec<Scratch> = names
-            .below(directory)
-            .filter_map(|(name, entry)| match &entry.what {
-                What::File(file) if entry.place.is_none() && name != METADATA_FILE => {
-                    Some((entry.number, name.clone(), Arc::clone(file)))
-                }
-                _ => None,
-            })
-            .collect();
-        files.sort_by_key(|(number, ..)| *number);
-        files
-    }
-
-    fn staged_below(&self, array: &ArrayView, coords: &[u64]) -> Staged {
-        let mut staged = Staged::default();
-        let Some(overlay) = &self.overlay else { return staged };
-        let path = array.path(coords);
-        let names = overlay.names();
-        for (name, entry) in names.below(&path) {
-            let child = name.to_str().and_then(|name| array.tree.child(coords, name));
-            match (child.as_deref().and_then(<[u64]>::last), &entry.what) {
-                (Some(coord), what) => drop(staged.coords.insert(*coord, what.clone())),
-                (None, What::File(file)) => {
-                    staged.others.push((entry.number, name.clone(), Arc::clone(file)));
-                }
-                _ => (),
-            }
-        }
-        staged.others.sort_by_key(|(number, ..)| *number);
-        // Directories with something in them.
-        for name in names.directories_below(&path) {
-            let child = name.to_str().and_then(|name| array.tree.child(coords, name));
-            if let Some(coord) = child.as_deref().and_then(<[u64]>::last) {
-                staged.coords.entry(*coord).or_insert(What::Directory);
-            }
-        }
-        staged
-    }
-
-    /// Returns the overlay's chunks of an array whose chunks are in one directory.
-    fn staged_flat(&self, array: &ArrayView) -> BTreeMap<Coords, What> {
-        let Some(overlay) = &self.overlay else { return BTreeMap::new() };
-        let names = overlay.names();
-        let chunks = names.below(&array.source.path).filter_map(|(_, entry)| {
-            let place = entry.place.as_ref()?;
-            Some((place.coords.clone(), entry.what.clone()))
-        });
-        chunks.collect()
-    }
-
-    /// Returns whether any chunk of `shards` below the directory at `coords` is stored and not
-    /// removed.
-    fn any_chunk(&self, array: &ArrayView, coords: &[u64], shards: &[Coords]) -> bool {
-        let layout = &array.source.layout;
-        let inner_shards: u64 = match layout.levels.len() {
-            1 => 0,
-            _ => layout.most_chunks(0).product(),
-        };
-        // Nested shards have indexes of their own; these are not read if there are many.
-        let exact = inner_shards.saturating_mul(shards.len() as u64) <= self.exact_shards() as u64;
-        shards.iter().any(|shard| {
-            let Ok(loaded) = self.store.shard_to_list(&array.source, shard) else {
-                return true;
-            };
-            let Some(loaded) = loaded else { return false };
-            let exists = |chunk: &[u64]| {
-                let mut location = layout.locate(chunk);
-                let found = if exact {
-                    self.store.chunk_to_list(&array.source, &loaded, &location, chunk)
-                } else {
-                    location.positions.truncate(1);
-                    self.store.chunk_in(&array.source, Arc::clone(&loaded), &location)
-                };
-                !matches!(found, Ok(None))
-            };
-            let removed = |chunk: &[u64]| self.is_removed(&array.path(chunk));
-            loaded.is_damaged()
-                || chunks_below(array, coords, shard)
-                    .any(|chunk| exists(&chunk) && !removed(&chunk))
-        })
-    }
-}
-
-/// Returns the chunks of a shard below the directory at `coords`, which intersects the shard.
-pub(super) fn chunks_below<'a>(
-    array: &'a ArrayView,
-    coords: &'a [u64],
-    shard: &'a [u64],
-) -> impl Iterator<Item = Coords> + 'a {
-    let axes = array.source.layout.shard_grid.iter().zip(shard).zip(array.tree.grid());
-    let spans: Vec<(u64, u64)> = axes
-        .skip(coords.len())
-        .map(|((axis, shard), extent)| {
-            let (first, edge) = axis.span(*shard);
-            (first, (first + edge).min(*extent).saturating_sub(first))
-        })
-        .collect();
-    let lengths: Coords = spans.iter().map(|span| span.1).collect();
-    let count: u64 = lengths.iter().product();
-    (0..count).map(move |place| {
-        let rest = unravel(place, &lengths);
-        let rest = rest.iter().zip(&spans).map(|(place, (first, _))| first + place);
-        coords.iter().copied().chain(rest).collect()
-    })
-}
-
-/// Returns the chunk at a position of a shard; `None` if it is outside the shard or outside the
-/// array.
-fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coords> {
-    let axes = array.source.layout.shard_grid.iter().zip(array.tree.grid());
-    axes.zip(shard.iter().zip(place))
-        .map(|((axis, extent), (shard, place))| {
-            let (first, edge) = axis.span(*shard);
-            (*place < edge && first + place < *extent).then_some(first + place)
-        })
-        .collect()
-}
-
-/// Returns whether a name is the source's own `.shardfs`, which holds the journals of commits and
-/// is hidden.
-fn is_hidden(name: &OsStr) -> bool {
-    name == DIRECTORY_NAME
-}
-
-/// Returns placeholder attributes, which are not cached: the lookup that follows reports the error.
-fn unknown(ino: u64, kind: FileKind) -> Attr {
-    let time = crate::store::storage::Timestamp::default();
-    Attr {
-        ino,
-        kind,
-        links: 1,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        mtime: time,
-        ctime: time,
-        atime: time,
-        block: 4096,
     }
 }

@@ -3,35 +3,30 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::access::{Caller, Owner};
-use super::document2::zarr2_name;
+use super::caller::{Caller, Owner};
+use super::document_store::whole;
+use super::error::{FsError, Result};
 use super::form::View;
-use super::live::{Bytes, LiveFile, Place, What};
-use super::nodes::{ArrayView, At, Node, NodeKind};
-use super::{Fs, FsError, Result};
+use super::live_file::{Bytes, LiveFile};
+use super::nodes::{At, Node, NodeKind};
+use super::overlay::What;
+use super::state::Fs;
 use crate::format::back::{is_sharded, translate_back, translate_group_back};
 use crate::format::document::Dialect;
-use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::json;
-use crate::format::limits::MAX_METADATA_BYTES;
-use crate::memory::zeroed;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::storage::{FileKind, if_present};
 use crate::text::shown;
 
-impl Fs {
-    /// Returns whether a path has the name of a metadata document of the view.
-    pub(super) fn is_document(&self, path: &Path) -> bool {
-        match self.view() {
-            View::Zarr3 => path.ends_with(METADATA_FILE) || draft2022::is_document(path),
-            View::Zarr2 => zarr2_name(path).is_some(),
-            // Their documents are read-only.
-            View::Npy | View::Raw | View::Flat => false,
-        }
-    }
+/// Returns whether a text that cannot be parsed may be the metadata of a sharded array.
+fn may_be_sharded(text: &[u8]) -> bool {
+    let name = b"sharding_indexed";
+    text.windows(name.len()).any(|part| part == name)
+}
 
+impl Fs {
     /// Returns the overlay's file of a document, creating it if needed.
     pub(super) fn document_file(&self, path: &Path) -> Result<Arc<LiveFile>> {
         if let Some(What::File(file)) =
@@ -71,18 +66,6 @@ impl Fs {
                 Ok((directory, node))
             }
         }
-    }
-
-    pub(super) fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
-        let file = self.storage.open(path)?;
-        let size = file.stat()?.size;
-        if size > MAX_METADATA_BYTES {
-            return Err(FsError::TooLarge);
-        }
-        let mut text = zeroed(size).map_err(std::io::Error::from)?;
-        let read = file.read_at(&mut text, 0)?;
-        text.truncate(read);
-        Ok(text)
     }
 
     /// Stores what was written to a document. An incomplete one may be completed later.
@@ -221,26 +204,6 @@ impl Fs {
         written
     }
 
-    /// Returns a document as it is stored.
-    pub(super) fn stored(
-        &self,
-        path: &Path,
-    ) -> std::result::Result<serde_json::Value, std::result::Result<MetadataError, FsError>> {
-        let text = self.stored_document(path).map_err(Err)?;
-        json::parse(&text).map_err(|error| Ok(error.into()))
-    }
-
-    pub(super) fn store_document(
-        &self,
-        path: &Path,
-        directory: &Path,
-        document: &serde_json::Value,
-    ) -> Result<()> {
-        self.write_source(path, &Content::Memory(Arc::new(json::to_text(document))))?;
-        self.nodes.forget(directory);
-        Ok(())
-    }
-
     /// Removes a document. That of a sharded array stays while its chunks exist: without it the
     /// shards would be taken for chunks.
     pub(super) fn remove_document(&self, path: &Path) -> Result<()> {
@@ -323,65 +286,4 @@ impl Fs {
             overlay.names().take(&path);
         }
     }
-
-    /// Removes the chunks outside the array's new shape.
-    pub(super) fn after_shrinking(&self, directory: &Path, before: &Arc<ArrayView>) -> Result<()> {
-        let node = self.nodes.node(directory)?;
-        let NodeKind::Sharded(now) = &node.kind else { return Ok(()) };
-        let shrunk = now.tree.grid().iter().zip(before.tree.grid()).any(|(now, was)| now < was);
-        if !shrunk || self.config.writing.keep_outside {
-            return Ok(());
-        }
-        log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));
-        // Uncommitted changes of these chunks belong to the old shape.
-        self.commit(directory)?;
-        self.leave_outside(directory, now.tree.grid())?;
-        let policy = self.config.writing.policy;
-        self.nodes.note_commit(before);
-        let removed = self.store.remove_outside(&before.source, now.tree.grid(), policy);
-        removed.map(drop).map_err(FsError::Commit)
-    }
-}
-
-impl Fs {
-    /// Removes the files of chunks outside a smaller shape from the overlay, as the chunks are
-    /// removed: what is written through an open handle reaches no array, whatever shape that has
-    /// later.
-    fn leave_outside(&self, directory: &Path, grid: &[u64]) -> Result<()> {
-        let is_outside = |place: &Place| {
-            place.array.source.path == directory
-                && !place.coords.iter().zip(grid).all(|(coord, extent)| coord < extent)
-        };
-        let outside: Vec<(PathBuf, What)> = self
-            .overlay()?
-            .names()
-            .all(directory)
-            .filter(|(_, name)| name.place.as_ref().is_some_and(is_outside))
-            .map(|(path, name)| (path, name.what.clone()))
-            .collect();
-        for (path, what) in outside {
-            if let What::File(file) = &what
-                && let Err(error) = self.bring_here(file)
-            {
-                log::debug!("{}: {error}", shown(&path));
-            }
-            self.remove_name(&path)?;
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn whole(content: &Content) -> Result<Vec<u8>> {
-    if content.nbytes() > MAX_METADATA_BYTES {
-        return Err(FsError::TooLarge);
-    }
-    let mut text = zeroed(content.nbytes()).map_err(std::io::Error::from)?;
-    content.read_at(&mut text, 0)?;
-    Ok(text)
-}
-
-/// Returns whether a text that cannot be parsed may be the metadata of a sharded array.
-fn may_be_sharded(text: &[u8]) -> bool {
-    let name = b"sharding_indexed";
-    text.windows(name.len()).any(|part| part == name)
 }

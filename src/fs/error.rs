@@ -4,12 +4,24 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::decoded::Unwritable;
 use super::form::Unshown;
+use crate::format::decoded::WrittenError;
 use crate::format::error::MetadataError;
+use crate::format::pipeline::EncodeError;
 use crate::source::NodeError;
 use crate::store::StoreError;
 use crate::text::shown;
+
+/// Reason why the contents of a chunk file cannot become a chunk.
+#[derive(Debug, thiserror::Error)]
+pub enum Unwritable {
+    /// It is not a valid file of such a chunk.
+    #[error(transparent)]
+    File(#[from] WrittenError),
+    /// The codecs cannot encode it.
+    #[error(transparent)]
+    Codecs(#[from] EncodeError),
+}
 
 /// Error of an operation.
 #[derive(Debug, thiserror::Error)]

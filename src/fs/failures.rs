@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{FsError, Result};
+use super::error::{FsError, Result};
 use crate::store::StoreError;
 use crate::text::{Line, shown};
 

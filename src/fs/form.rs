@@ -16,6 +16,7 @@ use crate::format::zarr2::{self, Filled, Missing, NoForm};
 /// Name of an array's metadata where its chunks are not Zarr chunks: a reader of Zarr must not take
 /// the absence of chunks for fill values.
 const ARRAY_JSON: &str = "array.json";
+
 /// Name of a group's metadata in these views.
 const GROUP_JSON: &str = "group.json";
 

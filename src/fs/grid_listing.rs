@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::directory::{Lister, Listing};
-use super::live::{Shown, What};
+use super::lister::{Lister, Listing};
+use super::live_file::Shown;
 use super::nodes::ArrayView;
+use super::overlay::What;
 use crate::format::grid::unravel;
 use crate::store::Freshness;
 use crate::store::storage::FileKind;

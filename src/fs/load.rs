@@ -8,15 +8,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::FsConfig;
+use super::config::FsConfig;
 use super::error::LoadError;
 use super::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
 use crate::format::document::{Dialect, Shown, show};
-use crate::format::draft2022;
 use crate::format::error::MetadataError;
-use crate::format::json;
 use crate::format::sharding::ShardedArray;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA, group_to_zarr3};
+use crate::format::{draft2022, json};
 use crate::memory::ROOM;
 use crate::source::zarr3::{Described, describe};
 use crate::source::{
@@ -30,6 +29,7 @@ use crate::view::inode::stable_hash;
 
 /// Documents of a node of Zarr v3.
 const ZARR3: &[&str] = &[METADATA_FILE];
+
 /// Documents of a node of Zarr v2.
 const ZARR2: &[&str] = &[ZARRAY, ZGROUP, ZATTRS, ZMETADATA];
 

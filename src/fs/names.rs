@@ -1,22 +1,24 @@
-//! Operations on names in a writable mount: creating, opening and removing.
+//! Operations on names in a writable mount: creating and removing.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::access::Caller;
-use super::decoded::Pages;
-use super::directory::Listing;
-use super::file::{Handle, Opened};
-use super::live::{Change, Hidden, Place, Shown, What};
-use super::open::{Behind, OpenFile};
+use super::attr::Entry;
+use super::caller::Caller;
+use super::error::{FsError, Result};
+use super::handle::Opened;
+use super::lister::Listing;
+use super::live_file::Place;
+use super::overlay::{Change, Hidden, What};
+use super::overlay_files::{check_writable, chunk_mode};
+use super::request::OpenHow;
 use super::slot::Slot;
-use super::write::{Writers, check_writable, chunk_mode};
-use super::{Entry, Fs, FsError, Result, Target};
+use super::state::Fs;
 use crate::store::Freshness;
 use crate::store::content::Content;
-use crate::store::storage::{FileKind, Need};
+use crate::store::storage::FileKind;
 
 impl Fs {
     /// Looks up a name without counting a lookup for the kernel.
@@ -26,35 +28,6 @@ impl Fs {
             self.forget(entry.attr.ino, 1);
         }
         Ok(entry)
-    }
-
-    /// Looks up a name in the overlay: `None` if the overlay does not decide, `Some(None)` if the
-    /// name was removed.
-    #[allow(clippy::option_option, reason = "unknown and removed are different answers")]
-    pub(super) fn lookup_staged(&self, parent: u64, name: &OsStr) -> Result<Option<Option<Entry>>> {
-        let Some(overlay) = &self.overlay else { return Ok(None) };
-        if overlay.names().is_empty() {
-            return Ok(None);
-        }
-        let target = self.target(parent)?;
-        let Ok(directory) = self.directory_path(&target) else { return Ok(None) };
-        let what = overlay.names().get(&directory.join(name)).map(|name| name.what.clone());
-        let shown = match &what {
-            Some(What::File(file)) => file.state().shown.clone(),
-            _ => Shown::Written,
-        };
-        Ok(match what {
-            None => None,
-            Some(What::Removed) => Some(None),
-            Some(What::File(file)) => match shown {
-                Shown::Written | Shown::Instead(_) => Some(Some(self.live_entry(&file)?)),
-                Shown::Nothing => Some(None),
-                // As if it had not been written to.
-                Shown::Stored(_) => None,
-            },
-            // Looked up like any directory above chunks.
-            Some(What::Directory) => None,
-        })
     }
 
     /// Creates a file and opens it, or opens an existing one unless `how.exclusive` is set.
@@ -108,78 +81,6 @@ impl Fs {
         Ok((entry, self.open_live(&file, how)?))
     }
 
-    /// Opens a file, also for writing.
-    pub fn open_for(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
-        /// Number of attempts: another process may change what the number refers to between lookup
-        /// and open.
-        const ATTEMPTS: usize = 4;
-        self.stats.operations.open.count();
-        if self.overlay.is_none() {
-            return if how.write { Err(FsError::ReadOnly) } else { self.open_as(ino, caller) };
-        }
-        let mut opened = self.open_once(ino, how, caller);
-        for _ in 1..ATTEMPTS {
-            if !matches!(opened, Err(FsError::Stale)) {
-                break;
-            }
-            opened = self.open_once(ino, how, caller);
-        }
-        opened
-    }
-
-    fn open_once(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
-        let target = self.target(ino)?;
-        let need = if how.write { Need::Write } else { Need::Read };
-        self.permit_content(&target, need, caller)?;
-        let file = match target {
-            // The kernel has cached a name that belongs to another file by now, for instance after
-            // a rename that was done but could not be committed. Writes must not go to a file
-            // without a name.
-            Target::Live(file) if how.write && file.state().names.is_empty() => {
-                return Err(FsError::Stale);
-            }
-            Target::Live(file) => file,
-            Target::Tree(array, coords) if how.write && coords.len() == array.tree.rank() => {
-                let path = array.path(&coords);
-                self.chunk_file(&path, &Place { array, coords })?
-            }
-            Target::Path(path) if how.write && self.is_document(&path) => {
-                self.document_file(&path)?
-            }
-            Target::Path(path) if how.write => {
-                self.check_stored(&path)?;
-                let file = self.on_behalf(caller, |storage| {
-                    let file = storage.open_writable(&path)?;
-                    if how.truncate {
-                        file.set_length(0)?;
-                    }
-                    Ok(file)
-                })?;
-                let open = OpenFile::new(Behind::Source(file), true);
-                let pages = self.source_pages(ino, &open)?;
-                return self.insert_handle(Handle::Open(open), pages);
-            }
-            Target::Nameless(_) if how.write => {
-                let file = self.paths.open_file(ino, true).ok_or(FsError::Stale)?;
-                if how.truncate {
-                    file.set_length(0)?;
-                }
-                let handle = self.open_nameless(ino, file, true);
-                return self.insert_handle(handle, Pages::Kept);
-            }
-            Target::Control(_) | Target::ControlDirectory if how.write => {
-                return Err(FsError::NotPermitted);
-            }
-            _ => return self.open_as(ino, caller),
-        };
-        let opened = self.open_live(&file, how)?;
-        if how.truncate {
-            let emptied = self.truncate_live(&file, 0, &Writers::default());
-            emptied.inspect_err(|_| self.release(opened.handle))?;
-        }
-        Ok(opened)
-    }
-
     /// Removes a file.
     pub fn unlink(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<()> {
         self.overlay()?;
@@ -230,25 +131,6 @@ impl Fs {
         drop(names);
         self.paths.removed(path);
         self.after_change(path)
-    }
-
-    /// Removes a name of the overlay, and its file if that is no longer needed.
-    pub(super) fn remove_name(&self, path: &Path) -> Result<()> {
-        let mut names = self.overlay()?.names();
-        if let Some(What::File(file)) = names.get(path).map(|name| name.what.clone()) {
-            names.leave(path, &file);
-        }
-        if let Some(name) = names.take(path)
-            && let What::File(file) = &name.what
-            && file.state().names.is_empty()
-        {
-            file.state().dirty = false;
-            if let Some(copy) = file.state().copy.take() {
-                copy.remove();
-            }
-            names.drop_unused(file);
-        }
-        Ok(())
     }
 
     /// Stages the removal of a chunk.
@@ -425,15 +307,4 @@ impl Fs {
         })?;
         Ok(empty)
     }
-}
-
-/// Options for opening a file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OpenHow {
-    /// Open for writing.
-    pub write: bool,
-    /// Truncate the file to no contents.
-    pub truncate: bool,
-    /// Fail if the file exists.
-    pub exclusive: bool,
 }

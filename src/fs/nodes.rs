@@ -1,16 +1,15 @@
 //! Nodes of the hierarchy: the interpretation of each directory by its `zarr.json`.
 
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
-
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use super::FsConfig;
+use super::config::FsConfig;
 use super::error::LoadError;
 use super::form::{Form, View};
 use super::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
@@ -28,11 +27,14 @@ use crate::view::tree::ChunkTree;
 
 /// Size of the node cache in bytes.
 const NODE_CACHE_BYTES: usize = 16 << 20;
+
 /// Maximum number of remembered directories whose contents the view cannot show.
 const MAX_NOT_SHOWN: usize = 10_000;
+
 /// Maximum number of remembered directories with a file that has the name of a document but is not
 /// one.
 const MAX_PLAIN: usize = 10_000;
+
 /// Number of inode ranges to try for an array before it is refused.
 const RANGE_ATTEMPTS: u64 = 1 << 10;
 

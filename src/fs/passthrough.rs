@@ -3,15 +3,34 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::access::Caller;
-use super::file::{Handle, Opened};
-use super::live::{Bytes, LiveFile};
-use super::open::{Behind, OpenFile};
-use super::{Entry, Fs, FsError, Result};
+use super::attr::Entry;
+use super::caller::Caller;
+use super::error::{FsError, Result};
+use super::handle::{Handle, Opened};
+use super::live_file::{Behind, Bytes, LiveFile, OpenFile};
+use super::state::Fs;
 use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::store::put::{put_file, put_moved_file};
 use crate::store::storage::{SetStat, StorageFile};
+
+/// File of the source that was one of the mount.
+pub(super) struct Moved {
+    pub file: Arc<dyn StorageFile>,
+    /// Number of writes to the file of the mount when its bytes were copied.
+    pub writes: u64,
+}
+
+/// Replaces the contents of a file.
+pub(super) fn overwrite(file: &dyn StorageFile, content: &Content) -> std::io::Result<()> {
+    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
+    while at < content.nbytes() {
+        let read = content.read_at(&mut buffer, at)?;
+        file.write_at(&buffer[..read], at)?;
+        at += read as u64;
+    }
+    file.set_length(content.nbytes())
+}
 
 impl Fs {
     pub(super) fn create_in_source(
@@ -77,22 +96,4 @@ impl Fs {
     pub(super) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
         Ok(put_file(&*self.storage, path, content)?)
     }
-}
-
-/// File of the source that was one of the mount.
-pub(super) struct Moved {
-    pub file: Arc<dyn StorageFile>,
-    /// Number of writes to the file of the mount when its bytes were copied.
-    pub writes: u64,
-}
-
-/// Replaces the contents of a file.
-pub(super) fn overwrite(file: &dyn StorageFile, content: &Content) -> std::io::Result<()> {
-    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
-    while at < content.nbytes() {
-        let read = content.read_at(&mut buffer, at)?;
-        file.write_at(&buffer[..read], at)?;
-        at += read as u64;
-    }
-    file.set_length(content.nbytes())
 }

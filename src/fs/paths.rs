@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::open::OpenFile;
-use super::{FsError, Result};
+use super::error::{FsError, Result};
+use super::live_file::OpenFile;
 use crate::store::storage::{Stat, StorageFile};
 use crate::view::inode::{self, InodeRange};
 
@@ -392,7 +392,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::open::Behind;
+    use super::super::live_file::Behind;
     use super::*;
     use crate::store::memory::MemoryStorage;
     use crate::store::storage::Storage;

@@ -5,15 +5,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::live::{Bytes, Hidden, Name, Names, Place, What};
+use super::error::{FsError, Result};
+use super::live_file::{Bytes, Place};
 use super::nodes::ArrayView;
 use super::order::{Promise, Step, ready};
-use super::staging::maker;
+use super::overlay::{Hidden, Name, Names, What};
+use super::state::Fs;
 use super::unsaved::chunk_path;
-use super::{Fs, FsError, Result};
 use crate::format::Coords;
-use crate::store::storage::{FileKind, Stat};
-use crate::store::{StagedChunk, StoreError};
+use crate::store::storage::Stat;
+use crate::store::{Maker, StagedChunk, StoreError};
 use crate::text::shown;
 
 /// Uncommitted change.
@@ -146,6 +147,13 @@ fn split(mut pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
     (now, held)
 }
 
+/// Returns the owner and permissions of a new shard that is created by a change of this name.
+pub(super) fn maker(name: &Name) -> Option<Maker> {
+    let What::File(file) = &name.what else { return None };
+    let state = file.state();
+    Some(Maker { uid: state.uid, gid: state.gid, mode: state.mode & 0o666 })
+}
+
 impl Fs {
     /// Returns the changes to commit next; empty once everything possible is committed. Changes
     /// that must not wait any longer are unblocked by a durable copy of what they would remove: all
@@ -265,30 +273,5 @@ impl Fs {
             Err(error) => return Err(error),
         }
         self.storage.sync_directory(path.parent().unwrap_or(Path::new("")))
-    }
-
-    /// Makes a name of the source free for a new file: removes now what was renamed away from
-    /// `path` or from below it, and makes files linked from there durable.
-    ///
-    /// # Errors
-    ///
-    /// Fails where the new file would not be shown, and with EBUSY if a hidden file cannot be
-    /// removed.
-    pub(super) fn free_name(&self, path: &Path, kind: FileKind) -> Result<()> {
-        self.check_shown(path, path.parent().unwrap_or(Path::new("")), kind)?;
-        let is_hidden = || -> Result<bool> {
-            Ok(self.overlay()?.names().all(path).any(|(_, name)| name.hidden.is_some()))
-        };
-        if is_hidden()? {
-            self.commit_for(path, true)?;
-            if is_hidden()? {
-                return Err(io::Error::from_raw_os_error(libc::EBUSY).into());
-            }
-        }
-        let links = self.overlay()?.names().links(path);
-        for link in links.iter().filter_map(|promise| promise.path()) {
-            self.commit(&link)?;
-        }
-        Ok(())
     }
 }

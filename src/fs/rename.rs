@@ -4,15 +4,17 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::access::{Caller, Owner};
+use super::attr::Entry;
+use super::caller::{Caller, Owner};
 use super::decoded::Encoded;
-use super::live::Place;
-use super::live::{Bytes, Change, Hidden, LiveFile, What};
-use super::open::{Behind, OpenFile};
+use super::error::{FsError, Result};
+use super::live_file::{Behind, Bytes, LiveFile, OpenFile, Place};
+use super::overlay::{Change, Hidden, What};
 use super::passthrough::{Moved, overwrite};
 use super::slot::Slot;
+use super::state::Fs;
+use super::target::Target;
 use super::unsaved::name_spool_file;
-use super::{Entry, Fs, FsError, Result, Target};
 use crate::store::storage::{FileKind, Stat};
 
 impl Fs {

@@ -4,12 +4,34 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::access::Caller;
-use super::live::Place;
-use super::write::{SetAttr, Writers};
-use super::{Attr, Fs, FsError, Result, Target};
+use super::attr::Attr;
+use super::caller::Caller;
+use super::error::{FsError, Result};
+use super::live_file::{Bytes, LiveFile, Place};
+use super::request::{SetAttr, Writers};
+use super::state::Fs;
+use super::target::Target;
 use crate::store::Freshness;
 use crate::store::storage::{SetStat, Stat, Storage, StorageFile};
+
+/// Open file of the source.
+struct OpenFile<'a> {
+    ino: u64,
+    handle: Option<u64>,
+    file: &'a Arc<dyn StorageFile>,
+    /// Path by which it was reached; `None` if it has no name any more.
+    path: Option<&'a Path>,
+}
+
+/// Returns whether the only change is that the setuid or setgid bit is cleared.
+fn drops_privileges(before: &Stat, set: &SetAttr) -> bool {
+    let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
+    else {
+        return false;
+    };
+    let (privileges, before) = (libc::S_ISUID | libc::S_ISGID, before.mode);
+    (before ^ mode) & 0o7777 & !privileges == 0 && mode & !before & privileges == 0
+}
 
 impl Fs {
     /// Changes attributes of a file.
@@ -169,23 +191,46 @@ impl Fs {
         }
         Ok(attr)
     }
-}
 
-/// Open file of the source.
-struct OpenFile<'a> {
-    ino: u64,
-    handle: Option<u64>,
-    file: &'a Arc<dyn StorageFile>,
-    /// Path by which it was reached; `None` if it has no name any more.
-    path: Option<&'a Path>,
-}
-
-/// Returns whether the only change is that the setuid or setgid bit is cleared.
-fn drops_privileges(before: &Stat, set: &SetAttr) -> bool {
-    let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
-    else {
-        return false;
-    };
-    let (privileges, before) = (libc::S_ISUID | libc::S_ISGID, before.mode);
-    (before ^ mode) & 0o7777 & !privileges == 0 && mode & !before & privileges == 0
+    /// Changes the attributes of a file of the overlay.
+    pub(super) fn set_live_attr(
+        &self,
+        file: &Arc<LiveFile>,
+        set: &SetAttr,
+        writers: &Writers,
+    ) -> Result<()> {
+        if let Some(length) = set.size {
+            self.truncate_live(file, length, writers)?;
+            if !self.overlay()?.names().has(file) {
+                return Err(FsError::Stale);
+            }
+            // Truncated by path, not through an open file: no close will stage it.
+            if !file.state().is_open() {
+                self.publish(file).inspect_err(|_| self.revert(file))?;
+            }
+        }
+        if let (Bytes::Stored(place), Some(mtime)) = (file.state().bytes.clone(), set.mtime) {
+            let chunk = self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
+            match chunk {
+                Some(chunk) => self.set_chunk_date(&place, &chunk.shard, mtime),
+                None if self.filler(&place.array)?.is_some() => (),
+                None => return Err(FsError::NotFound),
+            }
+        }
+        let mut state = file.state();
+        let is_chunk = state.names.iter().any(|name| !self.is_document(name))
+            && matches!(state.bytes, Bytes::Stored(_));
+        if let Some(mode) = set.mode.filter(|_| !is_chunk) {
+            state.mode = mode & 0o7777;
+        }
+        if let Some(mtime) = set.mtime {
+            state.mtime = mtime;
+        }
+        // The owner is that of the shard.
+        let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);
+        if other(set.uid, state.uid) || other(set.gid, state.gid) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(())
+    }
 }

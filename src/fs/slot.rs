@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::control::DIRECTORY_NAME;
-use super::live::Place;
+use super::error::{FsError, Result};
+use super::live_file::Place;
 use super::nodes::{At, NodeKind};
-use super::{Fs, FsError, Result, Target};
+use super::state::Fs;
+use super::target::Target;
 use crate::format::chunk_key::Prefix;
 use crate::store::storage::if_present;
 
@@ -42,19 +44,24 @@ impl Slot {
     }
 }
 
-impl Fs {
-    /// Returns the path of a directory in the view.
-    pub(super) fn directory_path(&self, target: &Target) -> Result<PathBuf> {
-        match target {
-            Target::Path(path) => Ok(path.to_path_buf()),
-            Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
-                Ok(array.path(coords))
-            }
-            Target::ControlDirectory => Err(FsError::NotPermitted),
-            _ => Err(FsError::NotDirectory),
-        }
+/// Returns whether a name begins like a chunk key, as those of temporary files and lock files do.
+fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
+    match (prefix, name.as_encoded_bytes()) {
+        (Prefix::None, [first, ..]) | (Prefix::Joined, [b'c', first, ..]) => first.is_ascii_digit(),
+        (Prefix::Apart, [b'c', b'.', ..]) => true,
+        _ => false,
     }
+}
 
+fn in_tree(path: PathBuf, place: Place) -> Slot {
+    if place.coords.len() == place.array.tree.rank() {
+        Slot::Chunk(path, place)
+    } else {
+        Slot::Above(path, place)
+    }
+}
+
+impl Fs {
     pub(super) fn slot(&self, parent: u64, name: &OsStr) -> Result<Slot> {
         let target = self.target(parent)?;
         let directory = match self.directory_path(&target) {
@@ -104,22 +111,5 @@ impl Fs {
     /// Returns whether the view hides a path, whatever the source has there.
     fn is_hidden(&self, path: &Path) -> Result<bool> {
         Ok(matches!(self.nodes.at(path)?, At::Hidden))
-    }
-}
-
-/// Returns whether a name begins like a chunk key, as those of temporary files and lock files do.
-fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
-    match (prefix, name.as_encoded_bytes()) {
-        (Prefix::None, [first, ..]) | (Prefix::Joined, [b'c', first, ..]) => first.is_ascii_digit(),
-        (Prefix::Apart, [b'c', b'.', ..]) => true,
-        _ => false,
-    }
-}
-
-fn in_tree(path: PathBuf, place: Place) -> Slot {
-    if place.coords.len() == place.array.tree.rank() {
-        Slot::Chunk(path, place)
-    } else {
-        Slot::Above(path, place)
     }
 }

@@ -1,98 +1,22 @@
 //! Group commit of written files to their shards.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use lru::LruCache;
-use parking_lot::{Condvar, Mutex};
-
-use super::live::{Bytes, LiveFile, LiveState, Name, Place, Shown, What};
+use super::error::{FsError, Result};
+use super::live_file::{Bytes, LiveState, Place, Shown};
 use super::nodes::ArrayView;
 use super::order::Promise;
+use super::overlay::{Stage, What};
 use super::pending::{Round, Task};
+use super::state::Fs;
 use super::unsaved::chunk_path;
-use super::{Fs, FsError, Result};
-use crate::format::plan::Policy;
-use crate::store::storage::{Stat, Timestamp};
-use crate::store::{Maker, Outcome, StagedChunk, StoreError};
+use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::{Outcome, StagedChunk, StoreError};
 use crate::text::shown;
-
-/// Number of chunks whose modification times are remembered.
-const REMEMBERED_DATES: usize = 1 << 18;
-
-/// Configuration of writes in a writable mount.
-#[derive(Debug, Clone)]
-pub struct WriteConfig {
-    /// Policy for changing shards.
-    pub policy: Policy,
-    /// Limit of uncommitted data in bytes.
-    pub dirty_limit: u64,
-    /// Interval between commits.
-    pub interval: Duration,
-    /// `true` if every close of a file commits it.
-    pub sync: bool,
-    /// `true` if chunks outside the shape of an array that shrinks are kept.
-    pub keep_outside: bool,
-    /// Directory for chunks that cannot be committed in the end.
-    pub unsaved: PathBuf,
-}
-
-impl Default for WriteConfig {
-    fn default() -> Self {
-        Self {
-            policy: Policy::Auto,
-            dirty_limit: 64 << 20,
-            interval: Duration::from_secs(1),
-            sync: false,
-            keep_outside: false,
-            unsaved: std::env::temp_dir().join(format!("shardfs-unsaved-{}", std::process::id())),
-        }
-    }
-}
-
-/// State of a mount's commits.
-pub(super) struct Commits {
-    /// Serializes commits.
-    turn: Mutex<()>,
-    /// `true` if a commit has failed and no commit of everything has succeeded since.
-    failing: AtomicBool,
-    /// Times at which chunks were written here, by path, with the number of their shard's
-    /// [`crate::store::Dated`] for which they hold: a commit changes the mtime of the whole shard.
-    dates: Mutex<LruCache<PathBuf, (u64, Timestamp)>>,
-    ended: Mutex<bool>,
-    wake: Condvar,
-}
-
-impl Default for Commits {
-    fn default() -> Self {
-        Self {
-            turn: Mutex::default(),
-            failing: AtomicBool::default(),
-            dates: Mutex::new(LruCache::unbounded()),
-            ended: Mutex::default(),
-            wake: Condvar::new(),
-        }
-    }
-}
-
-impl Commits {
-    /// Returns whether a commit has failed and no commit of everything has succeeded since.
-    pub(super) fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::Relaxed)
-    }
-
-    /// Remembers a date. Memory grows with their number and is not allocated up front.
-    fn remember_date(&self, path: PathBuf, date: (u64, Timestamp)) {
-        let mut dates = self.dates.lock();
-        dates.put(path, date);
-        if dates.len() > REMEMBERED_DATES {
-            dates.pop_lru();
-        }
-    }
-}
 
 /// Chunk that is being committed.
 struct Waiting {
@@ -104,7 +28,46 @@ struct Waiting {
     made: Vec<Arc<Promise>>,
 }
 
+fn is_change(stage: &Stage, number: u64) -> bool {
+    stage.change.as_ref().is_some_and(|change| change.number == number)
+}
+
+/// Marks the contents of a file as stored in its shard.
+fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
+    state.staged = false;
+    let Some(place) = place else { return };
+    // A chunk of fill values no longer exists, though its file may still be open.
+    let is_gone = matches!(state.shown, Shown::Nothing);
+    state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
+    state.bytes = Bytes::Stored(place);
+}
+
 impl Fs {
+    /// Makes a name of the source free for a new file: removes now what was renamed away from
+    /// `path` or from below it, and makes files linked from there durable.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the new file would not be shown, and with EBUSY if a hidden file cannot be
+    /// removed.
+    pub(super) fn free_name(&self, path: &Path, kind: FileKind) -> Result<()> {
+        self.check_shown(path, path.parent().unwrap_or(Path::new("")), kind)?;
+        let is_hidden = || -> Result<bool> {
+            Ok(self.overlay()?.names().all(path).any(|(_, name)| name.hidden.is_some()))
+        };
+        if is_hidden()? {
+            self.commit_for(path, true)?;
+            if is_hidden()? {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY).into());
+            }
+        }
+        let links = self.overlay()?.names().links(path);
+        for link in links.iter().filter_map(|promise| promise.path()) {
+            self.commit(&link)?;
+        }
+        Ok(())
+    }
+
     /// Commits what was written and closed below a path of the view, and returns once it is
     /// durable.
     ///
@@ -338,19 +301,6 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns the modification time of a chunk, as far as this mount knows it.
-    pub(super) fn chunk_date(&self, array: &ArrayView, coords: &[u64], shard: &Stat) -> Timestamp {
-        let source = &array.source;
-        let number = source.layout.locate(coords).shard;
-        let Some(dated) = self.store.dated(source, &number, shard) else { return shard.mtime };
-        let own = match self.commits.dates.lock().get(&array.path(coords)) {
-            Some((number, date)) if *number == dated.number => Some(*date),
-            // Never written here, or by another process since.
-            _ => None,
-        };
-        own.or(dated.since).unwrap_or(shard.mtime)
-    }
-
     /// Sets the modification time of a chunk whose shard is in the state `shard`.
     pub(super) fn set_chunk_date(&self, place: &Place, shard: &Stat, date: Timestamp) {
         let source = &place.array.source;
@@ -362,92 +312,4 @@ impl Fs {
             self.commits.remember_date(path, (dated.number, date));
         }
     }
-
-    /// Commits at intervals until [`Fs::end_commits`] is called.
-    pub fn commit_at_intervals(&self) {
-        let mut ended = self.commits.ended.lock();
-        while !*ended {
-            self.commits.wake.wait_for(&mut ended, self.config.writing.interval);
-            if !*ended {
-                drop(ended);
-                // Errors stay with the changes, are reported by `fsync`, and are in the log.
-                let _ = self.commit(Path::new(""));
-                ended = self.commits.ended.lock();
-            }
-        }
-    }
-
-    /// Stops the commits at intervals and commits for the last time. Returns the number of chunks
-    /// that could not be committed; they are saved as files of their own.
-    pub fn end_commits(&self) -> usize {
-        *self.commits.ended.lock() = true;
-        self.commits.wake.notify_all();
-        let Some(overlay) = &self.overlay else { return 0 };
-        self.publish_all();
-        // Errors are ignored: the remaining changes are saved and counted.
-        let _ = self.commit(Path::new(""));
-        let all = || -> Vec<(PathBuf, Name)> {
-            overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect()
-        };
-        let mut unsaved = 0;
-        for (path, name) in all().iter().filter(|(_, name)| name.place.is_none()) {
-            unsaved += usize::from(self.save_scratch(path, name));
-        }
-        // Commits the changes that were waiting for those.
-        let _ = self.commit(Path::new(""));
-        self.remove_documents_at_end();
-        let mut arrays: HashMap<u64, Arc<ArrayView>> = HashMap::new();
-        for (path, name) in all() {
-            unsaved += usize::from(self.save_chunk(&path, &name));
-        }
-        for array in self.nodes.committed() {
-            arrays.insert(array.source.id, array);
-        }
-        for array in arrays.into_values() {
-            if let Err(error) = self.store.finish_commits(&array.source) {
-                log::warn!("{error}");
-            }
-        }
-        self.spool.remove();
-        unsaved
-    }
-
-    /// Stages the contents of files that are still open.
-    fn publish_all(&self) {
-        let Some(overlay) = &self.overlay else { return };
-        let files: Vec<Arc<LiveFile>> = overlay
-            .names()
-            .all(Path::new(""))
-            .filter_map(|(_, name)| match &name.what {
-                What::File(file) => Some(Arc::clone(file)),
-                _ => None,
-            })
-            .collect();
-        for file in files {
-            if let Err(error) = self.publish(&file) {
-                log::error!("{error}");
-            }
-        }
-    }
-}
-
-/// Returns the owner and permissions of a new shard that is created by a change of this name.
-pub(super) fn maker(name: &Name) -> Option<Maker> {
-    let What::File(file) = &name.what else { return None };
-    let state = file.state();
-    Some(Maker { uid: state.uid, gid: state.gid, mode: state.mode & 0o666 })
-}
-
-fn is_change(stage: &super::live::Stage, number: u64) -> bool {
-    stage.change.as_ref().is_some_and(|change| change.number == number)
-}
-
-/// Marks the contents of a file as stored in its shard.
-fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
-    state.staged = false;
-    let Some(place) = place else { return };
-    // A chunk of fill values no longer exists, though its file may still be open.
-    let is_gone = matches!(state.shown, Shown::Nothing);
-    state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
-    state.bytes = Bytes::Stored(place);
 }

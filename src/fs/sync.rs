@@ -3,23 +3,15 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::live::{LiveFile, Name};
-use super::open::{Behind, OpenFile};
-use super::write::Writers;
-use super::{Fs, FsError, Result, Target};
+use super::error::{FsError, Result};
+use super::live_file::{Behind, LiveFile, OpenFile};
+use super::overlay::Name;
+use super::request::{WriteHow, Writers};
+use super::state::Fs;
+use super::target::Target;
 use crate::store::StoreError;
 use crate::text::shown;
-
-/// Options of a write to an open file.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct WriteHow {
-    /// Write at the current end of the file, whatever length the kernel has cached.
-    pub append: bool,
-    /// The data comes from mapped pages.
-    pub mapped: bool,
-}
 
 impl Fs {
     /// Writes to an open file.
@@ -184,21 +176,6 @@ impl Fs {
             });
         }
         first
-    }
-
-    /// Opens a directory and returns its handle, through which everything given up below the
-    /// directory from now on is reported.
-    pub fn opendir(&self) -> u64 {
-        let handle = self.directories.fetch_add(1, Ordering::Relaxed);
-        if self.overlay.is_some() {
-            self.failures.opened(handle);
-        }
-        handle
-    }
-
-    /// Closes a directory.
-    pub fn releasedir(&self, handle: u64) {
-        self.failures.closed(handle);
     }
 
     /// Returns once everything below a directory is durable.

@@ -3,76 +3,70 @@
 //! A chunk is saved as it is stored, by its path in the view `zarr3`, whatever view it was written
 //! in.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::fs::{OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use super::access::Caller;
-use super::live::{Bytes, LiveFile, Name, Place, What};
-use super::nodes::NodeKind;
-use super::slot::Slot;
-use super::write::Writers;
-use super::{Fs, Result};
-use crate::format::Coords;
+use super::copy::Copy;
+use super::error::Result;
+use super::live_file::{Bytes, LiveFile, Place};
+use super::overlay::{Name, What};
+use super::state::Fs;
 use crate::store::content::Content;
 use crate::store::spool::make_directories;
-use crate::text::{Line, shown};
+use crate::text::shown;
 
 /// Number of bytes of a saved file to read at once.
-const PIECE_BYTES: usize = 1 << 20;
+pub(super) const PIECE_BYTES: usize = 1 << 20;
 
-/// Copy of a file that is durable nowhere else.
-#[derive(Debug)]
-pub(super) struct Copy(PathBuf);
+/// Returns the path of a chunk in the view `zarr3`, relative to the source's root.
+pub(super) fn chunk_path(place: &Place) -> PathBuf {
+    let source = &place.array.source;
+    source.path.join(source.layout.keys.chunk_key(&place.coords))
+}
 
-impl Copy {
-    /// Removes the copy when it is no longer needed.
-    pub(super) fn remove(self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            log::warn!("{}: it is needed no more, and cannot be removed: {error}", shown(&self.0));
-        }
+/// Names a spool file after its chunk, except that of a decoded chunk, which is not in its stored
+/// form.
+pub(super) fn name_spool_file(place: &Place, content: &Content) {
+    if let Content::File { file, .. } = content
+        && place.array.decoded_form().is_none()
+        && let Err(error) = file.name_after(&chunk_path(place))
+    {
+        // It can be committed all the same.
+        log::debug!("{}: its spool file cannot be named: {error}", shown(&chunk_path(place)));
     }
 }
 
+/// Writes a file with the owner and the permissions that it had, in directories that only this
+/// process's user may enter: the directories that protected it in the source do not protect it
+/// here.
+fn write_out(path: &Path, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        make_directories(parent)?;
+    }
+    let mut how = OpenOptions::new();
+    let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    if let Some(live) = live {
+        let (uid, gid, mode) = {
+            let state = live.state();
+            (state.uid, state.gid, state.mode)
+        };
+        if rustix::process::geteuid().is_root() {
+            fchown(&file, Some(uid), Some(gid))?;
+        }
+        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+    }
+    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
+    while at < content.nbytes() {
+        let read = content.read_at(&mut buffer, at)?;
+        file.write_all(&buffer[..read])?;
+        at += read as u64;
+    }
+    file.sync_all()
+}
+
 impl Fs {
-    /// Returns a list of the uncommitted changes in all views of the mount.
-    pub(super) fn waiting_text(&self) -> String {
-        self.others().fold(self.own_waiting_text(), |text, other| text + &other.own_waiting_text())
-    }
-
-    /// Returns a line for each uncommitted change, with the error if it could not be committed.
-    fn own_waiting_text(&self) -> String {
-        use std::fmt::Write;
-        let mut text = String::new();
-        let Some(overlay) = &self.overlay else { return text };
-        let names = overlay.names();
-        for (path, name) in names.all(Path::new("")) {
-            let is_changed = name.stage.as_ref().is_some_and(|stage| stage.change.is_some());
-            if !is_changed && name.hidden.is_none() {
-                continue;
-            }
-            let path = shown(&path);
-            let before = name.after.iter().find_map(|promise| promise.path());
-            // Writing to a string cannot fail.
-            let _ = match (&name.error, before) {
-                (Some(error), _) => writeln!(text, "{path}: {}", Line(error)),
-                (None, Some(before)) => writeln!(text, "{path}: after {}", shown(&before)),
-                (None, None) => writeln!(text, "{path}"),
-            };
-        }
-        drop(names);
-        text += &self.failures.list();
-        if !text.is_empty() {
-            let place = shown(&self.config.writing.unsaved);
-            let _ = writeln!(text, "what cannot be committed in the end is saved below {place}");
-        }
-        text
-    }
-
     /// Names the spool file of a file after the first of its names that is a chunk.
     pub(super) fn name_spool_file_of(&self, paths: &[PathBuf], content: &Content) -> Result<()> {
         if let Content::File { .. } = content {
@@ -110,52 +104,6 @@ impl Fs {
                 false
             }
         }
-    }
-
-    /// Stages a saved chunk, to be committed over what its shard holds. Returns whether `path`, a
-    /// path of the view, is that of a chunk.
-    pub fn put_saved(&self, path: &Path, content: &mut dyn Read) -> Result<bool> {
-        let Some(place) = self.chunk_at(path)? else { return Ok(false) };
-        let file = self.new_file(None, 0o644, Caller::own().owner())?;
-        let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
-        loop {
-            match content.read(&mut buffer)? {
-                0 => break,
-                read => {
-                    self.write_live(&file, Some(at), &buffer[..read], &Writers::default())?;
-                    at += read as u64;
-                }
-            }
-        }
-        self.name_file(&Slot::Chunk(path.to_owned(), place), &file)?;
-        file.state().dirty = false;
-        Ok(true)
-    }
-
-    /// Returns whether a chunk is uncommitted.
-    pub fn is_waiting(&self, path: &Path) -> bool {
-        let Some(overlay) = &self.overlay else { return false };
-        let names = overlay.names();
-        names.get(path).is_some_and(|name| name.stage.is_some())
-    }
-
-    /// Returns the chunk at a path of the view; `None` if the path is not that of a chunk.
-    fn chunk_at(&self, path: &Path) -> Result<Option<Place>> {
-        for directory in path.ancestors().skip(1) {
-            let node = self.nodes.node(directory)?;
-            let NodeKind::Sharded(array) = &node.kind else { continue };
-            let Ok(key) = path.strip_prefix(&array.source.path) else { continue };
-            let mut names = key.iter().map(OsStr::to_str);
-            let mut coords = names.next().flatten().and_then(|name| array.tree.top(name));
-            for name in names {
-                let child = |coords: Coords| array.tree.child(&coords, name?);
-                coords = coords.and_then(child);
-            }
-            let is_chunk = |coords: &Coords| coords.len() == array.tree.rank();
-            let array = Arc::clone(array);
-            return Ok(coords.filter(is_chunk).map(|coords| Place { array, coords }));
-        }
-        Ok(None)
     }
 
     /// Saves a file that exists in the mount alone, when the mount ends; removals that depend on it
@@ -244,50 +192,4 @@ impl Fs {
         }
         Ok(())
     }
-}
-
-/// Returns the path of a chunk in the view `zarr3`, relative to the source's root.
-pub(super) fn chunk_path(place: &Place) -> PathBuf {
-    let source = &place.array.source;
-    source.path.join(source.layout.keys.chunk_key(&place.coords))
-}
-
-/// Names a spool file after its chunk, except that of a decoded chunk, which is not in its stored
-/// form.
-pub(super) fn name_spool_file(place: &Place, content: &Content) {
-    if let Content::File { file, .. } = content
-        && place.array.decoded_form().is_none()
-        && let Err(error) = file.name_after(&chunk_path(place))
-    {
-        // It can be committed all the same.
-        log::debug!("{}: its spool file cannot be named: {error}", shown(&chunk_path(place)));
-    }
-}
-
-/// Writes a file with the owner and the permissions that it had, in directories that only this
-/// process's user may enter: the directories that protected it in the source do not protect it
-/// here.
-fn write_out(path: &Path, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        make_directories(parent)?;
-    }
-    let mut how = OpenOptions::new();
-    let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    if let Some(live) = live {
-        let (uid, gid, mode) = {
-            let state = live.state();
-            (state.uid, state.gid, state.mode)
-        };
-        if rustix::process::geteuid().is_root() {
-            fchown(&file, Some(uid), Some(gid))?;
-        }
-        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
-    }
-    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
-    while at < content.nbytes() {
-        let read = content.read_at(&mut buffer, at)?;
-        file.write_all(&buffer[..read])?;
-        at += read as u64;
-    }
-    file.sync_all()
 }

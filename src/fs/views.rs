@@ -11,12 +11,14 @@
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::access::Caller;
-use super::directory::{DirEntry, Listing};
-use super::form::View;
-use super::{Attr, Entry, Fs, FsError, Result};
+use super::attr::{Attr, Entry};
+use super::caller::Caller;
+use super::control::DIRECTORY_NAME;
+use super::error::{FsError, Result};
+use super::lister::{DirEntry, Listing};
+use super::state::Fs;
 use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space};
 use crate::view::inode::{self, in_view, split_view};
@@ -130,7 +132,7 @@ impl Views {
         }
         // The first view's control files are those of the mount.
         let first = self.root_of(0);
-        match name == super::control::DIRECTORY_NAME {
+        match name == DIRECTORY_NAME {
             true => Ok(first.fs.lookup(inode::ROOT, name)?.map(|entry| first.entry(entry))),
             false => Ok(None),
         }
@@ -251,17 +253,5 @@ impl Views {
         }
         let place = self.at(ino)?;
         place.fs.fsyncdir(place.ino, Some(handle))
-    }
-}
-
-impl Fs {
-    /// Returns the kind of this view.
-    pub fn view(&self) -> View {
-        self.config.view.view
-    }
-
-    /// Returns the other views of this mount.
-    pub(super) fn others(&self) -> impl Iterator<Item = Arc<Self>> {
-        self.others.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 }

@@ -3,21 +3,66 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-
 use std::path::PathBuf;
 
-use super::access::Caller;
+use super::attr::Ownership;
+use super::caller::Caller;
+use super::error::{FsError, Result};
 use super::nodes::At;
-use super::{Fs, FsError, Ownership, Result, Target};
+use super::state::Fs;
+use super::target::Target;
 use crate::store::Freshness;
 
 const SHARD: &str = "user.shardfs.shard";
+
 const OFFSET: &str = "user.shardfs.offset";
+
 const NBYTES: &str = "user.shardfs.nbytes";
+
 /// Access control list, which refines the permission bits of a file.
 const ACCESS_LIST: &str = "system.posix_acl_access";
+
 /// Default access control list of new files in a directory.
 const DEFAULT_LIST: &str = "system.posix_acl_default";
+
+/// Returns whether an attribute is a user attribute, other than those of shardfs.
+fn is_of_users(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name.starts_with(b"user.") && !name.starts_with(b"user.shardfs.")
+}
+
+/// Returns whether an attribute of a file of the source is shown and can be changed.
+fn is_passed_through(name: &OsStr) -> bool {
+    is_of_users(name) || name == ACCESS_LIST || name == DEFAULT_LIST
+}
+
+/// Maps errors that mean that there is no list: the kernel refuses access on any other error.
+fn absent(error: FsError) -> FsError {
+    match error.errno() {
+        libc::ENODATA | libc::EOPNOTSUPP | libc::ENOENT | libc::ENOTDIR => FsError::NoAttribute,
+        _ => error,
+    }
+}
+
+impl Ownership {
+    /// Returns an access control list of the source with the permissions in the umask cleared.
+    fn access_list(&self, mut list: Vec<u8>) -> Vec<u8> {
+        const HEADER_BYTES: usize = 4;
+        const OWNER: u16 = 1;
+        const OTHERS: u16 = 0x20;
+        let umask = self.umask.unwrap_or(0);
+        for entry in list.get_mut(HEADER_BYTES..).unwrap_or_default().chunks_exact_mut(8) {
+            let taken = match u16::from_le_bytes([entry[0], entry[1]]) {
+                OWNER => umask >> 6,
+                OTHERS => umask,
+                _ => umask >> 3,
+            };
+            // Three bits.
+            entry[2] &= !u8::try_from(taken & 7).unwrap_or(7);
+        }
+        list
+    }
+}
 
 impl Fs {
     /// Returns the value of an extended attribute.
@@ -123,45 +168,6 @@ impl Fs {
         // A chunk in a shard that is compressed as a whole has no offset in the file.
         attributes.extend(chunk.offset().map(|offset| (OFFSET, offset.to_string().into_bytes())));
         Ok(attributes)
-    }
-}
-
-/// Returns whether an attribute is a user attribute, other than those of shardfs.
-fn is_of_users(name: &OsStr) -> bool {
-    let name = name.as_bytes();
-    name.starts_with(b"user.") && !name.starts_with(b"user.shardfs.")
-}
-
-/// Returns whether an attribute of a file of the source is shown and can be changed.
-fn is_passed_through(name: &OsStr) -> bool {
-    is_of_users(name) || name == ACCESS_LIST || name == DEFAULT_LIST
-}
-
-/// Maps errors that mean that there is no list: the kernel refuses access on any other error.
-fn absent(error: FsError) -> FsError {
-    match error.errno() {
-        libc::ENODATA | libc::EOPNOTSUPP | libc::ENOENT | libc::ENOTDIR => FsError::NoAttribute,
-        _ => error,
-    }
-}
-
-impl Ownership {
-    /// Returns an access control list of the source with the permissions in the umask cleared.
-    fn access_list(&self, mut list: Vec<u8>) -> Vec<u8> {
-        const HEADER_BYTES: usize = 4;
-        const OWNER: u16 = 1;
-        const OTHERS: u16 = 0x20;
-        let umask = self.umask.unwrap_or(0);
-        for entry in list.get_mut(HEADER_BYTES..).unwrap_or_default().chunks_exact_mut(8) {
-            let taken = match u16::from_le_bytes([entry[0], entry[1]]) {
-                OWNER => umask >> 6,
-                OTHERS => umask,
-                _ => umask >> 3,
-            };
-            // Three bits.
-            entry[2] &= !u8::try_from(taken & 7).unwrap_or(7);
-        }
-        list
     }
 }
 

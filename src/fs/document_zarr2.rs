@@ -4,11 +4,13 @@ use std::path::{Component, Path};
 
 use serde_json::{Value, json};
 
-use super::document::whole;
+use super::document_store::whole;
+use super::error::{FsError, Result};
 use super::form::View;
-use super::live::What;
 use super::nodes::{Node, NodeKind};
-use super::{Fs, FsError, Result};
+use super::overlay::What;
+use super::overlay_names::zarr2_name;
+use super::state::Fs;
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::json;
@@ -19,9 +21,10 @@ use crate::store::content::Content;
 /// Document of Zarr v3, or the reason why there is none.
 type Translated = std::result::Result<Value, MetadataError>;
 
-/// Returns the name of a Zarr v2 document; `None` if a path has another name.
-pub(super) fn zarr2_name(path: &Path) -> Option<&str> {
-    path.file_name()?.to_str().filter(|name| zarr2::is_document(name))
+pub(super) fn refused(path: &Path, error: MetadataError) -> FsError {
+    let error = FsError::Refused { path: path.to_owned(), error };
+    log::warn!("{error}");
+    error
 }
 
 impl Fs {
@@ -149,10 +152,4 @@ impl Fs {
         }
         Ok(())
     }
-}
-
-fn refused(path: &Path, error: MetadataError) -> FsError {
-    let error = FsError::Refused { path: path.to_owned(), error };
-    log::warn!("{error}");
-    error
 }

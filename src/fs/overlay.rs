@@ -9,91 +9,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::nodes::ArrayView;
-use super::open::OpenFile;
+use super::live_file::{Bytes, LiveFile, LiveState, Place};
 use super::order::Promise;
-use super::unsaved::Copy;
-use crate::format::Coords;
 use crate::store::content::Content;
 use crate::store::identity::Identity;
-use crate::store::storage::{Stat, StorageFile, Timestamp};
+use crate::store::storage::Stat;
 use crate::store::{Base, StoreError};
 use crate::view::inode;
-
-/// Position of a chunk: its array and its coordinates.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub array: Arc<ArrayView>,
-    pub coords: Coords,
-}
-
-/// File of the mount.
-pub(super) struct LiveFile {
-    /// Inode number, which it keeps under all its names.
-    pub ino: u64,
-    /// Held while its bytes are staged: what was written last must be staged last.
-    turn: Mutex<()>,
-    state: Mutex<LiveState>,
-    /// Uncommitted bytes of this file; `dirty` counts those of all files.
-    counted: AtomicU64,
-    dirty: Arc<AtomicU64>,
-}
-
-/// Mutable state of a file.
-pub(super) struct LiveState {
-    pub bytes: Bytes,
-    /// Contents visible to readers other than the writer.
-    pub shown: Shown,
-    /// Number of writes so far.
-    pub writes: u64,
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub mtime: Timestamp,
-    /// Its names; empty once it was removed.
-    pub names: Vec<PathBuf>,
-    /// Open handles.
-    pub openers: Vec<Weak<OpenFile>>,
-    /// `true` if it was linked to a name outside the overlay, which has a copy.
-    pub is_copied: bool,
-    /// `true` if it was written since it was last staged.
-    pub dirty: bool,
-    /// `true` if all chunks that it stands for have a [`Stage`].
-    pub staged: bool,
-    /// Durable copy outside the source, kept while the file is durable nowhere else.
-    pub copy: Option<Copy>,
-}
-
-/// Location of a file's bytes.
-#[derive(Clone)]
-pub(super) enum Bytes {
-    /// In the shard, as those of this chunk.
-    Stored(Place),
-    /// In the overlay.
-    Here(Content),
-    /// In this file of the source, which it has become.
-    Moved(Arc<dyn StorageFile>),
-}
-
-/// Contents visible to readers other than the writer. For a file that is a chunk as it is written
-/// these are the same; files of decoded chunks are generated from chunks.
-#[derive(Debug, Clone, Default)]
-pub(super) enum Shown {
-    /// Its bytes.
-    #[default]
-    Written,
-    /// Other bytes that make the same chunk.
-    Instead(Content),
-    /// The chunk as it is stored: the contents last closed were refused.
-    Stored(Place),
-    /// Nothing: the contents last closed consist of fill values.
-    Nothing,
-}
 
 /// Name in the view.
 #[derive(Debug, Clone)]
@@ -154,111 +81,29 @@ pub(super) struct Change {
 /// Overlay: all names of the view that differ from those of the source.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
-    names: Mutex<Names>,
-    dirty: Arc<AtomicU64>,
+    pub(super) names: Mutex<Names>,
+    pub(super) dirty: Arc<AtomicU64>,
 }
 
 /// Names, by directory and name.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// Paths are ordered by their components: everything below a directory is contiguous.
-    directories: BTreeMap<PathBuf, BTreeMap<OsString, Name>>,
-    inodes: HashMap<u64, Known>,
-    numbers: u64,
+    pub(super) directories: BTreeMap<PathBuf, BTreeMap<OsString, Name>>,
+    pub(super) inodes: HashMap<u64, Known>,
+    pub(super) numbers: u64,
     /// Promises of names that are not durable yet, by the file of the source that was linked to
     /// them.
-    links: HashMap<PathBuf, Vec<Arc<Promise>>>,
+    pub(super) links: HashMap<PathBuf, Vec<Arc<Promise>>>,
     /// `true` if a promise was broken since the removals that depend on it were last looked for.
-    is_broken: bool,
+    pub(super) is_broken: bool,
 }
 
 #[derive(Debug)]
-struct Known {
-    file: Arc<LiveFile>,
+pub(super) struct Known {
+    pub(super) file: Arc<LiveFile>,
     /// Lookup count: lookups reported to the kernel, less those that it has forgotten.
-    lookups: u64,
-}
-
-impl std::fmt::Debug for LiveFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LiveFile").field("ino", &self.ino).finish_non_exhaustive()
-    }
-}
-
-impl LiveFile {
-    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock()
-    }
-
-    pub(super) fn state(&self) -> LiveGuard<'_> {
-        LiveGuard { file: self, state: self.state.lock() }
-    }
-}
-
-impl Drop for LiveFile {
-    fn drop(&mut self) {
-        self.dirty.fetch_sub(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-}
-
-impl LiveState {
-    /// Marks the file as just written.
-    pub(super) fn written(&mut self) {
-        (self.dirty, self.mtime, self.shown) = (true, super::now(), Shown::Written);
-        self.writes += 1;
-    }
-
-    /// Returns whether the file has open handles.
-    pub(super) fn is_open(&self) -> bool {
-        self.openers.iter().any(|open| open.strong_count() > 0)
-    }
-
-    /// Returns all open handles.
-    pub(super) fn open_files(&self) -> Vec<Arc<OpenFile>> {
-        self.openers.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Returns the bytes visible to readers. For a file of fill values that is still open these are
-    /// what was written.
-    pub(super) fn shown(&self) -> Bytes {
-        match &self.shown {
-            Shown::Written | Shown::Nothing => self.bytes.clone(),
-            Shown::Instead(content) => Bytes::Here(content.clone()),
-            Shown::Stored(place) => Bytes::Stored(place.clone()),
-        }
-    }
-}
-
-/// Locked file. Its bytes are counted when it is unlocked.
-pub(super) struct LiveGuard<'a> {
-    file: &'a LiveFile,
-    state: MutexGuard<'a, LiveState>,
-}
-
-impl std::ops::Deref for LiveGuard<'_> {
-    type Target = LiveState;
-    fn deref(&self) -> &LiveState {
-        &self.state
-    }
-}
-
-impl std::ops::DerefMut for LiveGuard<'_> {
-    fn deref_mut(&mut self) -> &mut LiveState {
-        &mut self.state
-    }
-}
-
-impl Drop for LiveGuard<'_> {
-    fn drop(&mut self) {
-        let now = match &self.state.bytes {
-            Bytes::Here(content) => content.nbytes(),
-            Bytes::Stored(_) | Bytes::Moved(_) => 0,
-        };
-        let before = self.file.counted.swap(now, Ordering::Relaxed);
-        // Add before subtracting: the sum never drops below zero.
-        self.file.dirty.fetch_add(now, Ordering::Relaxed);
-        self.file.dirty.fetch_sub(before, Ordering::Relaxed);
-    }
+    pub(super) lookups: u64,
 }
 
 impl Overlay {
@@ -590,7 +435,7 @@ impl Names {
 }
 
 /// Removes a name from the file that it stood for.
-fn unname(what: &What, path: &Path) {
+pub(super) fn unname(what: &What, path: &Path) {
     if let What::File(file) = what {
         let mut state = file.state();
         state.names.retain(|name| name != path);
@@ -600,7 +445,7 @@ fn unname(what: &What, path: &Path) {
     }
 }
 
-fn split(path: &Path) -> (&Path, &OsStr) {
+pub(super) fn split(path: &Path) -> (&Path, &OsStr) {
     // The mount's root has no name.
     (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default())
 }
