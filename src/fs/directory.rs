@@ -31,42 +31,6 @@ use crate::format::grid::{ShardAxis, unravel};
 use crate::store::LoadedShard;
 use crate::store::storage::{DirItem, FileKind};
 
-/// Returns the chunk at a position of a shard; `None` if it is outside the shard or outside the
-/// array.
-fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coords> {
-    let axes = array.source.layout.shard_grid.iter().zip(array.tree.grid());
-    axes.zip(shard.iter().zip(place))
-        .map(|((axis, extent), (shard, place))| {
-            let (first, edge) = axis.span(*shard);
-            (*place < edge && first + place < *extent).then_some(first + place)
-        })
-        .collect()
-}
-
-/// Returns whether a name is the source's own `.shardfs`, which holds the journals of commits and
-/// is hidden.
-fn is_hidden(name: &OsStr) -> bool {
-    name == DIRECTORY_NAME
-}
-
-/// Returns placeholder attributes, which are not cached: the lookup that follows reports the error.
-fn unknown(ino: u64, kind: FileKind) -> Attr {
-    let time = crate::store::storage::Timestamp::default();
-    Attr {
-        ino,
-        kind,
-        links: 1,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        mtime: time,
-        ctime: time,
-        atime: time,
-        block: 4096,
-    }
-}
-
 impl Lister<'_> {
     fn list(&mut self, ino: u64, target: &Target, position: u64) -> Result<ControlFlow<()>> {
         let ControlFlow::Continue(position) = self.dots(ino, position) else {
@@ -502,5 +466,41 @@ impl Fs {
             // The caller knows from the names it took whether the end was reached.
             listed => listed.map(|_flow| ()),
         }
+    }
+}
+
+/// Returns the chunk at a position of a shard; `None` if it is outside the shard or outside the
+/// array.
+fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coords> {
+    let axes = array.source.layout.shard_grid.iter().zip(array.tree.grid());
+    axes.zip(shard.iter().zip(place))
+        .map(|((axis, extent), (shard, place))| {
+            let (first, edge) = axis.span(*shard);
+            (*place < edge && first + place < *extent).then_some(first + place)
+        })
+        .collect()
+}
+
+/// Returns whether a name is the source's own `.shardfs`, which holds the journals of commits and
+/// is hidden.
+fn is_hidden(name: &OsStr) -> bool {
+    name == DIRECTORY_NAME
+}
+
+/// Returns placeholder attributes, which are not cached: the lookup that follows reports the error.
+fn unknown(ino: u64, kind: FileKind) -> Attr {
+    let time = crate::store::storage::Timestamp::default();
+    Attr {
+        ino,
+        kind,
+        links: 1,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        mtime: time,
+        ctime: time,
+        atime: time,
+        block: 4096,
     }
 }

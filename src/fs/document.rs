@@ -20,12 +20,6 @@ use crate::store::content::Content;
 use crate::store::storage::{FileKind, if_present};
 use crate::text::shown;
 
-/// Returns whether a text that cannot be parsed may be the metadata of a sharded array.
-fn may_be_sharded(text: &[u8]) -> bool {
-    let name = b"sharding_indexed";
-    text.windows(name.len()).any(|part| part == name)
-}
-
 impl Fs {
     /// Returns the overlay's file of a document, creating it if needed.
     pub(super) fn document_file(&self, path: &Path) -> Result<Arc<LiveFile>> {
@@ -286,4 +280,10 @@ impl Fs {
             overlay.names().take(&path);
         }
     }
+}
+
+/// Returns whether a text that cannot be parsed may be the metadata of a sharded array.
+fn may_be_sharded(text: &[u8]) -> bool {
+    let name = b"sharding_indexed";
+    text.windows(name.len()).any(|part| part == name)
 }

@@ -15,15 +15,6 @@ use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::text::shown;
 
-pub(super) fn whole(content: &Content) -> Result<Vec<u8>> {
-    if content.nbytes() > MAX_METADATA_BYTES {
-        return Err(FsError::TooLarge);
-    }
-    let mut text = zeroed(content.nbytes()).map_err(std::io::Error::from)?;
-    content.read_at(&mut text, 0)?;
-    Ok(text)
-}
-
 impl Fs {
     pub(super) fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
         let file = self.storage.open(path)?;
@@ -100,4 +91,13 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+pub(super) fn whole(content: &Content) -> Result<Vec<u8>> {
+    if content.nbytes() > MAX_METADATA_BYTES {
+        return Err(FsError::TooLarge);
+    }
+    let mut text = zeroed(content.nbytes()).map_err(std::io::Error::from)?;
+    content.read_at(&mut text, 0)?;
+    Ok(text)
 }

@@ -21,12 +21,6 @@ use crate::store::content::Content;
 /// Document of Zarr v3, or the reason why there is none.
 type Translated = std::result::Result<Value, MetadataError>;
 
-pub(super) fn refused(path: &Path, error: MetadataError) -> FsError {
-    let error = FsError::Refused { path: path.to_owned(), error };
-    log::warn!("{error}");
-    error
-}
-
 impl Fs {
     /// Checks that Zarr v2 documents are generated from a `zarr.json`.
     ///
@@ -152,4 +146,10 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+pub(super) fn refused(path: &Path, error: MetadataError) -> FsError {
+    let error = FsError::Refused { path: path.to_owned(), error };
+    log::warn!("{error}");
+    error
 }

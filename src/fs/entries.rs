@@ -14,18 +14,6 @@ use crate::store::Freshness;
 use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp};
 use crate::view::inode;
 
-/// Returns whether a file is metadata by its name, which can be read also where it cannot be used.
-fn is_metadata(name: &str) -> bool {
-    name == METADATA_FILE || zarr2::is_document(name)
-}
-
-fn absent_as_not_found(error: std::io::Error) -> FsError {
-    match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR) => FsError::NotFound,
-        _ => FsError::Io(error),
-    }
-}
-
 impl Fs {
     /// Returns whether a directory of the source is hidden because the view cannot decode the array
     /// in it.
@@ -275,5 +263,17 @@ impl Fs {
             _ => None,
         };
         own.or(dated.since).unwrap_or(shard.mtime)
+    }
+}
+
+/// Returns whether a file is metadata by its name, which can be read also where it cannot be used.
+fn is_metadata(name: &str) -> bool {
+    name == METADATA_FILE || zarr2::is_document(name)
+}
+
+fn absent_as_not_found(error: std::io::Error) -> FsError {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => FsError::NotFound,
+        _ => FsError::Io(error),
     }
 }

@@ -12,10 +12,6 @@ use super::pages::Pages;
 use super::state::Fs;
 use crate::store::storage::{FileKind, StorageFile};
 
-fn too_many() -> std::io::Error {
-    std::io::Error::from_raw_os_error(libc::ENFILE)
-}
-
 impl Fs {
     pub(super) fn insert_handle(&self, handle: Handle, pages: Pages) -> Result<Opened> {
         let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
@@ -90,4 +86,8 @@ impl Fs {
             _ => Err(FsError::Invalid),
         }
     }
+}
+
+fn too_many() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::ENFILE)
 }

@@ -25,46 +25,6 @@ const SPOOL_PIECE: usize = 1 << 20;
 /// Permissions of a chunk file, whatever the writer asked for: those of its shard apply.
 const CHUNK_MODE: u32 = 0o644;
 
-/// Checks that a chunk can be written; chunks of shards that are compressed as a whole are
-/// read-only.
-pub(super) fn check_writable(place: &Place) -> Result<()> {
-    let source = &place.array.source;
-    // Other formats have chunks of different lengths, which are shown padded to the same length.
-    let is_made_equal = place.array.decoded_form().is_some() && !source.format.has_keys();
-    match source.is_writable() && !is_made_equal {
-        true => Ok(()),
-        false => Err(FsError::ReadOnly),
-    }
-}
-
-/// Moves contents into a spool file that is not shared, copying the bytes if needed.
-pub(super) fn own_file<'a>(
-    content: &'a mut Content,
-    spool: &Spool,
-) -> std::io::Result<(&'a SpoolFile, &'a mut u64)> {
-    let is_own = matches!(content, Content::File { file, .. } if Arc::strong_count(file) == 1);
-    if !is_own {
-        let file = spool.create()?;
-        let (mut buffer, mut at, nbytes) = (vec![0; SPOOL_PIECE], 0, content.nbytes());
-        while at < nbytes {
-            let read = content.read_at(&mut buffer, at)?;
-            file.file().write_all_at(&buffer[..read], at)?;
-            at += read as u64;
-        }
-        *content = Content::File { file: Arc::new(file), nbytes };
-    }
-    match content {
-        Content::File { file, nbytes } => Ok((file, nbytes)),
-        // Unreachable: moved to a file above.
-        Content::Memory(_) => Err(std::io::ErrorKind::Other.into()),
-    }
-}
-
-/// Returns the permissions of a new chunk file.
-pub(super) fn chunk_mode(mode: u32) -> u32 {
-    mode & 0o666 | CHUNK_MODE & 0o600
-}
-
 impl Fs {
     /// Looks up a name in the overlay: `None` if the overlay does not decide, `Some(None)` if the
     /// name was removed.
@@ -221,4 +181,44 @@ impl Fs {
             Bytes::Stored(place) => self.read_stored(&place.array, &place.coords, offset, buffer),
         }
     }
+}
+
+/// Checks that a chunk can be written; chunks of shards that are compressed as a whole are
+/// read-only.
+pub(super) fn check_writable(place: &Place) -> Result<()> {
+    let source = &place.array.source;
+    // Other formats have chunks of different lengths, which are shown padded to the same length.
+    let is_made_equal = place.array.decoded_form().is_some() && !source.format.has_keys();
+    match source.is_writable() && !is_made_equal {
+        true => Ok(()),
+        false => Err(FsError::ReadOnly),
+    }
+}
+
+/// Moves contents into a spool file that is not shared, copying the bytes if needed.
+pub(super) fn own_file<'a>(
+    content: &'a mut Content,
+    spool: &Spool,
+) -> std::io::Result<(&'a SpoolFile, &'a mut u64)> {
+    let is_own = matches!(content, Content::File { file, .. } if Arc::strong_count(file) == 1);
+    if !is_own {
+        let file = spool.create()?;
+        let (mut buffer, mut at, nbytes) = (vec![0; SPOOL_PIECE], 0, content.nbytes());
+        while at < nbytes {
+            let read = content.read_at(&mut buffer, at)?;
+            file.file().write_all_at(&buffer[..read], at)?;
+            at += read as u64;
+        }
+        *content = Content::File { file: Arc::new(file), nbytes };
+    }
+    match content {
+        Content::File { file, nbytes } => Ok((file, nbytes)),
+        // Unreachable: moved to a file above.
+        Content::Memory(_) => Err(std::io::ErrorKind::Other.into()),
+    }
+}
+
+/// Returns the permissions of a new chunk file.
+pub(super) fn chunk_mode(mode: u32) -> u32 {
+    mode & 0o666 | CHUNK_MODE & 0o600
 }

@@ -31,34 +31,6 @@ pub(super) struct Staged {
 /// File that exists in the mount alone: its number, its name and the file.
 pub(super) type Scratch = (u64, OsString, Arc<LiveFile>);
 
-/// Returns the chunks of a shard below the directory at `coords`, which intersects the shard.
-pub(super) fn chunks_below<'a>(
-    array: &'a ArrayView,
-    coords: &'a [u64],
-    shard: &'a [u64],
-) -> impl Iterator<Item = Coords> + 'a {
-    let axes = array.source.layout.shard_grid.iter().zip(shard).zip(array.tree.grid());
-    let spans: Vec<(u64, u64)> = axes
-        .skip(coords.len())
-        .map(|((axis, shard), extent)| {
-            let (first, edge) = axis.span(*shard);
-            (first, (first + edge).min(*extent).saturating_sub(first))
-        })
-        .collect();
-    let lengths: Coords = spans.iter().map(|span| span.1).collect();
-    let count: u64 = lengths.iter().product();
-    (0..count).map(move |place| {
-        let rest = unravel(place, &lengths);
-        let rest = rest.iter().zip(&spans).map(|(place, (first, _))| first + place);
-        coords.iter().copied().chain(rest).collect()
-    })
-}
-
-/// Returns the name of a Zarr v2 document; `None` if a path has another name.
-pub(super) fn zarr2_name(path: &Path) -> Option<&str> {
-    path.file_name()?.to_str().filter(|name| zarr2::is_document(name))
-}
-
 impl Fs {
     pub(super) fn is_removed(&self, path: &Path) -> bool {
         matches!(self.staged_at(path), Some(What::Removed))
@@ -162,4 +134,32 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+/// Returns the chunks of a shard below the directory at `coords`, which intersects the shard.
+pub(super) fn chunks_below<'a>(
+    array: &'a ArrayView,
+    coords: &'a [u64],
+    shard: &'a [u64],
+) -> impl Iterator<Item = Coords> + 'a {
+    let axes = array.source.layout.shard_grid.iter().zip(shard).zip(array.tree.grid());
+    let spans: Vec<(u64, u64)> = axes
+        .skip(coords.len())
+        .map(|((axis, shard), extent)| {
+            let (first, edge) = axis.span(*shard);
+            (first, (first + edge).min(*extent).saturating_sub(first))
+        })
+        .collect();
+    let lengths: Coords = spans.iter().map(|span| span.1).collect();
+    let count: u64 = lengths.iter().product();
+    (0..count).map(move |place| {
+        let rest = unravel(place, &lengths);
+        let rest = rest.iter().zip(&spans).map(|(place, (first, _))| first + place);
+        coords.iter().copied().chain(rest).collect()
+    })
+}
+
+/// Returns the name of a Zarr v2 document; `None` if a path has another name.
+pub(super) fn zarr2_name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str().filter(|name| zarr2::is_document(name))
 }

@@ -21,17 +21,6 @@ pub(super) struct Moved {
     pub writes: u64,
 }
 
-/// Replaces the contents of a file.
-pub(super) fn overwrite(file: &dyn StorageFile, content: &Content) -> std::io::Result<()> {
-    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
-    while at < content.nbytes() {
-        let read = content.read_at(&mut buffer, at)?;
-        file.write_at(&buffer[..read], at)?;
-        at += read as u64;
-    }
-    file.set_length(content.nbytes())
-}
-
 impl Fs {
     pub(super) fn create_in_source(
         &self,
@@ -96,4 +85,15 @@ impl Fs {
     pub(super) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
         Ok(put_file(&*self.storage, path, content)?)
     }
+}
+
+/// Replaces the contents of a file.
+pub(super) fn overwrite(file: &dyn StorageFile, content: &Content) -> std::io::Result<()> {
+    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
+    while at < content.nbytes() {
+        let read = content.read_at(&mut buffer, at)?;
+        file.write_at(&buffer[..read], at)?;
+        at += read as u64;
+    }
+    file.set_length(content.nbytes())
 }

@@ -116,44 +116,6 @@ impl Names {
     }
 }
 
-/// Splits changes into those that can be committed now and those that must wait.
-fn split(mut pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
-    let kept_by: HashMap<*const Promise, usize> = pending
-        .iter()
-        .enumerate()
-        .flat_map(|(at, one)| one.made.iter().map(move |promise| (Arc::as_ptr(promise), at)))
-        .collect();
-    let before = |promise: &Arc<Promise>| kept_by.get(&Arc::as_ptr(promise)).copied();
-    let steps: Vec<Step<Group>> = pending
-        .iter()
-        .map(|one| Step { group: one.group(), after: one.after.iter().map(before).collect() })
-        .collect();
-    let ready = ready(&steps);
-    // They are in one shard, but if the prerequisite is given up this one is not committed either.
-    for at in (0..pending.len()).filter(|at| ready[*at]) {
-        let with = steps[at].after.iter().flatten().filter_map(|before| {
-            let Task::Chunk(_, chunk) = &pending[*before].task else { return None };
-            Some(chunk.coords.clone())
-        });
-        let with = with.collect();
-        if let Task::Chunk(_, chunk) = &mut pending[at].task {
-            chunk.with = with;
-        }
-    }
-    let (mut now, mut held) = (Vec::new(), Vec::new());
-    for (one, is_ready) in pending.into_iter().zip(ready) {
-        if is_ready { now.push(one) } else { held.push(one) }
-    }
-    (now, held)
-}
-
-/// Returns the owner and permissions of a new shard that is created by a change of this name.
-pub(super) fn maker(name: &Name) -> Option<Maker> {
-    let What::File(file) = &name.what else { return None };
-    let state = file.state();
-    Some(Maker { uid: state.uid, gid: state.gid, mode: state.mode & 0o666 })
-}
-
 impl Fs {
     /// Returns the changes to commit next; empty once everything possible is committed. Changes
     /// that must not wait any longer are unblocked by a durable copy of what they would remove: all
@@ -274,4 +236,42 @@ impl Fs {
         }
         self.storage.sync_directory(path.parent().unwrap_or(Path::new("")))
     }
+}
+
+/// Splits changes into those that can be committed now and those that must wait.
+fn split(mut pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
+    let kept_by: HashMap<*const Promise, usize> = pending
+        .iter()
+        .enumerate()
+        .flat_map(|(at, one)| one.made.iter().map(move |promise| (Arc::as_ptr(promise), at)))
+        .collect();
+    let before = |promise: &Arc<Promise>| kept_by.get(&Arc::as_ptr(promise)).copied();
+    let steps: Vec<Step<Group>> = pending
+        .iter()
+        .map(|one| Step { group: one.group(), after: one.after.iter().map(before).collect() })
+        .collect();
+    let ready = ready(&steps);
+    // They are in one shard, but if the prerequisite is given up this one is not committed either.
+    for at in (0..pending.len()).filter(|at| ready[*at]) {
+        let with = steps[at].after.iter().flatten().filter_map(|before| {
+            let Task::Chunk(_, chunk) = &pending[*before].task else { return None };
+            Some(chunk.coords.clone())
+        });
+        let with = with.collect();
+        if let Task::Chunk(_, chunk) = &mut pending[at].task {
+            chunk.with = with;
+        }
+    }
+    let (mut now, mut held) = (Vec::new(), Vec::new());
+    for (one, is_ready) in pending.into_iter().zip(ready) {
+        if is_ready { now.push(one) } else { held.push(one) }
+    }
+    (now, held)
+}
+
+/// Returns the owner and permissions of a new shard that is created by a change of this name.
+pub(super) fn maker(name: &Name) -> Option<Maker> {
+    let What::File(file) = &name.what else { return None };
+    let state = file.state();
+    Some(Maker { uid: state.uid, gid: state.gid, mode: state.mode & 0o666 })
 }

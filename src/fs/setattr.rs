@@ -23,16 +23,6 @@ struct OpenFile<'a> {
     path: Option<&'a Path>,
 }
 
-/// Returns whether the only change is that the setuid or setgid bit is cleared.
-fn drops_privileges(before: &Stat, set: &SetAttr) -> bool {
-    let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
-    else {
-        return false;
-    };
-    let (privileges, before) = (libc::S_ISUID | libc::S_ISGID, before.mode);
-    (before ^ mode) & 0o7777 & !privileges == 0 && mode & !before & privileges == 0
-}
-
 impl Fs {
     /// Changes attributes of a file.
     pub fn setattr(
@@ -233,4 +223,14 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+/// Returns whether the only change is that the setuid or setgid bit is cleared.
+fn drops_privileges(before: &Stat, set: &SetAttr) -> bool {
+    let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
+    else {
+        return false;
+    };
+    let (privileges, before) = (libc::S_ISUID | libc::S_ISGID, before.mode);
+    (before ^ mode) & 0o7777 & !privileges == 0 && mode & !before & privileges == 0
 }

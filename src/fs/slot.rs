@@ -44,23 +44,6 @@ impl Slot {
     }
 }
 
-/// Returns whether a name begins like a chunk key, as those of temporary files and lock files do.
-fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
-    match (prefix, name.as_encoded_bytes()) {
-        (Prefix::None, [first, ..]) | (Prefix::Joined, [b'c', first, ..]) => first.is_ascii_digit(),
-        (Prefix::Apart, [b'c', b'.', ..]) => true,
-        _ => false,
-    }
-}
-
-fn in_tree(path: PathBuf, place: Place) -> Slot {
-    if place.coords.len() == place.array.tree.rank() {
-        Slot::Chunk(path, place)
-    } else {
-        Slot::Above(path, place)
-    }
-}
-
 impl Fs {
     pub(super) fn slot(&self, parent: u64, name: &OsStr) -> Result<Slot> {
         let target = self.target(parent)?;
@@ -111,5 +94,22 @@ impl Fs {
     /// Returns whether the view hides a path, whatever the source has there.
     fn is_hidden(&self, path: &Path) -> Result<bool> {
         Ok(matches!(self.nodes.at(path)?, At::Hidden))
+    }
+}
+
+/// Returns whether a name begins like a chunk key, as those of temporary files and lock files do.
+fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
+    match (prefix, name.as_encoded_bytes()) {
+        (Prefix::None, [first, ..]) | (Prefix::Joined, [b'c', first, ..]) => first.is_ascii_digit(),
+        (Prefix::Apart, [b'c', b'.', ..]) => true,
+        _ => false,
+    }
+}
+
+fn in_tree(path: PathBuf, place: Place) -> Slot {
+    if place.coords.len() == place.array.tree.rank() {
+        Slot::Chunk(path, place)
+    } else {
+        Slot::Above(path, place)
     }
 }

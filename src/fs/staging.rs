@@ -28,20 +28,6 @@ struct Waiting {
     made: Vec<Arc<Promise>>,
 }
 
-fn is_change(stage: &Stage, number: u64) -> bool {
-    stage.change.as_ref().is_some_and(|change| change.number == number)
-}
-
-/// Marks the contents of a file as stored in its shard.
-fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
-    state.staged = false;
-    let Some(place) = place else { return };
-    // A chunk of fill values no longer exists, though its file may still be open.
-    let is_gone = matches!(state.shown, Shown::Nothing);
-    state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
-    state.bytes = Bytes::Stored(place);
-}
-
 impl Fs {
     /// Makes a name of the source free for a new file: removes now what was renamed away from
     /// `path` or from below it, and makes files linked from there durable.
@@ -312,4 +298,18 @@ impl Fs {
             self.commits.remember_date(path, (dated.number, date));
         }
     }
+}
+
+fn is_change(stage: &Stage, number: u64) -> bool {
+    stage.change.as_ref().is_some_and(|change| change.number == number)
+}
+
+/// Marks the contents of a file as stored in its shard.
+fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
+    state.staged = false;
+    let Some(place) = place else { return };
+    // A chunk of fill values no longer exists, though its file may still be open.
+    let is_gone = matches!(state.shown, Shown::Nothing);
+    state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
+    state.bytes = Bytes::Stored(place);
 }

@@ -62,27 +62,6 @@ pub struct Fs {
     pub(super) hasher: RandomState,
 }
 
-/// Returns whether a last chunk that is shorter than the others is padded while it is encoded. In
-/// the view zarr2 readers see it in no other form; decoded chunks are padded after decoding.
-fn pads_edge(config: &FsConfig) -> bool {
-    match config.view.view {
-        View::Zarr3 => config.store.pad_edge,
-        View::Zarr2 => !config.writable,
-        View::Npy | View::Raw | View::Flat => false,
-    }
-}
-
-/// Returns whether a source's root can be of a format. A directory of arrays can be of most
-/// formats.
-fn is_of(format: Format, root: &Node, is_file: bool) -> bool {
-    match format {
-        Format::Bloscpack => is_file,
-        Format::Draft2022 => matches!(root.kind, NodeKind::Draft2022),
-        Format::Blz => !is_file && root.document.is_none(),
-        Format::Zarr => !is_file,
-    }
-}
-
 impl SourceError {
     pub(super) fn of_root(failed: Failed, is_file: bool) -> Self {
         let Failed { document, error, .. } = failed;
@@ -249,5 +228,26 @@ impl Fs {
     /// `ReadOnly` if the mount is not writable.
     pub(super) fn overlay(&self) -> Result<&Overlay> {
         self.overlay.as_ref().ok_or(FsError::ReadOnly)
+    }
+}
+
+/// Returns whether a last chunk that is shorter than the others is padded while it is encoded. In
+/// the view zarr2 readers see it in no other form; decoded chunks are padded after decoding.
+fn pads_edge(config: &FsConfig) -> bool {
+    match config.view.view {
+        View::Zarr3 => config.store.pad_edge,
+        View::Zarr2 => !config.writable,
+        View::Npy | View::Raw | View::Flat => false,
+    }
+}
+
+/// Returns whether a source's root can be of a format. A directory of arrays can be of most
+/// formats.
+fn is_of(format: Format, root: &Node, is_file: bool) -> bool {
+    match format {
+        Format::Bloscpack => is_file,
+        Format::Draft2022 => matches!(root.kind, NodeKind::Draft2022),
+        Format::Blz => !is_file && root.document.is_none(),
+        Format::Zarr => !is_file,
     }
 }

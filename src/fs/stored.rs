@@ -8,25 +8,6 @@ use crate::store::{Chunk, ChunkReader, Freshness};
 /// Number of attempts at a lookup of a chunk whose shard changes during it.
 pub(super) const OPEN_ATTEMPTS: usize = 4;
 
-pub(super) fn read_text(text: &[u8], offset: u64, buffer: &mut [u8]) -> usize {
-    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
-    let rest = rest.unwrap_or_default();
-    let length = rest.len().min(buffer.len());
-    buffer[..length].copy_from_slice(&rest[..length]);
-    length
-}
-
-/// Maps the error of a read of a chunk: a file that ended early was truncated during the read.
-pub(super) fn torn(array: &ArrayView, coords: &[u64], error: std::io::Error) -> FsError {
-    if error.kind() != std::io::ErrorKind::UnexpectedEof {
-        return error.into();
-    }
-    let key = array.tree.path(coords);
-    let error = FsError::Torn { array: array.source.path.clone(), key };
-    log::error!("{error}");
-    error
-}
-
 impl Fs {
     /// Reads from a chunk in its current state.
     pub(super) fn read_stored(
@@ -99,4 +80,23 @@ impl Fs {
         let reader = self.store.quiet_reader(&array.source, coords, |reader| reader)?;
         reader.ok_or(FsError::NotFound)
     }
+}
+
+pub(super) fn read_text(text: &[u8], offset: u64, buffer: &mut [u8]) -> usize {
+    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
+    let rest = rest.unwrap_or_default();
+    let length = rest.len().min(buffer.len());
+    buffer[..length].copy_from_slice(&rest[..length]);
+    length
+}
+
+/// Maps the error of a read of a chunk: a file that ended early was truncated during the read.
+pub(super) fn torn(array: &ArrayView, coords: &[u64], error: std::io::Error) -> FsError {
+    if error.kind() != std::io::ErrorKind::UnexpectedEof {
+        return error.into();
+    }
+    let key = array.tree.path(coords);
+    let error = FsError::Torn { array: array.source.path.clone(), key };
+    log::error!("{error}");
+    error
 }

@@ -20,52 +20,6 @@ use crate::text::shown;
 /// Number of bytes of a saved file to read at once.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 
-/// Returns the path of a chunk in the view `zarr3`, relative to the source's root.
-pub(super) fn chunk_path(place: &Place) -> PathBuf {
-    let source = &place.array.source;
-    source.path.join(source.layout.keys.chunk_key(&place.coords))
-}
-
-/// Names a spool file after its chunk, except that of a decoded chunk, which is not in its stored
-/// form.
-pub(super) fn name_spool_file(place: &Place, content: &Content) {
-    if let Content::File { file, .. } = content
-        && place.array.decoded_form().is_none()
-        && let Err(error) = file.name_after(&chunk_path(place))
-    {
-        // It can be committed all the same.
-        log::debug!("{}: its spool file cannot be named: {error}", shown(&chunk_path(place)));
-    }
-}
-
-/// Writes a file with the owner and the permissions that it had, in directories that only this
-/// process's user may enter: the directories that protected it in the source do not protect it
-/// here.
-fn write_out(path: &Path, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        make_directories(parent)?;
-    }
-    let mut how = OpenOptions::new();
-    let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    if let Some(live) = live {
-        let (uid, gid, mode) = {
-            let state = live.state();
-            (state.uid, state.gid, state.mode)
-        };
-        if rustix::process::geteuid().is_root() {
-            fchown(&file, Some(uid), Some(gid))?;
-        }
-        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
-    }
-    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
-    while at < content.nbytes() {
-        let read = content.read_at(&mut buffer, at)?;
-        file.write_all(&buffer[..read])?;
-        at += read as u64;
-    }
-    file.sync_all()
-}
-
 impl Fs {
     /// Names the spool file of a file after the first of its names that is a chunk.
     pub(super) fn name_spool_file_of(&self, paths: &[PathBuf], content: &Content) -> Result<()> {
@@ -192,4 +146,50 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+/// Returns the path of a chunk in the view `zarr3`, relative to the source's root.
+pub(super) fn chunk_path(place: &Place) -> PathBuf {
+    let source = &place.array.source;
+    source.path.join(source.layout.keys.chunk_key(&place.coords))
+}
+
+/// Names a spool file after its chunk, except that of a decoded chunk, which is not in its stored
+/// form.
+pub(super) fn name_spool_file(place: &Place, content: &Content) {
+    if let Content::File { file, .. } = content
+        && place.array.decoded_form().is_none()
+        && let Err(error) = file.name_after(&chunk_path(place))
+    {
+        // It can be committed all the same.
+        log::debug!("{}: its spool file cannot be named: {error}", shown(&chunk_path(place)));
+    }
+}
+
+/// Writes a file with the owner and the permissions that it had, in directories that only this
+/// process's user may enter: the directories that protected it in the source do not protect it
+/// here.
+fn write_out(path: &Path, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        make_directories(parent)?;
+    }
+    let mut how = OpenOptions::new();
+    let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    if let Some(live) = live {
+        let (uid, gid, mode) = {
+            let state = live.state();
+            (state.uid, state.gid, state.mode)
+        };
+        if rustix::process::geteuid().is_root() {
+            fchown(&file, Some(uid), Some(gid))?;
+        }
+        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+    }
+    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
+    while at < content.nbytes() {
+        let read = content.read_at(&mut buffer, at)?;
+        file.write_all(&buffer[..read])?;
+        at += read as u64;
+    }
+    file.sync_all()
 }

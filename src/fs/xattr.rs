@@ -25,25 +25,6 @@ const ACCESS_LIST: &str = "system.posix_acl_access";
 /// Default access control list of new files in a directory.
 const DEFAULT_LIST: &str = "system.posix_acl_default";
 
-/// Returns whether an attribute is a user attribute, other than those of shardfs.
-fn is_of_users(name: &OsStr) -> bool {
-    let name = name.as_bytes();
-    name.starts_with(b"user.") && !name.starts_with(b"user.shardfs.")
-}
-
-/// Returns whether an attribute of a file of the source is shown and can be changed.
-fn is_passed_through(name: &OsStr) -> bool {
-    is_of_users(name) || name == ACCESS_LIST || name == DEFAULT_LIST
-}
-
-/// Maps errors that mean that there is no list: the kernel refuses access on any other error.
-fn absent(error: FsError) -> FsError {
-    match error.errno() {
-        libc::ENODATA | libc::EOPNOTSUPP | libc::ENOENT | libc::ENOTDIR => FsError::NoAttribute,
-        _ => error,
-    }
-}
-
 impl Ownership {
     /// Returns an access control list of the source with the permissions in the umask cleared.
     fn access_list(&self, mut list: Vec<u8>) -> Vec<u8> {
@@ -168,6 +149,25 @@ impl Fs {
         // A chunk in a shard that is compressed as a whole has no offset in the file.
         attributes.extend(chunk.offset().map(|offset| (OFFSET, offset.to_string().into_bytes())));
         Ok(attributes)
+    }
+}
+
+/// Returns whether an attribute is a user attribute, other than those of shardfs.
+fn is_of_users(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name.starts_with(b"user.") && !name.starts_with(b"user.shardfs.")
+}
+
+/// Returns whether an attribute of a file of the source is shown and can be changed.
+fn is_passed_through(name: &OsStr) -> bool {
+    is_of_users(name) || name == ACCESS_LIST || name == DEFAULT_LIST
+}
+
+/// Maps errors that mean that there is no list: the kernel refuses access on any other error.
+fn absent(error: FsError) -> FsError {
+    match error.errno() {
+        libc::ENODATA | libc::EOPNOTSUPP | libc::ENOENT | libc::ENOTDIR => FsError::NoAttribute,
+        _ => error,
     }
 }
 
