@@ -1,6 +1,6 @@
 //! The adapter to fuser: translation of requests and replies, without decisions.
 
-mod kept;
+mod kernel_cache;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use rustix::process::{Resource, getrlimit};
 
-use self::kept::{Asked, Change, KeptPages};
+use self::kernel_cache::{Asked, Change, KeptPages};
 use crate::fs::{
     Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Opened, Pages, SetAttr,
     View, Views, WriteHow, now,

@@ -13,22 +13,22 @@
 //! <https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html>; where it leaves room, this follows
 //! what zarr-python 2.18 reads and writes.
 
-mod back;
 mod chain;
 mod data_type;
 mod dimensions;
 mod document_names;
 mod error;
 mod form;
-mod forward;
+mod from_zarr3;
 mod missing;
+mod to_zarr3;
 
-pub use self::back::{back, check_consolidated};
 pub use self::document_names::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA, is_document};
 pub use self::error::NoForm;
 pub use self::form::{Array2, Group2, array, group};
-pub use self::forward::{NoTwin, group_to_zarr3, layout, to_zarr3};
+pub use self::from_zarr3::{back, check_consolidated};
 pub use self::missing::{Filled, Missing};
+pub use self::to_zarr3::{NoTwin, group_to_zarr3, layout, to_zarr3};
 
 #[cfg(test)]
 mod tests;

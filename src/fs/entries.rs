@@ -6,7 +6,7 @@ use std::path::Path;
 use super::attr::{Attr, Entry};
 use super::error::{FsError, Result};
 use super::nodes::{ArrayView, At, NodeKind};
-use super::pages::Pages;
+use super::page_policy::Pages;
 use super::state::Fs;
 use crate::format::zarr2;
 use crate::source::METADATA_FILE;

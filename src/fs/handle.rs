@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::decoded_file::DecodedFile;
 use super::live_file::OpenFile;
 use super::nodes::ArrayView;
-use super::pages::Pages;
+use super::page_policy::Pages;
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
 use crate::store::ChunkReader;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::pages::Pages;
+use super::page_policy::Pages;
 
 /// Number of files to remember: more than can be looked up in the time for which the kernel caches.
 // Evaluated by the compiler, which rejects zero.

@@ -8,7 +8,7 @@ use super::error::{FsError, Result};
 use super::handle::{Handle, Opened};
 use super::live_file::{Behind, LiveFile, OpenFile};
 use super::nodes::At;
-use super::pages::Pages;
+use super::page_policy::Pages;
 use super::state::Fs;
 use crate::store::storage::{FileKind, StorageFile};
 

@@ -11,7 +11,7 @@ use super::error::{FsError, Result};
 use super::handle::{Handle, OpenChunk, Opened};
 use super::live_file::{Behind, Bytes, ChunkBase, LiveFile, LiveState, OpenFile, Place, Shown};
 use super::nodes::ArrayView;
-use super::pages::Pages;
+use super::page_policy::Pages;
 use super::request::{OpenHow, Writers};
 use super::state::Fs;
 use super::target::Target;

@@ -24,13 +24,13 @@ mod prepare;
 mod publish;
 mod run;
 mod settle;
-mod work;
+mod staged;
 
 use std::sync::Arc;
 
 use self::group::Groups;
-use self::work::Commit;
-pub use self::work::{Maker, Outcome, StagedChunk};
+use self::staged::Commit;
+pub use self::staged::{Maker, Outcome, StagedChunk};
 use super::content::Content;
 use super::error::StoreError;
 use super::{ShardStore, SourceArray};

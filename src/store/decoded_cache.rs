@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::cache::ByteCache;
+use super::byte_cache::ByteCache;
 use super::storage::Stat;
 use crate::memory::{NoMemory, zeroed};
 

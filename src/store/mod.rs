@@ -10,7 +10,7 @@
 mod array;
 mod beneath;
 mod blob;
-mod cache;
+mod byte_cache;
 mod commit;
 mod commit_state;
 mod config;
@@ -47,7 +47,7 @@ mod window;
 pub mod work;
 
 pub use self::array::SourceArray;
-pub use self::cache::ByteCache;
+pub use self::byte_cache::ByteCache;
 pub use self::commit::{Maker, Outcome, StagedChunk};
 pub use self::commit_state::{Base, Dated};
 pub use self::config::{Freshness, StoreConfig, TRUSTED};

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Resource, getrlimit};
 
 use super::array::SourceArray;
-use super::cache::ByteCache;
+use super::byte_cache::ByteCache;
 use super::commit_state::Commits;
 use super::config::StoreConfig;
 use super::decoded_cache::DecodedChunks;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::group::Group;
-use super::work::{Commit, Old, Shard, Work};
+use super::staged::{Commit, Old, Shard, Work};
 use crate::format::plan::{Blob, Source};
 use crate::store::formats::{Length, LengthChanges};
 use crate::store::{StoreError, io_error};

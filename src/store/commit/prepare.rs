@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::group::Group;
-use super::work::{Commit, Maker, Old, Shard, StagedChunk, Work, redate};
+use super::staged::{Commit, Maker, Old, Shard, StagedChunk, Work, redate};
 use crate::format::Coords;
 use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, ShardRecord};

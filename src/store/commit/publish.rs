@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::work::{Commit, Shard, Work, redate};
+use super::staged::{Commit, Shard, Work, redate};
 use crate::format::journal::Record;
 use crate::store::recover::take_back;
 use crate::store::{StoreError, io_error};

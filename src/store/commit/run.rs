@@ -1,7 +1,7 @@
 //! One group of a commit, from its locks to the journal cleared.
 
 use super::group::Group;
-use super::work::{Commit, Work};
+use super::staged::{Commit, Work};
 use crate::store::StoreError;
 use crate::store::loaded::ShardId;
 use crate::store::lock::{clear_note, note_locks};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 
 use super::file_state::FileState;
-use super::format::Reading;
+use super::shard_format::Reading;
 use crate::format::digest::Digest;
 use crate::format::index::{
     ByteRange, IndexCodecs, IndexError, IndexLocation, ShardIndex, product,

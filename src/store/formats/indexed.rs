@@ -6,8 +6,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::format::{Accepted, Change, ChangedShard, Reading, ShardFormat};
 use super::keys;
+use super::shard_format::{Accepted, Change, ChangedShard, Reading, ShardFormat};
 use crate::format::Coords;
 use crate::format::after::trailing_checksums;
 use crate::format::index::{ByteRange, ShardIndex, product};

@@ -11,20 +11,20 @@
 mod blosc_buffer;
 pub mod bloscpack;
 pub mod file_state;
-mod format;
 mod found_chunks;
 mod indexed;
 mod keys;
 mod length;
+mod shard_format;
 mod single;
 pub mod superchunks;
 
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-pub(super) use self::format::{Accepted, Change, ChangedShard, Planner, Reading};
-pub use self::format::{Framing, ShardFormat};
 pub(super) use self::length::{Length, LengthChanges};
+pub(super) use self::shard_format::{Accepted, Change, ChangedShard, Planner, Reading};
+pub use self::shard_format::{Framing, ShardFormat};
 
 /// Returns the format of shards with an index.
 pub fn indexed() -> Arc<dyn ShardFormat> {

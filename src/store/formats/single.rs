@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::format::{Accepted, Change, ChangedShard, Reading, ShardFormat};
 use super::found_chunks::{self, Contents, FoundChunks};
 use super::keys;
+use super::shard_format::{Accepted, Change, ChangedShard, Reading, ShardFormat};
 use crate::format::digest::Digest;
 use crate::format::index::ByteRange;
 use crate::format::plan::{Blob, Source};

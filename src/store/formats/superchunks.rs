@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::file_state::FileState;
-use super::format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use super::found_chunks::{self, Contents, FoundChunks};
 use super::length::Length;
+use super::shard_format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use super::{blosc_buffer, bloscpack};
 use crate::format::bloscpack::{
     BLOSC_BYTES, BloscHeader, BloscpackError, SUPERCHUNK_BYTES, parse_superchunk, superchunk_header,

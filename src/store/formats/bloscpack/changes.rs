@@ -16,7 +16,7 @@ use crate::store::content::Content;
 use crate::store::error::{Damage, StoreError, io_error};
 use crate::store::formats::blosc_buffer::{decoded, header};
 use crate::store::formats::file_state::FileState;
-use crate::store::formats::format::{Accepted, Change, ChangedShard};
+use crate::store::formats::shard_format::{Accepted, Change, ChangedShard};
 use crate::store::loaded::LoadedShard;
 use crate::store::storage::StorageFile;
 
