@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::config::FsConfig;
-use super::error::{FsError, Result};
+use crate::fs::config::FsConfig;
+use crate::fs::error::{FsError, Result};
 use crate::store::identity::Identity;
 use crate::store::storage::Stat;
 

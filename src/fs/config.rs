@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::attr::Ownership;
-use super::form::ViewConfig;
 use crate::format::plan::Policy;
+use crate::fs::attr::Ownership;
+use crate::fs::form::ViewConfig;
 use crate::source::Format;
 use crate::store::StoreConfig;
 

@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::form::Unshown;
 use crate::format::decoded::WrittenError;
 use crate::format::error::MetadataError;
 use crate::format::pipeline::EncodeError;
+use crate::fs::form::Unshown;
 use crate::source::NodeError;
 use crate::store::StoreError;
 use crate::text::shown;

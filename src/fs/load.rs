@@ -1,4 +1,4 @@
-//! Loading of nodes of the source for a view: read anew each time; [`super::nodes`] caches them.
+//! Loading of nodes of the source for a view: read anew each time; [`crate::fs::nodes`] caches them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::config::FsConfig;
-use super::error::LoadError;
-use super::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::sharding::ShardedArray;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA, group_to_zarr3};
 use crate::format::{draft2022, json};
+use crate::fs::config::FsConfig;
+use crate::fs::error::LoadError;
+use crate::fs::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
 use crate::memory::ROOM;
 use crate::source::zarr3::{Described, describe};
 use crate::source::{

@@ -1,74 +1,34 @@
 //! Filesystem operations in types of this crate, answered from the view and the store. Nothing here
 //! depends on the transport that delivers the requests.
+//!
+//! The methods of [`Fs`] are in three layers, a folder each: its state, reading, and writing. What is
+//! read comes from the overlay of uncommitted changes if that has it, and from the source otherwise.
+//! Writing uses reading, and never the other way.
 
-mod access;
-mod ahead;
 pub mod attr;
 mod caller;
-mod commit_state;
 mod config;
-mod control;
-mod copy;
-mod decoded;
-mod decoded_file;
-mod directory;
-mod document;
-mod document_store;
-mod document_zarr2;
-mod entries;
 mod error;
-mod failures;
 pub mod form;
-mod grid_listing;
-mod handle;
-mod identity;
-mod intervals;
-mod lister;
-mod live_file;
 mod load;
-mod lookup;
-mod names;
 mod nodes;
-mod open_handles;
-mod opening;
-mod order;
-mod overlay;
-mod overlay_files;
-mod overlay_names;
 mod page_policy;
-mod passthrough;
-mod paths;
-mod pending;
-mod permitted_lookup;
-mod presence;
-mod publish;
-mod reading;
-mod recover_unsaved;
-mod rename;
+mod read;
 mod request;
-mod setattr;
-mod slot;
-mod staging;
 mod state;
-mod stored;
-mod sync;
-mod target;
-mod unsaved;
 mod views;
-mod waiting;
 mod write;
-mod xattr;
 
 pub use self::attr::{Attr, Entry, Ownership, now};
 pub use self::caller::{Caller, Owner};
 pub use self::config::{FsConfig, WriteConfig};
-pub use self::control::{LOG_PATH, WAITING_PATH};
 pub use self::error::{FsError, LoadError, Result};
 pub use self::form::{View, ViewConfig};
-pub use self::handle::Opened;
-pub use self::lister::{DirEntry, Listing};
 pub use self::nodes::NodeKind;
 pub use self::page_policy::Pages;
+pub use self::read::lister::{DirEntry, Listing};
 pub use self::request::{OpenHow, SetAttr, WriteHow};
-pub use self::state::{Fs, SourceError};
+pub use self::state::control::{LOG_PATH, WAITING_PATH};
+pub use self::state::fs::{Fs, SourceError};
+pub use self::state::handle::Opened;
 pub use self::views::{Place as ViewPlace, Views};

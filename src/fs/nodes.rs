@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use super::config::FsConfig;
-use super::error::LoadError;
-use super::form::{Form, View};
-use super::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
 use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::grid::ShardAxis;
+use crate::fs::config::FsConfig;
+use crate::fs::error::LoadError;
+use crate::fs::form::{Form, View};
+use crate::fs::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
 use crate::source::{METADATA_FILE, NodeError};
 use crate::store::owner::Owner;
 use crate::store::recover::recover;

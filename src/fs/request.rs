@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::live_file::OpenFile;
+use crate::fs::state::live_file::OpenFile;
 use crate::store::storage::Timestamp;
 
 /// Options for opening a file.

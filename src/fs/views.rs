@@ -13,12 +13,12 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::attr::{Attr, Entry};
-use super::caller::Caller;
-use super::control::DIRECTORY_NAME;
-use super::error::{FsError, Result};
-use super::lister::{DirEntry, Listing};
-use super::state::Fs;
+use crate::fs::attr::{Attr, Entry};
+use crate::fs::caller::Caller;
+use crate::fs::error::{FsError, Result};
+use crate::fs::read::lister::{DirEntry, Listing};
+use crate::fs::state::control::DIRECTORY_NAME;
+use crate::fs::state::fs::Fs;
 use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space};
 use crate::view::inode::{self, in_view, split_view};

@@ -1,0 +1,231 @@
+//! Access control: the rights with which the source is accessed for a caller.
+//!
+//! The kernel checks permissions by the attributes that the mount shows: owner, group, permissions
+//! (`default_permissions`), and in a mount that other users may access the access control lists.
+//! The rest is checked here:
+//!
+//! ```text
+//! what is passed through     the kernel, and then the source's filesystem, as the caller
+//! a chunk                    the kernel, by its shard; when it is opened also the source's
+//!                            filesystem, as the caller
+//! behind a link that the     the source's filesystem, as the caller, for every lookup; the kernel
+//! mount follows by itself    caches neither names nor attributes
+//! a file of a whole array    when it is opened: all its shards, as the caller
+//! ```
+//!
+//! A process that is not root cannot act as the caller. Then the kernel's check decides, and other
+//! users are refused access to files behind a link.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::fs::caller::{Caller, Permitted};
+use crate::fs::error::{FsError, Result};
+use crate::fs::nodes::{ArrayView, At};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::Place;
+use crate::fs::state::target::Target;
+use crate::store::storage::{Need, SetStat, Storage};
+use crate::text::shown;
+
+/// Maximum number of shards of an array whose flat files other users may open.
+const MAX_SHARDS: u64 = 10_000;
+
+impl Fs {
+    /// Accesses the source for a caller, with the caller's rights if this process can assume them.
+    pub(in crate::fs) fn on_behalf<T>(
+        &self,
+        caller: &Caller,
+        work: impl FnOnce(&dyn Storage) -> io::Result<T>,
+    ) -> Result<T> {
+        let identity = self.access.identity(caller)?;
+        Ok(identity.act(|| work(&*self.storage))??)
+    }
+
+    /// Checks that a caller may list a directory; returns whether the kernel may cache what is
+    /// below it.
+    pub(in crate::fs) fn permit_listing(&self, ino: u64, caller: &Caller) -> Result<bool> {
+        self.permit_directory(ino, Need::Read, caller)
+    }
+
+    /// Returns whether a node is behind a link that the mount follows by itself.
+    pub(in crate::fs) fn is_behind(&self, ino: u64) -> bool {
+        let is_behind = |target: &Target| {
+            let path = self.taken_from(target)?;
+            Some(self.is_hidden_way(target, &path))
+        };
+        self.config.shared && self.target(ino).is_ok_and(|target| is_behind(&target) == Some(true))
+    }
+
+    pub(in crate::fs) fn permit_directory(
+        &self,
+        ino: u64,
+        need: Need,
+        caller: &Caller,
+    ) -> Result<bool> {
+        if !self.config.shared {
+            return Ok(true);
+        }
+        match self.target(ino)? {
+            // The path may lead elsewhere than when the kernel checked it.
+            Target::Path(path) if self.access.acts && !self.is_trusted(caller) => {
+                match self.on_behalf(caller, |storage| storage.access(&path, need)) {
+                    Err(error) if error.errno() == libc::ENOENT => Ok(true),
+                    permitted => permitted.map(|_| true),
+                }
+            }
+            target => self.permit(&target, need, caller),
+        }
+    }
+
+    /// Checks that a caller may follow the link that the mount follows by itself on the way to a
+    /// node, and has the access `need` behind it. Returns whether there is no such link.
+    pub(in crate::fs) fn permit(
+        &self,
+        target: &Target,
+        need: Need,
+        caller: &Caller,
+    ) -> Result<bool> {
+        if !self.config.shared {
+            return Ok(true);
+        }
+        let Some(path) = self.taken_from(target) else { return Ok(true) };
+        if !self.is_hidden_way(target, &path) {
+            return Ok(true);
+        }
+        self.permit_path(&path, need, caller).map(|_| false)
+    }
+
+    /// Checks that a caller may read, or write, the contents of a file.
+    pub(in crate::fs) fn permit_content(
+        &self,
+        target: &Target,
+        need: Need,
+        caller: &Caller,
+    ) -> Result<Permitted> {
+        if !self.config.shared || self.is_trusted(caller) {
+            return Ok(Permitted::Anything);
+        }
+        if let Target::Flat(array, _) = target {
+            return self.permit_array(array, caller).map(|()| Permitted::Anything);
+        }
+        match self.taken_from(target) {
+            Some(path) => self.permit_path(&path, need, caller),
+            None => Ok(Permitted::Anything),
+        }
+    }
+
+    /// Checks that a caller may write to the shard of a chunk.
+    pub(in crate::fs) fn permit_change(&self, place: &Place, caller: &Caller) -> Result<()> {
+        let target = Target::Tree(Arc::clone(&place.array), place.coords.clone());
+        self.permit_content(&target, Need::Write, caller).map(drop)
+    }
+
+    /// Checks that a caller may read all shards of an array.
+    fn permit_array(&self, array: &ArrayView, caller: &Caller) -> Result<()> {
+        let mut left = MAX_SHARDS;
+        self.store.each_shard(&array.source, &mut |shard: &[u64]| {
+            left = left.checked_sub(1).ok_or(FsError::Denied)?;
+            self.permit_path(&array.source.shard_path(shard), Need::Read, caller).map(drop)
+        })
+    }
+
+    fn permit_path(&self, path: &Path, need: Need, caller: &Caller) -> Result<Permitted> {
+        /// The file does not exist, or is damaged, which the store reports.
+        const NOT_A_FILE: [i32; 4] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EXDEV];
+        if self.is_trusted(caller) {
+            return Ok(Permitted::Anything);
+        }
+        if !self.access.acts {
+            let is_linked = self.storage.is_linked(path)?;
+            return if is_linked { Err(FsError::Denied) } else { Ok(Permitted::Anything) };
+        }
+        match self.on_behalf(caller, |storage| storage.access(path, need)) {
+            Err(error) if NOT_A_FILE.contains(&error.errno()) => Ok(Permitted::Nothing),
+            permitted => permitted.map(Permitted::File),
+        }
+    }
+
+    /// Returns whether a caller has all the rights that this process has.
+    fn is_trusted(&self, caller: &Caller) -> bool {
+        caller.uid == 0 || caller.uid == self.access.own
+    }
+
+    /// Returns whether the path to a file of the source contains links or directories that the
+    /// mount does not show.
+    fn is_hidden_way(&self, target: &Target, path: &Path) -> bool {
+        matches!(target, Target::Tree(array, _) if array.source.format.is_numbered())
+            || self.storage.is_linked(path).unwrap_or(true)
+    }
+
+    /// Returns the file of the source that the mount accesses by itself for a node; `None` if there
+    /// is none.
+    fn taken_from(&self, target: &Target) -> Option<PathBuf> {
+        match target {
+            Target::Path(path) => match self.nodes.at(path) {
+                Ok(At::Text(..)) => self.document_of(path).ok(),
+                _ => None,
+            },
+            _ => self.shards_of(target),
+        }
+    }
+
+    /// Returns the path of the document that a document of the view is generated from.
+    pub(in crate::fs) fn document_of(&self, path: &Path) -> Result<PathBuf> {
+        let described = match self.nodes.described_by(path)? {
+            Some(described) => described,
+            None => path.parent().unwrap_or(Path::new("")).to_owned(),
+        };
+        Ok(self.nodes.document_path(&described)?)
+    }
+
+    /// Returns the path of the shard of a chunk, or of the directory of the shards below a
+    /// directory; `None` for other nodes.
+    pub(in crate::fs) fn shards_of(&self, target: &Target) -> Option<PathBuf> {
+        match target {
+            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
+                let shard = array.source.layout.locate(coords).shard;
+                Some(array.source.shard_path(&shard))
+            }
+            Target::Tree(array, coords) if array.source.format.has_keys() => {
+                Some(self.shard_directory(array, coords))
+            }
+            Target::Tree(array, _) => Some(array.source.path.clone()),
+            Target::Live(file) => {
+                let paths = file.state().names.clone();
+                let names = self.overlay.as_ref()?.names();
+                let place = paths.iter().find_map(|path| names.get(path)?.place.clone());
+                drop(names);
+                self.shards_of(&Target::Tree(Arc::clone(&place.as_ref()?.array), place?.coords))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the path that the attributes of a directory are taken from if its shards' directory
+    /// does not exist; `None` for other nodes.
+    pub(in crate::fs) fn shown_for(&self, target: &Target) -> Option<PathBuf> {
+        match target {
+            Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
+                Some(array.source.path.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives a new file to the caller if it could not be created with the caller's rights.
+    pub(in crate::fs) fn own(&self, path: &Path, caller: &Caller) {
+        if self.access.acts || !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let parent = path.parent().and_then(|parent| self.storage.stat(parent).ok());
+        // New files in the directory inherit its group.
+        let is_group_kept = parent.is_some_and(|parent| parent.mode & libc::S_ISGID != 0);
+        let gid = (!is_group_kept).then_some(caller.gid);
+        let set = SetStat { uid: Some(caller.uid), gid, ..SetStat::default() };
+        if let Err(error) = self.storage.set_stat(path, &set) {
+            log::debug!("{}: {error}", shown(&path));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Files of decoded chunks and of whole arrays.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::format::decoded::{DecodedForm, WrittenError};
+use crate::format::flat::{ChunkRow, FlatFile, FlatForm};
+use crate::format::npy;
+use crate::format::zarr2::{Missing, ZARRAY};
+use crate::fs::attr::Entry;
+use crate::fs::error::{FsError, Result, Unwritable};
+use crate::fs::form::Form;
+use crate::fs::nodes::ArrayView;
+use crate::fs::state::decoded_file::{DecodedFile, Items};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Place, Shown};
+use crate::memory::zeroed;
+use crate::store::Freshness;
+use crate::store::content::Content;
+use crate::store::decoded::{Asked, DecodedChunk};
+use crate::store::storage::Stat;
+
+/// Encoded contents of a chunk file.
+pub(in crate::fs) struct Encoded {
+    /// Encoded chunk; `None` if the chunk is to be empty.
+    pub chunk: Option<Content>,
+    /// Contents visible to readers other than the writer from now on.
+    pub shown: Shown,
+}
+
+impl Fs {
+    /// Returns the file of a decoded chunk; `None` if the chunk does not exist and the view does
+    /// not fill it in.
+    pub(in crate::fs) fn decoded_file(
+        &self,
+        array: &ArrayView,
+        form: &DecodedForm,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<DecodedFile>> {
+        let chunk = self.store.decoded(&array.source, form.pipeline(), coords, freshness)?;
+        let items = match chunk {
+            Some(chunk) => match form.items(coords, (*chunk).as_ref()) {
+                None => Items::Whole(chunk),
+                Some(items) => Items::Made(items),
+            },
+            None if self.fills() => self.filled(form, coords),
+            None => return Ok(None),
+        };
+        Ok(Some(DecodedFile { header: form.header(coords), items }))
+    }
+
+    /// Returns the file of a decoded chunk, filled with the fill value if the chunk does not exist
+    /// but its file is open.
+    pub(in crate::fs) fn open_decoded_file(
+        &self,
+        array: &ArrayView,
+        form: &DecodedForm,
+        coords: &[u64],
+    ) -> Result<DecodedFile> {
+        let file = self.decoded_file(array, form, coords, Freshness::Recent)?;
+        let header = || form.header(coords);
+        Ok(file
+            .unwrap_or_else(|| DecodedFile { header: header(), items: self.filled(form, coords) }))
+    }
+
+    fn filled(&self, form: &DecodedForm, coords: &[u64]) -> Items {
+        let chunk = form.filled();
+        Items::Made(form.items(coords, &chunk).unwrap_or(chunk))
+    }
+
+    /// Returns the attributes to derive those of an absent chunk from; `None` if the view does not
+    /// show absent chunks.
+    pub(in crate::fs) fn filler(&self, array: &ArrayView) -> Result<Option<Stat>> {
+        let fills = match &array.form {
+            Form::Decoded(_) => self.fills(),
+            Form::Filled(_) => true,
+            Form::Encoded | Form::Flat(_) => false,
+        };
+        fills.then(|| Ok(self.storage.stat(&array.source.path)?)).transpose()
+    }
+
+    /// Returns whether absent decoded chunks are shown.
+    fn fills(&self) -> bool {
+        self.config.view.missing == Missing::Fill
+    }
+
+    /// Returns whether every chunk of the grid is shown.
+    pub(in crate::fs) fn shows_all(&self, array: &ArrayView) -> bool {
+        match &array.form {
+            Form::Decoded(_) => self.fills(),
+            // While the array is being removed, only stored chunks are shown.
+            Form::Filled(_) => !self.is_removed(&array.source.path.join(ZARRAY)),
+            Form::Encoded | Form::Flat(_) => false,
+        }
+    }
+
+    /// Returns the entry of a file of a whole array.
+    pub(in crate::fs) fn flat_entry(
+        &self,
+        array: &ArrayView,
+        form: &FlatForm,
+        file: FlatFile,
+    ) -> Result<Entry> {
+        // The metadata gives the length; there are too many shards to check the mtime of each.
+        let stat = match self.nodes.node(&array.source.path)?.stat {
+            Some(stat) => stat,
+            None => self.storage.stat(&array.source.path)?,
+        };
+        let ino = array.inodes.ino(file as u64);
+        let attr = self.config.ownership.file(ino, &stat, form.nbytes(file));
+        Ok(Entry { attr, generation: 0, lasting: true })
+    }
+
+    /// Reads from a file of a whole array.
+    pub(in crate::fs) fn read_flat(
+        &self,
+        array: &Arc<ArrayView>,
+        form: &FlatForm,
+        file: FlatFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let budget = self.config.store.decoded_size / 2;
+        let most = (budget / form.pipeline().nbytes().max(1)) as u64;
+        form.read(file, offset, buffer, most, &mut |place, range| {
+            self.chunk_row(array, form, place, range)
+        })
+    }
+
+    /// Returns decoded chunks along the last axis. Those that are not cached are decoded by several
+    /// threads, this one among them.
+    fn chunk_row(
+        &self,
+        array: &Arc<ArrayView>,
+        form: &FlatForm,
+        place: &[u64],
+        range: Range<u64>,
+    ) -> Result<ChunkRow<Arc<DecodedChunk>>> {
+        let (source, pipeline) = (&array.source, form.pipeline());
+        let coords = |last: u64| {
+            let mut coords = [place, &[last]].concat();
+            coords.truncate(array.tree.rank());
+            coords
+        };
+        let mut row: ChunkRow<Arc<DecodedChunk>> = Vec::new();
+        let mut missing = Vec::new();
+        for last in range {
+            let coords = coords(last);
+            let found = self.store.decoded_if_kept(source, pipeline, &coords)?;
+            if let Asked::Busy = found {
+                missing.push((row.len(), coords));
+            }
+            row.push(found.chunk());
+        }
+        self.ahead.read_row(array, form, place, missing.is_empty());
+        for (_, coords) in missing.iter().skip(1) {
+            self.ahead.announce(array, coords.clone());
+        }
+        let mut busy = Vec::new();
+        for (at, coords) in missing {
+            match self.store.decoded_unless_busy(source, pipeline, &coords)? {
+                Asked::Busy => busy.push((at, coords)),
+                found => row[at] = found.chunk(),
+            }
+        }
+        for (at, coords) in busy {
+            row[at] = self.store.decoded(source, pipeline, &coords, Freshness::Recent)?;
+        }
+        Ok(row)
+    }
+
+    /// Encodes the contents of a chunk file for the commit.
+    ///
+    /// # Errors
+    ///
+    /// `Unwritable` if the contents cannot become a chunk.
+    pub(in crate::fs) fn encoded(&self, place: &Place, content: &Content) -> Result<Encoded> {
+        let Some(form) = place.array.decoded_form() else {
+            return Ok(Encoded { chunk: Some(content.clone()), shown: Shown::Written });
+        };
+        let refused = |error: Unwritable| {
+            let path = place.array.path(&place.coords);
+            FsError::Unwritable { path, error }
+        };
+        let (found, expected) = (content.nbytes(), form.nbytes(&place.coords));
+        if found > expected.saturating_add(npy::MAX_HEADER_BYTES as u64) {
+            return Err(refused(WrittenError::Length { found, expected }.into()));
+        }
+        // Bounded: no longer than a chunk and a header, which have limits.
+        let mut file = zeroed(found).map_err(std::io::Error::from)?;
+        content.read_at(&mut file, 0)?;
+        let chunk = form.chunk(&place.coords, &file);
+        let chunk = chunk.map_err(|error| refused(error.into()))?;
+        let fill = form.pipeline().fill();
+        let is_fill = chunk.chunks_exact(fill.len().max(1)).all(|item| item == fill);
+        let is_left_out = is_fill && !self.config.view.keep_fill && !place.array.keeps_fill;
+        if is_left_out && !self.fills() {
+            return Ok(Encoded { chunk: None, shown: Shown::Nothing });
+        }
+        let coords = &place.coords;
+        let items = form.items(coords, &chunk);
+        let again = [&*form.header(coords), items.as_ref().unwrap_or(&chunk)].concat();
+        let shown = match again == file {
+            true => Shown::Written,
+            false => Shown::Instead(Content::Memory(Arc::new(again))),
+        };
+        if is_left_out {
+            return Ok(Encoded { chunk: None, shown });
+        }
+        let encoded = form.pipeline().encode(&chunk);
+        let encoded = encoded.map_err(|error| refused(error.into()))?;
+        Ok(Encoded { chunk: Some(Content::Memory(Arc::new(encoded))), shown })
+    }
+
+    /// Returns the file of a whole array that has the name `name` in the array's directory; `None`
+    /// if there is none.
+    pub(in crate::fs) fn flat_file<'a>(
+        &self,
+        array: &'a ArrayView,
+        name: &str,
+    ) -> Option<(&'a FlatForm, FlatFile)> {
+        let Form::Flat(form) = &array.form else { return None };
+        let file = FlatFile::ALL.into_iter().find(|file| file.name() == name)?;
+        Some((form, file))
+    }
+}

@@ -1,0 +1,289 @@
+//! Attributes and entries of what is stored in the source.
+
+use std::hash::BuildHasher;
+use std::path::Path;
+
+use crate::format::zarr2;
+use crate::fs::attr::{Attr, Entry};
+use crate::fs::error::{FsError, Result};
+use crate::fs::nodes::{ArrayView, At, NodeKind};
+use crate::fs::page_policy::Pages;
+use crate::fs::state::fs::Fs;
+use crate::source::METADATA_FILE;
+use crate::store::Freshness;
+use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp};
+use crate::view::inode;
+
+impl Fs {
+    /// Returns whether a directory of the source is hidden because the view cannot decode the array
+    /// in it.
+    pub(in crate::fs) fn is_unshown(&self, path: &Path) -> Result<bool> {
+        if !self.config.view.view.is_decoded() {
+            return Ok(false);
+        }
+        let unshown = matches!(self.nodes.node(path)?.kind, NodeKind::Unshown);
+        Ok(unshown)
+    }
+
+    /// Returns whether a chunk's inode number now belongs to another file, which was that chunk.
+    pub(in crate::fs) fn has_moved(&self, ino: u64) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        self.paths.has_adopted(ino) || overlay.names().by_ino(ino).is_some()
+    }
+
+    /// Checks that what the view shows at a path is stored in the source at that path.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly` for text that the view generates, other than documents that can be translated
+    /// back, and `NotFound` for paths that the view hides.
+    pub(in crate::fs) fn check_stored(&self, path: &Path) -> Result<()> {
+        match self.nodes.at(path)? {
+            At::Text(..) if self.config.file.is_some() || !self.is_document(path) => {
+                Err(FsError::ReadOnly)
+            }
+            At::Stored | At::Text(..) => Ok(()),
+            At::Hidden => Err(FsError::NotFound),
+        }
+    }
+
+    /// Returns the attributes of a path as the view shows it; the inode number is that of a
+    /// listing.
+    pub(in crate::fs) fn path_attr(&self, path: &Path) -> Result<Attr> {
+        Ok(self.path_attr_and_stat(path)?.0)
+    }
+
+    /// Returns the attributes of a path as the view shows it, and its `Stat` in the source if it is
+    /// passed through.
+    fn path_attr_and_stat(&self, path: &Path) -> Result<(Attr, Option<Stat>)> {
+        let Some(directory) = path.parent() else {
+            let stat = self.storage.lstat(path)?;
+            return Ok((self.config.ownership.attr(inode::ROOT, &stat), Some(stat)));
+        };
+        let (ownership, ino) = (&self.config.ownership, self.paths.number(path));
+        match self.nodes.at(path)? {
+            At::Text(text, stat) => {
+                return Ok((ownership.file(ino, &stat, text.len() as u64), None));
+            }
+            At::Hidden => return Err(FsError::NotFound),
+            At::Stored => (),
+        }
+        let stat = self.storage.lstat(path).map_err(absent_as_not_found)?;
+        self.check_shown(path, directory, stat.kind)?;
+        if stat.kind == FileKind::Directory && self.is_unshown(path)? {
+            return Err(FsError::NotFound);
+        }
+        Ok((ownership.attr(ino, &stat), Some(stat)))
+    }
+
+    /// Refuses what must not be passed through: shards of an array, and files that may be shards of
+    /// an array whose metadata cannot be used. The path may have been looked up before its array
+    /// became what it is.
+    pub(in crate::fs) fn check_shown(
+        &self,
+        path: &Path,
+        directory: &Path,
+        kind: FileKind,
+    ) -> Result<()> {
+        let (above, node) = self.nodes.governing(directory)?;
+        let below = path.strip_prefix(above).ok().and_then(|below| below.iter().next()?.to_str());
+        match &node.kind {
+            NodeKind::Sharded(array) => {
+                let claimed = below.is_some_and(|name| array.tree.claims(name));
+                if claimed { Err(FsError::Stale) } else { Ok(()) }
+            }
+            NodeKind::Bad if kind != FileKind::Directory && !below.is_some_and(is_metadata) => {
+                Err(FsError::BadMetadata(path.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(in crate::fs) fn remember(&self, path: &Path, stat: Option<&Stat>) -> u64 {
+        // A file that was renamed away keeps the number of its first path.
+        let live = |ino| self.overlay.as_ref().is_some_and(|it| it.names().by_ino(ino).is_some());
+        self.paths.remember(path, stat, live)
+    }
+
+    /// Returns the entry of a path as the view shows it, and counts a lookup for the reply to the
+    /// kernel.
+    pub(in crate::fs) fn path_entry(&self, path: &Path) -> Result<Entry> {
+        let (mut attr, stat) = self.path_attr_and_stat(path)?;
+        attr.ino = self.remember(path, stat.as_ref());
+        let content = self.path_content(&attr, stat.as_ref());
+        self.identities.changed_recently(attr.ino, content);
+        // While this file is open, another file of the same name has another inode number.
+        let generation = if stat.is_some() { 0 } else { self.generation(content) };
+        Ok(Entry { attr, generation, lasting: true })
+    }
+
+    /// Returns a fingerprint of the contents of a document or of a file that is passed through.
+    pub(in crate::fs) fn path_content(&self, attr: &Attr, stat: Option<&Stat>) -> u64 {
+        match (attr.kind, stat) {
+            (FileKind::File, Some(stat)) => self.fingerprint(stat),
+            (FileKind::File, None) => self.fingerprint(&(attr.size, attr.mtime, attr.ctime)),
+            _ => 0,
+        }
+    }
+
+    /// Returns the entry of a chunk or of a directory above chunks; `None` if it does not exist.
+    pub(in crate::fs) fn tree_entry(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        freshness: Freshness,
+    ) -> Result<Option<Entry>> {
+        if coords.len() < array.tree.rank() {
+            return self.tree_directory(array, coords);
+        }
+        let Some(chunk) = self.store.chunk(&array.source, coords, freshness)? else {
+            let Some(stat) = self.filler(array)? else { return Ok(None) };
+            let nbytes = array.absent_chunk()?.map_or(0, |chunk| chunk.len() as u64);
+            return Ok(Some(self.chunk_entry(array, coords, &stat, nbytes)));
+        };
+        let shard = array.source.layout.locate(coords).shard;
+        self.shard_changed_recently(array, &shard, &chunk.shard);
+        Ok(Some(self.chunk_entry(array, coords, &chunk.shard, chunk.nbytes())))
+    }
+
+    pub(in crate::fs) fn chunk_entry(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        shard: &Stat,
+        nbytes: u64,
+    ) -> Entry {
+        let ino = array.inodes.ino(array.tree.number(coords));
+        let nbytes = array.file_nbytes(coords, nbytes);
+        let mut attr = self.config.ownership.file(ino, shard, nbytes);
+        if self.overlay.is_some() {
+            attr.mtime = self.chunk_date(array, coords, shard);
+            attr.ctime = attr.mtime;
+        }
+        attr.atime = attr.mtime;
+        // The chunk may vanish once what is written to it is closed.
+        let lasting = self.overlay.is_none() || array.decoded_form().is_none();
+        Entry { attr, generation: self.generation(self.fingerprint(shard)), lasting }
+    }
+
+    /// Returns the generation for a fingerprint of the contents. A new generation cuts off open
+    /// files, so that no process reads a new file as if it were the old one. In a writable mount it
+    /// is always 0: the mount itself changes files, and they stay the same files.
+    fn generation(&self, content: u64) -> u64 {
+        if self.overlay.is_some() { 0 } else { content }
+    }
+
+    /// Returns the entry of a directory above chunks. It exists if the source has the directory of
+    /// the shards below it, or if it, or something in it, was created through the mount.
+    pub(in crate::fs) fn tree_directory(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+    ) -> Result<Option<Entry>> {
+        if !array.source.format.has_keys() {
+            // The source has no directories of chunks.
+            let stat = self.storage.stat(&array.source.path)?;
+            let ino = array.inodes.ino(array.tree.number(coords));
+            let attr = self.config.ownership.attr(ino, &stat);
+            return Ok(Some(Entry { attr, generation: 0, lasting: true }));
+        }
+        let path = self.shard_directory(array, coords);
+        let stat = match self.store.shard_directory(&path)? {
+            Some(stat) => stat,
+            None if self.is_made(array, coords) || self.shows_all(array) => {
+                self.storage.stat(&array.source.path)?
+            }
+            None => return Ok(None),
+        };
+        let ino = array.inodes.ino(array.tree.number(coords));
+        let attr = self.config.ownership.attr(ino, &stat);
+        Ok(Some(Entry { attr, generation: 0, lasting: true }))
+    }
+
+    /// Returns the attributes of an open file of the source.
+    pub(in crate::fs) fn open_attr(&self, ino: u64, file: &dyn StorageFile) -> Result<Attr> {
+        Ok(self.config.ownership.attr(ino, &file.stat()?))
+    }
+
+    /// Returns whether the kernel may have stale attributes of a shard's chunks cached.
+    pub(in crate::fs) fn shard_changed_recently(
+        &self,
+        array: &ArrayView,
+        shard: &[u64],
+        stat: &Stat,
+    ) -> bool {
+        if self.config.store.immutable {
+            return false;
+        }
+        let content = self.shard_content(array, shard, stat);
+        let changed =
+            |content| self.identities.changed_recently(self.shard_identity(array, shard), content);
+        content.is_none_or(changed)
+    }
+
+    /// Returns the page cache policy for opening a chunk whose shard was found as `shard`.
+    pub(in crate::fs) fn chunk_pages(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        shard: &Stat,
+        ino: u64,
+    ) -> Pages {
+        if self.config.store.immutable {
+            return Pages::Kept;
+        }
+        let number = array.source.layout.locate(coords).shard;
+        let content = self.shard_content(array, &number, shard);
+        let opened =
+            |content| self.identities.opened(self.shard_identity(array, &number), content, ino);
+        content.map(opened).unwrap_or_else(|| {
+            self.identities.served_older(self.shard_identity(array, &number), ino);
+            Pages::Bypassed
+        })
+    }
+
+    /// Returns the key of a shard in [`Identities`].
+    pub(in crate::fs) fn shard_identity(&self, array: &ArrayView, shard: &[u64]) -> u64 {
+        self.hasher.hash_one((array.source.id, shard))
+    }
+
+    /// Returns an identifier of the contents of a shard that stays the same over commits of this
+    /// mount, which leave what the kernel has cached of its chunks valid. `None` if `stat` is out
+    /// of date.
+    fn shard_content(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> Option<u64> {
+        match self.overlay {
+            Some(_) => self.store.line_of(&array.source, shard, stat),
+            None => Some(self.fingerprint(stat)),
+        }
+    }
+
+    /// Returns the modification time of a chunk, as far as this mount knows it.
+    pub(in crate::fs) fn chunk_date(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        shard: &Stat,
+    ) -> Timestamp {
+        let source = &array.source;
+        let number = source.layout.locate(coords).shard;
+        let Some(dated) = self.store.dated(source, &number, shard) else { return shard.mtime };
+        let own = match self.commits.dates.lock().get(&array.path(coords)) {
+            Some((number, date)) if *number == dated.number => Some(*date),
+            // Never written here, or by another process since.
+            _ => None,
+        };
+        own.or(dated.since).unwrap_or(shard.mtime)
+    }
+}
+
+/// Returns whether a file is metadata by its name, which can be read also where it cannot be used.
+fn is_metadata(name: &str) -> bool {
+    name == METADATA_FILE || zarr2::is_document(name)
+}
+
+fn absent_as_not_found(error: std::io::Error) -> FsError {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => FsError::NotFound,
+        _ => FsError::Io(error),
+    }
+}

@@ -1,0 +1,123 @@
+//! Receiver of a listing, with the ranges of positions in it.
+
+use std::ffi::OsStr;
+use std::ops::{ControlFlow, Range};
+
+use crate::fs::attr::Entry;
+use crate::fs::nodes::ArrayView;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{LiveFile, Shown};
+use crate::store::storage::FileKind;
+
+/// Positions after `.` and `..`. No filesystem uses the last ones.
+pub(in crate::fs) const DOT: u64 = i64::MAX as u64 - 9;
+
+pub(in crate::fs) const DOT_DOT: u64 = i64::MAX as u64 - 8;
+
+/// Positions after documents that the source does not have, in directories that are passed through.
+/// The last of all is ext4's end-of-directory position.
+pub(in crate::fs) const DOCUMENTS: Range<u64> = i64::MAX as u64 - 7..i64::MAX as u64 - 3;
+
+/// First position after other names.
+pub(in crate::fs) const OTHER: u64 = 1 << 62;
+
+/// Contents of a listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// Names, kinds and inode numbers.
+    Names,
+    /// Attributes as well, each equivalent to a lookup.
+    Entries,
+}
+
+/// Entry of a listing.
+#[derive(Debug)]
+pub struct DirEntry<'a> {
+    /// Name.
+    pub name: &'a OsStr,
+    /// Inode number.
+    pub ino: u64,
+    /// File type.
+    pub kind: FileKind,
+    /// Position from which a listing resumes after it.
+    pub next: u64,
+    /// Attributes; `None` if they were not requested or are not available, as those of a damaged
+    /// chunk.
+    pub entry: Option<Entry>,
+}
+
+/// Receiver of entries; breaks if it has no room for one.
+pub(in crate::fs) type Sink<'a> = dyn FnMut(&DirEntry<'_>) -> ControlFlow<()> + 'a;
+
+/// Listing in progress.
+pub(in crate::fs) struct Lister<'a> {
+    pub(in crate::fs) fs: &'a Fs,
+    pub(in crate::fs) listing: Listing,
+    pub(in crate::fs) sink: &'a mut Sink<'a>,
+    /// Number of names that the receiver has taken.
+    pub(in crate::fs) taken: u64,
+}
+
+impl Lister<'_> {
+    pub(in crate::fs) fn add(&mut self, entry: &DirEntry<'_>) -> ControlFlow<()> {
+        (self.sink)(entry)?;
+        self.taken += 1;
+        ControlFlow::Continue(())
+    }
+
+    pub(in crate::fs) fn directory(
+        &mut self,
+        array: &ArrayView,
+        coords: &[u64],
+        next: u64,
+    ) -> ControlFlow<()> {
+        let entry = match self.listing {
+            Listing::Names => None,
+            Listing::Entries => self.fs.tree_directory(array, coords).unwrap_or(None),
+        };
+        self.node(array, coords, FileKind::Directory, next, entry)
+    }
+
+    /// Adds a chunk or a directory above chunks.
+    pub(in crate::fs) fn node(
+        &mut self,
+        array: &ArrayView,
+        coords: &[u64],
+        kind: FileKind,
+        next: u64,
+        entry: Option<Entry>,
+    ) -> ControlFlow<()> {
+        let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
+        // The number may belong to another file by now: the lookup that follows decides.
+        let entry = entry.filter(|entry| !self.fs.has_moved(entry.attr.ino));
+        self.add(&DirEntry { name: OsStr::new(&name), ino, kind, next, entry })
+    }
+
+    /// Adds a file of the overlay.
+    pub(in crate::fs) fn live(
+        &mut self,
+        name: &OsStr,
+        file: &LiveFile,
+        next: u64,
+    ) -> ControlFlow<()> {
+        let shown = file.state().shown.clone();
+        let is_nothing = match &shown {
+            Shown::Nothing => true,
+            Shown::Stored(place) => !self.fs.is_stored(place).unwrap_or(true),
+            Shown::Written | Shown::Instead(_) => false,
+        };
+        if is_nothing {
+            return ControlFlow::Continue(());
+        }
+        let entry = match self.listing {
+            Listing::Names => None,
+            Listing::Entries => self.fs.live_entry(file).ok(),
+        };
+        let (ino, kind, told) = (file.ino, FileKind::File, entry.is_some());
+        let flow = self.add(&DirEntry { name, ino, kind, next, entry });
+        if flow.is_break() && told {
+            self.fs.forget(ino, 1);
+        }
+        flow
+    }
+}

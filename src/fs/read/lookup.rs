@@ -1,0 +1,189 @@
+//! Lookups and attributes.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::format::Coords;
+use crate::fs::attr::{Attr, Entry};
+use crate::fs::error::{FsError, Result};
+use crate::fs::form::Form;
+use crate::fs::nodes::{ArrayView, NodeKind};
+use crate::fs::state::control::{ControlFile, DIRECTORY_NAME};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::handle::Handle;
+use crate::fs::state::live_file::{Behind, Place, Shown};
+use crate::fs::state::target::Target;
+use crate::store::Freshness;
+
+impl Fs {
+    /// Returns the attributes of an open file, as it was when it was opened; `None` if its handle
+    /// keeps none.
+    pub(in crate::fs) fn handle_attr(&self, ino: u64, handle: u64) -> Option<Attr> {
+        let handle = self.handles.get(usize::try_from(handle).ok()?)?;
+        match &*handle {
+            Handle::Chunk(chunk) => {
+                if let Some(file) = self.live(ino) {
+                    return self.live_attr(&file).ok();
+                }
+                if self.paths.has_adopted(ino) {
+                    return None;
+                }
+                let (shard, nbytes) = (chunk.reader.shard(), chunk.reader.nbytes());
+                Some(self.chunk_entry(&chunk.array, &chunk.coords, shard, nbytes).attr)
+            }
+            Handle::Open(open) => match &*open.behind() {
+                Behind::Live(file) => self.live_attr(file).ok(),
+                Behind::Source(file) => self.open_attr(ino, &**file).ok(),
+            },
+            Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(..) => None,
+        }
+    }
+
+    /// Looks up `name` in the directory `parent`; `None` if there is no such entry.
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
+        self.stats.operations.lookup.count();
+        if let Some(known) = self.lookup_staged(parent, name)? {
+            return Ok(known);
+        }
+        match self.target(parent)? {
+            Target::ControlDirectory => {
+                Ok(ControlFile::by_name(name).map(|file| self.control_entry(file)))
+            }
+            Target::Control(_) | Target::Flat(..) | Target::Live(_) | Target::Nameless(_) => {
+                Err(FsError::NotDirectory)
+            }
+            Target::Path(directory) => self.lookup_path(&directory, name),
+            Target::Tree(array, coords) => {
+                match name.to_str().and_then(|name| array.tree.child(&coords, name)) {
+                    None => Ok(None),
+                    Some(child) => self.lookup_tree(&array, child),
+                }
+            }
+        }
+    }
+
+    fn control_entry(&self, file: ControlFile) -> Entry {
+        let mut entry = self.control.file(file);
+        // Files that are read without an open are read up to the size that the kernel has cached.
+        if self.config.store.immutable {
+            entry.attr.size = self.control_text(file).len() as u64;
+        }
+        entry
+    }
+
+    /// Returns the text of a file in `.shardfs`.
+    pub(in crate::fs) fn control_text(&self, file: ControlFile) -> Vec<u8> {
+        match file {
+            ControlFile::Stats => self.control.stats_text(),
+            ControlFile::Waiting => self.waiting_text().into_bytes(),
+            ControlFile::Log => crate::recent::LOG.text().into_bytes(),
+            ControlFile::NotShown => {
+                let own = self.nodes.not_shown();
+                self.others().fold(own, |text, other| text + &other.nodes.not_shown()).into_bytes()
+            }
+        }
+    }
+
+    fn lookup_tree(&self, array: &Arc<ArrayView>, coords: Coords) -> Result<Option<Entry>> {
+        // The kernel looks a directory up before it creates it: an empty one that was not created
+        // through the mount must not appear because a commit has created the directory of its
+        // shards.
+        if self.overlay.is_some() && coords.len() < array.tree.rank() {
+            let place = Place { array: Arc::clone(array), coords };
+            let there = self.is_made(array, &place.coords)
+                || self.shows_all(array)
+                || self.holds_chunks(&place);
+            return if there { self.tree_directory(array, &place.coords) } else { Ok(None) };
+        }
+        let entry = self.tree_entry(array, &coords, Freshness::Now)?;
+        match entry {
+            // The file that was this chunk was renamed and has kept the inode number.
+            Some(entry) if self.has_moved(entry.attr.ino) => {
+                let place = Place { array: Arc::clone(array), coords };
+                let file = self.chunk_file(&array.path(&place.coords), &place)?;
+                self.live_entry(&file).map(Some)
+            }
+            entry => Ok(entry),
+        }
+    }
+
+    fn lookup_path(&self, directory: &Path, name: &OsStr) -> Result<Option<Entry>> {
+        if name == DIRECTORY_NAME {
+            let is_root = directory.as_os_str().is_empty();
+            return Ok(is_root.then(|| self.control.directory()));
+        }
+        let node = self.nodes.node(directory)?;
+        if let NodeKind::Unshown = node.kind {
+            return Ok(None);
+        }
+        if let (NodeKind::Sharded(array), Some(name)) = (&node.kind, name.to_str())
+            && let Some((form, file)) = self.flat_file(array, name)
+        {
+            return self.flat_entry(array, form, file).map(Some);
+        }
+        if let (NodeKind::Sharded(array), Some(name)) = (&node.kind, name.to_str())
+            && array.tree.claims(name)
+        {
+            return match array.tree.top(name) {
+                None => Ok(None),
+                Some(coords) => self.lookup_tree(array, coords),
+            };
+        }
+        match self.path_entry(&directory.join(name)) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the attributes of an inode, or of an open file, and whether the kernel may cache
+    /// them.
+    pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<(Attr, bool)> {
+        self.stats.operations.getattr.count();
+        if let Some(attr) = handle.and_then(|handle| self.handle_attr(ino, handle)) {
+            return Ok((attr, true));
+        }
+        match self.target(ino)? {
+            Target::ControlDirectory => Ok((self.control.directory().attr, true)),
+            Target::Control(file) => Ok((self.control_entry(file).attr, false)),
+            Target::Path(path) => match self.paths.open_file(ino, false) {
+                Some(file) => Ok((self.open_attr(ino, &*file)?, true)),
+                None => Ok((Attr { ino, ..self.path_attr(&path)? }, true)),
+            },
+            Target::Nameless(file) => Ok((self.open_attr(ino, &*file)?, true)),
+            Target::Flat(array, file) => {
+                let Form::Flat(form) = &array.form else { return Err(FsError::Stale) };
+                Ok((self.flat_entry(&array, form, file)?.attr, true))
+            }
+            Target::Live(file) => {
+                let is_nothing = matches!(file.state().shown, Shown::Nothing);
+                if is_nothing && handle.is_none() {
+                    return Err(FsError::NotFound);
+                }
+                Ok((self.live_attr(&file)?, !self.is_refusable(&file)))
+            }
+            Target::Tree(array, coords) => {
+                let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
+                let Entry { attr, lasting, .. } = entry.ok_or(FsError::NotFound)?;
+                Ok((attr, lasting))
+            }
+        }
+    }
+
+    /// Returns the target of a symbolic link.
+    pub fn readlink(&self, ino: u64) -> Result<OsString> {
+        match self.target(ino)? {
+            Target::Path(path) => self.storage.read_link(&path).map_err(|error| {
+                match error.raw_os_error() {
+                    // The name now belongs to another file, or to none: ESTALE makes the kernel
+                    // look it up again.
+                    Some(libc::ENOENT | libc::EINVAL) => FsError::Stale,
+                    _ => error.into(),
+                }
+            }),
+            Target::Nameless(_) | Target::Live(_) => Err(FsError::Stale),
+            _ => Err(FsError::Invalid),
+        }
+    }
+}

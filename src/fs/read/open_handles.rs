@@ -1,0 +1,93 @@
+//! The table of open handles.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fs::caller::Caller;
+use crate::fs::error::{FsError, Result};
+use crate::fs::nodes::At;
+use crate::fs::page_policy::Pages;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::handle::{Handle, Opened};
+use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
+use crate::store::storage::{FileKind, StorageFile};
+
+impl Fs {
+    pub(in crate::fs) fn insert_handle(&self, handle: Handle, pages: Pages) -> Result<Opened> {
+        let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
+        if self.overlay.is_some() {
+            self.failures.opened(handle as u64);
+        }
+        Ok(Opened { handle: handle as u64, pages })
+    }
+
+    /// Opens another handle of a file of the source that has no name.
+    pub(in crate::fs) fn open_nameless(
+        &self,
+        ino: u64,
+        file: Arc<dyn StorageFile>,
+        is_writable: bool,
+    ) -> Handle {
+        let open = OpenFile::new(Behind::Source(file), is_writable);
+        self.paths.opened_again(ino, &open);
+        Handle::Open(open)
+    }
+
+    /// Returns the open file behind a handle; `None` if it cannot change between source and
+    /// overlay.
+    pub(in crate::fs) fn open_handle(&self, handle: u64) -> Option<Arc<OpenFile>> {
+        match &*self.handles.get(usize::try_from(handle).ok()?)? {
+            Handle::Open(open) => Some(Arc::clone(open)),
+            _ => None,
+        }
+    }
+
+    /// Returns whether reads through a handle follow changes by other processes, where an open
+    /// chunk keeps its contents; and whether it is a file of the source.
+    pub fn follows(&self, handle: u64) -> (bool, bool) {
+        let open = self.open_handle(handle);
+        (open.is_some(), open.is_some_and(|open| open.source().is_some()))
+    }
+
+    /// Returns the file of the source behind a handle; `None` if it is another kind of file.
+    pub(in crate::fs) fn source_handle(&self, handle: u64) -> Option<Arc<dyn StorageFile>> {
+        self.open_handle(handle)?.source()
+    }
+
+    /// Returns the file of the overlay with an inode number; `None` if there is none.
+    pub(in crate::fs) fn live(&self, ino: u64) -> Option<Arc<LiveFile>> {
+        self.overlay.as_ref()?.names().by_ino(ino)
+    }
+
+    /// Registers a file of the source opened under an inode number, which refers to that file from
+    /// now on. Returns the page cache policy.
+    pub(in crate::fs) fn source_pages(&self, ino: u64, open: &Arc<OpenFile>) -> Result<Pages> {
+        let stat = open.source().ok_or(FsError::Stale)?.stat()?;
+        self.paths.opened(ino, &stat, open)?;
+        let content = self.fingerprint(&stat);
+        if self.identities.changed_recently(ino, content) && !open.is_writable {
+            return Ok(Pages::Bypassed);
+        }
+        let has_pages = self.paths.has_pages(ino, content);
+        Ok(if has_pages { Pages::Kept } else { Pages::Dropped })
+    }
+
+    pub(in crate::fs) fn open_path(&self, path: &Path, caller: &Caller) -> Result<Handle> {
+        if let At::Text(text, _) = self.nodes.at(path)? {
+            return Ok(Handle::Text(text));
+        }
+        // The attributes are checked first: they are refused where the bytes must not be shown.
+        match self.path_attr(path)?.kind {
+            FileKind::File => {
+                let file = self.on_behalf(caller, |storage| storage.open(path))?;
+                Ok(Handle::Open(OpenFile::new(Behind::Source(file), false)))
+            }
+            FileKind::Directory => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid),
+        }
+    }
+}
+
+fn too_many() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::ENFILE)
+}

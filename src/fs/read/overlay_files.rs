@@ -1,0 +1,228 @@
+//! Lookups, attributes and contents of files of the overlay.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fs::attr::{Attr, Entry, now};
+use crate::fs::caller::Owner;
+use crate::fs::error::{FsError, Result};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place, Shown};
+use crate::fs::state::overlay::What;
+use crate::store::Freshness;
+use crate::store::content::Content;
+use crate::store::spool::{Spool, SpoolFile};
+use crate::store::storage::{FileKind, LastRead, Stat};
+
+/// Maximum length of a chunk file in bytes.
+pub(in crate::fs) const MAX_CHUNK_BYTES: u64 = 1 << 40;
+
+/// Number of bytes to copy at once from memory to a file.
+const SPOOL_PIECE: usize = 1 << 20;
+
+/// Permissions of a chunk file, whatever the writer asked for: those of its shard apply.
+const CHUNK_MODE: u32 = 0o644;
+
+impl Fs {
+    /// Looks up a name in the overlay: `None` if the overlay does not decide, `Some(None)` if the
+    /// name was removed.
+    #[allow(clippy::option_option, reason = "unknown and removed are different answers")]
+    pub(in crate::fs) fn lookup_staged(
+        &self,
+        parent: u64,
+        name: &OsStr,
+    ) -> Result<Option<Option<Entry>>> {
+        let Some(overlay) = &self.overlay else { return Ok(None) };
+        if overlay.names().is_empty() {
+            return Ok(None);
+        }
+        let target = self.target(parent)?;
+        let Ok(directory) = self.directory_path(&target) else { return Ok(None) };
+        let what = overlay.names().get(&directory.join(name)).map(|name| name.what.clone());
+        let shown = match &what {
+            Some(What::File(file)) => file.state().shown.clone(),
+            _ => Shown::Written,
+        };
+        Ok(match what {
+            None => None,
+            Some(What::Removed) => Some(None),
+            Some(What::File(file)) => match shown {
+                Shown::Written | Shown::Instead(_) => Some(Some(self.live_entry(&file)?)),
+                Shown::Nothing => Some(None),
+                // As if it had not been written to.
+                Shown::Stored(_) => None,
+            },
+            // Looked up like any directory above chunks.
+            Some(What::Directory) => None,
+        })
+    }
+
+    /// Creates a file without a name and without contents.
+    pub(in crate::fs) fn new_file(
+        &self,
+        ino: Option<u64>,
+        mode: u32,
+        owner: Owner,
+    ) -> Result<Arc<LiveFile>> {
+        let state = LiveState {
+            bytes: Bytes::Here(Content::Memory(Arc::default())),
+            shown: Shown::Written,
+            writes: 0,
+            mode: mode & 0o7777,
+            uid: owner.uid,
+            gid: owner.gid,
+            mtime: now(),
+            names: Vec::new(),
+            openers: Vec::new(),
+            is_copied: false,
+            dirty: true,
+            staged: false,
+            copy: None,
+        };
+        Ok(self.overlay()?.file(ino.filter(|ino| !self.paths.has_adopted(*ino)), state))
+    }
+
+    /// Returns the overlay's file of an existing chunk, creating it if needed.
+    pub(in crate::fs) fn chunk_file(&self, path: &Path, place: &Place) -> Result<Arc<LiveFile>> {
+        match self.overlay()?.names().get(path).map(|name| name.what.clone()) {
+            Some(What::File(file)) => return Ok(file),
+            Some(What::Removed | What::Directory) => return Err(FsError::NotFound),
+            None => (),
+        }
+        check_writable(place)?;
+        let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
+        let attr = entry.ok_or(FsError::NotFound)?.attr;
+        let state = LiveState {
+            bytes: Bytes::Stored(place.clone()),
+            shown: Shown::Written,
+            writes: 0,
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+            mtime: attr.mtime,
+            names: Vec::new(),
+            openers: Vec::new(),
+            is_copied: false,
+            dirty: false,
+            staged: false,
+            copy: None,
+        };
+        let ino = Some(attr.ino).filter(|ino| !self.paths.has_adopted(*ino));
+        let file = self.overlay()?.file(ino, state);
+        let mut names = self.overlay()?.names();
+        // Another thread may have created it first.
+        if let Some(What::File(other)) = names.get(path).map(|name| name.what.clone()) {
+            names.drop_unused(&file);
+            return Ok(other);
+        }
+        names.put(path, What::File(Arc::clone(&file)), Some(place.clone()));
+        // The kernel may have forgotten the number in the meantime.
+        names.know(&file);
+        Ok(file)
+    }
+
+    /// Returns the attributes of a file of the overlay.
+    pub(in crate::fs) fn live_attr(&self, file: &LiveFile) -> Result<Attr> {
+        let (bytes, mode, uid, gid, mtime, links) = {
+            let state = file.state();
+            let links = u32::try_from(state.names.len()).unwrap_or(u32::MAX);
+            (state.shown(), state.mode, state.uid, state.gid, state.mtime, links)
+        };
+        let size = match bytes {
+            Bytes::Here(content) => content.nbytes(),
+            Bytes::Moved(stored) => return self.open_attr(file.ino, &*stored),
+            Bytes::Stored(Place { array, coords }) => {
+                let mut entry = self.tree_entry(&array, &coords, Freshness::Recent)?;
+                if entry.is_none() {
+                    entry = self.tree_entry(&array, &coords, Freshness::Again)?;
+                }
+                let attr = entry.ok_or(FsError::NotFound)?.attr;
+                return Ok(Attr { ino: file.ino, links, ..attr });
+            }
+        };
+        let stat = Stat {
+            dev: 0,
+            ino: file.ino,
+            kind: FileKind::File,
+            mode,
+            uid,
+            gid,
+            links: 1,
+            size,
+            mtime,
+            ctime: mtime,
+            atime: LastRead(mtime),
+        };
+        Ok(Attr { links, ..self.config.ownership.attr(file.ino, &stat) })
+    }
+
+    /// Returns whether what is written to a file may turn out to be refused.
+    pub(in crate::fs) fn is_refusable(&self, file: &LiveFile) -> bool {
+        self.view().is_decoded() || file.state().names.iter().any(|name| self.is_document(name))
+    }
+
+    /// Returns the entry of a file of the overlay, and counts a lookup for the reply to the kernel.
+    pub(in crate::fs) fn live_entry(&self, file: &LiveFile) -> Result<Entry> {
+        let attr = self.live_attr(file)?;
+        self.overlay()?.names().told(file.ino);
+        let lasting = !self.is_refusable(file);
+        Ok(Entry { attr, generation: 0, lasting })
+    }
+
+    /// Reads from a file of the overlay.
+    pub(in crate::fs) fn read_live(
+        &self,
+        file: &LiveFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let bytes = file.state().shown();
+        match bytes {
+            Bytes::Here(content) => Ok(content.read_at(buffer, offset)?),
+            Bytes::Moved(file) => Ok(file.read_at(buffer, offset)?),
+            Bytes::Stored(place) => self.read_stored(&place.array, &place.coords, offset, buffer),
+        }
+    }
+}
+
+/// Checks that a chunk can be written; chunks of shards that are compressed as a whole are
+/// read-only.
+pub(in crate::fs) fn check_writable(place: &Place) -> Result<()> {
+    let source = &place.array.source;
+    // Other formats have chunks of different lengths, which are shown padded to the same length.
+    let is_made_equal = place.array.decoded_form().is_some() && !source.format.has_keys();
+    match source.is_writable() && !is_made_equal {
+        true => Ok(()),
+        false => Err(FsError::ReadOnly),
+    }
+}
+
+/// Moves contents into a spool file that is not shared, copying the bytes if needed.
+pub(in crate::fs) fn own_file<'a>(
+    content: &'a mut Content,
+    spool: &Spool,
+) -> std::io::Result<(&'a SpoolFile, &'a mut u64)> {
+    let is_own = matches!(content, Content::File { file, .. } if Arc::strong_count(file) == 1);
+    if !is_own {
+        let file = spool.create()?;
+        let (mut buffer, mut at, nbytes) = (vec![0; SPOOL_PIECE], 0, content.nbytes());
+        while at < nbytes {
+            let read = content.read_at(&mut buffer, at)?;
+            file.file().write_all_at(&buffer[..read], at)?;
+            at += read as u64;
+        }
+        *content = Content::File { file: Arc::new(file), nbytes };
+    }
+    match content {
+        Content::File { file, nbytes } => Ok((file, nbytes)),
+        // Unreachable: moved to a file above.
+        Content::Memory(_) => Err(std::io::ErrorKind::Other.into()),
+    }
+}
+
+/// Returns the permissions of a new chunk file.
+pub(in crate::fs) fn chunk_mode(mode: u32) -> u32 {
+    mode & 0o666 | CHUNK_MODE & 0o600
+}

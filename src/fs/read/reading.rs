@@ -1,0 +1,244 @@
+//! Reading of open files.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::format::flat::FlatFile;
+use crate::fs::caller::Caller;
+use crate::fs::error::{FsError, Result};
+use crate::fs::form::Form;
+use crate::fs::nodes::ArrayView;
+use crate::fs::read::stored::{OPEN_ATTEMPTS, read_text, torn};
+use crate::fs::state::decoded_file::SharedItems;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::handle::{Handle, OpenChunk};
+use crate::fs::state::live_file::Behind;
+use crate::fs::state::target::Target;
+use crate::store::storage::Stat;
+use crate::store::{ChunkReader, Freshness};
+
+impl Fs {
+    /// Returns the result of a read of an open file if it is in memory already; `None` if it must
+    /// be read into a buffer.
+    pub fn read_shared(
+        &self,
+        ino: u64,
+        handle: u64,
+        offset: u64,
+        length: usize,
+    ) -> Option<SharedItems> {
+        let handle = self.handles.get(usize::try_from(handle).ok()?)?;
+        let Handle::Decoded(file) = &*handle else { return None };
+        // A process has begun to write to the chunk.
+        if self.live(ino).is_some() {
+            return None;
+        }
+        let shared = file.shared(offset, length)?;
+        self.stats.operations.read.count();
+        self.stats.operations.read_bytes.add(shared.range.len() as u64);
+        Some(shared)
+    }
+
+    /// Reads at `offset` into `buffer`; returns the number of bytes read, which is less than the
+    /// length of `buffer` only at the end of the file. Without a handle the inode is read in its
+    /// current state.
+    pub fn read(
+        &self,
+        ino: u64,
+        handle: Option<u64>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        self.stats.operations.read.count();
+        let handle = handle.and_then(|handle| usize::try_from(handle).ok());
+        let read = match handle.and_then(|handle| self.handles.get(handle)) {
+            Some(handle) => match (&*handle, self.live(ino)) {
+                // Opened before a process began to write to it.
+                (Handle::Chunk(_) | Handle::Decoded(_), Some(file)) => {
+                    self.read_live(&file, offset, buffer)?
+                }
+                // It was a chunk when it was opened, and is passed through now.
+                (Handle::Chunk(_) | Handle::Decoded(_), None) if self.paths.has_adopted(ino) => {
+                    self.read_inode(ino, offset, buffer)?
+                }
+                _ => self.read_handle(ino, &handle, offset, buffer)?,
+            },
+            None => self.read_inode(ino, offset, buffer)?,
+        };
+        self.stats.operations.read_bytes.add(read as u64);
+        Ok(read)
+    }
+
+    fn read_handle(
+        &self,
+        ino: u64,
+        handle: &Handle,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        match handle {
+            Handle::Chunk(chunk) => self.read_chunk(ino, chunk, offset, buffer),
+            Handle::Open(open) => match &*open.behind() {
+                Behind::Source(file) => Ok(file.read_at(buffer, offset)?),
+                Behind::Live(file) => {
+                    if let Some(base) = open.take_fresh_base() {
+                        let others = file.state().open_files();
+                        others.iter().for_each(|other| other.set_mapped_base(&base));
+                    }
+                    self.read_live(file, offset, buffer)
+                }
+            },
+            Handle::Decoded(file) => Ok(file.read(offset, buffer)),
+            Handle::Flat(array, file) => self.read_whole(array, *file, offset, buffer),
+            Handle::Text(text) => Ok(read_text(text, offset, buffer)),
+        }
+    }
+
+    /// Reads from a file that was never opened, because the kernel was configured to omit opens.
+    fn read_inode(&self, ino: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        match self.target(ino)? {
+            Target::ControlDirectory => Err(FsError::IsDirectory),
+            Target::Control(file) => Ok(read_text(&self.control_text(file), offset, buffer)),
+            Target::Path(path) => {
+                self.read_handle(ino, &self.open_path(&path, &Caller::own())?, offset, buffer)
+            }
+            Target::Nameless(file) => Ok(file.read_at(buffer, offset)?),
+            Target::Live(file) => self.read_live(&file, offset, buffer),
+            Target::Flat(array, file) => self.read_whole(&array, file, offset, buffer),
+            Target::Tree(array, coords)
+                if self.config.store.immutable && array.decoded_form().is_none() =>
+            {
+                match (self.chunk_reader(&array, &coords, Freshness::Recent), array.absent_chunk()?)
+                {
+                    (Err(FsError::NotFound), Some(chunk)) => Ok(read_text(&chunk, offset, buffer)),
+                    (reader, _) => {
+                        let read = reader?.read(buffer, offset);
+                        read.map_err(|error| torn(&array, &coords, error))
+                    }
+                }
+            }
+            Target::Tree(array, coords) => self.read_stored(&array, &coords, offset, buffer),
+        }
+    }
+
+    fn read_whole(
+        &self,
+        array: &Arc<ArrayView>,
+        file: FlatFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let Form::Flat(form) = &array.form else { return Err(FsError::Stale) };
+        self.read_flat(array, form, file, offset, buffer)
+    }
+
+    /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
+    /// be anything: they are read again through the new index, unless old ones have been returned.
+    fn read_chunk(
+        &self,
+        ino: u64,
+        open: &OpenChunk,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let failed = |error| torn(&open.array, &open.coords, error);
+        let read = open.reader.read(buffer, offset);
+        if self.config.store.immutable || open.reader.unchanged()? {
+            open.served.store(true, Ordering::Relaxed);
+            return read.map_err(failed);
+        }
+        // The kernel's pages get the contents that the chunk had when it was opened, whatever it
+        // holds by now.
+        let shard = open.array.source.layout.locate(&open.coords).shard;
+        self.identities.served_older(self.shard_identity(&open.array, &shard), ino);
+        if let Some(read) = self.read_touched(open, offset, buffer)? {
+            return read.map_err(failed);
+        }
+        for attempt in 1..=OPEN_ATTEMPTS {
+            let (array, coords) = (&open.array, &open.coords);
+            let read = self.attempt(attempt, array, coords, Freshness::Again, |reader| {
+                self.read_moved(open, &reader, offset, buffer)
+            });
+            match read {
+                // Not ENOENT, which means an empty chunk: this one had bytes when it was opened.
+                Err(FsError::NotFound) => break,
+                Err(error) => return Err(error),
+                Ok(ControlFlow::Continue(())) => (),
+                Ok(ControlFlow::Break(Some(read))) => return read.map_err(failed),
+                Ok(ControlFlow::Break(None)) => break,
+            }
+        }
+        Err(failed(std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Reads from an open chunk if only the ctime of its file has changed: the file was replaced or
+    /// linked, its owner or permissions were changed, or it was written to and its mtime restored.
+    /// So the chunk is looked up in the file once more. `None` if its bytes are not certain to be
+    /// those that it was opened with.
+    fn read_touched(
+        &self,
+        open: &OpenChunk,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Option<std::io::Result<usize>>> {
+        for _ in 0..OPEN_ATTEMPTS {
+            let read = open.reader.read(buffer, offset);
+            let now = open.reader.stat_now()?;
+            let mut touched = open.touched.lock();
+            let before = touched.unwrap_or(*open.reader.shard());
+            if touched.is_some_and(|touched| touched.unchanged(&now)) {
+                open.served.store(true, Ordering::Relaxed);
+                return Ok(Some(read));
+            }
+            if !now.same_content(&before) {
+                return Ok(None);
+            }
+            let attributes = |stat: &Stat| (stat.links, stat.mode, stat.uid, stat.gid);
+            let is_explained = attributes(&before) != attributes(&now);
+            // Other bytes of the same length cannot be distinguished from those already returned.
+            if !is_explained && open.served.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let source = &open.array.source;
+            match self.store.found_again(source, &open.coords, &open.reader)? {
+                Some(stat) => *touched = Some(stat),
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads an open chunk from its current location: breaks with the result, or with `None` if the
+    /// contents are not those that the chunk was opened with.
+    fn read_moved(
+        &self,
+        open: &OpenChunk,
+        reader: &ChunkReader,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<ControlFlow<Option<std::io::Result<usize>>>> {
+        let mut moved_to = open.moved_to.lock();
+        // Commits of this mount move chunks without changing them.
+        let source = &open.array.source;
+        let shard = source.layout.locate(&open.coords).shard;
+        let same = open
+            .line
+            .is_some_and(|line| self.store.is_of_line(source, &shard, reader.shard(), line));
+        let expected = moved_to.is_none_or(|stat| stat.unchanged(reader.shard()));
+        let served = open.served.load(Ordering::Relaxed);
+        if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {
+            return Ok(ControlFlow::Break(None));
+        }
+        let read = reader.read(buffer, offset);
+        if !reader.unchanged()? {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if same {
+            open.served.store(true, Ordering::Relaxed);
+        } else {
+            *moved_to = Some(*reader.shard());
+        }
+        Ok(ControlFlow::Break(Some(read)))
+    }
+}

@@ -1,0 +1,53 @@
+//! What a mount remembers of its commits.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lru::LruCache;
+use parking_lot::{Condvar, Mutex};
+
+use crate::store::storage::Timestamp;
+
+/// Number of chunks whose modification times are remembered.
+const REMEMBERED_DATES: usize = 1 << 18;
+
+/// State of a mount's commits.
+pub(in crate::fs) struct Commits {
+    /// Serializes commits.
+    pub(in crate::fs) turn: Mutex<()>,
+    /// `true` if a commit has failed and no commit of everything has succeeded since.
+    pub(in crate::fs) failing: AtomicBool,
+    /// Times at which chunks were written here, by path, with the number of their shard's
+    /// [`crate::store::Dated`] for which they hold: a commit changes the mtime of the whole shard.
+    pub(in crate::fs) dates: Mutex<LruCache<PathBuf, (u64, Timestamp)>>,
+    pub(in crate::fs) ended: Mutex<bool>,
+    pub(in crate::fs) wake: Condvar,
+}
+
+impl Default for Commits {
+    fn default() -> Self {
+        Self {
+            turn: Mutex::default(),
+            failing: AtomicBool::default(),
+            dates: Mutex::new(LruCache::unbounded()),
+            ended: Mutex::default(),
+            wake: Condvar::new(),
+        }
+    }
+}
+
+impl Commits {
+    /// Returns whether a commit has failed and no commit of everything has succeeded since.
+    pub(in crate::fs) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    /// Remembers a date. Memory grows with their number and is not allocated up front.
+    pub(in crate::fs) fn remember_date(&self, path: PathBuf, date: (u64, Timestamp)) {
+        let mut dates = self.dates.lock();
+        dates.put(path, date);
+        if dates.len() > REMEMBERED_DATES {
+            dates.pop_lru();
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The control directory `.shardfs`, found by lookup in the mount's root but not listed.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::fs::attr::{Attr, Entry, Ownership};
+use crate::stats::Stats;
+use crate::store::storage::{FileKind, LastRead, Stat, Timestamp};
+use crate::view::inode;
+
+/// Name of the control directory.
+pub(in crate::fs) const DIRECTORY_NAME: &str = ".shardfs";
+
+/// Path of the list of uncommitted changes, relative to the mount's root.
+pub const WAITING_PATH: &str = ".shardfs/waiting.txt";
+
+/// Path of the last lines of the log, relative to the mount's root.
+pub const LOG_PATH: &str = ".shardfs/log";
+
+/// Length in bytes of the counters' file, which is padded with spaces: its size must be known
+/// before it is read.
+const STATS_BYTES: usize = 4096;
+
+/// File in `.shardfs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::fs) enum ControlFile {
+    /// The counters.
+    Stats,
+    /// The list of uncommitted changes.
+    Waiting,
+    /// The last lines of the log.
+    Log,
+    /// Directories that the view cannot show, with the reasons.
+    NotShown,
+}
+
+impl ControlFile {
+    /// All files, in the order of a listing.
+    pub(in crate::fs) const ALL: [Self; 4] =
+        [Self::Stats, Self::Waiting, Self::Log, Self::NotShown];
+
+    pub(in crate::fs) fn name(self) -> &'static str {
+        match self {
+            Self::Stats => "stats.json",
+            Self::Waiting => "waiting.txt",
+            Self::Log => "log",
+            Self::NotShown => "not-shown.txt",
+        }
+    }
+
+    pub(in crate::fs) fn ino(self) -> u64 {
+        match self {
+            Self::Stats => inode::STATS_FILE,
+            Self::Waiting => inode::WAITING_FILE,
+            Self::Log => inode::LOG_FILE,
+            Self::NotShown => inode::NOT_SHOWN_FILE,
+        }
+    }
+
+    pub(in crate::fs) fn by_name(name: &OsStr) -> Option<Self> {
+        Self::ALL.into_iter().find(|file| name == file.name())
+    }
+
+    pub(in crate::fs) fn by_ino(ino: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|file| file.ino() == ino)
+    }
+}
+
+/// Contents of `.shardfs`.
+pub(in crate::fs) struct Control {
+    stats: Arc<Stats>,
+    started: SystemTime,
+}
+
+impl Control {
+    pub(in crate::fs) fn new(stats: Arc<Stats>) -> Self {
+        Self { stats, started: SystemTime::now() }
+    }
+
+    /// Returns the entry of a file, dated now and not cached, so that reads return the current
+    /// contents. All but the counters contain paths that not every user may know; their length is
+    /// known only once they are opened, and they are read around the kernel's page cache.
+    pub(in crate::fs) fn file(&self, file: ControlFile) -> Entry {
+        let (mode, size) = match file {
+            ControlFile::Stats => (0o444, STATS_BYTES as u64),
+            ControlFile::Waiting | ControlFile::Log | ControlFile::NotShown => (0o400, 0),
+        };
+        let mut attr = self.attr(file.ino(), FileKind::File, mode, SystemTime::now());
+        attr.size = size;
+        Entry { attr, generation: 0, lasting: false }
+    }
+
+    pub(in crate::fs) fn directory(&self) -> Entry {
+        let attr = self.attr(inode::CONTROL_DIRECTORY, FileKind::Directory, 0o555, self.started);
+        Entry { attr, generation: 0, lasting: true }
+    }
+
+    /// Returns the counters as JSON, padded to the file's length.
+    pub(in crate::fs) fn stats_text(&self) -> Vec<u8> {
+        let mut document = self.stats.to_json();
+        document["pid"] = std::process::id().into();
+        document["seconds"] = self.started.elapsed().unwrap_or_default().as_secs().into();
+        let mut text = format!("{document:#}").into_bytes();
+        text.resize(STATS_BYTES - 1, b' ');
+        text.push(b'\n');
+        text
+    }
+
+    fn attr(&self, ino: u64, kind: FileKind, mode: u32, changed: SystemTime) -> Attr {
+        let since = changed.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = Timestamp {
+            seconds: i64::try_from(since.as_secs()).unwrap_or(0),
+            nanoseconds: since.subsec_nanos(),
+        };
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let size = STATS_BYTES as u64;
+        let (mtime, ctime, atime) = (time, time, LastRead(time));
+        let stat = Stat { dev: 0, ino, kind, mode, uid, gid, links: 1, size, mtime, ctime, atime };
+        Ownership::default().attr(ino, &stat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_fill_their_file_and_are_json() {
+        let stats = Arc::new(Stats::default());
+        stats.operations.read_bytes.add(u64::MAX);
+        let text = Control::new(stats).stats_text();
+        assert_eq!(text.len(), STATS_BYTES);
+        let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(document["operations"]["read_bytes"], u64::MAX);
+    }
+}

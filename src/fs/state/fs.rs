@@ -1,0 +1,253 @@
+//! The state of a mounted source, which all operations share.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+
+use crate::fs::caller::Access;
+use crate::fs::config::FsConfig;
+use crate::fs::error::{FsError, LoadError, Result};
+use crate::fs::form::View;
+use crate::fs::load::Failed;
+use crate::fs::nodes::{Node, NodeKind, Nodes};
+use crate::fs::state::ahead::Ahead;
+use crate::fs::state::commit_state::Commits;
+use crate::fs::state::control::Control;
+use crate::fs::state::failures::Failures;
+use crate::fs::state::handle::Handle;
+use crate::fs::state::identity::Identities;
+use crate::fs::state::overlay::Overlay;
+use crate::fs::state::paths::Paths;
+use crate::source::{self, Format};
+use crate::stats::Stats;
+use crate::store::spool::Spool;
+use crate::store::storage::{Space, Storage};
+use crate::store::{ShardStore, StoreConfig};
+use crate::view::inode::InodeRange;
+
+/// First handle of open directories; those of open files are below.
+const FIRST_DIRECTORY: u64 = 1 << 63;
+
+/// A mounted source.
+pub struct Fs {
+    pub(in crate::fs) config: FsConfig,
+    pub(in crate::fs) storage: Arc<dyn Storage>,
+    pub(in crate::fs) store: Arc<ShardStore>,
+    pub(in crate::fs) nodes: Nodes,
+    pub(in crate::fs) access: Access,
+    pub(in crate::fs) paths: Paths,
+    /// Held while files of the source become files of the mount or the reverse, and while a file is
+    /// written that has the name of a document but is not one.
+    pub(in crate::fs) moves: Mutex<()>,
+    pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
+    pub(in crate::fs) control: Control,
+    pub(in crate::fs) identities: Identities,
+    /// Overlay of uncommitted state; `None` in a read-only mount.
+    pub(in crate::fs) overlay: Option<Overlay>,
+    pub(in crate::fs) commits: Commits,
+    /// Spool files for uncommitted data that exceeds the memory limit.
+    pub(in crate::fs) spool: Spool,
+    /// Changes that were given up after their file was closed.
+    pub(in crate::fs) failures: Failures,
+    /// Handle of the next directory to be opened.
+    pub(in crate::fs) directories: AtomicU64,
+    pub(in crate::fs) ahead: Ahead,
+    /// Other views of the same mount.
+    pub(in crate::fs) others: OnceLock<Vec<Weak<Fs>>>,
+    pub(in crate::fs) stats: Arc<Stats>,
+    /// Hasher of file fingerprints, which do not outlive the mount.
+    pub(in crate::fs) hasher: RandomState,
+}
+
+impl SourceError {
+    pub(in crate::fs) fn of_root(failed: Failed, is_file: bool) -> Self {
+        let Failed { document, error, .. } = failed;
+        let is_of_all = is_file || matches!(error, LoadError::Unshown(_));
+        let document = match document.to_str() {
+            Some(document) if !is_of_all && !document.is_empty() => format!("{document}: "),
+            _ => String::new(),
+        };
+        Self::Node { document, error }
+    }
+}
+
+/// Reason why a source cannot be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Its metadata cannot be used.
+    #[error("{document}{error}")]
+    Node {
+        /// Name of the document, followed by ": ", if the error is not about the source as a whole;
+        /// otherwise empty.
+        document: String,
+        /// Cause.
+        #[source]
+        error: LoadError,
+    },
+    /// `pad_edge` shows chunks longer than they are stored, so they cannot be written.
+    #[error("-o pad_edge is for reading only: leave it out, or --rw")]
+    Padded,
+    /// It is not of the requested format.
+    #[error("it is not of the format that --format names")]
+    OtherFormat,
+    /// It has no metadata.
+    #[error("it is not a Zarr array or hierarchy: no metadata in it or below it")]
+    NoNode,
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl Fs {
+    /// Creates the filesystem that shows `storage`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the root of `storage` is neither an array nor a hierarchy of arrays, if it is not
+    /// of the configured format, if it cannot be read, and if `pad_edge` is set for a writable
+    /// mount.
+    pub fn new(
+        storage: Arc<dyn Storage>,
+        config: FsConfig,
+        stats: Arc<Stats>,
+    ) -> std::result::Result<Self, SourceError> {
+        if config.store.pad_edge && config.writable {
+            return Err(SourceError::Padded);
+        }
+        let nodes = Nodes::new(Arc::clone(&storage), &config);
+        let root = match nodes.check(Path::new("")) {
+            // Other views of the mount show this array; in this one the root is empty.
+            Err(failed) if failed.is_unshown() && config.view.is_one_of_several => {
+                nodes.node(Path::new(""))?
+            }
+            root => {
+                let failed = |failed| SourceError::of_root(failed, config.file.is_some());
+                Arc::new(root.map_err(|it| failed(*it))?)
+            }
+        };
+        if let Some(format) = config.format
+            && !is_of(format, &root, config.file.is_some())
+        {
+            return Err(SourceError::OtherFormat);
+        }
+        if matches!(root.kind, NodeKind::Inherited) && !source::holds_nodes(&*storage)? {
+            return Err(SourceError::NoNode);
+        }
+        let store = StoreConfig { pad_edge: pads_edge(&config), ..config.store.clone() };
+        let store = ShardStore::new(Arc::clone(&storage), store, Arc::clone(&stats));
+        let store = Arc::new(store);
+        Ok(Self {
+            ahead: Ahead::new(Arc::clone(&store), config.store.decoded_size),
+            store,
+            nodes,
+            access: Access::new(&config),
+            paths: Paths::default(),
+            moves: Mutex::default(),
+            handles: sharded_slab::Slab::new(),
+            control: Control::new(Arc::clone(&stats)),
+            identities: Identities::new(config.store.trusted),
+            overlay: config.writable.then(Overlay::default),
+            commits: Commits::default(),
+            spool: Spool::new(&config.writing.unsaved),
+            failures: Failures::default(),
+            directories: AtomicU64::new(FIRST_DIRECTORY),
+            others: OnceLock::new(),
+            stats,
+            hasher: RandomState::new(),
+            storage,
+            config,
+        })
+    }
+
+    /// Returns the configuration of how the source is shown.
+    pub fn config(&self) -> &FsConfig {
+        &self.config
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Handles FORGET: drops `lookups` references to an inode number. Numbers of chunks are
+    /// computed and not counted, unless a file of the overlay or of the source has one.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        if let Some(overlay) = &self.overlay
+            && overlay.names().forget(ino, lookups)
+        {
+            return;
+        }
+        if InodeRange::split(ino).is_none() || self.paths.has_adopted(ino) {
+            self.paths.forget(ino, lookups);
+        }
+    }
+
+    /// Returns the space of the source's filesystem.
+    pub fn space(&self) -> Result<Space> {
+        Ok(self.storage.space()?)
+    }
+
+    /// Returns a fingerprint of the contents of a file. A file opened before a change keeps its
+    /// generation, and the kernel drops what it had cached of another generation.
+    pub(in crate::fs) fn fingerprint(&self, content: &impl std::hash::Hash) -> u64 {
+        if self.config.store.immutable { 0 } else { self.hasher.hash_one(content) }
+    }
+
+    /// Opens a directory and returns its handle, through which everything given up below the
+    /// directory from now on is reported.
+    pub fn opendir(&self) -> u64 {
+        let handle = self.directories.fetch_add(1, Ordering::Relaxed);
+        if self.overlay.is_some() {
+            self.failures.opened(handle);
+        }
+        handle
+    }
+
+    /// Closes a directory.
+    pub fn releasedir(&self, handle: u64) {
+        self.failures.closed(handle);
+    }
+
+    /// Returns the kind of this view.
+    pub fn view(&self) -> View {
+        self.config.view.view
+    }
+
+    /// Returns the other views of this mount.
+    pub(in crate::fs) fn others(&self) -> impl Iterator<Item = Arc<Self>> {
+        self.others.get().into_iter().flatten().filter_map(Weak::upgrade)
+    }
+
+    /// Returns the overlay.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly` if the mount is not writable.
+    pub(in crate::fs) fn overlay(&self) -> Result<&Overlay> {
+        self.overlay.as_ref().ok_or(FsError::ReadOnly)
+    }
+}
+
+/// Returns whether a last chunk that is shorter than the others is padded while it is encoded. In
+/// the view zarr2 readers see it in no other form; decoded chunks are padded after decoding.
+fn pads_edge(config: &FsConfig) -> bool {
+    match config.view.view {
+        View::Zarr3 => config.store.pad_edge,
+        View::Zarr2 => !config.writable,
+        View::Npy | View::Raw | View::Flat => false,
+    }
+}
+
+/// Returns whether a source's root can be of a format. A directory of arrays can be of most
+/// formats.
+fn is_of(format: Format, root: &Node, is_file: bool) -> bool {
+    match format {
+        Format::Bloscpack => is_file,
+        Format::Draft2022 => matches!(root.kind, NodeKind::Draft2022),
+        Format::Blz => !is_file && root.document.is_none(),
+        Format::Zarr => !is_file,
+    }
+}

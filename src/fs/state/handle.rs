@@ -1,0 +1,54 @@
+//! Open handles: what each one refers to.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::Mutex;
+
+use crate::format::Coords;
+use crate::format::flat::FlatFile;
+use crate::fs::nodes::ArrayView;
+use crate::fs::page_policy::Pages;
+use crate::fs::state::decoded_file::DecodedFile;
+use crate::fs::state::live_file::OpenFile;
+use crate::store::ChunkReader;
+use crate::store::storage::Stat;
+
+/// Open file.
+pub(in crate::fs) enum Handle {
+    Chunk(Box<OpenChunk>),
+    /// A file that is passed through, or a file of the overlay.
+    Open(Arc<OpenFile>),
+    /// A decoded chunk.
+    Decoded(Box<DecodedFile>),
+    /// A whole array.
+    Flat(Arc<ArrayView>, FlatFile),
+    /// A rewritten `zarr.json`, or the counters as they were when the file was opened.
+    Text(Arc<[u8]>),
+}
+
+/// Open chunk. Reads return the bytes that it had when it was opened, or an error, but never a
+/// mixture.
+pub(in crate::fs) struct OpenChunk {
+    pub(in crate::fs) array: Arc<ArrayView>,
+    pub(in crate::fs) coords: Coords,
+    pub(in crate::fs) reader: ChunkReader,
+    /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::line_of`]).
+    pub(in crate::fs) line: Option<u64>,
+    /// `true` once bytes of `reader` were returned.
+    pub(in crate::fs) served: AtomicBool,
+    /// Shard whose bytes were returned instead, after it had been changed in place.
+    pub(in crate::fs) moved_to: Mutex<Option<Stat>>,
+    /// `Stat` of the file of `reader` when the chunk was found in it again after its ctime had
+    /// changed.
+    pub(in crate::fs) touched: Mutex<Option<Stat>>,
+}
+
+/// Result of opening a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Handle of the open file.
+    pub handle: u64,
+    /// Policy for what the kernel has cached of the file: its pages and its size.
+    pub pages: Pages,
+}

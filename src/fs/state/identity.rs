@@ -1,0 +1,160 @@
+//! Tracking of what the kernel has cached of files that other processes may change.
+//!
+//! The kernel caches names and attributes for a second. A file that was changed, and is then opened
+//! from these caches, must not be read through what the kernel has cached of it, least of all its
+//! size. So the files looked up in the last seconds are remembered here, together with the time of
+//! their last change.
+//!
+//! Pages are cached longer, until the mtime or the size of a file changes. Another process can
+//! change a file and leave both as they were. So pages are kept across an open only if they cannot
+//! hold anything but the current contents of the file.
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::fs::page_policy::Pages;
+
+/// Number of files to remember: more than can be looked up in the time for which the kernel caches.
+// Evaluated by the compiler, which rejects zero.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
+
+/// Margin after which the kernel's caches have expired: the kernel counts in ticks.
+const SLACK: Duration = Duration::from_millis(100);
+
+/// Files by a number chosen by the caller, each with a fingerprint that changes with the contents.
+pub(in crate::fs) struct Identities {
+    seen: Mutex<Files>,
+    believed: Duration,
+}
+
+struct Files {
+    files: LruCache<u64, Seen>,
+    /// `true` once an entry was evicted: a file that is not in the table may have changed before.
+    has_forgotten: bool,
+    /// Fingerprint of the contents that the kernel's pages hold, by inode number; only for inodes
+    /// in files that have changed.
+    pages: LruCache<u64, u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Seen {
+    content: u64,
+    changed: Option<Instant>,
+    /// `true` if the file is unchanged since it was first reported to the kernel.
+    is_first: bool,
+}
+
+impl Seen {
+    fn is_recent(&self, believed: Duration) -> bool {
+        self.changed.is_some_and(|changed| changed.elapsed() < believed + SLACK)
+    }
+}
+
+impl Files {
+    /// Records the current contents of a file.
+    fn see(&mut self, file: u64, content: u64) -> Seen {
+        if let Some(seen) = self.files.get_mut(&file) {
+            if seen.content != content {
+                *seen = Seen { content, changed: Some(Instant::now()), is_first: false };
+            }
+            return *seen;
+        }
+        let seen = Seen { content, changed: None, is_first: !self.has_forgotten };
+        self.has_forgotten |= self.files.push(file, seen).is_some();
+        seen
+    }
+}
+
+impl Identities {
+    /// Creates the table for a kernel that caches names and attributes for `believed`.
+    pub(in crate::fs) fn new(believed: Duration) -> Self {
+        let (files, pages) = (LruCache::new(REMEMBERED), LruCache::new(REMEMBERED));
+        Self { seen: Mutex::new(Files { files, has_forgotten: false, pages }), believed }
+    }
+
+    /// Marks what the kernel has cached of a file as possibly stale from now on.
+    pub(in crate::fs) fn disturb(&self, file: u64) {
+        if let Some(seen) = self.lock().files.get_mut(&file) {
+            (seen.changed, seen.is_first) = (Some(Instant::now()), false);
+        }
+    }
+
+    /// Records the current contents of a file; returns whether the kernel may still have older
+    /// attributes cached.
+    pub(in crate::fs) fn changed_recently(&self, file: u64, content: u64) -> bool {
+        self.lock().see(file, content).is_recent(self.believed)
+    }
+
+    /// Records the current contents of a file, in which the inode `ino` is about to be opened;
+    /// returns what to do with the kernel's pages of that inode.
+    pub(in crate::fs) fn opened(&self, file: u64, content: u64, ino: u64) -> Pages {
+        let mut files = self.lock();
+        let seen = files.see(file, content);
+        if seen.is_recent(self.believed) {
+            // A mapping fills pages even with direct I/O.
+            files.pages.pop(&ino);
+            return Pages::Bypassed;
+        }
+        match seen.is_first || files.pages.put(ino, content) == Some(content) {
+            true => Pages::Kept,
+            false => Pages::Dropped,
+        }
+    }
+
+    /// Records that the kernel may be given bytes for an inode number that its file no longer
+    /// holds.
+    pub(in crate::fs) fn served_older(&self, file: u64, ino: u64) {
+        let mut files = self.lock();
+        files.pages.pop(&ino);
+        if let Some(seen) = files.files.get_mut(&file) {
+            seen.is_first = false;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        self.seen.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_recent_until_the_kernel_has_forgotten() {
+        let identities = Identities::new(Duration::ZERO);
+        assert!(!identities.changed_recently(1, 10));
+        assert!(identities.changed_recently(1, 11));
+        assert!(identities.changed_recently(1, 11));
+        assert!(!identities.changed_recently(2, 11));
+        std::thread::sleep(SLACK);
+        assert!(!identities.changed_recently(1, 11));
+    }
+
+    #[test]
+    fn pages_are_kept_only_of_what_a_file_holds_now() {
+        let identities = Identities::new(Duration::ZERO);
+        assert_eq!(identities.opened(1, 10, 100), Pages::Kept);
+        assert_eq!(identities.opened(1, 11, 100), Pages::Bypassed);
+        std::thread::sleep(SLACK);
+        assert_eq!(identities.opened(1, 11, 100), Pages::Dropped);
+        assert_eq!(identities.opened(1, 11, 100), Pages::Kept);
+        assert_eq!(identities.opened(1, 11, 101), Pages::Dropped, "not opened since the change");
+        assert_eq!(identities.opened(2, 11, 200), Pages::Kept, "another file");
+        identities.served_older(1, 100);
+        assert_eq!(identities.opened(1, 11, 100), Pages::Dropped);
+    }
+
+    #[test]
+    fn a_file_that_was_forgotten_may_have_changed() {
+        let identities = Identities::new(Duration::ZERO);
+        for file in 0..=REMEMBERED.get() as u64 {
+            assert_eq!(identities.opened(file, 10, file), Pages::Kept);
+        }
+        assert_eq!(identities.opened(0, 10, 0), Pages::Dropped);
+        assert_eq!(identities.opened(0, 10, 0), Pages::Kept);
+    }
+}

@@ -1,0 +1,295 @@
+//! File of the overlay, and the open files that show it or a file of the source.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::format::Coords;
+use crate::fs::error::{FsError, Result};
+use crate::fs::nodes::ArrayView;
+use crate::fs::state::copy::Copy;
+use crate::store::Base;
+use crate::store::content::Content;
+use crate::store::storage::{StorageFile, Timestamp};
+
+/// Position of a chunk: its array and its coordinates.
+#[derive(Debug, Clone)]
+pub(in crate::fs) struct Place {
+    pub array: Arc<ArrayView>,
+    pub coords: Coords,
+}
+
+/// File of the mount.
+pub(in crate::fs) struct LiveFile {
+    /// Inode number, which it keeps under all its names.
+    pub ino: u64,
+    /// Held while its bytes are staged: what was written last must be staged last.
+    pub(in crate::fs) turn: Mutex<()>,
+    pub(in crate::fs) state: Mutex<LiveState>,
+    /// Uncommitted bytes of this file; `dirty` counts those of all files.
+    pub(in crate::fs) counted: AtomicU64,
+    pub(in crate::fs) dirty: Arc<AtomicU64>,
+}
+
+/// Mutable state of a file.
+pub(in crate::fs) struct LiveState {
+    pub bytes: Bytes,
+    /// Contents visible to readers other than the writer.
+    pub shown: Shown,
+    /// Number of writes so far.
+    pub writes: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mtime: Timestamp,
+    /// Its names; empty once it was removed.
+    pub names: Vec<PathBuf>,
+    /// Open handles.
+    pub openers: Vec<Weak<OpenFile>>,
+    /// `true` if it was linked to a name outside the overlay, which has a copy.
+    pub is_copied: bool,
+    /// `true` if it was written since it was last staged.
+    pub dirty: bool,
+    /// `true` if all chunks that it stands for have a [`Stage`].
+    pub staged: bool,
+    /// Durable copy outside the source, kept while the file is durable nowhere else.
+    pub copy: Option<Copy>,
+}
+
+/// Location of a file's bytes.
+#[derive(Clone)]
+pub(in crate::fs) enum Bytes {
+    /// In the shard, as those of this chunk.
+    Stored(Place),
+    /// In the overlay.
+    Here(Content),
+    /// In this file of the source, which it has become.
+    Moved(Arc<dyn StorageFile>),
+}
+
+/// Contents visible to readers other than the writer. For a file that is a chunk as it is written
+/// these are the same; files of decoded chunks are generated from chunks.
+#[derive(Debug, Clone, Default)]
+pub(in crate::fs) enum Shown {
+    /// Its bytes.
+    #[default]
+    Written,
+    /// Other bytes that make the same chunk.
+    Instead(Content),
+    /// The chunk as it is stored: the contents last closed were refused.
+    Stored(Place),
+    /// Nothing: the contents last closed consist of fill values.
+    Nothing,
+}
+
+impl std::fmt::Debug for LiveFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiveFile").field("ino", &self.ino).finish_non_exhaustive()
+    }
+}
+
+impl LiveFile {
+    pub(in crate::fs) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
+    pub(in crate::fs) fn state(&self) -> LiveGuard<'_> {
+        LiveGuard { file: self, state: self.state.lock() }
+    }
+}
+
+impl Drop for LiveFile {
+    fn drop(&mut self) {
+        self.dirty.fetch_sub(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+impl LiveState {
+    /// Marks the file as just written.
+    pub(in crate::fs) fn written(&mut self) {
+        (self.dirty, self.mtime, self.shown) = (true, crate::fs::attr::now(), Shown::Written);
+        self.writes += 1;
+    }
+
+    /// Returns whether the file has open handles.
+    pub(in crate::fs) fn is_open(&self) -> bool {
+        self.openers.iter().any(|open| open.strong_count() > 0)
+    }
+
+    /// Returns all open handles.
+    pub(in crate::fs) fn open_files(&self) -> Vec<Arc<OpenFile>> {
+        self.openers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the bytes visible to readers. For a file of fill values that is still open these are
+    /// what was written.
+    pub(in crate::fs) fn shown(&self) -> Bytes {
+        match &self.shown {
+            Shown::Written | Shown::Nothing => self.bytes.clone(),
+            Shown::Instead(content) => Bytes::Here(content.clone()),
+            Shown::Stored(place) => Bytes::Stored(place.clone()),
+        }
+    }
+}
+
+/// Locked file. Its bytes are counted when it is unlocked.
+pub(in crate::fs) struct LiveGuard<'a> {
+    pub(in crate::fs) file: &'a LiveFile,
+    pub(in crate::fs) state: MutexGuard<'a, LiveState>,
+}
+
+impl std::ops::Deref for LiveGuard<'_> {
+    type Target = LiveState;
+    fn deref(&self) -> &LiveState {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for LiveGuard<'_> {
+    fn deref_mut(&mut self) -> &mut LiveState {
+        &mut self.state
+    }
+}
+
+impl Drop for LiveGuard<'_> {
+    fn drop(&mut self) {
+        let now = match &self.state.bytes {
+            Bytes::Here(content) => content.nbytes(),
+            Bytes::Stored(_) | Bytes::Moved(_) => 0,
+        };
+        let before = self.file.counted.swap(now, Ordering::Relaxed);
+        // Add before subtracting: the sum never drops below zero.
+        self.file.dirty.fetch_add(now, Ordering::Relaxed);
+        self.file.dirty.fetch_sub(before, Ordering::Relaxed);
+    }
+}
+
+/// Open file, kept alive by its handle.
+pub(in crate::fs) struct OpenFile {
+    /// `true` if it was opened for writing.
+    pub is_writable: bool,
+    pub(in crate::fs) behind: RwLock<Behind>,
+    /// `true` if its file has moved to a place that this handle cannot follow to.
+    pub(in crate::fs) is_left: AtomicBool,
+    bases: Mutex<Bases>,
+}
+
+/// Path of a chunk in the view, and its state at some time.
+pub(in crate::fs) type ChunkBase = (PathBuf, Base);
+
+/// States of the chunk that writes through an open file may be derived from.
+#[derive(Default)]
+struct Bases {
+    /// The chunk that it was opened on, in its state at the open or as this mount has committed it
+    /// since.
+    pub(in crate::fs) own: Option<ChunkBase>,
+    /// The oldest state that the kernel may have pages of.
+    pub(in crate::fs) mapped: Option<ChunkBase>,
+    /// `true` if the open made the kernel drop older pages, and it has not requested any since.
+    pub(in crate::fs) is_fresh: bool,
+}
+
+/// File behind an open file.
+#[derive(Clone)]
+pub(in crate::fs) enum Behind {
+    /// A file of the source.
+    Source(Arc<dyn StorageFile>),
+    /// A file of the overlay.
+    Live(Arc<LiveFile>),
+}
+
+impl OpenFile {
+    pub(in crate::fs) fn new(behind: Behind, is_writable: bool) -> Arc<Self> {
+        let (behind, is_left) = (RwLock::new(behind), AtomicBool::new(false));
+        let bases = Mutex::default();
+        Arc::new(Self { is_writable, behind, is_left, bases })
+    }
+
+    /// Locks and returns the file behind it. The caller must hold no other lock of the filesystem.
+    pub(in crate::fs) fn behind(&self) -> RwLockReadGuard<'_, Behind> {
+        self.behind.read()
+    }
+
+    /// Blocks reads and writes through it while the guard lives.
+    pub(in crate::fs) fn hold(&self) -> RwLockWriteGuard<'_, Behind> {
+        self.behind.write()
+    }
+
+    /// Returns the file of the source behind it; `None` if it is a file of the mount.
+    pub(in crate::fs) fn source(&self) -> Option<Arc<dyn StorageFile>> {
+        match &*self.behind() {
+            Behind::Source(file) => Some(Arc::clone(file)),
+            Behind::Live(_) => None,
+        }
+    }
+
+    /// Returns the file of the mount behind it; `None` if it is a file of the source.
+    pub(in crate::fs) fn live(&self) -> Option<Arc<LiveFile>> {
+        match &*self.behind() {
+            Behind::Live(file) => Some(Arc::clone(file)),
+            Behind::Source(_) => None,
+        }
+    }
+
+    fn bases(&self) -> MutexGuard<'_, Bases> {
+        self.bases.lock()
+    }
+
+    /// Sets the state that writes to it are based on.
+    pub(in crate::fs) fn set_base(&self, base: ChunkBase) {
+        let mut bases = self.bases();
+        (bases.own, bases.mapped) = (Some(base.clone()), Some(base));
+    }
+
+    /// Sets the base of a file that was just opened; the kernel drops older pages before it
+    /// requests others.
+    pub(in crate::fs) fn set_fresh_base(&self, base: ChunkBase) {
+        self.set_base(base);
+        self.bases().is_fresh = true;
+    }
+
+    /// Called when the kernel requests pages: returns the state that they are of if it has dropped
+    /// all older ones; otherwise `None`.
+    pub(in crate::fs) fn take_fresh_base(&self) -> Option<ChunkBase> {
+        let mut bases = self.bases();
+        if std::mem::take(&mut bases.is_fresh) { bases.mapped.clone() } else { None }
+    }
+
+    /// Records that the kernel has no pages older than `base`.
+    pub(in crate::fs) fn set_mapped_base(&self, base: &ChunkBase) {
+        let mut bases = self.bases();
+        if bases.own.is_some() {
+            bases.mapped = Some(base.clone());
+        }
+    }
+
+    /// Returns whether writes to it, or from the kernel's pages if `mapped`, can only be based on
+    /// the chunk as it is in `now`, under this path. Also `true` if it was opened on another chunk,
+    /// or if that is unknown.
+    pub(in crate::fs) fn is_based_on(&self, path: &Path, now: &Base, mapped: bool) -> bool {
+        let bases = self.bases();
+        let base = if mapped { &bases.mapped } else { &bases.own };
+        base.as_ref().is_none_or(|(at, base)| at != path || now.is_same_chunk(base))
+    }
+
+    /// Marks that writes to it no longer reach any name, though the file has one.
+    pub(in crate::fs) fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Marks that this handle leads to the file's only name again.
+    pub(in crate::fs) fn stay(&self) {
+        self.is_left.store(false, Ordering::Relaxed);
+    }
+
+    /// Checks that writes to it still reach a name.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if they reach none, though the file has a name.
+    pub(in crate::fs) fn check_written(&self) -> Result<()> {
+        if self.is_left.load(Ordering::Relaxed) { Err(FsError::Stale) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,459 @@
+//! Overlay of a writable mount: files that are being written or wait for their commit, removed
+//! chunks, created directories, and files whose names are not chunk keys, which exist in the mount
+//! alone.
+//!
+//! Everything is found by its path in the view. A file is there once, whatever its names: a rename
+//! moves its name, a link adds one, and open handles keep reading and writing it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
+use crate::fs::state::order::Promise;
+use crate::store::content::Content;
+use crate::store::identity::Identity;
+use crate::store::storage::Stat;
+use crate::store::{Base, StoreError};
+use crate::view::inode;
+
+/// Name in the view.
+#[derive(Debug, Clone)]
+pub(in crate::fs) struct Name {
+    pub what: What,
+    /// Position of the chunk; `None` for other files.
+    pub place: Option<Place>,
+    pub stage: Option<Stage>,
+    /// Number by which listings order other files: no two names have the same.
+    pub number: u64,
+    /// Promises to others that the file will be durable under this name.
+    pub made: Vec<Arc<Promise>>,
+    /// Promises that must be kept before its change may be committed.
+    pub after: Vec<Arc<Promise>>,
+    /// File of the source that was renamed away and is to be removed.
+    pub hidden: Option<Hidden>,
+    /// Error of the last failed commit of its change.
+    pub error: Option<Arc<StoreError>>,
+}
+
+/// File of the source that is to be removed.
+#[derive(Debug, Clone)]
+pub(in crate::fs) struct Hidden {
+    /// The file: another process may put a different one in its place.
+    pub stat: Stat,
+    /// Identity of the caller that renamed it away.
+    pub by: Identity,
+}
+
+/// Object that a name stands for.
+#[derive(Debug, Clone)]
+pub(in crate::fs) enum What {
+    File(Arc<LiveFile>),
+    /// Nothing: the name was removed.
+    Removed,
+    /// A directory that was created.
+    Directory,
+}
+
+/// Chunk that is being changed.
+#[derive(Debug, Clone)]
+pub(in crate::fs) struct Stage {
+    /// State of the chunk when the change began.
+    pub base: Base,
+    /// Change to commit; `None` while it is being written.
+    pub change: Option<Change>,
+}
+
+/// Change of a chunk.
+#[derive(Debug, Clone)]
+pub(in crate::fs) struct Change {
+    /// New bytes; `None` if the chunk is removed.
+    pub content: Option<Content>,
+    /// Unique number of the change.
+    pub number: u64,
+}
+
+/// Overlay: all names of the view that differ from those of the source.
+#[derive(Debug, Default)]
+pub(in crate::fs) struct Overlay {
+    pub(in crate::fs) names: Mutex<Names>,
+    pub(in crate::fs) dirty: Arc<AtomicU64>,
+}
+
+/// Names, by directory and name.
+#[derive(Debug, Default)]
+pub(in crate::fs) struct Names {
+    /// Paths are ordered by their components: everything below a directory is contiguous.
+    pub(in crate::fs) directories: BTreeMap<PathBuf, BTreeMap<OsString, Name>>,
+    pub(in crate::fs) inodes: HashMap<u64, Known>,
+    pub(in crate::fs) numbers: u64,
+    /// Promises of names that are not durable yet, by the file of the source that was linked to
+    /// them.
+    pub(in crate::fs) links: HashMap<PathBuf, Vec<Arc<Promise>>>,
+    /// `true` if a promise was broken since the removals that depend on it were last looked for.
+    pub(in crate::fs) is_broken: bool,
+}
+
+#[derive(Debug)]
+pub(in crate::fs) struct Known {
+    pub(in crate::fs) file: Arc<LiveFile>,
+    /// Lookup count: lookups reported to the kernel, less those that it has forgotten.
+    pub(in crate::fs) lookups: u64,
+}
+
+impl Overlay {
+    /// Locks the names. No I/O may be done while the guard lives.
+    pub(in crate::fs) fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock()
+    }
+
+    /// Returns the number of uncommitted bytes, in memory and in spool files.
+    pub(in crate::fs) fn dirty(&self) -> u64 {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Creates a file without a name. Its inode number is `ino`, which the kernel may know already,
+    /// unless another file has that number.
+    pub(in crate::fs) fn file(&self, ino: Option<u64>, state: LiveState) -> Arc<LiveFile> {
+        let mut names = self.names();
+        let (ino, lookups) = match ino.filter(|ino| !names.inodes.contains_key(ino)) {
+            // The kernel forgets all its lookups at once, which are more than those counted from
+            // now on.
+            Some(ino) => (ino, 1),
+            None => loop {
+                let ino = inode::of_live(names.next_number());
+                if !names.inodes.contains_key(&ino) {
+                    break (ino, 0);
+                }
+            },
+        };
+        let (counted, dirty) = (AtomicU64::new(0), Arc::clone(&self.dirty));
+        let file = Arc::new(LiveFile {
+            ino,
+            turn: Mutex::default(),
+            state: Mutex::new(state),
+            counted,
+            dirty,
+        });
+        names.inodes.insert(ino, Known { file: Arc::clone(&file), lookups });
+        file
+    }
+}
+
+impl Names {
+    pub(in crate::fs) fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(in crate::fs) fn get(&self, path: &Path) -> Option<&Name> {
+        self.directories.get(path.parent()?)?.get(path.file_name()?)
+    }
+
+    pub(in crate::fs) fn get_mut(&mut self, path: &Path) -> Option<&mut Name> {
+        self.directories.get_mut(path.parent()?)?.get_mut(path.file_name()?)
+    }
+
+    /// Returns the names in a directory.
+    pub(in crate::fs) fn below(
+        &self,
+        directory: &Path,
+    ) -> impl Iterator<Item = (&OsString, &Name)> {
+        self.directories.get(directory).into_iter().flatten()
+    }
+
+    /// Returns the first components, below a directory, of the directories that contain something.
+    pub(in crate::fs) fn directories_below(&self, above: &Path) -> BTreeSet<&OsStr> {
+        let from = (Bound::Excluded(above), Bound::Unbounded);
+        let inside = self.directories.range::<Path, _>(from);
+        let inside = inside.take_while(|(directory, _)| directory.starts_with(above));
+        inside
+            .filter(|(_, names)| names.values().any(|name| !matches!(name.what, What::Removed)))
+            .filter_map(|(directory, _)| directory.strip_prefix(above).ok()?.iter().next())
+            .collect()
+    }
+
+    /// Returns every name at or below a path.
+    pub(in crate::fs) fn all<'a>(
+        &'a self,
+        below: &'a Path,
+    ) -> impl Iterator<Item = (PathBuf, &'a Name)> + 'a {
+        let own = self.get(below).map(|name| (below.to_owned(), name));
+        let named = |directory: &Path, name: &OsStr| directory.join(name);
+        let directories =
+            self.directories.range::<Path, _>((Bound::Included(below), Bound::Unbounded));
+        let inside = directories.take_while(move |(directory, _)| directory.starts_with(below));
+        own.into_iter().chain(inside.flat_map(move |(directory, names)| {
+            names.iter().map(move |(name, entry)| (named(directory, name), entry))
+        }))
+    }
+
+    pub(in crate::fs) fn is_empty(&self) -> bool {
+        self.directories.is_empty()
+    }
+
+    /// Inserts a name, replacing the one that was there.
+    pub(in crate::fs) fn put(
+        &mut self,
+        path: &Path,
+        what: What,
+        place: Option<Place>,
+    ) -> &mut Name {
+        let number = self.next_number();
+        let (directory, name) = split(path);
+        if let What::File(file) = &what {
+            let mut state = file.state();
+            if !state.names.iter().any(|name| name == path) {
+                state.names.push(path.to_owned());
+            }
+        }
+        let names = self.directories.entry(directory.to_owned()).or_default();
+        let entry = names.entry(name.to_owned()).or_insert(Name {
+            what: What::Removed,
+            place: None,
+            stage: None,
+            number,
+            made: Vec::new(),
+            after: Vec::new(),
+            hidden: None,
+            error: None,
+        });
+        let before = std::mem::replace(&mut entry.what, what);
+        entry.place = place;
+        if let (What::File(before), What::File(now)) = (&before, &entry.what)
+            && Arc::ptr_eq(before, now)
+        {
+            return entry;
+        }
+        unname(&before, path);
+        entry
+    }
+
+    /// Removes a name.
+    pub(in crate::fs) fn take(&mut self, path: &Path) -> Option<Name> {
+        let (directory, name) = split(path);
+        let names = self.directories.get_mut(directory)?;
+        let taken = names.remove(name);
+        if names.is_empty() {
+            self.directories.remove(directory);
+        }
+        let taken = taken?;
+        unname(&taken.what, path);
+        // A removed file need not become durable.
+        taken.made.iter().for_each(|promise| promise.keep());
+        Some(taken)
+    }
+
+    /// Prepares a file to lose the name `path`: the old name may go once the file is durable under
+    /// another of its names, and changes that wait for this name wait for that one.
+    pub(in crate::fs) fn leave(&mut self, path: &Path, file: &LiveFile) {
+        let others: Vec<PathBuf> =
+            file.state().names.iter().filter(|name| *name != path).cloned().collect();
+        let is_chunk = |name: &&PathBuf| self.get(name).is_some_and(|name| name.place.is_some());
+        let is_durable = |name: &PathBuf| {
+            self.get(name).is_some_and(|name| name.place.is_some() && name.stage.is_none())
+        };
+        let Some(other) = others.iter().find(is_chunk).or(others.first()) else { return };
+        let is_durable = others.iter().any(is_durable);
+        let Some(name) = self.get_mut(path) else { return };
+        let mut made = std::mem::take(&mut name.made);
+        if is_durable {
+            return made.iter().for_each(|promise| promise.keep());
+        }
+        made.iter().for_each(|promise| promise.pass_to(other));
+        if name.place.is_some() {
+            let promise = Promise::of(other);
+            name.after.push(Arc::clone(&promise));
+            made.push(promise);
+        }
+        if let Some(other) = self.get_mut(other) {
+            other.made.extend(made);
+        }
+    }
+
+    /// Returns a promise that the file called `path` becomes durable.
+    pub(in crate::fs) fn promise(&mut self, path: &Path) -> Arc<Promise> {
+        let promise = Promise::of(path);
+        match self.get_mut(path) {
+            Some(name) if name.place.is_none() || name.stage.is_some() => {
+                name.made.push(Arc::clone(&promise));
+            }
+            // Removed in the meantime, or committed.
+            _ => promise.keep(),
+        }
+        promise
+    }
+
+    /// Breaks the promises of the name `path`, whose change was given up.
+    pub(in crate::fs) fn break_promises(&mut self, path: &Path, error: &Arc<StoreError>) {
+        let Some(name) = self.get_mut(path) else { return };
+        let made = std::mem::take(&mut name.made);
+        made.iter().for_each(|promise| promise.break_for(error));
+        self.is_broken |= !made.is_empty();
+    }
+
+    /// Restores and returns the names whose removal depended on promises that were broken.
+    pub(in crate::fs) fn bring_back(&mut self) -> Vec<(PathBuf, Option<Place>, Arc<StoreError>)> {
+        if !std::mem::take(&mut self.is_broken) {
+            return Vec::new();
+        }
+        let broken = |name: &Name| name.after.iter().find_map(|promise| promise.broken());
+        let back: Vec<_> = self
+            .all(Path::new(""))
+            .filter(|(_, name)| matches!(name.what, What::Removed))
+            .filter_map(|(path, name)| Some((path, name.place.clone(), broken(name)?)))
+            .collect();
+        for (path, _, error) in &back {
+            self.break_promises(path, error);
+            self.take(path);
+        }
+        back
+    }
+
+    /// Hides a file of the source that has another name now, until it can be removed.
+    pub(in crate::fs) fn hide(&mut self, path: &Path, hidden: Hidden, after: Vec<Arc<Promise>>) {
+        let name = self.put(path, What::Removed, None);
+        name.hidden = Some(hidden);
+        name.after.extend(after);
+    }
+
+    /// Records that a file of the source was linked to a name that is not durable yet.
+    pub(in crate::fs) fn linked(&mut self, from: &Path, promise: Arc<Promise>) {
+        self.links.retain(|_, promises| promises.iter().any(|promise| promise.is_open()));
+        self.links.entry(from.to_owned()).or_default().push(promise);
+    }
+
+    /// Returns the promises that must be kept before a linked file of the source may be removed.
+    pub(in crate::fs) fn links(&self, path: &Path) -> Vec<Arc<Promise>> {
+        let links = self.links.get(path).into_iter().flatten();
+        links.filter(|promise| promise.is_open()).cloned().collect()
+    }
+
+    /// Removes and returns these promises, for a file that is about to be hidden until they are
+    /// kept.
+    pub(in crate::fs) fn take_links(&mut self, path: &Path) -> Vec<Arc<Promise>> {
+        let links = self.links(path);
+        self.links.remove(path);
+        links
+    }
+
+    /// Moves the promises of a linked file of the source, or of those in a directory, to its new
+    /// name.
+    pub(in crate::fs) fn move_links(&mut self, from: &Path, to: &Path) {
+        let is_moved = |path: &PathBuf, _: &mut Vec<_>| path.starts_with(from);
+        let moved: Vec<_> = self.links.extract_if(is_moved).collect();
+        for (path, promises) in moved {
+            // It is below `from`.
+            let Ok(below) = path.strip_prefix(from) else { continue };
+            let path = if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) };
+            self.links.entry(path).or_default().extend(promises);
+        }
+    }
+
+    pub(in crate::fs) fn by_ino(&self, ino: u64) -> Option<Arc<LiveFile>> {
+        self.inodes.get(&ino).map(|known| Arc::clone(&known.file))
+    }
+
+    /// Removes a file that has become one of the source, and its number. Returns the number's
+    /// lookup count.
+    pub(in crate::fs) fn release(&mut self, file: &Arc<LiveFile>) -> u64 {
+        let is_it = |known: &Known| Arc::ptr_eq(&known.file, file);
+        let is_its_number = self.inodes.get(&file.ino).is_some_and(is_it);
+        let known = if is_its_number { self.inodes.remove(&file.ino) } else { None };
+        known.map_or(0, |known| known.lookups)
+    }
+
+    /// Sets the lookup count of a file whose number the kernel knew as that of something else.
+    pub(in crate::fs) fn set_lookups(&mut self, file: &LiveFile, lookups: u64) {
+        if let Some(known) = self.inodes.get_mut(&file.ino) {
+            known.lookups = lookups.max(1);
+        }
+    }
+
+    /// Returns whether a file is still the one behind its number: it may have been dropped since it
+    /// was found.
+    pub(in crate::fs) fn has(&self, file: &Arc<LiveFile>) -> bool {
+        self.inodes.get(&file.ino).is_some_and(|known| Arc::ptr_eq(&known.file, file))
+    }
+
+    /// Puts a file behind its number, unless another one is there.
+    pub(in crate::fs) fn know(&mut self, file: &Arc<LiveFile>) {
+        let known = || Known { file: Arc::clone(file), lookups: 1 };
+        self.inodes.entry(file.ino).or_insert_with(known);
+    }
+
+    /// Counts a lookup of a file.
+    pub(in crate::fs) fn told(&mut self, ino: u64) {
+        if let Some(known) = self.inodes.get_mut(&ino) {
+            known.lookups += 1;
+        }
+    }
+
+    /// Handles FORGET: drops `lookups` references; returns whether the inode is in the overlay.
+    pub(in crate::fs) fn forget(&mut self, ino: u64, lookups: u64) -> bool {
+        let Some(known) = self.inodes.get_mut(&ino) else { return false };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        let file = Arc::clone(&known.file);
+        self.drop_unused(&file);
+        true
+    }
+
+    /// Drops a file that is no longer needed: one without names and open handles, or one whose
+    /// bytes are in the shard, unless the kernel knows it by a number that is not the chunk's: the
+    /// kernel may be about to open it.
+    pub(in crate::fs) fn drop_unused(&mut self, file: &Arc<LiveFile>) {
+        let state = file.state();
+        if state.is_open() || state.dirty {
+            return;
+        }
+        let Some(known) = self.inodes.get(&file.ino) else { return };
+        let names = state.names.clone();
+        let stored = matches!(state.bytes, Bytes::Stored(_));
+        drop(state);
+        let waits = |path: &PathBuf| {
+            self.get(path)
+                .is_some_and(|name| name.stage.as_ref().is_some_and(|stage| stage.change.is_some()))
+        };
+        let is_its_number = |path: &PathBuf| {
+            let place = self.get(path).and_then(|name| name.place.as_ref());
+            place.is_some_and(|Place { array, coords }| {
+                array.inodes.ino(array.tree.number(coords)) == file.ino
+            })
+        };
+        let is_unused = match names.is_empty() {
+            true => known.lookups == 0 || !inode::is_live(file.ino),
+            false => {
+                stored
+                    && !names.iter().any(waits)
+                    && (known.lookups == 0 || names.iter().all(is_its_number))
+            }
+        };
+        if is_unused {
+            for path in &names {
+                self.take(path);
+            }
+            self.inodes.remove(&file.ino);
+        }
+    }
+}
+
+/// Removes a name from the file that it stood for.
+pub(in crate::fs) fn unname(what: &What, path: &Path) {
+    if let What::File(file) = what {
+        let mut state = file.state();
+        state.names.retain(|name| name != path);
+        if state.is_copied && state.names.is_empty() {
+            state.open_files().iter().for_each(|open| open.leave());
+        }
+    }
+}
+
+pub(in crate::fs) fn split(path: &Path) -> (&Path, &OsStr) {
+    // The mount's root has no name.
+    (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default())
+}

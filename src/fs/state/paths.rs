@@ -1,0 +1,542 @@
+//! Inode numbers of what is passed through: groups, metadata, unsharded arrays, other files.
+//!
+//! They are hashes of paths, so the paths are remembered as long as the kernel knows the number.
+//! Chunks and the directories above them are not in this table.
+//!
+//! While a file is not open, its number refers to its path, whatever the source has there. While it
+//! is open, the number refers to that file: it is reached through an open handle, and a file that
+//! takes its name meanwhile gets the next free number. Several names of one file (hard links) share
+//! one number.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::fs::error::{FsError, Result};
+use crate::fs::state::live_file::OpenFile;
+use crate::store::storage::{Stat, StorageFile};
+use crate::view::inode::{self, InodeRange};
+
+/// File of the source: its device and its inode number there.
+type FileId = (u64, u64);
+
+/// Table of paths by inode number.
+#[derive(Default)]
+pub(in crate::fs) struct Paths {
+    table: Mutex<Table>,
+    /// Count of chunk inode numbers in the table: chunks that are files of the source now.
+    adopted: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Table {
+    known: HashMap<u64, Known>,
+    /// Numbers by path, ordered so that everything below a directory directly follows it. Otherwise
+    /// a writer that renames every file would wait for a scan of the whole table each time.
+    names: BTreeMap<Arc<Path>, u64>,
+    /// Numbers by file of the source.
+    files: HashMap<FileId, u64>,
+}
+
+/// Entry that was reported to the kernel.
+#[derive(Default)]
+pub(in crate::fs) struct Known {
+    /// Paths of the file; empty once it was removed or replaced.
+    names: Vec<Arc<Path>>,
+    /// File behind the paths; `None` for a document that the view generates.
+    file: Option<FileId>,
+    open: Vec<Weak<OpenFile>>,
+    /// `true` if it was linked to a name that is not passed through, which has a copy.
+    is_copied: bool,
+    /// Contents that the kernel's pages hold; `None` if it has none, because the file was never
+    /// opened.
+    pages: Option<PagesOf>,
+    /// Lookup count: lookups reported to the kernel, less those that it has forgotten.
+    lookups: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PagesOf {
+    /// Contents of the file with this fingerprint.
+    File(u64),
+    Unknown,
+}
+
+/// Object that an inode number refers to.
+pub(in crate::fs) enum Found {
+    /// Paths of the object; more than one for a file with hard links.
+    Paths(Vec<Arc<Path>>),
+    /// An open file without a name.
+    Open(Arc<dyn StorageFile>),
+}
+
+impl Paths {
+    /// Returns what an inode number known to the kernel refers to; `None` if nothing.
+    pub fn find(&self, ino: u64) -> Option<Found> {
+        if ino == inode::ROOT {
+            return Some(Found::Paths(vec![Path::new("").into()]));
+        }
+        let names = self.lock().known.get(&ino)?.names.clone();
+        if !names.is_empty() {
+            return Some(Found::Paths(names));
+        }
+        self.open_file(ino, false).map(Found::Open)
+    }
+
+    /// Returns a file that is open under an inode number, open for writing if `writable`; `None` if
+    /// there is none.
+    pub fn open_file(&self, ino: u64, writable: bool) -> Option<Arc<dyn StorageFile>> {
+        let open = self.open_files(ino);
+        open.iter().filter(|open| open.is_writable || !writable).find_map(|open| open.source())
+    }
+
+    /// Returns all open handles of the file with an inode number.
+    pub fn open_files(&self, ino: u64) -> Vec<Arc<OpenFile>> {
+        self.lock().known.get(&ino).map(Known::open_files).unwrap_or_default()
+    }
+
+    /// Registers another open handle of a file that has no name.
+    pub fn opened_again(&self, ino: u64, file: &Arc<OpenFile>) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.open.push(Arc::downgrade(file));
+        }
+    }
+
+    /// Registers an open handle of a file under an inode number.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if the number is unknown, or refers to another file that is open as well.
+    pub fn opened(&self, ino: u64, stat: &Stat, file: &Arc<OpenFile>) -> Result<()> {
+        let mut table = self.lock();
+        let known = table.known.get_mut(&ino).ok_or(FsError::Stale)?;
+        known.open.retain(|open| open.strong_count() > 0);
+        let id = Some(stat.id());
+        if known.file != id && !known.open.is_empty() {
+            return Err(FsError::Stale);
+        }
+        known.file = id;
+        known.open.push(Arc::downgrade(file));
+        table.files.insert(stat.id(), ino);
+        Ok(())
+    }
+
+    /// Returns whether the kernel's pages hold the current contents of the file, or none. If not,
+    /// they are dropped by this open.
+    pub fn has_pages(&self, ino: u64, fingerprint: u64) -> bool {
+        let mut table = self.lock();
+        let Some(known) = table.known.get_mut(&ino) else { return false };
+        let now = PagesOf::File(fingerprint);
+        known.pages.replace(now).is_none_or(|pages| pages == now)
+    }
+
+    /// Returns the inode number of a path and counts a lookup for the reply to the kernel. It is
+    /// none for which `is_taken` returns `true`. `stat` describes the file of the source at the
+    /// path.
+    pub fn remember(
+        &self,
+        path: &Path,
+        stat: Option<&Stat>,
+        is_taken: impl Fn(u64) -> bool,
+    ) -> u64 {
+        let mut table = self.lock();
+        let ino = table.number(path, stat, is_taken);
+        if let Some(known) = table.known.get_mut(&ino) {
+            known.lookups += 1;
+        }
+        ino
+    }
+
+    /// Removes a number that moves to another table, while the kernel keeps using it. Returns
+    /// `None`, and changes nothing, if its file has open handles other than `openers`.
+    pub fn take(&self, ino: u64, openers: &[Arc<OpenFile>]) -> Option<Known> {
+        let mut table = self.lock();
+        let Some(known) = table.known.get(&ino) else { return Some(Known::default()) };
+        let is_known = |open: &Arc<OpenFile>| openers.iter().any(|other| Arc::ptr_eq(open, other));
+        if !known.open_files().iter().all(is_known) {
+            return None;
+        }
+        let taken = table.drop_number(ino);
+        drop(table);
+        self.left(ino);
+        taken.or_else(|| Some(Known::default()))
+    }
+
+    /// Puts an entry back that [`Paths::take`] has removed.
+    pub fn give_back(&self, ino: u64, known: Known) {
+        let mut table = self.lock();
+        if table.known.contains_key(&ino) || known.names.is_empty() && !known.is_open() {
+            return;
+        }
+        for name in &known.names {
+            table.names.entry(Arc::clone(name)).or_insert(ino);
+        }
+        if let Some(file) = known.file {
+            table.files.insert(file, ino);
+        }
+        table.known.insert(ino, known);
+        self.came(ino);
+    }
+
+    /// Takes over a file of the mount that has become the file `path` of the source and keeps its
+    /// number.
+    pub fn adopt(&self, ino: u64, path: &Path, stat: &Stat, openers: &[Arc<OpenFile>]) {
+        let mut table = self.lock();
+        table.unname(path);
+        if table.drop_number(ino).is_none() {
+            self.came(ino);
+        }
+        let open = openers.iter().map(Arc::downgrade).collect();
+        let pages = Some(PagesOf::Unknown);
+        table.known.insert(ino, Known { open, pages, lookups: 1, ..Known::default() });
+        table.name(ino, path.into());
+        table.set_file(ino, Some(stat.id()));
+    }
+
+    /// Adds `lookups` to the lookup count of a number.
+    pub fn told(&self, ino: u64, lookups: u64) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.lookups += lookups;
+        }
+    }
+
+    /// Records that a name that is not passed through has a copy of a file.
+    pub fn copied(&self, ino: u64) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.is_copied = true;
+        }
+    }
+
+    /// Returns whether a chunk's inode number belongs to a file of the source now.
+    pub fn has_adopted(&self, ino: u64) -> bool {
+        self.adopted.load(Ordering::Acquire) > 0 && self.lock().known.contains_key(&ino)
+    }
+
+    fn came(&self, ino: u64) {
+        if InodeRange::split(ino).is_some() {
+            self.adopted.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn left(&self, ino: u64) {
+        if InodeRange::split(ino).is_some() {
+            self.adopted.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Removes a name.
+    pub fn removed(&self, path: &Path) {
+        self.lock().unname(path);
+    }
+
+    /// Moves every path at or below `from` to the same place at or below `to`, keeping the numbers.
+    pub fn renamed(&self, from: &Path, to: &Path) {
+        let mut table = self.lock();
+        let (gone, moved) = (table.at_or_below(to), table.at_or_below(from));
+        // Open handles of the replaced files stay valid.
+        for path in gone {
+            table.unname(&path);
+        }
+        for path in moved {
+            let (Some(ino), Ok(below)) = (table.unname(&path), path.strip_prefix(from)) else {
+                continue;
+            };
+            let path = if below.as_os_str().is_empty() { to.into() } else { to.join(below).into() };
+            table.name(ino, path);
+        }
+    }
+
+    /// Returns the inode number that a listing shows for a path.
+    pub fn number(&self, path: &Path) -> u64 {
+        let known = self.lock().names.get(path).copied();
+        known.unwrap_or_else(|| inode::of_path(path, 0))
+    }
+
+    /// Handles FORGET: drops `lookups` references to an inode number.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        let mut table = self.lock();
+        if let Some(known) = table.known.get_mut(&ino) {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 && table.drop_number(ino).is_some() {
+                self.left(ino);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock()
+    }
+}
+
+impl Known {
+    /// Returns the lookup count: lookups reported to the kernel, less those that it has forgotten.
+    pub(in crate::fs) fn lookups(&self) -> u64 {
+        self.lookups
+    }
+
+    fn open_files(&self) -> Vec<Arc<OpenFile>> {
+        self.open.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.iter().any(|open| open.strong_count() > 0)
+    }
+}
+
+impl Table {
+    /// Returns the number of a path for the file that is there now, assigning one if needed.
+    fn number(&mut self, path: &Path, stat: Option<&Stat>, is_taken: impl Fn(u64) -> bool) -> u64 {
+        let file = stat.map(Stat::id);
+        if let Some(&ino) = self.names.get(path)
+            && let Some(known) = self.known.get(&ino)
+        {
+            if known.file == file {
+                return ino;
+            }
+            // A file other than the one that is open, or that has other names, gets another number.
+            let is_of_name = known.names.len() == 1 && !known.is_open();
+            if is_of_name && stat.is_none_or(|stat| self.other_name(stat).is_none()) {
+                self.set_file(ino, file);
+                return ino;
+            }
+            self.unname(path);
+        }
+        if let Some(ino) = stat.and_then(|stat| self.other_name(stat)) {
+            self.name(ino, path.into());
+            return ino;
+        }
+        for attempt in 0.. {
+            let ino = inode::of_path(path, attempt);
+            if ino == inode::ROOT {
+                return ino;
+            }
+            let is_free = |known: &Known| known.names.is_empty() && !known.is_open();
+            if !is_taken(ino) && self.known.get(&ino).is_none_or(is_free) {
+                self.known.entry(ino).or_default();
+                self.name(ino, path.into());
+                self.set_file(ino, file);
+                return ino;
+            }
+        }
+        inode::ROOT
+    }
+
+    /// Returns the known paths at or below a path.
+    fn at_or_below(&self, above: &Path) -> Vec<Arc<Path>> {
+        let from = self.names.range::<Path, _>((Bound::Included(above), Bound::Unbounded));
+        from.map(|(path, _)| path).take_while(|path| path.starts_with(above)).cloned().collect()
+    }
+
+    /// Returns the number of a file that is known by another name; `None` if there is none. A name
+    /// that was not looked up for long may belong to a deleted file whose inode number the source
+    /// has reused for this one.
+    fn other_name(&self, stat: &Stat) -> Option<u64> {
+        let ino = *self.files.get(&stat.id())?;
+        let known = self.known.get(&ino)?;
+        let is_it = known.file == Some(stat.id()) && (stat.has_hard_links() || known.is_open());
+        is_it.then_some(ino)
+    }
+
+    fn name(&mut self, ino: u64, path: Arc<Path>) {
+        if let Some(known) = self.known.get_mut(&ino) {
+            known.names.push(Arc::clone(&path));
+            self.names.insert(path, ino);
+        }
+    }
+
+    /// Removes a name from its number, and returns the number.
+    fn unname(&mut self, path: &Path) -> Option<u64> {
+        let ino = self.names.remove(path)?;
+        if let Some(known) = self.known.get_mut(&ino) {
+            known.names.retain(|name| &**name != path);
+            if known.is_copied && known.names.is_empty() {
+                known.open_files().iter().for_each(|open| open.leave());
+            }
+        }
+        Some(ino)
+    }
+
+    fn set_file(&mut self, ino: u64, file: Option<FileId>) {
+        if let Some(known) = self.known.get_mut(&ino) {
+            let before = std::mem::replace(&mut known.file, file);
+            if before != file {
+                self.drop_file(before, ino);
+            }
+        }
+        if let Some(file) = file {
+            self.files.insert(file, ino);
+        }
+    }
+
+    fn drop_file(&mut self, file: Option<FileId>, ino: u64) {
+        if let Some(file) = file
+            && self.files.get(&file) == Some(&ino)
+        {
+            self.files.remove(&file);
+        }
+    }
+
+    fn drop_number(&mut self, ino: u64) -> Option<Known> {
+        let known = self.known.remove(&ino)?;
+        for name in &known.names {
+            self.names.remove(name);
+        }
+        self.drop_file(known.file, ino);
+        Some(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::state::live_file::Behind;
+    use crate::store::memory::MemoryStorage;
+    use crate::store::storage::Storage;
+
+    /// Storage with one file, which can be replaced.
+    struct Source(MemoryStorage);
+
+    impl Source {
+        fn new() -> Self {
+            let source = Self(MemoryStorage::default());
+            source.0.replace("a", "old");
+            source
+        }
+
+        fn remember(&self, paths: &Paths, path: &str) -> u64 {
+            let stat = self.0.lstat(Path::new(path)).unwrap();
+            paths.remember(Path::new(path), Some(&stat), |_| false)
+        }
+
+        fn opened(&self, path: &str) -> (Stat, Arc<OpenFile>) {
+            let file = self.0.open(Path::new(path)).unwrap();
+            (file.stat().unwrap(), OpenFile::new(Behind::Source(file), false))
+        }
+
+        fn open(&self, paths: &Paths, ino: u64, path: &str) -> Arc<OpenFile> {
+            let (stat, file) = self.opened(path);
+            paths.opened(ino, &stat, &file).unwrap();
+            file
+        }
+    }
+
+    fn name(paths: &Paths, ino: u64) -> Option<String> {
+        match paths.find(ino)? {
+            Found::Paths(names) => Some(names[0].to_str()?.to_owned()),
+            Found::Open(_) => Some("open".into()),
+        }
+    }
+
+    #[test]
+    fn a_path_is_known_until_it_is_forgotten_as_often_as_it_was_remembered() {
+        let (paths, source) = (Paths::default(), Source::new());
+        let ino = source.remember(&paths, "a");
+        assert_eq!(ino, inode::of_path(Path::new("a"), 0));
+        assert_eq!(source.remember(&paths, "a"), ino);
+        paths.forget(ino, 1);
+        assert_eq!(name(&paths, ino).as_deref(), Some("a"));
+        paths.forget(ino, 1);
+        assert_eq!(name(&paths, ino), None);
+        assert_eq!(paths.remember(Path::new(""), None, |_| false), inode::ROOT);
+        assert_eq!(name(&paths, inode::ROOT).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_number_means_its_path_until_somebody_opens_the_file() {
+        let (paths, source) = (Paths::default(), Source::new());
+        let ino = source.remember(&paths, "a");
+        source.0.replace("a", "new");
+        assert_eq!(source.remember(&paths, "a"), ino);
+
+        let open = source.open(&paths, ino, "a");
+        source.0.replace("a", "newer");
+        let other = source.remember(&paths, "a");
+        assert_ne!(other, ino);
+        assert_eq!(paths.number(Path::new("a")), other);
+        assert_eq!(name(&paths, ino).as_deref(), Some("open"));
+        assert_eq!(name(&paths, other).as_deref(), Some("a"));
+        drop(open);
+        assert_eq!(name(&paths, ino), None);
+
+        // Once the kernel has forgotten both, the state is as at the start.
+        paths.forget(ino, 2);
+        paths.forget(other, 1);
+        assert_eq!(source.remember(&paths, "a"), ino);
+    }
+
+    #[test]
+    fn a_file_that_is_opened_under_the_number_of_another_open_one_is_refused() {
+        let (paths, source) = (Paths::default(), Source::new());
+        let ino = source.remember(&paths, "a");
+        let _open = source.open(&paths, ino, "a");
+        source.0.replace("a", "new");
+        let (stat, file) = source.opened("a");
+        let opened = paths.opened(ino, &stat, &file);
+        assert!(matches!(opened, Err(FsError::Stale)));
+    }
+
+    #[test]
+    fn hard_links_have_one_number_that_lasts_as_long_as_one_of_them() {
+        let (paths, source) = (Paths::default(), Source::new());
+        let ino = source.remember(&paths, "a");
+        source.0.link(Path::new("a"), Path::new("b")).unwrap();
+        assert_eq!(source.remember(&paths, "b"), ino);
+        paths.removed(Path::new("a"));
+        assert_eq!(name(&paths, ino).as_deref(), Some("b"));
+        // A new file with the first name is not a link of theirs.
+        source.0.replace("a", "new");
+        assert_ne!(source.remember(&paths, "a"), ino);
+        paths.removed(Path::new("b"));
+        assert_eq!(name(&paths, ino), None);
+    }
+
+    #[test]
+    fn a_renamed_file_keeps_its_number_and_an_open_one_that_it_replaces_too() {
+        let (paths, source) = (Paths::default(), Source::new());
+        source.0.replace("b", "other");
+        let (a, b) = (source.remember(&paths, "a"), source.remember(&paths, "b"));
+        let _open = source.open(&paths, b, "b");
+        source.0.rename(Path::new("a"), Path::new("b")).unwrap();
+        paths.renamed(Path::new("a"), Path::new("b"));
+        assert_eq!(source.remember(&paths, "b"), a);
+        assert_eq!(name(&paths, b).as_deref(), Some("open"));
+    }
+
+    /// Reports files without open handles to the kernel.
+    fn remember_all<'a>(paths: &Paths, names: impl IntoIterator<Item = &'a str>) -> Vec<u64> {
+        names.into_iter().map(|name| paths.remember(Path::new(name), None, |_| false)).collect()
+    }
+
+    #[test]
+    fn what_is_below_a_renamed_directory_moves_and_nothing_beside_it() {
+        let paths = Paths::default();
+        let below = remember_all(&paths, ["d", "d/a", "d/a.b", "d/a/b", "d/z"]);
+        let beside = remember_all(&paths, ["a", "d!", "d!/a", "d.old", "d.old/a", "da", "e/d/a"]);
+        let gone = remember_all(&paths, ["to", "to/a"]);
+        paths.renamed(Path::new("d"), Path::new("to"));
+        let named = |numbers: &[u64]| -> Vec<_> {
+            numbers.iter().map(|ino| name(&paths, *ino).unwrap_or_default()).collect()
+        };
+        assert_eq!(named(&below), ["to", "to/a", "to/a.b", "to/a/b", "to/z"]);
+        assert_eq!(named(&beside), ["a", "d!", "d!/a", "d.old", "d.old/a", "da", "e/d/a"]);
+        assert_eq!(named(&gone), ["", ""]);
+    }
+
+    #[test]
+    fn a_rename_does_not_look_at_all_names() {
+        let paths = Paths::default();
+        let names: Vec<String> = (0..100_000).map(|number| format!("c/0/{number}")).collect();
+        remember_all(&paths, names.iter().map(String::as_str));
+        let begin = std::time::Instant::now();
+        for number in 0..2000 {
+            let (from, to) = (format!("c/0/{number}"), format!("c/1/{number}"));
+            paths.renamed(Path::new(&from), Path::new(&to));
+        }
+        // A scan of all names would take minutes in a debug build, seconds at best.
+        assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+    }
+}

@@ -1,0 +1,271 @@
+//! Writes to files of the overlay.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::fs::error::{FsError, Result};
+use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, check_writable, own_file};
+use crate::fs::request::Writers;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
+use crate::fs::state::overlay::{Names, Stage};
+use crate::memory::zeroed;
+use crate::store::Freshness;
+use crate::store::content::Content;
+use crate::store::storage::StorageFile;
+
+impl Fs {
+    /// Records the state of a chunk before it is changed. Only undamaged shards can be written to.
+    pub(in crate::fs) fn stage(&self, place: &Place) -> Result<Stage> {
+        check_writable(place)?;
+        let mut freshness = Freshness::Now;
+        for other in self.others() {
+            // Changes made in another view of this mount are committed first.
+            other.commit(&place.array.source.path)?;
+            freshness = Freshness::Again;
+        }
+        let base = self.store.base(&place.array.source, &place.coords, freshness)?;
+        Ok(Stage { base, change: None })
+    }
+
+    /// Records the state of the chunks that a file stands for before it is changed.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if one of the `writers` has opened the chunk before another process changed it: what
+    /// it writes may be derived from the older contents.
+    fn begin_change(&self, file: &Arc<LiveFile>, writers: &Writers) -> Result<()> {
+        self.stage_names(file)?;
+        let mut names = self.overlay()?.names();
+        let mut state = file.state();
+        // Checked for a single chunk only: of several names it is unknown on which the file was
+        // opened.
+        let [path] = &state.names[..] else { return Ok(()) };
+        let Some(name) = names.get_mut(path) else { return Ok(()) };
+        let (Some(Stage { base, change }), Some(place)) = (&name.stage, name.place.clone()) else {
+            return Ok(());
+        };
+        if writers.open.iter().all(|open| open.is_based_on(path, base, writers.mapped)) {
+            return Ok(());
+        }
+        if change.is_none() && !state.dirty {
+            (name.stage, state.staged) = (None, false);
+        }
+        drop((state, names));
+        let shard = place.array.source.layout.locate(&place.coords).shard;
+        self.identities.served_older(self.shard_identity(&place.array, &shard), file.ino);
+        Err(FsError::Stale)
+    }
+
+    pub(in crate::fs) fn stage_names(&self, file: &Arc<LiveFile>) -> Result<()> {
+        let unstaged = |names: &Names, paths: &[PathBuf]| {
+            let place = |path: &PathBuf| {
+                let name = names.get(path).filter(|name| name.stage.is_none())?;
+                Some((path.clone(), name.place.clone()?))
+            };
+            paths.iter().find_map(place)
+        };
+        loop {
+            let next = {
+                let names = self.overlay()?.names();
+                let mut state = file.state();
+                let next = unstaged(&names, &state.names);
+                state.staged = next.is_none();
+                next
+            };
+            let Some((path, place)) = next else { return Ok(()) };
+            let stage = self.stage(&place)?;
+            if let Some(name) = self.overlay()?.names().get_mut(&path) {
+                name.stage.get_or_insert(stage);
+            }
+        }
+    }
+
+    /// Loads the bytes of a file from its shard into the overlay.
+    pub(in crate::fs) fn bring_here(&self, file: &LiveFile) -> Result<()> {
+        let mut freshness = Freshness::Now;
+        loop {
+            let (place, writes) = match &*file.state() {
+                LiveState { bytes: Bytes::Stored(place), writes, .. } => (place.clone(), *writes),
+                _ => return Ok(()),
+            };
+            let Some(bytes) = self.stored_bytes(&place, freshness)? else {
+                freshness = Freshness::Again;
+                continue;
+            };
+            let mut state = file.state();
+            match state.bytes {
+                // Written and committed in the meantime: the contents are different now.
+                Bytes::Stored(_) if state.writes != writes => freshness = Freshness::Again,
+                Bytes::Stored(_) => {
+                    state.bytes = Bytes::Here(Content::Memory(Arc::new(bytes)));
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Returns the bytes of a chunk's file as they are stored; `None` if they were changed during
+    /// the read.
+    fn stored_bytes(&self, place: &Place, freshness: Freshness) -> Result<Option<Vec<u8>>> {
+        let Place { array, coords } = place;
+        if let Some(form) = array.decoded_form() {
+            return Ok(Some(self.open_decoded_file(array, form, coords)?.to_vec()));
+        }
+        let reader = self.chunk_reader(array, coords, freshness);
+        if let (Err(FsError::NotFound), Some(chunk)) = (&reader, array.absent_chunk()?) {
+            return Ok(Some(chunk.to_vec()));
+        }
+        let reader = reader?;
+        if reader.nbytes() > MAX_CHUNK_BYTES {
+            return Err(FsError::TooLarge);
+        }
+        let mut bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from)?;
+        let read = reader.read(&mut bytes, 0)?;
+        Ok((read == bytes.len() && reader.unchanged()?).then_some(bytes))
+    }
+
+    /// Writes to a file, at its end if `offset` is `None`.
+    pub(in crate::fs) fn write_live(
+        &self,
+        file: &Arc<LiveFile>,
+        offset: Option<u64>,
+        data: &[u8],
+        writers: &Writers,
+    ) -> Result<()> {
+        // Writing nothing does not extend a file.
+        if data.is_empty() {
+            return Ok(());
+        }
+        let in_source = |file: &dyn StorageFile| match offset {
+            Some(offset) => file.write_at(data, offset),
+            None => file.append(data),
+        };
+        self.change(file, writers, in_source, |content, limit| {
+            let offset = offset.unwrap_or(content.nbytes());
+            let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_CHUNK_BYTES);
+            let end = end.ok_or_else(|| std::io::Error::from_raw_os_error(libc::EFBIG))?;
+            let nbytes = content.nbytes().max(end);
+            match content {
+                Content::Memory(bytes) if nbytes <= limit => {
+                    let bytes = Arc::make_mut(bytes);
+                    // Below the limit for files in memory: it fits.
+                    let at = usize::try_from(offset).unwrap_or(usize::MAX);
+                    if bytes.len() == at {
+                        bytes.extend_from_slice(data);
+                        return Ok(());
+                    }
+                    if bytes.len() < at + data.len() {
+                        bytes.resize(at + data.len(), 0);
+                    }
+                    bytes[at..at + data.len()].copy_from_slice(data);
+                }
+                _ => {
+                    let (file, length) = own_file(content, &self.spool)?;
+                    file.file().write_all_at(data, offset)?;
+                    *length = nbytes;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Truncates a file, or extends it with zeros.
+    pub(in crate::fs) fn truncate_live(
+        &self,
+        file: &Arc<LiveFile>,
+        length: u64,
+        writers: &Writers,
+    ) -> Result<()> {
+        if length > MAX_CHUNK_BYTES {
+            return Err(FsError::TooLarge);
+        }
+        if length == 0 {
+            return self.empty_live(file, writers);
+        }
+        let in_source = |file: &dyn StorageFile| file.set_length(length);
+        self.change(file, writers, in_source, |content, limit| {
+            match content {
+                Content::Memory(bytes) if length <= limit => {
+                    Arc::make_mut(bytes).resize(usize::try_from(length).unwrap_or(0), 0);
+                }
+                _ => {
+                    let (file, nbytes) = own_file(content, &self.spool)?;
+                    file.file().set_len(length)?;
+                    *nbytes = length;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn empty_live(&self, file: &Arc<LiveFile>, writers: &Writers) -> Result<()> {
+        loop {
+            self.begin_change(file, writers)?;
+            let mut state = file.state();
+            if let Bytes::Moved(file) = &state.bytes {
+                return Ok(file.set_length(0)?);
+            }
+            if state.staged {
+                state.bytes = Bytes::Here(Content::Memory(Arc::default()));
+                state.written();
+                return Ok(());
+            }
+        }
+    }
+
+    fn change(
+        &self,
+        file: &Arc<LiveFile>,
+        writers: &Writers,
+        in_source: impl FnOnce(&dyn StorageFile) -> std::io::Result<()>,
+        change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
+    ) -> Result<()> {
+        // A single file must not take all the memory available to all of them.
+        let limit = self.config.writing.dirty_limit / 4;
+        self.make_room()?;
+        loop {
+            self.begin_change(file, writers)?;
+            self.bring_here(file)?;
+            let mut state = file.state();
+            if !state.staged {
+                // Committed in the meantime: start over from the committed state.
+                continue;
+            }
+            let content = match &mut state.bytes {
+                Bytes::Here(content) => content,
+                Bytes::Stored(_) => continue,
+                Bytes::Moved(file) => return Ok(in_source(&**file)?),
+            };
+            change(content, limit)?;
+            state.written();
+            return Ok(());
+        }
+    }
+
+    /// Commits uncommitted data once it exceeds `--dirty-limit`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the commit fails and the limit is still exceeded: writers continue only when there
+    /// is room again.
+    pub(in crate::fs) fn relieve(&self) -> Result<()> {
+        if !self.is_over_limit() {
+            return Ok(());
+        }
+        let committed = self.commit(Path::new(""));
+        if self.is_over_limit() { committed } else { Ok(()) }
+    }
+
+    /// Does the same for operations that add no data themselves, only after a commit has failed.
+    pub(in crate::fs) fn make_room(&self) -> Result<()> {
+        if self.commits.is_failing() { self.relieve() } else { Ok(()) }
+    }
+
+    fn is_over_limit(&self) -> bool {
+        let limit = self.config.writing.dirty_limit;
+        self.overlay.as_ref().is_some_and(|overlay| overlay.dirty() > limit)
+    }
+}

@@ -1,0 +1,107 @@
+//! Documents as they are stored in the source, and what follows from a shorter shape.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::format::error::MetadataError;
+use crate::format::json;
+use crate::format::limits::MAX_METADATA_BYTES;
+use crate::fs::error::{FsError, Result};
+use crate::fs::nodes::{ArrayView, NodeKind};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::Place;
+use crate::fs::state::overlay::What;
+use crate::memory::zeroed;
+use crate::store::content::Content;
+use crate::text::shown;
+
+impl Fs {
+    pub(in crate::fs) fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
+        let file = self.storage.open(path)?;
+        let size = file.stat()?.size;
+        if size > MAX_METADATA_BYTES {
+            return Err(FsError::TooLarge);
+        }
+        let mut text = zeroed(size).map_err(std::io::Error::from)?;
+        let read = file.read_at(&mut text, 0)?;
+        text.truncate(read);
+        Ok(text)
+    }
+
+    /// Returns a document as it is stored.
+    pub(in crate::fs) fn stored(
+        &self,
+        path: &Path,
+    ) -> std::result::Result<serde_json::Value, std::result::Result<MetadataError, FsError>> {
+        let text = self.stored_document(path).map_err(Err)?;
+        json::parse(&text).map_err(|error| Ok(error.into()))
+    }
+
+    pub(in crate::fs) fn store_document(
+        &self,
+        path: &Path,
+        directory: &Path,
+        document: &serde_json::Value,
+    ) -> Result<()> {
+        self.write_source(path, &Content::Memory(Arc::new(json::to_text(document))))?;
+        self.nodes.forget(directory);
+        Ok(())
+    }
+
+    /// Removes the chunks outside the array's new shape.
+    pub(in crate::fs) fn after_shrinking(
+        &self,
+        directory: &Path,
+        before: &Arc<ArrayView>,
+    ) -> Result<()> {
+        let node = self.nodes.node(directory)?;
+        let NodeKind::Sharded(now) = &node.kind else { return Ok(()) };
+        let shrunk = now.tree.grid().iter().zip(before.tree.grid()).any(|(now, was)| now < was);
+        if !shrunk || self.config.writing.keep_outside {
+            return Ok(());
+        }
+        log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));
+        // Uncommitted changes of these chunks belong to the old shape.
+        self.commit(directory)?;
+        self.leave_outside(directory, now.tree.grid())?;
+        let policy = self.config.writing.policy;
+        self.nodes.note_commit(before);
+        let removed = self.store.remove_outside(&before.source, now.tree.grid(), policy);
+        removed.map(drop).map_err(FsError::Commit)
+    }
+
+    /// Removes the files of chunks outside a smaller shape from the overlay, as the chunks are
+    /// removed: what is written through an open handle reaches no array, whatever shape that has
+    /// later.
+    fn leave_outside(&self, directory: &Path, grid: &[u64]) -> Result<()> {
+        let is_outside = |place: &Place| {
+            place.array.source.path == directory
+                && !place.coords.iter().zip(grid).all(|(coord, extent)| coord < extent)
+        };
+        let outside: Vec<(PathBuf, What)> = self
+            .overlay()?
+            .names()
+            .all(directory)
+            .filter(|(_, name)| name.place.as_ref().is_some_and(is_outside))
+            .map(|(path, name)| (path, name.what.clone()))
+            .collect();
+        for (path, what) in outside {
+            if let What::File(file) = &what
+                && let Err(error) = self.bring_here(file)
+            {
+                log::debug!("{}: {error}", shown(&path));
+            }
+            self.remove_name(&path)?;
+        }
+        Ok(())
+    }
+}
+
+pub(in crate::fs) fn whole(content: &Content) -> Result<Vec<u8>> {
+    if content.nbytes() > MAX_METADATA_BYTES {
+        return Err(FsError::TooLarge);
+    }
+    let mut text = zeroed(content.nbytes()).map_err(std::io::Error::from)?;
+    content.read_at(&mut text, 0)?;
+    Ok(text)
+}

@@ -1,0 +1,79 @@
+//! Commits at intervals, and at the end of a mount.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::fs::nodes::ArrayView;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::LiveFile;
+use crate::fs::state::overlay::{Name, What};
+
+impl Fs {
+    /// Commits at intervals until [`Fs::end_commits`] is called.
+    pub fn commit_at_intervals(&self) {
+        let mut ended = self.commits.ended.lock();
+        while !*ended {
+            self.commits.wake.wait_for(&mut ended, self.config.writing.interval);
+            if !*ended {
+                drop(ended);
+                // Errors stay with the changes, are reported by `fsync`, and are in the log.
+                let _ = self.commit(Path::new(""));
+                ended = self.commits.ended.lock();
+            }
+        }
+    }
+
+    /// Stops the commits at intervals and commits for the last time. Returns the number of chunks
+    /// that could not be committed; they are saved as files of their own.
+    pub fn end_commits(&self) -> usize {
+        *self.commits.ended.lock() = true;
+        self.commits.wake.notify_all();
+        let Some(overlay) = &self.overlay else { return 0 };
+        self.publish_all();
+        // Errors are ignored: the remaining changes are saved and counted.
+        let _ = self.commit(Path::new(""));
+        let all = || -> Vec<(PathBuf, Name)> {
+            overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect()
+        };
+        let mut unsaved = 0;
+        for (path, name) in all().iter().filter(|(_, name)| name.place.is_none()) {
+            unsaved += usize::from(self.save_scratch(path, name));
+        }
+        // Commits the changes that were waiting for those.
+        let _ = self.commit(Path::new(""));
+        self.remove_documents_at_end();
+        let mut arrays: HashMap<u64, Arc<ArrayView>> = HashMap::new();
+        for (path, name) in all() {
+            unsaved += usize::from(self.save_chunk(&path, &name));
+        }
+        for array in self.nodes.committed() {
+            arrays.insert(array.source.id, array);
+        }
+        for array in arrays.into_values() {
+            if let Err(error) = self.store.finish_commits(&array.source) {
+                log::warn!("{error}");
+            }
+        }
+        self.spool.remove();
+        unsaved
+    }
+
+    /// Stages the contents of files that are still open.
+    fn publish_all(&self) {
+        let Some(overlay) = &self.overlay else { return };
+        let files: Vec<Arc<LiveFile>> = overlay
+            .names()
+            .all(Path::new(""))
+            .filter_map(|(_, name)| match &name.what {
+                What::File(file) => Some(Arc::clone(file)),
+                _ => None,
+            })
+            .collect();
+        for file in files {
+            if let Err(error) = self.publish(&file) {
+                log::error!("{error}");
+            }
+        }
+    }
+}

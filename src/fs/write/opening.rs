@@ -1,0 +1,265 @@
+//! Opening and closing of files.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::Mutex;
+
+use crate::fs::caller::Caller;
+use crate::fs::error::{FsError, Result};
+use crate::fs::nodes::ArrayView;
+use crate::fs::page_policy::Pages;
+use crate::fs::request::{OpenHow, Writers};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::handle::{Handle, OpenChunk, Opened};
+use crate::fs::state::live_file::{
+    Behind, Bytes, ChunkBase, LiveFile, LiveState, OpenFile, Place, Shown,
+};
+use crate::fs::state::target::Target;
+use crate::store::storage::Need;
+use crate::store::{Chunk, Freshness};
+
+impl Fs {
+    /// Opens a file for reading.
+    pub fn open(&self, ino: u64) -> Result<Opened> {
+        self.stats.operations.open.count();
+        self.open_as(ino, &Caller::own())
+    }
+
+    pub(in crate::fs) fn open_as(&self, ino: u64, caller: &Caller) -> Result<Opened> {
+        let target = self.target(ino)?;
+        let permitted = self.permit_content(&target, Need::Read, caller)?;
+        let (handle, pages) = match target {
+            Target::ControlDirectory => return Err(FsError::IsDirectory),
+            Target::Control(file) => {
+                (Handle::Text(self.control_text(file).into()), Pages::Bypassed)
+            }
+            Target::Live(file) => {
+                return self.open_live(&file, OpenHow::default());
+            }
+            // No timestamp changes when one of its shards does.
+            Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Dropped),
+            Target::Path(path) => self.open_at(ino, &path, caller)?,
+            Target::Nameless(file) => (self.open_nameless(ino, file, false), Pages::Kept),
+            Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
+                return Err(FsError::IsDirectory);
+            }
+            Target::Tree(array, coords) if array.decoded_form().is_some() => {
+                self.open_decoded(ino, &array, &coords)?
+            }
+            Target::Tree(array, coords) => {
+                let reader = match (
+                    self.chunk_reader(&array, &coords, Freshness::Now),
+                    array.absent_chunk()?,
+                ) {
+                    // The chunk may be created at any time.
+                    (Err(FsError::NotFound), Some(chunk)) => {
+                        return self.insert_handle(Handle::Text(chunk), Pages::Bypassed);
+                    }
+                    (reader, _) => reader?,
+                };
+                permitted.check(reader.shard())?;
+                let shard = array.source.layout.locate(&coords).shard;
+                let pages = self.chunk_pages(&array, &coords, reader.shard(), ino);
+                let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
+                let touched = Mutex::new(None);
+                let line = || self.store.line_of(&array.source, &shard, reader.shard());
+                let line = if self.overlay.is_some() { line() } else { None };
+                let chunk = OpenChunk { array, coords, reader, line, served, moved_to, touched };
+                (Handle::Chunk(Box::new(chunk)), pages)
+            }
+        };
+        self.insert_handle(handle, pages)
+    }
+
+    fn insert_live(
+        &self,
+        file: &Arc<LiveFile>,
+        is_writable: bool,
+        pages: Pages,
+        base: Option<ChunkBase>,
+    ) -> Result<Opened> {
+        let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable);
+        if let Some(base) = base {
+            if pages == Pages::Kept {
+                // They are those of the chunk in its current state.
+                file.state().open_files().iter().for_each(|other| other.set_mapped_base(&base));
+            }
+            open.set_fresh_base(base);
+        }
+        {
+            // A file without open handles may have been dropped since it was found: writes to it
+            // would be lost.
+            let names = self.overlay()?.names();
+            if !names.has(file) {
+                return Err(FsError::Stale);
+            }
+            self.opened(file, &open)?;
+        }
+        let opened = self.insert_handle(Handle::Open(Arc::clone(&open)), pages);
+        if opened.is_err() {
+            self.closed(file, &open);
+        }
+        opened
+    }
+
+    /// Opens a file of the overlay, or one that is still open though its bytes are in the shard.
+    pub(in crate::fs) fn open_live(&self, file: &Arc<LiveFile>, how: OpenHow) -> Result<Opened> {
+        // Before the page policy is chosen: no page may be older than the base.
+        let base = match how {
+            OpenHow { write: true, truncate: false, .. } => self.base_of(file)?,
+            _ => None,
+        };
+        let pages = match how {
+            // A write to a document may be refused: the kernel must not cache it.
+            _ if self.is_refusable(file) => Pages::Bypassed,
+            // Truncation leaves the kernel without pages.
+            OpenHow { truncate: true, .. } => Pages::Kept,
+            _ => match self.live_pages(file) {
+                Pages::Bypassed if how.write => Pages::Dropped,
+                pages => pages,
+            },
+        };
+        self.insert_live(file, how.write, pages, base)
+    }
+
+    /// Returns the chunk that a file stands for; `None` if the file differs from what is stored.
+    fn base_of(&self, file: &LiveFile) -> Result<Option<ChunkBase>> {
+        let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(None) };
+        Ok(Some((place.array.path(&place.coords), self.stage(&place)?.base)))
+    }
+
+    /// Returns the page cache policy of a file of the overlay, or of one that is still open though
+    /// its bytes are in the shard.
+    fn live_pages(&self, file: &LiveFile) -> Pages {
+        let Place { array, coords } = match &*file.state() {
+            LiveState { shown: Shown::Written, bytes: Bytes::Stored(place), .. } => place.clone(),
+            LiveState { shown: Shown::Written, .. } => return Pages::Kept,
+            // The pages hold what was written.
+            _ => return Pages::Dropped,
+        };
+        match self.store.chunk(&array.source, &coords, Freshness::Now) {
+            Ok(Some(chunk)) => self.chunk_pages(&array, &coords, &chunk.shard, file.ino),
+            // Errors are reported by each read.
+            Ok(None) | Err(_) => Pages::Dropped,
+        }
+    }
+
+    /// Closes an open file.
+    pub fn release(&self, handle: u64) {
+        let open = self.open_handle(handle);
+        self.failures.closed(handle);
+        if let Ok(handle) = usize::try_from(handle) {
+            self.handles.remove(handle);
+        }
+        if let Some(open) = open
+            && let Some(file) = open.live()
+        {
+            self.closed(&file, &open);
+        }
+    }
+
+    fn open_decoded(
+        &self,
+        ino: u64,
+        array: &Arc<ArrayView>,
+        coords: &[u64],
+    ) -> Result<(Handle, Pages)> {
+        let form = array.decoded_form().ok_or(FsError::Stale)?;
+        self.ahead.opened(array, coords);
+        let file = self.decoded_file(array, form, coords, Freshness::Now)?;
+        let file = file.ok_or(FsError::NotFound)?;
+        let chunk = self.store.chunk(&array.source, coords, Freshness::Recent)?;
+        let pages = |chunk: Chunk| self.chunk_pages(array, coords, &chunk.shard, ino);
+        // An absent chunk may be created at any time, and its file has the same length as before.
+        let is_settled = !self.shows_all(array) && self.overlay.is_none();
+        let pages = match chunk.map(pages).filter(|_| is_settled) {
+            Some(Pages::Kept) => Pages::Kept,
+            _ => Pages::Dropped,
+        };
+        Ok((Handle::Decoded(Box::new(file)), pages))
+    }
+
+    fn open_at(&self, ino: u64, path: &Path, caller: &Caller) -> Result<(Handle, Pages)> {
+        if let Handle::Open(open) = self.open_path(path, caller)? {
+            let pages = self.source_pages(ino, &open)?;
+            return Ok((Handle::Open(open), pages));
+        }
+        let attr = self.path_attr(path)?;
+        let changed = self.identities.changed_recently(ino, self.path_content(&attr, None));
+        Ok((self.open_path(path, caller)?, Pages::kept_if(!changed)))
+    }
+
+    /// Opens a file, also for writing.
+    pub fn open_for(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
+        /// Number of attempts: another process may change what the number refers to between lookup
+        /// and open.
+        const ATTEMPTS: usize = 4;
+        self.stats.operations.open.count();
+        if self.overlay.is_none() {
+            return if how.write { Err(FsError::ReadOnly) } else { self.open_as(ino, caller) };
+        }
+        let mut opened = self.open_once(ino, how, caller);
+        for _ in 1..ATTEMPTS {
+            if !matches!(opened, Err(FsError::Stale)) {
+                break;
+            }
+            opened = self.open_once(ino, how, caller);
+        }
+        opened
+    }
+
+    fn open_once(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
+        let target = self.target(ino)?;
+        let need = if how.write { Need::Write } else { Need::Read };
+        self.permit_content(&target, need, caller)?;
+        let file = match target {
+            // The kernel has cached a name that belongs to another file by now, for instance after
+            // a rename that was done but could not be committed. Writes must not go to a file
+            // without a name.
+            Target::Live(file) if how.write && file.state().names.is_empty() => {
+                return Err(FsError::Stale);
+            }
+            Target::Live(file) => file,
+            Target::Tree(array, coords) if how.write && coords.len() == array.tree.rank() => {
+                let path = array.path(&coords);
+                self.chunk_file(&path, &Place { array, coords })?
+            }
+            Target::Path(path) if how.write && self.is_document(&path) => {
+                self.document_file(&path)?
+            }
+            Target::Path(path) if how.write => {
+                self.check_stored(&path)?;
+                let file = self.on_behalf(caller, |storage| {
+                    let file = storage.open_writable(&path)?;
+                    if how.truncate {
+                        file.set_length(0)?;
+                    }
+                    Ok(file)
+                })?;
+                let open = OpenFile::new(Behind::Source(file), true);
+                let pages = self.source_pages(ino, &open)?;
+                return self.insert_handle(Handle::Open(open), pages);
+            }
+            Target::Nameless(_) if how.write => {
+                let file = self.paths.open_file(ino, true).ok_or(FsError::Stale)?;
+                if how.truncate {
+                    file.set_length(0)?;
+                }
+                let handle = self.open_nameless(ino, file, true);
+                return self.insert_handle(handle, Pages::Kept);
+            }
+            Target::Control(_) | Target::ControlDirectory if how.write => {
+                return Err(FsError::NotPermitted);
+            }
+            _ => return self.open_as(ino, caller),
+        };
+        let opened = self.open_live(&file, how)?;
+        if how.truncate {
+            let emptied = self.truncate_live(&file, 0, &Writers::default());
+            emptied.inspect_err(|_| self.release(opened.handle))?;
+        }
+        Ok(opened)
+    }
+}

@@ -1,0 +1,99 @@
+//! Writing of files that are passed through to the source.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fs::attr::Entry;
+use crate::fs::caller::Caller;
+use crate::fs::error::{FsError, Result};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::handle::{Handle, Opened};
+use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
+use crate::memory::zeroed;
+use crate::store::content::Content;
+use crate::store::put::{put_file, put_moved_file};
+use crate::store::storage::{SetStat, StorageFile};
+
+/// File of the source that was one of the mount.
+pub(in crate::fs) struct Moved {
+    pub file: Arc<dyn StorageFile>,
+    /// Number of writes to the file of the mount when its bytes were copied.
+    pub writes: u64,
+}
+
+impl Fs {
+    pub(in crate::fs) fn create_in_source(
+        &self,
+        path: &Path,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<(Entry, Opened)> {
+        let file = self.on_behalf(caller, |storage| storage.create(path, mode & 0o7777))?;
+        self.own(path, caller);
+        let entry = self.path_entry(path)?;
+        let open = OpenFile::new(Behind::Source(file), true);
+        let opened = self.source_pages(entry.attr.ino, &open).and_then(|pages| {
+            // No other process has changed it since.
+            self.insert_handle(Handle::Open(open), pages)
+        });
+        if opened.is_err() {
+            self.forget(entry.attr.ino, 1);
+        }
+        Ok((entry, opened?))
+    }
+
+    /// Returns the bytes of a file of the source, read with the caller's rights.
+    ///
+    /// # Errors
+    ///
+    /// `CrossDevice` if the file is longer than 16 times the dirty limit, taken as at least 1 MiB.
+    pub(in crate::fs) fn source_content(&self, path: &Path, caller: &Caller) -> Result<Content> {
+        self.path_attr(path)?;
+        let file = self.on_behalf(caller, |storage| storage.open(path))?;
+        let size = file.stat()?.size;
+        if size > self.config.writing.dirty_limit.max(1 << 20) * 16 {
+            return Err(FsError::CrossDevice);
+        }
+        let mut bytes = zeroed(size).map_err(std::io::Error::from)?;
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(Content::Memory(Arc::new(bytes)))
+    }
+
+    /// Writes a file of the mount to the source, replacing the one at `path`. The new file stays
+    /// open; `writes` of the result records the contents it was made from.
+    pub(in crate::fs) fn move_to_source(&self, path: &Path, file: &LiveFile) -> Result<Moved> {
+        // A commit that had to come first may have moved this file's bytes to its shard.
+        self.bring_here(file)?;
+        let (bytes, writes, attributes) = {
+            let state = file.state();
+            let attributes = SetStat {
+                mode: Some(state.mode & 0o7777),
+                uid: Some(state.uid),
+                gid: Some(state.gid),
+                mtime: Some(state.mtime),
+                ..SetStat::default()
+            };
+            (state.bytes.clone(), state.writes, attributes)
+        };
+        let Bytes::Here(content) = bytes else { return Err(FsError::Stale) };
+        let file = put_moved_file(&*self.storage, path, &content, &attributes)?;
+        Ok(Moved { file, writes })
+    }
+
+    /// Writes a file of the source, replacing the one at `path`.
+    pub(in crate::fs) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
+        Ok(put_file(&*self.storage, path, content)?)
+    }
+}
+
+/// Replaces the contents of a file.
+pub(in crate::fs) fn overwrite(file: &dyn StorageFile, content: &Content) -> std::io::Result<()> {
+    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
+    while at < content.nbytes() {
+        let read = content.read_at(&mut buffer, at)?;
+        file.write_at(&buffer[..read], at)?;
+        at += read as u64;
+    }
+    file.set_length(content.nbytes())
+}

@@ -1,0 +1,153 @@
+//! Publication of what was written to a file of the overlay, when it is closed or synced.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fs::error::{FsError, Result};
+use crate::fs::read::decoded::Encoded;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Bytes, LiveFile, OpenFile, Shown};
+use crate::fs::state::overlay::{Change, Name};
+use crate::fs::write::unsaved::chunk_path;
+use crate::store::content::Content;
+use crate::text::shown;
+
+impl Fs {
+    /// Stages the contents of a file for commit, under all names that are chunks.
+    pub(in crate::fs) fn publish(&self, file: &Arc<LiveFile>) -> Result<()> {
+        if !file.state().dirty {
+            return Ok(());
+        }
+        self.stage_names(file)?;
+        let turn = file.turn();
+        let (paths, bytes, writes) = {
+            let state = file.state();
+            (state.names.clone(), state.bytes.clone(), state.writes)
+        };
+        let Bytes::Here(content) = bytes else {
+            file.state().dirty = false;
+            return Ok(());
+        };
+        self.name_spool_file_of(&paths, &content)?;
+        let mut changes = Vec::new();
+        for path in &paths {
+            changes.extend(self.encoded_as(path, file, &content)?.map(|encoded| (path, encoded)));
+        }
+        {
+            // In one critical section: a commit of older contents must not mark these as committed.
+            let mut names = self.overlay()?.names();
+            let mut state = file.state();
+            for (path, Encoded { chunk, shown }) in changes {
+                let number = names.next_number();
+                if let Some(name) = names.get_mut(path)
+                    && let Some(stage) = &mut name.stage
+                {
+                    stage.change = Some(Change { content: chunk, number });
+                    // The error of the previous contents, which will not be retried.
+                    name.error = None;
+                }
+                state.shown = shown;
+            }
+            state.dirty = state.writes != writes;
+        }
+        drop(turn);
+        if let Some(path) = paths.iter().find(|path| self.is_document(path)) {
+            self.publish_document(path, file, &content)?;
+        }
+        self.relieve()
+    }
+
+    /// Encodes the contents of a file for the chunk with that name; `None` if the name is not that
+    /// of a chunk.
+    fn encoded_as(
+        &self,
+        path: &Path,
+        file: &LiveFile,
+        content: &Content,
+    ) -> Result<Option<Encoded>> {
+        let place = match self.overlay()?.names().get(path) {
+            Some(Name { place: Some(place), stage: Some(_), .. }) => place.clone(),
+            _ => return Ok(None),
+        };
+        // A refusal that was logged before, with the same contents since, is not logged again.
+        let is_told = matches!(file.state().shown, Shown::Stored(_));
+        let encoded = self.encoded(&place, content).inspect_err(|error| {
+            // A shell closes a file once before it writes to it.
+            let level = match is_told || content.nbytes() == 0 {
+                true => log::Level::Debug,
+                false => log::Level::Warn,
+            };
+            log::log!(level, "{error}");
+        });
+        encoded.map(Some).inspect_err(|_| file.state().shown = Shown::Stored(place))
+    }
+
+    /// Discards what was written to a chunk file and cannot become a chunk: the stored contents are
+    /// kept.
+    pub(in crate::fs) fn revert(&self, file: &Arc<LiveFile>) {
+        let names = file.state().names.clone();
+        for path in names {
+            // Contents that were closed before are not affected.
+            let committed = self.commit(&path);
+            let Ok(overlay) = self.overlay() else { return };
+            let mut names = overlay.names();
+            let Some(name) = names.get_mut(&path) else { continue };
+            let Some(place) = name.place.clone() else { continue };
+            if place.array.decoded_form().is_none() {
+                continue;
+            }
+            let change = name.stage.take().and_then(|stage| stage.change);
+            file.state().staged = false;
+            if let (Some(change), Err(FsError::Commit(error))) = (change, committed) {
+                self.save(&chunk_path(&place), Some(&**file), change.content.as_ref(), &error);
+                self.failures.record(&path, &error);
+                names.break_promises(&path, &error);
+            }
+            let mut state = file.state();
+            if matches!(&state.bytes, Bytes::Here(content) if content.nbytes() == 0) {
+                log::warn!("{}: it is not written: it has no bytes", shown(&path));
+            }
+            (state.bytes, state.shown, state.dirty) = (Bytes::Stored(place), Shown::Written, false);
+        }
+    }
+
+    /// Adds an open handle to a file.
+    pub(in crate::fs) fn opened(&self, file: &Arc<LiveFile>, open: &Arc<OpenFile>) -> Result<()> {
+        let mut state = file.state();
+        // Opened by a name that is passed through by now.
+        if let Bytes::Moved(_) = state.bytes {
+            return Err(FsError::Stale);
+        }
+        state.openers.push(Arc::downgrade(open));
+        Ok(())
+    }
+
+    /// Removes an open handle from a file, and reverts or drops the file if it was the last one.
+    pub(in crate::fs) fn closed(&self, file: &Arc<LiveFile>, open: &Arc<OpenFile>) {
+        // Stages what was written without a flush, for instance through a mapping.
+        if let Err(error) = self.publish(file) {
+            log::debug!("{error}");
+        }
+        let last = {
+            let mut state = file.state();
+            state.openers.retain(|other| other.as_ptr() != Arc::as_ptr(open));
+            !state.is_open()
+        };
+        if last && file.state().dirty && !self.publish_empty(file) {
+            self.revert(file);
+        }
+        let Some(overlay) = &self.overlay else { return };
+        let mut names = overlay.names();
+        if last {
+            // Documents are in the source now, or were refused.
+            let documents = file.state().names.clone();
+            for name in documents.iter().filter(|name| self.is_document(name)) {
+                file.state().dirty = false;
+                names.take(name);
+                // The kernel may have cached what was refused.
+                self.identities.disturb(file.ino);
+            }
+        }
+        names.drop_unused(file);
+    }
+}

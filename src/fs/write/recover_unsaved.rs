@@ -1,0 +1,64 @@
+//! Return of changes that were saved because they could not be committed.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::format::Coords;
+use crate::fs::caller::Caller;
+use crate::fs::error::Result;
+use crate::fs::nodes::NodeKind;
+use crate::fs::request::Writers;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::Place;
+use crate::fs::write::slot::Slot;
+use crate::fs::write::unsaved::PIECE_BYTES;
+
+impl Fs {
+    /// Stages a saved chunk, to be committed over what its shard holds. Returns whether `path`, a
+    /// path of the view, is that of a chunk.
+    pub fn put_saved(&self, path: &Path, content: &mut dyn Read) -> Result<bool> {
+        let Some(place) = self.chunk_at(path)? else { return Ok(false) };
+        let file = self.new_file(None, 0o644, Caller::own().owner())?;
+        let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
+        loop {
+            match content.read(&mut buffer)? {
+                0 => break,
+                read => {
+                    self.write_live(&file, Some(at), &buffer[..read], &Writers::default())?;
+                    at += read as u64;
+                }
+            }
+        }
+        self.name_file(&Slot::Chunk(path.to_owned(), place), &file)?;
+        file.state().dirty = false;
+        Ok(true)
+    }
+
+    /// Returns whether a chunk is uncommitted.
+    pub fn is_waiting(&self, path: &Path) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        let names = overlay.names();
+        names.get(path).is_some_and(|name| name.stage.is_some())
+    }
+
+    /// Returns the chunk at a path of the view; `None` if the path is not that of a chunk.
+    fn chunk_at(&self, path: &Path) -> Result<Option<Place>> {
+        for directory in path.ancestors().skip(1) {
+            let node = self.nodes.node(directory)?;
+            let NodeKind::Sharded(array) = &node.kind else { continue };
+            let Ok(key) = path.strip_prefix(&array.source.path) else { continue };
+            let mut names = key.iter().map(OsStr::to_str);
+            let mut coords = names.next().flatten().and_then(|name| array.tree.top(name));
+            for name in names {
+                let child = |coords: Coords| array.tree.child(&coords, name?);
+                coords = coords.and_then(child);
+            }
+            let is_chunk = |coords: &Coords| coords.len() == array.tree.rank();
+            let array = Arc::clone(array);
+            return Ok(coords.filter(is_chunk).map(|coords| Place { array, coords }));
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,236 @@
+//! Changes of attributes.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fs::attr::Attr;
+use crate::fs::caller::Caller;
+use crate::fs::error::{FsError, Result};
+use crate::fs::request::{SetAttr, Writers};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Bytes, LiveFile, Place};
+use crate::fs::state::target::Target;
+use crate::store::Freshness;
+use crate::store::storage::{SetStat, Stat, Storage, StorageFile};
+
+/// Open file of the source.
+struct OpenFile<'a> {
+    ino: u64,
+    handle: Option<u64>,
+    file: &'a Arc<dyn StorageFile>,
+    /// Path by which it was reached; `None` if it has no name any more.
+    path: Option<&'a Path>,
+}
+
+impl Fs {
+    /// Changes attributes of a file.
+    pub fn setattr(
+        &self,
+        ino: u64,
+        handle: Option<u64>,
+        set: &SetAttr,
+        caller: &Caller,
+    ) -> Result<Attr> {
+        self.overlay()?;
+        if set.size.is_some()
+            && let Some(open) = handle.and_then(|handle| self.open_handle(handle))
+        {
+            open.check_written()?;
+        }
+        let mut attr = self.setattr_once(ino, handle, set, caller);
+        if matches!(attr, Err(FsError::Stale)) {
+            // The number has come to refer to another file between lookup and use.
+            attr = self.setattr_once(ino, handle, set, caller);
+        }
+        attr
+    }
+
+    fn setattr_once(
+        &self,
+        ino: u64,
+        handle: Option<u64>,
+        set: &SetAttr,
+        caller: &Caller,
+    ) -> Result<Attr> {
+        match self.target(ino)? {
+            Target::Nameless(file) => {
+                self.set_open_attr(&OpenFile { ino, handle, file: &file, path: None }, set, caller)
+            }
+            Target::Live(file) => {
+                let open = handle.and_then(|handle| self.open_handle(handle));
+                let writers = Writers { open: open.into_iter().collect(), mapped: false };
+                self.set_live_attr(&file, set, &writers)?;
+                self.live_attr(&file)
+            }
+            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
+                self.set_chunk_attr(Place { array, coords }, set)
+            }
+            Target::Tree(array, coords) => {
+                // A directory above chunks has the attributes of the source's.
+                Ok(self.tree_directory(&array, &coords)?.ok_or(FsError::NotFound)?.attr)
+            }
+            Target::Path(path) if set.size.is_some() && self.is_document(&path) => {
+                let file = self.document_file(&path)?;
+                self.set_live_attr(&file, set, &Writers::default())?;
+                self.live_attr(&file)
+            }
+            // The directory of a mounted file in the source does not belong to the array.
+            Target::Path(path) if path.as_os_str().is_empty() && self.config.file.is_some() => {
+                Ok(Attr { ino, ..self.path_attr(&path)? })
+            }
+            Target::Path(path) => {
+                let open = handle.and_then(|handle| self.source_handle(handle));
+                if let Some(file) = open.or_else(|| self.paths.open_file(ino, false)) {
+                    let open = OpenFile { ino, handle, file: &file, path: Some(&path) };
+                    return self.set_open_attr(&open, set, caller);
+                }
+                self.check_stored(&path)?;
+                self.set_source_attr(&path, set, caller)?;
+                Ok(Attr { ino, ..self.path_attr(&path)? })
+            }
+            Target::ControlDirectory | Target::Control(_) | Target::Flat(..) => {
+                Err(FsError::NotPermitted)
+            }
+        }
+    }
+
+    fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {
+        self.set_stat(
+            set,
+            caller,
+            || self.storage.lstat(path),
+            |storage, stat| storage.set_stat(path, stat),
+        )?;
+        if let Some(length) = set.size {
+            self.on_behalf(caller, |storage| storage.open_writable(path)?.set_length(length))?;
+        }
+        Ok(())
+    }
+
+    /// Changes attributes of an open file of the source, whatever has its name by now.
+    fn set_open_attr(&self, open: &OpenFile<'_>, set: &SetAttr, caller: &Caller) -> Result<Attr> {
+        let OpenFile { ino, handle, file, path } = *open;
+        self.set_stat(set, caller, || file.stat(), |_, stat| file.set_stat(stat))?;
+        if let Some(length) = set.size {
+            let own = handle.and_then(|handle| self.source_handle(handle));
+            match (own, path) {
+                (Some(own), _) => own.set_length(length)?,
+                (None, Some(path)) => {
+                    let own = self.on_behalf(caller, |storage| storage.open_writable(path))?;
+                    if own.stat()?.id() != file.stat()?.id() {
+                        return Err(FsError::Stale);
+                    }
+                    own.set_length(length)?;
+                }
+                (None, None) => {
+                    self.paths.open_file(ino, true).ok_or(FsError::NotFound)?.set_length(length)?;
+                }
+            }
+        }
+        self.open_attr(ino, &**file)
+    }
+
+    /// Changes attributes other than the length of a file of the source, with the caller's rights.
+    fn set_stat(
+        &self,
+        set: &SetAttr,
+        caller: &Caller,
+        before: impl FnOnce() -> io::Result<Stat>,
+        change: impl Fn(&dyn Storage, &SetStat) -> io::Result<()>,
+    ) -> Result<()> {
+        let stat = SetStat {
+            mode: set.mode.map(|mode| mode & 0o7777),
+            uid: set.uid,
+            gid: set.gid,
+            atime: set.atime,
+            mtime: set.mtime,
+            is_now: set.is_now,
+            // The kernel requests no attribute if `chown` was called without a new owner or group.
+            ctime: *set == SetAttr::default(),
+        };
+        match self.on_behalf(caller, |storage| change(storage, &stat)) {
+            // The kernel does this on behalf of every writer, whatever its rights.
+            Err(error) if error.errno() == libc::EPERM && drops_privileges(&before()?, set) => {
+                Ok(change(&*self.storage, &stat)?)
+            }
+            done => done,
+        }
+    }
+
+    /// Changes the attributes of a chunk that is not in the overlay.
+    fn set_chunk_attr(&self, place: Place, set: &SetAttr) -> Result<Attr> {
+        let source = &place.array.source;
+        let path = place.array.path(&place.coords);
+        let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
+        let mut attr = entry.ok_or(FsError::NotFound)?.attr;
+        let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);
+        if other(set.uid, attr.uid) || other(set.gid, attr.gid) {
+            return Err(FsError::NotPermitted);
+        }
+        if set.size.is_some() {
+            let file = self.chunk_file(&path, &place)?;
+            self.set_live_attr(&file, set, &Writers::default())?;
+            return self.live_attr(&file);
+        }
+        if let Some(mtime) = set.mtime {
+            let chunk = self.store.chunk(source, &place.coords, Freshness::Recent)?;
+            let chunk = chunk.ok_or(FsError::NotFound)?;
+            self.set_chunk_date(&place, &chunk.shard, mtime);
+            attr.mtime = mtime;
+        }
+        Ok(attr)
+    }
+
+    /// Changes the attributes of a file of the overlay.
+    pub(in crate::fs) fn set_live_attr(
+        &self,
+        file: &Arc<LiveFile>,
+        set: &SetAttr,
+        writers: &Writers,
+    ) -> Result<()> {
+        if let Some(length) = set.size {
+            self.truncate_live(file, length, writers)?;
+            if !self.overlay()?.names().has(file) {
+                return Err(FsError::Stale);
+            }
+            // Truncated by path, not through an open file: no close will stage it.
+            if !file.state().is_open() {
+                self.publish(file).inspect_err(|_| self.revert(file))?;
+            }
+        }
+        if let (Bytes::Stored(place), Some(mtime)) = (file.state().bytes.clone(), set.mtime) {
+            let chunk = self.store.chunk(&place.array.source, &place.coords, Freshness::Recent)?;
+            match chunk {
+                Some(chunk) => self.set_chunk_date(&place, &chunk.shard, mtime),
+                None if self.filler(&place.array)?.is_some() => (),
+                None => return Err(FsError::NotFound),
+            }
+        }
+        let mut state = file.state();
+        let is_chunk = state.names.iter().any(|name| !self.is_document(name))
+            && matches!(state.bytes, Bytes::Stored(_));
+        if let Some(mode) = set.mode.filter(|_| !is_chunk) {
+            state.mode = mode & 0o7777;
+        }
+        if let Some(mtime) = set.mtime {
+            state.mtime = mtime;
+        }
+        // The owner is that of the shard.
+        let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);
+        if other(set.uid, state.uid) || other(set.gid, state.gid) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether the only change is that the setuid or setgid bit is cleared.
+fn drops_privileges(before: &Stat, set: &SetAttr) -> bool {
+    let SetAttr { mode: Some(mode), uid: None, gid: None, atime: None, mtime: None, .. } = set
+    else {
+        return false;
+    };
+    let (privileges, before) = (libc::S_ISUID | libc::S_ISGID, before.mode);
+    (before ^ mode) & 0o7777 & !privileges == 0 && mode & !before & privileges == 0
+}

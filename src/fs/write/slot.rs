@@ -1,0 +1,115 @@
+//! Classification of the names in a directory of the view.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::format::chunk_key::Prefix;
+use crate::fs::error::{FsError, Result};
+use crate::fs::nodes::{At, NodeKind};
+use crate::fs::state::control::DIRECTORY_NAME;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::Place;
+use crate::fs::state::target::Target;
+use crate::store::storage::if_present;
+
+/// Kind of object that a name in a directory of the view refers to, whether or not it exists.
+pub(in crate::fs) enum Slot {
+    /// A chunk.
+    Chunk(PathBuf, Place),
+    /// A directory above chunks.
+    Above(PathBuf, Place),
+    /// A chunk, or a directory above chunks, outside the array's shape.
+    Outside,
+    /// Any other name in a directory above chunks, and temporary names of chunks.
+    Scratch(PathBuf),
+    /// A metadata document.
+    Document(PathBuf),
+    /// A path of the source.
+    Source(PathBuf),
+    /// `.shardfs` or a file in it, or a name that the view hides.
+    Control,
+}
+
+impl Slot {
+    pub(in crate::fs) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Chunk(path, _)
+            | Self::Above(path, _)
+            | Self::Scratch(path)
+            | Self::Document(path)
+            | Self::Source(path) => Some(path),
+            Self::Outside | Self::Control => None,
+        }
+    }
+}
+
+impl Fs {
+    pub(in crate::fs) fn slot(&self, parent: u64, name: &OsStr) -> Result<Slot> {
+        let target = self.target(parent)?;
+        let directory = match self.directory_path(&target) {
+            Err(FsError::NotPermitted) => return Ok(Slot::Control),
+            directory => directory?,
+        };
+        let path = directory.join(name);
+        let text = name.to_str();
+        match target {
+            Target::Tree(array, coords) => {
+                let coord = text.and_then(|name| array.tree.coordinate(coords.len(), name));
+                let child = text.and_then(|name| array.tree.child(&coords, name));
+                Ok(match child {
+                    Some(coords) => in_tree(path, Place { array, coords }),
+                    None if coord.is_some() => Slot::Outside,
+                    None => Slot::Scratch(path),
+                })
+            }
+            _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
+            _ if self.is_hidden(&path)? => Ok(Slot::Control),
+            _ if self.is_document(&path) => Ok(Slot::Document(path)),
+            // A document that the view has made is there.
+            _ if matches!(self.nodes.at(&path)?, At::Text(..)) => Ok(Slot::Control),
+            _ => {
+                if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
+                    && let Some(text) = text
+                    && array.tree.claims(text)
+                {
+                    let array = Arc::clone(array);
+                    return Ok(match array.tree.top(text) {
+                        Some(coords) => in_tree(path, Place { array, coords }),
+                        None => Slot::Outside,
+                    });
+                }
+                if let NodeKind::Sharded(array) = &self.nodes.node(&directory)?.kind
+                    && array.tree.top_depth() == array.tree.rank()
+                    && resembles_chunk(name, array.tree.prefix())
+                    && if_present(self.storage.lstat(&path))?.is_none()
+                {
+                    return Ok(Slot::Scratch(path));
+                }
+                Ok(Slot::Source(path))
+            }
+        }
+    }
+
+    /// Returns whether the view hides a path, whatever the source has there.
+    fn is_hidden(&self, path: &Path) -> Result<bool> {
+        Ok(matches!(self.nodes.at(path)?, At::Hidden))
+    }
+}
+
+/// Returns whether a name begins like a chunk key, as those of temporary files and lock files do.
+fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
+    match (prefix, name.as_encoded_bytes()) {
+        (Prefix::None, [first, ..]) | (Prefix::Joined, [b'c', first, ..]) => first.is_ascii_digit(),
+        (Prefix::Apart, [b'c', b'.', ..]) => true,
+        _ => false,
+    }
+}
+
+fn in_tree(path: PathBuf, place: Place) -> Slot {
+    if place.coords.len() == place.array.tree.rank() {
+        Slot::Chunk(path, place)
+    } else {
+        Slot::Above(path, place)
+    }
+}

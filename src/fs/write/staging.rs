@@ -1,0 +1,315 @@
+//! Group commit of written files to their shards.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::fs::error::{FsError, Result};
+use crate::fs::nodes::ArrayView;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Bytes, LiveState, Place, Shown};
+use crate::fs::state::order::Promise;
+use crate::fs::state::overlay::{Stage, What};
+use crate::fs::write::pending::{Round, Task};
+use crate::fs::write::unsaved::chunk_path;
+use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::{Outcome, StagedChunk, StoreError};
+use crate::text::shown;
+
+/// Chunk that is being committed.
+struct Waiting {
+    path: PathBuf,
+    /// Number of its change.
+    number: u64,
+    chunk: StagedChunk,
+    /// Promises that its commit keeps.
+    made: Vec<Arc<Promise>>,
+}
+
+impl Fs {
+    /// Makes a name of the source free for a new file: removes now what was renamed away from
+    /// `path` or from below it, and makes files linked from there durable.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the new file would not be shown, and with EBUSY if a hidden file cannot be
+    /// removed.
+    pub(in crate::fs) fn free_name(&self, path: &Path, kind: FileKind) -> Result<()> {
+        self.check_shown(path, path.parent().unwrap_or(Path::new("")), kind)?;
+        let is_hidden = || -> Result<bool> {
+            Ok(self.overlay()?.names().all(path).any(|(_, name)| name.hidden.is_some()))
+        };
+        if is_hidden()? {
+            self.commit_for(path, true)?;
+            if is_hidden()? {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY).into());
+            }
+        }
+        let links = self.overlay()?.names().links(path);
+        for link in links.iter().filter_map(|promise| promise.path()) {
+            self.commit(&link)?;
+        }
+        Ok(())
+    }
+
+    /// Commits what was written and closed below a path of the view, and returns once it is
+    /// durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error; the others stay with the uncommitted changes, or are recorded in
+    /// [`crate::fs::state::failures`].
+    pub fn commit(&self, below: &Path) -> Result<()> {
+        let committed = self.commit_for(below, false);
+        // A commit of a part that had nothing to do says nothing about the disk.
+        if self.overlay.is_some() && (committed.is_err() || below.as_os_str().is_empty()) {
+            self.commits.failing.store(committed.is_err(), Ordering::Relaxed);
+        }
+        committed
+    }
+
+    /// Commits like [`Fs::commit`]; with `room`, removals of files that were renamed away below the
+    /// path do not wait any longer, so that their names are free for new files.
+    pub(in crate::fs) fn commit_for(&self, below: &Path, room: bool) -> Result<()> {
+        let Some(overlay) = &self.overlay else { return Ok(()) };
+        let _turn = self.commits.turn.lock();
+        let (until, as_callers) = (overlay.names().next_number(), self.access.acts());
+        let mut round = Round { until, as_callers, failed: HashSet::new() };
+        let mut first = Ok(());
+        loop {
+            let pending = self.next_pending(below, &round, room)?;
+            if pending.is_empty() {
+                return first;
+            }
+            let mut by_array: HashMap<u64, (Arc<ArrayView>, Vec<Waiting>)> = HashMap::new();
+            for one in pending {
+                let (path, number, made) = (one.path, one.number, one.made);
+                match one.task {
+                    Task::Chunk(array, chunk) => {
+                        let (_, waiting) =
+                            by_array.entry(array.source.id).or_insert((array, Vec::new()));
+                        waiting.push(Waiting { path, number, chunk, made });
+                    }
+                    Task::Remove(stat) => {
+                        let removed = self.remove_hidden(&path, &stat);
+                        if removed.is_err() {
+                            round.failed.insert((path, number));
+                        }
+                        first = first.and(removed);
+                    }
+                }
+            }
+            for (array, waiting) in by_array.into_values() {
+                self.nodes.note_commit(&array);
+                let committed = self.commit_array(&array, &waiting, &mut round);
+                first = first.and(committed);
+            }
+        }
+    }
+
+    fn commit_array(
+        &self,
+        array: &ArrayView,
+        waiting: &[Waiting],
+        round: &mut Round,
+    ) -> Result<()> {
+        let chunks: Vec<StagedChunk> = waiting.iter().map(|one| one.chunk.clone()).collect();
+        let outcomes = match self.replaced(array) {
+            Some(error) => vec![Err(Arc::new(error)); chunks.len()],
+            None => self.store.commit(&array.source, &chunks, self.config.writing.policy),
+        };
+        if !array.source.format.has_keys() {
+            // The metadata of these formats says how many chunks there are.
+            self.nodes.forget(&array.source.path);
+        }
+        let (mut first, mut again) = (Ok(()), Vec::new());
+        for (one, outcome) in waiting.iter().zip(&outcomes) {
+            if self.settle(array, one, outcome)? {
+                again.push(one);
+            }
+            if let Err(error) = outcome {
+                round.failed.insert((one.path.clone(), one.number));
+                first = first.and(Err(FsError::Commit(Arc::clone(error))));
+            }
+        }
+        // Written again in the meantime, over what was just committed. The source is not read: that
+        // may fail, and another process may have written it since.
+        for one in again {
+            let base = one.chunk.base.clone().committed(one.chunk.content.as_ref());
+            if let Ok(base) = base.inspect_err(|error| log::error!("{}: {error}", shown(&one.path)))
+                && let Some(name) = self.overlay()?.names().get_mut(&one.path)
+                && let Some(stage) = &mut name.stage
+            {
+                stage.base = base;
+            }
+        }
+        first
+    }
+
+    /// Returns why nothing can be committed to an array: it was replaced by another, or that cannot
+    /// be determined. `None` if it is still there.
+    fn replaced(&self, array: &ArrayView) -> Option<StoreError> {
+        let path = array.source.path.clone();
+        match self.nodes.is_still_there(array) {
+            Ok(true) => None,
+            Ok(false) => Some(StoreError::Replaced { array: path }),
+            Err(error) => Some(StoreError::Io { path, error }),
+        }
+    }
+
+    /// Records the outcome of a commit of a chunk; returns whether the chunk was changed again
+    /// since.
+    fn settle(&self, array: &ArrayView, one: &Waiting, outcome: &Outcome) -> Result<bool> {
+        if let Err(error) = outcome {
+            self.settle_failed(one, error)?;
+            return Ok(false);
+        }
+        one.made.iter().for_each(|promise| promise.keep());
+        self.set_bases(one)?;
+        let mut names = self.overlay()?.names();
+        let Some(name) = names.get_mut(&one.path) else { return Ok(false) };
+        let what = name.what.clone();
+        name.made.retain(|promise| promise.is_open());
+        name.after.retain(|promise| promise.is_open());
+        let Some(stage) = &mut name.stage else { return Ok(false) };
+        if !is_change(stage, one.number) {
+            return Ok(true);
+        }
+        stage.change = None;
+        name.error = None;
+        // Including promises that were made during the commit.
+        name.made.drain(..).for_each(|promise| promise.keep());
+        if let What::File(file) = &what
+            && let Some(copy) = file.state().copy.take()
+        {
+            copy.remove();
+        }
+        match what {
+            What::File(file) => {
+                let place = name.place.clone();
+                let mtime = {
+                    let mut state = file.state();
+                    if state.dirty {
+                        return Ok(true);
+                    }
+                    // In the same critical section: later writes stage the chunk anew.
+                    name.stage = None;
+                    settle_bytes(&mut state, place);
+                    state.mtime
+                };
+                let (source, base) = (&array.source, &one.chunk.base);
+                let shard = source.layout.locate(&one.chunk.coords).shard;
+                if let Some(date) = self.store.committed_date(source, &shard, base, mtime) {
+                    self.commits.remember_date(one.path.clone(), date);
+                }
+                names.drop_unused(&file);
+            }
+            What::Removed => drop(names.take(&one.path)),
+            What::Directory => (),
+        }
+        Ok(false)
+    }
+
+    /// Updates the base of open handles that keep writing to a chunk that was committed.
+    fn set_bases(&self, one: &Waiting) -> Result<()> {
+        let what = self.overlay()?.names().get(&one.path).map(|name| name.what.clone());
+        let Some(What::File(file)) = what else { return Ok(()) };
+        let open = file.state().open_files();
+        if open.iter().all(|open| !open.is_writable) {
+            return Ok(());
+        }
+        match one.chunk.base.clone().committed(one.chunk.content.as_ref()) {
+            // Not those that were opened before a change by another process.
+            Ok(base) => open
+                .iter()
+                .filter(|open| open.is_based_on(&one.path, &one.chunk.base, false))
+                .for_each(|open| open.set_base((one.path.clone(), base.clone()))),
+            // It is committed all the same; the next write is assumed to be based on it.
+            Err(error) => log::error!("{}: {error}", shown(&one.path)),
+        }
+        Ok(())
+    }
+
+    /// Keeps a failed change for the next attempt, or gives it up if another process has changed
+    /// the chunk.
+    fn settle_failed(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<()> {
+        if !matches!(**error, StoreError::Stale { .. } | StoreError::Replaced { .. }) {
+            if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
+                name.error = Some(Arc::clone(error));
+            }
+            return Ok(());
+        }
+        let name = self.overlay()?.names().get(&one.path).cloned();
+        let (place, what) = name.map_or((None, None), |name| (name.place, Some(name.what)));
+        let saved = place.as_ref().map_or_else(|| one.path.clone(), chunk_path);
+        let file = match what {
+            Some(What::File(file)) => Some(file),
+            _ => None,
+        };
+        // Newer contents are given up with it.
+        let newer = file.as_ref().and_then(|file| match &*file.state() {
+            LiveState { dirty: true, bytes: Bytes::Here(content), .. } => Some(content.clone()),
+            _ => None,
+        });
+        let is_encoded = place.as_ref().is_none_or(|place| place.array.decoded_form().is_none());
+        let content = newer.filter(|_| is_encoded).or_else(|| one.chunk.content.clone());
+        self.save(&saved, file.as_deref(), content.as_ref(), error);
+        self.failures.record(&one.path, error);
+        let mut names = self.overlay()?.names();
+        let Some(name) = names.get_mut(&one.path) else { return Ok(()) };
+        if name.stage.as_ref().is_some_and(|stage| is_change(stage, one.number)) {
+            // From now on the chunk is what the other process has written.
+            (name.stage, name.error) = (None, None);
+            name.after.clear();
+            let (what, place) = (name.what.clone(), name.place.clone());
+            if let What::File(file) = &what {
+                // The contents have just been saved from the same state.
+                file.state().copy = None;
+            }
+            names.break_promises(&one.path, error);
+            if let What::File(file) = what {
+                let mut state = file.state();
+                state.dirty = false;
+                settle_bytes(&mut state, place);
+                // Later writes through open handles are based on contents that no longer exist.
+                let lost = (one.path.clone(), one.chunk.base.clone());
+                state.open_files().iter().for_each(|open| open.set_base(lost.clone()));
+                drop(state);
+                names.drop_unused(&file);
+            } else {
+                names.take(&one.path);
+                drop(names);
+                self.show_stored(&one.path, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the modification time of a chunk whose shard is in the state `shard`.
+    pub(in crate::fs) fn set_chunk_date(&self, place: &Place, shard: &Stat, date: Timestamp) {
+        let source = &place.array.source;
+        let number = source.layout.locate(&place.coords).shard;
+        // Dates are recorded from the first use of a shard.
+        self.store.line_of(source, &number, shard);
+        if let Some(dated) = self.store.dated(source, &number, shard) {
+            let path = place.array.path(&place.coords);
+            self.commits.remember_date(path, (dated.number, date));
+        }
+    }
+}
+
+fn is_change(stage: &Stage, number: u64) -> bool {
+    stage.change.as_ref().is_some_and(|change| change.number == number)
+}
+
+/// Marks the contents of a file as stored in its shard.
+fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
+    state.staged = false;
+    let Some(place) = place else { return };
+    // A chunk of fill values no longer exists, though its file may still be open.
+    let is_gone = matches!(state.shown, Shown::Nothing);
+    state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
+    state.bytes = Bytes::Stored(place);
+}

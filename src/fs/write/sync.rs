@@ -1,0 +1,201 @@
+//! Writes to open files, close and fsync.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::fs::error::{FsError, Result};
+use crate::fs::request::{WriteHow, Writers};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
+use crate::fs::state::overlay::Name;
+use crate::fs::state::target::Target;
+use crate::store::StoreError;
+use crate::text::shown;
+
+impl Fs {
+    /// Writes to an open file.
+    pub fn write(&self, ino: u64, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_as(ino, handle, offset, data, WriteHow::default())
+    }
+
+    /// Writes to an open file with the options that the kernel passes.
+    pub fn write_as(
+        &self,
+        ino: u64,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        how: WriteHow,
+    ) -> Result<()> {
+        self.stats.operations.write.count();
+        // Which of the writers has filled a mapped page is unknown.
+        let writers = |file: &LiveFile, open: &Arc<OpenFile>| Writers {
+            open: if how.mapped { file.state().open_files() } else { vec![Arc::clone(open)] },
+            mapped: how.mapped,
+        };
+        let at = (!how.append).then_some(offset);
+        match self.open_handle(handle) {
+            Some(open) => {
+                open.check_written()?;
+                match (&*open.behind(), at) {
+                    (Behind::Live(file), at) => {
+                        let written = self.write_live(file, at, data, &writers(file, &open));
+                        if let (true, Err(error)) = (how.mapped, &written) {
+                            self.note_lost_page(file, error);
+                        }
+                        written?;
+                    }
+                    (Behind::Source(file), Some(offset)) => file.write_at(data, offset)?,
+                    (Behind::Source(file), None) => file.append(data)?,
+                }
+            }
+            // The kernel writes back mapped pages after the file was closed.
+            None => {
+                let file = self.live(ino).ok_or(FsError::BadHandle)?;
+                let writers = Writers { open: file.state().open_files(), mapped: true };
+                let written = self.write_live(&file, at, data, &writers);
+                written.inspect_err(|error| self.note_lost_page(&file, error))?;
+            }
+        }
+        self.stats.operations.write_bytes.add(data.len() as u64);
+        Ok(())
+    }
+
+    /// Records the loss of a mapped page that could not be written. The process that filled it may
+    /// never call `fsync`.
+    fn note_lost_page(&self, file: &LiveFile, error: &FsError) {
+        let FsError::Stale = error else { return };
+        let names = file.state().names.clone();
+        for path in names {
+            let place = match self.overlay().map(|overlay| overlay.names().get(&path).cloned()) {
+                Ok(Some(Name { place: Some(place), .. })) => place,
+                _ => continue,
+            };
+            let location = place.array.source.layout.locate(&place.coords);
+            let shard = place.array.source.shard_path(&location.shard);
+            let error = StoreError::Stale { shard, position: location.positions.concat() };
+            log::error!("{}: what was written to a mapping is lost: {error}", shown(&path));
+            self.failures.record(&path, &Arc::new(error));
+        }
+    }
+
+    /// Returns the file behind a handle that is open for writing.
+    fn writable_handle(&self, ino: u64, handle: u64) -> Result<Behind> {
+        match self.open_handle(handle) {
+            Some(open) => Ok(open.behind().clone()),
+            None => self.live(ino).map(Behind::Live).ok_or(FsError::BadHandle),
+        }
+    }
+
+    /// Handles FLUSH, sent for each close of a descriptor.
+    pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
+        let Ok(Behind::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
+        self.publish(&file)?;
+        self.check_chunks(&file)?;
+        if self.config.writing.sync {
+            self.commit_file(&file)?;
+        }
+        let names = file.state().names.clone();
+        self.failures.check(handle, names.iter().map(PathBuf::as_path))?;
+        // Uncommitted changes that are retried and have failed so far.
+        let overlay = self.overlay()?.names();
+        let error = names.iter().find_map(|name| overlay.get(name)?.error.clone());
+        error.map_or(Ok(()), |error| Err(FsError::Commit(error)))
+    }
+
+    /// Reports to the writer at close a chunk that can never be committed as it is.
+    fn check_chunks(&self, file: &LiveFile) -> Result<()> {
+        let names = file.state().names.clone();
+        for name in names {
+            let waiting = self.overlay()?.names().get(&name).and_then(|name| {
+                let place = name.place.as_ref();
+                let place = place.filter(|place| !place.array.source.format.has_keys())?;
+                Some((place.clone(), name.stage.as_ref()?.change.as_ref()?.content.clone()?))
+            });
+            if let Some((place, content)) = waiting {
+                place.array.source.check_chunk(&place.coords, &content)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns once what was written to a file is durable.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file could not be made durable, or if its change was given up since; errors of
+    /// other files are not reported.
+    pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
+        match self.writable_handle(ino, handle) {
+            Ok(Behind::Source(file)) => Ok(file.sync()?),
+            Ok(Behind::Live(file)) => {
+                self.publish(&file)?;
+                let committed = self.commit_file(&file);
+                let names = file.state().names.clone();
+                let given_up =
+                    self.failures.report(Some(handle), names.iter().map(PathBuf::as_path));
+                committed.and(given_up)
+            }
+            // Opened read-only, as a chunk that is stored in its shard.
+            Err(_) => match self.target(ino)? {
+                Target::Tree(array, coords) => {
+                    self.failures.report(Some(handle), [&*array.path(&coords)])
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Commits the chunks that a file stands for, together with other uncommitted changes of the
+    /// same array.
+    ///
+    /// # Errors
+    ///
+    /// Fails if one of its own chunks is still uncommitted.
+    fn commit_file(&self, file: &LiveFile) -> Result<()> {
+        let names = file.state().names.clone();
+        let mut first = Ok(());
+        for path in names {
+            let waiting = |number: Option<u64>| {
+                let names = self.overlay()?.names();
+                let Some(name) = names.get(&path) else { return Ok(None) };
+                let change = name.stage.as_ref().and_then(|stage| stage.change.as_ref());
+                let change = change.filter(|it| number.is_none_or(|number| number == it.number));
+                let place = name.place.clone().zip(change.map(|change| change.number));
+                Ok::<_, FsError>(place.map(|place| (place, name.error.clone())))
+            };
+            let Some(((place, number), _)) = waiting(None)? else { continue };
+            // Changes of the same array are committed together: one record, one acquisition of the
+            // lock.
+            let committed = self.commit(&place.array.source.path);
+            let Some((_, error)) = waiting(Some(number))? else { continue };
+            first = first.and(match error {
+                Some(error) => Err(FsError::Commit(error)),
+                None => committed.and(Err(FsError::Io(ErrorKind::ResourceBusy.into()))),
+            });
+        }
+        first
+    }
+
+    /// Returns once everything below a directory is durable.
+    ///
+    /// # Errors
+    ///
+    /// Fails if something could not be made durable, or was given up since the directory was
+    /// opened, or has not been reported yet.
+    pub fn fsyncdir(&self, ino: u64, handle: Option<u64>) -> Result<()> {
+        let target = self.target(ino)?;
+        let path = match &target {
+            Target::ControlDirectory => return Ok(()),
+            target => self.directory_path(target)?,
+        };
+        let committed = self.commit(&path);
+        let given_up = self.failures.report(handle, [&*path]);
+        let synced = match &target {
+            Target::Path(path) => self.storage.sync_directory(path),
+            _ => Ok(()),
+        };
+        committed.and(given_up).and(synced.map_err(FsError::from))
+    }
+}

@@ -1,0 +1,204 @@
+//! Changes that could not be committed, saved as plain files for `shardfs recover --unsaved`.
+//!
+//! A chunk is saved as it is stored, by its path in the view `zarr3`, whatever view it was written
+//! in.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use crate::fs::error::Result;
+use crate::fs::state::copy::Copy;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Bytes, LiveFile, Place};
+use crate::fs::state::overlay::{Name, What};
+use crate::store::content::Content;
+use crate::store::spool::make_directories;
+use crate::text::shown;
+
+/// Number of bytes of a saved file to read at once.
+pub(in crate::fs) const PIECE_BYTES: usize = 1 << 20;
+
+impl Fs {
+    /// Names the spool file of a file after the first of its names that is a chunk.
+    pub(in crate::fs) fn name_spool_file_of(
+        &self,
+        paths: &[PathBuf],
+        content: &Content,
+    ) -> Result<()> {
+        if let Content::File { .. } = content {
+            let names = self.overlay()?.names();
+            let place = paths.iter().find_map(|path| names.get(path)?.place.clone());
+            drop(names);
+            place.iter().for_each(|place| name_spool_file(place, content));
+        }
+        Ok(())
+    }
+
+    /// Saves the bytes of a chunk that cannot be committed; returns whether they are durable now.
+    pub(in crate::fs) fn save(
+        &self,
+        path: &Path,
+        file: Option<&LiveFile>,
+        content: Option<&Content>,
+        why: &dyn std::fmt::Display,
+    ) -> bool {
+        let Some(content) = content else {
+            log::error!("{}: not removed: {why}", shown(path));
+            return false;
+        };
+        let to = self.config.writing.unsaved.join(path);
+        match self.write_unsaved(&to, file, content) {
+            Ok(()) => {
+                log::error!("{}: {why}; what was written is in {}", shown(path), shown(&to));
+                true
+            }
+            Err(error) => {
+                let (path, to) = (shown(path), shown(&to));
+                log::error!(
+                    "{path}: {why}; what was written is lost, {to} cannot be written: {error}"
+                );
+                false
+            }
+        }
+    }
+
+    /// Saves a file that exists in the mount alone, when the mount ends; removals that depend on it
+    /// may then proceed. Returns whether there was anything to save.
+    pub(in crate::fs) fn save_scratch(&self, path: &Path, name: &Name) -> bool {
+        let What::File(file) = &name.what else { return false };
+        let Bytes::Here(content) = file.state().bytes.clone() else { return false };
+        // Lock files and the like.
+        if content.nbytes() == 0 && name.made.is_empty() {
+            return false;
+        }
+        let why = "it is no chunk, and was in the mount alone";
+        if self.save(path, Some(&**file), Some(&content), &why) {
+            name.made.iter().for_each(|promise| promise.keep());
+        }
+        true
+    }
+
+    /// Saves what was written to a chunk and could not be committed, when the mount ends. Returns
+    /// whether there was anything to save.
+    pub(in crate::fs) fn save_chunk(&self, path: &Path, name: &Name) -> bool {
+        if name.hidden.is_some() {
+            log::error!("{}: renamed, but not removed", shown(path));
+            return true;
+        }
+        if name.place.is_none() {
+            return false;
+        }
+        let why = &"it could not be written to its shard";
+        if let Some(change) = name.stage.as_ref().and_then(|stage| stage.change.as_ref()) {
+            let path = name.place.as_ref().map_or_else(|| path.to_owned(), chunk_path);
+            let file = match &name.what {
+                What::File(file) => Some(&**file),
+                _ => None,
+            };
+            self.save(&path, file, change.content.as_ref(), why);
+            return true;
+        }
+        let What::File(file) = &name.what else { return false };
+        let state = file.state();
+        let (is_dirty, bytes) = (state.dirty, state.bytes.clone());
+        drop(state);
+        match bytes {
+            Bytes::Here(content) if is_dirty => {
+                self.save(path, Some(&**file), Some(&content), why);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes a durable copy of a file that is about to lose its only durable place; `None` if that
+    /// fails.
+    pub(in crate::fs) fn copy(
+        &self,
+        path: &Path,
+        file: &LiveFile,
+        content: &Content,
+    ) -> Option<Copy> {
+        let to = self.config.writing.unsaved.join(path);
+        match self.write_unsaved(&to, Some(file), content) {
+            Ok(()) => {
+                log::info!(
+                    "{}: until it has a place in the source, it is in {}",
+                    shown(path),
+                    shown(&to)
+                );
+                Some(Copy(to))
+            }
+            Err(error) => {
+                let path = shown(path);
+                log::error!("{path}: no copy of it can be written to {}: {error}", shown(&to));
+                None
+            }
+        }
+    }
+
+    /// Writes a file outside the source, and returns once it is durable.
+    fn write_unsaved(
+        &self,
+        path: &Path,
+        file: Option<&LiveFile>,
+        content: &Content,
+    ) -> io::Result<()> {
+        let made: Vec<&Path> =
+            path.ancestors().skip(1).take_while(|directory| !directory.exists()).collect();
+        write_out(path, file, content)?;
+        let names = path.parent().into_iter().chain(made.into_iter().filter_map(Path::parent));
+        for directory in names.filter(|directory| !directory.as_os_str().is_empty()) {
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the path of a chunk in the view `zarr3`, relative to the source's root.
+pub(in crate::fs) fn chunk_path(place: &Place) -> PathBuf {
+    let source = &place.array.source;
+    source.path.join(source.layout.keys.chunk_key(&place.coords))
+}
+
+/// Names a spool file after its chunk, except that of a decoded chunk, which is not in its stored
+/// form.
+pub(in crate::fs) fn name_spool_file(place: &Place, content: &Content) {
+    if let Content::File { file, .. } = content
+        && place.array.decoded_form().is_none()
+        && let Err(error) = file.name_after(&chunk_path(place))
+    {
+        // It can be committed all the same.
+        log::debug!("{}: its spool file cannot be named: {error}", shown(&chunk_path(place)));
+    }
+}
+
+/// Writes a file with the owner and the permissions that it had, in directories that only this
+/// process's user may enter: the directories that protected it in the source do not protect it
+/// here.
+fn write_out(path: &Path, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        make_directories(parent)?;
+    }
+    let mut how = OpenOptions::new();
+    let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    if let Some(live) = live {
+        let (uid, gid, mode) = {
+            let state = live.state();
+            (state.uid, state.gid, state.mode)
+        };
+        if rustix::process::geteuid().is_root() {
+            fchown(&file, Some(uid), Some(gid))?;
+        }
+        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+    }
+    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
+    while at < content.nbytes() {
+        let read = content.read_at(&mut buffer, at)?;
+        file.write_all(&buffer[..read])?;
+        at += read as u64;
+    }
+    file.sync_all()
+}
