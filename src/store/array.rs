@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::content::Content;
 use super::error::{StoreError, io_error};
-use super::formats::ShardFormat;
+use super::formats::{ShardFormat, shard_coords};
 use super::loaded::ShardId;
+use crate::format::Coords;
 use crate::format::sharding::ShardedArray;
 
 /// Array in a source.
@@ -37,6 +38,15 @@ impl SourceArray {
     /// spelling that commits use.
     pub(super) fn is_shard_name(&self, name: &str) -> bool {
         self.format.is_shard_name(Some(&self.layout), name)
+    }
+
+    /// Returns the coordinates of the chunk that the file with this name, relative to the array's
+    /// directory, is. `None` if it is none, and where files are more than a chunk.
+    pub fn chunk_of_file(&self, name: &str) -> Option<Coords> {
+        let coords = shard_coords(&self.layout, name).filter(|_| self.format.is_bare())?;
+        let is_within =
+            coords.iter().zip(self.layout.chunk_grid()).all(|(at, extent)| *at < extent);
+        is_within.then_some(coords)
     }
 
     /// Returns the identifier of a shard.

@@ -27,4 +27,5 @@ pub mod svg;
 #[cfg(test)]
 mod testing;
 pub mod transfer;
+pub mod unsaved;
 pub mod verify;

@@ -143,3 +143,31 @@ saved_at_the_end() {
     "$SHARDFS" verify "$source"
 }
 check 'what is left at the end is put in by recover --unsaved' saved_at_the_end
+
+# Decoded views write unsharded arrays, too. What they save has the names that chunks have in the source.
+saved_of_unsharded() {
+    local source=$TMP/unsharded.zarr saved=$TMP/saved
+    mkdir -p "$source/v3/c/0" "$source/v2" "$saved/v3/c/0" "$saved/v3/c/1" "$saved/v2"
+    echo '{"zarr_format": 3, "node_type": "group"}' >"$source/zarr.json"
+    echo '{"zarr_format": 3, "node_type": "array", "shape": [2, 4], "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 2]}},
+        "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}]}' >"$source/v3/zarr.json"
+    echo '{"zarr_format": 2, "shape": [2, 4], "chunks": [1, 2], "dtype": "|u1", "order": "C",
+        "compressor": null, "filters": null, "fill_value": 0}' >"$source/v2/.zarray"
+    printf 'ab' >"$source/v3/c/0/0"
+    printf 'AB' >"$saved/v3/c/0/0"
+    printf 'CD' >"$saved/v3/c/1/1"
+    printf 'EF' >"$saved/v2/1.0"
+    # Beyond the grid, and no chunk.
+    printf 'GH' >"$saved/v2/2.0"
+    printf 'IJ' >"$saved/v3/notes"
+    expect_exit 1 "$SHARDFS" recover --unsaved "$saved" "$source" >"$TMP/said"
+    cat "$TMP/said"
+    grep '2.0: is no chunk' "$TMP/said"
+    grep 'notes: is no chunk' "$TMP/said"
+    grep '3 chunks put in, 2 files left' "$TMP/said"
+    [[ $(cat "$source/v3/c/0/0" "$source/v3/c/1/1" "$source/v2/1.0") == ABCDEF ]]
+    [[ $(find "$saved" -type f | sort) == "$(printf '%s\n' "$saved/v2/2.0" "$saved/v3/notes")" ]]
+    [[ $(find "$source" -name .shardfs) == '' && ! -e $source/v2/2.0 ]]
+}
+check 'recover --unsaved puts in chunks of unsharded arrays' saved_of_unsharded

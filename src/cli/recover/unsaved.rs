@@ -13,10 +13,13 @@ use std::sync::Arc;
 
 use crate::cli::exit::Failure;
 use crate::cli::mount::root_of;
+use crate::cli::open::open;
 use crate::fs::{Fs, FsConfig};
+use crate::source::OpenConfig;
 use crate::store::local::LocalStorage;
 use crate::store::spool::{OPEN_NAME, SPOOL_DIRECTORY};
 use crate::text::{Line, count, shown};
+use crate::tools::unsaved::Unsharded;
 
 /// Number of chunks that are committed together.
 const TOGETHER: usize = 4096;
@@ -32,18 +35,16 @@ struct Saved {
 /// Commits every chunk saved below `directory` to `source`, and removes the files of those that are
 /// durable there.
 pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
-    let fs = open(source)?;
+    let fs = open_fs(source)?;
     let all = saved_below(directory).map_err(|error| failed(directory, &error))?;
     let (mut done, mut left) = (0, 0);
+    let mut others = Vec::new();
     for some in all.chunks(TOGETHER) {
         let mut staged = Vec::new();
         for saved in some {
             match stage(&fs, saved) {
                 Ok(true) => staged.push(saved),
-                Ok(false) => {
-                    left += 1;
-                    println!("{}: is no chunk of {}", shown(&saved.file), shown(source));
-                }
+                Ok(false) => others.push(saved),
                 Err(error) => {
                     left += 1;
                     println!("{}: {}", shown(&saved.file), Line(error));
@@ -64,6 +65,23 @@ pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
     }
     // Everything is committed: this has nothing to save, and removes the journals.
     fs.end_commits();
+    for (saved, put) in put_unsharded(source, &others)? {
+        match put {
+            Ok(true) => {
+                done += 1;
+                println!("{}: is in its array now", shown(&saved.path));
+                remove(directory, &saved.file).map_err(|error| failed(&saved.file, &error))?;
+            }
+            Ok(false) => {
+                left += 1;
+                println!("{}: is no chunk of {}", shown(&saved.file), shown(source));
+            }
+            Err(error) => {
+                left += 1;
+                println!("{}: {}", shown(&saved.file), Line(error));
+            }
+        }
+    }
     println!("{} put in, {} left", count(done, "chunk"), count(left, "file"));
     match left {
         0 => Ok(()),
@@ -73,7 +91,25 @@ pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
     }
 }
 
-fn open(source: &Path) -> Result<Fs, Failure> {
+/// A saved file, and whether it is a chunk that was committed, or the error.
+type Put<'a> = (&'a Saved, Result<bool, String>);
+
+/// Commits chunks to arrays that are not sharded. Returns for each file whether it was one.
+fn put_unsharded<'a>(source: &Path, others: &[&'a Saved]) -> Result<Vec<Put<'a>>, Failure> {
+    if others.is_empty() {
+        return Ok(Vec::new());
+    }
+    let source = open(source, OpenConfig::default())?;
+    let paths: Vec<&Path> = others.iter().map(|saved| saved.path.as_path()).collect();
+    let arrays = Unsharded::above(&source, &paths);
+    let put = |saved: &Saved| {
+        let content = fs::read(&saved.file).map_err(|error| error.to_string())?;
+        arrays.put(&saved.path, content).map_err(|error| error.to_string())
+    };
+    Ok(others.iter().map(|saved| (*saved, put(saved))).collect())
+}
+
+fn open_fs(source: &Path) -> Result<Fs, Failure> {
     let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
     let (root, file) = root_of(&absolute).map_err(|error| failed(source, &error))?;
     let storage = LocalStorage::open_root(&root, Arc::default());

@@ -22,6 +22,7 @@ pub mod superchunks;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+pub(super) use self::keys::shard_coords;
 pub(super) use self::length::{Length, LengthChanges};
 pub(super) use self::shard_format::{Accepted, Change, ChangedShard, Planner, Reading};
 pub use self::shard_format::{Framing, ShardFormat};
