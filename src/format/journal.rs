@@ -171,7 +171,7 @@ impl Record {
     }
 
     /// Checks that every field has a value a commit can produce, whatever file it is about: the
-    /// record may be forged by somebody who has no permission to write to the files it names.
+    /// record may be forged by a user without write permission to the files it names.
     pub fn check(&self) -> Result<(), JournalError> {
         let mut keys = HashSet::new();
         for (shard, record) in self.shards.iter().enumerate() {

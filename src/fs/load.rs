@@ -1,4 +1,5 @@
-//! Loading of nodes of the source for a view: read anew each time; [`crate::fs::nodes`] caches them.
+//! Loading of nodes of the source for a view: read anew each time; [`crate::fs::nodes`] caches
+//! them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,9 +1,9 @@
 //! Filesystem operations in types of this crate, answered from the view and the store. Nothing here
 //! depends on the transport that delivers the requests.
 //!
-//! The methods of [`Fs`] are in three layers, a folder each: its state, reading, and writing. What is
-//! read comes from the overlay of uncommitted changes if that has it, and from the source otherwise.
-//! Writing uses reading, and never the other way.
+//! The methods of [`Fs`] are in three layers, a folder each: its state, reading, and writing. What
+//! is read comes from the overlay of uncommitted changes if that has it, and from the source
+//! otherwise. Writing uses reading, and never the other way.
 
 pub mod attr;
 mod caller;

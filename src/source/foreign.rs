@@ -20,7 +20,7 @@ pub struct Foreign {
     pub array: ForeignArray,
     /// Format in which the chunks are stored.
     pub format: Arc<dyn ShardFormat>,
-    /// Metadata that, besides the layout, tells the array from others that may take its place.
+    /// Metadata that, besides the layout, distinguishes the array from another in its place.
     pub identity: Value,
     /// Documents that are in the view but not in the source, by name.
     pub documents: Vec<(OsString, Vec<u8>)>,

@@ -99,8 +99,8 @@ impl Beneath {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = flags | OFlags::CLOEXEC;
         match fs::openat2(&self.root, path, flags, mode, links.resolve()) {
-            // The path leads out, or into another mount; or it has a ".." while something was renamed
-            // anywhere in the system, and the kernel cannot tell whether it leads out.
+            // The path leads out, or into another mount; or it has a ".." while something was
+            // renamed anywhere in the system, and the kernel cannot rule out that it leads out.
             Err(Errno::XDEV | Errno::AGAIN) => self.walk(path, flags, mode, links),
             // The whole path is too long for the kernel, but its names need not be.
             Err(Errno::NAMETOOLONG) if path.as_os_str().len() >= MAX_PATH_BYTES => {

@@ -1,4 +1,4 @@
-//! What a store remembers of its commits, to tell changes by others from those by this mount.
+//! State that a store keeps of its commits, to distinguish changes by others from its own.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;

@@ -1,5 +1,5 @@
-//! Reading of the index that is stored in a shard, or in a shard nested in one: around the index and
-//! the chunks there may be codecs over the whole shard, which are undone first.
+//! Reading of the index that is stored in a shard, or in a shard nested in one: around the index
+//! and the chunks there may be codecs over the whole shard, which are undone first.
 
 use std::sync::Arc;
 

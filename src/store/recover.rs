@@ -1,6 +1,6 @@
 //! Recovery of unfinished commits: rolls each forward or back.
 //!
-//! [`Found`] says which, and how that is told.
+//! [`Found`] lists the states in which a shard can be found, and how they are determined.
 
 use std::io;
 use std::ops::ControlFlow;

@@ -22,7 +22,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns whether the window tells which numbers there are from `from` on.
+    /// Returns whether the window holds all numbers from `from` up to its end.
     pub(super) fn covers(&self, from: u64) -> bool {
         self.from <= from
             && (self.complete || self.numbers.last().is_some_and(|last| from <= *last))

@@ -1,5 +1,5 @@
-//! Return of saved chunks to arrays that are not sharded: a mount shows those as they are stored, in
-//! files that it passes through.
+//! Return of saved chunks to arrays that are not sharded: a mount shows those as they are stored,
+//! in files that it passes through.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Codec chain of an array of one shape: parsing, decoding and encoding.
 //!
-//! The array->bytes codec may be `sharding_indexed`: then the array is a shard of smaller ones, each
-//! with a chain of its own, which may shard again.
+//! The array->bytes codec may be `sharding_indexed`: then the array is a shard of smaller ones,
+//! each with a chain of its own, which may shard again.
 
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! Chunks that are Blosc buffers, which tell their own lengths.
+//! Chunks that are Blosc buffers, whose headers hold their lengths.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! What a format of shards is: the trait that each implements, and what its methods take and return.
+//! What a format of shards is: the trait that each implements, and what its methods take and
+//! return.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -63,8 +64,9 @@ pub trait ShardFormat: Debug + Send + Sync {
         false
     }
 
-    /// Returns the directory of the shards, if they are numbered files, whose names views do not show.
-    /// All shards up to the array's length exist; so its chunks are removed from the end backwards.
+    /// Returns the directory of the shards, if they are numbered files, whose names views do not
+    /// show. All shards up to the array's length exist; so its chunks are removed from the end
+    /// backwards.
     fn numbered_in(&self) -> Option<&Path> {
         None
     }
@@ -117,7 +119,7 @@ pub trait ShardFormat: Debug + Send + Sync {
     }
 
     /// Checks that some bytes can be a chunk, as far as they show by themselves. Returns their
-    /// decoded length in bytes if they tell it, or the reason why they cannot be a chunk.
+    /// decoded length in bytes if they hold it, or the reason why they cannot be a chunk.
     fn check(&self, _content: &Content) -> io::Result<Result<Option<u32>, &'static str>> {
         Ok(Ok(None))
     }
@@ -130,8 +132,8 @@ pub trait ShardFormat: Debug + Send + Sync {
     ) -> Result<Accepted<'a>, StoreError>;
 
     /// Returns the range of what takes the place of an index for recovery: what a commit in place
-    /// changes last, and what tells a shard from any other file. `None` if a shard of `nbytes`
-    /// bytes with that name is never changed in place.
+    /// changes last, and what distinguishes a shard from any other file. `None` if a shard of
+    /// `nbytes` bytes with that name is never changed in place.
     fn index_range(
         &self,
         layout: Option<&ShardedArray>,
