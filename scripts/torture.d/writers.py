@@ -165,7 +165,14 @@ class Writer:
     def run(self, stopped) -> None:
         # From here it is found even after it was detached; by its path the writer would go on in
         # the directory below it.
-        os.chdir(self.mount)
+        try:
+            os.chdir(self.mount)
+        except OSError as error:
+            # The mount has already ended.
+            self.log(f"e chdir: {error}")
+            if error.errno in GONE:
+                return
+            raise
         self.mount = Path(".")
         errors = 0
         while not stopped():

@@ -147,10 +147,19 @@ pub type Result<T> = std::result::Result<T, FsError>;
 pub enum LoadError {
     /// Its documents cannot be used.
     #[error(transparent)]
-    Node(#[from] NodeError),
+    Node(NodeError),
     /// The view has no form for it.
     #[error(transparent)]
     Unshown(Box<Unshown>),
+}
+
+impl From<NodeError> for LoadError {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::NoTwin(why) => Unshown::from(*why).into(),
+            error => Self::Node(error),
+        }
+    }
 }
 
 impl From<Unshown> for LoadError {

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::decoded::{Appearance, DecodedForm};
-use crate::format::draft2022::NoTwin;
 use crate::format::error::{MetadataError, shape};
 use crate::format::flat::FlatForm;
 use crate::format::json;
 use crate::format::pipeline::{Pipeline, PipelineError};
 use crate::format::zarr2::{self, Filled, Missing, NoForm};
+use crate::source::NoTwin;
 
 /// Name of an array's metadata where its chunks are not Zarr chunks: a reader of Zarr must not take
 /// the absence of chunks for fill values.
@@ -131,18 +131,12 @@ pub enum Unshown {
     /// It has no equivalent in Zarr v2.
     #[error("{0}")]
     Zarr2(#[from] NoForm),
-    /// It is of Zarr v2 and has no equivalent in Zarr v3, which is needed to decode its chunks.
+    /// It has no equivalent in today's Zarr v3, which is needed to decode its chunks.
     #[error("{0}")]
-    Zarr2Twin(zarr2::NoTwin),
-    /// It has no equivalent in today's Zarr v3.
-    #[error("{0}")]
-    Draft2022(#[from] NoTwin),
+    NoTwin(#[from] NoTwin),
     /// It cannot be decoded.
     #[error("{0}")]
     Decoded(#[from] PipelineError),
-    /// Its data type is unknown.
-    #[error("its data type is not known")]
-    NoMetadata,
     /// Its shape cannot be used.
     #[error("{0}")]
     Metadata(#[from] MetadataError),

@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::format::draft2022;
 use crate::format::error::MetadataError;
 use crate::format::grid::ShardAxis;
 use crate::fs::config::FsConfig;
 use crate::fs::error::LoadError;
 use crate::fs::form::{Form, View};
 use crate::fs::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
-use crate::source::{METADATA_FILE, NodeError};
+use crate::source::{METADATA_FILE, NodeError, apart};
 use crate::store::owner::Owner;
 use crate::store::recover::recover;
 use crate::store::storage::{Stat, Storage, if_present, is_absent};
@@ -87,9 +86,8 @@ pub enum NodeKind {
     Inherited,
     /// A group or an array that is shown as it is stored.
     AsStored,
-    /// A hierarchy of the draft of 2022 ([`crate::format::draft2022`]): metadata and data of its
-    /// nodes are in separate directories.
-    Draft2022,
+    /// A hierarchy whose documents are in a directory of their own ([`apart`]).
+    Apart,
     /// A sharded array.
     Sharded(Arc<ArrayView>),
     /// A node whose metadata cannot be used.
@@ -208,6 +206,15 @@ impl Nodes {
         self.loader.view().is_decoded() || self.loader.file().is_some()
     }
 
+    /// Returns whether the source's root can be of the format that it is read as.
+    ///
+    /// # Errors
+    ///
+    /// The document of the root cannot be read.
+    pub fn accept_root(&self) -> Result<bool, NodeError> {
+        self.loader.accepts_root()
+    }
+
     /// Returns the node at `directory`, revalidated if the cached one is older than the trusted
     /// time.
     ///
@@ -316,11 +323,11 @@ impl Nodes {
         checked: Instant,
     ) -> Result<Node, Box<Failed>> {
         let Loaded { kind, document, extra, hidden, stat } =
-            self.loader.load(directory, path.clone(), stat)?;
+            self.loader.load(directory, &path, stat)?;
         let kind = match kind {
             LoadedKind::Inherited => NodeKind::Inherited,
             LoadedKind::AsStored => NodeKind::AsStored,
-            LoadedKind::Draft2022 => NodeKind::Draft2022,
+            LoadedKind::Apart => NodeKind::Apart,
             LoadedKind::Array(array) => {
                 let view = self.register(directory, *array);
                 NodeKind::Sharded(view.map_err(|error| Failed::new(path, stat, error))?)
@@ -455,8 +462,8 @@ impl Nodes {
         if let (Some(file), true) = (self.loader.file(), directory.as_os_str().is_empty()) {
             return Ok(file.into());
         }
-        for (hierarchy, document) in draft2022::documents(directory) {
-            if self.is_draft(hierarchy)? {
+        for (hierarchy, document) in apart::documents(directory) {
+            if self.keeps_apart(hierarchy)? {
                 return Ok(document);
             }
         }
@@ -470,8 +477,8 @@ impl Nodes {
             Some(directory) if path.ends_with(METADATA_FILE) => directory.to_owned(),
             _ => {
                 let mut found = None;
-                for (hierarchy, directory) in draft2022::described(path) {
-                    if self.is_draft(hierarchy)? {
+                for (hierarchy, directory) in apart::described(path) {
+                    if self.keeps_apart(hierarchy)? {
                         found = Some(directory);
                         break;
                     }
@@ -510,12 +517,12 @@ impl Nodes {
     /// Returns whether a path is that of a document stored apart from its array, which the view
     /// replaces.
     pub fn is_replaced_apart(&self, path: &Path) -> std::io::Result<bool> {
-        let may_be = self.loader.view() != View::Zarr3 && draft2022::is_document(path);
+        let may_be = self.loader.view() != View::Zarr3 && apart::is_document(path);
         Ok(may_be && matches!(self.at(path)?, At::Hidden))
     }
 
-    fn is_draft(&self, directory: &Path) -> std::io::Result<bool> {
-        Ok(matches!(self.node(directory)?.kind, NodeKind::Draft2022))
+    fn keeps_apart(&self, directory: &Path) -> std::io::Result<bool> {
+        Ok(matches!(self.node(directory)?.kind, NodeKind::Apart))
     }
 
     /// Returns the node that files in `directory` belong to, its own or the nearest one above, and

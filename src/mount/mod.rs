@@ -265,15 +265,7 @@ pub fn unmount(
     // With `lazy` the mount may hang, so it is sent no request.
     let daemon = if lazy { None } else { background::daemon_of(mountpoint) };
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    let began = Instant::now();
-    loop {
-        match unmount_now(mountpoint, flags) {
-            Err(MountError::Busy(_)) if began.elapsed() < PASSING.0 => {
-                std::thread::sleep(PASSING.1);
-            }
-            done => break done?,
-        }
-    }
+    unmount_patiently(mountpoint, flags)?;
     if !lazy {
         background::wait_for_end(daemon, || {
             if let Some((pid, name)) = connection.and_then(table::elsewhere) {
@@ -353,6 +345,19 @@ fn may_mount() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
 }
 
+/// Unmounts; a user of the mount that is gone in a moment does not count.
+fn unmount_patiently(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+    let began = Instant::now();
+    loop {
+        match unmount_now(mountpoint, flags) {
+            Err(MountError::Busy(_)) if began.elapsed() < PASSING.0 => {
+                std::thread::sleep(PASSING.1);
+            }
+            done => return done,
+        }
+    }
+}
+
 fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     let flags = flags | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(mountpoint, flags) {
@@ -378,7 +383,7 @@ fn handle_signals(
                 log::info!("statistics: {}", stats.to_json());
                 continue;
             }
-            let Err(error) = unmount_now(&mountpoint, UnmountFlags::empty()) else {
+            let Err(error) = unmount_patiently(&mountpoint, UnmountFlags::empty()) else {
                 continue;
             };
             // Two signals at once, or another process has unmounted first: the session ends by

@@ -52,6 +52,30 @@ impl Array {
         self.source.format.is_bare()
     }
 
+    /// Returns the name of the format, as it is told to users.
+    pub fn format_name(&self) -> &'static str {
+        match (self.format, self.is_unsharded()) {
+            (ArrayFormat::Zarr3, true) => "Zarr v3, unsharded: each chunk is a file",
+            (ArrayFormat::Zarr3, _) => "Zarr v3, sharded",
+            (ArrayFormat::Zarr2, _) => "Zarr v2: each chunk is a file",
+            (ArrayFormat::Draft2022, true) => "Zarr v3 draft of 2022, unsharded",
+            (ArrayFormat::Draft2022, _) => "Zarr v3 draft of 2022, sharded",
+            (ArrayFormat::Bloscpack, _) => "Bloscpack file",
+            (ArrayFormat::Blz, _) => "BLZ or bcolz array",
+        }
+    }
+
+    /// Returns whether the array's document lies in the directory of its chunks, where other files
+    /// and nodes may lie, too: a node of Zarr as it is today or was in version 2.
+    pub fn has_own_directory(&self) -> bool {
+        matches!(self.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2)
+    }
+
+    /// Returns whether the array is stored with the documents of Zarr v2.
+    pub fn is_zarr2(&self) -> bool {
+        self.format == ArrayFormat::Zarr2
+    }
+
     /// Returns whether a name in the array's directory belongs to a shard or chunk, or to a
     /// directory above one.
     pub fn claims(&self, name: &OsStr) -> bool {

@@ -3,8 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use serde_json::Value;
+
+use super::array::ArrayFormat;
+use super::config::ProbeConfig;
 use super::error::NodeError;
-use super::foreign::Foreign;
+use super::found::{Found, FoundArray, FoundKind, Unusable};
+use super::zarr3;
 use crate::format::{foreign, json};
 use crate::store::formats::bloscpack::file;
 use crate::store::formats::file_state::FileState;
@@ -13,14 +18,25 @@ use crate::store::journal::pending_if_readable;
 use crate::store::recover::record_of;
 use crate::store::storage::{FileKind, Stat, Storage};
 
-/// Reads the Bloscpack file `name` in the source's root, whose attributes are `stat`. If
-/// `writable`, spare offsets count as room for more chunks.
-pub fn array(
+/// Reads the Bloscpack file at a path in the source's root, with its attributes.
+pub(super) fn look(
+    config: &ProbeConfig,
+    storage: &dyn Storage,
+    (path, stat): (&Path, Stat),
+) -> Result<Option<Found>, Box<Unusable>> {
+    let array = array(storage, path.as_os_str(), &stat, config.grows);
+    let array = array.map_err(|error| Unusable::of(true, path, Some(stat), error))?;
+    let (kind, path) = (FoundKind::Array(array), path.to_owned());
+    Ok(Some(Found { kind, stat: Some(stat), path, documents: zarr3::DOCUMENTS }))
+}
+
+/// Reads the Bloscpack file `name`. If it `grows`, spare offsets count as room for more chunks.
+fn array(
     storage: &dyn Storage,
     name: &OsStr,
     stat: &Stat,
-    writable: bool,
-) -> Result<Foreign, NodeError> {
+    grows: bool,
+) -> Result<Box<FoundArray>, NodeError> {
     if stat.kind != FileKind::File {
         return Err(NodeError::NotAFile(stat.kind));
     }
@@ -40,7 +56,7 @@ pub fn array(
     let place = head.metadata.as_ref().map(|(place, _)| place);
     let is_bare = place.is_some_and(|place| place.is_bare);
     let spare = match head.offsets {
-        Some(_) if writable && !is_bare => head.header.spare_offsets()?,
+        Some(_) if grows && !is_bare => head.header.spare_offsets()?,
         _ => 0,
     };
     let array = foreign::bloscpack(&head.header, nchunks, spare, metadata.as_ref())?;
@@ -49,5 +65,6 @@ pub fn array(
     if let Some(text) = text {
         documents.push(("metadata.json".into(), text.clone()));
     }
-    Ok(Foreign::new(array, one_file(name), documents))
+    let format = one_file(name);
+    Ok(FoundArray::of_own_format(ArrayFormat::Bloscpack, array, format, documents, Value::Null))
 }

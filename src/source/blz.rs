@@ -5,9 +5,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::array::ArrayFormat;
+use super::config::ProbeConfig;
 use super::document::read_document;
 use super::error::NodeError;
-use super::foreign::Foreign;
+use super::found::{Found, FoundArray, FoundKind, Unusable};
+use super::zarr3;
 use crate::format::foreign::{self, SuperchunkArray};
 use crate::format::numpy;
 use crate::store::formats::bloscpack::file;
@@ -25,16 +28,41 @@ const ATTRIBUTES_TOO: &str = "meta/attributes";
 /// Maximum length, in chunks, to which a writable array can grow.
 const MOST_SUPERCHUNKS: u64 = 1 << 24;
 
+/// Looks for the BLZ or bcolz array at a directory, or the column of a table.
+pub(super) fn look(
+    config: &ProbeConfig,
+    storage: &dyn Storage,
+    directory: &Path,
+) -> Result<Option<Found>, Box<Unusable>> {
+    let unusable = |stat, error: NodeError| Unusable::of(true, directory, stat, error);
+    let unreadable = |error: io::Error| unusable(None, error.into());
+    let sizes = if_present(storage.stat(&directory.join(SIZES))).map_err(unreadable)?;
+    let (stat, found) = match sizes {
+        Some(stat) => (stat, array(storage, directory, config.grows)),
+        None => match column(storage, directory).map_err(unreadable)? {
+            Some((stat, found)) => (stat, found.map(Some)),
+            None => return Ok(None),
+        },
+    };
+    let kind = match found.map_err(|error| unusable(Some(stat), error))? {
+        Some(array) => FoundKind::Array(array),
+        // A table: its columns are below.
+        None => FoundKind::AsStored,
+    };
+    let (stat, path) = (Some(stat), directory.to_owned());
+    Ok(Some(Found { kind, stat, path, documents: zarr3::DOCUMENTS }))
+}
+
 /// Reads the BLZ or bcolz array in a directory; `None` if the directory is a table, whose columns
 /// are arrays in directories of their own below `data`.
 ///
-/// If `writable` and each of its files holds one chunk, the array has room to grow; its current
+/// If it `grows` and each of its files holds one chunk, the array has room to grow; its current
 /// extent is in `meta/sizes`.
-pub fn array(
+fn array(
     storage: &dyn Storage,
     directory: &Path,
-    writable: bool,
-) -> Result<Option<Foreign>, NodeError> {
+    grows: bool,
+) -> Result<Option<Box<FoundArray>>, NodeError> {
     let documents = Documents::read(storage, directory)?;
     let is_column = |name: &str| {
         let found = storage.stat(&directory.join(FILES).join(name));
@@ -44,10 +72,13 @@ pub fn array(
         return Ok(None);
     }
     let (form, chunks_per_file) = form_of(storage, &directory.join(FILES))?;
-    let grows = writable && form == Form::Single;
+    let grows = grows && form == Form::Single;
     let room = if grows { MOST_SUPERCHUNKS } else { 0 };
     documents.array(FILES, form, chunks_per_file, room).map(Some)
 }
+
+/// Column of a table, or the reason why it cannot be used.
+type Column = Result<Box<FoundArray>, NodeError>;
 
 /// Reads the column in a directory below the `data` directory of a table, in the form of the design
 /// document; `None` if the directory is not a column. Columns cannot grow: all columns of a table
@@ -55,10 +86,7 @@ pub fn array(
 ///
 /// # Errors
 /// Returns an error if it cannot be determined whether there is a table.
-pub fn column(
-    storage: &dyn Storage,
-    directory: &Path,
-) -> io::Result<Option<(Stat, Result<Foreign, NodeError>)>> {
+fn column(storage: &dyn Storage, directory: &Path) -> io::Result<Option<(Stat, Column)>> {
     let table = directory.parent().filter(|data| data.ends_with(FILES));
     let Some(table) = table.and_then(Path::parent) else { return Ok(None) };
     let Some(stat) = if_present(storage.stat(&table.join(SIZES)))? else { return Ok(None) };
@@ -131,14 +159,14 @@ impl Documents {
         form: Form,
         chunks_per_file: u64,
         room: u64,
-    ) -> Result<Foreign, NodeError> {
+    ) -> Result<Box<FoundArray>, NodeError> {
         let Self { sizes, storage, attributes } = self;
         let SuperchunkArray { array, extent } =
             foreign::superchunks(&sizes, &storage, attributes, chunks_per_file, room)
                 .map_err(|error| NodeError::Superchunks("meta", Box::new(error.into())))?;
         let format = superchunks(files, form, extent, room > 0);
         let identity = serde_json::json!({"codecs": extent.row_bytes});
-        Ok(Foreign { identity, ..Foreign::new(array, format, Vec::new()) })
+        Ok(FoundArray::of_own_format(ArrayFormat::Blz, array, format, Vec::new(), identity))
     }
 }
 

@@ -1,4 +1,6 @@
-//! How a source is opened: its format, and what is shown of it.
+//! How a source is opened: its format, and what is read of it.
+
+use std::ffi::OsString;
 
 /// Format of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,47 @@ impl Format {
         ("bloscpack", Self::Bloscpack),
         ("blz", Self::Blz),
     ];
+}
+
+/// Which arrays without shards are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsharded {
+    /// None: documents and chunks stay as they are stored.
+    AsStored,
+    /// Those that are described by Zarr v3: others have the documents that are wanted.
+    Described,
+    /// All: their chunks are decoded.
+    Decoded,
+}
+
+/// How nodes are read.
+#[derive(Debug, Clone)]
+pub struct ProbeConfig {
+    /// File in the source's root that is opened instead of the whole source; `None` opens the
+    /// source.
+    pub file: Option<OsString>,
+    /// Format to read the source as, whatever it contains; `None` detects it.
+    pub format: Option<Format>,
+    /// Level of nested sharding whose chunks are wanted, 1 being the outermost; `None` for the
+    /// innermost.
+    pub level: Option<usize>,
+    /// Which arrays without shards are read.
+    pub unsharded: Unsharded,
+    /// `true` if arrays that record their length have room for more chunks.
+    pub grows: bool,
+    /// `true` for the metadata of groups, `false` for the documents of arrays as they are stored.
+    pub is_for_view: bool,
+}
+
+impl ProbeConfig {
+    /// Returns whether a directory without a `zarr.json` is probed for other documents each time.
+    pub fn tries_documents(&self) -> bool {
+        self.unsharded == Unsharded::Decoded && self.may_be(Format::Zarr)
+    }
+
+    pub(super) fn may_be(&self, format: Format) -> bool {
+        self.format.is_none_or(|wanted| wanted == format)
+    }
 }
 
 /// Options for opening a source.

@@ -9,11 +9,17 @@ use super::error::NodeError;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::format::zarr2;
 use crate::memory::zeroed;
 use crate::store::storage::{FileKind, Storage, if_present};
 
 /// Name of the metadata document of every node of Zarr v3.
 pub const METADATA_FILE: &str = "zarr.json";
+
+/// Returns whether a name is that of a document of a node, as Zarr is today or was in version 2.
+pub fn is_document(name: &str) -> bool {
+    name == METADATA_FILE || zarr2::is_document(name)
+}
 
 /// Reads the text of a document.
 ///

@@ -1,42 +1,29 @@
 //! Arrays of the Zarr v3 draft of 2022.
 
-use std::path::{Path, PathBuf};
-
 use serde_json::Value;
 
-use super::array::{Array, ArrayFormat};
-use super::compact_json::CompactJson;
-use super::error::NodeError;
-use super::zarr3::shards;
-use crate::format::back::is_sharded;
+use super::array::ArrayFormat;
+use super::error::{NoTwin, NodeError};
+use super::found::{FoundArray, FoundKind};
+use super::zarr3::located;
 use crate::format::draft2022;
-use crate::format::error::MetadataError;
 use crate::format::sharding::ShardedArray;
-use crate::store::SourceArray;
 use crate::store::formats::indexed;
 
-/// Returns the array of the draft of 2022 whose data is in `directory` and whose document, read
-/// from `path`, is `document`.
-pub fn array(
-    directory: &Path,
-    path: PathBuf,
-    document: Value,
-    level: Option<usize>,
-) -> Result<Array, NodeError> {
-    let keys = draft2022::keys(&document)?;
-    let is_sharded = is_sharded(&document);
+/// Returns the array that a document of the draft of 2022 describes, at a level of nested sharding.
+pub(super) fn array(document: Value, level: Option<usize>) -> Result<FoundKind, NodeError> {
+    // Errors in the metadata of a sharded array count, whatever else the array says.
     let layout = draft2022::parse(&document)?;
-    // The data type or compressor may have no name in Zarr v3.
-    let sharded = draft2022::to_zarr3(&document).ok();
-    let twin = sharded.clone().map(|sharded| shards(sharded, level)).transpose()?;
-    let (shards, layout, twin) = match (twin, layout) {
-        (Some((layout, shards, twin)), _) => (shards, layout, Some(twin)),
-        (None, Some(layout)) if is_sharded => (indexed(), layout, None),
-        (None, _) => return Err(MetadataError::Missing("data_type of Zarr v3").into()),
+    let (layout, format, twin) = match (draft2022::to_zarr3(&document), layout) {
+        (Ok(sharded), _) => {
+            let (layout, format, twin) = located(sharded, level)?;
+            (layout, format, Ok(twin))
+        }
+        // The data type or compressor may have no name in Zarr v3: the shards are found all the same.
+        (Err(why), Some(layout)) => (layout, indexed(), Err(NoTwin::from(why))),
+        (Err(why), None) => return Err(NoTwin::from(why).into()),
     };
-    let layout = ShardedArray { keys, ..layout };
-    let source = SourceArray { id: 0, path: directory.to_owned(), layout, format: shards };
-    let (format, document) = (ArrayFormat::Draft2022, Some((path, CompactJson::new(&document))));
-    let sharded = sharded.filter(|_| is_sharded).as_ref().map(CompactJson::new);
-    Ok(Array { source, format, document, sharded, twin: twin.as_ref().map(CompactJson::new) })
+    let layout = ShardedArray { keys: draft2022::keys(&document)?, ..layout };
+    let array = FoundArray::of_document(ArrayFormat::Draft2022, layout, format, twin);
+    Ok(FoundKind::Array(Box::new(FoundArray { stored: Some(document), ..array })))
 }

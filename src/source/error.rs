@@ -5,7 +5,25 @@ use std::io;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::error::MetadataError;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::format::{draft2022, zarr2};
 use crate::store::storage::FileKind;
+
+/// Reason why the chunks of an array cannot be described in Zarr v3.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTwin {
+    /// Zarr v3 lacks what an array of Zarr v2 says.
+    #[error(transparent)]
+    Zarr2(#[from] zarr2::NoTwin),
+    /// Zarr v3 lacks what an array of the draft of 2022 says.
+    #[error(transparent)]
+    Draft2022(#[from] draft2022::NoTwin),
+    /// Its data type is unknown.
+    #[error("its data type is not known")]
+    NoDataType,
+    /// It has no shards, and its grid of chunks cannot be used.
+    #[error(transparent)]
+    Grid(MetadataError),
+}
 
 /// Error that makes a node's document unusable.
 #[derive(Debug, thiserror::Error)]
@@ -25,9 +43,18 @@ pub enum NodeError {
     /// The file is not a readable Bloscpack file.
     #[error("{0}")]
     Bloscpack(#[from] BloscpackError),
+    /// It is an array whose chunks cannot be described in Zarr v3.
+    #[error("{0}")]
+    NoTwin(Box<NoTwin>),
     /// A document of a BLZ or bcolz array cannot be used.
     #[error("{0}: {1}")]
     Superchunks(&'static str, #[source] Box<NodeError>),
+}
+
+impl From<NoTwin> for NodeError {
+    fn from(why: NoTwin) -> Self {
+        Self::NoTwin(Box::new(why))
+    }
 }
 
 impl NodeError {

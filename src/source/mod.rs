@@ -4,27 +4,30 @@
 //! Mounts and commands share this module, so they accept the same sources. It only probes and
 //! reads; presentation and operations are decided in the layers above.
 
+pub mod apart;
 mod array;
-pub mod bloscpack;
-pub mod blz;
+mod bloscpack;
+mod blz;
 mod compact_json;
 mod config;
 mod document;
-pub mod draft2022;
+mod draft2022;
 mod error;
-mod foreign;
+mod found;
 mod open;
+mod probe;
 mod unsupported;
 mod walk;
-pub mod zarr2;
-pub mod zarr3;
+mod zarr2;
+mod zarr3;
 
 pub use self::array::{Array, ArrayFormat};
 pub use self::compact_json::CompactJson;
-pub use self::config::{Format, OpenConfig};
-pub use self::document::{METADATA_FILE, document_at, read_document, read_text};
-pub use self::error::NodeError;
-pub use self::foreign::Foreign;
+pub use self::config::{Format, OpenConfig, ProbeConfig, Unsharded};
+pub use self::document::{METADATA_FILE, document_at, is_document, read_document, read_text};
+pub use self::error::{NoTwin, NodeError};
+pub use self::found::{Found, FoundArray, FoundKind, Unusable};
 pub use self::open::{Documents, OpenError, Source};
+pub use self::probe::Probe;
 pub use self::unsupported::Unsupported;
 pub use self::walk::{Node, Nodes, holds_nodes};

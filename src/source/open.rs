@@ -9,11 +9,12 @@ use std::sync::atomic::AtomicU64;
 use serde_json::{Map, Value, json};
 
 use super::array::Array;
-use super::config::OpenConfig;
+use super::config::{OpenConfig, ProbeConfig, Unsharded};
 use super::document::{METADATA_FILE, document_at};
 use super::error::NodeError;
+use super::probe::Probe;
 use super::unsupported::Unsupported;
-use super::walk::{Node, Nodes, Step};
+use super::walk::{Node, Nodes};
 use crate::format::draft2022;
 use crate::format::metadata::NodeMetadata;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
@@ -174,11 +175,16 @@ impl Source {
 
     /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
-        let first = match &self.file {
-            Some(name) => Step::File(name.clone()),
-            None => Step::Directory(PathBuf::new()),
-        };
-        Nodes::new(&*self.storage, self.config, &self.next_id, first)
+        let OpenConfig { level, format, .. } = self.config;
+        let probe = Probe(ProbeConfig {
+            file: self.file.clone(),
+            format,
+            level,
+            unsharded: Unsharded::Decoded,
+            grows: false,
+            is_for_view: false,
+        });
+        Nodes::new(&*self.storage, probe, &self.next_id)
     }
 
     /// Iterates over the usable arrays of the source.

@@ -9,16 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::array::{Array, ArrayFormat};
-use super::config::{Format, OpenConfig};
-use super::document::{METADATA_FILE, document_at, read_document};
+use super::apart;
+use super::array::Array;
+use super::document::METADATA_FILE;
 use super::error::NodeError;
-use super::{bloscpack, blz, zarr2, zarr3};
-use crate::format::draft2022;
-use crate::format::metadata::NodeMetadata;
+use super::found::{Found, FoundKind, Unusable};
+use super::probe::Probe;
 use crate::format::zarr2::{ZARRAY, ZGROUP};
 use crate::store::formats::superchunks::SIZES;
-use crate::store::storage::{FileKind, Storage, if_present, kind_of};
+use crate::store::storage::{FileKind, Storage, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 
 /// A node of a source.
@@ -49,7 +48,7 @@ impl Node {
 /// Iterator over the nodes of a source.
 pub struct Nodes<'a> {
     storage: &'a dyn Storage,
-    config: OpenConfig,
+    probe: Probe,
     /// Identifier of the next array.
     next_id: &'a AtomicU64,
     /// Pending steps; the last is taken next.
@@ -59,16 +58,14 @@ pub struct Nodes<'a> {
 }
 
 /// A pending step of the walk.
-pub(super) enum Step {
+enum Step {
     /// Visit a directory.
     Directory(PathBuf),
     /// Visit the named entries of a directory; the last name is taken next.
     Below(PathBuf, Vec<OsString>),
-    /// Visit arrays of a hierarchy of the draft of 2022, each as its data path and document path;
+    /// Visit arrays whose documents are apart from them, each as its data path and document path;
     /// the last is taken next.
-    Draft(Vec<(PathBuf, PathBuf)>),
-    /// Visit a file that is an array by itself.
-    File(OsString),
+    Apart(Vec<(PathBuf, PathBuf)>),
 }
 
 impl Iterator for Nodes<'_> {
@@ -94,136 +91,80 @@ impl Iterator for Nodes<'_> {
                         Err(node) => self.found.push_back(node),
                     }
                 }
-                Step::Draft(mut documents) => {
+                Step::Apart(mut documents) => {
                     let Some((data, path)) = documents.pop() else { continue };
-                    self.steps.push(Step::Draft(documents));
-                    let array = read_document(self.storage, &path).and_then(|document| {
-                        super::draft2022::array(&data, path, document, self.config.level)
-                    });
-                    self.add(data, array.map(Some));
+                    self.steps.push(Step::Apart(documents));
+                    match self.found(&data, &path) {
+                        Ok(Found { kind: FoundKind::Array(array), .. }) => {
+                            self.add(array.into_array(data, path));
+                        }
+                        // It is none of an array.
+                        Ok(_) => (),
+                        Err(unusable) => self.bad(data, unusable.error),
+                    }
                 }
-                Step::File(name) => self.bloscpack(Path::new(&name)),
             }
         }
     }
 }
 
 impl<'a> Nodes<'a> {
-    pub(super) fn new(
-        storage: &'a dyn Storage,
-        config: OpenConfig,
-        next_id: &'a AtomicU64,
-        first: Step,
-    ) -> Self {
-        Self { storage, config, next_id, steps: vec![first], found: VecDeque::new() }
+    pub(super) fn new(storage: &'a dyn Storage, probe: Probe, next_id: &'a AtomicU64) -> Self {
+        let first = Step::Directory(PathBuf::new());
+        Self { storage, probe, next_id, steps: vec![first], found: VecDeque::new() }
     }
 }
 
 impl Nodes<'_> {
-    fn may_be(&self, format: Format) -> bool {
-        self.config.format.is_none_or(|wanted| wanted == format)
-    }
-
-    /// Queues a found node; returns the array if it is one.
-    fn add(
-        &mut self,
-        directory: PathBuf,
-        found: Result<Option<Array>, NodeError>,
-    ) -> Option<Arc<Array>> {
-        match found {
-            Ok(Some(mut array)) => {
-                array.source.id = self.next_id.fetch_add(1, Ordering::Relaxed);
-                let array = Arc::new(array);
-                self.found.push_back(Node::Array(Arc::clone(&array)));
-                Some(array)
-            }
-            Ok(None) => None,
-            Err(error) => {
-                self.bad(directory, error);
-                None
-            }
-        }
+    /// Queues an array.
+    fn add(&mut self, mut array: Array) -> Arc<Array> {
+        array.source.id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let array = Arc::new(array);
+        self.found.push_back(Node::Array(Arc::clone(&array)));
+        array
     }
 
     fn bad(&mut self, directory: PathBuf, error: NodeError) {
         self.found.push_back(Node::Bad(directory, Arc::new(error)));
     }
 
-    fn bloscpack(&mut self, name: &Path) {
-        let storage = self.storage;
-        let found = storage
-            .stat(name)
-            .map_err(NodeError::from)
-            .and_then(|stat| bloscpack::array(storage, name.as_os_str(), &stat, false))
-            .map(|found| Some(found.into_array(Path::new(""), ArrayFormat::Bloscpack)));
-        self.add(PathBuf::new(), found);
-    }
-
+    /// Visits a directory, or the file that is opened as the source.
     fn look(&mut self, directory: PathBuf) {
-        let path = directory.join(METADATA_FILE);
-        let document = document_at(self.storage, &path);
-        if let Some(document) = document.transpose() {
-            match document {
-                Ok(document) => match NodeMetadata::parse(&document) {
-                    _ if draft2022::is_hierarchy(&document).unwrap_or(false) => {
-                        return self.look_at_draft(directory);
+        let path = match &self.probe.0.file {
+            Some(file) => PathBuf::from(file),
+            None => directory.join(METADATA_FILE),
+        };
+        match self.found(&directory, &path) {
+            Ok(Found { kind, path, .. }) => match kind {
+                FoundKind::Array(array) => {
+                    let may_have_nodes = array.has_document();
+                    let array = self.add(array.into_array(directory.clone(), path));
+                    if may_have_nodes {
+                        self.below(directory, |name| name != WORK_DIRECTORY && !array.claims(name));
                     }
-                    Ok(NodeMetadata::Group) => self.found.push_back(Node::Group(directory.clone())),
-                    Ok(NodeMetadata::Array(_)) => {
-                        let array = zarr3::array(&directory, path, &document, self.config.level);
-                        let array = self.add(directory.clone(), array.map(Some));
-                        return self.below_array(directory, array);
-                    }
-                    Err(error) => {
-                        let is_array = document.get("node_type").is_some_and(|it| it == "array");
-                        self.bad(directory.clone(), error.into());
-                        if is_array {
-                            return;
-                        }
-                    }
-                },
-                Err(error) => self.bad(directory.clone(), error),
+                    return;
+                }
+                FoundKind::Apart => return self.look_at_hierarchy(directory),
+                FoundKind::Group(_) => self.found.push_back(Node::Group(directory.clone())),
+                FoundKind::Nothing | FoundKind::AsStored => (),
+            },
+            Err(unusable) => {
+                self.bad(directory.clone(), unusable.error);
+                // Without usable metadata, the names of chunks are unknown.
+                if unusable.is_array {
+                    return;
+                }
             }
-        } else if self.superchunks(&directory) || self.zarr2(&directory) {
-            return;
         }
         self.below(directory, |_| true);
     }
 
-    /// Queues the Zarr v2 node in a directory, if there is one. Returns `true` if it is an array,
-    /// `false` for a group or no node.
-    fn zarr2(&mut self, directory: &Path) -> bool {
-        if !self.may_be(Format::Zarr) {
-            return false;
-        }
-        let path = directory.join(ZARRAY);
-        let array = match if_present(self.storage.lstat(&path)) {
-            Ok(Some(_)) => Some(zarr2::array(self.storage, directory, path)),
-            Ok(None) => None,
-            Err(error) => Some(Err(error.into())),
-        };
-        if let Some(array) = array {
-            let array = self.add(directory.to_owned(), array.map(Some));
-            self.below_array(directory.to_owned(), array);
-            return true;
-        }
-        match if_present(self.storage.lstat(&directory.join(ZGROUP))) {
-            Ok(Some(_)) => self.found.push_back(Node::Group(directory.to_owned())),
-            Ok(None) => (),
-            Err(error) => self.bad(directory.to_owned(), error.into()),
-        }
-        false
+    fn found(&self, directory: &Path, path: &Path) -> Result<Found, Box<Unusable>> {
+        self.probe.node(self.storage, directory, path, self.storage.stat(path))
     }
 
-    /// Visits entries of an array's directory that do not belong to its chunks: nodes below an
-    /// array, which Zarr does not provide for but some writers create.
-    fn below_array(&mut self, directory: PathBuf, array: Option<Arc<Array>>) {
-        // Without usable metadata, the names of chunks are unknown.
-        if let Some(array) = array {
-            self.below(directory, |name| name != WORK_DIRECTORY && !array.claims(name));
-        }
-    }
-
+    /// Visits the entries of a directory that are meant. Those of an array's directory that do not
+    /// belong to its chunks are: Zarr does not provide for nodes there, but some writers create them.
     fn below(&mut self, directory: PathBuf, is_meant: impl Fn(&OsStr) -> bool) {
         let mut names = Vec::new();
         let listed = self.each_entry(&directory, &is_meant, &mut |name, kind| {
@@ -239,16 +180,16 @@ impl Nodes<'_> {
         self.steps.push(Step::Below(directory, names));
     }
 
-    /// Visits a hierarchy of the draft of 2022, which keeps the documents of its arrays together.
-    fn look_at_draft(&mut self, hierarchy: PathBuf) {
-        let mut directories = vec![draft2022::metadata_directory(&hierarchy)];
+    /// Visits a hierarchy that keeps the documents of its arrays together.
+    fn look_at_hierarchy(&mut self, hierarchy: PathBuf) {
+        let mut directories = vec![apart::metadata_directory(&hierarchy)];
         let mut documents = Vec::new();
         while let Some(directory) = directories.pop() {
             let listed = self.each_entry(&directory, &|_| true, &mut |name, kind| {
                 let path = directory.join(name);
                 if kind == Some(FileKind::Directory) {
                     directories.push(path);
-                } else if let Some(data) = draft2022::data_of(&hierarchy, &path) {
+                } else if let Some(data) = apart::data_of(&hierarchy, &path) {
                     documents.push((data, path));
                 }
             });
@@ -258,32 +199,7 @@ impl Nodes<'_> {
         }
         documents.sort_unstable_by(|one, other| other.cmp(one));
         self.found.push_back(Node::Group(hierarchy));
-        self.steps.push(Step::Draft(documents));
-    }
-
-    /// Queues the BLZ or bcolz array, or the column of a table, in a directory. Returns whether
-    /// there is one.
-    fn superchunks(&mut self, directory: &Path) -> bool {
-        if !self.may_be(Format::Blz) {
-            return false;
-        }
-        let found = match if_present(self.storage.stat(&directory.join(SIZES))) {
-            Ok(Some(_)) => match blz::array(self.storage, directory, false) {
-                // A table: its columns are found below it.
-                Ok(None) => return false,
-                found => found,
-            },
-            Ok(None) => match blz::column(self.storage, directory) {
-                Ok(Some((_, found))) => found.map(Some),
-                Ok(None) => return false,
-                Err(error) => Err(error.into()),
-            },
-            Err(error) => Err(error.into()),
-        };
-        let array =
-            found.map(|found| found.map(|found| found.into_array(directory, ArrayFormat::Blz)));
-        self.add(directory.to_owned(), array);
-        true
+        self.steps.push(Step::Apart(documents));
     }
 
     /// Calls `act` with the name and kind of each entry of a directory for which `is_meant` returns

@@ -1,72 +1,79 @@
 //! Arrays and groups of Zarr v3.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::array::{Array, ArrayFormat};
-use super::compact_json::CompactJson;
-use super::error::NodeError;
-use crate::format::back::is_sharded;
-use crate::format::codec::Codec;
+use super::array::ArrayFormat;
+use super::document::METADATA_FILE;
+use super::error::{NoTwin, NodeError};
+use super::found::{FoundArray, FoundKind};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::metadata::NodeMetadata;
 use crate::format::sharding::ShardedArray;
-use crate::store::SourceArray;
 use crate::store::formats::{ShardFormat, indexed, unsharded};
 
-/// Node that a document describes.
-pub enum Described {
-    /// A group. In consolidated metadata, unsharded twins take the place of sharded arrays.
-    Group(Value),
-    /// A sharded array and its unsharded twin.
-    Sharded(Box<ShardedArray>, Value),
-    /// An array whose chunks are files: its codec chain and metadata.
-    Unsharded(Vec<Codec>, Value),
+/// Documents of a node.
+pub const DOCUMENTS: &[&str] = &[METADATA_FILE];
+
+/// Returns the node that a document describes, at a level of nested sharding; `None` is the
+/// innermost. Groups come with metadata if `is_for_view`, arrays with their documents if not.
+pub(super) fn node(
+    document: Value,
+    level: Option<usize>,
+    is_for_view: bool,
+) -> Result<FoundKind, NodeError> {
+    match NodeMetadata::parse(&document)? {
+        NodeMetadata::Group if is_for_view => {
+            Ok(FoundKind::Group(Some(match show(document.clone(), level, Dialect::V3)? {
+                Shown::Group(twin) => twin,
+                _ => document,
+            })))
+        }
+        NodeMetadata::Group => Ok(FoundKind::Group(None)),
+        NodeMetadata::Array(_) => {
+            let stored = (!is_for_view).then(|| document.clone());
+            let (layout, format, twin) = located(document, level)?;
+            let array = FoundArray::of_document(ArrayFormat::Zarr3, layout, format, Ok(twin));
+            Ok(FoundKind::Array(Box::new(FoundArray { stored, ..array })))
+        }
+    }
 }
 
-/// Parses a document into the node it describes, at a level of nested sharding; `None` is the
-/// innermost.
-pub fn describe(document: Value, level: Option<usize>) -> Result<Described, MetadataError> {
-    Ok(match show(document.clone(), level, Dialect::V3)? {
-        Shown::Array(layout, twin) => Described::Sharded(layout, twin),
-        Shown::Group(twin) => Described::Group(twin),
-        Shown::AsStored => match NodeMetadata::parse(&document)? {
-            NodeMetadata::Group => Described::Group(document),
-            NodeMetadata::Array(chain) => Described::Unsharded(chain, document),
-        },
+/// Returns the sharded array that a document describes, or the group whose metadata repeats that of
+/// sharded arrays. Their twins are in the form of the document. Anything else stays as it is
+/// stored, and need not be understood.
+pub(super) fn sharded(
+    document: Value,
+    level: Option<usize>,
+    dialect: Dialect,
+) -> Result<FoundKind, NodeError> {
+    Ok(match show(document, level, dialect)? {
+        Shown::AsStored => FoundKind::AsStored,
+        Shown::Group(twin) => FoundKind::Group(Some(twin)),
+        Shown::Array(layout, twin) => {
+            let kind = match dialect {
+                Dialect::V3 => ArrayFormat::Zarr3,
+                Dialect::Draft2022 => ArrayFormat::Draft2022,
+            };
+            let array = FoundArray::of_document(kind, *layout, indexed(), Ok(twin));
+            FoundKind::Array(Box::new(array))
+        }
     })
 }
 
-/// Returns the array that `document`, read from `path`, describes.
-pub fn array(
-    directory: &Path,
-    path: PathBuf,
-    document: &Value,
-    level: Option<usize>,
-) -> Result<Array, NodeError> {
-    let (layout, format, twin) = shards(document.clone(), level)?;
-    let source = SourceArray { id: 0, path: directory.to_owned(), layout, format };
-    let kept = CompactJson::new(document);
-    let sharded = is_sharded(document).then(|| kept.clone());
-    let twin = if sharded.is_some() { CompactJson::new(&twin) } else { kept.clone() };
-    let document = Some((path, kept));
-    Ok(Array { source, format: ArrayFormat::Zarr3, document, sharded, twin: Some(twin) })
-}
-
-/// Returns the layout of an array, its format and its unsharded twin.
-pub fn shards(
+/// Returns the layout of an array, the format of its shards, and its unsharded twin.
+pub(super) fn located(
     document: Value,
     level: Option<usize>,
-) -> Result<(ShardedArray, Arc<dyn ShardFormat>, Value), MetadataError> {
-    match describe(document, level)? {
-        Described::Sharded(layout, twin) => Ok((*layout, indexed(), twin)),
-        Described::Unsharded(chain, document) => {
-            let layout = ShardedArray::unsharded(&document, chain)?;
+) -> Result<(ShardedArray, Arc<dyn ShardFormat>, Value), NodeError> {
+    match (NodeMetadata::parse(&document)?, show(document.clone(), level, Dialect::V3)?) {
+        (_, Shown::Array(layout, twin)) => Ok((*layout, indexed(), twin)),
+        (NodeMetadata::Array(chain), _) => {
+            let layout = ShardedArray::unsharded(&document, chain).map_err(NoTwin::Grid)?;
             Ok((layout, unsharded(), document))
         }
-        Described::Group(_) => Err(MetadataError::Missing("codecs")),
+        (NodeMetadata::Group, _) => Err(MetadataError::Missing("codecs").into()),
     }
 }

@@ -29,7 +29,8 @@ use crate::format::reshard::{Resharding, reshard, shard};
 use crate::format::sharding::{ShardedArray, parse_document};
 use crate::format::zarr2::ZMETADATA;
 use crate::source::CompactJson;
-use crate::source::{Array, ArrayFormat, Node, Source};
+use crate::source::apart::node_path;
+use crate::source::{Array, Node, Source, is_document};
 use crate::source::{METADATA_FILE, NodeError};
 use crate::store::SourceArray;
 use crate::store::formats::{self, ShardFormat, indexed};
@@ -37,9 +38,6 @@ use crate::store::journal::pending;
 use crate::store::storage::{FileKind, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 use crate::text::{count, shown};
-
-/// File names of metadata documents.
-const DOCUMENTS: [&str; 5] = [METADATA_FILE, ".zarray", ".zattrs", ".zgroup", ".zmetadata"];
 
 /// Form of the arrays in a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -337,10 +335,7 @@ impl<'a> Plan<'a> {
     /// Copies the files and symbolic links that are neither chunks nor metadata, for a source of
     /// Zarr v3 or v2. Returns their number once they are durable.
     pub fn copy_others(&self, destination: &Destination) -> Result<u64, CopyError> {
-        let is_zarr = |array: &Planned<'_>| {
-            matches!(array.array.format, ArrayFormat::Zarr3 | ArrayFormat::Zarr2)
-        };
-        if !self.arrays.iter().all(is_zarr) {
+        if !self.arrays.iter().all(|array| array.array.has_own_directory()) {
             return Ok(0);
         }
         let (mut copied, mut directories) = (0, vec![PathBuf::new()]);
@@ -355,7 +350,7 @@ impl<'a> Plan<'a> {
             let mut failed = Ok(());
             let visit = &mut |item: crate::store::storage::DirItem<'_>| {
                 let path = directory.join(item.name);
-                let is_own = DOCUMENTS.iter().any(|name| item.name == *name)
+                let is_own = item.name.to_str().is_some_and(is_document)
                     || item.name == WORK_DIRECTORY
                     || array.is_some_and(|array| array.array.claims(item.name));
                 match kind_of(&*self.source.storage, &directory, &item) {
@@ -461,7 +456,7 @@ fn planned(
     format: Arc<dyn ShardFormat>,
     packing: Packing,
 ) -> Result<Planned<'_>, CopyError> {
-    let path = path_in_copy(&array.source.path, array.format);
+    let path = node_path(array);
     match layout {
         Ok(layout) => Ok(Planned {
             array,
@@ -483,18 +478,4 @@ fn whole_shape(shape: &[i64], array: &Array) -> Vec<u64> {
         u64::try_from(*extent).unwrap_or_else(|_| axis.chunks().max(1).saturating_mul(*chunk))
     })
     .collect()
-}
-
-/// Returns the directory of an array in the copy. The draft of 2022 keeps data apart from metadata.
-fn path_in_copy(path: &Path, format: ArrayFormat) -> PathBuf {
-    const DRAFT_DATA: &str = "data/root";
-    if format != ArrayFormat::Draft2022 {
-        return path.to_owned();
-    }
-    let above = path.ancestors().find(|above| above.ends_with(DRAFT_DATA));
-    let parts = above.and_then(|data| {
-        let hierarchy = data.parent()?.parent()?;
-        Some(hierarchy.join(path.strip_prefix(data).ok()?))
-    });
-    parts.unwrap_or_else(|| path.to_owned())
 }

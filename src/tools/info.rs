@@ -14,7 +14,7 @@ use crate::format::codec::parse_chain;
 use crate::format::data_type::DataType;
 use crate::format::grid::ShardAxis;
 use crate::format::index::IndexLocation;
-use crate::source::{Array, ArrayFormat, Source};
+use crate::source::{Array, Source};
 use crate::store::StoreError;
 use crate::store::entries::{Place, Span};
 
@@ -321,7 +321,7 @@ pub fn kind(array: &Array) -> Kind {
         edges.iter().zip(&chunk_shape).map(|(edge, chunk)| edge * chunk).collect()
     };
     Kind {
-        format: format_name(array),
+        format: array.format_name(),
         shape,
         data_type: twin.and_then(|twin| twin.get("data_type")).map(type_name),
         dimension_names: twin.and_then(dimension_names),
@@ -363,18 +363,6 @@ fn levels(array: &Array, is_regular: bool) -> Vec<Level> {
         after: level.after.iter().map(|codec| codec.name().to_owned()).collect(),
     };
     layout.levels.iter().enumerate().map(level).collect()
-}
-
-fn format_name(array: &Array) -> &'static str {
-    match (array.format, array.is_unsharded()) {
-        (ArrayFormat::Zarr3, true) => "Zarr v3, unsharded: each chunk is a file",
-        (ArrayFormat::Zarr3, _) => "Zarr v3, sharded",
-        (ArrayFormat::Zarr2, _) => "Zarr v2: each chunk is a file",
-        (ArrayFormat::Draft2022, true) => "Zarr v3 draft of 2022, unsharded",
-        (ArrayFormat::Draft2022, _) => "Zarr v3 draft of 2022, sharded",
-        (ArrayFormat::Bloscpack, _) => "Bloscpack file",
-        (ArrayFormat::Blz, _) => "BLZ or bcolz array",
-    }
 }
 
 fn type_name(value: &Value) -> String {

@@ -268,6 +268,23 @@ twice() {
 }
 check "a signal that comes twice is no reason to warn" twice
 
+passer_by() {
+    local job
+    new_mount_point
+    env --default-signal "$SHARDFS" mount -f "$TMP/a.zarr" "$MP" </dev/null >"$MP.log" 2>&1 &
+    job=$!
+    within 10 is_mounted "$MP"
+    within 5 cat "$MP/c/0"
+    # Such as an indexer or a df that walks the mounts: gone before the signal is answered.
+    (cd "$MP" && exec sleep 0.2) &
+    sleep 0.05
+    kill -s INT "$job"
+    wait "$job"
+    cat "$MP.log"
+    [[ $(grep -c -e warning -e error "$MP.log") == 0 ]]
+}
+check "somebody who passes through a mount is no reason to detach it" passer_by
+
 together() {
     mount_view "$TMP/a.zarr"
     local first=$MP

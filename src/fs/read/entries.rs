@@ -3,13 +3,12 @@
 use std::hash::BuildHasher;
 use std::path::Path;
 
-use crate::format::zarr2;
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
 use crate::fs::nodes::{ArrayView, At, NodeKind};
 use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
-use crate::source::METADATA_FILE;
+use crate::source::is_document;
 use crate::store::Freshness;
 use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp};
 use crate::view::inode;
@@ -92,7 +91,7 @@ impl Fs {
                 let claimed = below.is_some_and(|name| array.tree.claims(name));
                 if claimed { Err(FsError::Stale) } else { Ok(()) }
             }
-            NodeKind::Bad if kind != FileKind::Directory && !below.is_some_and(is_metadata) => {
+            NodeKind::Bad if kind != FileKind::Directory && !below.is_some_and(is_document) => {
                 Err(FsError::BadMetadata(path.to_owned()))
             }
             _ => Ok(()),
@@ -274,11 +273,6 @@ impl Fs {
         };
         own.or(dated.since).unwrap_or(shard.mtime)
     }
-}
-
-/// Returns whether a file is metadata by its name, which can be read also where it cannot be used.
-fn is_metadata(name: &str) -> bool {
-    name == METADATA_FILE || zarr2::is_document(name)
 }
 
 fn absent_as_not_found(error: std::io::Error) -> FsError {

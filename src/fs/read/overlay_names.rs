@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::grid::unravel;
-use crate::format::{Coords, draft2022, zarr2};
+use crate::format::{Coords, zarr2};
 use crate::fs::error::Result;
 use crate::fs::form::View;
 use crate::fs::nodes::ArrayView;
@@ -14,7 +14,7 @@ use crate::fs::read::lister::OTHER;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;
 use crate::fs::state::overlay::What;
-use crate::source::METADATA_FILE;
+use crate::source::{METADATA_FILE, apart};
 
 /// First position after files that exist in the mount alone.
 pub(in crate::fs) const SCRATCH: u64 = OTHER + (1 << 60);
@@ -109,7 +109,7 @@ impl Fs {
     /// Returns whether a path has the name of a metadata document of the view.
     pub(in crate::fs) fn is_document(&self, path: &Path) -> bool {
         match self.view() {
-            View::Zarr3 => path.ends_with(METADATA_FILE) || draft2022::is_document(path),
+            View::Zarr3 => path.ends_with(METADATA_FILE) || apart::is_document(path),
             View::Zarr2 => zarr2_name(path).is_some(),
             // Their documents are read-only.
             View::Npy | View::Raw | View::Flat => false,

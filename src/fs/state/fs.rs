@@ -12,7 +12,7 @@ use crate::fs::config::FsConfig;
 use crate::fs::error::{FsError, LoadError, Result};
 use crate::fs::form::View;
 use crate::fs::load::Failed;
-use crate::fs::nodes::{Node, NodeKind, Nodes};
+use crate::fs::nodes::{NodeKind, Nodes};
 use crate::fs::state::ahead::Ahead;
 use crate::fs::state::commit_state::Commits;
 use crate::fs::state::control::Control;
@@ -21,7 +21,7 @@ use crate::fs::state::handle::Handle;
 use crate::fs::state::identity::Identities;
 use crate::fs::state::overlay::Overlay;
 use crate::fs::state::paths::Paths;
-use crate::source::{self, Format};
+use crate::source;
 use crate::stats::Stats;
 use crate::store::spool::Spool;
 use crate::store::storage::{Space, Storage};
@@ -128,9 +128,8 @@ impl Fs {
                 Arc::new(root.map_err(|it| failed(*it))?)
             }
         };
-        if let Some(format) = config.format
-            && !is_of(format, &root, config.file.is_some())
-        {
+        // A root that cannot be read is of no format; without one that is wanted, nobody asks.
+        if !nodes.accept_root().unwrap_or(false) {
             return Err(SourceError::OtherFormat);
         }
         if matches!(root.kind, NodeKind::Inherited) && !source::holds_nodes(&*storage)? {
@@ -238,16 +237,5 @@ fn pads_edge(config: &FsConfig) -> bool {
         View::Zarr3 => config.store.pad_edge,
         View::Zarr2 => !config.writable,
         View::Npy | View::Raw | View::Flat => false,
-    }
-}
-
-/// Returns whether a source's root can be of a format. A directory of arrays can be of most
-/// formats.
-fn is_of(format: Format, root: &Node, is_file: bool) -> bool {
-    match format {
-        Format::Bloscpack => is_file,
-        Format::Draft2022 => matches!(root.kind, NodeKind::Draft2022),
-        Format::Blz => !is_file && root.document.is_none(),
-        Format::Zarr => !is_file,
     }
 }

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::error::{Problem, RefsError};
-use super::names::node_path;
 use crate::format::fill_chunk::FillChunk;
 use crate::format::zarr2::{self, Array2, Missing};
-use crate::source::{Array, ArrayFormat, Node};
+use crate::source::apart::node_path;
+use crate::source::{Array, Node};
 use crate::store::entries::{Place, Span};
 use crate::store::{Freshness, ShardStore, SourceArray, StoreError};
 
@@ -37,8 +37,8 @@ pub fn decide(
         _ => None,
     });
     for array in arrays {
-        let (text, is_misread) = match (&array.twin(), array.format) {
-            (Some(_), ArrayFormat::Zarr2) => (text_as_stored(array), false),
+        let (text, is_misread) = match (&array.twin(), array.is_zarr2()) {
+            (Some(_), true) => (text_as_stored(array), false),
             (Some(twin), _) => match zarr2::array(twin, Missing::Auto) {
                 Ok(two) => (text(&two), two.is_misread),
                 Err(_) => continue,
@@ -53,7 +53,7 @@ pub fn decide(
             }
         }
         let path = node_path(array);
-        if is_misread || missing == Missing::Absent && array.format != ArrayFormat::Zarr2 {
+        if is_misread || missing == Missing::Absent && !array.is_zarr2() {
             misread.push(Problem::Misread(path.clone()));
         }
         decided.insert(path, missing);

@@ -1,13 +1,12 @@
 //! Names in references: keys, and the files of the source.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::config::{Config, Version};
 use super::error::RefsError;
-use crate::format::draft2022;
-use crate::source::{Array, ArrayFormat, Node, Source};
+use crate::source::{Node, Source};
 
 /// Naming of the source's files in references.
 pub struct Urls {
@@ -76,14 +75,6 @@ impl Urls {
             }
         })
     }
-}
-
-/// Returns the path of an array in its hierarchy; in the draft of 2022 its data is elsewhere.
-pub fn node_path(array: &Array) -> PathBuf {
-    let directory = &array.source.path;
-    let draft = array.document.as_ref().filter(|_| array.format == ArrayFormat::Draft2022);
-    let node = draft.and_then(|(document, _)| draft2022::node_of(document, directory));
-    node.unwrap_or_else(|| directory.clone())
 }
 
 /// Returns a path as text, which references must be.

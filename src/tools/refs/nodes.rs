@@ -9,12 +9,13 @@ use super::absent::{self, Decided};
 use super::chunks::ArrayRefs;
 use super::config::Config;
 use super::error::{Problem, RefsError};
-use super::names::{Urls, inside, node_path, text};
+use super::names::{Urls, inside, text};
 use crate::format::chunk_key::KeyEncoding;
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::json;
 use crate::format::zarr2::{self, Missing, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::source::METADATA_FILE;
+use crate::source::apart::node_path;
 use crate::source::{Array, Node, Source};
 
 /// A node with its documents as references.

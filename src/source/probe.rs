@@ -1,0 +1,158 @@
+//! Recognition of nodes: the one place that knows how the nodes of each format are recognized.
+//!
+//! A directory with a `zarr.json` is what that document says. Any other is tried by each line of
+//! [`DIRECTORIES`] in turn; a file that is opened as a source, by [`FILES`].
+
+use std::io;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::config::{Format, ProbeConfig, Unsharded};
+use super::document::{METADATA_FILE, read_document, read_text};
+use super::error::NodeError;
+use super::found::{Found, FoundKind, Unusable};
+use super::{apart, bloscpack, blz, draft2022, zarr2, zarr3};
+use crate::format::document::Dialect;
+use crate::format::error::MetadataError;
+use crate::format::json;
+use crate::memory::ROOM;
+use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
+
+/// Result of looking for a node of one format: `None` if there is none.
+type Looked = Result<Option<Found>, Box<Unusable>>;
+
+/// Looks for a node of one format at a directory.
+type InDirectory = fn(&ProbeConfig, &dyn Storage, &Path) -> Looked;
+
+/// Looks for an array of one format in a file, whose attributes are given.
+type InFile = fn(&ProbeConfig, &dyn Storage, (&Path, Stat)) -> Looked;
+
+/// Formats whose nodes are directories without a document of Zarr v3, in the order of trial.
+const DIRECTORIES: [(Format, InDirectory); 2] =
+    [(Format::Blz, blz::look), (Format::Zarr, zarr2::look)];
+
+/// Formats whose arrays are files.
+const FILES: [(Format, InFile); 1] = [(Format::Bloscpack, bloscpack::look)];
+
+/// Recognition of the nodes of a source.
+#[derive(Debug, Clone)]
+pub struct Probe(pub ProbeConfig);
+
+impl Probe {
+    /// Returns whether the source's root can be of the format that it is read as. A directory of
+    /// arrays can be of most formats.
+    ///
+    /// # Errors
+    /// The document of the root cannot be read.
+    pub fn accepts_root(&self, storage: &dyn Storage) -> Result<bool, NodeError> {
+        let is_file = self.0.file.is_some();
+        let path = Path::new(METADATA_FILE);
+        Ok(match self.0.format {
+            None => true,
+            Some(Format::Bloscpack) => is_file,
+            Some(Format::Zarr) => !is_file,
+            Some(Format::Blz) => !is_file && if_present(storage.lstat(path))?.is_none(),
+            Some(Format::Draft2022) => {
+                !is_file && apart::is_hierarchy(&read_document(storage, path)?)?
+            }
+        })
+    }
+
+    /// Recognizes the node at a directory. `path` is that of its document, if it has one of Zarr v3
+    /// or of the draft of 2022, and `stat` the result of its `stat` in the source.
+    ///
+    /// # Errors
+    /// There is a node, but its metadata cannot be used; or that cannot be determined.
+    pub fn node(
+        &self,
+        storage: &dyn Storage,
+        directory: &Path,
+        path: &Path,
+        stat: io::Result<Stat>,
+    ) -> Result<Found, Box<Unusable>> {
+        match stat {
+            Ok(stat) if self.0.file.as_deref().is_some_and(|file| path == Path::new(file)) => {
+                self.file(storage, path, stat)
+            }
+            Ok(stat) => self.documented(storage, path, stat),
+            Err(error) if is_absent(&error) => self.undocumented(storage, directory, path, error),
+            Err(error) => Err(Unusable::new(path, None, error)),
+        }
+    }
+
+    /// Recognizes a file that is opened instead of the whole source.
+    fn file(&self, storage: &dyn Storage, path: &Path, stat: Stat) -> Result<Found, Box<Unusable>> {
+        for (format, look) in FILES {
+            if self.0.may_be(format)
+                && let Some(found) = look(&self.0, storage, (path, stat))?
+            {
+                return Ok(found);
+            }
+        }
+        Ok(Found::nothing(path))
+    }
+
+    /// Reads a node with a document of Zarr v3 or of the draft of 2022.
+    fn documented(
+        &self,
+        storage: &dyn Storage,
+        path: &Path,
+        stat: Stat,
+    ) -> Result<Found, Box<Unusable>> {
+        let unusable = |error: NodeError| Unusable::new(path, Some(stat), error);
+        let text = read_text(storage, path).map_err(unusable)?;
+        let _room = ROOM.take(json::memory(&text));
+        let document = json::parse(&text).map_err(MetadataError::from);
+        let document = document.map_err(|error| unusable(error.into()))?;
+        let dialect = Dialect::of(path);
+        let is_array = dialect == Dialect::Draft2022
+            || document.get("node_type").is_some_and(|kind| kind == "array");
+        let kind = self.described(document, dialect);
+        let kind = kind.map_err(|error| Box::new(Unusable { is_array, ..*unusable(error) }))?;
+        let (stat, path) = (Some(stat), path.to_owned());
+        Ok(Found { kind, stat, path, documents: zarr3::DOCUMENTS })
+    }
+
+    /// Reads what a document describes.
+    fn described(&self, document: Value, dialect: Dialect) -> Result<FoundKind, NodeError> {
+        let ProbeConfig { level, unsharded, is_for_view, .. } = self.0;
+        if dialect == Dialect::V3
+            && self.0.may_be(Format::Draft2022)
+            && apart::is_hierarchy(&document)?
+        {
+            return Ok(FoundKind::Apart);
+        }
+        match dialect {
+            _ if unsharded == Unsharded::AsStored => zarr3::sharded(document, level, dialect),
+            Dialect::V3 => zarr3::node(document, level, is_for_view),
+            Dialect::Draft2022 => draft2022::array(document, level),
+        }
+    }
+
+    /// Recognizes a directory without a document of Zarr v3.
+    fn undocumented(
+        &self,
+        storage: &dyn Storage,
+        directory: &Path,
+        path: &Path,
+        absent: io::Error,
+    ) -> Result<Found, Box<Unusable>> {
+        for (format, look) in DIRECTORIES {
+            if self.0.may_be(format)
+                && let Some(found) = look(&self.0, storage, directory)?
+            {
+                return Ok(found);
+            }
+        }
+        // A dangling symbolic link is an error. A document created since the `stat` counts as
+        // absent.
+        match if_present(storage.lstat(path)) {
+            Ok(Some(Stat { kind: FileKind::Symlink, .. })) => {
+                Err(Unusable::new(path, None, absent))
+            }
+            Ok(_) => Ok(Found::nothing(path)),
+            Err(error) => Err(Unusable::new(path, None, error)),
+        }
+    }
+}
