@@ -23,7 +23,7 @@ use crate::tools::svg::svg;
 
 const AFTER_HELP: &str = "\
 The median length of chunks is exact as long as no more than 65536 lengths differ; beyond that it is
-off by 1 % at most, and told with \"about\".
+off by 1 % at most, and printed with \"about\".
 
 The map shows the last two axes, and a picture for each position of the leading ones. Where there are
 more chunks than the terminal has room for, a cell is a block of chunks, the darker the fuller.
@@ -42,7 +42,7 @@ Examples:
 
 Exit codes: 0 all could be read, 1 something is damaged (see shardfs verify), 2 it could not be done.";
 
-/// Tell what an array is, how full it is, and what its bytes are used for
+/// Show what an array is, how full it is, and what its bytes are used for
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
@@ -75,8 +75,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
     let is_terminal = output.is_terminal();
-    let mut teller =
-        Teller { args, output, arrays: 0, totals: Contents::of_no_array(), bad: Vec::new() };
+    let mut printer =
+        Printer { args, output, arrays: 0, totals: Contents::of_no_array(), bad: Vec::new() };
     let shard = chosen.as_ref().map(|(_, shard)| &shard[..]);
     let maps = |array: &Array| maps(args, array, shard, is_terminal);
     let progress = Progress::new(Unit::Things("chunks"), None);
@@ -88,10 +88,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let names = about.kind.dimension_names.clone().unwrap_or_default();
             save_picture(args, path, &svg(map, title, &names))?;
         }
-        progress.pause(|| teller.tell(&about, maps)).map_err(Ended::Closed)
+        progress.pause(|| printer.print(&about, maps)).map_err(Ended::Closed)
     };
     let bad = Mutex::new(Vec::new());
-    let told = match &chosen {
+    let printed = match &chosen {
         Some((array, _)) => info(&source, std::iter::once(Arc::clone(array)), &maps, step, take),
         None => {
             let arrays = source.nodes().filter_map(|node| match node {
@@ -107,9 +107,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     drop(progress);
-    teller.bad = bad.into_inner();
-    match told {
-        Ok(()) => teller.finish(),
+    printer.bad = bad.into_inner();
+    match printed {
+        Ok(()) => printer.finish(),
         Err(Ended::Closed(error)) => unless_closed(Err(error)),
         Err(Ended::Failed(failure)) => Err(failure),
     }
@@ -129,7 +129,7 @@ impl From<Failure> for Ended {
 }
 
 /// Printer of arrays, one after the other.
-struct Teller<'a> {
+struct Printer<'a> {
     args: &'a Args,
     output: Output,
     /// Number of arrays printed.
@@ -140,8 +140,8 @@ struct Teller<'a> {
     bad: Vec<(PathBuf, String)>,
 }
 
-impl Teller<'_> {
-    fn tell(&mut self, about: &ArrayInfo, maps: &[Map]) -> io::Result<()> {
+impl Printer<'_> {
+    fn print(&mut self, about: &ArrayInfo, maps: &[Map]) -> io::Result<()> {
         let is_first = self.arrays == 0;
         self.arrays += 1;
         let mut contents = about.contents.clone();

@@ -29,7 +29,7 @@ macro_rules! options_of_o {
 Options of -o:
   ro                  read-only, the default
   rw                  as --rw; in /etc/fstab writable, since mount(8) adds rw by itself
-  sync                every close of a written file returns once it is safe
+  sync                every close of a written file returns once it is durable
   update=HOW          as --update
   dirty_limit=BYTES   as --dirty-limit
   commit_interval=S   as --commit-interval
@@ -38,7 +38,7 @@ Options of -o:
   allow_root          root may use the mount too
   uid=N,gid=N         show everything as owned by this user, this group
   umask=OCTAL         permission bits to take away
-  immutable           nobody changes the source while it is mounted: nothing is looked at twice
+  immutable           nobody changes the source while it is mounted: disables revalidation
   format=FORMAT       as --format
   view=VIEW           as --view; several, separated by a colon: view=zarr2:npy
   endian=ORDER        as --endian
@@ -49,7 +49,7 @@ Options of -o:
                       themselves; the innermost if not given
   pad_edge            the last chunk of Bloscpack, BLZ and bcolz is as long as the others, as readers
                       of Zarr expect it
-  xattr               extended attributes user.shardfs.{shard,offset,nbytes} tell where a chunk is
+  xattr               extended attributes user.shardfs.{shard,offset,nbytes} report where a chunk is
   fsname=NAME         name of the source in /proc/mounts
   threads=N           threads that answer requests, at least 2
   cache_size=BYTES    as --cache-size
@@ -70,7 +70,7 @@ Examples:
   shardfs mount -o immutable,allow_other /data/hierarchy.zarr /mnt/h
   shardfs mount --rw volume.zarr /mnt/volume       chunk files can be written
   shardfs mount --view zarr2,flat volume.zarr /mnt/volume   for readers of Zarr v2 and of plain files
-  shardfs mount -f -v volume.zarr /mnt/volume      stay in front and tell more"
+  shardfs mount -f -v volume.zarr /mnt/volume      stay in front and log more"
 );
 
 const HELPER_HELP: &str = concat!(

@@ -13,12 +13,12 @@ use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::{ShardStore, SourceArray};
 use crate::text::{Line, count, shown};
 
-/// Complete or take back what an interrupted mount has left, and repair shards
+/// Roll forward or back what an interrupted mount has left, and repair shards
 ///
-/// Commits that were interrupted by a crash or a power cut are completed or taken back; so does the
-/// next writable mount. Every array below SOURCE is looked at.
+/// Commits that were interrupted by a crash or a power cut are rolled forward or back; so does the
+/// next writable mount. Every array below SOURCE is examined.
 ///
-/// With --scan every shard is looked at as well: those that cannot be read are named. A shard that
+/// With --scan every shard is examined as well: those that cannot be read are named. A shard that
 /// other software was writing to when it was stopped may still hold its older index; with --write
 /// a copy of it is put at the shard's end, and nothing else of the shard is touched.
 ///
@@ -91,8 +91,8 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
 fn outcome(found: Found) -> &'static str {
     match found {
         Found::Replaced => "replaced or removed since, nothing to do",
-        Found::Finished => "the interrupted commit was completed",
-        Found::Unfinished => "the interrupted commit was taken back",
+        Found::Finished => "the interrupted commit was rolled forward",
+        Found::Unfinished => "the interrupted commit was rolled back",
         Found::Foreign => "changed by other software since, left as it is",
         Found::Lost => "neither the old nor the new state can be had, left as it is",
     }

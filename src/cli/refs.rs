@@ -22,7 +22,7 @@ use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
 /// Name of an output file that stands for stdout.
 const STDOUT: &str = "-";
 /// Maximum number of problems that are printed individually.
-const TOLD: u64 = 100;
+const MOST_PRINTED: u64 = 100;
 
 /// Write references to every inner chunk, as kerchunk and fsspec have them
 ///
@@ -162,18 +162,18 @@ fn write(
     done: &mut dyn FnMut(u64),
 ) -> Result<Summary, Written> {
     let mut problems = 0;
-    let mut tell = |problem: &Problem| {
+    let mut report = |problem: &Problem| {
         problems += 1;
         match problems {
-            ..=TOLD if matches!(problem, Problem::NotInFile { .. }) => {
+            ..=MOST_PRINTED if matches!(problem, Problem::NotInFile { .. }) => {
                 complain(format_args!("{problem}; --inline says how many may"));
             }
-            ..=TOLD => complain(problem),
-            problems if problems == TOLD + 1 => complain(format_args!("...")),
+            ..=MOST_PRINTED => complain(problem),
+            problems if problems == MOST_PRINTED + 1 => complain(format_args!("...")),
             _ => (),
         }
     };
-    refs::write(source, config, out, &mut tell, done).map_err(|error| match error {
+    refs::write(source, config, out, &mut report, done).map_err(|error| match error {
         RefsError::Write(error) if error.kind() == io::ErrorKind::BrokenPipe => Written::Pipe,
         error => Written::Failed(refused(&error)),
     })

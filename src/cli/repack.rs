@@ -29,7 +29,7 @@ Examples:
 /// Write the shards of an array or a hierarchy anew, without dead space
 ///
 /// Chunks are copied as they are encoded. Without DEST each shard is replaced where it is: the new one
-/// is complete, safe and read back before it takes the old one's name, so the array is whole at any
+/// is complete, durable and read back before it takes the old one's name, so the array is whole at any
 /// moment, for mounts and other readers too. A shard that is already as it should be is left alone,
 /// so the command can be stopped and called again.
 ///

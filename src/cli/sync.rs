@@ -9,7 +9,7 @@ use crate::fs::{LOG_PATH, WAITING_PATH};
 use crate::mount::{self, MountError};
 use crate::text::shown;
 
-/// Return once everything that was written through a mount is safe in its shards
+/// Return once everything that was written through a mount is durable in its shards
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Where it is mounted

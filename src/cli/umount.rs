@@ -7,7 +7,7 @@ use super::sync::{not_written, sync};
 use crate::mount;
 use crate::text::{Line, shown};
 
-/// Unmount, and wait until everything is safe and the process behind the mount has ended
+/// Unmount, and wait until everything is durable and the process behind the mount has ended
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Where it is mounted
@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     mount::unmount(&args.mountpoint, args.lazy, |pid, name| {
         eprintln!(
             "shardfs: {} is unmounted here, but processes in another mount namespace have it still \
-             (a container, a service): process {pid} ({}), for example. What was written is safe. \
+             (a container, a service): process {pid} ({}), for example. What was written is durable. \
              Waiting for half a minute",
             shown(&args.mountpoint),
             Line(&name)

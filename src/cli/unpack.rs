@@ -16,7 +16,7 @@ Examples:
 
 /// Make a file of each chunk: the unsharded form of an array or a hierarchy
 ///
-/// Chunks are copied as they are encoded. DEST gets its metadata last, once all chunks are safe and
+/// Chunks are copied as they are encoded. DEST gets its metadata last, once all chunks are durable and
 /// were read back; until then nobody takes it for an array. If it is interrupted, the same command
 /// goes on.
 ///

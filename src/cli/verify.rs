@@ -15,7 +15,7 @@ use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, verify};
 
 const AFTER_HELP: &str = "\
 Every defect is one line, with the shard and the position of the chunk in it. What is legal but worth
-to be told is a line that begins with \"note:\". The last line tells how much was looked at.
+knowing is a line that begins with \"note:\". The last line counts what was examined.
 
 With --json every line is an object. Findings have: severity (\"defect\" or \"note\"), code (a word that
 stays the same), message, array, and where they apply shard, position (in the shard), chunk (its
@@ -30,7 +30,7 @@ Exit codes: 0 no defect, 1 defects were found, 2 it could not be done.";
 
 /// Check every shard of sharded arrays: indexes, entries, and with --decode all chunks
 ///
-/// It goes on after each defect and tells all of them. Nothing is written.
+/// Continues after a defect and reports all of them. Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {

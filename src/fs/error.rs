@@ -60,7 +60,7 @@ pub enum FsError {
     #[error("not supported here")]
     NotSupported,
     /// The file cannot be renamed across this boundary; it must be copied and deleted instead.
-    #[error("it cannot be renamed, but copied and removed")]
+    #[error("it cannot be renamed across this boundary: copy it and delete the old one")]
     CrossDevice,
     /// The file would be too long.
     #[error("the file would be too long")]

@@ -252,13 +252,13 @@ pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
 /// Unmounts the shardfs filesystem on `mountpoint` and waits, half a minute at most, until its
 /// process has ended.
 ///
-/// `lazy` detaches a busy mount, which then ends when its last user has left. `tell` is called with
+/// `lazy` detaches a busy mount, which then ends when its last user has left. `report` is called with
 /// the number and name of a process in another mount namespace if the process behind the mount
 /// keeps running because that namespace has the mount too.
 pub fn unmount(
     mountpoint: &Path,
     lazy: bool,
-    tell: impl FnOnce(u32, &str),
+    report: impl FnOnce(u32, &str),
 ) -> Result<(), MountError> {
     let mountpoint = &find_mounted(mountpoint)?;
     let connection = table::connection(mountpoint);
@@ -269,7 +269,7 @@ pub fn unmount(
     if !lazy {
         background::wait_for_end(daemon, || {
             if let Some((pid, name)) = connection.and_then(table::elsewhere) {
-                tell(pid, &name);
+                report(pid, &name);
             }
         });
     }

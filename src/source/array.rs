@@ -52,7 +52,7 @@ impl Array {
         self.source.format.is_bare()
     }
 
-    /// Returns the name of the format, as it is told to users.
+    /// Returns the name of the format, as users read it.
     pub fn format_name(&self) -> &'static str {
         match (self.format, self.is_unsharded()) {
             (ArrayFormat::Zarr3, true) => "Zarr v3, unsharded: each chunk is a file",

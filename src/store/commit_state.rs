@@ -22,21 +22,21 @@ pub struct Base {
     /// Attributes of the chunk's shard. `None` if there was none.
     pub(super) shard: Option<Stat>,
     /// Length and fingerprint of the chunk. `None` if it was empty.
-    pub(super) chunk: Option<Print>,
-    /// Number of the shard's [`Line`].
-    pub(super) line: u64,
+    pub(super) chunk: Option<ContentId>,
+    /// Number of the shard's [`Lineage`].
+    pub(super) lineage: u64,
 }
 
 /// Identity of a chunk's contents: its length and fingerprint. Its offset is not part of it, as it
 /// proves nothing: another writer may rewrite a shard in its place, with chunks that all have the
 /// same lengths as before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Print {
+pub(super) struct ContentId {
     pub(super) nbytes: u64,
     pub(super) fingerprint: u64,
 }
 
-impl Print {
+impl ContentId {
     /// Computes the identity of a chunk with this content.
     pub(super) fn of(content: &Content) -> io::Result<Self> {
         let fingerprint = fingerprint_of_content(content)?;
@@ -47,12 +47,12 @@ impl Print {
 /// Lineage of a shard: its state when it was last read by [`ShardStore::base`] or left by a commit
 /// of this store. As long as the shard is found in that state, no other writer has changed it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct Lineage {
     /// Number of the lineage; a change by another writer starts a new one.
     pub(super) number: u64,
     pub(super) shard: Option<Stat>,
     /// `true` if a commit of this store has made the bytes and the name durable.
-    pub(super) is_safe: bool,
+    pub(super) is_durable: bool,
     /// `true` while a commit of this store is changing the shard, which may already look different.
     pub(super) is_busy: bool,
     /// Dates of its chunks.
@@ -71,18 +71,18 @@ pub struct Dated {
 
 /// Number of lineages to remember. Commits to shards whose lineage was forgotten are slower, but no
 /// chunk becomes stale unless another writer has changed it.
-const MAX_LINES: usize = 1 << 16;
+const MAX_LINEAGES: usize = 1 << 16;
 
 impl Base {
     /// Returns the base for the next change of the chunk, once this store has committed `content`
     /// over `self`. `None` as content means that the chunk was removed.
     pub fn committed(self, content: Option<&Content>) -> io::Result<Self> {
-        Ok(Self { chunk: content.map(Print::of).transpose()?, ..self })
+        Ok(Self { chunk: content.map(ContentId::of).transpose()?, ..self })
     }
 
     /// Returns whether the chunk is the same as in `before`.
     pub fn is_same_chunk(&self, before: &Self) -> bool {
-        self.line == before.line || self.chunk == before.chunk
+        self.lineage == before.lineage || self.chunk == before.chunk
     }
 
     /// Returns the attributes of the shard when the chunk was staged. `None` if there was none.
@@ -91,7 +91,7 @@ impl Base {
     }
 }
 
-impl Line {
+impl Lineage {
     /// Returns whether the shard found is that of the lineage, except for the ctime.
     pub(super) fn has_content(&self, found: Option<&Stat>) -> bool {
         match (&self.shard, found) {
@@ -105,66 +105,66 @@ impl Line {
 impl Commits {
     /// Returns the lineage of a shard found in this state; starts a new one if the state is not
     /// that of the known one.
-    pub(super) fn line(&self, id: ShardId, shard: Option<&Stat>) -> Line {
-        let mut lines = self.lines.lock();
-        let known = lines.get(&id).copied();
-        if let Some(line) = known
-            && (line.is_busy || is_same(line.shard.as_ref(), shard))
+    pub(super) fn lineage(&self, id: ShardId, shard: Option<&Stat>) -> Lineage {
+        let mut lineages = self.lineages.lock();
+        let known = lineages.get(&id).copied();
+        if let Some(lineage) = known
+            && (lineage.is_busy || is_same(lineage.shard.as_ref(), shard))
         {
-            return line;
+            return lineage;
         }
-        let number = self.last_line.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.last_lineage.fetch_add(1, Ordering::Relaxed) + 1;
         let dated = match known {
-            Some(line) if line.has_content(shard) => line.dated,
+            Some(lineage) if lineage.has_content(shard) => lineage.dated,
             _ => Dated { number, since: shard.map(|shard| shard.mtime) },
         };
-        let line = Line { number, shard: shard.copied(), is_safe: false, is_busy: false, dated };
-        lines.put(id, line);
-        if lines.len() > MAX_LINES {
-            lines.pop_lru();
+        let lineage =
+            Lineage { number, shard: shard.copied(), is_durable: false, is_busy: false, dated };
+        lineages.put(id, lineage);
+        if lineages.len() > MAX_LINEAGES {
+            lineages.pop_lru();
         }
-        line
+        lineage
     }
 
     /// Returns the state in which a commit has left the shard, if that may be later than `found`.
     /// `None` otherwise.
     pub(super) fn left_since(&self, id: ShardId, found: &Stat) -> Option<Stat> {
-        let line = self.lines.lock().get(&id).copied()?;
-        line.shard.filter(|left| !line.is_busy && found.ctime < left.ctime)
+        let lineage = self.lineages.lock().get(&id).copied()?;
+        lineage.shard.filter(|left| !lineage.is_busy && found.ctime < left.ctime)
     }
 
     /// Marks whether a commit of this store is changing a shard.
     pub(super) fn set_busy(&self, id: ShardId, is_busy: bool) {
-        if let Some(line) = self.lines.lock().get_mut(&id) {
-            line.is_busy = is_busy;
+        if let Some(lineage) = self.lineages.lock().get_mut(&id) {
+            lineage.is_busy = is_busy;
         }
     }
 
     /// Returns whether a shard found in this state is as a commit of this store has left it.
     pub(super) fn has_left(&self, id: ShardId, found: &Stat) -> bool {
-        self.lines
-            .lock()
-            .get(&id)
-            .is_some_and(|line| line.is_safe && is_same(line.shard.as_ref(), Some(found)))
+        self.lineages.lock().get(&id).is_some_and(|lineage| {
+            lineage.is_durable && is_same(lineage.shard.as_ref(), Some(found))
+        })
     }
 
     /// Returns whether a commit of this store is changing a shard.
     pub(super) fn is_busy(&self, id: ShardId) -> bool {
-        self.lines.lock().get(&id).is_some_and(|line| line.is_busy)
+        self.lineages.lock().get(&id).is_some_and(|lineage| lineage.is_busy)
     }
 
     /// Marks the names on the way to the shard as possibly not durable.
     pub(super) fn doubt(&self, id: ShardId) {
-        if let Some(line) = self.lines.lock().get_mut(&id) {
-            line.is_safe = false;
+        if let Some(lineage) = self.lineages.lock().get_mut(&id) {
+            lineage.is_durable = false;
         }
     }
 
     /// Records the state in which a commit has left the shard; `None` if that is unknown.
-    pub(super) fn leave(&self, id: ShardId, line: Option<Line>) {
-        match line {
-            Some(line) => drop(self.lines.lock().put(id, line)),
-            None => drop(self.lines.lock().pop(&id)),
+    pub(super) fn leave(&self, id: ShardId, lineage: Option<Lineage>) {
+        match lineage {
+            Some(lineage) => drop(self.lineages.lock().put(id, lineage)),
+            None => drop(self.lineages.lock().pop(&id)),
         }
     }
 }
@@ -182,9 +182,9 @@ pub(super) fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
 #[derive(Debug)]
 pub(super) struct Commits {
     pub(super) arrays: Mutex<HashMap<u64, Arc<Mutex<ArrayCommits>>>>,
-    pub(super) lines: Mutex<LruCache<ShardId, Line>>,
+    pub(super) lineages: Mutex<LruCache<ShardId, Lineage>>,
     /// Last number given to a lineage.
-    last_line: AtomicU64,
+    last_lineage: AtomicU64,
     /// `true` once the filesystem was found unable to clone files.
     pub(super) no_clones: AtomicBool,
 }
@@ -202,13 +202,13 @@ pub(super) struct ArrayCommits {
     pub(super) stuck: bool,
     /// Keys of the shards that such a record names. They are not written, or the record would be
     /// taken for that of a later commit.
-    pub(super) poisoned: HashSet<Vec<u8>>,
+    pub(super) unsettled: HashSet<Vec<u8>>,
     /// Number of names given to new files so far.
     pub(super) names: u64,
     /// Contents that chunks were to get by commits that failed after their shard was touched. A
     /// recovery may roll one of those forward later, which is no change by others. Forgotten with
     /// the chunk's next successful commit.
-    pub(super) attempts: HashMap<Coords, VecDeque<Option<Print>>>,
+    pub(super) attempts: HashMap<Coords, VecDeque<Option<ContentId>>>,
 }
 
 /// Number of failed commits to remember of one chunk. An older one can be found in its shard only
@@ -217,9 +217,9 @@ pub(super) const MAX_ATTEMPTS: usize = 64;
 
 impl Default for Commits {
     fn default() -> Self {
-        let lines = Mutex::new(LruCache::unbounded());
-        let (arrays, last_line, no_clones) = Default::default();
-        Self { arrays, lines, last_line, no_clones }
+        let lineages = Mutex::new(LruCache::unbounded());
+        let (arrays, last_lineage, no_clones) = Default::default();
+        Self { arrays, lineages, last_lineage, no_clones }
     }
 }
 
@@ -234,6 +234,6 @@ impl ArrayCommits {
     pub(super) fn keep(&mut self, record: Option<&Record>) {
         self.stuck = true;
         let shards = record.map_or(&[][..], |record| &record.shards);
-        self.poisoned.extend(shards.iter().map(|shard| shard.key.clone()));
+        self.unsettled.extend(shards.iter().map(|shard| shard.key.clone()));
     }
 }

@@ -157,7 +157,7 @@ pub enum StoreError {
     },
     /// The shard is not written because it, or a part of it, cannot be read.
     #[error(
-        "{cause}; nothing is written to such a shard, `shardfs recover --scan` tells what can be done"
+        "{cause}; nothing is written to such a shard, `shardfs recover --scan` reports what can be done"
     )]
     NotWritten {
         /// The error met when reading it.
@@ -167,9 +167,9 @@ pub enum StoreError {
     /// The journal holds a record of the shard that must stay.
     #[error(
         "shard {}: nothing is written to it as long as the journal holds the record of a commit \
-         that could be neither completed nor taken back", shown(.shard)
+         that could be neither rolled forward nor back", shown(.shard)
     )]
-    Poisoned {
+    Unsettled {
         /// Path of the shard, relative to the source's root.
         shard: PathBuf,
     },
@@ -262,7 +262,7 @@ impl StoreError {
         match self {
             Self::Damaged { damage, .. } => match **damage {
                 Damage::Index(_) | Damage::TooShort { .. } | Damage::Unfinished => {
-                    Some("`shardfs recover --scan` tells whether it can be repaired")
+                    Some("`shardfs recover --scan` reports whether it can be repaired")
                 }
                 _ => None,
             },
@@ -289,7 +289,7 @@ impl StoreError {
             | Self::Undecodable { .. }
             | Self::NotWritten { .. }
             | Self::Journal { .. }
-            | Self::Poisoned { .. }
+            | Self::Unsettled { .. }
             | Self::Unfit { .. }
             | Self::ForeignRecord { .. }
             | Self::Plan { .. }

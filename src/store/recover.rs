@@ -157,8 +157,8 @@ fn may_write(journal: &Stat, shard: &Stat, own: u32) -> bool {
 fn report(path: &Path, found: Found) {
     match found {
         Found::Replaced => log::info!("{}: replaced since an unfinished commit", shown(path)),
-        Found::Finished => log::info!("{}: a commit was completed", shown(path)),
-        Found::Unfinished => log::info!("{}: a commit was taken back", shown(path)),
+        Found::Finished => log::info!("{}: a commit was rolled forward", shown(path)),
+        Found::Unfinished => log::info!("{}: a commit was rolled back", shown(path)),
         Found::Foreign => {
             log::warn!("{}: changed by others after an unfinished commit", shown(path));
         }

@@ -26,7 +26,7 @@ impl ShardStore {
         let path = array.shard_path(coords);
         let journal = Journal::lock(&*self.storage, &array.path)?;
         if journal.found().is_some() {
-            return Err(StoreError::Poisoned { shard: path });
+            return Err(StoreError::Unsettled { shard: path });
         }
         if has_note(&*self.storage, &array.path)? {
             remove_noted_locks(&*self.storage, Owner::Array(array))?;

@@ -97,7 +97,7 @@ pub enum CopyError {
     Unsharded(PathBuf),
     /// A commit is unfinished.
     #[error(
-        "{}: somebody is writing to it, or was stopped: `shardfs recover` completes what was \
+        "{}: another process is writing to it, or was stopped: `shardfs recover` finishes what was \
          interrupted", shown(.0)
     )]
     Pending(PathBuf),

@@ -38,8 +38,8 @@ pub enum TransferError {
     Source(#[from] StoreError),
     /// Another process is writing to the source.
     #[error(
-        "{}: it was changed while it was being read: somebody writes to the source; nothing is \
-         lost, run the command again once they have finished", shown(.0)
+        "{}: it was changed while it was being read: another process writes to the source; nothing is \
+         lost, run the command again once it has finished", shown(.0)
     )]
     Changing(PathBuf),
     /// The copy cannot be written.

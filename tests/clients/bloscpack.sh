@@ -134,7 +134,7 @@ check "BLZ: the same with -o sync" superchunks_are_written -o sync
 
 is_not_padded() {
     new_mount_point
-    fails_with "pad_edge is for reading only" "$SHARDFS" mount --rw -o pad_edge "$TMP/files/uneven.blp" "$MP"
+    fails_with "pad_edge requires a read-only mount" "$SHARDFS" mount --rw -o pad_edge "$TMP/files/uneven.blp" "$MP"
     not_mounted "$MP"
 }
 check "chunks that are shown longer than they are cannot be written" is_not_padded

@@ -80,7 +80,7 @@ pub fn array(twin: &Value, missing: Missing) -> Result<Array2, NoForm> {
         attributes.insert(DIMENSIONS.to_owned(), names);
     }
     let fill_value = data_type.fill_value(twin.get("fill_value"))?;
-    let told = missing::tell(twin, &data_type, fill_value, &mut attributes, missing);
+    let represented = missing::represent(twin, &data_type, fill_value, &mut attributes, missing);
     let filters = if chain.filters.is_empty() { Value::Null } else { chain.filters.into() };
     let zarray = json!({
         "zarr_format": 2,
@@ -88,12 +88,12 @@ pub fn array(twin: &Value, missing: Missing) -> Result<Array2, NoForm> {
         "chunks": chunks,
         "dtype": data_type.descr(chain.big_endian),
         "compressor": chain.compressor,
-        "fill_value": told.fill_value,
+        "fill_value": represented.fill_value,
         "order": chain.order,
         "filters": filters,
         "dimension_separator": keys.separator.as_char().to_string(),
     });
-    let (filled, is_misread) = (told.filled, told.is_misread);
+    let (filled, is_misread) = (represented.filled, represented.is_misread);
     Ok(Array2 { zarray, zattrs: document(attributes), keys, filled, is_misread })
 }
 

@@ -51,7 +51,7 @@ pub struct Filled {
 
 /// Representation of an array's missing values in Zarr v2.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct MissingValues {
     /// The `fill_value`.
     pub fill_value: Value,
     /// If set, all chunks are shown, missing ones included.
@@ -63,19 +63,19 @@ pub struct Told {
 
 /// Determines the representation for an array with the unsharded metadata `twin`, whose fill value
 /// translates to `fill_value` in Zarr v2. Adapts the missing value in its attributes.
-pub fn tell(
+pub fn represent(
     twin: &Value,
     data_type: &DataType2,
     fill_value: Value,
     attributes: &mut Map<String, Value>,
     missing: Missing,
-) -> Told {
+) -> MissingValues {
     let chunk = |wanted| if missing == wanted { FillChunk::of(twin) } else { None };
     let values = |removed: &Value| format!("{fill_value} {removed}");
     let plain = || {
         let values = values(&fill_value);
         let filled = chunk(Missing::Fill).map(|absent| Filled { absent, removed: None, values });
-        Told { fill_value: fill_value.clone(), filled, is_misread: false }
+        MissingValues { fill_value: fill_value.clone(), filled, is_misread: false }
     };
     if !attributes.contains_key(DIMENSIONS) || fill_value.is_null() {
         return plain();
@@ -96,7 +96,7 @@ pub fn tell(
             name(attributes, &value);
             let (removed, values) = (FillChunk::of_value(twin, &value), values(&value));
             let filled = Some(Filled { absent, removed, values });
-            Told { fill_value: value, filled, is_misread: false }
+            MissingValues { fill_value: value, filled, is_misread: false }
         }
         (mask, Some(absent)) => {
             if let Mask::Other(value) = mask {
@@ -106,13 +106,13 @@ pub fn tell(
             let zero = data_type.zero().filter(|zero| *zero != fill_value);
             let removed = zero.and_then(|zero| FillChunk::of_value(twin, &zero));
             let filled = Some(Filled { absent, removed, values: values(&Value::Null) });
-            Told { fill_value: Value::Null, filled, is_misread: false }
+            MissingValues { fill_value: Value::Null, filled, is_misread: false }
         }
         (mask, None) => {
             if let Mask::Value(value) | Mask::Other(value) = &mask {
                 name(attributes, value);
             }
-            Told { fill_value, filled: None, is_misread: true }
+            MissingValues { fill_value, filled: None, is_misread: true }
         }
     }
 }

@@ -539,7 +539,7 @@ fn of_xarray(data_type: &str, fill_value: Value, missing: Option<Value>) -> Valu
 type Shown = (Value, Option<Value>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 #[track_caller]
-fn told(twin: &Value) -> Shown {
+fn represented(twin: &Value) -> Shown {
     let array = array(twin).unwrap();
     assert!(!array.is_misread);
     let zattrs = array.zattrs.unwrap();
@@ -557,19 +557,22 @@ fn told(twin: &Value) -> Shown {
 fn a_missing_value_is_the_fill_value_of_zarr_v2() {
     let packed = of_xarray("int16", json!(0), Some(json!(-32768)));
     let expected = (json!(-32768), Some(json!(-32768)), Some(vec![0, 0]), Some(vec![0, 0x80]));
-    assert_eq!(told(&packed), expected);
+    assert_eq!(represented(&packed), expected);
     // xarray's own notation of a floating-point number, and others.
     let number = of_xarray("float32", json!(1.5), Some(json!("AAAAAICHw8A=")));
     let item = |value: f32| Some(value.to_le_bytes().to_vec());
-    assert_eq!(told(&number), (json!(-9999.0), Some(json!(-9999.0)), item(1.5), item(-9999.0)));
+    assert_eq!(
+        represented(&number),
+        (json!(-9999.0), Some(json!(-9999.0)), item(1.5), item(-9999.0))
+    );
     let number = of_xarray("float32", json!(1.5), Some(json!(-9999)));
-    assert_eq!(told(&number), (json!(-9999), Some(json!(-9999)), item(1.5), item(-9999.0)));
+    assert_eq!(represented(&number), (json!(-9999), Some(json!(-9999)), item(1.5), item(-9999.0)));
     let zero = of_xarray("float64", json!(0.0), Some(json!("AAAAAAAA+H8=")));
     let bits = |value: f64| Some(value.to_le_bytes().to_vec());
-    assert_eq!(told(&zero), (json!("NaN"), None, bits(0.0), bits(f64::NAN)));
+    assert_eq!(represented(&zero), (json!("NaN"), None, bits(0.0), bits(f64::NAN)));
     let parts = json!(["AAAAAAAA+H8=", "AAAAAAAA8D8="]);
     let complex = of_xarray("complex64", json!([0.0, 0.0]), Some(parts));
-    assert_eq!(told(&complex).0, json!(["NaN", 1.0]));
+    assert_eq!(represented(&complex).0, json!(["NaN", 1.0]));
 }
 
 #[test]
@@ -577,35 +580,36 @@ fn an_array_without_a_missing_value_has_no_fill_value_in_zarr_v2() {
     for (data_type, fill_value) in
         [("int8", json!(0)), ("float64", json!(0.0)), ("bool", json!(false))]
     {
-        let (shown, attribute, absent, removed) = told(&of_xarray(data_type, fill_value, None));
+        let (shown, attribute, absent, removed) =
+            represented(&of_xarray(data_type, fill_value, None));
         assert_eq!((shown, attribute, removed), (Value::Null, None, None), "{data_type}");
         assert!(absent.unwrap().iter().all(|byte| *byte == 0));
     }
     // NaN counts as a missing value without the attribute, too.
     let nan = of_xarray("float32", json!("NaN"), None);
-    assert_eq!(told(&nan), (json!("NaN"), None, None, None));
+    assert_eq!(represented(&nan), (json!("NaN"), None, None, None));
     // Without a fill value, readers assume zeros.
     let ones = of_xarray("int8", json!(1), None);
-    assert_eq!(told(&ones), (Value::Null, None, Some(vec![1]), Some(vec![0])));
+    assert_eq!(represented(&ones), (Value::Null, None, Some(vec![1]), Some(vec![0])));
 }
 
 #[test]
 fn a_missing_value_that_is_the_fill_value_needs_no_chunks() {
     let nan = of_xarray("float32", json!("NaN"), Some(json!("AAAAAAAA+H8=")));
-    assert_eq!(told(&nan), (json!("NaN"), None, None, None));
+    assert_eq!(represented(&nan), (json!("NaN"), None, None, None));
     let nan = of_xarray("float64", json!("0x7ff8000000000001"), Some(json!("AAAAAAAA+H8=")));
-    assert_eq!(told(&nan), (json!("NaN"), None, None, None));
+    assert_eq!(represented(&nan), (json!("NaN"), None, None, None));
     let packed = of_xarray("int16", json!(-5), Some(json!(-5)));
-    assert_eq!(told(&packed), (json!(-5), Some(json!(-5)), None, None));
+    assert_eq!(represented(&packed), (json!(-5), Some(json!(-5)), None, None));
 }
 
 #[test]
 fn missing_values_that_no_item_has_stay_attributes() {
     let odd = of_xarray("int8", json!(0), Some(json!(255)));
-    assert_eq!(told(&odd), (Value::Null, Some(json!(255)), Some(vec![0]), None));
+    assert_eq!(represented(&odd), (Value::Null, Some(json!(255)), Some(vec![0]), None));
     // No reader understands this value.
     let odd = of_xarray("int8", json!(0), Some(json!("x")));
-    assert_eq!(told(&odd), (json!(0), Some(json!("x")), None, None));
+    assert_eq!(represented(&odd), (json!(0), Some(json!("x")), None, None));
 }
 
 #[test]

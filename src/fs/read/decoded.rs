@@ -153,9 +153,9 @@ impl Fs {
             }
             row.push(found.chunk());
         }
-        self.ahead.read_row(array, form, place, missing.is_empty());
+        self.prefetch.read_row(array, form, place, missing.is_empty());
         for (_, coords) in missing.iter().skip(1) {
-            self.ahead.announce(array, coords.clone());
+            self.prefetch.announce(array, coords.clone());
         }
         let mut busy = Vec::new();
         for (at, coords) in missing {

@@ -251,7 +251,7 @@ impl Fs {
     /// of date.
     fn shard_content(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> Option<u64> {
         match self.overlay {
-            Some(_) => self.store.line_of(&array.source, shard, stat),
+            Some(_) => self.store.lineage_of(&array.source, shard, stat),
             None => Some(self.fingerprint(stat)),
         }
     }

@@ -113,9 +113,9 @@ impl Lister<'_> {
             Listing::Names => None,
             Listing::Entries => self.fs.live_entry(file).ok(),
         };
-        let (ino, kind, told) = (file.ino, FileKind::File, entry.is_some());
+        let (ino, kind, is_entry) = (file.ino, FileKind::File, entry.is_some());
         let flow = self.add(&DirEntry { name, ino, kind, next, entry });
-        if flow.is_break() && told {
+        if flow.is_break() && is_entry {
             self.fs.forget(ino, 1);
         }
         flow

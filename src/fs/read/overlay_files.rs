@@ -166,7 +166,7 @@ impl Fs {
     /// Returns the entry of a file of the overlay, and counts a lookup for the reply to the kernel.
     pub(in crate::fs) fn live_entry(&self, file: &LiveFile) -> Result<Entry> {
         let attr = self.live_attr(file)?;
-        self.overlay()?.names().told(file.ino);
+        self.overlay()?.names().looked_up(file.ino);
         let lasting = !self.is_refusable(file);
         Ok(Entry { attr, generation: 0, lasting })
     }

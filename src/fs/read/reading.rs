@@ -222,9 +222,9 @@ impl Fs {
         // Commits of this mount move chunks without changing them.
         let source = &open.array.source;
         let shard = source.layout.locate(&open.coords).shard;
-        let same = open
-            .line
-            .is_some_and(|line| self.store.is_of_line(source, &shard, reader.shard(), line));
+        let same = open.lineage.is_some_and(|lineage| {
+            self.store.is_of_lineage(source, &shard, reader.shard(), lineage)
+        });
         let expected = moved_to.is_none_or(|stat| stat.unchanged(reader.shard()));
         let served = open.served.load(Ordering::Relaxed);
         if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {

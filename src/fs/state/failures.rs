@@ -195,7 +195,7 @@ mod tests {
         failures.record(Path::new(path), &Arc::new(error));
     }
 
-    fn told(failures: &Failures, handle: Option<u64>, path: &str) -> bool {
+    fn is_reported(failures: &Failures, handle: Option<u64>, path: &str) -> bool {
         failures.report(handle, [Path::new(path)]).is_err()
     }
 
@@ -206,17 +206,17 @@ mod tests {
         failures.opened(2);
         failed(&failures, "a/c/0");
         failures.opened(3);
-        assert!(!told(&failures, Some(1), "a/c/1"), "of another file");
+        assert!(!is_reported(&failures, Some(1), "a/c/1"), "of another file");
         failures.opened(4);
-        assert!(told(&failures, Some(2), "a"));
-        assert!(!told(&failures, Some(2), "a"), "once");
-        assert!(told(&failures, Some(3), "a/c/0"));
-        assert!(told(&failures, Some(4), ""));
+        assert!(is_reported(&failures, Some(2), "a"));
+        assert!(!is_reported(&failures, Some(2), "a"), "once");
+        assert!(is_reported(&failures, Some(3), "a/c/0"));
+        assert!(is_reported(&failures, Some(4), ""));
         failures.opened(5);
-        assert!(!told(&failures, Some(5), ""));
-        assert!(!told(&failures, None, ""));
+        assert!(!is_reported(&failures, Some(5), ""));
+        assert!(!is_reported(&failures, None, ""));
         failed(&failures, "a/c/0");
-        assert!(told(&failures, Some(5), "") && told(&failures, Some(2), "a"));
+        assert!(is_reported(&failures, Some(5), "") && is_reported(&failures, Some(2), "a"));
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         let failures = Failures::default();
         failed(&failures, "a/c/0");
         assert!(failures.list().starts_with("a/c/0: given up: "));
-        assert!(told(&failures, None, ""));
+        assert!(is_reported(&failures, None, ""));
         assert!(failures.list().starts_with("a/c/0: given up: "));
         assert_eq!(failures.list(), "");
     }
@@ -240,7 +240,7 @@ mod tests {
         for path in ["a/c/0", "a/c/1", "a/c/2", "a/c/4000", "b"] {
             failures.opened(1);
             failures.known().failures.iter_mut().for_each(|failure| failure.is_reported = false);
-            assert!(told(&failures, None, path), "{path}");
+            assert!(is_reported(&failures, None, path), "{path}");
         }
     }
 }

@@ -13,7 +13,6 @@ use crate::fs::error::{FsError, LoadError, Result};
 use crate::fs::form::View;
 use crate::fs::load::Failed;
 use crate::fs::nodes::{NodeKind, Nodes};
-use crate::fs::state::ahead::Ahead;
 use crate::fs::state::commit_state::Commits;
 use crate::fs::state::control::Control;
 use crate::fs::state::failures::Failures;
@@ -21,6 +20,7 @@ use crate::fs::state::handle::Handle;
 use crate::fs::state::identity::Identities;
 use crate::fs::state::overlay::Overlay;
 use crate::fs::state::paths::Paths;
+use crate::fs::state::prefetch::Prefetch;
 use crate::source;
 use crate::stats::Stats;
 use crate::store::spool::Spool;
@@ -54,7 +54,7 @@ pub struct Fs {
     pub(in crate::fs) failures: Failures,
     /// Handle of the next directory to be opened.
     pub(in crate::fs) directories: AtomicU64,
-    pub(in crate::fs) ahead: Ahead,
+    pub(in crate::fs) prefetch: Prefetch,
     /// Other views of the same mount.
     pub(in crate::fs) others: OnceLock<Vec<Weak<Fs>>>,
     pub(in crate::fs) stats: Arc<Stats>,
@@ -88,7 +88,7 @@ pub enum SourceError {
         error: LoadError,
     },
     /// `pad_edge` shows chunks longer than they are stored, so they cannot be written.
-    #[error("-o pad_edge is for reading only: leave it out, or --rw")]
+    #[error("-o pad_edge requires a read-only mount: leave it out, or --rw")]
     Padded,
     /// It is not of the requested format.
     #[error("it is not of the format that --format names")]
@@ -139,7 +139,7 @@ impl Fs {
         let store = ShardStore::new(Arc::clone(&storage), store, Arc::clone(&stats));
         let store = Arc::new(store);
         Ok(Self {
-            ahead: Ahead::new(Arc::clone(&store), config.store.decoded_size),
+            prefetch: Prefetch::new(Arc::clone(&store), config.store.decoded_size),
             store,
             nodes,
             access: Access::new(&config),

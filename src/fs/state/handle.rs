@@ -33,8 +33,8 @@ pub(in crate::fs) struct OpenChunk {
     pub(in crate::fs) array: Arc<ArrayView>,
     pub(in crate::fs) coords: Coords,
     pub(in crate::fs) reader: ChunkReader,
-    /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::line_of`]).
-    pub(in crate::fs) line: Option<u64>,
+    /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).
+    pub(in crate::fs) lineage: Option<u64>,
     /// `true` once bytes of `reader` were returned.
     pub(in crate::fs) served: AtomicBool,
     /// Shard whose bytes were returned instead, after it had been changed in place.

@@ -388,7 +388,7 @@ impl Names {
     }
 
     /// Counts a lookup of a file.
-    pub(in crate::fs) fn told(&mut self, ino: u64) {
+    pub(in crate::fs) fn looked_up(&mut self, ino: u64) {
         if let Some(known) = self.inodes.get_mut(&ino) {
             known.lookups += 1;
         }

@@ -198,7 +198,7 @@ impl Paths {
     }
 
     /// Adds `lookups` to the lookup count of a number.
-    pub fn told(&self, ino: u64, lookups: u64) {
+    pub fn looked_up(&self, ino: u64, lookups: u64) {
         if let Some(known) = self.lock().known.get_mut(&ino) {
             known.lookups += lookups;
         }

@@ -64,9 +64,9 @@ impl Fs {
                 let pages = self.chunk_pages(&array, &coords, reader.shard(), ino);
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
                 let touched = Mutex::new(None);
-                let line = || self.store.line_of(&array.source, &shard, reader.shard());
-                let line = if self.overlay.is_some() { line() } else { None };
-                let chunk = OpenChunk { array, coords, reader, line, served, moved_to, touched };
+                let lineage = || self.store.lineage_of(&array.source, &shard, reader.shard());
+                let lineage = if self.overlay.is_some() { lineage() } else { None };
+                let chunk = OpenChunk { array, coords, reader, lineage, served, moved_to, touched };
                 (Handle::Chunk(Box::new(chunk)), pages)
             }
         };
@@ -167,7 +167,7 @@ impl Fs {
         coords: &[u64],
     ) -> Result<(Handle, Pages)> {
         let form = array.decoded_form().ok_or(FsError::Stale)?;
-        self.ahead.opened(array, coords);
+        self.prefetch.opened(array, coords);
         let file = self.decoded_file(array, form, coords, Freshness::Now)?;
         let file = file.ok_or(FsError::NotFound)?;
         let chunk = self.store.chunk(&array.source, coords, Freshness::Recent)?;

@@ -218,7 +218,7 @@ impl Fs {
         openers.iter().for_each(|open| open.stay());
         self.paths.adopt(file.ino, to, &moved.file.stat()?, &openers);
         let lookups = self.overlay()?.names().release(file);
-        self.paths.told(file.ino, lookups.saturating_sub(1));
+        self.paths.looked_up(file.ino, lookups.saturating_sub(1));
         Ok(())
     }
 

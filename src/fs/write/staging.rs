@@ -292,7 +292,7 @@ impl Fs {
         let source = &place.array.source;
         let number = source.layout.locate(&place.coords).shard;
         // Dates are recorded from the first use of a shard.
-        self.store.line_of(source, &number, shard);
+        self.store.lineage_of(source, &number, shard);
         if let Some(dated) = self.store.dated(source, &number, shard) {
             let path = place.array.path(&place.coords);
             self.commits.remember_date(path, (dated.number, date));

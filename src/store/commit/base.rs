@@ -6,7 +6,7 @@ use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
 use crate::store::blob::fingerprint_of;
-use crate::store::commit_state::{Base, Dated, Print, is_same};
+use crate::store::commit_state::{Base, ContentId, Dated, is_same};
 use crate::store::loaded::{Body, LoadedShard};
 use crate::store::storage::{Stat, Timestamp};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
@@ -60,7 +60,7 @@ impl ShardStore {
 
     /// Returns the number of the shard's lineage, which stays the same until a writer other than
     /// this store changes the shard. `None` if `found` was read before the last commit.
-    pub fn line_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<u64> {
+    pub fn lineage_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<u64> {
         let id = array.shard_id(shard);
         // Another process may have put an older file there: revalidate.
         if let Some(left) = self.commits.left_since(id, found)
@@ -68,14 +68,14 @@ impl ShardStore {
         {
             return None;
         }
-        Some(self.commits.line(id, Some(found)).number)
+        Some(self.commits.lineage(id, Some(found)).number)
     }
 
     /// Returns the dates of the chunks of a shard found in this state. `None` if this store knows
     /// nothing of that state.
     pub fn dated(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<Dated> {
-        let line = self.commits.lines.lock().get(&array.shard_id(shard)).copied()?;
-        (line.is_busy || line.has_content(Some(found))).then_some(line.dated)
+        let lineage = self.commits.lineages.lock().get(&array.shard_id(shard)).copied()?;
+        (lineage.is_busy || lineage.has_content(Some(found))).then_some(lineage.dated)
     }
 
     /// Returns the date of a chunk that was written at `written`, staged over `base`, and has just
@@ -89,17 +89,23 @@ impl ShardStore {
         base: &Base,
         written: Timestamp,
     ) -> Option<(u64, Timestamp)> {
-        let line = self.commits.lines.lock().get(&array.shard_id(shard)).copied()?;
-        let date = if line.number == base.line { written } else { line.shard?.mtime };
-        Some((line.dated.number, date))
+        let lineage = self.commits.lineages.lock().get(&array.shard_id(shard)).copied()?;
+        let date = if lineage.number == base.lineage { written } else { lineage.shard?.mtime };
+        Some((lineage.dated.number, date))
     }
 
     /// Returns whether a shard found in this state was changed by this store alone since it had
     /// that lineage.
-    pub fn is_of_line(&self, array: &SourceArray, shard: &[u64], found: &Stat, line: u64) -> bool {
-        let mut lines = self.commits.lines.lock();
-        lines.get(&array.shard_id(shard)).is_some_and(|now| {
-            now.number == line && (now.is_busy || is_same(now.shard.as_ref(), Some(found)))
+    pub fn is_of_lineage(
+        &self,
+        array: &SourceArray,
+        shard: &[u64],
+        found: &Stat,
+        lineage: u64,
+    ) -> bool {
+        let mut lineages = self.commits.lineages.lock();
+        lineages.get(&array.shard_id(shard)).is_some_and(|now| {
+            now.number == lineage && (now.is_busy || is_same(now.shard.as_ref(), Some(found)))
         })
     }
 
@@ -113,12 +119,12 @@ impl ShardStore {
         let loaded = self.shard(array, &location.shard, freshness)?;
         let shard = loaded.as_ref().map(|shard| *shard.stat());
         let id = array.shard_id(&location.shard);
-        let line = self.commits.line(id, shard.as_ref()).number;
+        let lineage = self.commits.lineage(id, shard.as_ref()).number;
         let chunk = match loaded {
             Some(loaded) => self.print(array, &location, loaded)?,
             None => None,
         };
-        Ok(Base { shard, chunk, line })
+        Ok(Base { shard, chunk, lineage })
     }
 
     /// Returns the identity of the chunk at `location`. `None` if it is empty.
@@ -127,7 +133,7 @@ impl ShardStore {
         array: &SourceArray,
         location: &Location,
         shard: Arc<LoadedShard>,
-    ) -> Result<Option<Print>, StoreError> {
+    ) -> Result<Option<ContentId>, StoreError> {
         let stat = *shard.stat();
         let Some(chunk) = self.chunk_in(array, shard, location)? else {
             return Ok(None);
@@ -148,6 +154,6 @@ impl ShardStore {
                 found.map_err(io_error(&path))?
             }
         };
-        Ok(Some(Print { nbytes, fingerprint }))
+        Ok(Some(ContentId { nbytes, fingerprint }))
     }
 }

@@ -40,21 +40,21 @@ impl<'a> Commit<'a> {
     fn lengthen(&mut self, shards: Vec<Shard<'a>>, length: &Length) {
         let done = self.commit_others(shards);
         self.sync_directories(&done);
-        let safe: Vec<&Shard<'_>> = done.iter().filter(|shard| self.is_safe(shard)).collect();
-        let found = length.change(&self.changes_of(safe.iter().copied()));
+        let durable: Vec<&Shard<'_>> = done.iter().filter(|shard| self.is_durable(shard)).collect();
+        let found = length.change(&self.changes_of(durable.iter().copied()));
         let is_counted = |shard: &&&Shard<'_>| !found.refused.contains_key(&self.number(shard));
-        let (safe, behind): (Vec<_>, Vec<_>) = safe.iter().partition(is_counted);
+        let (durable, behind): (Vec<_>, Vec<_>) = durable.iter().partition(is_counted);
         for shard in behind {
             self.refuse_shard(shard, "a chunk before it could not be written");
         }
         if found.rows == length.rows() {
             return;
         }
-        let longer = self.longer(&safe, length);
+        let longer = self.longer(&durable, length);
         if let Err(error) = self.write_length(length, found.rows, longer) {
             let counted = |shard: &&&Shard<'_>| self.number(shard) + 1 >= length.shards();
             let chunks: Vec<usize> =
-                safe.iter().filter(counted).flat_map(|shard| shard.chunks.clone()).collect();
+                durable.iter().filter(counted).flat_map(|shard| shard.chunks.clone()).collect();
             self.fail(&chunks, error);
         }
     }
@@ -120,7 +120,7 @@ impl<'a> Commit<'a> {
         coords.and_then(|coords| coords.first()).copied().unwrap_or(0)
     }
 
-    fn is_safe(&self, shard: &Shard<'_>) -> bool {
+    fn is_durable(&self, shard: &Shard<'_>) -> bool {
         shard.chunks.iter().all(|at| self.outcomes[*at].is_ok())
     }
 

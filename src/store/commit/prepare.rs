@@ -17,7 +17,7 @@ use crate::format::journal::{CheckedRange, ShardRecord};
 use crate::format::plan::{Blob, Facts, Plan, Policy, Update};
 use crate::format::sharding::Location;
 use crate::store::blob::{bytes_of, fingerprint_of};
-use crate::store::commit_state::{Line, Print};
+use crate::store::commit_state::{ContentId, Lineage};
 use crate::store::formats::{Accepted, Change, ChangedShard, Planner};
 use crate::store::loaded::LoadedShard;
 use crate::store::lock::ShardLock;
@@ -79,17 +79,17 @@ impl<'a> Commit<'a> {
     ) -> Result<Option<Shard<'a>>, StoreError> {
         let path = self.array.shard_path(coords);
         let id = self.array.shard_id(coords);
-        if self.state.poisoned.contains(&self.key(coords)) {
-            return Err(StoreError::Poisoned { shard: path });
+        if self.state.unsettled.contains(&self.key(coords)) {
+            return Err(StoreError::Unsettled { shard: path });
         }
         let removals = members.iter().all(|(at, _)| self.chunks[*at].content.is_none());
         let absent = |error: io::Error| error.raw_os_error() == Some(libc::ENOENT);
         if removals && self.store.storage.lstat(&path).is_err_and(absent) {
-            let line = self.store.commits.line(id, None);
+            let lineage = self.store.commits.lineage(id, None);
             let chunks = members.iter().map(|(at, _)| *at).collect();
-            let directories = if line.is_safe { vec![] } else { self.directories(&path) };
+            let directories = if lineage.is_durable { vec![] } else { self.directories(&path) };
             let (work, old, _lock) = (Work::Nothing, None, None);
-            return Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }));
+            return Ok(Some(Shard { id, path, chunks, lineage, _lock, old, work, directories }));
         }
         let maker = members.iter().find_map(|(at, _)| self.chunks[*at].maker);
         let made = Cell::new(false);
@@ -103,7 +103,7 @@ impl<'a> Commit<'a> {
         }
         let lock = lock?;
         let loaded = self.store.shard(self.array, coords, Freshness::Again)?;
-        let line = self.store.commits.line(id, loaded.as_ref().map(|shard| shard.stat()));
+        let lineage = self.store.commits.lineage(id, loaded.as_ref().map(|shard| shard.stat()));
         self.store.commits.set_busy(id, true);
         if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
             return Err(StoreError::Damaged { shard: path, damage }.of_writer());
@@ -114,7 +114,7 @@ impl<'a> Commit<'a> {
         };
         let mut shortage = None;
         members.retain(|(at, location)| {
-            let same = self.is_as_staged(*at, location, loaded.as_ref(), line);
+            let same = self.is_as_staged(*at, location, loaded.as_ref(), lineage);
             let stale = match same {
                 Ok(true) => return true,
                 Ok(false) => {
@@ -144,19 +144,21 @@ impl<'a> Commit<'a> {
         };
         let work = self.work(&shard, old.as_ref(), &members, maker, budget)?;
         let Some((chunks, work)) = work else { return Ok(None) };
-        if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) = (line.is_safe, &work, &old) {
+        if let (false, Work::Journal(..) | Work::Cut(_), Some(old)) =
+            (lineage.is_durable, &work, &old)
+        {
             // An update in place relies on the visible state of the file being on disk.
             old.file.sync().map_err(io_error(&path))?;
         }
         let directories = match work {
-            _ if !line.is_safe => self.directories(&path),
+            _ if !lineage.is_durable => self.directories(&path),
             Work::Replace(..) | Work::Remove => {
                 path.parent().into_iter().map(Path::to_owned).collect()
             }
             Work::Nothing | Work::Journal(..) | Work::Cut(_) => vec![],
         };
         let _lock = Some(lock);
-        Ok(Some(Shard { id, path, chunks, line, _lock, old, work, directories }))
+        Ok(Some(Shard { id, path, chunks, lineage, _lock, old, work, directories }))
     }
 
     /// Removes the members that depend on chunks that have failed.
@@ -209,10 +211,10 @@ impl<'a> Commit<'a> {
         at: usize,
         location: &Location,
         loaded: Option<&Arc<LoadedShard>>,
-        line: Line,
+        lineage: Lineage,
     ) -> Result<bool, StoreError> {
         let StagedChunk { base, content, coords, .. } = &self.chunks[at];
-        if base.line == line.number {
+        if base.lineage == lineage.number {
             return Ok(true);
         }
         let now = match loaded {
@@ -227,7 +229,7 @@ impl<'a> Commit<'a> {
         if self.state.attempts.get(coords).is_some_and(|attempts| attempts.contains(&now)) {
             return Ok(true);
         }
-        let new = content.as_ref().map(Print::of).transpose();
+        let new = content.as_ref().map(ContentId::of).transpose();
         Ok(now == new.map_err(io_error(&self.array.shard_path(&location.shard)))?)
     }
 

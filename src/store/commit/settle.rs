@@ -21,7 +21,7 @@ impl ShardStore {
         if !state.swept || is_left {
             let found = recover_locked(&*self.storage, Owner::Array(array), &mut journal)?;
             state.stuck = false;
-            state.poisoned.clear();
+            state.unsettled.clear();
             if found.iter().any(|(_, found)| *found == Found::Lost) {
                 state.keep(journal.found());
             }
@@ -30,7 +30,7 @@ impl ShardStore {
             // The record is gone: its shards were dealt with, and it was cleared as far as
             // possible, or another process has done so.
             state.stuck = false;
-            state.poisoned.clear();
+            state.unsettled.clear();
         }
         Ok(journal)
     }

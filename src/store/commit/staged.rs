@@ -9,7 +9,7 @@ use crate::format::Coords;
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{Policy, Update};
 use crate::store::blob::Sources;
-use crate::store::commit_state::{ArrayCommits, Base, Line, MAX_ATTEMPTS, Print};
+use crate::store::commit_state::{ArrayCommits, Base, ContentId, Lineage, MAX_ATTEMPTS};
 use crate::store::content::Content;
 use crate::store::journal::Journal;
 use crate::store::loaded::ShardId;
@@ -67,7 +67,7 @@ pub(super) struct Shard<'a> {
     pub(super) path: PathBuf,
     /// Chunks of the shard, by their number in the commit.
     pub(super) chunks: Vec<usize>,
-    pub(super) line: Line,
+    pub(super) lineage: Lineage,
     pub(super) _lock: Option<ShardLock<'a>>,
     pub(super) old: Option<Old>,
     pub(super) work: Work,
@@ -108,7 +108,7 @@ impl<'a> Commit<'a> {
                 continue;
             }
             // A staged content that cannot be read cannot have been written, either.
-            let Ok(print) = chunk.content.as_ref().map(Print::of).transpose() else { continue };
+            let Ok(print) = chunk.content.as_ref().map(ContentId::of).transpose() else { continue };
             let attempts = self.state.attempts.entry(chunk.coords.clone()).or_default();
             attempts.retain(|other| *other != print);
             attempts.push_back(print);
@@ -138,7 +138,7 @@ impl<'a> Commit<'a> {
 
     /// Records the state in which a shard was left: whether it was changed, and whether that is
     /// durable.
-    pub(super) fn leave(&self, shard: &Shard<'_>, changed: bool, is_safe: bool) {
+    pub(super) fn leave(&self, shard: &Shard<'_>, changed: bool, is_durable: bool) {
         // Not by its name: another process may already have put another file there.
         let left = match (&shard.work, &shard.old) {
             (Work::Replace(_, stat), _) if changed => Ok(Some(*stat)),
@@ -146,8 +146,8 @@ impl<'a> Commit<'a> {
             (_, None) => Ok(None),
             (_, Some(old)) => old.file.stat().map(Some),
         };
-        let line = left.ok().map(|left| Line { shard: left, is_safe, ..shard.line });
-        self.store.commits.leave(shard.id, line);
+        let lineage = left.ok().map(|left| Lineage { shard: left, is_durable, ..shard.lineage });
+        self.store.commits.leave(shard.id, lineage);
         self.store.forget(shard.id);
     }
 

@@ -127,16 +127,16 @@ pub enum What {
     #[error("its chunks cannot be decoded here: {0}")]
     NotDecoded(String),
     /// A file was not completed by its writer.
-    #[error("its writer has not finished it, or could not tell where chunks are")]
+    #[error("its writer has not finished it, or could not record where chunks are")]
     Unfinished,
     /// A superchunk lies beyond the length of the array.
     #[error("it lies beyond the length of the array")]
     Beyond,
     /// A lock file of a writer.
-    #[error("a lock file of TensorStore or shardfs: of somebody who writes, or was stopped")]
+    #[error("a lock file of TensorStore or shardfs: its owner is writing, or was stopped")]
     Lock,
     /// A temporary file of a writer.
-    #[error("a temporary file: of somebody who writes, or was stopped")]
+    #[error("a temporary file: its owner is writing, or was stopped")]
     Temporary,
     /// A file name is not a chunk key.
     #[error("its name is no chunk key")]

@@ -143,10 +143,10 @@ fn what_lies_beside_the_shards() {
     let (mut found, counts) = lines(&directory, false);
     found.sort();
     assert_eq!((counts.defects, counts.notes), (1, 5));
-    let temporary = "a temporary file: of somebody who writes, or was stopped";
+    let temporary = "a temporary file: its owner is writing, or was stopped";
     let expected = [
         format!("note: shard .shardfs/c0: {temporary}"),
-        "note: shard c/0.__lock: a lock file of TensorStore or shardfs: of somebody who writes, \
+        "note: shard c/0.__lock: a lock file of TensorStore or shardfs: its owner is writing, \
          or was stopped"
             .to_owned(),
         format!("note: shard c/1.partial: {temporary}"),

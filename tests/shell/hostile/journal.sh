@@ -76,16 +76,16 @@ journal_without_an_array() {
 }
 check "a journal where there is no array" journal_without_an_array
 
-# What a real commit leaves is still taken back.
+# What a real commit leaves is still rolled back.
 a_real_record() {
     fresh
     hostile c/0 "$src/evil/c/0"
     head -c 30 /dev/zero >>"$src/evil/c/0"
-    "$SHARDFS" recover "$src" | grep -x 'evil/c/0: the interrupted commit was taken back'
+    "$SHARDFS" recover "$src" | grep -x 'evil/c/0: the interrupted commit was rolled back'
     untouched
     [[ ! -e $src/evil/.shardfs ]]
 }
-check "a record that a commit may have left is taken back" a_real_record
+check "a record that a commit may have left is rolled back" a_real_record
 
 # Its writer may not have more rights by it than he has.
 record_of_another_user() {
@@ -103,6 +103,6 @@ record_of_another_user() {
     fails_with 'written by user 1002, who may not write this shard of user 1001' "$SHARDFS" recover "$src"
     untouched
     chown 1001:1001 "$src/evil/.shardfs/journal"
-    "$SHARDFS" recover "$src" | grep 'taken back'
+    "$SHARDFS" recover "$src" | grep 'rolled back'
 }
 check "a record of somebody who may not write the shard" record_of_another_user

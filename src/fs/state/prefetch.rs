@@ -39,7 +39,7 @@ struct Job {
 }
 
 /// Prefetcher of decoded chunks.
-pub(in crate::fs) struct Ahead {
+pub(in crate::fs) struct Prefetch {
     store: Arc<ShardStore>,
     /// Size of the cache of decoded chunks in bytes.
     budget: usize,
@@ -49,7 +49,7 @@ pub(in crate::fs) struct Ahead {
     announced: Mutex<LruCache<(u64, u64), Instant>>,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Creates a prefetcher that decodes with `store`, which caches `budget` bytes.
     pub(in crate::fs) fn new(store: Arc<ShardStore>, budget: usize) -> Self {
         let announced = Mutex::new(LruCache::new(ANNOUNCED));
