@@ -1,44 +1,40 @@
 //! The adapter to fuser: translation of requests and replies, without decisions.
 
+mod convert;
 mod kernel_cache;
+mod kernel_flags;
+mod revalidation;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
-
 use rustix::process::{Resource, getrlimit};
 
+pub use self::convert::file_attr;
+use self::convert::{NO_ATTR, caller, file_type, open_how, placeholder, timestamp};
 use self::kernel_cache::{Asked, Change, KeptPages};
+pub use self::kernel_flags::KernelFlags;
+pub use self::revalidation::Revalidation;
 use crate::fs::{
-    Attr, Caller, DirEntry, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Opened, Pages, SetAttr,
-    View, Views, WriteHow, now,
+    Attr, Caller, Entry, Fs, FsConfig, FsError, Listing, OpenHow, Opened, Pages, SetAttr, View,
+    Views, WriteHow,
 };
-use crate::store::TRUSTED;
-use crate::store::storage::{FileKind, Timestamp};
+use crate::store::storage::FileKind;
 use crate::text::shown;
 
-/// Time for which the kernel may cache names and attributes of an immutable source.
-const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// Maximum number of background requests of the kernel, mainly readahead.
-const MAX_BACKGROUND: u16 = 64;
 /// Minimum interval between warnings that no more files can be opened.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
-/// Maximum length of a request in bytes.
-const MAX_REQUEST: u32 = 1 << 20;
-
 thread_local! {
     /// Buffer from which read data is sent to the kernel.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -57,69 +53,6 @@ pub struct Adapter {
     xattr: bool,
     /// Time of the last warning that no more files can be opened.
     warned: Mutex<Option<Instant>>,
-}
-
-/// Kernel settings that apply to a mount as a whole. Benchmarks that compare with a mount use the
-/// same.
-#[derive(Debug, Clone, Copy)]
-pub struct KernelFlags {
-    /// `true` if the source does not change.
-    pub immutable: bool,
-    /// `true` if the mount is writable.
-    pub writable: bool,
-    /// `true` if users other than the one who mounts may access the mount.
-    pub shared: bool,
-}
-
-impl KernelFlags {
-    /// Sets limits and capabilities; those that this kernel lacks are left out. Returns whether the
-    /// kernel keeps pages of an open file until it is notified.
-    pub fn configure(self, config: &mut KernelConfig) -> bool {
-        let is_told =
-            self.writable && config.add_capabilities(InitFlags::FUSE_EXPLICIT_INVAL_DATA).is_ok();
-        if !is_told {
-            // The kernel drops pages when the mtime or length has changed. All kernels support it.
-            let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
-        }
-        let wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_MAX_PAGES
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            // Files that are read around the page cache can be mapped nevertheless.
-            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-        // Opening with truncation is then a single change. A directory may have rules other than
-        // the caller's umask for the permissions of new files.
-        let writing = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_DONT_MASK;
-        let wanted = if self.writable { wanted | writing } else { wanted };
-        // The kernel then requests access control lists: without them it would take the mask of a
-        // list for the permissions of the group.
-        let lists = if self.shared { InitFlags::FUSE_POSIX_ACL } else { InitFlags::empty() };
-        for capability in (wanted | lists).iter() {
-            // A kernel that lacks the capability works without it.
-            let _ = config.add_capabilities(capability);
-        }
-        let _ = config.set_max_background(MAX_BACKGROUND);
-        let _ = config.set_max_write(MAX_REQUEST);
-        is_told
-    }
-
-    /// Returns the time for which names and attributes may be cached.
-    pub fn lasting(self) -> Duration {
-        if self.immutable { FOREVER } else { TRUSTED }
-    }
-
-    /// Returns the flags of an open file. Writers receive errors when they close it.
-    pub fn opened(self, pages: Pages, write: bool) -> FopenFlags {
-        let flags = match pages {
-            Pages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
-            Pages::Dropped => FopenFlags::empty(),
-            Pages::Bypassed => FopenFlags::FOPEN_DIRECT_IO,
-        };
-        if write { flags } else { flags | FopenFlags::FOPEN_NOFLUSH }
-    }
 }
 
 impl Adapter {
@@ -826,122 +759,6 @@ impl Adapter {
     /// Returns a handle; `None` if files are not opened, in which case the kernel sends handle 0.
     fn handle(&self, handle: Option<FileHandle>) -> Option<u64> {
         handle.filter(|_| self.opens).map(|handle| handle.0)
-    }
-}
-
-/// Background task that notifies the kernel of changes by other processes to files open through a
-/// mount.
-pub struct Revalidation {
-    views: Weak<Views>,
-    kept: Arc<KeptPages>,
-}
-
-impl Revalidation {
-    /// Runs until the mount ends.
-    pub fn run(self, notifier: Notifier) {
-        self.kept.serve(notifier);
-        loop {
-            self.kept.drop_until(Instant::now() + TRUSTED);
-            let Some(views) = self.views.upgrade() else { return };
-            self.kept.settle();
-            for (ino, handle) in self.kept.following() {
-                let asked = self.kept.ask();
-                if let Ok((attr, _)) = views.getattr(ino, Some(handle), &Caller::own()) {
-                    self.kept.follow(asked, ino, handle, &attr);
-                }
-            }
-        }
-    }
-}
-
-/// Returns the caller of a request; `umask` holds the permission bits to clear in new files.
-fn caller(request: &Request, umask: u32) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), pid: request.pid(), umask }
-}
-
-fn open_how(flags: i32) -> OpenHow {
-    OpenHow {
-        write: flags & libc::O_ACCMODE != libc::O_RDONLY,
-        truncate: flags & libc::O_TRUNC != 0,
-        exclusive: flags & libc::O_EXCL != 0,
-    }
-}
-
-fn timestamp(time: TimeOrNow) -> Timestamp {
-    match time {
-        TimeOrNow::Now => now(),
-        TimeOrNow::SpecificTime(time) => as_sent(time),
-    }
-}
-
-/// Converts a time as sent by the kernel: whole seconds, rounded down, plus nanoseconds. fuser
-/// subtracts the nanoseconds from a time before 1970.
-fn as_sent(time: SystemTime) -> Timestamp {
-    match SystemTime::UNIX_EPOCH.duration_since(time) {
-        Ok(before) if before > Duration::ZERO => Timestamp {
-            seconds: 0_i64.saturating_sub_unsigned(before.as_secs()),
-            nanoseconds: before.subsec_nanos(),
-        },
-        _ => time.into(),
-    }
-}
-
-/// Attributes of a negative entry.
-const NO_ATTR: FileAttr = FileAttr {
-    ino: INodeNo(0),
-    size: 0,
-    blocks: 0,
-    atime: SystemTime::UNIX_EPOCH,
-    mtime: SystemTime::UNIX_EPOCH,
-    ctime: SystemTime::UNIX_EPOCH,
-    crtime: SystemTime::UNIX_EPOCH,
-    kind: FileType::RegularFile,
-    perm: 0,
-    nlink: 0,
-    uid: 0,
-    gid: 0,
-    rdev: 0,
-    blksize: 0,
-    flags: 0,
-};
-
-/// Translates attributes.
-pub fn file_attr(attr: &Attr) -> FileAttr {
-    let mtime = attr.mtime.into();
-    FileAttr {
-        ino: INodeNo(attr.ino),
-        size: attr.size,
-        blocks: attr.size.div_ceil(512),
-        atime: attr.atime.into(),
-        mtime,
-        ctime: attr.ctime.into(),
-        crtime: mtime,
-        kind: file_type(attr.kind),
-        // Permission bits alone: twelve.
-        perm: u16::try_from(attr.mode & 0o7777).unwrap_or(0),
-        nlink: attr.links,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: 0,
-        blksize: attr.block,
-        flags: 0,
-    }
-}
-
-/// Returns the attributes of an entry whose own are unknown; they are not cached.
-fn placeholder(item: &DirEntry<'_>) -> FileAttr {
-    FileAttr { ino: INodeNo(item.ino), kind: file_type(item.kind), nlink: 1, ..NO_ATTR }
-}
-
-fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
     }
 }
 

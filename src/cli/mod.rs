@@ -49,8 +49,11 @@ Examples:
 Called as mount.shardfs it works from /etc/fstab:
   /data/volume.zarr  /mnt/volume  shardfs  ro,allow_other  0  0";
 
-/// Mount a sharded Zarr v3 array so that every inner chunk is its own file; look into shards, check them,
-/// make others of them
+/// Mount sharded arrays so that every inner chunk is its own file; inspect, verify and convert shards
+///
+/// Arrays and hierarchies of Zarr v3, sharded or not, and of its draft of 2022; of Zarr v2; Bloscpack
+/// files; BLZ and bcolz directories. Views show them as Zarr v3, as Zarr v2, as NumPy files, as raw
+/// items, or as one file for the whole array.
 #[derive(Debug, Parser)]
 #[command(name = "shardfs", version, after_long_help = AFTER_HELP)]
 struct Cli {

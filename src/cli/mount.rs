@@ -16,7 +16,7 @@ use crate::fs::{Fs, SourceError, View, Views};
 use crate::fuse::Adapter;
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
-use crate::source::Unsupported;
+use crate::source::{Format, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::storage::{Need, Storage};
@@ -84,7 +84,7 @@ In /etc/fstab:
   /data/volume.zarr  /mnt/volume  shardfs  ro,allow_other,nofail  0  0"
 );
 
-const FORMATS: Words = Words(&["auto", "zarr", "draft2022", "bloscpack", "blz"]);
+const FORMATS: Words = Words(&Format::WORDS);
 const UPDATES: Words = Words(&["auto", "append", "in-place", "rewrite"]);
 const OPTIONS: Words = Words(&OPTION_NAMES);
 
@@ -92,8 +92,8 @@ const OPTIONS: Words = Words(&OPTION_NAMES);
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = MOUNT_HELP)]
 pub(super) struct Args {
-    /// Directory of a Zarr v3 array or group, or a folder of such; a Bloscpack file; a BLZ or bcolz
-    /// directory
+    /// Directory of a Zarr v3 or v2 array or group, or a folder of such; a Bloscpack file; a BLZ or
+    /// bcolz directory
     source: PathBuf,
     /// Where to mount it: a directory
     #[arg(value_hint = clap::ValueHint::DirPath)]
@@ -141,8 +141,8 @@ pub(super) struct Args {
 #[command(name = "mount.shardfs", version, after_long_help = HELPER_HELP)]
 #[allow(clippy::struct_excessive_bools, reason = "mount(8) passes these flags")]
 pub(super) struct HelperArgs {
-    /// Directory of a Zarr v3 array or group, or a folder of such; a Bloscpack file; a BLZ or bcolz
-    /// directory
+    /// Directory of a Zarr v3 or v2 array or group, or a folder of such; a Bloscpack file; a BLZ or
+    /// bcolz directory
     source: PathBuf,
     /// Where to mount it: a directory
     #[arg(value_hint = clap::ValueHint::DirPath)]

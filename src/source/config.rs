@@ -23,6 +23,9 @@ impl Format {
         ("bloscpack", Self::Bloscpack),
         ("blz", Self::Blz),
     ];
+
+    /// What the command line accepts: [`Self::NAMES`], and a word for none of them.
+    pub const WORDS: [&str; 5] = ["auto", "zarr", "draft2022", "bloscpack", "blz"];
 }
 
 /// Which arrays without shards are read.

@@ -16,6 +16,9 @@ use crate::store::storage::{FileKind, Storage, if_present};
 /// Name of the metadata document of every node of Zarr v3.
 pub const METADATA_FILE: &str = "zarr.json";
 
+/// Names of documents that make a directory a node of Zarr.
+pub const NODE_DOCUMENTS: [&str; 3] = [METADATA_FILE, zarr2::ZARRAY, zarr2::ZGROUP];
+
 /// Returns whether a name is that of a document of a node, as Zarr is today or was in version 2.
 pub fn is_document(name: &str) -> bool {
     name == METADATA_FILE || zarr2::is_document(name)

@@ -16,7 +16,9 @@ use super::{apart, bloscpack, blz, draft2022, zarr2, zarr3};
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
 use crate::format::json;
+use crate::format::zarr2::{ZARRAY, ZGROUP};
 use crate::memory::ROOM;
+use crate::store::formats::superchunks::SIZES;
 use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
 
 /// Result of looking for a node of one format: `None` if there is none.
@@ -34,6 +36,9 @@ const DIRECTORIES: [(Format, InDirectory); 2] =
 
 /// Formats whose arrays are files.
 const FILES: [(Format, InFile); 1] = [(Format::Bloscpack, bloscpack::look)];
+
+/// Names of files whose presence in a directory indicates a node there.
+pub(super) const INDICATIONS: [&str; 4] = [METADATA_FILE, SIZES, ZARRAY, ZGROUP];
 
 /// Recognition of the nodes of a source.
 #[derive(Debug, Clone)]

@@ -78,6 +78,11 @@ impl Unsupported {
     }
 }
 
+/// Returns whether a directory has metadata of Zarr v2 or N5, beside which no node of Zarr v3 is made.
+pub fn is_of_other_format(directory: &Path) -> bool {
+    [ZARRAY, ZGROUP, "attributes.json"].iter().any(|name| directory.join(name).exists())
+}
+
 fn is_url(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| {

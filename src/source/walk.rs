@@ -14,9 +14,7 @@ use super::array::Array;
 use super::document::METADATA_FILE;
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
-use super::probe::Probe;
-use crate::format::zarr2::{ZARRAY, ZGROUP};
-use crate::store::formats::superchunks::SIZES;
+use super::probe::{INDICATIONS, Probe};
 use crate::store::storage::{FileKind, Storage, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 
@@ -234,12 +232,10 @@ impl Nodes<'_> {
 pub fn holds_nodes(storage: &dyn Storage) -> io::Result<bool> {
     /// Maximum number of directories to discover before the folder is considered to hold no nodes.
     const LOOKED_AT: usize = 10_000;
-    /// Names of files whose presence indicates a node.
-    const NAMES: [&str; 4] = [METADATA_FILE, SIZES, ZARRAY, ZGROUP];
     let mut directories = VecDeque::from([PathBuf::new()]);
     let mut known = directories.len();
     while let Some(directory) = directories.pop_front() {
-        if NAMES.iter().any(|name| storage.stat(&directory.join(name)).is_ok()) {
+        if INDICATIONS.iter().any(|name| storage.stat(&directory.join(name)).is_ok()) {
             return Ok(true);
         }
         let listed = storage.list(&directory, 0, &mut |item| {

@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use super::aside::{Aside, AsideError, FileId, Marker, Place, Purpose, is_draft, new_id, sweep};
 use crate::format::json;
-use crate::source::METADATA_FILE;
+use crate::source::NODE_DOCUMENTS;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
@@ -34,8 +34,6 @@ use crate::store::storage::{Storage, StorageFile};
 use crate::store::work::{WORK_DIRECTORY, is_new_name};
 use crate::text::shown;
 
-/// Names of files that identify a directory as a Zarr node.
-const NODE_NAMES: [&str; 3] = [METADATA_FILE, ".zarray", ".zgroup"];
 /// Permission bits of new files, before the process's umask is applied.
 const MODE: u32 = 0o666;
 
@@ -317,7 +315,7 @@ impl Found {
             let stat = fd::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW);
             stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
         };
-        Ok(if NODE_NAMES.into_iter().any(is_file) {
+        Ok(if NODE_DOCUMENTS.into_iter().any(is_file) {
             Self::Node(FileId::from(&stat))
         } else {
             Self::Other

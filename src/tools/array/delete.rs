@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::error::{ArrayError, io_error};
-use super::node::{document_in, is_of_other_format, place_of};
+use super::node::{document_in, place_of};
+use crate::source::is_of_other_format;
 use crate::store::journal::JOURNAL;
 use crate::store::local::try_lock;
 use crate::store::work::WORK_DIRECTORY;

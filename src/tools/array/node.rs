@@ -42,11 +42,6 @@ pub(super) fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError>
     document.map(Some).map_err(|error| ArrayError::Metadata { path, error: error.into() })
 }
 
-/// Returns whether a directory has metadata of Zarr v2 or N5.
-pub(super) fn is_of_other_format(directory: &Path) -> bool {
-    [".zarray", ".zgroup", "attributes.json"].iter().any(|name| directory.join(name).exists())
-}
-
 /// Returns the nearest group above a node that has consolidated metadata, which must be regenerated
 /// once the node is created, changed or deleted. `None` if there is none.
 pub fn consolidated_above(directory: &Path) -> Option<PathBuf> {

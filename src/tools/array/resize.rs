@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::error::{ArrayError, io_error};
-use super::node::{document_in, is_of_other_format};
+use super::node::document_in;
 use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::format::grid::Edges;
@@ -19,7 +19,7 @@ use crate::format::json;
 use crate::format::metadata::{ArrayMetadata, NodeMetadata};
 use crate::format::plan::Policy;
 use crate::format::sharding::ShardedArray;
-use crate::source::METADATA_FILE;
+use crate::source::{METADATA_FILE, is_of_other_format};
 use crate::store::content::Content;
 use crate::store::formats::{indexed, unsharded};
 use crate::store::local::LocalStorage;
