@@ -25,19 +25,22 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
         _ => LevelFilter::Trace,
     };
     let mut builder = Builder::new();
+    let is_meant = move |record: &Record<'_>| level >= LevelFilter::Debug || !is_late_reply(record);
     // Messages of fuser are of interest only for debugging it.
     builder.filter_level(level).filter_module("fuser", LevelFilter::Error.min(level));
     builder.parse_env(Env::default());
     match destination {
         Destination::Stderr => {
-            builder.format(|out, record| {
-                let message = message(record);
-                writeln!(out, "shardfs: {message}")
+            builder.format(move |out, record| match is_meant(record) {
+                true => writeln!(out, "shardfs: {}", message(record)),
+                false => Ok(()),
             });
         }
         Destination::Syslog => {
-            builder.format(|_, record| {
-                syslog(record.level(), &message(record));
+            builder.format(move |_, record| {
+                if is_meant(record) {
+                    syslog(record.level(), &message(record));
+                }
                 Ok(())
             });
             builder.target(Target::Pipe(Box::new(io::sink())));
@@ -45,9 +48,9 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
         Destination::File(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path)?;
             let pid = std::process::id();
-            builder.format(move |out, record| {
-                let message = message(record);
-                writeln!(out, "{} shardfs[{pid}]: {message}", now())
+            builder.format(move |out, record| match is_meant(record) {
+                true => writeln!(out, "{} shardfs[{pid}]: {}", now(), message(record)),
+                false => Ok(()),
             });
             builder.target(Target::Pipe(Box::new(file)));
         }
@@ -55,6 +58,13 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     // A second start would be a bug of the caller; the first one keeps logging.
     let _ = builder.try_init();
     Ok(())
+}
+
+/// Returns whether a message of fuser says that a reply found nobody who waits for it: the process
+/// was interrupted (ENOENT), or the mount has ended (ENODEV). Other errors of replies are defects.
+fn is_late_reply(record: &Record<'_>) -> bool {
+    let is_late = |text: &str| text.ends_with("(os error 2)") || text.ends_with("(os error 19)");
+    record.target().starts_with("fuser::reply") && is_late(&record.args().to_string())
 }
 
 fn word(level: Level) -> &'static str {
@@ -90,4 +100,22 @@ fn syslog(level: Level, message: &str) {
     let message = std::ffi::CString::new(message.replace('\0', " ")).unwrap_or_default();
     // SAFETY: the format takes one string, and both end with a NUL; syslog(3) is thread-safe.
     unsafe { libc::syslog(libc::LOG_DAEMON | priority, c"%s".as_ptr(), message.as_ptr()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_nobody_waits_for_is_no_error() {
+        let is_late = |target: &str, errno: i32| {
+            let error = io::Error::from_raw_os_error(errno);
+            let text = format!("Failed to send FUSE reply: {error}");
+            is_late_reply(&Record::builder().target(target).args(format_args!("{text}")).build())
+        };
+        assert!(is_late("fuser::reply", libc::ENOENT));
+        assert!(is_late("fuser::reply", libc::ENODEV));
+        assert!(!is_late("fuser::reply", libc::EINVAL));
+        assert!(!is_late("shardfs::fuse", libc::ENOENT));
+    }
 }

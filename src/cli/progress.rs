@@ -1,8 +1,9 @@
 //! Progress of long commands: a bar on a terminal, nothing elsewhere.
 
+use std::fmt;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 /// Interval at which a bar is redrawn.
 const TICK: Duration = Duration::from_millis(100);
@@ -28,7 +29,7 @@ impl Progress {
         let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
         // A test checks that the templates are valid; a bar can be drawn without a style, too.
         if let Ok(style) = ProgressStyle::with_template(&template(unit, total.is_some())) {
-            bar.set_style(style);
+            bar.set_style(style.with_key("rate", rate));
         }
         bar.enable_steady_tick(TICK);
         Self { bar }
@@ -50,10 +51,19 @@ impl Progress {
     }
 }
 
+/// Writes the number of items per second. One item in two seconds is worth a decimal, a thousand are
+/// not.
+fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
+    let rate = state.per_sec();
+    let decimals = if rate < 10.0 { 1 } else { 0 };
+    // Text in memory can always be written.
+    let _ = write!(out, "{rate:.decimals$}/s");
+}
+
 fn template(unit: Unit, has_end: bool) -> String {
     let (done, all, rate) = match unit {
         Unit::Bytes => ("{bytes}", "{total_bytes}", "{binary_bytes_per_sec}"),
-        Unit::Things(_) => ("{human_pos}", "{human_len}", "{per_sec}"),
+        Unit::Things(_) => ("{human_pos}", "{human_len}", "{rate}"),
     };
     let name = if let Unit::Things(name) = unit { name } else { "" };
     match has_end {
