@@ -35,6 +35,7 @@ use crate::text::shown;
 
 /// Minimum interval between warnings that no more files can be opened.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
+
 thread_local! {
     /// Buffer from which read data is sent to the kernel.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig};
-use shardfs::source::Format;
-use shardfs::store::StoreConfig;
+use shardfs::source::{Format, Node, Source};
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::storage::{SetStat, Storage};
+use shardfs::store::{ShardStore, StoreConfig};
 use shardfs::view::inode::ROOT;
 use support::{Found, ino, json_of, names, numbers, shown};
 
@@ -122,6 +122,37 @@ fn what_is_wrong_with_a_document_of_zarr_v2_is_said_of_that_document() {
     storage.replace(".zattrs", *b"[");
     let error = start(&storage, config(View::Raw)).err().unwrap();
     assert!(error.starts_with(".zattrs: "), "{error}");
+}
+
+#[test]
+fn a_document_of_zarr_v2_that_is_a_link_to_nothing_is_an_error() {
+    for document in [".zarray", ".zgroup"] {
+        let storage = Arc::new(MemoryStorage::default());
+        storage.put_symlink(document, "lost");
+        storage.replace("0.0", *b"a chunk");
+        let error = start(&storage, config(View::Raw)).err().unwrap();
+        assert!(error.starts_with(&format!("{document}: ")), "{error}");
+        // Commands say the same.
+        let store = ShardStore::new(storage.clone(), StoreConfig::default(), Arc::default());
+        let source = Source::over(Path::new("source"), storage.clone(), store);
+        let found: Vec<Node> = source.nodes().collect();
+        assert!(matches!(&found[..], [Node::Bad(..)]), "{found:?}");
+    }
+}
+
+#[test]
+fn a_source_is_refused_if_it_is_not_of_the_format_that_is_named() {
+    let of = |storage: &Arc<MemoryStorage>, format| {
+        start(storage, FsConfig { format: Some(format), ..config(View::Zarr3) }).map(|_| ())
+    };
+    let refused = Err("it is not of the format that --format names".to_owned());
+    let storage = hierarchy();
+    assert_eq!(of(&storage, Format::Zarr), Ok(()));
+    assert_eq!(of(&storage, Format::Bloscpack), refused);
+    assert_eq!(of(&storage, Format::Draft2022), refused);
+    storage.replace("zarr.json", json!({"zarr_format": 3, "node_type": "group"}).to_string());
+    assert_eq!(of(&storage, Format::Zarr), Ok(()));
+    assert_eq!(of(&storage, Format::Blz), refused);
 }
 
 #[test]

@@ -156,6 +156,7 @@ pub enum LoadError {
 impl From<NodeError> for LoadError {
     fn from(error: NodeError) -> Self {
         match error {
+            NodeError::Grid(error) => Unshown::Metadata(error).into(),
             NodeError::NoTwin(why) => Unshown::from(*why).into(),
             error => Self::Node(error),
         }

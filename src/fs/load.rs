@@ -15,7 +15,7 @@ use crate::fs::config::FsConfig;
 use crate::fs::error::LoadError;
 use crate::fs::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
 use crate::source::{
-    Found, FoundArray, FoundKind, METADATA_FILE, NodeError, Probe, ProbeConfig, Unsharded, Unusable,
+    Found, FoundArray, FoundKind, METADATA_FILE, Probe, ProbeConfig, Unsharded, Unusable,
 };
 use crate::store::formats::ShardFormat;
 use crate::store::storage::{Stat, Storage};
@@ -120,7 +120,7 @@ impl Loader {
             unsharded,
             // In views that decode, arrays that record their length are read-only.
             grows: *writable && !view.view.is_decoded(),
-            is_for_view: true,
+            keeps_stored: false,
         });
         Self { storage, probe, view: *view }
     }
@@ -140,17 +140,18 @@ impl Loader {
         self.probe.0.tries_documents()
     }
 
-    /// Returns whether the source's root can be of the format that it is read as.
+    /// Returns whether the source's root can be of the format that it is read as. `is_apart` says
+    /// whether the documents in it are in a directory of their own.
     ///
     /// # Errors
     ///
-    /// The document of the root cannot be read.
-    pub fn accepts_root(&self) -> Result<bool, NodeError> {
-        self.probe.accepts_root(&*self.storage)
+    /// It cannot be determined whether the root has a document.
+    pub fn accepts_root(&self, is_apart: bool) -> io::Result<bool> {
+        self.probe.accepts_root(&*self.storage, is_apart)
     }
 
-    /// Loads the node at a directory. `path` is that of its document, if it has one that is named
-    /// by its path, and `stat` the result of its `stat` in the source.
+    /// Loads the node at a directory. `path` is that of its document, if it has one of Zarr v3 or of
+    /// the draft of 2022, and `stat` the result of its `stat` in the source.
     pub fn load(
         &self,
         directory: &Path,
@@ -158,7 +159,8 @@ impl Loader {
         stat: io::Result<Stat>,
     ) -> Result<Loaded, Box<Failed>> {
         let found = self.probe.node(&*self.storage, directory, path, stat)?;
-        let Found { kind, stat, path, documents } = found;
+        // The forms of the view are made within the memory that is reserved for the document.
+        let Found { kind, stat, path, documents, room: _room } = found;
         let loaded = match kind {
             FoundKind::Nothing => Ok(Loaded::plain(LoadedKind::Inherited)),
             FoundKind::AsStored => Ok(Loaded::plain(LoadedKind::AsStored)),

@@ -206,13 +206,13 @@ impl Nodes {
         self.loader.view().is_decoded() || self.loader.file().is_some()
     }
 
-    /// Returns whether the source's root can be of the format that it is read as.
+    /// Returns whether the source's root, which is `root`, can be of the format that it is read as.
     ///
     /// # Errors
     ///
-    /// The document of the root cannot be read.
-    pub fn accept_root(&self) -> Result<bool, NodeError> {
-        self.loader.accepts_root()
+    /// It cannot be determined whether the root has a document.
+    pub fn accepts_root(&self, root: &Node) -> std::io::Result<bool> {
+        self.loader.accepts_root(matches!(root.kind, NodeKind::Apart))
     }
 
     /// Returns the node at `directory`, revalidated if the cached one is older than the trusted

@@ -29,7 +29,7 @@ pub(super) fn timestamp(time: TimeOrNow) -> Timestamp {
 
 /// Converts a time as sent by the kernel: whole seconds, rounded down, plus nanoseconds. fuser
 /// subtracts the nanoseconds from a time before 1970.
-pub(super) fn as_sent(time: SystemTime) -> Timestamp {
+fn as_sent(time: SystemTime) -> Timestamp {
     match SystemTime::UNIX_EPOCH.duration_since(time) {
         Ok(before) if before > Duration::ZERO => Timestamp {
             seconds: 0_i64.saturating_sub_unsigned(before.as_secs()),

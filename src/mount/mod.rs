@@ -252,8 +252,8 @@ pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
 /// Unmounts the shardfs filesystem on `mountpoint` and waits, half a minute at most, until its
 /// process has ended.
 ///
-/// `lazy` detaches a busy mount, which then ends when its last user has left. `report` is called with
-/// the number and name of a process in another mount namespace if the process behind the mount
+/// `lazy` detaches a busy mount, which then ends when its last user has left. `report` is called
+/// with the number and name of a process in another mount namespace if the process behind the mount
 /// keeps running because that namespace has the mount too.
 pub fn unmount(
     mountpoint: &Path,

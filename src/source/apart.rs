@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use super::array::{Array, ArrayFormat};
 use crate::format::draft2022;
 
-pub use crate::format::draft2022::{
-    data_of, described, documents, is_document, is_hierarchy, metadata_directory,
-};
+pub(super) use crate::format::draft2022::{data_of, is_hierarchy, metadata_directory};
+pub use crate::format::draft2022::{described, documents, is_document};
 
 /// Returns the path of an array in its hierarchy; its data may be elsewhere.
 pub fn node_path(array: &Array) -> PathBuf {

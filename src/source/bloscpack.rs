@@ -27,7 +27,7 @@ pub(super) fn look(
     let array = array(storage, path.as_os_str(), &stat, config.grows);
     let array = array.map_err(|error| Unusable::of(true, path, Some(stat), error))?;
     let (kind, path) = (FoundKind::Array(array), path.to_owned());
-    Ok(Some(Found { kind, stat: Some(stat), path, documents: zarr3::DOCUMENTS }))
+    Ok(Some(Found { kind, stat: Some(stat), path, documents: zarr3::DOCUMENTS, room: None }))
 }
 
 /// Reads the Bloscpack file `name`. If it `grows`, spare offsets count as room for more chunks.

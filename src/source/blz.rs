@@ -50,7 +50,7 @@ pub(super) fn look(
         None => FoundKind::AsStored,
     };
     let (stat, path) = (Some(stat), directory.to_owned());
-    Ok(Some(Found { kind, stat, path, documents: zarr3::DOCUMENTS }))
+    Ok(Some(Found { kind, stat, path, documents: zarr3::DOCUMENTS, room: None }))
 }
 
 /// Reads the BLZ or bcolz array in a directory; `None` if the directory is a table, whose columns

@@ -24,7 +24,7 @@ impl Format {
         ("blz", Self::Blz),
     ];
 
-    /// What the command line accepts: [`Self::NAMES`], and a word for none of them.
+    /// What the command line accepts: a word for none of them, and [`Self::NAMES`].
     pub const WORDS: [&str; 5] = ["auto", "zarr", "draft2022", "bloscpack", "blz"];
 }
 
@@ -54,8 +54,9 @@ pub struct ProbeConfig {
     pub unsharded: Unsharded,
     /// `true` if arrays that record their length have room for more chunks.
     pub grows: bool,
-    /// `true` for the metadata of groups, `false` for the documents of arrays as they are stored.
-    pub is_for_view: bool,
+    /// `true` if the documents of arrays are kept as they are stored, and those of groups are not
+    /// read for more than their kind; `false` if forms of both are made.
+    pub keeps_stored: bool,
 }
 
 impl ProbeConfig {
@@ -80,4 +81,14 @@ pub struct OpenConfig {
     /// `true` if a last chunk that is shorter than the others is padded to full size, as Zarr
     /// readers expect.
     pub pad_edge: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_can_be_named() {
+        assert!(Format::NAMES.iter().map(|(name, _)| *name).eq(Format::WORDS.into_iter().skip(1)));
+    }
 }

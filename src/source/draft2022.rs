@@ -11,7 +11,11 @@ use crate::format::sharding::ShardedArray;
 use crate::store::formats::indexed;
 
 /// Returns the array that a document of the draft of 2022 describes, at a level of nested sharding.
-pub(super) fn array(document: Value, level: Option<usize>) -> Result<FoundKind, NodeError> {
+pub(super) fn array(
+    document: Value,
+    level: Option<usize>,
+    keeps_stored: bool,
+) -> Result<FoundKind, NodeError> {
     // Errors in the metadata of a sharded array count, whatever else the array says.
     let layout = draft2022::parse(&document)?;
     let (layout, format, twin) = match (draft2022::to_zarr3(&document), layout) {
@@ -25,5 +29,6 @@ pub(super) fn array(document: Value, level: Option<usize>) -> Result<FoundKind, 
     };
     let layout = ShardedArray { keys: draft2022::keys(&document)?, ..layout };
     let array = FoundArray::of_document(ArrayFormat::Draft2022, layout, format, twin);
-    Ok(FoundKind::Array(Box::new(FoundArray { stored: Some(document), ..array })))
+    let stored = keeps_stored.then_some(document);
+    Ok(FoundKind::Array(Box::new(FoundArray { stored, ..array })))
 }

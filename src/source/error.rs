@@ -20,9 +20,6 @@ pub enum NoTwin {
     /// Its data type is unknown.
     #[error("its data type is not known")]
     NoDataType,
-    /// It has no shards, and its grid of chunks cannot be used.
-    #[error(transparent)]
-    Grid(MetadataError),
 }
 
 /// Error that makes a node's document unusable.
@@ -43,6 +40,9 @@ pub enum NodeError {
     /// The file is not a readable Bloscpack file.
     #[error("{0}")]
     Bloscpack(#[from] BloscpackError),
+    /// It is an array without shards whose grid of chunks cannot be used.
+    #[error("{0}")]
+    Grid(MetadataError),
     /// It is an array whose chunks cannot be described in Zarr v3.
     #[error("{0}")]
     NoTwin(Box<NoTwin>),

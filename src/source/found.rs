@@ -13,6 +13,7 @@ use crate::format::back::is_sharded;
 use crate::format::draft2022;
 use crate::format::foreign::ForeignArray;
 use crate::format::sharding::ShardedArray;
+use crate::memory::Taken;
 use crate::store::SourceArray;
 use crate::store::formats::ShardFormat;
 use crate::store::storage::Stat;
@@ -30,6 +31,9 @@ pub struct Found {
     /// Names of the documents in its directory that describe it, or would: a view that has others
     /// shows none of them.
     pub documents: &'static [&'static str],
+    /// Memory reserved for its document, and for the forms that are made of it. It must be kept until
+    /// they are.
+    pub room: Option<Taken<'static>>,
 }
 
 /// Kind of what was found.
@@ -152,7 +156,8 @@ pub struct Unusable {
 impl Found {
     /// Nothing at a directory whose document would be at `path`.
     pub(super) fn nothing(path: &Path) -> Self {
-        Self { kind: FoundKind::Nothing, stat: None, path: path.to_owned(), documents: &[] }
+        let (kind, path) = (FoundKind::Nothing, path.to_owned());
+        Self { kind, stat: None, path, documents: &[], room: None }
     }
 }
 

@@ -24,9 +24,7 @@ mod zarr3;
 pub use self::array::{Array, ArrayFormat};
 pub use self::compact_json::CompactJson;
 pub use self::config::{Format, OpenConfig, ProbeConfig, Unsharded};
-pub use self::document::{
-    METADATA_FILE, NODE_DOCUMENTS, document_at, is_document, read_document, read_text,
-};
+pub use self::document::{METADATA_FILE, NODE_DOCUMENTS, is_document};
 pub use self::error::{NoTwin, NodeError};
 pub use self::found::{Found, FoundArray, FoundKind, Unusable};
 pub use self::open::{Documents, OpenError, Source};

@@ -182,7 +182,7 @@ impl Source {
             level,
             unsharded: Unsharded::Decoded,
             grows: false,
-            is_for_view: false,
+            keeps_stored: true,
         });
         Nodes::new(&*self.storage, probe, &self.next_id)
     }

@@ -1,4 +1,4 @@
-//! Recognition of nodes: the one place that knows how the nodes of each format are recognized.
+//! Recognition of nodes: what a directory or a file of a source is, for mounts and commands alike.
 //!
 //! A directory with a `zarr.json` is what that document says. Any other is tried by each line of
 //! [`DIRECTORIES`] in turn; a file that is opened as a source, by [`FILES`].
@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::config::{Format, ProbeConfig, Unsharded};
-use super::document::{METADATA_FILE, read_document, read_text};
+use super::document::{METADATA_FILE, read_text};
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
 use super::{apart, bloscpack, blz, draft2022, zarr2, zarr3};
@@ -46,11 +46,12 @@ pub struct Probe(pub ProbeConfig);
 
 impl Probe {
     /// Returns whether the source's root can be of the format that it is read as. A directory of
-    /// arrays can be of most formats.
+    /// arrays can be of most formats. `is_apart` says whether the documents in it are in a directory
+    /// of their own.
     ///
     /// # Errors
-    /// The document of the root cannot be read.
-    pub fn accepts_root(&self, storage: &dyn Storage) -> Result<bool, NodeError> {
+    /// It cannot be determined whether the root has a document.
+    pub fn accepts_root(&self, storage: &dyn Storage, is_apart: bool) -> io::Result<bool> {
         let is_file = self.0.file.is_some();
         let path = Path::new(METADATA_FILE);
         Ok(match self.0.format {
@@ -58,9 +59,7 @@ impl Probe {
             Some(Format::Bloscpack) => is_file,
             Some(Format::Zarr) => !is_file,
             Some(Format::Blz) => !is_file && if_present(storage.lstat(path))?.is_none(),
-            Some(Format::Draft2022) => {
-                !is_file && apart::is_hierarchy(&read_document(storage, path)?)?
-            }
+            Some(Format::Draft2022) => is_apart,
         })
     }
 
@@ -76,10 +75,10 @@ impl Probe {
         path: &Path,
         stat: io::Result<Stat>,
     ) -> Result<Found, Box<Unusable>> {
+        let is_file = self.0.file.as_deref().is_some_and(|file| path == Path::new(file));
         match stat {
-            Ok(stat) if self.0.file.as_deref().is_some_and(|file| path == Path::new(file)) => {
-                self.file(storage, path, stat)
-            }
+            Ok(stat) if is_file => self.file(storage, path, stat),
+            Err(error) if is_file => Err(Unusable::of(true, path, None, error)),
             Ok(stat) => self.documented(storage, path, stat),
             Err(error) if is_absent(&error) => self.undocumented(storage, directory, path, error),
             Err(error) => Err(Unusable::new(path, None, error)),
@@ -107,7 +106,7 @@ impl Probe {
     ) -> Result<Found, Box<Unusable>> {
         let unusable = |error: NodeError| Unusable::new(path, Some(stat), error);
         let text = read_text(storage, path).map_err(unusable)?;
-        let _room = ROOM.take(json::memory(&text));
+        let room = Some(ROOM.take(json::memory(&text)));
         let document = json::parse(&text).map_err(MetadataError::from);
         let document = document.map_err(|error| unusable(error.into()))?;
         let dialect = Dialect::of(path);
@@ -116,12 +115,12 @@ impl Probe {
         let kind = self.described(document, dialect);
         let kind = kind.map_err(|error| Box::new(Unusable { is_array, ..*unusable(error) }))?;
         let (stat, path) = (Some(stat), path.to_owned());
-        Ok(Found { kind, stat, path, documents: zarr3::DOCUMENTS })
+        Ok(Found { kind, stat, path, documents: zarr3::DOCUMENTS, room })
     }
 
     /// Reads what a document describes.
     fn described(&self, document: Value, dialect: Dialect) -> Result<FoundKind, NodeError> {
-        let ProbeConfig { level, unsharded, is_for_view, .. } = self.0;
+        let ProbeConfig { level, unsharded, keeps_stored, .. } = self.0;
         if dialect == Dialect::V3
             && self.0.may_be(Format::Draft2022)
             && apart::is_hierarchy(&document)?
@@ -130,8 +129,8 @@ impl Probe {
         }
         match dialect {
             _ if unsharded == Unsharded::AsStored => zarr3::sharded(document, level, dialect),
-            Dialect::V3 => zarr3::node(document, level, is_for_view),
-            Dialect::Draft2022 => draft2022::array(document, level),
+            Dialect::V3 => zarr3::node(document, level, keeps_stored),
+            Dialect::Draft2022 => draft2022::array(document, level, keeps_stored),
         }
     }
 
@@ -143,6 +142,19 @@ impl Probe {
         path: &Path,
         absent: io::Error,
     ) -> Result<Found, Box<Unusable>> {
+        // A dangling symbolic link is an error. A document created since the `stat` counts as
+        // absent.
+        match if_present(storage.lstat(path)) {
+            Ok(Some(Stat { kind: FileKind::Symlink, .. })) => {
+                return Err(Unusable::new(path, None, absent));
+            }
+            Ok(_) => (),
+            Err(error) => return Err(Unusable::new(path, None, error)),
+        }
+        // The data of nodes whose documents are apart is what those say.
+        if Dialect::of(path) == Dialect::Draft2022 {
+            return Ok(Found::nothing(path));
+        }
         for (format, look) in DIRECTORIES {
             if self.0.may_be(format)
                 && let Some(found) = look(&self.0, storage, directory)?
@@ -150,14 +162,6 @@ impl Probe {
                 return Ok(found);
             }
         }
-        // A dangling symbolic link is an error. A document created since the `stat` counts as
-        // absent.
-        match if_present(storage.lstat(path)) {
-            Ok(Some(Stat { kind: FileKind::Symlink, .. })) => {
-                Err(Unusable::new(path, None, absent))
-            }
-            Ok(_) => Ok(Found::nothing(path)),
-            Err(error) => Err(Unusable::new(path, None, error)),
-        }
+        Ok(Found::nothing(path))
     }
 }

@@ -78,7 +78,8 @@ impl Unsupported {
     }
 }
 
-/// Returns whether a directory has metadata of Zarr v2 or N5, beside which no node of Zarr v3 is made.
+/// Returns whether a directory has metadata of Zarr v2 or N5, beside which no node of Zarr v3 is
+/// made.
 pub fn is_of_other_format(directory: &Path) -> bool {
     [ZARRAY, ZGROUP, "attributes.json"].iter().any(|name| directory.join(name).exists())
 }

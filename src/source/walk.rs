@@ -93,7 +93,7 @@ impl Iterator for Nodes<'_> {
                     let Some((data, path)) = documents.pop() else { continue };
                     self.steps.push(Step::Apart(documents));
                     match self.found(&data, &path) {
-                        Ok(Found { kind: FoundKind::Array(array), .. }) => {
+                        Ok(Found { kind: FoundKind::Array(array), room: _room, .. }) => {
                             self.add(array.into_array(data, path));
                         }
                         // It is none of an array.
@@ -133,10 +133,11 @@ impl Nodes<'_> {
             None => directory.join(METADATA_FILE),
         };
         match self.found(&directory, &path) {
-            Ok(Found { kind, path, .. }) => match kind {
+            Ok(Found { kind, path, room, .. }) => match kind {
                 FoundKind::Array(array) => {
                     let may_have_nodes = array.has_document();
                     let array = self.add(array.into_array(directory.clone(), path));
+                    drop(room);
                     if may_have_nodes {
                         self.below(directory, |name| name != WORK_DIRECTORY && !array.claims(name));
                     }
@@ -154,7 +155,10 @@ impl Nodes<'_> {
                 }
             }
         }
-        self.below(directory, |_| true);
+        // Nothing beside a file that is opened as the source belongs to it.
+        if self.probe.0.file.is_none() {
+            self.below(directory, |_| true);
+        }
     }
 
     fn found(&self, directory: &Path, path: &Path) -> Result<Found, Box<Unusable>> {

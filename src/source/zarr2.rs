@@ -33,9 +33,9 @@ pub(super) fn look(
         let found = attributes(storage, &path);
         let own = found.map_err(|error| Unusable::of(is_array, &path, None, error))?;
         let Some(own) = own else { continue };
-        if !is_array && !config.is_for_view {
+        if !is_array && config.keeps_stored {
             let (kind, stat) = (FoundKind::Group(None), Some(own));
-            return Ok(Some(Found { kind, stat, path, documents: DOCUMENTS }));
+            return Ok(Some(Found { kind, stat, path, documents: DOCUMENTS, room: None }));
         }
         let beside = directory.join(ZATTRS);
         let of_zattrs = |error| Unusable::of(is_array, &beside, Some(own), error);
@@ -43,11 +43,11 @@ pub(super) fn look(
         let stat = stat.map_or(own, |beside| of_both(own, beside));
         let zattrs = document_at(storage, &beside).map_err(of_zattrs)?;
         let kind = read_document(storage, &path).and_then(|document| match is_array {
-            true => array(document, zattrs.as_ref(), config.is_for_view),
+            true => array(document, zattrs.as_ref(), config.keeps_stored),
             false => Ok(FoundKind::Group(Some(zarr2::group_to_zarr3(&document, zattrs.as_ref())?))),
         });
         let kind = kind.map_err(|error| Unusable::of(is_array, &path, Some(stat), error))?;
-        return Ok(Some(Found { kind, stat: Some(stat), path, documents: DOCUMENTS }));
+        return Ok(Some(Found { kind, stat: Some(stat), path, documents: DOCUMENTS, room: None }));
     }
     Ok(None)
 }
@@ -72,7 +72,7 @@ fn of_both(one: Stat, other: Stat) -> Stat {
 fn array(
     document: Value,
     zattrs: Option<&Value>,
-    is_for_view: bool,
+    keeps_stored: bool,
 ) -> Result<FoundKind, NodeError> {
     let layout = zarr2::layout(&document)?;
     let (layout, twin) = match zarr2::to_zarr3(&document, zattrs) {
@@ -84,7 +84,7 @@ fn array(
         Err(why) => (layout, Err(why.into())),
     };
     let array = FoundArray::of_document(ArrayFormat::Zarr2, layout, unsharded(), twin);
-    let stored = (!is_for_view).then_some(document);
+    let stored = keeps_stored.then_some(document);
     // An absent chunk of an array without a fill value stands for nothing in particular.
     Ok(FoundKind::Array(Box::new(FoundArray { stored, keeps_fill: true, ..array })))
 }

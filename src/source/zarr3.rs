@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::array::ArrayFormat;
 use super::document::METADATA_FILE;
-use super::error::{NoTwin, NodeError};
+use super::error::NodeError;
 use super::found::{FoundArray, FoundKind};
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
@@ -15,17 +15,17 @@ use crate::format::sharding::ShardedArray;
 use crate::store::formats::{ShardFormat, indexed, unsharded};
 
 /// Documents of a node.
-pub const DOCUMENTS: &[&str] = &[METADATA_FILE];
+pub(super) const DOCUMENTS: &[&str] = &[METADATA_FILE];
 
 /// Returns the node that a document describes, at a level of nested sharding; `None` is the
-/// innermost. Groups come with metadata if `is_for_view`, arrays with their documents if not.
+/// innermost. Arrays come with the stored document if it `keeps_stored`, groups with metadata if not.
 pub(super) fn node(
     document: Value,
     level: Option<usize>,
-    is_for_view: bool,
+    keeps_stored: bool,
 ) -> Result<FoundKind, NodeError> {
     match NodeMetadata::parse(&document)? {
-        NodeMetadata::Group if is_for_view => {
+        NodeMetadata::Group if !keeps_stored => {
             Ok(FoundKind::Group(Some(match show(document.clone(), level, Dialect::V3)? {
                 Shown::Group(twin) => twin,
                 _ => document,
@@ -33,7 +33,7 @@ pub(super) fn node(
         }
         NodeMetadata::Group => Ok(FoundKind::Group(None)),
         NodeMetadata::Array(_) => {
-            let stored = (!is_for_view).then(|| document.clone());
+            let stored = keeps_stored.then(|| document.clone());
             let (layout, format, twin) = located(document, level)?;
             let array = FoundArray::of_document(ArrayFormat::Zarr3, layout, format, Ok(twin));
             Ok(FoundKind::Array(Box::new(FoundArray { stored, ..array })))
@@ -43,7 +43,7 @@ pub(super) fn node(
 
 /// Returns the sharded array that a document describes, or the group whose metadata repeats that of
 /// sharded arrays. Their twins are in the form of the document. Anything else stays as it is
-/// stored, and need not be understood.
+/// stored: grids and codecs without shards need not be known.
 pub(super) fn sharded(
     document: Value,
     level: Option<usize>,
@@ -71,7 +71,7 @@ pub(super) fn located(
     match (NodeMetadata::parse(&document)?, show(document.clone(), level, Dialect::V3)?) {
         (_, Shown::Array(layout, twin)) => Ok((*layout, indexed(), twin)),
         (NodeMetadata::Array(chain), _) => {
-            let layout = ShardedArray::unsharded(&document, chain).map_err(NoTwin::Grid)?;
+            let layout = ShardedArray::unsharded(&document, chain).map_err(NodeError::Grid)?;
             Ok((layout, unsharded(), document))
         }
         (NodeMetadata::Group, _) => Err(MetadataError::Missing("codecs").into()),

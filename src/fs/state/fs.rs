@@ -128,8 +128,7 @@ impl Fs {
                 Arc::new(root.map_err(|it| failed(*it))?)
             }
         };
-        // A root that cannot be read is of no format; without one that is wanted, nobody asks.
-        if !nodes.accept_root().unwrap_or(false) {
+        if !nodes.accepts_root(&root)? {
             return Err(SourceError::OtherFormat);
         }
         if matches!(root.kind, NodeKind::Inherited) && !source::holds_nodes(&*storage)? {
