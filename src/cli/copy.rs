@@ -115,7 +115,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     let is_resumed = destination.is_resumed;
     let interruptible = Interruptible::new(match args.force {
         true => "the destination is as it was, the same command begins anew",
-        false => "the same command goes on where it stopped",
+        false => "the same command continues where it stopped",
     });
     let copied = copy_all(&plan, &source, &destination, args).map_err(named)?;
     let others = plan.copy_others(&destination).map_err(named)?;

@@ -41,8 +41,8 @@ fn width() -> usize {
         .into_iter()
         .find_map(|fd| rustix::termios::tcgetwinsize(fd).ok())
         .map(|size| usize::from(size.ws_col));
-    let told = || std::env::var("COLUMNS").ok()?.parse().ok();
-    let columns = of_terminal.filter(|columns| *columns > 0).or_else(told);
+    let stated = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let columns = of_terminal.filter(|columns| *columns > 0).or_else(stated);
     columns.unwrap_or(WIDEST).clamp(NARROWEST, WIDEST)
 }
 

@@ -60,7 +60,7 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     Ok(())
 }
 
-/// Returns whether a message of fuser says that a reply found nobody who waits for it: the process
+/// Returns whether a message of fuser says that a reply came too late: the process that waited for it
 /// was interrupted (ENOENT), or the mount has ended (ENODEV). Other errors of replies are defects.
 fn is_late_reply(record: &Record<'_>) -> bool {
     let is_late = |text: &str| text.ends_with("(os error 2)") || text.ends_with("(os error 19)");

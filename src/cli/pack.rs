@@ -21,7 +21,7 @@ Examples:
 /// Of a hierarchy all arrays with as many dimensions as the shard shape are packed, the others copied.
 /// The chunks may be in shards already, nested or compressed ones too: new ones are made of them.
 /// DEST gets its metadata last, once all chunks are durable and were read back; until then nobody takes
-/// it for an array. If it is interrupted, the same command goes on.
+/// it for an array. If it is interrupted, the same command continues.
 ///
 /// Exit codes: 0 done, 1 the source is damaged, 2 it could not be done.
 #[derive(Debug, clap::Args)]

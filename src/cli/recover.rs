@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         _ => false,
     };
     if args.scan && only.is_some_and(lacks_index) {
-        let text = format!("{}: --scan looks at shards with an index", shown(&args.source));
+        let text = format!("{}: --scan reads shards with an index", shown(&args.source));
         return interrupted.and(Err(Failure::System(text)));
     }
     // The results of recovery are printed, and shards are scanned, even if the other failed.
@@ -122,7 +122,7 @@ fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
         }
     }
     let Counts { shards, repaired, repairable, hopeless } = counts;
-    println!("{} looked at, {repaired} repaired", count(shards, "shard"));
+    println!("{} checked, {repaired} repaired", count(shards, "shard"));
     match (repairable, hopeless) {
         (0, 0) => Ok(()),
         (0, hopeless) => Err(Failure::Found(format!("{hopeless} cannot be repaired"))),

@@ -84,7 +84,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
         .then(|| source.arrays().filter(has_shards).map(|array| source.nbytes(&array)).sum());
     let progress = Progress::new(Unit::Bytes, total);
     let interruptible =
-        Interruptible::new("every shard is whole, the same command goes on where it stopped");
+        Interruptible::new("every shard is whole, the same command continues where it stopped");
     let (mut results, mut bad) = (Vec::new(), Vec::new());
     for node in source.nodes() {
         let array = match node {

@@ -18,7 +18,7 @@ Examples:
 ///
 /// Chunks are copied as they are encoded. DEST gets its metadata last, once all chunks are durable and
 /// were read back; until then nobody takes it for an array. If it is interrupted, the same command
-/// goes on.
+/// continues.
 ///
 /// Exit codes: 0 done, 1 the source is damaged, 2 it could not be done.
 #[derive(Debug, clap::Args)]

@@ -117,7 +117,7 @@ fn summary(counts: &Counts, is_json: bool) -> String {
     }
     let size = indicatif::HumanBytes(bytes);
     format!(
-        "{}, {}, {}, {size} looked at: {}, {}\n",
+        "{}, {}, {}, {size} checked: {}, {}\n",
         many(arrays, "array"),
         many(shards, "shard"),
         many(chunks, "chunk"),

@@ -1,4 +1,4 @@
-//! Fingerprints that tell whether bytes are the expected ones.
+//! Fingerprints that show whether bytes are the expected ones.
 //!
 //! A crc32c alone is not sufficient: an index ends with its own crc32c, and so may a chunk. The
 //! crc32c of bytes *with* their crc32c at the end is the same number for all of them, and where one

@@ -46,7 +46,7 @@ pub enum FoundKind {
     /// A hierarchy whose documents are in a directory of their own ([`super::apart`]).
     Apart,
     /// A group: its metadata in Zarr v3 form, with unsharded twins in the place of sharded arrays.
-    /// `None` if nobody asked for it.
+    /// `None` if the configuration does not ask for it.
     Group(Option<Value>),
     /// An array.
     Array(Box<FoundArray>),
@@ -64,7 +64,8 @@ pub struct FoundArray {
     /// Metadata of its unsharded twin in Zarr v3 form, or the reason why there is no such form. If
     /// arrays without shards stay as they are, it is in the form of the stored document.
     pub twin: Result<Value, NoTwin>,
-    /// Its document as it is stored. `None` if there is none, or nobody asked for it.
+    /// Its document as it is stored. `None` if there is none, or the configuration does not
+    /// ask for it.
     pub stored: Option<Value>,
     /// Documents of its own format that are shown beside its chunks, by name.
     pub shown_beside: Vec<(OsString, Vec<u8>)>,

@@ -161,7 +161,9 @@ impl ShardStore {
         let path = array.shard_path(coords);
         let extents = array.layout.chunks_per_shard(0, coords);
         let Ok(Some(search)) = IndexSearch::new(&sharding.index_codecs, &extents) else {
-            return none("its index has no checksum: an older one cannot be told from data");
+            return none(
+                "its index has no checksum: an older one cannot be distinguished from data",
+            );
         };
         let file = self.storage.open(&path).map_err(io_error(&path))?;
         let stat = file.stat().map_err(io_error(&path))?;
@@ -174,7 +176,7 @@ impl ShardStore {
     }
 
     /// Finds complete indexes in `gaps`, runs of bytes that nothing reaches: these are older ones.
-    /// Finds none if an index cannot be told from data.
+    /// Finds none if an index cannot be distinguished from data.
     pub fn indexes_in(
         &self,
         array: &SourceArray,

@@ -1,5 +1,5 @@
 //! Work directories: the files that shardfs keeps in an array's directory while it works there, and
-//! the checks that tell them from files that others have put in their place.
+//! the checks that distinguish them from files that others have put in their place.
 //!
 //! A user who can write to the directory of one array must not be able to direct a daemon, which
 //! may have other rights, to the files of another. So a work directory is a real directory, the

@@ -85,7 +85,7 @@ impl std::fmt::Display for Hint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::None => "",
-            Self::GoOn => "; the same command, without --force, goes on from here",
+            Self::GoOn => "; the same command, without --force, continues from here",
             Self::Untouched => "; what was there before is as it was",
         })
     }

@@ -76,7 +76,7 @@ check "a sharded array cannot be made through the view" none_is_made
 
 is_recovered() {
     "$SHARDFS" recover --scan "$source" | tee "$TMP/scan"
-    grep -q ' shards looked at, 0 repaired' "$TMP/scan"
+    grep -q ' shards checked, 0 repaired' "$TMP/scan"
     fails_with "" grep -q '^0 shards' "$TMP/scan"
 }
 check "recover --scan looks at its shards" is_recovered

@@ -305,7 +305,7 @@ is_full() {
     trap 'umount "$small"' RETURN
     expect_exit 2 "$sf" unpack sample.zarr "$small/out.zarr" | tee out
     grep -q 'No space left on device' out
-    grep -q 'the same command, without --force, goes on from here' out
+    grep -q 'the same command, without --force, continues from here' out
     [[ ! -e $small/out.zarr/zarr.json ]]
     mount -o remount,size=4m "$small"
     "$sf" unpack sample.zarr "$small/out.zarr" | grep >/dev/null 'of them there before'

@@ -84,7 +84,7 @@ os.execvp(sys.argv[1], sys.argv[1:])' "$@" >/dev/null 2>"$said" &
     [[ $(<"$said") == "shardfs: interrupted; $words" ]]
 }
 interrupted_commands_say_how_to_go_on() {
-    local again='the same command goes on where it stopped'
+    local again='the same command continues where it stopped'
     interrupted INT "$again" "$sf" unpack big-source.zarr killed.zarr
     [[ ! -e killed.zarr/zarr.json ]]
     "$sf" unpack big-source.zarr killed.zarr

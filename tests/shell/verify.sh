@@ -39,7 +39,7 @@ sound_sample() {
     fresh_sample
     find "$TMP/sample.zarr" -printf '%p %s %T@ %C@\n' | sort >"$TMP/before"
     [[ $("$SHARDFS" verify "$TMP/sample.zarr" --decode) == \
-        '1 array, 4 shards, 192 chunks, 567.76 KiB looked at: 0 defects, 0 notes' ]]
+        '1 array, 4 shards, 192 chunks, 567.76 KiB checked: 0 defects, 0 notes' ]]
     # Nothing is written.
     find "$TMP/sample.zarr" -printf '%p %s %T@ %C@\n' | sort | cmp - "$TMP/before"
 }

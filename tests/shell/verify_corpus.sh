@@ -71,7 +71,7 @@ declare -A defect=(
 declare -A legal=(
     [all_entries_empty]='zarrs writes shards of empty chunks'
     [codecs_unknown_inner]='chunks are shown as they are; that they cannot be decoded is a note'
-    [directory_loop]='links to directories are not followed: nothing is looked at twice'
+    [directory_loop]='links to directories are not followed: nothing is visited twice'
     [fill_value_null]='chunks need no fill value'
     [index_codecs_missing]='read like zarr-python does: little-endian with a checksum, which is right'
     [json_bom]='a byte order mark changes nothing'
@@ -112,7 +112,7 @@ sound() {
         cat "$TMP/found"
         return 1
     }
-    ! grep -v '^note: ' "$TMP/found" | grep -v ' looked at: '
+    ! grep -v '^note: ' "$TMP/found" | grep -v ' checked: '
 }
 
 # reported PATTERN ALLOWED STORE: exit 1, such a line, and no defect that is not of ALLOWED.
@@ -122,7 +122,7 @@ reported() {
     cat "$TMP/found"
     [[ $rc == 1 ]]
     grep -q -- "$pattern" "$TMP/found"
-    ! grep -v '^note: \| looked at: ' "$TMP/found" | grep -v "$allowed"
+    ! grep -v '^note: \| checked: ' "$TMP/found" | grep -v "$allowed"
 }
 
 prepared() {

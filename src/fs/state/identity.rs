@@ -27,7 +27,7 @@ const SLACK: Duration = Duration::from_millis(100);
 /// Files by a number chosen by the caller, each with a fingerprint that changes with the contents.
 pub(in crate::fs) struct Identities {
     seen: Mutex<Files>,
-    believed: Duration,
+    cached_for: Duration,
 }
 
 struct Files {
@@ -48,8 +48,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn is_recent(&self, believed: Duration) -> bool {
-        self.changed.is_some_and(|changed| changed.elapsed() < believed + SLACK)
+    fn is_recent(&self, cached_for: Duration) -> bool {
+        self.changed.is_some_and(|changed| changed.elapsed() < cached_for + SLACK)
     }
 }
 
@@ -69,10 +69,10 @@ impl Files {
 }
 
 impl Identities {
-    /// Creates the table for a kernel that caches names and attributes for `believed`.
-    pub(in crate::fs) fn new(believed: Duration) -> Self {
+    /// Creates the table for a kernel that caches names and attributes for `cached_for`.
+    pub(in crate::fs) fn new(cached_for: Duration) -> Self {
         let (files, pages) = (LruCache::new(REMEMBERED), LruCache::new(REMEMBERED));
-        Self { seen: Mutex::new(Files { files, has_forgotten: false, pages }), believed }
+        Self { seen: Mutex::new(Files { files, has_forgotten: false, pages }), cached_for }
     }
 
     /// Marks what the kernel has cached of a file as possibly stale from now on.
@@ -85,7 +85,7 @@ impl Identities {
     /// Records the current contents of a file; returns whether the kernel may still have older
     /// attributes cached.
     pub(in crate::fs) fn changed_recently(&self, file: u64, content: u64) -> bool {
-        self.lock().see(file, content).is_recent(self.believed)
+        self.lock().see(file, content).is_recent(self.cached_for)
     }
 
     /// Records the current contents of a file, in which the inode `ino` is about to be opened;
@@ -93,7 +93,7 @@ impl Identities {
     pub(in crate::fs) fn opened(&self, file: u64, content: u64, ino: u64) -> Pages {
         let mut files = self.lock();
         let seen = files.see(file, content);
-        if seen.is_recent(self.believed) {
+        if seen.is_recent(self.cached_for) {
             // A mapping fills pages even with direct I/O.
             files.pages.pop(&ino);
             return Pages::Bypassed;
