@@ -1,30 +1,33 @@
 //! Storage on a local or mounted filesystem.
 
+mod attributes;
+mod file;
+
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nix::fcntl::{AtFlags as NixAtFlags, FcntlArg, fcntl};
+use nix::fcntl::AtFlags as NixAtFlags;
 use nix::unistd::{AccessFlags, faccessat};
 use parking_lot::RwLock;
 use rustix::fs::{
-    self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Timespec, Timestamps,
-    XattrFlags,
+    self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, XattrFlags,
 };
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
+use self::attributes::{kind_of, set_stat, stat_of};
+use self::file::LocalFile;
+pub use self::file::try_lock;
 use super::beneath::{Beneath, Found, Links};
-use super::storage::{
-    DirItem, FileKind, LastRead, Need, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
-};
+use super::storage::{DirItem, FileKind, Need, SetStat, Space, Stat, Storage, StorageFile, Visit};
 use crate::stats::Stats;
 
 /// Maximum length of an extended attribute, or of the list of their names, in the kernel.
@@ -402,139 +405,6 @@ fn proc_path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-struct LocalFile {
-    file: OwnedFd,
-    stats: Arc<Stats>,
-}
-
-impl LocalFile {
-    /// Writes all bytes with a call that may write fewer; `write` gets the rest, and how many were
-    /// written before.
-    fn write_all(
-        &self,
-        bytes: &[u8],
-        write: impl Fn(&[u8], usize) -> Result<usize, Errno>,
-    ) -> io::Result<()> {
-        let mut written = 0;
-        while written < bytes.len() {
-            match write(&bytes[written..], written) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(more) => written += more,
-                Err(Errno::INTR) => (),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.stats.source.write.count();
-        self.stats.source.write_bytes.add(bytes.len() as u64);
-        Ok(())
-    }
-}
-
-impl StorageFile for LocalFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match rustix::io::pread(&self.file, &mut buffer[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(Errno::INTR) => (),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.stats.source.read.count();
-        self.stats.source.read_bytes.add(filled as u64);
-        Ok(filled)
-    }
-
-    fn stat(&self) -> io::Result<Stat> {
-        stat_of(&self.file)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all(bytes, |rest, written| {
-            rustix::io::pwrite(&self.file, rest, offset + written as u64)
-        })
-    }
-
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes, |rest, _| {
-            let rest = [io::IoSlice::new(rest)];
-            rustix::io::pwritev2(&self.file, &rest, 0, ReadWriteFlags::APPEND)
-        })
-    }
-
-    fn set_length(&self, length: u64) -> io::Result<()> {
-        Ok(fs::ftruncate(&self.file, length)?)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.stats.source.syncs.count();
-        Ok(fs::fdatasync(&self.file)?)
-    }
-
-    fn set_owner(&self, like: &Stat) -> io::Result<()> {
-        let now = self.stat()?;
-        if (now.uid, now.gid) != (like.uid, like.gid) {
-            let (uid, gid) = (fs::Uid::from_raw(like.uid), fs::Gid::from_raw(like.gid));
-            fs::fchown(&self.file, Some(uid), Some(gid))?;
-        }
-        Ok(fs::fchmod(&self.file, Mode::from_raw_mode(like.mode))?)
-    }
-
-    fn set_stat(&self, set: &SetStat) -> io::Result<()> {
-        set_stat(&self.file, set)
-    }
-
-    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
-        self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
-    }
-
-    /// Takes an open file description lock on the whole file, the kind that TensorStore takes.
-    fn lock(&self) -> io::Result<()> {
-        loop {
-            match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
-                Ok(_) => return Ok(()),
-                Err(nix::errno::Errno::EINTR) => (),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
-            Ok(_) => Ok(true),
-            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn unlock(&self) -> io::Result<()> {
-        fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_UNLCK)))?;
-        Ok(())
-    }
-}
-
-/// Takes the lock of a file that the storage locks, unless another open file holds it; returns
-/// whether it was taken. Closing the file releases it.
-pub fn try_lock(file: &std::fs::File) -> io::Result<bool> {
-    match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
-        Ok(_) => Ok(true),
-        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "small constants of the kernel's interface")]
-fn whole_file(kind: i32) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    }
-}
-
 fn opened(found: Found) -> io::Result<OwnedFd> {
     match found {
         Found::Open(file) => Ok(file),
@@ -547,250 +417,5 @@ fn empty_directory(parent: Stat) -> Stat {
     Stat { mode: parent.mode & 0o555, links: 2, size: 0, ..parent }
 }
 
-/// Changes attributes of an open file, which may be open with `O_PATH`.
-fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
-    if set.uid.is_some() || set.gid.is_some() || set.ctime {
-        let (uid, gid) = (set.uid.map(fs::Uid::from_raw), set.gid.map(fs::Gid::from_raw));
-        fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-    }
-    if let Some(mode) = set.mode {
-        // Callers never ask for the mode of a symbolic link: the kernel does not.
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        fs::chmod(path, Mode::from_raw_mode(mode))?;
-    }
-    if let Some(times) = times(set) {
-        fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH)?;
-    }
-    Ok(())
-}
-
-/// Returns the times to be changed. `None` if there are none.
-fn times(set: &SetStat) -> Option<Timestamps> {
-    let time = |time: Option<Timestamp>| match time {
-        Some(_) if set.is_now => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW },
-        Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
-        None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
-    };
-    let times = Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
-    (set.atime.is_some() || set.mtime.is_some()).then_some(times)
-}
-
-fn stat_of(file: &OwnedFd) -> io::Result<Stat> {
-    Ok(from_raw(&fs::fstat(file)?))
-}
-
-fn from_raw(stat: &fs::Stat) -> Stat {
-    let time = |seconds, nanoseconds| Timestamp {
-        seconds,
-        nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
-    };
-    Stat {
-        dev: stat.st_dev,
-        ino: stat.st_ino,
-        kind: kind_of(FileType::from_raw_mode(stat.st_mode)).unwrap_or(FileKind::File),
-        mode: stat.st_mode & 0o7777,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        links: stat.st_nlink,
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-        atime: LastRead(time(stat.st_atime, stat.st_atime_nsec)),
-    }
-}
-
-fn kind_of(kind: FileType) -> Option<FileKind> {
-    Some(match kind {
-        FileType::RegularFile => FileKind::File,
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Symlink,
-        FileType::Fifo => FileKind::Fifo,
-        FileType::Socket => FileKind::Socket,
-        FileType::CharacterDevice => FileKind::CharDevice,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::Unknown => return None,
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn storage() -> (tempfile::TempDir, LocalStorage) {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join("source")).unwrap();
-        std::fs::write(directory.path().join("outside"), b"secret").unwrap();
-        std::fs::write(directory.path().join("source/file"), b"content").unwrap();
-        std::os::unix::fs::symlink("../outside", directory.path().join("source/out")).unwrap();
-        std::os::unix::fs::symlink("file", directory.path().join("source/in")).unwrap();
-        let storage = LocalStorage::open_root(&directory.path().join("source"), Arc::default());
-        (directory, storage.unwrap())
-    }
-
-    #[test]
-    fn links_that_stay_within_are_followed_and_others_are_refused() {
-        let (_directory, storage) = storage();
-        let mut buffer = [0; 9];
-        let file = storage.open(Path::new("in")).unwrap();
-        assert_eq!(file.read_at(&mut buffer, 3).unwrap(), 4);
-        assert_eq!(&buffer[..4], b"tent");
-        for path in ["out", "../outside", "/etc/passwd"] {
-            let error = storage.open(Path::new(path)).err().unwrap();
-            assert_eq!(error.raw_os_error(), Some(libc::EXDEV), "{path}");
-        }
-        assert_eq!(storage.lstat(Path::new("out")).unwrap().kind, FileKind::Symlink);
-        assert_eq!(storage.read_link(Path::new("out")).unwrap(), "../outside");
-    }
-
-    #[test]
-    fn a_listing_goes_on_where_it_stopped() {
-        let (_directory, storage) = storage();
-        let (mut names, mut from) = (Vec::new(), 0);
-        for _ in 0..3 {
-            storage
-                .list(Path::new(""), from, &mut |item| {
-                    names.push(item.name.to_owned());
-                    from = item.next;
-                    ControlFlow::Break(())
-                })
-                .unwrap();
-        }
-        names.sort();
-        assert_eq!(names, ["file", "in", "out"]);
-    }
-
-    #[test]
-    fn what_is_written_is_there_and_nothing_is_written_outside() {
-        let (directory, storage) = storage();
-        storage.create_directory(Path::new("c")).unwrap();
-        let file = storage.create(Path::new("c/new"), 0o640).unwrap();
-        file.write_at(b"0123456789", 2).unwrap();
-        file.set_length(5).unwrap();
-        file.set_mtime(Timestamp { seconds: 7, nanoseconds: 8 }).unwrap();
-        file.sync().unwrap();
-        assert_eq!(
-            storage.create(Path::new("c/new"), 0o640).err().unwrap().raw_os_error(),
-            Some(libc::EEXIST)
-        );
-        storage.rename(Path::new("c/new"), Path::new("file")).unwrap();
-        storage.sync_directory(Path::new("c")).unwrap();
-        storage.remove_directory(Path::new("c")).unwrap();
-        assert_eq!(std::fs::read(directory.path().join("source/file")).unwrap(), b"\0\x00012");
-        let mtime = storage.stat(Path::new("file")).unwrap().mtime;
-        assert_eq!(mtime, Timestamp { seconds: 7, nanoseconds: 8 });
-
-        let refused = |result: io::Result<()>| {
-            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ELOOP));
-        };
-        std::os::unix::fs::symlink("..", directory.path().join("source/up")).unwrap();
-        refused(storage.create(Path::new("up/new"), 0o600).map(drop));
-        refused(storage.open_writable(Path::new("up/outside")).map(drop));
-        refused(storage.rename(Path::new("file"), Path::new("up/file")));
-        refused(storage.rename(Path::new("up/outside"), Path::new("outside")));
-        refused(storage.remove_file(Path::new("up/outside")));
-        refused(storage.create_directory(Path::new("up/new")));
-        refused(storage.remove_directory(Path::new("up/source")));
-    }
-
-    #[test]
-    fn nothing_is_changed_through_a_link_within_the_source() {
-        let (directory, storage) = storage();
-        let top = directory.path().join("source");
-        std::fs::create_dir(top.join("real")).unwrap();
-        std::fs::write(top.join("real/file"), b"mine").unwrap();
-        std::os::unix::fs::symlink("real", top.join("alias")).unwrap();
-        let through = |name: &str| Path::new("alias").join(name);
-        let refused = |what: &str, result: io::Result<()>| {
-            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ELOOP), "{what}");
-        };
-        refused("open a link", storage.open_writable(Path::new("in")).map(drop));
-        refused("read a link", storage.open_plain(Path::new("in")).map(drop));
-        refused("open", storage.open_writable(&through("file")).map(drop));
-        refused("read", storage.open_plain(&through("file")).map(drop));
-        refused("create", storage.create(&through("new"), 0o600).map(drop));
-        refused("clone", storage.clone_file(Path::new("file"), &through("new"), 0o600).map(drop));
-        refused("rename from", storage.rename(&through("file"), Path::new("moved")));
-        refused("rename to", storage.rename(Path::new("file"), &through("file")));
-        refused("link", storage.link(Path::new("file"), &through("new")));
-        refused("symlink", storage.symlink(Path::new("x"), &through("new")));
-        refused("remove", storage.remove_file(&through("file")));
-        refused("mkdir", storage.create_directory(&through("new")));
-        refused("rmdir", storage.remove_directory(&through("new")));
-        let set = SetStat { mode: Some(0o777), ..SetStat::default() };
-        refused("set", storage.set_stat(&through("file"), &set));
-        refused("sync", storage.sync_directory(Path::new("alias")));
-        assert_eq!(std::fs::read(top.join("real/file")).unwrap(), b"mine");
-        assert_eq!(top.join("real").read_dir().unwrap().count(), 1);
-        // The link itself is a name like any other.
-        storage.remove_file(Path::new("alias")).unwrap();
-        // Reading follows it.
-        assert_eq!(storage.open(Path::new("in")).unwrap().stat().unwrap().size, 7);
-    }
-
-    #[test]
-    fn a_clone_has_the_content_or_leaves_nothing_behind() {
-        let (directory, storage) = storage();
-        match storage.clone_file(Path::new("file"), Path::new("clone"), 0o600) {
-            Ok(clone) => assert_eq!(clone.stat().unwrap().size, 7),
-            Err(error) => {
-                assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
-                assert!(!directory.path().join("source/clone").exists());
-            }
-        }
-    }
-
-    #[test]
-    fn a_lock_excludes_another_open_file_until_it_is_given_back() {
-        let (_directory, storage) = storage();
-        let open = || storage.open_writable(Path::new("file")).unwrap();
-        let (first, second) = (open(), open());
-        let held = AtomicBool::new(true);
-        first.lock().unwrap();
-        assert!(!second.try_lock().unwrap());
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                second.lock().unwrap();
-                assert!(!held.load(Ordering::SeqCst));
-            });
-            std::thread::sleep(Duration::from_millis(20));
-            held.store(false, Ordering::SeqCst);
-            first.unlock().unwrap();
-        });
-        // Closing releases the lock, too.
-        drop(second);
-        assert!(first.try_lock().unwrap());
-    }
-
-    /// The kernel gives up on a ".." while anything is renamed, in whatever filesystem.
-    #[test]
-    fn a_link_with_dots_is_followed_while_others_rename() {
-        let (top, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        std::fs::create_dir(top.path().join("d")).unwrap();
-        std::fs::write(top.path().join("f"), b"content").unwrap();
-        std::os::unix::fs::symlink("../f", top.path().join("d/link")).unwrap();
-        let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
-        let is_done = AtomicBool::new(false);
-        let begin = std::time::Instant::now();
-        let failed = std::thread::scope(|scope| {
-            for number in 0..3 {
-                let (from, to) = (format!("{number}"), format!("{number}.new"));
-                let names = [from, to].map(|name| elsewhere.path().join(name));
-                std::fs::write(&names[0], b"").unwrap();
-                let is_done = &is_done;
-                scope.spawn(move || {
-                    while !is_done.load(Ordering::Relaxed) {
-                        std::fs::rename(&names[0], &names[1]).unwrap();
-                        std::fs::rename(&names[1], &names[0]).unwrap();
-                    }
-                });
-            }
-            let mut failed = Vec::new();
-            while begin.elapsed() < Duration::from_secs(1) {
-                failed.extend(storage.open(Path::new("d/link")).err());
-            }
-            is_done.store(true, Ordering::Relaxed);
-            failed
-        });
-        assert!(failed.is_empty(), "{} errors, {:?}", failed.len(), failed.first());
-    }
-}
+mod tests;

@@ -1,6 +1,9 @@
 //! Storage in memory, for tests: it can be changed at any time, fails on demand, and records every
 //! change, so that tests can simulate the states in which a power cut may have left it.
 
+mod changes;
+mod faults;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,6 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+pub use self::changes::Change;
+pub use self::faults::Fault;
+use self::faults::Faults;
 use super::storage::{
     DirItem, FileKind, LastRead, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
 };
@@ -57,125 +63,6 @@ struct Shared {
     renamed: AtomicU64,
     history: Mutex<Vec<Change>>,
     faults: Faults,
-}
-
-/// A recorded change, or a sync that makes earlier ones durable.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// Bytes were written to the file with that inode number.
-    Write {
-        /// Inode number of the file.
-        ino: u64,
-        /// Offset of the write.
-        offset: u64,
-        /// Bytes that were written.
-        bytes: Vec<u8>,
-    },
-    /// The length of a file was set.
-    SetLength {
-        /// Inode number of the file.
-        ino: u64,
-        /// New length in bytes.
-        length: u64,
-    },
-    /// Bytes and length of a file became durable.
-    Sync {
-        /// Inode number of the file.
-        ino: u64,
-    },
-    /// An fsync has failed: earlier writes may be dropped, and a later fsync says nothing about
-    /// them.
-    SyncFailed {
-        /// Inode number of the file.
-        ino: u64,
-    },
-    /// A file was given a name.
-    Name {
-        /// The name.
-        path: PathBuf,
-        /// Inode number of the file.
-        ino: u64,
-    },
-    /// A file was renamed.
-    Rename {
-        /// The old name.
-        from: PathBuf,
-        /// The new name.
-        to: PathBuf,
-        /// Inode number of the file.
-        ino: u64,
-    },
-    /// A name was removed.
-    Remove {
-        /// The name.
-        path: PathBuf,
-    },
-    /// A directory was created.
-    MakeDirectory {
-        /// Path of the directory.
-        path: PathBuf,
-    },
-    /// A directory was removed.
-    RemoveDirectory {
-        /// Path of the directory.
-        path: PathBuf,
-    },
-    /// The names in a directory became durable.
-    SyncDirectory {
-        /// Path of the directory.
-        path: PathBuf,
-    },
-}
-
-/// Failure of operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fault {
-    /// Errno that is returned.
-    pub errno: i32,
-    /// Number of consecutive operations that fail; `u64::MAX` for all from then on.
-    pub times: u64,
-    /// `true` if a failing write has written half of its bytes.
-    pub half_done: bool,
-    /// `true` if only operations that write, sync or change names are counted and fail.
-    pub changes_only: bool,
-}
-
-/// Injected failures, and counts of operations.
-#[derive(Debug, Default)]
-struct Faults {
-    fault: Mutex<Option<(u64, Fault)>>,
-    failed: AtomicU64,
-    operations: AtomicU64,
-}
-
-impl Faults {
-    fn check(&self, changes: bool) -> Result<(), Fault> {
-        self.operations.fetch_add(1, Ordering::Relaxed);
-        let mut planned = self.fault.lock();
-        let Some((left, fault)) = &mut *planned else {
-            return Ok(());
-        };
-        if fault.changes_only && !changes {
-            return Ok(());
-        }
-        *left = left.saturating_sub(1);
-        if *left > 0 {
-            return Ok(());
-        }
-        let failing = *fault;
-        fault.times -= u64::from(fault.times < u64::MAX);
-        if fault.times == 0 {
-            *planned = None;
-        }
-        self.failed.fetch_add(1, Ordering::Relaxed);
-        Err(failing)
-    }
-}
-
-impl From<Fault> for io::Error {
-    fn from(fault: Fault) -> Self {
-        Self::from_raw_os_error(fault.errno)
-    }
 }
 
 #[derive(Debug)]

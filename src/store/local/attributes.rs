@@ -1,0 +1,73 @@
+//! Attributes of local files.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{self, AtFlags, FileType, Mode, Timespec, Timestamps};
+
+use crate::store::storage::{FileKind, LastRead, SetStat, Stat, Timestamp};
+
+/// Changes attributes of an open file, which may be open with `O_PATH`.
+pub(super) fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
+    if set.uid.is_some() || set.gid.is_some() || set.ctime {
+        let (uid, gid) = (set.uid.map(fs::Uid::from_raw), set.gid.map(fs::Gid::from_raw));
+        fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(mode) = set.mode {
+        // Callers never ask for the mode of a symbolic link: the kernel does not.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        fs::chmod(path, Mode::from_raw_mode(mode))?;
+    }
+    if let Some(times) = times(set) {
+        fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+/// Returns the times to be changed. `None` if there are none.
+fn times(set: &SetStat) -> Option<Timestamps> {
+    let time = |time: Option<Timestamp>| match time {
+        Some(_) if set.is_now => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW },
+        Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+        None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
+    };
+    let times = Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
+    (set.atime.is_some() || set.mtime.is_some()).then_some(times)
+}
+
+pub(super) fn stat_of(file: &OwnedFd) -> io::Result<Stat> {
+    Ok(from_raw(&fs::fstat(file)?))
+}
+
+pub(super) fn from_raw(stat: &fs::Stat) -> Stat {
+    let time = |seconds, nanoseconds| Timestamp {
+        seconds,
+        nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
+    };
+    Stat {
+        dev: stat.st_dev,
+        ino: stat.st_ino,
+        kind: kind_of(FileType::from_raw_mode(stat.st_mode)).unwrap_or(FileKind::File),
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        links: stat.st_nlink,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+        atime: LastRead(time(stat.st_atime, stat.st_atime_nsec)),
+    }
+}
+
+pub(super) fn kind_of(kind: FileType) -> Option<FileKind> {
+    Some(match kind {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Unknown => return None,
+    })
+}

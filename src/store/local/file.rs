@@ -1,0 +1,147 @@
+//! Files of a local source, and their locks.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use rustix::fs::{self, Mode};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::attributes::{set_stat, stat_of};
+use crate::stats::Stats;
+use crate::store::storage::{SetStat, Stat, StorageFile, Timestamp};
+
+/// Open file of a source.
+pub(super) struct LocalFile {
+    pub(super) file: OwnedFd,
+    pub(super) stats: Arc<Stats>,
+}
+
+impl LocalFile {
+    /// Writes all bytes with a call that may write fewer; `write` gets the rest, and how many were
+    /// written before.
+    fn write_all(
+        &self,
+        bytes: &[u8],
+        write: impl Fn(&[u8], usize) -> Result<usize, Errno>,
+    ) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match write(&bytes[written..], written) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(Errno::INTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.stats.source.write.count();
+        self.stats.source.write_bytes.add(bytes.len() as u64);
+        Ok(())
+    }
+}
+
+impl StorageFile for LocalFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match rustix::io::pread(&self.file, &mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(Errno::INTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.stats.source.read.count();
+        self.stats.source.read_bytes.add(filled as u64);
+        Ok(filled)
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        stat_of(&self.file)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all(bytes, |rest, written| {
+            rustix::io::pwrite(&self.file, rest, offset + written as u64)
+        })
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes, |rest, _| {
+            let rest = [io::IoSlice::new(rest)];
+            rustix::io::pwritev2(&self.file, &rest, 0, ReadWriteFlags::APPEND)
+        })
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        Ok(fs::ftruncate(&self.file, length)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.stats.source.syncs.count();
+        Ok(fs::fdatasync(&self.file)?)
+    }
+
+    fn set_owner(&self, like: &Stat) -> io::Result<()> {
+        let now = self.stat()?;
+        if (now.uid, now.gid) != (like.uid, like.gid) {
+            let (uid, gid) = (fs::Uid::from_raw(like.uid), fs::Gid::from_raw(like.gid));
+            fs::fchown(&self.file, Some(uid), Some(gid))?;
+        }
+        Ok(fs::fchmod(&self.file, Mode::from_raw_mode(like.mode))?)
+    }
+
+    fn set_stat(&self, set: &SetStat) -> io::Result<()> {
+        set_stat(&self.file, set)
+    }
+
+    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
+        self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
+    }
+
+    /// Takes an open file description lock on the whole file, the kind that TensorStore takes.
+    fn lock(&self) -> io::Result<()> {
+        loop {
+            match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
+                Ok(_) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
+            Ok(_) => Ok(true),
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_UNLCK)))?;
+        Ok(())
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "small constants of the kernel's interface")]
+fn whole_file(kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+/// Takes the lock of a file that the storage locks, unless another open file holds it; returns
+/// whether it was taken. Closing the file releases it.
+pub fn try_lock(file: &std::fs::File) -> io::Result<bool> {
+    match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
+        Ok(_) => Ok(true),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
