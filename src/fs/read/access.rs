@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use crate::fs::caller::{Caller, Permitted};
 use crate::fs::error::{FsError, Result};
-use crate::fs::nodes::{ArrayView, At};
+use crate::fs::node::{ArrayView, At};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
 use crate::fs::state::target::Target;

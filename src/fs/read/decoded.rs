@@ -10,7 +10,7 @@ use crate::format::zarr2::{Missing, ZARRAY};
 use crate::fs::attr::Entry;
 use crate::fs::error::{FsError, Result, Unwritable};
 use crate::fs::form::Form;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::state::decoded_file::{DecodedFile, Items};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Place, Shown};

@@ -21,7 +21,7 @@ use crate::format::grid::{ShardAxis, unravel};
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
-use crate::fs::nodes::{ArrayView, NodeKind};
+use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::read::lister::{DOCUMENTS, DOT, DOT_DOT, DirEntry, Lister, Listing, OTHER, Sink};
 use crate::fs::read::overlay_names::{SCRATCH, Scratch, Staged};
 use crate::fs::state::control::{ControlFile, DIRECTORY_NAME};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
-use crate::fs::nodes::{ArrayView, At, NodeKind};
+use crate::fs::node::{ArrayView, At, NodeKind};
 use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
 use crate::source::is_document;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::format::grid::unravel;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::read::lister::{Lister, Listing};
 use crate::fs::state::live_file::Shown;
 use crate::fs::state::overlay::What;

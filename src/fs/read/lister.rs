@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::ops::{ControlFlow, Range};
 
 use crate::fs::attr::Entry;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{LiveFile, Shown};
 use crate::store::storage::FileKind;

@@ -8,7 +8,7 @@ use crate::format::Coords;
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
-use crate::fs::nodes::{ArrayView, NodeKind};
+use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::state::control::{ControlFile, DIRECTORY_NAME};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Handle;

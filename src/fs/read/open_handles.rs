@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
-use crate::fs::nodes::At;
+use crate::fs::node::At;
 use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};

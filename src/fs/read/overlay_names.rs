@@ -9,7 +9,7 @@ use crate::format::grid::unravel;
 use crate::format::{Coords, zarr2};
 use crate::fs::error::Result;
 use crate::fs::form::View;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::read::lister::OTHER;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;

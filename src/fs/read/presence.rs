@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::Coords;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::read::overlay_names::chunks_below;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;

@@ -8,7 +8,7 @@ use crate::format::flat::FlatFile;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::read::stored::{OPEN_ATTEMPTS, read_text, torn};
 use crate::fs::state::decoded_file::SharedItems;
 use crate::fs::state::fs::Fs;

@@ -1,7 +1,7 @@
 //! Reading of chunks as they are stored.
 
 use crate::fs::error::{FsError, Result};
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::store::{Chunk, ChunkReader, Freshness};
 

@@ -7,7 +7,7 @@ use crate::format::decoded::DecodedForm;
 use crate::format::fill_chunk::FillChunk;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::store::decoded::DecodedChunk;
 
 /// File of a decoded chunk, as it was when it was opened.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::page_policy::Pages;
 use crate::fs::state::decoded_file::DecodedFile;
 use crate::fs::state::live_file::OpenFile;

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::Coords;
 use crate::fs::error::{FsError, Result};
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::state::copy::Copy;
 use crate::store::Base;
 use crate::store::content::Content;

@@ -15,7 +15,7 @@ use crate::format::flat::FlatForm;
 use crate::format::grid::unravel;
 use crate::format::pipeline::Pipeline;
 use crate::fs::form::Form;
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::store::ShardStore;
 
 /// Maximum number of chunks in the queue; further ones are left to their readers.

@@ -10,7 +10,7 @@ use crate::format::json;
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
-use crate::fs::nodes::{At, Node, NodeKind};
+use crate::fs::node::{At, Node, NodeKind};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile};
 use crate::fs::state::overlay::What;

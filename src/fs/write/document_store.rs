@@ -7,7 +7,7 @@ use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
 use crate::fs::error::{FsError, Result};
-use crate::fs::nodes::{ArrayView, NodeKind};
+use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
 use crate::fs::state::overlay::What;

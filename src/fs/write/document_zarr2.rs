@@ -10,7 +10,7 @@ use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
-use crate::fs::nodes::{Node, NodeKind};
+use crate::fs::node::{Node, NodeKind};
 use crate::fs::read::overlay_names::zarr2_name;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::overlay::What;

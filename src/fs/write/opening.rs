@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
-use crate::fs::nodes::ArrayView;
+use crate::fs::node::ArrayView;
 use crate::fs::page_policy::Pages;
 use crate::fs::request::{OpenHow, Writers};
 use crate::fs::state::fs::Fs;

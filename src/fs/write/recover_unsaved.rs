@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::format::Coords;
 use crate::fs::caller::Caller;
 use crate::fs::error::Result;
-use crate::fs::nodes::NodeKind;
+use crate::fs::node::NodeKind;
 use crate::fs::request::Writers;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;

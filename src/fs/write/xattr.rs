@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::fs::attr::Ownership;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
-use crate::fs::nodes::At;
+use crate::fs::node::At;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::target::Target;
 use crate::store::Freshness;

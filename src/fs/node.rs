@@ -1,0 +1,152 @@
+//! A node as a view shows it: the meaning of a directory.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::format::grid::ShardAxis;
+use crate::fs::form::Form;
+use crate::store::SourceArray;
+use crate::store::storage::{Stat, is_absent};
+use crate::view::inode::InodeRange;
+use crate::view::tree::ChunkTree;
+
+/// Sharded array as the mount shows it.
+#[derive(Debug)]
+pub struct ArrayView {
+    /// Locations of its chunks in the source.
+    pub source: SourceArray,
+    /// Names of its chunks.
+    pub tree: ChunkTree,
+    /// Inode numbers of its chunks.
+    pub inodes: InodeRange,
+    /// Form of its chunk files.
+    pub form: Form,
+    /// `true` if a chunk that equals the fill value is stored, because an absent one may stand for
+    /// something else.
+    pub keeps_fill: bool,
+}
+
+impl ArrayView {
+    /// Returns the approximate memory use in bytes.
+    pub(super) fn memory(&self) -> usize {
+        let runs = self.source.layout.shard_grid.iter().map(ShardAxis::memory);
+        size_of::<Self>() + runs.sum::<usize>()
+    }
+
+    /// Returns the path of a chunk, or of a directory above chunks, in the view.
+    pub fn path(&self, coords: &[u64]) -> PathBuf {
+        self.source.path.join(self.tree.path(coords))
+    }
+
+    /// Returns whether the view hides a name in the array's directory: shards, and other files of
+    /// the format of its shards.
+    pub fn hides(&self, name: &OsStr) -> bool {
+        let (SourceArray { layout, format, .. }, rank) = (&self.source, self.tree.rank());
+        let is = |claims: &dyn Fn(&str) -> bool| name.to_str().is_some_and(claims);
+        if is(&|name| self.tree.claims(name)) {
+            return false;
+        }
+        // The file of the whole array replaces them all.
+        let is_shard = format.has_keys() && is(&|name| layout.keys.claims(name, rank));
+        is_shard || format.hides(name)
+    }
+}
+
+/// Kind of a directory.
+#[derive(Debug, Clone)]
+pub enum NodeKind {
+    /// Not a node of its own: it belongs to the node of the directory above.
+    Inherited,
+    /// A group or an array that is shown as it is stored.
+    AsStored,
+    /// A hierarchy whose documents are in a directory of their own ([`apart`]).
+    Apart,
+    /// A sharded array.
+    Sharded(Arc<ArrayView>),
+    /// A node whose metadata cannot be used.
+    Bad,
+    /// An array that the view hides.
+    Unshown,
+}
+
+/// Directory of the hierarchy.
+#[derive(Debug)]
+pub struct Node {
+    /// Kind of the directory.
+    pub kind: NodeKind,
+    /// Rewritten `zarr.json`; `None` if the view shows that of the source.
+    pub document: Option<Arc<[u8]>>,
+    /// Documents that the source does not have, by name.
+    pub extra: Vec<(OsString, Arc<[u8]>)>,
+    /// Documents of the source that the view hides because it has others in their place.
+    pub hidden: &'static [&'static str],
+    /// `Stat` of the stored document.
+    pub stat: Option<Stat>,
+    /// Device and inode number of the directory itself, for an array that is shown, or was shown
+    /// until its `zarr.json` was removed.
+    pub(super) place: Option<(u64, u64)>,
+    /// Time at which it was last compared with the source.
+    pub(super) checked: Instant,
+}
+
+impl Node {
+    /// Creates a node that has no documents other than those of the source.
+    pub(super) fn plain(kind: NodeKind, stat: Option<Stat>, checked: Instant) -> Self {
+        let (document, extra, hidden, place) = (None, Vec::new(), [].as_slice(), None);
+        Self { kind, document, extra, hidden, stat, place, checked }
+    }
+}
+
+impl Node {
+    /// Returns whether the view replaces or hides a document of the source.
+    pub fn replaces(&self, name: &OsStr) -> bool {
+        let has_other = self.extra.iter().any(|(other, _)| other == name);
+        has_other || self.hides(name)
+    }
+
+    /// Returns whether the view has other documents than the source.
+    pub fn is_translated(&self) -> bool {
+        !self.hidden.is_empty()
+    }
+
+    /// Returns whether the view hides a document of the source.
+    pub(super) fn hides(&self, name: &OsStr) -> bool {
+        self.hidden.iter().any(|hidden| name == *hidden)
+    }
+}
+
+/// Result of resolving a path in the view.
+pub enum At {
+    /// A document in another form than the source's, or one that the source does not have, with the
+    /// attributes of the file that it is generated from.
+    Text(Arc<[u8]>, Stat),
+    /// Nothing, whatever the source has there.
+    Hidden,
+    /// The file of the source.
+    Stored,
+}
+
+/// Returns the node with a new check time if the `Stat` of its document is unchanged.
+pub(super) fn unchanged(
+    node: &Node,
+    stat: Result<&Stat, &std::io::Error>,
+    checked: Instant,
+) -> Option<Node> {
+    let same = match (&node.stat, stat) {
+        (Some(before), Ok(now)) => before.unchanged(now),
+        (None, Err(error)) => matches!(node.kind, NodeKind::Inherited) && is_absent(error),
+        _ => false,
+    };
+    let again = || Node {
+        kind: node.kind.clone(),
+        document: node.document.clone(),
+        extra: node.extra.clone(),
+        hidden: node.hidden,
+        stat: node.stat,
+        place: node.place,
+        checked,
+    };
+    same.then(again)
+}
