@@ -3,6 +3,8 @@
 #
 #     tests/shell/pack_killed.sh [ROUNDS]      kills of each command; 50 if not given
 
+# A hundred and fifty commands that sync thousands of files: beside other work a disk takes long.
+SHARDFS_TEST_SECONDS=${SHARDFS_TEST_SECONDS:-2400}
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 
