@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shardfs::store::local::LocalStorage;
-use shardfs::store::storage::Storage;
+use shardfs::store::storage::{PosixStorage, Storage};
 
 #[test]
 fn names_are_looked_up_and_removed_whatever_others_have_open() {

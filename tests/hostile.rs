@@ -14,7 +14,7 @@ use shardfs::format::journal::{CheckedRange, Record, ShardRecord};
 use shardfs::store::memory::{Fault, MemoryStorage};
 use shardfs::store::owner::Owner;
 use shardfs::store::recover::{Found, recover};
-use shardfs::store::storage::Storage;
+use shardfs::store::storage::{PosixStorage, Storage};
 
 use crate::power::{ARRAY, Case};
 

@@ -19,7 +19,7 @@ use shardfs::fs::{Attr, Caller, Fs, FsConfig, FsError, Listing, OpenHow, SetAttr
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
-use shardfs::store::storage::{SetStat, Storage};
+use shardfs::store::storage::{PosixStorage, SetStat};
 use shardfs::view::inode::ROOT;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0o022 };

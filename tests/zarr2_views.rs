@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig};
 use shardfs::source::{Format, Node, Source};
 use shardfs::store::memory::MemoryStorage;
-use shardfs::store::storage::{SetStat, Storage};
+use shardfs::store::storage::{PosixStorage, SetStat};
 use shardfs::store::{ShardStore, StoreConfig};
 use shardfs::view::inode::ROOT;
 use support::{Found, ino, json_of, names, numbers, shown};

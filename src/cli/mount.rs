@@ -19,7 +19,7 @@ use crate::mount::{self, MountSpec};
 use crate::source::{Format, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
-use crate::store::storage::{Need, Storage};
+use crate::store::storage::{Need, PosixStorage, Storage};
 use crate::text::{count, shown};
 
 /// Options of `-o`, for the help of both commands.

@@ -70,7 +70,9 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
             Node::Array(array) => Owner::Array(&array.source),
             node => Owner::Directory(node.directory()),
         };
-        let found = recover(&*source.storage, owner);
+        // Only a filesystem has unfinished commits.
+        let Some(storage) = source.storage.posix() else { continue };
+        let found = recover(storage, owner);
         let found = found.map_err(|error| Failure::System(error.to_string()))?;
         any |= !found.is_empty();
         for (shard, found) in found {

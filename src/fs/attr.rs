@@ -64,7 +64,7 @@ impl Ownership {
             size: if directory { 0 } else { stat.size },
             mtime: stat.mtime,
             ctime: stat.ctime,
-            atime: stat.atime.0,
+            atime: stat.atime,
             block: if directory { DIRECTORY_BLOCK } else { FILE_BLOCK },
         }
     }

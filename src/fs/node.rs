@@ -128,14 +128,14 @@ pub enum At {
     Stored,
 }
 
-/// Returns the node with a new check time if the `Stat` of its document is unchanged.
+/// Returns the node with a new check time if its document still has the same version.
 pub(super) fn unchanged(
     node: &Node,
     stat: Result<&Stat, &std::io::Error>,
     checked: Instant,
 ) -> Option<Node> {
     let same = match (&node.stat, stat) {
-        (Some(before), Ok(now)) => before.unchanged(now),
+        (Some(before), Ok(now)) => before.version() == now.version(),
         (None, Err(error)) => matches!(node.kind, NodeKind::Inherited) && is_absent(error),
         _ => false,
     };

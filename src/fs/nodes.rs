@@ -17,7 +17,7 @@ use crate::fs::node::{ArrayView, At, Node, NodeKind, unchanged};
 use crate::source::{METADATA_FILE, NodeError, apart};
 use crate::store::owner::Owner;
 use crate::store::recover::recover;
-use crate::store::storage::{Stat, Storage, if_present, is_absent};
+use crate::store::storage::{Stat, Storage, Version, if_present, is_absent};
 use crate::store::{ByteCache, SourceArray, StoreConfig};
 use crate::text::{Line, shown};
 use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW};
@@ -62,8 +62,8 @@ pub struct Nodes {
     /// Directories that the view cannot show, with the reason.
     not_shown: Mutex<BTreeMap<PathBuf, String>>,
     /// Directories in which a file has the name of a document but arbitrary contents, with the
-    /// `Stat` of that file. They were written through this mount, where there was no array.
-    plain: Mutex<HashMap<PathBuf, Option<Stat>>>,
+    /// version of that file. They were written through this mount, where there was no array.
+    plain: Mutex<HashMap<PathBuf, Option<Version>>>,
 }
 
 impl Nodes {
@@ -221,12 +221,12 @@ impl Nodes {
         Ok(Node { kind, document, extra, hidden, stat, place: None, checked })
     }
 
-    /// Records that the file with the name of a directory's document is not metadata: `stat`
-    /// describes it; `None` while it is being written.
-    pub fn set_plain(&self, directory: &Path, stat: Option<&Stat>) {
+    /// Records that the file with the name of a directory's document is not metadata: the
+    /// version that it has; `None` while it is being written.
+    pub fn set_plain(&self, directory: &Path, version: Option<Version>) {
         let mut plain = self.lock_plain();
         if plain.len() < MAX_PLAIN || plain.contains_key(directory) {
-            plain.insert(directory.to_owned(), stat.copied());
+            plain.insert(directory.to_owned(), version);
         }
     }
 
@@ -244,7 +244,7 @@ impl Nodes {
             // While it is being written, any file there is such a file.
             let Some(written) = before else { return true };
             let stat = self.document_path(directory).and_then(|path| self.storage.stat(&path));
-            if stat.is_ok_and(|stat| written.same_content(&stat)) {
+            if stat.is_ok_and(|stat| written.has_same_content(&stat.version())) {
                 return true;
             }
             // Another one may have replaced it through this mount meanwhile: then that one counts.
@@ -255,7 +255,7 @@ impl Nodes {
         }
     }
 
-    fn lock_plain(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Stat>>> {
+    fn lock_plain(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Version>>> {
         self.plain.lock()
     }
 
@@ -470,7 +470,9 @@ impl Nodes {
         let source = SourceArray { id, path, layout, format };
         if is_new && self.writable {
             // State left by an interrupted mount is recovered first.
-            if let Err(error) = recover(&*self.storage, Owner::Array(&source)) {
+            let owner = Owner::Array(&source);
+            let recovered = self.storage.posix().map(|storage| recover(storage, owner));
+            if let Some(Err(error)) = recovered {
                 log::error!("{}: {error}", shown(directory));
             }
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::content::Content;
-use super::storage::StorageFile;
+use super::storage::{PosixFile, StorageFile};
 use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::journal::CheckedRange;
@@ -66,14 +66,14 @@ impl Sources<'_> {
     }
 
     /// Writes a blob at `offset`.
-    pub fn put(&self, file: &dyn StorageFile, offset: u64, blob: &Blob) -> io::Result<()> {
+    pub fn put(&self, file: &dyn PosixFile, offset: u64, blob: &Blob) -> io::Result<()> {
         let mut output = Output::new(file, offset, blob.nbytes);
         self.stream(blob, &mut |bytes| output.put(bytes))?;
         output.flush()
     }
 
     /// Executes writes; adjacent ones are joined.
-    pub fn put_all(&self, file: &dyn StorageFile, writes: &[Write]) -> io::Result<()> {
+    pub fn put_all(&self, file: &dyn PosixFile, writes: &[Write]) -> io::Result<()> {
         for run in runs(writes) {
             let nbytes = run.iter().map(|write| write.blob.nbytes).sum();
             let Some(first) = run.first() else { continue };
@@ -203,14 +203,14 @@ impl Checksums {
 
 /// Writer that joins small writes.
 struct Output<'a> {
-    file: &'a dyn StorageFile,
+    file: &'a dyn PosixFile,
     /// Offset of the first byte that is not written yet.
     offset: u64,
     waiting: Vec<u8>,
 }
 
 impl<'a> Output<'a> {
-    fn new(file: &'a dyn StorageFile, offset: u64, nbytes: u64) -> Self {
+    fn new(file: &'a dyn PosixFile, offset: u64, nbytes: u64) -> Self {
         let most = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
         Self { file, offset, waiting: Vec::with_capacity(most) }
     }

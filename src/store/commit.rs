@@ -48,6 +48,10 @@ impl ShardStore {
         let contents = chunks.iter().map(|chunk| chunk.content.clone().unwrap_or_else(empty));
         let contents: Vec<Content> = contents.collect();
         let mut outcomes: Vec<Outcome> = chunks.iter().map(|_| Ok(())).collect();
+        let storage = match self.posix(array) {
+            Ok(storage) => storage,
+            Err(error) => return refused(chunks, error),
+        };
         let mut groups = Groups::new(array, chunks, &contents, self.open_files.in_commit);
         while let Some(group) = groups.next() {
             let commits = self.commits.of_array(array);
@@ -58,8 +62,17 @@ impl ShardStore {
                 Ok(journal) => {
                     let (state, outcomes) = (&mut *commits, &mut outcomes);
                     let (store, contents) = (self, &*contents);
-                    let commit =
-                        Commit { store, array, chunks, contents, policy, state, journal, outcomes };
+                    let commit = Commit {
+                        store,
+                        storage,
+                        array,
+                        chunks,
+                        contents,
+                        policy,
+                        state,
+                        journal,
+                        outcomes,
+                    };
                     groups.put_back(commit.run(group));
                 }
                 Err(error) => {
@@ -89,4 +102,10 @@ impl ShardStore {
         let mut commits = commits.lock();
         self.settle(array, &mut commits)?.remove()
     }
+}
+
+/// Returns the outcomes of a commit none of whose chunks can be committed.
+fn refused(chunks: &[StagedChunk], error: StoreError) -> Vec<Outcome> {
+    let error = Arc::new(error);
+    chunks.iter().map(|_| Err(Arc::clone(&error))).collect()
 }

@@ -12,15 +12,15 @@ use super::array::SourceArray;
 use super::blob::fingerprint_of_content;
 use super::content::Content;
 use super::loaded::ShardId;
-use super::storage::{Stat, Timestamp};
+use super::storage::{Timestamp, Version};
 use crate::format::Coords;
 use crate::format::journal::Record;
 
 /// Chunk as it was when it was first staged.
 #[derive(Debug, Clone, Default)]
 pub struct Base {
-    /// Attributes of the chunk's shard. `None` if there was none.
-    pub(super) shard: Option<Stat>,
+    /// Version of the chunk's shard. `None` if there was none.
+    pub(super) shard: Option<Version>,
     /// Length and fingerprint of the chunk. `None` if it was empty.
     pub(super) chunk: Option<ContentId>,
     /// Number of the shard's [`Lineage`].
@@ -50,7 +50,7 @@ impl ContentId {
 pub(super) struct Lineage {
     /// Number of the lineage; a change by another writer starts a new one.
     pub(super) number: u64,
-    pub(super) shard: Option<Stat>,
+    pub(super) shard: Option<Version>,
     /// `true` if a commit of this store has made the bytes and the name durable.
     pub(super) is_durable: bool,
     /// `true` while a commit of this store is changing the shard, which may already look different.
@@ -85,17 +85,17 @@ impl Base {
         self.lineage == before.lineage || self.chunk == before.chunk
     }
 
-    /// Returns the attributes of the shard when the chunk was staged. `None` if there was none.
-    pub fn shard(&self) -> Option<&Stat> {
-        self.shard.as_ref()
+    /// Returns the version of the shard when the chunk was staged. `None` if there was none.
+    pub fn shard(&self) -> Option<Version> {
+        self.shard
     }
 }
 
 impl Lineage {
     /// Returns whether the shard found is that of the lineage, except for the ctime.
-    pub(super) fn has_content(&self, found: Option<&Stat>) -> bool {
-        match (&self.shard, found) {
-            (Some(shard), Some(found)) => shard.same_content(found),
+    pub(super) fn has_content(&self, found: Option<Version>) -> bool {
+        match (self.shard, found) {
+            (Some(shard), Some(found)) => shard.has_same_content(&found),
             (None, None) => true,
             _ => false,
         }
@@ -105,21 +105,20 @@ impl Lineage {
 impl Commits {
     /// Returns the lineage of a shard found in this state; starts a new one if the state is not
     /// that of the known one.
-    pub(super) fn lineage(&self, id: ShardId, shard: Option<&Stat>) -> Lineage {
+    pub(super) fn lineage(&self, id: ShardId, shard: Option<Version>) -> Lineage {
         let mut lineages = self.lineages.lock();
         let known = lineages.get(&id).copied();
         if let Some(lineage) = known
-            && (lineage.is_busy || is_same(lineage.shard.as_ref(), shard))
+            && (lineage.is_busy || lineage.shard == shard)
         {
             return lineage;
         }
         let number = self.last_lineage.fetch_add(1, Ordering::Relaxed) + 1;
         let dated = match known {
             Some(lineage) if lineage.has_content(shard) => lineage.dated,
-            _ => Dated { number, since: shard.map(|shard| shard.mtime) },
+            _ => Dated { number, since: shard.map(|shard| shard.mtime()) },
         };
-        let lineage =
-            Lineage { number, shard: shard.copied(), is_durable: false, is_busy: false, dated };
+        let lineage = Lineage { number, shard, is_durable: false, is_busy: false, dated };
         lineages.put(id, lineage);
         if lineages.len() > MAX_LINEAGES {
             lineages.pop_lru();
@@ -129,9 +128,9 @@ impl Commits {
 
     /// Returns the state in which a commit has left the shard, if that may be later than `found`.
     /// `None` otherwise.
-    pub(super) fn left_since(&self, id: ShardId, found: &Stat) -> Option<Stat> {
+    pub(super) fn left_since(&self, id: ShardId, found: &Version) -> Option<Version> {
         let lineage = self.lineages.lock().get(&id).copied()?;
-        lineage.shard.filter(|left| !lineage.is_busy && found.ctime < left.ctime)
+        lineage.shard.filter(|left| !lineage.is_busy && found.is_older_than(left))
     }
 
     /// Marks whether a commit of this store is changing a shard.
@@ -142,10 +141,9 @@ impl Commits {
     }
 
     /// Returns whether a shard found in this state is as a commit of this store has left it.
-    pub(super) fn has_left(&self, id: ShardId, found: &Stat) -> bool {
-        self.lineages.lock().get(&id).is_some_and(|lineage| {
-            lineage.is_durable && is_same(lineage.shard.as_ref(), Some(found))
-        })
+    pub(super) fn has_left(&self, id: ShardId, found: Version) -> bool {
+        let is_as_left = |lineage: &Lineage| lineage.is_durable && lineage.shard == Some(found);
+        self.lineages.lock().get(&id).is_some_and(is_as_left)
     }
 
     /// Returns whether a commit of this store is changing a shard.
@@ -169,15 +167,6 @@ impl Commits {
     }
 }
 
-/// Returns whether two states of a shard are the same.
-pub(super) fn is_same(one: Option<&Stat>, other: Option<&Stat>) -> bool {
-    match (one, other) {
-        (None, None) => true,
-        (Some(one), Some(other)) => one.unchanged(other),
-        _ => false,
-    }
-}
-
 /// State that a store keeps of its commits.
 #[derive(Debug)]
 pub(super) struct Commits {
@@ -194,9 +183,9 @@ pub(super) struct Commits {
 pub(super) struct ArrayCommits {
     /// `true` once the remains of earlier mounts were looked for.
     pub(super) swept: bool,
-    /// Attributes of the journal when it was last cleared durably: while they hold, no older record
-    /// can reappear.
-    pub(super) cleared: Option<Stat>,
+    /// Version of the journal when it was last cleared durably: while it has it, no older record can
+    /// reappear.
+    pub(super) cleared: Option<Version>,
     /// `true` if the record in the journal names a shard whose state is unknown: it must stay until
     /// it can be rolled forward or back.
     pub(super) stuck: bool,

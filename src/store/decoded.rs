@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub use super::decoded_cache::DecodedChunk;
 use super::error::Damage;
-use super::storage::Stat;
+use super::storage::Version;
 use super::{Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error};
 use crate::format::pipeline::{DecodeError, Pipeline};
 use crate::memory::{NoMemory, ROOM, resize};
@@ -91,12 +91,12 @@ impl ShardStore {
     ) -> Result<Asked, StoreError> {
         let Some(chunk) = self.chunk(array, coords, freshness)? else { return Ok(Asked::Empty) };
         let key = (array.id, number(array, coords));
-        if let Some(known) = self.decoded.get(key, &chunk.shard) {
+        if let Some(known) = self.decoded.get(key, chunk.shard.version()) {
             self.stats.decoded.hits.count();
             return Ok(Asked::Here(known));
         }
         let Some(_turn) = turn(self.decoded.stripe(key)) else { return Ok(Asked::Busy) };
-        if let Some(known) = self.decoded.get(key, &chunk.shard) {
+        if let Some(known) = self.decoded.get(key, chunk.shard.version()) {
             self.stats.decoded.hits.count();
             return Ok(Asked::Here(known));
         }
@@ -116,7 +116,7 @@ impl ShardStore {
         Ok(Asked::Here(chunk))
     }
 
-    /// Reads and decodes a chunk. Returns it with the attributes of its shard at that moment;
+    /// Reads and decodes a chunk. Returns it with the version of its shard at that moment;
     /// `None` if it is empty by now.
     fn read_decoded(
         &self,
@@ -125,7 +125,7 @@ impl ShardStore {
         coords: &[u64],
         found: Chunk,
         bytes: &mut Vec<u8>,
-    ) -> Result<Option<(Stat, Vec<u8>)>, StoreError> {
+    ) -> Result<Option<(Version, Vec<u8>)>, StoreError> {
         let decode = |reader: &ChunkReader, bytes: &mut Vec<u8>| {
             self.read_and_decode(array, pipeline, coords, reader, bytes)
         };
@@ -136,12 +136,12 @@ impl ShardStore {
             if let Some(reader) = self.reader(array, coords, &chunk)?
                 && let Some(decoded) = decode(&reader, bytes)?
             {
-                return Ok(Some((*reader.shard(), decoded)));
+                return Ok(Some((reader.shard().version(), decoded)));
             }
             found = self.chunk(array, coords, Freshness::Again)?;
         }
         let read = self.quiet_reader(array, coords, |reader| match decode(&reader, bytes)? {
-            Some(decoded) => Ok((*reader.shard(), decoded)),
+            Some(decoded) => Ok((reader.shard().version(), decoded)),
             None => Err(StoreError::Changing { shard: shard() }),
         });
         read?.transpose()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::byte_cache::ByteCache;
-use super::storage::Stat;
+use super::storage::Version;
 use crate::memory::{NoMemory, zeroed};
 
 /// Stripes of the lock that keeps two threads from decoding the same chunk.
@@ -66,7 +66,7 @@ pub(super) type Key = (u64, u64);
 /// Decoded chunks of a store.
 #[derive(Debug)]
 pub(super) struct DecodedChunks {
-    pub(super) kept: Mutex<ByteCache<Key, (Stat, Arc<DecodedChunk>)>>,
+    pub(super) kept: Mutex<ByteCache<Key, (Version, Arc<DecodedChunk>)>>,
     decoding: Vec<Mutex<()>>,
     pub(super) spare: Arc<Spare>,
 }
@@ -81,10 +81,10 @@ impl DecodedChunks {
         }
     }
 
-    /// Returns the chunk as decoded from a shard in this state.
-    pub(super) fn get(&self, key: Key, shard: &Stat) -> Option<Arc<DecodedChunk>> {
-        let (stat, chunk) = self.kept.lock().get(&key)?;
-        stat.unchanged(shard).then_some(chunk)
+    /// Returns the chunk as decoded from this version of its shard.
+    pub(super) fn get(&self, key: Key, shard: Version) -> Option<Arc<DecodedChunk>> {
+        let (version, chunk) = self.kept.lock().get(&key)?;
+        (version == shard).then_some(chunk)
     }
 
     /// Returns the lock for the decoding of a chunk.

@@ -173,6 +173,12 @@ pub enum StoreError {
         /// Path of the shard, relative to the source's root.
         shard: PathBuf,
     },
+    /// Nothing is written because the source is not on a filesystem.
+    #[error("array {}: its source can only be read, it is not on a filesystem", shown(.array))]
+    ReadOnly {
+        /// Path of the array, relative to the source's root.
+        array: PathBuf,
+    },
     /// The shard is not written because it is compressed as a whole.
     #[error("shard {}: it is compressed as a whole, which can only be read", shown(.shard))]
     Compressed {
@@ -296,7 +302,7 @@ impl StoreError {
             | Self::Changing { .. } => libc::EIO,
             Self::Stale { .. } | Self::Replaced { .. } => libc::ESTALE,
             Self::Refused { .. } => libc::EINVAL,
-            Self::Compressed { .. } => libc::EROFS,
+            Self::ReadOnly { .. } | Self::Compressed { .. } => libc::EROFS,
             Self::Io { error, .. } => match error.raw_os_error() {
                 None | Some(libc::ENOENT | libc::ENOTDIR) => libc::EIO,
                 Some(errno) => errno,

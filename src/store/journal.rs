@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::error::StoreError;
 use super::io_error;
 use super::lock::{Making, NOTE, lock_file};
-use super::storage::{Stat, Storage, StorageFile};
+use super::storage::{PosixFile, PosixStorage, Stat, Storage, StorageFile};
 use super::work::{WORK_DIRECTORY, make_directory, open_to_read};
 use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
 use crate::memory::zeroed;
@@ -31,9 +31,9 @@ pub fn is_work_file(name: &std::ffi::OsStr) -> bool {
 
 /// Journal of an array, locked until it is dropped.
 pub struct Journal<'a> {
-    storage: &'a dyn Storage,
+    storage: &'a dyn PosixStorage,
     array: PathBuf,
-    file: Arc<dyn StorageFile>,
+    file: Arc<dyn PosixFile>,
     found: Option<Record>,
     /// `true` if nothing was ever written to it: its name may not be durable yet.
     is_new: bool,
@@ -42,7 +42,7 @@ pub struct Journal<'a> {
 impl<'a> Journal<'a> {
     /// Locks the journal of the array in the directory `array`, waiting for other commits to it,
     /// and reads the record that an unfinished commit has left.
-    pub fn lock(storage: &'a dyn Storage, array: &Path) -> Result<Self, StoreError> {
+    pub fn lock(storage: &'a dyn PosixStorage, array: &Path) -> Result<Self, StoreError> {
         let directory = array.join(WORK_DIRECTORY);
         let path = directory.join(JOURNAL);
         let making = Making {
@@ -140,8 +140,10 @@ impl<'a> Journal<'a> {
 }
 
 /// Reads the record that an unfinished commit to the array in the directory `array` has left,
-/// without locking the journal. `None` if there is none.
+/// without locking the journal. `None` if there is none: only commits on a POSIX filesystem leave
+/// any.
 pub fn pending(storage: &dyn Storage, array: &Path) -> Result<Option<Record>, StoreError> {
+    let Some(storage) = storage.posix() else { return Ok(None) };
     let path = array.join(WORK_DIRECTORY).join(JOURNAL);
     match open_to_read(storage, &path)? {
         Some(file) => read(&*file, &path),
@@ -178,7 +180,7 @@ pub fn pending_if_readable(
 /// Returns the permissions of a new journal, less the process's umask. Users who may write to the
 /// array's directory may take over a commit, unless the directory is sticky: then only owners may
 /// remove what is in it.
-fn journal_mode(storage: &dyn Storage, array: &Path) -> u32 {
+fn journal_mode(storage: &dyn PosixStorage, array: &Path) -> u32 {
     const STICKY: u32 = 0o1000;
     match storage.stat(array) {
         Ok(Stat { mode, .. }) if mode & STICKY == 0 => 0o644 | mode & 0o022,

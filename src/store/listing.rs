@@ -202,7 +202,7 @@ impl ShardStore {
         let Some(directory) = &window.directory else {
             return false;
         };
-        self.storage.stat(path).is_ok_and(|stat| stat.unchanged(directory))
+        self.storage.has_version(path, &directory.version())
     }
 }
 

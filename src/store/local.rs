@@ -27,7 +27,10 @@ use self::attributes::{kind_of, set_stat, stat_of};
 use self::file::LocalFile;
 pub use self::file::try_lock;
 use super::beneath::{Beneath, Found, Links};
-use super::storage::{DirItem, FileKind, Need, SetStat, Space, Stat, Storage, StorageFile, Visit};
+use super::storage::{
+    DirItem, FileKind, Need, PosixFile, PosixStorage, SetStat, Space, Stat, Storage, StorageFile,
+    Visit,
+};
 use crate::stats::Stats;
 
 /// Maximum length of an extended attribute, or of the list of their names, in the kernel.
@@ -155,7 +158,7 @@ impl LocalStorage {
         Ok((self.open_unlinked(parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
     }
 
-    fn file(&self, file: OwnedFd) -> Arc<dyn StorageFile> {
+    fn file(&self, file: OwnedFd) -> Arc<dyn PosixFile> {
         Arc::new(LocalFile { file, stats: Arc::clone(&self.stats) })
     }
 
@@ -177,16 +180,7 @@ impl LocalStorage {
 
 impl Storage for LocalStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.stats.source.open.count();
-        // A named pipe in a shard's place must not block the mount.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(self.file(self.open_beneath(path, flags)?))
-    }
-
-    fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.stats.source.open.count();
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(self.file(self.open_unlinked(path, flags)?))
+        Ok(self.open_file(path)?)
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -197,8 +191,53 @@ impl Storage for LocalStorage {
         self.stat_with(path, OFlags::NOFOLLOW)
     }
 
-    fn is_unchanged(&self, path: &Path, known: &Stat) -> bool {
-        self.stat(path).is_ok_and(|stat| stat.unchanged(known))
+    fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
+        self.stats.source.list.count();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Found::Open(directory) = self.beneath(path, flags, Mode::empty(), Links::Followed)?
+        else {
+            return Ok(());
+        };
+        if path.as_os_str().is_empty() {
+            self.check_root()?;
+        }
+        if from != 0 {
+            fs::seek(&directory, SeekFrom::Start(from))?;
+        }
+        let mut buffer = vec![MaybeUninit::uninit(); LIST_BUFFER_BYTES];
+        let mut entries = RawDir::new(directory, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let item =
+                DirItem { name, kind: kind_of(entry.file_type()), next: entry.next_entry_cookie() };
+            if visit(item) == ControlFlow::Break(()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn posix(&self) -> Option<&dyn PosixStorage> {
+        Some(self)
+    }
+}
+
+impl PosixStorage for LocalStorage {
+    fn open_file(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+        self.stats.source.open.count();
+        // A named pipe in a shard's place must not block the mount.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(self.file(self.open_beneath(path, flags)?))
+    }
+
+    fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+        self.stats.source.open.count();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(self.file(self.open_unlinked(path, flags)?))
     }
 
     fn read_link(&self, path: &Path) -> io::Result<OsString> {
@@ -265,36 +304,6 @@ impl Storage for LocalStorage {
         Ok(fs::removexattr(proc_path(&file), name)?)
     }
 
-    fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
-        self.stats.source.list.count();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Found::Open(directory) = self.beneath(path, flags, Mode::empty(), Links::Followed)?
-        else {
-            return Ok(());
-        };
-        if path.as_os_str().is_empty() {
-            self.check_root()?;
-        }
-        if from != 0 {
-            fs::seek(&directory, SeekFrom::Start(from))?;
-        }
-        let mut buffer = vec![MaybeUninit::uninit(); LIST_BUFFER_BYTES];
-        let mut entries = RawDir::new(directory, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
-                continue;
-            }
-            let item =
-                DirItem { name, kind: kind_of(entry.file_type()), next: entry.next_entry_cookie() };
-            if visit(item) == ControlFlow::Break(()) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     fn space(&self) -> io::Result<Space> {
         let space = fs::fstatvfs(self.beneath.root())?;
         Ok(Space {
@@ -307,13 +316,13 @@ impl Storage for LocalStorage {
         })
     }
 
-    fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+    fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         self.stats.source.open.count();
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
         Ok(self.file(self.open_unlinked(path, flags)?))
     }
 
-    fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
+    fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
         Ok(self.file(self.create_beneath(path, mode)?))
     }
 
@@ -322,7 +331,7 @@ impl Storage for LocalStorage {
         original: &Path,
         path: &Path,
         mode: u32,
-    ) -> io::Result<Arc<dyn StorageFile>> {
+    ) -> io::Result<Arc<dyn PosixFile>> {
         let original = self.open_beneath(original, OFlags::RDONLY)?;
         let file = self.create_beneath(path, mode)?;
         if let Err(error) = fs::ioctl_ficlone(&file, &original) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::error::StoreError;
 use super::io_error;
 use super::owner::Owner;
-use super::storage::{Storage, StorageFile};
+use super::storage::{PosixFile, PosixStorage};
 use super::work::{WORK_DIRECTORY, open_to_read, open_to_write, unfit_or};
 use crate::memory::zeroed;
 use crate::text::shown;
@@ -35,10 +35,10 @@ pub struct Making<'a> {
 /// The holder of such a lock may remove the file before releasing it: the lock counts only if the
 /// file still has its name. TensorStore and other software do the same.
 pub fn lock_file(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     path: &Path,
     making: &Making<'_>,
-) -> Result<Arc<dyn StorageFile>, StoreError> {
+) -> Result<Arc<dyn PosixFile>, StoreError> {
     for _ in 0..LOCK_ATTEMPTS {
         let file = open_or_make(storage, path, making)?;
         file.lock().map_err(io_error(path))?;
@@ -50,17 +50,17 @@ pub fn lock_file(
 }
 
 /// Returns whether an open file is the one that has this name now.
-pub fn has_name(storage: &dyn Storage, file: &dyn StorageFile, path: &Path) -> io::Result<bool> {
+pub fn has_name(storage: &dyn PosixStorage, file: &dyn PosixFile, path: &Path) -> io::Result<bool> {
     let ours = file.stat()?;
     let current = storage.lstat(path);
     Ok(current.is_ok_and(|stat| (stat.dev, stat.ino) == (ours.dev, ours.ino)))
 }
 
 fn open_or_make(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     path: &Path,
     making: &Making<'_>,
-) -> Result<Arc<dyn StorageFile>, StoreError> {
+) -> Result<Arc<dyn PosixFile>, StoreError> {
     let mut error = io::Error::from_raw_os_error(libc::ENOENT);
     for _ in 0..LOCK_ATTEMPTS {
         if let Some(file) = open_to_write(storage, path)? {
@@ -84,16 +84,16 @@ fn open_or_make(
 /// The lock that TensorStore takes while it replaces a shard: a file beside the shard. The file is
 /// removed when the lock is released.
 pub struct ShardLock<'a> {
-    storage: &'a dyn Storage,
+    storage: &'a dyn PosixStorage,
     path: PathBuf,
-    _file: Arc<dyn StorageFile>,
+    _file: Arc<dyn PosixFile>,
 }
 
 impl<'a> ShardLock<'a> {
     /// Waits until no other process holds the shard's lock, and takes it. `directory` creates the
     /// shard's directory if it is missing.
     pub fn take(
-        storage: &'a dyn Storage,
+        storage: &'a dyn PosixStorage,
         shard: &Path,
         directory: &dyn Fn() -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
@@ -103,7 +103,7 @@ impl<'a> ShardLock<'a> {
     }
 
     /// Like [`Self::take`], for a shard whose directory must exist.
-    pub fn take_of(storage: &'a dyn Storage, shard: &Path) -> Result<Self, StoreError> {
+    pub fn take_of(storage: &'a dyn PosixStorage, shard: &Path) -> Result<Self, StoreError> {
         let gone = || Err(io_error(shard)(io::ErrorKind::NotFound.into()));
         Self::take(storage, shard, &gone)
     }
@@ -118,7 +118,7 @@ fn lock_path(shard: &Path) -> PathBuf {
 /// Notes in an array's work directory which shards the holder of its journal is about to lock: if
 /// the process is killed, the next one has to remove their lock files.
 pub fn note_locks<'a>(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     array: &Path,
     keys: impl Iterator<Item = &'a [u8]>,
 ) -> Result<(), StoreError> {
@@ -140,7 +140,7 @@ pub fn note_locks<'a>(
 
 /// Empties the note, once the locks in it are released. An error is only logged: a note that stays
 /// costs the next process some work and does no harm.
-pub fn clear_note(storage: &dyn Storage, array: &Path) {
+pub fn clear_note(storage: &dyn PosixStorage, array: &Path) {
     let path = array.join(WORK_DIRECTORY).join(NOTE);
     let cleared = open_to_write(storage, &path).and_then(|file| match file {
         Some(file) => file.set_length(0).map_err(io_error(&path)),
@@ -152,7 +152,7 @@ pub fn clear_note(storage: &dyn Storage, array: &Path) {
 }
 
 /// Returns whether there is a note of locks that were not released.
-pub fn has_note(storage: &dyn Storage, array: &Path) -> Result<bool, StoreError> {
+pub fn has_note(storage: &dyn PosixStorage, array: &Path) -> Result<bool, StoreError> {
     let path = array.join(WORK_DIRECTORY).join(NOTE);
     let Some(file) = open_to_read(storage, &path)? else { return Ok(false) };
     Ok(file.stat().map_err(io_error(&path))?.size > 0)
@@ -160,7 +160,7 @@ pub fn has_note(storage: &dyn Storage, array: &Path) -> Result<bool, StoreError>
 
 /// Removes the lock files noted by a commit that was killed: those of the array's own shards that
 /// no process has locked. A process that holds one, TensorStore included, removes it itself.
-pub fn remove_noted_locks(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
+pub fn remove_noted_locks(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), StoreError> {
     let path = owner.path().join(WORK_DIRECTORY).join(NOTE);
     let Some(file) = open_to_read(storage, &path)? else { return Ok(()) };
     let read = || {
@@ -181,7 +181,7 @@ pub fn remove_noted_locks(storage: &dyn Storage, owner: Owner<'_>) -> Result<(),
     Ok(())
 }
 
-fn remove_if_free(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
+fn remove_if_free(storage: &dyn PosixStorage, path: &Path) -> Result<(), StoreError> {
     let Some(file) = open_to_write(storage, path)? else { return Ok(()) };
     let remove = || match file.try_lock()? && has_name(storage, &*file, path)? {
         true => storage.remove_file(path),

@@ -19,7 +19,8 @@ pub use self::changes::Change;
 pub use self::faults::Fault;
 use self::faults::Faults;
 use super::storage::{
-    DirItem, FileKind, LastRead, SetStat, Space, Stat, Storage, StorageFile, Timestamp, Visit,
+    DirItem, FileKind, PosixFile, PosixStorage, SetStat, Space, Stat, Storage, StorageFile,
+    Timestamp, Visit,
 };
 
 /// Storage in memory, with files by path. A directory exists if it was created or a file lies below
@@ -306,7 +307,7 @@ impl MemoryStorage {
         Ok(())
     }
 
-    fn make(&self, path: &Path, content: Vec<u8>, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
+    fn make(&self, path: &Path, content: Vec<u8>, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
         self.no_symlinks_above(path)?;
         if self.files.lock().contains_key(path) || self.is_directory(path) || self.is_symlink(path)
         {
@@ -333,20 +334,7 @@ impl Shared {
 
 impl Storage for MemoryStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.look()?;
-        Ok(self.file(&self.resolved(path)?)?)
-    }
-
-    fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.look()?;
-        self.no_symlinks_above(path)?;
-        if self.is_symlink(path) {
-            return Err(errno(libc::ELOOP));
-        }
-        if self.is_directory(path) {
-            return Err(errno(libc::EISDIR));
-        }
-        Ok(self.file(path)?)
+        Ok(self.open_file(path)?)
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -371,10 +359,6 @@ impl Storage for MemoryStorage {
         self.file(path)?.stat_now()
     }
 
-    fn read_link(&self, _path: &Path) -> io::Result<OsString> {
-        Err(errno(libc::EINVAL))
-    }
-
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()> {
         self.look()?;
         let path = &*self.resolved(path)?;
@@ -391,15 +375,42 @@ impl Storage for MemoryStorage {
         Ok(())
     }
 
+    fn posix(&self) -> Option<&dyn PosixStorage> {
+        Some(self)
+    }
+}
+
+impl PosixStorage for MemoryStorage {
+    fn open_file(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+        self.look()?;
+        Ok(self.file(&self.resolved(path)?)?)
+    }
+
+    fn open_plain(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+        self.look()?;
+        self.no_symlinks_above(path)?;
+        if self.is_symlink(path) {
+            return Err(errno(libc::ELOOP));
+        }
+        if self.is_directory(path) {
+            return Err(errno(libc::EISDIR));
+        }
+        Ok(self.file(path)?)
+    }
+
+    fn read_link(&self, _path: &Path) -> io::Result<OsString> {
+        Err(errno(libc::EINVAL))
+    }
+
     fn space(&self) -> io::Result<Space> {
         Ok(Space::default())
     }
 
-    fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+    fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         self.open_plain(path)
     }
 
-    fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn StorageFile>> {
+    fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
         self.make(path, Vec::new(), mode & !0o022)
     }
 
@@ -408,7 +419,7 @@ impl Storage for MemoryStorage {
         original: &Path,
         path: &Path,
         mode: u32,
-    ) -> io::Result<Arc<dyn StorageFile>> {
+    ) -> io::Result<Arc<dyn PosixFile>> {
         if !self.clones.load(Ordering::Relaxed) {
             return Err(errno(libc::EOPNOTSUPP));
         }
@@ -546,6 +557,12 @@ impl StorageFile for MemoryFile {
         self.stat_now()
     }
 
+    fn posix(&self) -> Option<&dyn PosixFile> {
+        Some(self)
+    }
+}
+
+impl PosixFile for MemoryFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if let Err(fault) = self.shared.faults.check(true) {
             if fault.half_done {
@@ -594,10 +611,6 @@ impl StorageFile for MemoryFile {
         Ok(())
     }
 
-    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
-        self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
-    }
-
     /// Does nothing: tests of locks use real files.
     fn lock(&self) -> io::Result<()> {
         Ok(())
@@ -634,6 +647,6 @@ fn stat(kind: FileKind, ino: u64, size: u64, tick: u64) -> Stat {
     let time = Timestamp { seconds: i64::try_from(tick).unwrap_or(i64::MAX), nanoseconds: 0 };
     let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
     let (mtime, ctime) = (time, time);
-    let atime = LastRead(mtime);
+    let atime = mtime;
     Stat { dev: 1, ino, kind, mode, uid: 0, gid: 0, links: 1, size, mtime, ctime, atime }
 }

@@ -17,7 +17,7 @@ use super::formats::indexed;
 use super::io_error;
 use super::lock::{Making, lock_file};
 use super::owner::Owner;
-use super::storage::{FileKind, Storage, StorageFile};
+use super::storage::{FileKind, PosixFile, PosixStorage};
 use super::work::{WORK_DIRECTORY, check_directory, make_directory, open_to_write};
 use crate::text::shown;
 
@@ -32,18 +32,21 @@ const MODE: u32 = 0o600;
 
 /// Directory of new shards of an array, locked until it is dropped.
 pub struct NewShards<'a> {
-    storage: &'a dyn Storage,
+    storage: &'a dyn PosixStorage,
     directory: PathBuf,
     original: &'a SourceArray,
     /// The array, with its shards in this directory.
     pub array: SourceArray,
-    _lock: Arc<dyn StorageFile>,
+    _lock: Arc<dyn PosixFile>,
 }
 
 impl<'a> NewShards<'a> {
     /// Locks the directory, waiting for other processes that make new shards of the array, and
     /// removes leftovers from it.
-    pub fn lock(storage: &'a dyn Storage, original: &'a SourceArray) -> Result<Self, StoreError> {
+    pub fn lock(
+        storage: &'a dyn PosixStorage,
+        original: &'a SourceArray,
+    ) -> Result<Self, StoreError> {
         let work = original.path.join(WORK_DIRECTORY);
         let directory = work.join(NEW_SHARDS);
         let make = || {
@@ -59,7 +62,7 @@ impl<'a> NewShards<'a> {
     }
 
     /// Creates a file, and the missing directories above it.
-    pub fn create(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+    pub fn create(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
         above.retain(|above| above.starts_with(&self.directory) && *above != self.directory);
         above.into_iter().rev().try_for_each(|path| match self.storage.create_directory(path) {
@@ -85,7 +88,7 @@ impl<'a> NewShards<'a> {
 }
 
 /// Removes leftover new shards, unless a process is making some at the moment.
-pub fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
+pub fn sweep(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), StoreError> {
     let Some(array) = owner.keyed() else { return Ok(()) };
     let directory = array.path.join(WORK_DIRECTORY).join(NEW_SHARDS);
     if !check_directory(storage, &directory)? {
@@ -101,7 +104,7 @@ pub fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> 
 
 /// Removes the directory and the shards in it. The lock goes last: a directory without it counts as
 /// abandoned.
-fn remove(storage: &dyn Storage, array: &SourceArray, directory: &Path) -> io::Result<()> {
+fn remove(storage: &dyn PosixStorage, array: &SourceArray, directory: &Path) -> io::Result<()> {
     clear(storage, array, directory, "")?;
     match storage.remove_file(&directory.join(LOCK)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -113,7 +116,7 @@ fn remove(storage: &dyn Storage, array: &SourceArray, directory: &Path) -> io::R
 /// Removes the shards in a directory and in those below it that lead to their keys. Files with
 /// other names were not made here, and stay. `key` is the directory's own.
 fn clear(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     array: &SourceArray,
     directory: &Path,
     key: &str,
@@ -140,7 +143,7 @@ fn clear(
 }
 
 /// Removes a directory, unless it contains anything that shardfs has not made.
-fn remove_directory(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
+fn remove_directory(storage: &dyn PosixStorage, directory: &Path) -> io::Result<()> {
     match storage.remove_directory(directory) {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
             log::warn!("{}: there are files of others in it: it stays", shown(directory));

@@ -118,9 +118,10 @@ impl ShardStore {
 
     /// Removes the empty directories of shards, including those beyond the shard grid.
     pub fn remove_empty_directories(&self, array: &SourceArray) {
+        let Some(storage) = self.storage.posix() else { return };
         // The first is the array's own.
         for (directory, _) in self.shard_directories(array).iter().skip(1).rev() {
-            let _ = self.storage.remove_directory(directory);
+            let _ = storage.remove_directory(directory);
         }
     }
 

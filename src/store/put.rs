@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::content::Content;
 use super::lock::has_name;
 use super::recover::remove_new;
-use super::storage::{SetStat, Storage, StorageFile};
+use super::storage::{PosixFile, PosixStorage, SetStat};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
 use crate::text::shown;
 
@@ -20,27 +20,27 @@ const ATTEMPTS: u64 = 1000;
 ///
 /// It is written in a work directory beside it, where cleaning up after a killed process finds it.
 /// It is locked, so that it is not removed before it is complete.
-pub fn put_file(storage: &dyn Storage, path: &Path, content: &Content) -> io::Result<()> {
+pub fn put_file(storage: &dyn PosixStorage, path: &Path, content: &Content) -> io::Result<()> {
     put(storage, path, content, None).map(drop)
 }
 
 /// Like [`put_file`], for a file that was moved there: it keeps its owner, permissions and date, as
 /// far as this user may set them. Returns the file, open for reading and writing.
 pub fn put_moved_file(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     path: &Path,
     content: &Content,
     attributes: &SetStat,
-) -> io::Result<Arc<dyn StorageFile>> {
+) -> io::Result<Arc<dyn PosixFile>> {
     put(storage, path, content, Some(attributes))
 }
 
 fn put(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     path: &Path,
     content: &Content,
     attributes: Option<&SetStat>,
-) -> io::Result<Arc<dyn StorageFile>> {
+) -> io::Result<Arc<dyn PosixFile>> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let work = directory.join(WORK_DIRECTORY);
     let before = match storage.stat(path) {
@@ -78,7 +78,7 @@ fn put(
 
 /// Sets the attributes of a file. Only root can give files away: if that fails, the file stays this
 /// user's, with the same permissions.
-fn set_attributes(storage: &dyn Storage, path: &Path, attributes: &SetStat) -> io::Result<()> {
+fn set_attributes(storage: &dyn PosixStorage, path: &Path, attributes: &SetStat) -> io::Result<()> {
     match storage.set_stat(path, attributes) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             storage.set_stat(path, &SetStat { uid: None, gid: None, ..*attributes })
@@ -89,10 +89,10 @@ fn set_attributes(storage: &dyn Storage, path: &Path, attributes: &SetStat) -> i
 
 /// Creates a new file in a work directory, which is created if it is missing.
 fn make_new(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     work: &Path,
     mode: u32,
-) -> io::Result<(PathBuf, Arc<dyn StorageFile>)> {
+) -> io::Result<(PathBuf, Arc<dyn PosixFile>)> {
     for number in 1..ATTEMPTS {
         make_directory(storage, work).map_err(io::Error::other)?;
         let path = work.join(new_name(number));

@@ -33,14 +33,15 @@ impl ShardStore {
             }
             Body::InFile { offset, nbytes } => {
                 let location = array.layout.locate(coords);
-                let Some(file) = self.shard_file(array, &location.shard, &chunk.shard)? else {
+                let Some(file) = self.shard_file(array, &location.shard, chunk.shard.version())?
+                else {
                     return Ok(None);
                 };
                 match chunk.digest {
                     Digest::None => ReadFrom::File { file, offset: *offset, nbytes: *nbytes },
                     digest => {
                         let range = ByteRange { offset: *offset, nbytes: *nbytes };
-                        let key = (array.id, chunk.shard, range, false);
+                        let key = (array.id, chunk.shard.version(), range, false);
                         let bytes = self.verified(array, &location, &*file, key, digest)?;
                         let end = bytes.len();
                         ReadFrom::Memory { bytes, start: 0, end }
@@ -87,7 +88,7 @@ impl ShardStore {
         let location = array.layout.locate(coords);
         let path = array.shard_path(&location.shard);
         let before = file.stat().map_err(io_error(&path))?;
-        if !before.same_content(&reader.shard) {
+        if !before.version().has_same_content(&reader.shard.version()) {
             return Ok(None);
         }
         let found =
@@ -95,7 +96,7 @@ impl ShardStore {
         let after = file.stat().map_err(io_error(&path))?;
         let same = matches!(found, Some(Body::InFile { offset: at, nbytes: length })
             if (at, length) == (*offset, *nbytes));
-        Ok((same && after.unchanged(&before)).then_some(after))
+        Ok((same && after.version() == before.version()).then_some(after))
     }
 }
 
@@ -141,7 +142,7 @@ impl ChunkReader {
     /// Returns whether the file is unchanged since the chunk was found. A file that was replaced by
     /// another in the meantime is not: its ctime has changed ([`ShardStore::found_again`]).
     pub fn unchanged(&self) -> std::io::Result<bool> {
-        Ok(self.stat_now()?.unchanged(&self.shard))
+        Ok(self.stat_now()?.version() == self.shard.version())
     }
 
     /// Returns the current attributes of the file; those at the time of the lookup for a chunk that

@@ -14,7 +14,7 @@ use super::journal::Journal;
 use super::lock::{has_name, remove_noted_locks};
 use super::new_shards;
 use super::owner::{Owner, shown_key};
-use super::storage::{FileKind, Stat, Storage, StorageFile};
+use super::storage::{FileKind, PosixFile, PosixStorage, Stat};
 pub use super::unfinished::{Found, record_of};
 use super::unfinished::{examine, old_index};
 use super::work::{WORK_DIRECTORY, check_directory, check_plain, is_new_name, unfit_or};
@@ -25,7 +25,7 @@ use crate::text::shown;
 /// Rolls unfinished commits in the owner's directory forward or back, and removes their temporary
 /// files. Returns the state in which each shard was found, by path.
 pub fn recover(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     owner: Owner<'_>,
 ) -> Result<Vec<(PathBuf, Found)>, StoreError> {
     if !check_directory(storage, &owner.path().join(WORK_DIRECTORY))? {
@@ -41,7 +41,7 @@ pub fn recover(
 /// Like [`recover`], for a caller that has locked the journal. The record stays if a shard of it is
 /// lost. Nothing is changed if it names anything but shards of the owner.
 pub fn recover_locked(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     owner: Owner<'_>,
     journal: &mut Journal<'_>,
 ) -> Result<Vec<(PathBuf, Found)>, StoreError> {
@@ -87,10 +87,10 @@ pub fn recover_locked(
 
 /// Opens the shard of a record. `None` if it is not the file that the commit was about to change.
 fn open_shard(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     path: &Path,
     record: &ShardRecord,
-) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
+) -> Result<Option<Arc<dyn PosixFile>>, StoreError> {
     let file = match storage.open_writable(path) {
         Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
@@ -116,7 +116,7 @@ fn open_shard(
 /// Returns the state of a shard, or the reason why the record cannot be that of a commit to it.
 fn find(
     owner: Owner<'_>,
-    file: &dyn StorageFile,
+    file: &dyn PosixFile,
     record: &ShardRecord,
     writer: &Stat,
 ) -> io::Result<Result<Found, String>> {
@@ -166,7 +166,7 @@ fn report(path: &Path, found: Found) {
     }
 }
 
-fn finish(file: &dyn StorageFile, record: &ShardRecord, found: Found) -> io::Result<()> {
+fn finish(file: &dyn PosixFile, record: &ShardRecord, found: Found) -> io::Result<()> {
     match found {
         Found::Finished => complete(file, record),
         Found::Unfinished => take_back(file, record),
@@ -176,7 +176,7 @@ fn finish(file: &dyn StorageFile, record: &ShardRecord, found: Found) -> io::Res
 
 /// Rewrites the written ranges with their current contents and syncs them: after a failed fsync
 /// they may be in the page cache only, and marked as clean there.
-fn complete(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()> {
+fn complete(file: &dyn PosixFile, record: &ShardRecord) -> io::Result<()> {
     const PIECE_BYTES: u64 = 1 << 20;
     for written in &record.written {
         let mut rest = written.range;
@@ -191,7 +191,7 @@ fn complete(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()> {
 }
 
 /// Rolls a commit back: restores the overwritten bytes and the length.
-pub fn take_back(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()> {
+pub fn take_back(file: &dyn PosixFile, record: &ShardRecord) -> io::Result<()> {
     for (offset, bytes) in &record.overwritten {
         file.write_at(bytes, *offset)?;
     }
@@ -201,7 +201,7 @@ pub fn take_back(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<()>
 
 /// Removes the temporary files of unfinished commits; the caller holds the journal, so no commit is
 /// running. Only names that commits make are removed, and no file that another process has locked.
-fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
+fn sweep(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), StoreError> {
     let directory = owner.path().join(WORK_DIRECTORY);
     // A note that cannot be read leaves stray lock files at worst.
     if let Err(error) = remove_noted_locks(storage, owner) {
@@ -219,7 +219,7 @@ fn sweep(storage: &dyn Storage, owner: Owner<'_>) -> Result<(), StoreError> {
 }
 
 /// Removes a new file from a work directory, unless another process has locked it.
-pub(super) fn remove_new(storage: &dyn Storage, path: &Path) -> io::Result<()> {
+pub(super) fn remove_new(storage: &dyn PosixStorage, path: &Path) -> io::Result<()> {
     let remove = || {
         if storage.lstat(path)?.kind != FileKind::File {
             return Ok(());

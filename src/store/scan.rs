@@ -16,7 +16,7 @@ use super::journal::Journal;
 use super::lock::{ShardLock, clear_note, note_locks};
 use super::owner::Owner;
 use super::recover::recover_locked;
-use super::storage::{FileKind, Stat, StorageFile};
+use super::storage::{FileKind, StorageFile, Version};
 use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
 use crate::format::after::trailing_checksums;
 use crate::format::index::{
@@ -61,7 +61,8 @@ pub struct FaultyShard {
     pub remedy: Remedy,
     /// Number of its chunks, existing or not.
     pub slots: u64,
-    stat: Option<Stat>,
+    /// Length and version of the file in which an older index was found.
+    found_in: Option<(u64, Version)>,
 }
 
 /// Alternative parameters that make an index readable which cannot be read as the metadata says.
@@ -115,11 +116,16 @@ impl ShardStore {
     ) -> Result<Option<FaultyShard>, StoreError> {
         let path = array.shard_path(coords);
         let slots = product(&array.layout.chunks_per_shard(0, coords)).unwrap_or(u64::MAX);
-        let faulty =
-            |fault, remedy, stat| FaultyShard { path: path.clone(), fault, remedy, slots, stat };
+        let faulty = |fault, remedy, found_in| FaultyShard {
+            path: path.clone(),
+            fault,
+            remedy,
+            slots,
+            found_in,
+        };
         if let Some(damage) = shard.damage() {
-            let (remedy, stat) = self.remedy(array, coords, &damage)?;
-            return Ok(Some(faulty(Fault::Damaged(damage), remedy, stat)));
+            let (remedy, found_in) = self.remedy(array, coords, &damage)?;
+            return Ok(Some(faulty(Fault::Damaged(damage), remedy, found_in)));
         }
         let bad = shard.as_planned().and_then(|old| {
             let bad = old.index.chunks(old.length).err();
@@ -135,7 +141,7 @@ impl ShardStore {
         array: &SourceArray,
         coords: &[u64],
         damage: &Damage,
-    ) -> Result<(Remedy, Option<Stat>), StoreError> {
+    ) -> Result<(Remedy, Option<(u64, Version)>), StoreError> {
         let none = |why| Ok((Remedy::None(why), None));
         match damage {
             Damage::Index(_) | Damage::TooShort { .. } => (),
@@ -170,7 +176,7 @@ impl ShardStore {
         let accept = |found: &FoundIndex| holds_inner_shards(array, coords, &*file, found);
         let found = last_index(&*file, stat.size, &search, &accept).map_err(io_error(&path))?;
         Ok(match found {
-            Some(found) => (Remedy::Older(found), Some(stat)),
+            Some(found) => (Remedy::Older(found), Some((stat.size, stat.version()))),
             None => (Remedy::None("no older index stands in it"), None),
         })
     }
@@ -255,28 +261,29 @@ impl ShardStore {
     /// # Errors
     /// The shard was changed since it was examined, or cannot be written.
     pub fn restore(&self, array: &SourceArray, shard: &FaultyShard) -> Result<(), StoreError> {
-        let (Remedy::Older(index), Some(stat)) = (&shard.remedy, &shard.stat) else {
+        let (Remedy::Older(index), Some((length, version))) = (&shard.remedy, &shard.found_in)
+        else {
             return Ok(());
         };
-        let path = &shard.path;
-        let mut journal = Journal::lock(&*self.storage, &array.path)?;
-        recover_locked(&*self.storage, Owner::Array(array), &mut journal)?;
+        let (path, storage) = (&shard.path, self.posix(array)?);
+        let mut journal = Journal::lock(storage, &array.path)?;
+        recover_locked(storage, Owner::Array(array), &mut journal)?;
         let key = path.strip_prefix(&array.path).unwrap_or(path).as_os_str().as_bytes();
-        note_locks(&*self.storage, &array.path, std::iter::once(key))?;
+        note_locks(storage, &array.path, std::iter::once(key))?;
         {
-            let _lock = ShardLock::take_of(&*self.storage, path)?;
-            let file = self.storage.open_writable(path).map_err(io_error(path))?;
+            let _lock = ShardLock::take_of(storage, path)?;
+            let file = storage.open_writable(path).map_err(io_error(path))?;
             let now = file.stat().map_err(io_error(path))?;
-            if now.kind != FileKind::File || !now.unchanged(stat) {
+            if now.kind != FileKind::File || now.version() != *version {
                 return Err(StoreError::Changing { shard: path.clone() });
             }
             let append = || {
-                file.write_at(&index.bytes, stat.size)?;
+                file.write_at(&index.bytes, *length)?;
                 file.sync()
             };
             append().map_err(io_error(path))?;
         }
-        clear_note(&*self.storage, &array.path);
+        clear_note(storage, &array.path);
         journal.remove()
     }
 }

@@ -10,7 +10,7 @@ use super::formats::Reading;
 use super::index_reader::IndexReader;
 use super::journal::pending_if_readable;
 use super::loaded::{Body, InnerError, LoadedShard, Ready, ShardId, is_recent, now};
-use super::storage::{FileKind, Stat, StorageFile, is_dangling};
+use super::storage::{FileKind, Stat, StorageFile, Timestamp, Version, is_dangling};
 use super::unfinished::record_of;
 use super::{Freshness, ShardStore, SourceArray};
 use crate::format::journal::ShardRecord;
@@ -100,20 +100,20 @@ impl ShardStore {
 
     fn is_current(&self, shard: &LoadedShard, path: &Path) -> bool {
         let asked = now();
-        let current = !shard.provisional && self.storage.is_unchanged(path, &shard.stat);
+        let current = !shard.provisional && self.storage.has_version(path, &shard.stat.version());
         if current {
             shard.checked.store(asked, Ordering::Relaxed);
         }
         current
     }
 
-    /// Returns whether a shard was changed so recently that another change might leave its
-    /// attributes as they are. What a commit of this mount has left is exempt: it sets a date that
-    /// no other writer would.
-    fn may_look_unchanged(&self, id: ShardId, stat: &Stat) -> bool {
+    /// Returns whether a shard was changed so recently that another change might leave its version
+    /// as it is. What a commit of this mount has left is exempt: it sets a date that no other writer
+    /// would.
+    fn may_look_unchanged(&self, id: ShardId, version: Version) -> bool {
         !self.config.immutable
-            && stat.is_unsettled(SystemTime::now())
-            && !self.commits.has_left(id, stat)
+            && version.is_unsettled(SystemTime::now())
+            && !self.commits.has_left(id, version)
     }
 
     /// Reads the index of a shard of a level that is nested in a shard.
@@ -208,12 +208,13 @@ impl ShardStore {
                 continue;
             }
             let after = file.stat().map_err(io_error(path))?;
-            if !before.unchanged(&after) {
+            let version = after.version();
+            if before.version() != version {
                 continue;
             }
-            self.files.lock().put(id, (after, file));
+            self.files.lock().put(id, (version, file));
             let mut shard = self.loaded(id, path, after, state, asked);
-            shard.provisional = pending.is_some() || self.may_look_unchanged(id, &after);
+            shard.provisional = pending.is_some() || self.may_look_unchanged(id, version);
             return Ok(Some(Arc::new(shard)));
         }
         Err(StoreError::Changing { shard: path.to_owned() })
@@ -309,7 +310,7 @@ impl ShardStore {
         body: Body,
     ) -> Result<Arc<LoadedShard>, StoreError> {
         let outer = &location.shard;
-        let current = |shard: &LoadedShard| shard.stat.unchanged(&parent.stat);
+        let current = |shard: &LoadedShard| shard.stat.version() == parent.stat.version();
         let _loading = self.loading_lock(&id);
         let cached = self.shards.lock().get(&id).filter(|shard| current(shard));
         let shard = match cached {
@@ -341,13 +342,13 @@ impl ShardStore {
     ) -> Result<Arc<LoadedShard>, StoreError> {
         let path = array.shard_path(outer);
         let changing = || StoreError::Changing { shard: path.clone() };
-        let file = self.shard_file(array, outer, &parent.stat)?.ok_or_else(changing)?;
+        let file = self.shard_file(array, outer, parent.stat.version())?.ok_or_else(changing)?;
         let stored = Some(body.clone());
         let state = self.read_inner(array, id.level(), outer, &*file, body);
         let state = state.map_err(io_error(&path))?;
         if !self.config.immutable {
             let after = file.stat().map_err(io_error(&path))?;
-            if !after.unchanged(&parent.stat) {
+            if after.version() != parent.stat.version() {
                 return Err(changing());
             }
         }
@@ -362,30 +363,29 @@ impl ShardStore {
         Ok(shard)
     }
 
-    /// Returns the open file of a shard. `None` if the file is not the one that `expected`
-    /// describes.
+    /// Returns the open file of a shard. `None` if it is not of the version `expected`.
     pub(super) fn shard_file(
         &self,
         array: &SourceArray,
         shard: &[u64],
-        expected: &Stat,
+        expected: Version,
     ) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
         let id = array.shard_id(shard);
-        if let Some((stat, file)) = self.files.lock().get(&id)
-            && stat.unchanged(expected)
+        if let Some((version, file)) = self.files.lock().get(&id)
+            && *version == expected
         {
             return Ok(Some(Arc::clone(file)));
         }
         let path = array.shard_path(shard);
         let open = || {
             let file = self.storage.open(&path)?;
-            Ok((file.stat()?, file))
+            Ok((file.stat()?.version(), file))
         };
-        let (stat, file) = self.with_files(|| open().map_err(io_error(&path)))?;
-        if !stat.unchanged(expected) {
+        let (version, file) = self.with_files(|| open().map_err(io_error(&path)))?;
+        if version != expected {
             return Ok(None);
         }
-        self.files.lock().put(id, (stat, Arc::clone(&file)));
+        self.files.lock().put(id, (version, Arc::clone(&file)));
         Ok(Some(file))
     }
 
@@ -420,7 +420,7 @@ const NO_STAT: Stat = Stat {
     gid: 0,
     links: 1,
     size: 0,
-    mtime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
-    ctime: super::storage::Timestamp { seconds: 0, nanoseconds: 0 },
-    atime: super::storage::LastRead(super::storage::Timestamp { seconds: 0, nanoseconds: 0 }),
+    mtime: Timestamp { seconds: 0, nanoseconds: 0 },
+    ctime: Timestamp { seconds: 0, nanoseconds: 0 },
+    atime: Timestamp { seconds: 0, nanoseconds: 0 },
 };

@@ -15,7 +15,7 @@ use super::config::StoreConfig;
 use super::decoded_cache::DecodedChunks;
 use super::error::StoreError;
 use super::loaded::{LoadedShard, ShardId};
-use super::storage::{Stat, Storage, StorageFile};
+use super::storage::{PosixStorage, Storage, StorageFile, Version};
 use super::window::Window;
 use crate::format::index::ByteRange;
 use crate::stats::Stats;
@@ -23,8 +23,8 @@ use crate::stats::Stats;
 /// Stripes of the lock that keeps two threads from reading the same index at once.
 const LOADING_STRIPES: usize = 64;
 
-/// A shard's array and attributes, a range of it, and whether the bytes were padded.
-pub(super) type VerifiedKey = (u64, Stat, ByteRange, bool);
+/// A shard's array and version, a range of it, and whether the bytes were padded.
+pub(super) type VerifiedKey = (u64, Version, ByteRange, bool);
 
 /// Shards of a source.
 pub struct ShardStore {
@@ -35,8 +35,7 @@ pub struct ShardStore {
     /// Shards that were found absent, and when.
     pub(super) absent: Mutex<LruCache<ShardId, u64>>,
     pub(super) files: Mutex<LruCache<ShardId, OpenShard>>,
-    /// Chunks with checksums that were verified, by the shard's array and attributes, and the
-    /// range.
+    /// Chunks with checksums that were verified, by the shard's array and version, and the range.
     pub(super) verified: Mutex<ByteCache<VerifiedKey, Arc<Vec<u8>>>>,
     pub(super) windows: Mutex<ByteCache<(u64, PathBuf), Arc<Window>>>,
     /// Errors that were logged, so that a reader that retries does not fill the log.
@@ -73,8 +72,8 @@ impl OpenFiles {
     }
 }
 
-/// Open shard, and its attributes when it was opened.
-pub(super) type OpenShard = (Stat, Arc<dyn StorageFile>);
+/// Open shard, and its version when it was opened.
+pub(super) type OpenShard = (Version, Arc<dyn StorageFile>);
 
 /// Number of absent shards to remember.
 const ABSENT_SHARDS: usize = 1024;
@@ -107,6 +106,15 @@ impl ShardStore {
             config,
             stats,
         }
+    }
+
+    /// Returns the filesystem that the source is on, for changes to an array.
+    ///
+    /// # Errors
+    /// `ReadOnly` if the source is not on one.
+    pub fn posix(&self, array: &SourceArray) -> Result<&dyn PosixStorage, StoreError> {
+        let read_only = || StoreError::ReadOnly { array: array.path.clone() };
+        self.storage.posix().ok_or_else(read_only)
     }
 
     /// Logs an error once.

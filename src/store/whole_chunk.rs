@@ -1,5 +1,6 @@
 //! Chunks that are read as a whole: to verify their checksum, or to pad them.
 
+use std::io;
 use std::sync::Arc;
 
 use super::array::SourceArray;
@@ -36,8 +37,10 @@ impl ShardStore {
         }
         let stored =
             ByteRange { offset: range.offset + range.nbytes, nbytes: digest.nbytes() as u64 };
-        let bytes = bytes_of(file, range).map_err(io_error(&shard))?;
-        let stored = bytes_of(file, stored).map_err(io_error(&shard))?;
+        let read = file.read_ranges(&[range, stored]).and_then(|read| {
+            <[Vec<u8>; 2]>::try_from(read).map_err(|_| io::ErrorKind::UnexpectedEof.into())
+        });
+        let [bytes, stored] = read.map_err(io_error(&shard))?;
         if digest.of(&bytes) != stored {
             let position = location.positions.concat();
             let error = EntryError::Refused("its checksum does not match");
@@ -61,17 +64,18 @@ impl ShardStore {
         let Body::InFile { offset, nbytes } = chunk.body else { return Ok(chunk) };
         let shard = array.shard_path(&location.shard);
         let range = ByteRange { offset, nbytes };
-        let key = (array.id, chunk.shard, range, true);
+        let version = chunk.shard.version();
+        let key = (array.id, version, range, true);
         let known = self.verified.lock().get(&key);
         let bytes = match known {
             Some(bytes) => bytes,
             None => {
-                let file = self.shard_file(array, &location.shard, &chunk.shard)?;
+                let file = self.shard_file(array, &location.shard, version)?;
                 let file = file.ok_or_else(|| StoreError::Changing { shard: shard.clone() })?;
                 let stored = match chunk.digest {
                     Digest::None => Arc::new(bytes_of(&*file, range).map_err(io_error(&shard))?),
                     digest => {
-                        let key = (array.id, chunk.shard, range, false);
+                        let key = (array.id, version, range, false);
                         self.verified(array, location, &*file, key, digest)?
                     }
                 };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::error::{StoreError, Unfit};
 use super::io_error;
-use super::storage::{FileKind, Stat, Storage, StorageFile};
+use super::storage::{FileKind, PosixFile, PosixStorage, Stat};
 use crate::format::chunk_key::number;
 
 /// Directory in an array's directory that is not part of the array.
@@ -35,9 +35,9 @@ pub fn is_new_name(name: &OsStr) -> bool {
 
 /// Opens a file of shardfs for reading. `None` if there is none.
 pub fn open_to_read(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     path: &Path,
-) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
+) -> Result<Option<Arc<dyn PosixFile>>, StoreError> {
     match storage.open_plain(path) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         opened => checked(storage, path, opened).map(Some),
@@ -46,9 +46,9 @@ pub fn open_to_read(
 
 /// Opens a file of shardfs for reading and writing. `None` if there is none.
 pub fn open_to_write(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     path: &Path,
-) -> Result<Option<Arc<dyn StorageFile>>, StoreError> {
+) -> Result<Option<Arc<dyn PosixFile>>, StoreError> {
     match storage.open_writable(path) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         opened => checked(storage, path, opened).map(Some),
@@ -56,10 +56,10 @@ pub fn open_to_write(
 }
 
 fn checked(
-    storage: &dyn Storage,
+    storage: &dyn PosixStorage,
     path: &Path,
-    opened: io::Result<Arc<dyn StorageFile>>,
-) -> Result<Arc<dyn StorageFile>, StoreError> {
+    opened: io::Result<Arc<dyn PosixFile>>,
+) -> Result<Arc<dyn PosixFile>, StoreError> {
     let file = opened.map_err(|error| unfit_or(storage, path, error))?;
     check_plain(path, &file.stat().map_err(io_error(path))?)?;
     Ok(file)
@@ -77,7 +77,7 @@ pub fn check_plain(path: &Path, stat: &Stat) -> Result<(), StoreError> {
 }
 
 /// Creates a directory of shardfs, unless it exists.
-pub fn make_directory(storage: &dyn Storage, path: &Path) -> Result<(), StoreError> {
+pub fn make_directory(storage: &dyn PosixStorage, path: &Path) -> Result<(), StoreError> {
     match storage.create_directory(path) {
         Ok(()) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
@@ -91,7 +91,7 @@ pub fn make_directory(storage: &dyn Storage, path: &Path) -> Result<(), StoreErr
 ///
 /// # Errors
 /// There is something else in its place.
-pub fn check_directory(storage: &dyn Storage, path: &Path) -> Result<bool, StoreError> {
+pub fn check_directory(storage: &dyn PosixStorage, path: &Path) -> Result<bool, StoreError> {
     match storage.lstat(path) {
         Ok(Stat { kind: FileKind::Directory, .. }) => Ok(true),
         Ok(Stat { kind, .. }) => {
@@ -104,7 +104,7 @@ pub fn check_directory(storage: &dyn Storage, path: &Path) -> Result<bool, Store
 
 /// Returns the error for a failed access to `path`: [`StoreError::Unfit`] if something in the way
 /// explains it, otherwise `error` itself.
-pub fn unfit_or(storage: &dyn Storage, path: &Path, error: io::Error) -> StoreError {
+pub fn unfit_or(storage: &dyn PosixStorage, path: &Path, error: io::Error) -> StoreError {
     const IN_THE_WAY: [i32; 5] =
         [libc::ELOOP, libc::ENOTDIR, libc::EISDIR, libc::ENXIO, libc::EXDEV];
     if !error.raw_os_error().is_some_and(|errno| IN_THE_WAY.contains(&errno)) {

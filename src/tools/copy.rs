@@ -379,7 +379,7 @@ impl<'a> Plan<'a> {
 
     /// Copies a symbolic link with its target unchanged.
     fn copy_link(&self, path: &Path, destination: &Destination) -> Result<(), CopyError> {
-        let target = self.source.storage.read_link(path);
+        let target = self.source.storage.writable().and_then(|storage| storage.read_link(path));
         let target = target.map_err(|error| CopyError::Io { path: path.to_owned(), error })?;
         let link = || {
             // Creates the directories above and removes what is at the path.

@@ -30,7 +30,7 @@ use crate::source::NODE_DOCUMENTS;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
-use crate::store::storage::{Storage, StorageFile};
+use crate::store::storage::{PosixFile, PosixStorage};
 use crate::store::work::{WORK_DIRECTORY, is_new_name};
 use crate::text::shown;
 
@@ -42,7 +42,7 @@ pub struct Destination {
     /// Path as given by the user.
     pub name: PathBuf,
     /// Storage of the destination's files.
-    pub storage: Arc<dyn Storage>,
+    pub storage: Arc<dyn PosixStorage>,
     /// `true` if an earlier attempt is resumed.
     pub is_resumed: bool,
     root: OwnedFd,
@@ -206,7 +206,7 @@ impl Destination {
     }
 
     /// Creates a file and the directories above it.
-    pub fn create(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+    pub fn create(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         match self.storage.create(path, MODE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.make_above(path)?;
@@ -217,7 +217,7 @@ impl Destination {
     }
 
     /// Creates a file, replacing an existing one.
-    pub fn create_anew(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+    pub fn create_anew(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         match self.storage.remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => self.create(path),

@@ -30,7 +30,7 @@ use crate::store::journal::Journal;
 use crate::store::new_shards::NewShards;
 use crate::store::owner::Owner;
 use crate::store::recover::recover;
-use crate::store::storage::{Stat, StorageFile};
+use crate::store::storage::{PosixFile, Stat};
 use crate::store::{
     Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray, StoreConfig, StoreError,
 };
@@ -113,9 +113,10 @@ pub fn repack(
         return Err(RepackError::Compressed);
     }
     let array = &array.source;
+    let storage = source.store.posix(array)?;
     // Interrupted commits must be recovered first.
-    recover(&*source.storage, Owner::Array(array))?;
-    let place = NewShards::lock(&*source.storage, array)?;
+    recover(storage, Owner::Array(array))?;
+    let place = NewShards::lock(storage, array)?;
     let mut all = Repacked::default();
     let find = |give: &mut Give<'_, Coords>| {
         source.store.each_shard(array, &mut |shard| Ok::<(), RepackError>(give(shard.to_vec())?))
@@ -134,7 +135,7 @@ pub fn repack(
         Ok(())
     })?;
     place.remove()?;
-    recover(&*source.storage, Owner::Array(array))?;
+    recover(storage, Owner::Array(array))?;
     Ok(all)
 }
 
@@ -201,7 +202,7 @@ impl Shard<'_> {
             publish().map_err(|error| self.failed(&path, error))?;
         }
         let new = new.map(|_| path.as_path());
-        Ok(match store.replace_shard(self.array, self.coords, &stat, new)? {
+        Ok(match store.replace_shard(self.array, self.coords, stat.version(), new)? {
             true => Attempt::Done(Repacked { rewritten: 1, after, damaged, ..as_it_is }),
             false => Attempt::Changed,
         })
@@ -225,7 +226,8 @@ impl Shard<'_> {
     /// Returns whether the shard is damaged even while no commit is in progress; during a commit an
     /// intact shard may look damaged.
     fn is_damaged_at_rest(&self) -> Result<bool, RepackError> {
-        let _quiet = Journal::lock(&*self.source.storage, &self.array.path)?;
+        let storage = self.source.store.posix(self.array)?;
+        let _quiet = Journal::lock(storage, &self.array.path)?;
         let shard = self.source.store.shard(self.array, self.coords, Freshness::Again)?;
         shard.map_or(Ok(false), |shard| Ok(!self.census(&shard)?.1.is_empty()))
     }
@@ -310,7 +312,7 @@ impl Shard<'_> {
 
 /// A new shard that was written.
 struct NewShard {
-    file: Arc<dyn StorageFile>,
+    file: Arc<dyn PosixFile>,
     digest: ContentDigest,
     length: u64,
 }

@@ -21,7 +21,7 @@ use crate::format::index::{ByteRange, CHECKSUM_BYTES, IndexError, IndexLocation,
 use crate::format::order::{ChunkOrder, Positions};
 use crate::format::sharding::ShardedArray;
 use crate::store::ChunkReader;
-use crate::store::storage::StorageFile;
+use crate::store::storage::PosixFile;
 
 /// Maximum length in bytes of a single read or write.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
@@ -58,7 +58,7 @@ pub enum ShardFileError<E> {
 /// A shard that was written.
 pub struct WrittenShard {
     /// Its file, not yet synced.
-    pub file: Arc<dyn StorageFile>,
+    pub file: Arc<dyn PosixFile>,
     /// Digest of its chunks.
     pub digest: ContentDigest,
 }
@@ -70,7 +70,7 @@ pub type Find<'a, E> =
     dyn FnMut(&[u64]) -> Result<Option<(ChunkReader, Option<ByteRange>)>, E> + 'a;
 
 /// Function that creates the file.
-pub type Create<'a> = dyn Fn() -> io::Result<Arc<dyn StorageFile>> + 'a;
+pub type Create<'a> = dyn Fn() -> io::Result<Arc<dyn PosixFile>> + 'a;
 
 /// Writes the shard at position `shard` of the shard grid of `layout`, from the chunks that `find`
 /// returns, to the file that `create` creates. Codecs around the shard must be checksums. Returns
@@ -242,7 +242,7 @@ impl<E> Writer<'_, '_, E> {
 /// A file that is written sequentially, and created by the first write.
 struct Output<'a> {
     create: &'a Create<'a>,
-    file: Option<Arc<dyn StorageFile>>,
+    file: Option<Arc<dyn PosixFile>>,
     /// Offset at which the buffered bytes will be written.
     start: u64,
     waiting: Vec<u8>,
@@ -259,7 +259,7 @@ impl<'a> Output<'a> {
         self.start + self.waiting.len() as u64
     }
 
-    fn file(&mut self) -> io::Result<&dyn StorageFile> {
+    fn file(&mut self) -> io::Result<&dyn PosixFile> {
         let file = match self.file.take() {
             Some(file) => file,
             None => (self.create)()?,
@@ -334,7 +334,7 @@ impl<'a> Output<'a> {
         self.put(&checksum.to_le_bytes())
     }
 
-    fn finish(mut self) -> io::Result<Arc<dyn StorageFile>> {
+    fn finish(mut self) -> io::Result<Arc<dyn PosixFile>> {
         self.flush()?;
         let (length, is_longer) = (self.start, self.is_longer);
         let file = self.file()?;

@@ -26,21 +26,43 @@ use crate::fs::node::{ArrayView, At};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
 use crate::fs::state::target::Target;
-use crate::store::storage::{Need, SetStat, Storage};
+use crate::store::storage::{Need, PosixStorage, SetStat, StorageFile};
 use crate::text::shown;
 
 /// Maximum number of shards of an array whose flat files other users may open.
 const MAX_SHARDS: u64 = 10_000;
 
 impl Fs {
-    /// Accesses the source for a caller, with the caller's rights if this process can assume them.
+    /// Works on the filesystem of the source for a caller, with the caller's rights if this process
+    /// can assume them.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly` if the source is not on a filesystem.
     pub(in crate::fs) fn on_behalf<T>(
         &self,
         caller: &Caller,
-        work: impl FnOnce(&dyn Storage) -> io::Result<T>,
+        work: impl FnOnce(&dyn PosixStorage) -> io::Result<T>,
     ) -> Result<T> {
+        let storage = self.storage.posix().ok_or(FsError::ReadOnly)?;
         let identity = self.access.identity(caller)?;
-        Ok(identity.act(|| work(&*self.storage))??)
+        Ok(identity.act(|| work(storage))??)
+    }
+
+    /// Opens a file of the source for reading, with the caller's rights if this process can assume
+    /// them.
+    pub(in crate::fs) fn open_on_behalf(
+        &self,
+        caller: &Caller,
+        path: &Path,
+    ) -> Result<Arc<dyn StorageFile>> {
+        let identity = self.access.identity(caller)?;
+        Ok(identity.act(|| self.storage.open(path))??)
+    }
+
+    /// Returns whether the source has rights that are to be checked.
+    fn has_rights(&self) -> bool {
+        self.config.shared && self.storage.posix().is_some()
     }
 
     /// Checks that a caller may list a directory; returns whether the kernel may cache what is
@@ -55,7 +77,7 @@ impl Fs {
             let path = self.taken_from(target)?;
             Some(self.is_hidden_way(target, &path))
         };
-        self.config.shared && self.target(ino).is_ok_and(|target| is_behind(&target) == Some(true))
+        self.has_rights() && self.target(ino).is_ok_and(|target| is_behind(&target) == Some(true))
     }
 
     pub(in crate::fs) fn permit_directory(
@@ -64,7 +86,7 @@ impl Fs {
         need: Need,
         caller: &Caller,
     ) -> Result<bool> {
-        if !self.config.shared {
+        if !self.has_rights() {
             return Ok(true);
         }
         match self.target(ino)? {
@@ -87,7 +109,7 @@ impl Fs {
         need: Need,
         caller: &Caller,
     ) -> Result<bool> {
-        if !self.config.shared {
+        if !self.has_rights() {
             return Ok(true);
         }
         let Some(path) = self.taken_from(target) else { return Ok(true) };
@@ -104,7 +126,7 @@ impl Fs {
         need: Need,
         caller: &Caller,
     ) -> Result<Permitted> {
-        if !self.config.shared || self.is_trusted(caller) {
+        if !self.has_rights() || self.is_trusted(caller) {
             return Ok(Permitted::Anything);
         }
         if let Target::Flat(array, _) = target {
@@ -138,8 +160,11 @@ impl Fs {
             return Ok(Permitted::Anything);
         }
         if !self.access.acts {
-            let is_linked = self.storage.is_linked(path)?;
-            return if is_linked { Err(FsError::Denied) } else { Ok(Permitted::Anything) };
+            return if self.is_linked(path)? {
+                Err(FsError::Denied)
+            } else {
+                Ok(Permitted::Anything)
+            };
         }
         match self.on_behalf(caller, |storage| storage.access(path, need)) {
             Err(error) if NOT_A_FILE.contains(&error.errno()) => Ok(Permitted::Nothing),
@@ -156,7 +181,11 @@ impl Fs {
     /// mount does not show.
     fn is_hidden_way(&self, target: &Target, path: &Path) -> bool {
         matches!(target, Target::Tree(array, _) if array.source.format.is_numbered())
-            || self.storage.is_linked(path).unwrap_or(true)
+            || self.is_linked(path).unwrap_or(true)
+    }
+
+    fn is_linked(&self, path: &Path) -> io::Result<bool> {
+        self.storage.posix().map_or(Ok(false), |storage| storage.is_linked(path))
     }
 
     /// Returns the file of the source that the mount accesses by itself for a node; `None` if there
@@ -219,12 +248,13 @@ impl Fs {
         if self.access.acts || !rustix::process::geteuid().is_root() {
             return;
         }
+        let Some(storage) = self.storage.posix() else { return };
         let parent = path.parent().and_then(|parent| self.storage.stat(parent).ok());
         // New files in the directory inherit its group.
         let is_group_kept = parent.is_some_and(|parent| parent.mode & libc::S_ISGID != 0);
         let gid = (!is_group_kept).then_some(caller.gid);
         let set = SetStat { uid: Some(caller.uid), gid, ..SetStat::default() };
-        if let Err(error) = self.storage.set_stat(path, &set) {
+        if let Err(error) = storage.set_stat(path, &set) {
             log::debug!("{}: {error}", shown(&path));
         }
     }

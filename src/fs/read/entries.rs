@@ -119,7 +119,7 @@ impl Fs {
     /// Returns a fingerprint of the contents of a document or of a file that is passed through.
     pub(in crate::fs) fn path_content(&self, attr: &Attr, stat: Option<&Stat>) -> u64 {
         match (attr.kind, stat) {
-            (FileKind::File, Some(stat)) => self.fingerprint(stat),
+            (FileKind::File, Some(stat)) => self.fingerprint(&stat.version()),
             (FileKind::File, None) => self.fingerprint(&(attr.size, attr.mtime, attr.ctime)),
             _ => 0,
         }
@@ -162,7 +162,7 @@ impl Fs {
         attr.atime = attr.mtime;
         // The chunk may vanish once what is written to it is closed.
         let lasting = self.overlay.is_none() || array.decoded_form().is_none();
-        Entry { attr, generation: self.generation(self.fingerprint(shard)), lasting }
+        Entry { attr, generation: self.generation(self.fingerprint(&shard.version())), lasting }
     }
 
     /// Returns the generation for a fingerprint of the contents. A new generation cuts off open
@@ -251,8 +251,8 @@ impl Fs {
     /// of date.
     fn shard_content(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> Option<u64> {
         match self.overlay {
-            Some(_) => self.store.lineage_of(&array.source, shard, stat),
-            None => Some(self.fingerprint(stat)),
+            Some(_) => self.store.lineage_of(&array.source, shard, stat.version()),
+            None => Some(self.fingerprint(&stat.version())),
         }
     }
 
@@ -265,7 +265,8 @@ impl Fs {
     ) -> Timestamp {
         let source = &array.source;
         let number = source.layout.locate(coords).shard;
-        let Some(dated) = self.store.dated(source, &number, shard) else { return shard.mtime };
+        let dated = self.store.dated(source, &number, shard.version());
+        let Some(dated) = dated else { return shard.mtime };
         let own = match self.commits.dates.lock().get(&array.path(coords)) {
             Some((number, date)) if *number == dated.number => Some(*date),
             // Never written here, or by another process since.

@@ -174,14 +174,15 @@ impl Fs {
     /// Returns the target of a symbolic link.
     pub fn readlink(&self, ino: u64) -> Result<OsString> {
         match self.target(ino)? {
-            Target::Path(path) => self.storage.read_link(&path).map_err(|error| {
-                match error.raw_os_error() {
+            Target::Path(path) => {
+                let storage = self.storage.posix().ok_or(FsError::Invalid)?;
+                storage.read_link(&path).map_err(|error| match error.raw_os_error() {
                     // The name now belongs to another file, or to none: ESTALE makes the kernel
                     // look it up again.
                     Some(libc::ENOENT | libc::EINVAL) => FsError::Stale,
                     _ => error.into(),
-                }
-            }),
+                })
+            }
             Target::Nameless(_) | Target::Live(_) => Err(FsError::Stale),
             _ => Err(FsError::Invalid),
         }

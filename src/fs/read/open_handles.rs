@@ -64,7 +64,7 @@ impl Fs {
     pub(in crate::fs) fn source_pages(&self, ino: u64, open: &Arc<OpenFile>) -> Result<Pages> {
         let stat = open.source().ok_or(FsError::Stale)?.stat()?;
         self.paths.opened(ino, &stat, open)?;
-        let content = self.fingerprint(&stat);
+        let content = self.fingerprint(&stat.version());
         if self.identities.changed_recently(ino, content) && !open.is_writable {
             return Ok(Pages::Bypassed);
         }
@@ -79,7 +79,7 @@ impl Fs {
         // The attributes are checked first: they are refused where the bytes must not be shown.
         match self.path_attr(path)?.kind {
             FileKind::File => {
-                let file = self.on_behalf(caller, |storage| storage.open(path))?;
+                let file = self.open_on_behalf(caller, path)?;
                 Ok(Handle::Open(OpenFile::new(Behind::Source(file), false)))
             }
             FileKind::Directory => Err(FsError::IsDirectory),

@@ -14,7 +14,7 @@ use crate::fs::state::overlay::What;
 use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::spool::{Spool, SpoolFile};
-use crate::store::storage::{FileKind, LastRead, Stat};
+use crate::store::storage::{FileKind, Stat};
 
 /// Maximum length of a chunk file in bytes.
 pub(in crate::fs) const MAX_CHUNK_BYTES: u64 = 1 << 40;
@@ -153,7 +153,7 @@ impl Fs {
             size,
             mtime,
             ctime: mtime,
-            atime: LastRead(mtime),
+            atime: mtime,
         };
         Ok(Attr { links, ..self.config.ownership.attr(file.ino, &stat) })
     }

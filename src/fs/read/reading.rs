@@ -187,11 +187,11 @@ impl Fs {
             let now = open.reader.stat_now()?;
             let mut touched = open.touched.lock();
             let before = touched.unwrap_or(*open.reader.shard());
-            if touched.is_some_and(|touched| touched.unchanged(&now)) {
+            if touched.is_some_and(|touched| touched.version() == now.version()) {
                 open.served.store(true, Ordering::Relaxed);
                 return Ok(Some(read));
             }
-            if !now.same_content(&before) {
+            if !now.version().has_same_content(&before.version()) {
                 return Ok(None);
             }
             let attributes = |stat: &Stat| (stat.links, stat.mode, stat.uid, stat.gid);
@@ -222,10 +222,11 @@ impl Fs {
         // Commits of this mount move chunks without changing them.
         let source = &open.array.source;
         let shard = source.layout.locate(&open.coords).shard;
-        let same = open.lineage.is_some_and(|lineage| {
-            self.store.is_of_lineage(source, &shard, reader.shard(), lineage)
-        });
-        let expected = moved_to.is_none_or(|stat| stat.unchanged(reader.shard()));
+        let version = reader.shard().version();
+        let same = open
+            .lineage
+            .is_some_and(|lineage| self.store.is_of_lineage(source, &shard, version, lineage));
+        let expected = moved_to.is_none_or(|known| known == version);
         let served = open.served.load(Ordering::Relaxed);
         if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {
             return Ok(ControlFlow::Break(None));
@@ -237,7 +238,7 @@ impl Fs {
         if same {
             open.served.store(true, Ordering::Relaxed);
         } else {
-            *moved_to = Some(*reader.shard());
+            *moved_to = Some(version);
         }
         Ok(ControlFlow::Break(Some(read)))
     }

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::fs::attr::{Attr, Entry, Ownership};
 use crate::stats::Stats;
-use crate::store::storage::{FileKind, LastRead, Stat, Timestamp};
+use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::view::inode;
 
 /// Name of the control directory.
@@ -115,7 +115,7 @@ impl Control {
         };
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let size = STATS_BYTES as u64;
-        let (mtime, ctime, atime) = (time, time, LastRead(time));
+        let (mtime, ctime, atime) = (time, time, time);
         let stat = Stat { dev: 0, ino, kind, mode, uid, gid, links: 1, size, mtime, ctime, atime };
         Ownership::default().attr(ino, &stat)
     }

@@ -25,7 +25,7 @@ use crate::fs::state::prefetch::Prefetch;
 use crate::source;
 use crate::stats::Stats;
 use crate::store::spool::Spool;
-use crate::store::storage::{Space, Storage};
+use crate::store::storage::{PosixStorage, Space, Storage};
 use crate::store::{ShardStore, StoreConfig};
 use crate::view::inode::InodeRange;
 
@@ -184,9 +184,9 @@ impl Fs {
         }
     }
 
-    /// Returns the space of the source's filesystem.
+    /// Returns the space of the source's filesystem; zeros if the source is not on one.
     pub fn space(&self) -> Result<Space> {
-        Ok(self.storage.space()?)
+        Ok(self.storage.posix().map_or_else(|| Ok(Space::default()), PosixStorage::space)?)
     }
 
     /// Returns a fingerprint of the contents of a file. A file opened before a change keeps its

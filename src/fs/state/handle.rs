@@ -12,7 +12,7 @@ use crate::fs::page_policy::Pages;
 use crate::fs::state::decoded_file::DecodedFile;
 use crate::fs::state::live_file::OpenFile;
 use crate::store::ChunkReader;
-use crate::store::storage::Stat;
+use crate::store::storage::{Stat, Version};
 
 /// Open file.
 pub(in crate::fs) enum Handle {
@@ -38,7 +38,7 @@ pub(in crate::fs) struct OpenChunk {
     /// `true` once bytes of `reader` were returned.
     pub(in crate::fs) served: AtomicBool,
     /// Shard whose bytes were returned instead, after it had been changed in place.
-    pub(in crate::fs) moved_to: Mutex<Option<Stat>>,
+    pub(in crate::fs) moved_to: Mutex<Option<Version>>,
     /// `Stat` of the file of `reader` when the chunk was found in it again after its ctime had
     /// changed.
     pub(in crate::fs) touched: Mutex<Option<Stat>>,

@@ -12,7 +12,7 @@ use crate::fs::node::ArrayView;
 use crate::fs::state::copy::Copy;
 use crate::store::Base;
 use crate::store::content::Content;
-use crate::store::storage::{StorageFile, Timestamp};
+use crate::store::storage::{PosixFile, StorageFile, Timestamp};
 
 /// Position of a chunk: its array and its coordinates.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ pub(in crate::fs) enum Bytes {
     /// In the overlay.
     Here(Content),
     /// In this file of the source, which it has become.
-    Moved(Arc<dyn StorageFile>),
+    Moved(Arc<dyn PosixFile>),
 }
 
 /// Contents visible to readers other than the writer. For a file that is a chunk as it is written

@@ -13,7 +13,7 @@ use crate::fs::state::overlay::{Names, Stage};
 use crate::memory::zeroed;
 use crate::store::Freshness;
 use crate::store::content::Content;
-use crate::store::storage::StorageFile;
+use crate::store::storage::PosixFile;
 
 impl Fs {
     /// Records the state of a chunk before it is changed. Only undamaged shards can be written to.
@@ -139,7 +139,7 @@ impl Fs {
         if data.is_empty() {
             return Ok(());
         }
-        let in_source = |file: &dyn StorageFile| match offset {
+        let in_source = |file: &dyn PosixFile| match offset {
             Some(offset) => file.write_at(data, offset),
             None => file.append(data),
         };
@@ -185,7 +185,7 @@ impl Fs {
         if length == 0 {
             return self.empty_live(file, writers);
         }
-        let in_source = |file: &dyn StorageFile| file.set_length(length);
+        let in_source = |file: &dyn PosixFile| file.set_length(length);
         self.change(file, writers, in_source, |content, limit| {
             match content {
                 Content::Memory(bytes) if length <= limit => {
@@ -220,7 +220,7 @@ impl Fs {
         &self,
         file: &Arc<LiveFile>,
         writers: &Writers,
-        in_source: impl FnOnce(&dyn StorageFile) -> std::io::Result<()>,
+        in_source: impl FnOnce(&dyn PosixFile) -> std::io::Result<()>,
         change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
     ) -> Result<()> {
         // A single file must not take all the memory available to all of them.

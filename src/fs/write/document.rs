@@ -191,7 +191,7 @@ impl Fs {
         self.nodes.set_plain(directory, None);
         let written = self.write_source(path, content);
         match self.storage.stat(path) {
-            Ok(stat) => self.nodes.set_plain(directory, Some(&stat)),
+            Ok(stat) => self.nodes.set_plain(directory, Some(stat.version())),
             Err(_) => self.nodes.unset_plain(directory),
         }
         self.nodes.forget(directory);
@@ -214,7 +214,7 @@ impl Fs {
             return Ok(());
         }
         self.remove_name(path)?;
-        self.storage.remove_file(path)?;
+        self.storage.writable()?.remove_file(path)?;
         self.nodes.forget(&directory);
         Ok(())
     }
@@ -236,7 +236,7 @@ impl Fs {
             // in the view.
             let document = self.nodes.document_path(path)?;
             if document.starts_with(path) || self.is_removed(&document) {
-                self.storage.remove_file(&document)?;
+                self.storage.writable()?.remove_file(&document)?;
                 self.overlay()?.names().take(&document);
             }
         }
@@ -278,7 +278,8 @@ impl Fs {
                 continue;
             }
             log::warn!("{}: removed, its array's shards are not", shown(&path));
-            if let Err(error) = self.storage.remove_file(&path) {
+            let removed = self.storage.writable().and_then(|storage| storage.remove_file(&path));
+            if let Err(error) = removed {
                 log::error!("{}: {error}", shown(&path));
             }
             overlay.names().take(&path);

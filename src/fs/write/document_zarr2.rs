@@ -63,7 +63,7 @@ impl Fs {
         let node = self.nodes.node(directory)?;
         if !node.is_translated() {
             self.remove_name(path)?;
-            return Ok(self.storage.remove_file(path)?);
+            return Ok(self.storage.writable()?.remove_file(path)?);
         }
         self.check_zarr3(directory, &node)?;
         if zarr2_name(path) == Some(ZATTRS) && !self.is_removed(&directory.join(ZARRAY)) {
@@ -142,7 +142,7 @@ impl Fs {
     /// removed.
     pub(in crate::fs) fn remove_translated_group(&self, directory: &Path) -> Result<()> {
         if self.nodes.node(directory)?.is_translated() && self.is_removed(&directory.join(ZGROUP)) {
-            self.storage.remove_file(&directory.join(METADATA_FILE))?;
+            self.storage.writable()?.remove_file(&directory.join(METADATA_FILE))?;
         }
         Ok(())
     }

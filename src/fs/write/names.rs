@@ -287,7 +287,7 @@ impl Fs {
                     let shards = self.shard_directory(&place.array, &place.coords);
                     // The directory stays if another process has put something in it, or more of
                     // its shards are left.
-                    let _ = self.storage.remove_directory(&shards);
+                    let _ = self.storage.writable()?.remove_directory(&shards);
                 }
                 Ok(())
             }

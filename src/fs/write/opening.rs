@@ -64,7 +64,8 @@ impl Fs {
                 let pages = self.chunk_pages(&array, &coords, reader.shard(), ino);
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
                 let touched = Mutex::new(None);
-                let lineage = || self.store.lineage_of(&array.source, &shard, reader.shard());
+                let version = reader.shard().version();
+                let lineage = || self.store.lineage_of(&array.source, &shard, version);
                 let lineage = if self.overlay.is_some() { lineage() } else { None };
                 let chunk = OpenChunk { array, coords, reader, lineage, served, moved_to, touched };
                 (Handle::Chunk(Box::new(chunk)), pages)
@@ -245,7 +246,7 @@ impl Fs {
             Target::Nameless(_) if how.write => {
                 let file = self.paths.open_file(ino, true).ok_or(FsError::Stale)?;
                 if how.truncate {
-                    file.set_length(0)?;
+                    file.writable()?.set_length(0)?;
                 }
                 let handle = self.open_nameless(ino, file, true);
                 return self.insert_handle(handle, Pages::Kept);

@@ -12,11 +12,11 @@ use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
 use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::store::put::{put_file, put_moved_file};
-use crate::store::storage::{SetStat, StorageFile};
+use crate::store::storage::{PosixFile, SetStat};
 
 /// File of the source that was one of the mount.
 pub(in crate::fs) struct Moved {
-    pub file: Arc<dyn StorageFile>,
+    pub file: Arc<dyn PosixFile>,
     /// Number of writes to the file of the mount when its bytes were copied.
     pub writes: u64,
 }
@@ -49,7 +49,7 @@ impl Fs {
     /// `CrossDevice` if the file is longer than 16 times the dirty limit, taken as at least 1 MiB.
     pub(in crate::fs) fn source_content(&self, path: &Path, caller: &Caller) -> Result<Content> {
         self.path_attr(path)?;
-        let file = self.on_behalf(caller, |storage| storage.open(path))?;
+        let file = self.open_on_behalf(caller, path)?;
         let size = file.stat()?.size;
         if size > self.config.writing.dirty_limit.max(1 << 20) * 16 {
             return Err(FsError::CrossDevice);
@@ -77,18 +77,18 @@ impl Fs {
             (state.bytes.clone(), state.writes, attributes)
         };
         let Bytes::Here(content) = bytes else { return Err(FsError::Stale) };
-        let file = put_moved_file(&*self.storage, path, &content, &attributes)?;
+        let file = put_moved_file(self.storage.writable()?, path, &content, &attributes)?;
         Ok(Moved { file, writes })
     }
 
     /// Writes a file of the source, replacing the one at `path`.
     pub(in crate::fs) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
-        Ok(put_file(&*self.storage, path, content)?)
+        Ok(put_file(self.storage.writable()?, path, content)?)
     }
 }
 
 /// Replaces the contents of a file.
-pub(in crate::fs) fn overwrite(file: &dyn StorageFile, content: &Content) -> std::io::Result<()> {
+pub(in crate::fs) fn overwrite(file: &dyn PosixFile, content: &Content) -> std::io::Result<()> {
     let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
     while at < content.nbytes() {
         let read = content.read_at(&mut buffer, at)?;

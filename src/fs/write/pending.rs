@@ -218,23 +218,27 @@ impl Fs {
     }
 
     fn remove_if_same(&self, path: &Path, hidden: &Hidden) -> io::Result<()> {
+        let storage = self.storage.writable()?;
         let is_linked = |found: &Stat| {
             let links = [found, &hidden.stat];
             found.id() == hidden.stat.id() && links.iter().any(|stat| stat.has_hard_links())
         };
-        match self.storage.lstat(path) {
+        match storage.lstat(path) {
             // Newer contents are those of all its hard links, past ones included.
-            Ok(found) if !found.same_content(&hidden.stat) && !is_linked(&found) => {
+            Ok(found)
+                if !found.version().has_same_content(&hidden.stat.version())
+                    && !is_linked(&found) =>
+            {
                 let path = shown(path);
                 log::warn!("{path}: others have changed it since it was renamed: it stays");
                 return Ok(());
             }
-            Ok(_) => hidden.by.act(|| self.storage.remove_file(path))??,
+            Ok(_) => hidden.by.act(|| storage.remove_file(path))??,
             // Removed by another process, or by an attempt that got no further.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
             Err(error) => return Err(error),
         }
-        self.storage.sync_directory(path.parent().unwrap_or(Path::new("")))
+        storage.sync_directory(path.parent().unwrap_or(Path::new("")))
     }
 }
 

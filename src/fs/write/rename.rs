@@ -15,7 +15,7 @@ use crate::fs::state::target::Target;
 use crate::fs::write::passthrough::{Moved, overwrite};
 use crate::fs::write::slot::Slot;
 use crate::fs::write::unsaved::name_spool_file;
-use crate::store::storage::{FileKind, Stat};
+use crate::store::storage::{FileKind, Stat, StorageFile};
 
 impl Fs {
     /// Renames a file or a directory.
@@ -211,7 +211,7 @@ impl Fs {
             (state.bytes, state.dirty) = (Bytes::Moved(Arc::clone(&moved.file)), false);
             drop(state);
             for mut behind in held {
-                *behind = Behind::Source(Arc::clone(&moved.file));
+                *behind = Behind::Source(Arc::clone(&moved.file) as Arc<dyn StorageFile>);
             }
             break openers;
         };

@@ -12,7 +12,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
 use crate::fs::state::target::Target;
 use crate::store::Freshness;
-use crate::store::storage::{SetStat, Stat, Storage, StorageFile};
+use crate::store::storage::{PosixStorage, SetStat, Stat, StorageFile};
 
 /// Open file of the source.
 struct OpenFile<'a> {
@@ -111,11 +111,11 @@ impl Fs {
     /// Changes attributes of an open file of the source, whatever has its name by now.
     fn set_open_attr(&self, open: &OpenFile<'_>, set: &SetAttr, caller: &Caller) -> Result<Attr> {
         let OpenFile { ino, handle, file, path } = *open;
-        self.set_stat(set, caller, || file.stat(), |_, stat| file.set_stat(stat))?;
+        self.set_stat(set, caller, || file.stat(), |_, stat| file.writable()?.set_stat(stat))?;
         if let Some(length) = set.size {
             let own = handle.and_then(|handle| self.source_handle(handle));
             match (own, path) {
-                (Some(own), _) => own.set_length(length)?,
+                (Some(own), _) => own.writable()?.set_length(length)?,
                 (None, Some(path)) => {
                     let own = self.on_behalf(caller, |storage| storage.open_writable(path))?;
                     if own.stat()?.id() != file.stat()?.id() {
@@ -124,7 +124,8 @@ impl Fs {
                     own.set_length(length)?;
                 }
                 (None, None) => {
-                    self.paths.open_file(ino, true).ok_or(FsError::NotFound)?.set_length(length)?;
+                    let file = self.paths.open_file(ino, true).ok_or(FsError::NotFound)?;
+                    file.writable()?.set_length(length)?;
                 }
             }
         }
@@ -137,7 +138,7 @@ impl Fs {
         set: &SetAttr,
         caller: &Caller,
         before: impl FnOnce() -> io::Result<Stat>,
-        change: impl Fn(&dyn Storage, &SetStat) -> io::Result<()>,
+        change: impl Fn(&dyn PosixStorage, &SetStat) -> io::Result<()>,
     ) -> Result<()> {
         let stat = SetStat {
             mode: set.mode.map(|mode| mode & 0o7777),
@@ -152,7 +153,7 @@ impl Fs {
         match self.on_behalf(caller, |storage| change(storage, &stat)) {
             // The kernel does this on behalf of every writer, whatever its rights.
             Err(error) if error.errno() == libc::EPERM && drops_privileges(&before()?, set) => {
-                Ok(change(&*self.storage, &stat)?)
+                Ok(change(self.storage.writable()?, &stat)?)
             }
             done => done,
         }

@@ -292,8 +292,9 @@ impl Fs {
         let source = &place.array.source;
         let number = source.layout.locate(&place.coords).shard;
         // Dates are recorded from the first use of a shard.
-        self.store.lineage_of(source, &number, shard);
-        if let Some(dated) = self.store.dated(source, &number, shard) {
+        let version = shard.version();
+        self.store.lineage_of(source, &number, version);
+        if let Some(dated) = self.store.dated(source, &number, version) {
             let path = place.array.path(&place.coords);
             self.commits.remember_date(path, (dated.number, date));
         }

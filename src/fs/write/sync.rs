@@ -46,8 +46,8 @@ impl Fs {
                         }
                         written?;
                     }
-                    (Behind::Source(file), Some(offset)) => file.write_at(data, offset)?,
-                    (Behind::Source(file), None) => file.append(data)?,
+                    (Behind::Source(file), Some(at)) => file.writable()?.write_at(data, at)?,
+                    (Behind::Source(file), None) => file.writable()?.append(data)?,
                 }
             }
             // The kernel writes back mapped pages after the file was closed.
@@ -128,7 +128,7 @@ impl Fs {
     /// other files are not reported.
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
         match self.writable_handle(ino, handle) {
-            Ok(Behind::Source(file)) => Ok(file.sync()?),
+            Ok(Behind::Source(file)) => Ok(file.writable()?.sync()?),
             Ok(Behind::Live(file)) => {
                 self.publish(&file)?;
                 let committed = self.commit_file(&file);
@@ -193,7 +193,9 @@ impl Fs {
         let committed = self.commit(&path);
         let given_up = self.failures.report(handle, [&*path]);
         let synced = match &target {
-            Target::Path(path) => self.storage.sync_directory(path),
+            Target::Path(path) => {
+                self.storage.posix().map_or(Ok(()), |storage| storage.sync_directory(path))
+            }
             _ => Ok(()),
         };
         committed.and(given_up).and(synced.map_err(FsError::from))

@@ -55,6 +55,7 @@ impl Fs {
         if let Target::Path(path) = &target
             && is_of_users(name)
             && self.check_stored(path).is_ok()
+            && self.storage.posix().is_some()
         {
             let value = self.on_behalf(caller, |storage| storage.xattr(path, name, false));
             return value.map_err(absent);
@@ -67,6 +68,9 @@ impl Fs {
     /// Returns the names of the extended attributes, each terminated by a NUL.
     pub fn listxattr(&self, ino: u64, caller: &Caller) -> Result<Vec<u8>> {
         if let Target::Path(path) = self.target(ino)? {
+            if self.storage.posix().is_none() {
+                return Ok(Vec::new());
+            }
             let names = match self.on_behalf(caller, |storage| storage.xattrs(&path)) {
                 Err(error) if error.errno() == libc::EOPNOTSUPP => Vec::new(),
                 names => names?,
@@ -121,10 +125,11 @@ impl Fs {
             _ => self.shards_of(target).ok_or(FsError::NoAttribute)?,
         };
         let follow = !matches!(target, Target::Path(_));
-        let list = match self.storage.xattr(&path, name, follow) {
+        let storage = self.storage.posix().ok_or(FsError::NoAttribute)?;
+        let list = match storage.xattr(&path, name, follow) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) && follow => {
                 let above = self.shown_for(target).ok_or(FsError::NoAttribute)?;
-                self.storage.xattr(&above, name, follow)
+                storage.xattr(&above, name, follow)
             }
             list => list,
         };

@@ -6,9 +6,9 @@ use crate::format::fingerprint::Fingerprint;
 use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
 use crate::store::blob::fingerprint_of;
-use crate::store::commit_state::{Base, ContentId, Dated, is_same};
+use crate::store::commit_state::{Base, ContentId, Dated};
 use crate::store::loaded::{Body, LoadedShard};
-use crate::store::storage::{Stat, Timestamp};
+use crate::store::storage::{Timestamp, Version};
 use crate::store::{Damage, Freshness, ShardStore, SourceArray, StoreError, io_error};
 
 /// Returns whether a shard could not be read because a writer is changing it.
@@ -60,11 +60,11 @@ impl ShardStore {
 
     /// Returns the number of the shard's lineage, which stays the same until a writer other than
     /// this store changes the shard. `None` if `found` was read before the last commit.
-    pub fn lineage_of(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<u64> {
+    pub fn lineage_of(&self, array: &SourceArray, shard: &[u64], found: Version) -> Option<u64> {
         let id = array.shard_id(shard);
         // Another process may have put an older file there: revalidate.
-        if let Some(left) = self.commits.left_since(id, found)
-            && self.storage.stat(&array.shard_path(shard)).is_ok_and(|now| now.unchanged(&left))
+        if let Some(left) = self.commits.left_since(id, &found)
+            && self.storage.has_version(&array.shard_path(shard), &left)
         {
             return None;
         }
@@ -73,7 +73,7 @@ impl ShardStore {
 
     /// Returns the dates of the chunks of a shard found in this state. `None` if this store knows
     /// nothing of that state.
-    pub fn dated(&self, array: &SourceArray, shard: &[u64], found: &Stat) -> Option<Dated> {
+    pub fn dated(&self, array: &SourceArray, shard: &[u64], found: Version) -> Option<Dated> {
         let lineage = self.commits.lineages.lock().get(&array.shard_id(shard)).copied()?;
         (lineage.is_busy || lineage.has_content(Some(found))).then_some(lineage.dated)
     }
@@ -90,7 +90,7 @@ impl ShardStore {
         written: Timestamp,
     ) -> Option<(u64, Timestamp)> {
         let lineage = self.commits.lineages.lock().get(&array.shard_id(shard)).copied()?;
-        let date = if lineage.number == base.lineage { written } else { lineage.shard?.mtime };
+        let date = if lineage.number == base.lineage { written } else { lineage.shard?.mtime() };
         Some((lineage.dated.number, date))
     }
 
@@ -100,13 +100,13 @@ impl ShardStore {
         &self,
         array: &SourceArray,
         shard: &[u64],
-        found: &Stat,
+        found: Version,
         lineage: u64,
     ) -> bool {
         let mut lineages = self.commits.lineages.lock();
-        lineages.get(&array.shard_id(shard)).is_some_and(|now| {
-            now.number == lineage && (now.is_busy || is_same(now.shard.as_ref(), Some(found)))
-        })
+        lineages
+            .get(&array.shard_id(shard))
+            .is_some_and(|now| now.number == lineage && (now.is_busy || now.shard == Some(found)))
     }
 
     fn base_now(
@@ -117,9 +117,9 @@ impl ShardStore {
     ) -> Result<Base, StoreError> {
         let location = array.layout.locate(coords);
         let loaded = self.shard(array, &location.shard, freshness)?;
-        let shard = loaded.as_ref().map(|shard| *shard.stat());
+        let shard = loaded.as_ref().map(|shard| shard.stat().version());
         let id = array.shard_id(&location.shard);
-        let lineage = self.commits.lineage(id, shard.as_ref()).number;
+        let lineage = self.commits.lineage(id, shard).number;
         let chunk = match loaded {
             Some(loaded) => self.print(array, &location, loaded)?,
             None => None,
@@ -134,7 +134,7 @@ impl ShardStore {
         location: &Location,
         shard: Arc<LoadedShard>,
     ) -> Result<Option<ContentId>, StoreError> {
-        let stat = *shard.stat();
+        let version = shard.stat().version();
         let Some(chunk) = self.chunk_in(array, shard, location)? else {
             return Ok(None);
         };
@@ -146,9 +146,10 @@ impl ShardStore {
             Body::InFile { offset, nbytes } => {
                 let path = array.shard_path(&location.shard);
                 let changing = || StoreError::Changing { shard: path.clone() };
-                let file = self.shard_file(array, &location.shard, &stat)?.ok_or_else(changing)?;
+                let file =
+                    self.shard_file(array, &location.shard, version)?.ok_or_else(changing)?;
                 let found = fingerprint_of(&*file, ByteRange { offset, nbytes });
-                if !file.stat().map_err(io_error(&path))?.unchanged(&stat) {
+                if file.stat().map_err(io_error(&path))?.version() != version {
                     return Err(changing());
                 }
                 found.map_err(io_error(&path))?

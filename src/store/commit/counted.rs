@@ -143,7 +143,7 @@ impl<'a> Commit<'a> {
     fn withdraw(&self, shard: &Shard<'_>) {
         if let Work::Replace(temporary, _) = &shard.work {
             // If it cannot be removed, the next mount removes it.
-            let _ = self.store.storage.remove_file(temporary);
+            let _ = self.storage.remove_file(temporary);
         }
         self.leave(shard, false, false);
     }
@@ -151,7 +151,7 @@ impl<'a> Commit<'a> {
     /// Replaces the document by one for an array of `rows` rows, durably.
     fn write_length(&mut self, length: &Length, rows: u64, longer: i64) -> Result<(), StoreError> {
         let path = self.array.path.join(length.document);
-        let storage = &*self.store.storage;
+        let storage = self.storage;
         let open = || {
             let file = storage.open_writable(&path)?;
             Ok(Old { stat: file.stat()?, file, is_linked: false })

@@ -21,7 +21,7 @@ use crate::store::commit_state::{ContentId, Lineage};
 use crate::store::formats::{Accepted, Change, ChangedShard, Planner};
 use crate::store::loaded::LoadedShard;
 use crate::store::lock::ShardLock;
-use crate::store::storage::{FileKind, SetStat, Stat, StorageFile, if_present};
+use crate::store::storage::{FileKind, PosixFile, SetStat, Stat, StorageFile, Version, if_present};
 use crate::store::work::{WORK_DIRECTORY, new_name, unfit_or};
 use crate::store::{Freshness, StoreError, io_error};
 
@@ -84,7 +84,7 @@ impl<'a> Commit<'a> {
         }
         let removals = members.iter().all(|(at, _)| self.chunks[*at].content.is_none());
         let absent = |error: io::Error| error.raw_os_error() == Some(libc::ENOENT);
-        if removals && self.store.storage.lstat(&path).is_err_and(absent) {
+        if removals && self.storage.lstat(&path).is_err_and(absent) {
             let lineage = self.store.commits.lineage(id, None);
             let chunks = members.iter().map(|(at, _)| *at).collect();
             let directories = if lineage.is_durable { vec![] } else { self.directories(&path) };
@@ -97,13 +97,14 @@ impl<'a> Commit<'a> {
             made.set(true);
             self.make_directories(&path, maker)
         };
-        let lock = ShardLock::take(&*self.store.storage, &path, &make_directory);
+        let lock = ShardLock::take(self.storage, &path, &make_directory);
         if made.get() {
             self.store.commits.doubt(id);
         }
         let lock = lock?;
         let loaded = self.store.shard(self.array, coords, Freshness::Again)?;
-        let lineage = self.store.commits.lineage(id, loaded.as_ref().map(|shard| shard.stat()));
+        let lineage =
+            self.store.commits.lineage(id, loaded.as_ref().map(|shard| shard.stat().version()));
         self.store.commits.set_busy(id, true);
         if let Some(damage) = loaded.as_ref().and_then(|shard| shard.damage()) {
             return Err(StoreError::Damaged { shard: path, damage }.of_writer());
@@ -139,7 +140,7 @@ impl<'a> Commit<'a> {
             path: &path,
             coords,
             layout: &array.layout,
-            old: loaded.as_deref().zip(old.as_ref().map(|old| &*old.file)),
+            old: loaded.as_deref().zip(old.as_ref().map(|old| &*old.file as &dyn StorageFile)),
             inner: &|outer, location, level| store.inner_of(array, outer, location, level),
         };
         let work = self.work(&shard, old.as_ref(), &members, maker, budget)?;
@@ -190,16 +191,16 @@ impl<'a> Commit<'a> {
     }
 
     fn open_old(&self, loaded: &LoadedShard, path: &Path) -> Result<Old, StoreError> {
-        let storage = &*self.store.storage;
+        let storage = self.storage;
         // A new file replaces a symbolic link; the link's target stays as it is.
         let found = if_present(storage.lstat(path)).map_err(io_error(path))?;
         // Another process has removed it since it was loaded.
         let found = found.ok_or_else(|| StoreError::Changing { shard: path.to_owned() })?;
         let is_linked = found.kind == FileKind::Symlink;
-        let file = if is_linked { storage.open(path) } else { storage.open_writable(path) };
+        let file = if is_linked { storage.open_file(path) } else { storage.open_writable(path) };
         let file = file.map_err(|error| unfit_or(storage, path, error))?;
         let stat = file.stat().map_err(io_error(path))?;
-        if !stat.unchanged(loaded.stat()) {
+        if stat.version() != loaded.stat().version() {
             return Err(StoreError::Changing { shard: path.to_owned() });
         }
         Ok(Old { stat, file, is_linked: is_linked || stat.links > 1 })
@@ -320,8 +321,8 @@ impl<'a> Commit<'a> {
     /// Creates a file under a name that is not in use as long as the journal is locked.
     fn make_new(
         &mut self,
-        make: impl Fn(&Path) -> io::Result<Arc<dyn StorageFile>>,
-    ) -> io::Result<(PathBuf, Arc<dyn StorageFile>)> {
+        make: impl Fn(&Path) -> io::Result<Arc<dyn PosixFile>>,
+    ) -> io::Result<(PathBuf, Arc<dyn PosixFile>)> {
         loop {
             self.state.names += 1;
             let name = new_name(self.state.names);
@@ -342,7 +343,7 @@ impl<'a> Commit<'a> {
         maker: Option<Maker>,
         blob: &Blob,
     ) -> Result<Work, StoreError> {
-        let storage = &*self.store.storage;
+        let storage = self.storage;
         let has_owner = old.is_some() || maker.is_some();
         let mode = if has_owner { REPLACING_MODE } else { NEW_SHARD_MODE };
         let (temporary, file) =
@@ -364,7 +365,7 @@ impl<'a> Commit<'a> {
         old: Option<&Old>,
         update: &Update,
     ) -> Result<Work, StoreError> {
-        let storage = &*self.store.storage;
+        let storage = self.storage;
         let (temporary, file) = self
             .make_new(|path| storage.clone_file(shard, path, REPLACING_MODE))
             .map_err(io_error(shard))?;
@@ -380,13 +381,13 @@ impl<'a> Commit<'a> {
         &self,
         shard: &Path,
         temporary: PathBuf,
-        written: io::Result<Stat>,
+        written: io::Result<Version>,
     ) -> Result<Work, StoreError> {
         match written {
-            Ok(stat) => Ok(Work::Replace(temporary, stat)),
+            Ok(version) => Ok(Work::Replace(temporary, version)),
             Err(error) => {
                 // If it cannot be removed, the next mount removes it.
-                let _ = self.store.storage.remove_file(&temporary);
+                let _ = self.storage.remove_file(&temporary);
                 Err(io_error(shard)(error))
             }
         }
@@ -433,7 +434,7 @@ impl<'a> Commit<'a> {
     /// Returns the attributes that a new file or directory would have if its maker had created it
     /// in its place.
     fn made_by(&self, maker: Maker, path: &Path, made: Stat) -> io::Result<Stat> {
-        let above = self.store.storage.stat(path.parent().unwrap_or(Path::new("")))?;
+        let above = self.storage.stat(path.parent().unwrap_or(Path::new("")))?;
         let passes_on = above.mode & libc::S_ISGID != 0;
         let gid = if passes_on { above.gid } else { maker.gid };
         Ok(Stat { uid: maker.uid, gid, mode: maker.mode, ..made })
@@ -442,11 +443,11 @@ impl<'a> Commit<'a> {
     /// Gives a new directory to its maker; users who may read the new files may search it.
     fn give_directory(&self, path: &Path, maker: Option<Maker>) -> io::Result<()> {
         let Some(maker) = maker else { return Ok(()) };
-        let made = self.store.storage.stat(path)?;
+        let made = self.storage.stat(path)?;
         let mode = maker.mode | (maker.mode & 0o444) >> 2 | made.mode & libc::S_ISGID;
         let Stat { uid, gid, mode, .. } = self.made_by(Maker { mode, ..maker }, path, made)?;
         let (uid, gid, mode) = (Some(uid), Some(gid), Some(mode));
-        self.store.storage.set_stat(path, &SetStat { uid, gid, mode, ..SetStat::default() })
+        self.storage.set_stat(path, &SetStat { uid, gid, mode, ..SetStat::default() })
     }
 
     /// Creates the missing directories of a shard.
@@ -456,9 +457,9 @@ impl<'a> Commit<'a> {
         let names: Vec<_> = below.parent().into_iter().flat_map(Path::components).collect();
         for name in names {
             directory.push(name);
-            match self.store.storage.create_directory(&directory) {
+            match self.storage.create_directory(&directory) {
                 Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
-                    return Err(unfit_or(&*self.store.storage, &directory, error));
+                    return Err(unfit_or(self.storage, &directory, error));
                 }
                 Err(_) => (),
                 Ok(()) => {
@@ -471,12 +472,12 @@ impl<'a> Commit<'a> {
 }
 
 /// Makes a new file durable, with the owner and permissions of the file it replaces and a later
-/// date. Returns its attributes.
-fn finish_new(file: &dyn StorageFile, old: Option<&Old>) -> io::Result<Stat> {
+/// date. Returns its version.
+fn finish_new(file: &dyn PosixFile, old: Option<&Old>) -> io::Result<Version> {
     if let Some(old) = old {
         file.set_owner(&old.stat)?;
         redate(file, &old.stat)?;
     }
     file.sync()?;
-    file.stat()
+    Ok(file.stat()?.version())
 }

@@ -90,7 +90,7 @@ impl<'a> Commit<'a> {
         if let Err(error) = self.clear_for_good() {
             for shard in &shards {
                 if let Work::Replace(temporary, _) = &shard.work {
-                    let _ = self.store.storage.remove_file(temporary);
+                    let _ = self.storage.remove_file(temporary);
                 }
             }
             let all: Vec<usize> =
@@ -118,9 +118,9 @@ impl<'a> Commit<'a> {
             // The shards that the record names are not changed.
             return Ok(());
         }
-        if self.state.cleared != Some(self.journal.stat()?) {
+        if self.state.cleared != Some(self.journal.stat()?.version()) {
             self.journal.clear_durably()?;
-            self.state.cleared = Some(self.journal.stat()?);
+            self.state.cleared = Some(self.journal.stat()?.version());
         }
         Ok(())
     }
@@ -128,7 +128,7 @@ impl<'a> Commit<'a> {
     /// Puts the new state of a shard in place. After an error the shard is old or new: its visible
     /// state is not to be relied on before it was synced.
     fn publish(&self, shard: &Shard<'_>) -> io::Result<()> {
-        let storage = &*self.store.storage;
+        let storage = self.storage;
         match (&shard.work, &shard.old) {
             (Work::Replace(temporary, _), _) => {
                 storage.rename(temporary, &shard.path).inspect_err(|_| {
@@ -150,15 +150,15 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Updates the attributes of the new file, whose ctime its rename has changed. If another
-    /// process has already put another file there, the attributes from before the rename stay: they
-    /// match no file that will be found.
+    /// Updates the version of the new file, whose ctime its rename has changed. If another process
+    /// has already put another file there, the version from before the rename stays: no file that
+    /// will be found has it.
     fn note_published(&self, shard: &mut Shard<'_>) {
-        if let Work::Replace(_, stat) = &mut shard.work
-            && let Ok(now) = self.store.storage.stat(&shard.path)
-            && now.same_content(stat)
+        if let Work::Replace(_, version) = &mut shard.work
+            && let Ok(now) = self.storage.stat(&shard.path).map(|stat| stat.version())
+            && now.has_same_content(version)
         {
-            *stat = now;
+            *version = now;
         }
     }
 
@@ -168,7 +168,7 @@ impl<'a> Commit<'a> {
         let all: BTreeSet<_> = shards.iter().flat_map(|shard| &shard.directories).collect();
         let mut failed: BTreeMap<&PathBuf, Arc<StoreError>> = BTreeMap::new();
         for directory in all {
-            match self.store.storage.sync_directory(directory) {
+            match self.storage.sync_directory(directory) {
                 // The directory does not exist: no name in it has to be durable.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
                 Err(error) => {

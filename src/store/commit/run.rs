@@ -16,19 +16,19 @@ impl<'a> Commit<'a> {
     pub(super) fn run(mut self, group: Group) -> Group {
         let keys: Vec<Vec<u8>> = group.iter().map(|(shard, _)| self.key(shard)).collect();
         let keys = keys.iter().map(Vec::as_slice);
-        if let Err(error) = note_locks(&*self.store.storage, &self.array.path, keys) {
+        if let Err(error) = note_locks(self.storage, &self.array.path, keys) {
             return self.fail_group(&group, error);
         }
         let ids: Vec<ShardId> =
             group.iter().map(|(coords, _)| self.array.shard_id(coords)).collect();
         self.store.stats.commits.commits.count();
         let store = self.store;
-        let left = match self.array.format.length(&*store.storage, &self.array.path) {
+        let left = match self.array.format.length(self.storage, &self.array.path) {
             Ok(None) => self.commit_shards(group),
             Ok(Some(length)) => self.commit_counted(group, &length),
             Err(error) => self.fail_group(&group, error),
         };
-        clear_note(&*store.storage, &self.array.path);
+        clear_note(self.storage, &self.array.path);
         for id in ids {
             store.commits.set_busy(id, false);
         }

@@ -15,11 +15,12 @@ impl ShardStore {
         array: &SourceArray,
         state: &mut ArrayCommits,
     ) -> Result<Journal<'_>, StoreError> {
-        let mut journal = Journal::lock(&*self.storage, &array.path)?;
+        let storage = self.posix(array)?;
+        let mut journal = Journal::lock(storage, &array.path)?;
         // A killed process has left at least a note of its locks.
-        let is_left = journal.found().is_some() || has_note(&*self.storage, &array.path)?;
+        let is_left = journal.found().is_some() || has_note(storage, &array.path)?;
         if !state.swept || is_left {
-            let found = recover_locked(&*self.storage, Owner::Array(array), &mut journal)?;
+            let found = recover_locked(storage, Owner::Array(array), &mut journal)?;
             state.stuck = false;
             state.unsettled.clear();
             if found.iter().any(|(_, found)| *found == Found::Lost) {

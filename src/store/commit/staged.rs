@@ -14,7 +14,7 @@ use crate::store::content::Content;
 use crate::store::journal::Journal;
 use crate::store::loaded::ShardId;
 use crate::store::lock::ShardLock;
-use crate::store::storage::{Stat, StorageFile, Timestamp};
+use crate::store::storage::{PosixFile, PosixStorage, Stat, StorageFile, Timestamp, Version};
 use crate::store::{ShardStore, SourceArray, StoreError};
 
 /// Chunk to be committed.
@@ -50,6 +50,7 @@ pub type Outcome = Result<(), Arc<StoreError>>;
 /// Commit of one group of shards.
 pub(super) struct Commit<'a> {
     pub(super) store: &'a ShardStore,
+    pub(super) storage: &'a dyn PosixStorage,
     pub(super) array: &'a SourceArray,
     /// Chunks of all groups.
     pub(super) chunks: &'a [StagedChunk],
@@ -78,7 +79,7 @@ pub(super) struct Shard<'a> {
 /// Existing state of a shard.
 pub(super) struct Old {
     pub(super) stat: Stat,
-    pub(super) file: Arc<dyn StorageFile>,
+    pub(super) file: Arc<dyn PosixFile>,
     /// `true` if the file has other hard links, or its name is a symbolic link: the file must keep
     /// its content.
     pub(super) is_linked: bool,
@@ -89,7 +90,7 @@ pub(super) enum Work {
     /// Nothing: the shard is as wanted.
     Nothing,
     /// Replace the shard by the file with this name, which is complete and durable.
-    Replace(PathBuf, Stat),
+    Replace(PathBuf, Version),
     /// Update the shard in place, under a record.
     Journal(Update, ShardRecord),
     /// Write to ranges that no reader uses, then truncate.
@@ -141,10 +142,10 @@ impl<'a> Commit<'a> {
     pub(super) fn leave(&self, shard: &Shard<'_>, changed: bool, is_durable: bool) {
         // Not by its name: another process may already have put another file there.
         let left = match (&shard.work, &shard.old) {
-            (Work::Replace(_, stat), _) if changed => Ok(Some(*stat)),
+            (Work::Replace(_, version), _) if changed => Ok(Some(*version)),
             (Work::Remove, _) if changed => Ok(None),
             (_, None) => Ok(None),
-            (_, Some(old)) => old.file.stat().map(Some),
+            (_, Some(old)) => old.file.stat().map(|stat| Some(stat.version())),
         };
         let lineage = left.ok().map(|left| Lineage { shard: left, is_durable, ..shard.lineage });
         self.store.commits.leave(shard.id, lineage);
@@ -152,14 +153,14 @@ impl<'a> Commit<'a> {
     }
 
     pub(super) fn sources<'b>(&'b self, old: Option<&'b Old>) -> Sources<'b> {
-        Sources { contents: self.contents, old: old.map(|old| &*old.file) }
+        Sources { contents: self.contents, old: old.map(|old| &*old.file as &dyn StorageFile) }
     }
 }
 
 /// Bumps the mtime past the old and the current one, so that readers notice the change even within
 /// one clock tick, or if they read the attributes during the write: the kernel dates a write when
 /// it begins.
-pub(super) fn redate(file: &dyn StorageFile, before: &Stat) -> io::Result<()> {
+pub(super) fn redate(file: &dyn PosixFile, before: &Stat) -> io::Result<()> {
     let Timestamp { seconds, nanoseconds } = file.stat()?.mtime.max(before.mtime);
     let next = match nanoseconds {
         999_999_999 => Timestamp { seconds: seconds.saturating_add(1), nanoseconds: 0 },

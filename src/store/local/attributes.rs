@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, Timespec, Timestamps};
 
-use crate::store::storage::{FileKind, LastRead, SetStat, Stat, Timestamp};
+use crate::store::storage::{FileKind, SetStat, Stat, Timestamp};
 
 /// Changes attributes of an open file, which may be open with `O_PATH`.
 pub(super) fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
@@ -55,7 +55,7 @@ pub(super) fn from_raw(stat: &fs::Stat) -> Stat {
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-        atime: LastRead(time(stat.st_atime, stat.st_atime_nsec)),
+        atime: time(stat.st_atime, stat.st_atime_nsec),
     }
 }
 

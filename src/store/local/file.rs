@@ -10,7 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::attributes::{set_stat, stat_of};
 use crate::stats::Stats;
-use crate::store::storage::{SetStat, Stat, StorageFile, Timestamp};
+use crate::store::storage::{PosixFile, SetStat, Stat, StorageFile};
 
 /// Open file of a source.
 pub(super) struct LocalFile {
@@ -61,6 +61,12 @@ impl StorageFile for LocalFile {
         stat_of(&self.file)
     }
 
+    fn posix(&self) -> Option<&dyn PosixFile> {
+        Some(self)
+    }
+}
+
+impl PosixFile for LocalFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write_all(bytes, |rest, written| {
             rustix::io::pwrite(&self.file, rest, offset + written as u64)
@@ -94,10 +100,6 @@ impl StorageFile for LocalFile {
 
     fn set_stat(&self, set: &SetStat) -> io::Result<()> {
         set_stat(&self.file, set)
-    }
-
-    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
-        self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
     }
 
     /// Takes an open file description lock on the whole file, the kind that TensorStore takes.

@@ -124,7 +124,7 @@ impl Resize {
             self.document["shape"] = json!(self.after);
             let content = Content::Memory(Arc::new(json::to_text(&self.document)));
             let name = Path::new(METADATA_FILE);
-            let replaced = put_file(&*self.storage, name, &content);
+            let replaced = self.storage.writable().and_then(|it| put_file(it, name, &content));
             replaced.map_err(io_error(&self.path.join(name)))?;
         }
         let mut removed = Outside::default();

@@ -309,7 +309,8 @@ fn a_commit_that_was_interrupted() {
     let (key, written, overwritten) = (b"c/0".to_vec(), vec![], vec![]);
     let shard =
         ShardRecord { key, ino: 1, old_length: 4, old_index, length: 9, written, overwritten };
-    let mut journal = Journal::lock(&*source.storage, std::path::Path::new("")).unwrap();
+    let mut journal =
+        Journal::lock(source.storage.posix().unwrap(), std::path::Path::new("")).unwrap();
     journal.write(&Record { shards: vec![shard] }).unwrap();
     drop(journal);
     assert_found(

@@ -1,7 +1,7 @@
 use super::*;
 use crate::fs::state::live_file::Behind;
 use crate::store::memory::MemoryStorage;
-use crate::store::storage::Storage;
+use crate::store::storage::{PosixStorage, Storage};
 
 /// Storage with one file, which can be replaced.
 struct Source(MemoryStorage);
