@@ -36,8 +36,10 @@
 //! Superchunk files of BLZ and bcolz have a header of 16 bytes, format version 1: "blpk", the
 //! version, 3 zeros, i64 number of chunks, which is 1.
 
+use std::fmt;
 use std::io::Read;
 
+use super::chunk_error::ChunkDefect;
 use super::digest::Digest;
 use crate::text::count;
 
@@ -80,12 +82,65 @@ pub enum BloscpackError {
         /// Its value.
         value: i64,
     },
-    /// A part does not end within the file. Holds the name of the part.
+    /// A part does not end within the file.
     #[error("{0} would end beyond the file")]
-    Beyond(&'static str),
+    Beyond(Part),
+    /// There are more offsets than the limit for indexes allows.
+    #[error("its {nchunks} offsets are more than the limit for indexes allows")]
+    TooManyOffsets {
+        /// Number of chunks according to the header.
+        nchunks: u64,
+    },
     /// The metadata does not match its header.
     #[error("metadata: {0}")]
-    Metadata(&'static str),
+    Metadata(#[from] MetadataDefect),
+}
+
+/// Part of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The metadata with its header.
+    Metadata,
+    /// The table of offsets.
+    Offsets,
+    /// The one chunk of a superchunk file.
+    Chunk,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Metadata => "metadata",
+            Self::Offsets => "offsets",
+            Self::Chunk => "the chunk",
+        })
+    }
+}
+
+/// Defect of the metadata in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataDefect {
+    /// It has neither a header nor the form of JSON.
+    #[error("it begins neither with \"JSON\" nor as JSON")]
+    NotJson,
+    /// The number of its checksum is unknown.
+    #[error("its checksum is of no known kind")]
+    UnknownChecksum,
+    /// The number of its codec is unknown.
+    #[error("its codec is neither none nor zlib")]
+    UnknownCodec,
+    /// More bytes are stored than reserved.
+    #[error("it is longer than the room for it")]
+    BeyondRoom,
+    /// It is longer than the limit, stored or decoded.
+    #[error("it is too long")]
+    TooLong,
+    /// The checksum stored with it is another one.
+    #[error("its checksum does not match")]
+    Checksum,
+    /// It cannot be decompressed to the length in its header.
+    #[error("it cannot be decompressed")]
+    Undecodable,
 }
 
 /// Header of a file.
@@ -220,9 +275,7 @@ impl MetadataPlace {
             let stored = u64::try_from(header.rest & i64::from(u32::MAX)).unwrap_or(0);
             let is_text = bytes.first().is_some_and(|first| b"{[\" \n".contains(first));
             if !is_text || stored == 0 {
-                return Err(BloscpackError::Metadata(
-                    "it begins neither with \"JSON\" nor as JSON",
-                ));
+                return Err(MetadataDefect::NotJson.into());
             }
             let end = begin.saturating_add(stored);
             let place = Self {
@@ -238,16 +291,16 @@ impl MetadataPlace {
             return place.within(size);
         };
         let digest = Digest::from_number(own[9]);
-        let digest = digest.ok_or(BloscpackError::Metadata("its checksum is of no known kind"))?;
+        let digest = digest.ok_or(MetadataDefect::UnknownChecksum)?;
         let length = |at| u64::from(int32(own, at).cast_unsigned());
         let (decoded, room, stored) = (length(12), length(16), length(20));
         let compressed = match own[10] {
             0 => false,
             1 => true,
-            _ => return Err(BloscpackError::Metadata("its codec is neither none nor zlib")),
+            _ => return Err(MetadataDefect::UnknownCodec.into()),
         };
         if stored > room {
-            return Err(BloscpackError::Metadata("it is longer than the room for it"));
+            return Err(MetadataDefect::BeyondRoom.into());
         }
         let offset = begin + METADATA_HEADER_BYTES as u64;
         let digest_offset = offset + room;
@@ -259,10 +312,10 @@ impl MetadataPlace {
 
     fn within(self, size: u64) -> Result<Self, BloscpackError> {
         if self.end > size {
-            return Err(BloscpackError::Beyond("metadata"));
+            return Err(BloscpackError::Beyond(Part::Metadata));
         }
         if self.stored.max(self.decoded) > MAX_METADATA {
-            return Err(BloscpackError::Metadata("it is too long"));
+            return Err(MetadataDefect::TooLong.into());
         }
         Ok(self)
     }
@@ -270,7 +323,7 @@ impl MetadataPlace {
     /// Decodes the text from its stored bytes and verifies the checksum `digest`.
     pub fn decode(&self, stored: &[u8], digest: &[u8]) -> Result<Vec<u8>, BloscpackError> {
         if self.digest.of(stored) != digest {
-            return Err(BloscpackError::Metadata("its checksum does not match"));
+            return Err(MetadataDefect::Checksum.into());
         }
         if !self.compressed {
             return Ok(stored.to_vec());
@@ -279,7 +332,7 @@ impl MetadataPlace {
         let decoder = flate2::read::ZlibDecoder::new(stored);
         let read = decoder.take(self.decoded.saturating_add(1)).read_to_end(&mut text);
         if read.is_err() || text.len() as u64 != self.decoded {
-            return Err(BloscpackError::Metadata("it cannot be decompressed"));
+            return Err(MetadataDefect::Undecodable.into());
         }
         Ok(text)
     }
@@ -303,12 +356,12 @@ impl BloscHeader {
 
     /// Returns the reason why this cannot be a chunk of `expected` uncompressed bytes, if that
     /// number is known; `None` if it can.
-    pub fn defect(self, expected: Option<u32>) -> Option<&'static str> {
+    pub fn defect(self, expected: Option<u32>) -> Option<ChunkDefect> {
         if (self.nbytes as usize) < BLOSC_BYTES {
-            return Some("its Blosc header gives it fewer bytes than the header has");
+            return Some(ChunkDefect::ShorterThanHeader);
         }
         let other = expected.is_some_and(|expected| expected != self.decoded);
-        other.then_some("its Blosc header says that it holds more or fewer bytes than a chunk has")
+        other.then_some(ChunkDefect::OtherLength)
     }
 }
 
@@ -430,7 +483,7 @@ mod tests {
             MetadataPlace::parse(&header, b"{\"a\": \"a bare text of JSON\"}", 5000).unwrap();
         assert_eq!((bare.offset, bare.stored, bare.end, bare.is_bare), (32, 50, 82, true));
         let beyond = MetadataPlace::parse(&header, &own, 100).unwrap_err();
-        assert_eq!(beyond, BloscpackError::Beyond("metadata"));
+        assert_eq!(beyond, BloscpackError::Beyond(Part::Metadata));
     }
 
     #[test]

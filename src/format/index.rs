@@ -16,6 +16,7 @@
 
 use serde_json::Value;
 
+use super::chunk_error::ChunkDefect;
 use super::codec::{parse_chain, transpose_order};
 use super::error::MetadataError;
 use super::limits::MAX_INDEX_BYTES;
@@ -185,8 +186,8 @@ pub enum EntryError {
         shard: u64,
     },
     /// The shard's format rules out the entry.
-    #[error("{0}")]
-    Refused(&'static str),
+    #[error(transparent)]
+    Refused(#[from] ChunkDefect),
     /// Exactly one of the two words marks the chunk as empty.
     #[error("its entry (offset {offset}, nbytes {nbytes}) is half empty")]
     HalfEmpty {

@@ -86,8 +86,32 @@ pub enum JournalError {
         /// Number of the shard in the record, from 0.
         shard: usize,
         /// The violated condition.
-        why: &'static str,
+        #[source]
+        why: RecordDefect,
     },
+}
+
+/// Condition that the record of a shard violates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordDefect {
+    /// The key is empty or longer than the limit.
+    #[error("its key is empty or too long")]
+    Key,
+    /// The key is that of another shard in the record.
+    #[error("it is in it twice")]
+    Twice,
+    /// The new length is less than the old one, or none of a file.
+    #[error("its length is none after a change in place")]
+    Length,
+    /// The old index is empty, too long, or not within the old file.
+    #[error("its old index is not in the old file")]
+    OldIndex,
+    /// What is written is empty, not in order, or not within the new file.
+    #[error("what is written is not in the new file, or not in order")]
+    Written,
+    /// Old bytes are kept that are not overwritten.
+    #[error("bytes are kept that are not overwritten")]
+    Kept,
 }
 
 /// Head of a journal: length and fingerprint of its body.
@@ -178,7 +202,7 @@ impl Record {
             let refused = |why| JournalError::Shard { shard, why };
             record.check().map_err(refused)?;
             if !keys.insert(&record.key) {
-                return Err(refused("it is in it twice"));
+                return Err(refused(RecordDefect::Twice));
             }
         }
         Ok(())
@@ -186,23 +210,23 @@ impl Record {
 }
 
 impl ShardRecord {
-    fn check(&self) -> Result<(), &'static str> {
+    fn check(&self) -> Result<(), RecordDefect> {
         let longest = i64::MAX as u64;
         if self.key.is_empty() || self.key.len() > MAX_KEY_BYTES {
-            return Err("its key is empty or too long");
+            return Err(RecordDefect::Key);
         }
         if self.length > longest || self.old_length > self.length {
-            return Err("its length is none after a change in place");
+            return Err(RecordDefect::Length);
         }
         let index = self.old_index.range;
         if index.nbytes == 0 || index.nbytes > MAX_INDEX_BYTES || !is_within(index, self.old_length)
         {
-            return Err("its old index is not in the old file");
+            return Err(RecordDefect::OldIndex);
         }
         let mut end = 0;
         for CheckedRange { range, .. } in &self.written {
             if range.nbytes == 0 || range.offset < end || !is_within(*range, self.length) {
-                return Err("what is written is not in the new file, or not in order");
+                return Err(RecordDefect::Written);
             }
             end = range.offset + range.nbytes;
         }
@@ -214,7 +238,7 @@ impl ShardRecord {
         for (offset, bytes) in &self.overwritten {
             let old = ByteRange { offset: *offset, nbytes: bytes.len() as u64 };
             if old.nbytes == 0 || !is_within(old, self.old_length) || !is_written(old) {
-                return Err("bytes are kept that are not overwritten");
+                return Err(RecordDefect::Kept);
             }
         }
         Ok(())
@@ -390,7 +414,7 @@ mod tests {
     }
 
     /// Returns the error after one field of the second shard is changed.
-    fn refused(change: impl FnOnce(&mut ShardRecord)) -> &'static str {
+    fn refused(change: impl FnOnce(&mut ShardRecord)) -> RecordDefect {
         let mut record = record();
         change(&mut record.shards[1]);
         match Record::decode(&record.encode()[HEAD_BYTES..]) {
@@ -401,15 +425,15 @@ mod tests {
 
     #[test]
     fn a_record_that_no_commit_makes_is_refused_field_by_field() {
-        let key = "its key is empty or too long";
+        let key = RecordDefect::Key;
         assert_eq!(refused(|shard| shard.key.clear()), key);
         assert_eq!(refused(|shard| shard.key = vec![b'c'; 4097]), key);
-        assert_eq!(refused(|shard| shard.key = b"c/0/1".to_vec()), "it is in it twice");
-        let length = "its length is none after a change in place";
+        assert_eq!(refused(|shard| shard.key = b"c/0/1".to_vec()), RecordDefect::Twice);
+        let length = RecordDefect::Length;
         assert_eq!(refused(|shard| shard.length = 99), length);
         assert_eq!(refused(|shard| shard.length = u64::MAX), length);
         assert_eq!(refused(|shard| shard.old_length = u64::MAX), length);
-        let index = "its old index is not in the old file";
+        let index = RecordDefect::OldIndex;
         assert_eq!(refused(|shard| shard.old_index.range.nbytes = 0), index);
         assert_eq!(refused(|shard| shard.old_index.range.nbytes = 53), index);
         assert_eq!(refused(|shard| shard.old_index.range.nbytes = u64::MAX), index);
@@ -420,13 +444,13 @@ mod tests {
             (shard.old_index.range, shard.old_length, shard.length) = (huge, 1 << 40, 1 << 40);
         };
         assert_eq!(refused(long), index);
-        let written = "what is written is not in the new file, or not in order";
+        let written = RecordDefect::Written;
         assert_eq!(refused(|shard| shard.written[1].range.nbytes = 81), written);
         assert_eq!(refused(|shard| shard.written[1].range.nbytes = u64::MAX), written);
         assert_eq!(refused(|shard| shard.written[1].range.offset = 12), written);
         assert_eq!(refused(|shard| shard.written[0].range.nbytes = 0), written);
         assert_eq!(refused(|shard| shard.written.swap(0, 1)), written);
-        let kept = "bytes are kept that are not overwritten";
+        let kept = RecordDefect::Kept;
         assert_eq!(refused(|shard| shard.overwritten[0].0 = 9), kept);
         assert_eq!(refused(|shard| shard.overwritten[0].0 = 11), kept);
         assert_eq!(refused(|shard| shard.overwritten[0].0 = u64::MAX), kept);

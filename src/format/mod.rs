@@ -8,6 +8,7 @@ mod after_codec;
 pub mod back;
 pub mod bloscpack;
 pub mod chain;
+pub mod chunk_error;
 pub mod chunk_key;
 pub mod chunk_layout;
 pub mod codec;

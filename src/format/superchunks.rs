@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::chunk_error::Refusal;
 use super::error::{MetadataError, shape};
 
 /// Length of an array.
@@ -31,7 +32,7 @@ pub struct Extent {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Changes that cannot be made, by chunk number, with the reason.
-    pub refused: BTreeMap<u64, &'static str>,
+    pub refused: BTreeMap<u64, Refusal>,
     /// Rows of the array after the other changes.
     pub rows: u64,
 }
@@ -60,24 +61,20 @@ impl Extent {
         for (&slot, decoded) in changes {
             let Some(decoded) = decoded else {
                 if slot < nchunks {
-                    refused.insert(slot, "chunks behind it are left: the last one goes first");
+                    refused.insert(slot, Refusal::NotLast);
                 }
                 continue;
             };
             match self.rows_in(*decoded) {
                 Err(why) => drop(refused.insert(slot, why)),
                 Ok(rows) if slot + 1 < nchunks && rows < self.chunklen => {
-                    refused.insert(slot, "it holds fewer rows than the other chunks");
+                    refused.insert(slot, Refusal::FewerRows);
                 }
                 Ok(_) if slot > nchunks => {
-                    let why =
-                        "chunks before it are missing: chunks are appended one after the other";
-                    refused.insert(slot, why);
+                    refused.insert(slot, Refusal::Gap);
                 }
                 Ok(_) if slot == nchunks && nchunks > 0 && last < self.chunklen => {
-                    let why =
-                        "the last chunk is shorter than the others: it has to be filled up first";
-                    refused.insert(slot, why);
+                    refused.insert(slot, Refusal::ShortBefore);
                 }
                 Ok(rows) if slot + 1 >= nchunks => (nchunks, last) = (slot + 1, rows),
                 Ok(_) => (),
@@ -90,15 +87,15 @@ impl Extent {
         Outcome { refused, rows }
     }
 
-    fn rows_in(&self, decoded: u32) -> Result<u64, &'static str> {
-        let row = self.row_bytes.ok_or("its data type is none whose size is known")?;
+    fn rows_in(&self, decoded: u32) -> Result<u64, Refusal> {
+        let row = self.row_bytes.ok_or(Refusal::UnknownRow)?;
         let rows = u64::from(decoded).checked_div(row).unwrap_or(0);
         if rows == 0 || rows.checked_mul(row) != Some(decoded.into()) {
-            return Err("it does not hold whole rows, before compression");
+            return Err(Refusal::PartialRow);
         }
         match rows <= self.chunklen {
             true => Ok(rows),
-            false => Err("it holds more rows than a chunk of this array may"),
+            false => Err(Refusal::MoreRows),
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::storage::FileKind;
 use crate::format::after::DecodeError;
 use crate::format::bloscpack::BloscpackError;
+use crate::format::chunk_error::Refusal;
 use crate::format::index::{EntryError, IndexError};
 use crate::format::journal::JournalError;
 use crate::format::pipeline;
@@ -88,6 +89,34 @@ impl fmt::Display for Unfit {
             }
         }
     }
+}
+
+/// Reason why the record of a shard in a journal is not acted upon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Foreign {
+    /// The key is not UTF-8.
+    #[error("it is not text")]
+    NotText,
+    /// No shard of the array has that key.
+    #[error("it is no shard of this array")]
+    NoShard,
+    /// There is no metadata that tells the keys of shards.
+    #[error("there is no metadata of an array whose shard it could be")]
+    NoArray,
+    /// The bytes that it would restore are no index.
+    #[error("what it would restore holds no index of that shard")]
+    NoIndex,
+    /// The record's writer may not write to the shard.
+    #[error(
+        "it was written by user {writer}, who may not write this shard of user {owner}; only he can \
+         recover it, with his own rights"
+    )]
+    NotPermitted {
+        /// User who owns the journal.
+        writer: u32,
+        /// User who owns the shard.
+        owner: u32,
+    },
 }
 
 /// Error of an operation on a chunk or a shard.
@@ -193,7 +222,8 @@ pub enum StoreError {
         /// Position of the chunk in the shard.
         position: Vec<u64>,
         /// Reason for the refusal.
-        why: &'static str,
+        #[source]
+        why: Refusal,
     },
     /// A change to the shard cannot be planned.
     #[error("shard {}: {error}", shown(.shard))]
@@ -223,7 +253,8 @@ pub enum StoreError {
         /// Key that the record names.
         key: String,
         /// Reason why the record does not belong to the array.
-        why: String,
+        #[source]
+        why: Foreign,
     },
     /// The journal of an array is not a valid journal.
     #[error("{}: {error}", shown(.path))]

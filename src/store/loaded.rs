@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::error::Damage;
 use super::storage::{Stat, StorageFile};
+use crate::format::chunk_error::ChunkDefect;
 use crate::format::digest::Digest;
 use crate::format::index::{ByteRange, EntryError, ShardIndex};
 use crate::format::plan::{OldShard, PlanError, overlap};
@@ -144,7 +145,7 @@ pub struct Ready {
     /// Checksum stored after each chunk.
     pub(super) digest: Digest,
     /// Chunks that cannot be read, by slot, with the reason.
-    pub(super) refused: HashMap<u64, &'static str>,
+    pub(super) refused: HashMap<u64, ChunkDefect>,
     /// Slot of a chunk to be padded, and the number of bytes that full chunks hold.
     pub(super) padding: Option<(u64, u64)>,
     /// `true` if the file's writer has not finished it.
@@ -272,7 +273,7 @@ impl LoadedShard {
             && let slot = ready.index.slot(level.in_shard_axes(position))
             && let Some(why) = ready.refused.get(&slot)
         {
-            return Err(InnerError::Entry(EntryError::Refused(why)));
+            return Err(InnerError::Entry(EntryError::Refused(*why)));
         }
         let range = ready.index.range(level.in_shard_axes(position), ready.body.nbytes());
         let range = range.map_err(InnerError::Entry)?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::SourceArray;
 use super::blob::bytes_of;
+use super::error::Foreign;
 use super::formats::{ShardFormat, any_file};
 use super::storage::StorageFile;
 use crate::format::index::ByteRange;
@@ -49,15 +50,13 @@ impl<'a> Owner<'a> {
     ///
     /// # Errors
     /// The reason why there can be no such shard.
-    pub fn shard_path(self, key: &[u8]) -> Result<PathBuf, &'static str> {
-        let key = std::str::from_utf8(key).map_err(|_| "it is not text")?;
+    pub fn shard_path(self, key: &[u8]) -> Result<PathBuf, Foreign> {
+        let key = std::str::from_utf8(key).map_err(|_| Foreign::NotText)?;
         let (format, layout) = self.shards();
         match (format.is_shard_name(layout, key), self) {
             (true, _) => Ok(self.path().join(key)),
-            (false, Self::Array(_)) => Err("it is no shard of this array"),
-            (false, Self::Directory(_)) => {
-                Err("there is no metadata of an array whose shard it could be")
-            }
+            (false, Self::Array(_)) => Err(Foreign::NoShard),
+            (false, Self::Directory(_)) => Err(Foreign::NoArray),
         }
     }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::blob::bytes_of;
+use super::error::Foreign;
 use super::error::StoreError;
 use super::io_error;
 use super::journal::Journal;
@@ -46,7 +47,7 @@ pub fn recover_locked(
     journal: &mut Journal<'_>,
 ) -> Result<Vec<(PathBuf, Found)>, StoreError> {
     let record = journal.found().cloned().unwrap_or_default();
-    let refused = |shard: &ShardRecord, why: String| {
+    let refused = |shard: &ShardRecord, why: Foreign| {
         let (path, key) = (journal.path(), shown_key(&shard.key));
         StoreError::ForeignRecord { path, key, why }
     };
@@ -119,7 +120,7 @@ fn find(
     file: &dyn PosixFile,
     record: &ShardRecord,
     writer: &Stat,
-) -> io::Result<Result<Found, String>> {
+) -> io::Result<Result<Found, Foreign>> {
     let found = examine(file, record)?;
     match found {
         Found::Replaced | Found::Foreign | Found::Lost => return Ok(Ok(found)),
@@ -129,17 +130,14 @@ fn find(
         Found::Unfinished => {
             let old = old_index(file, record)?;
             if !old.is_some_and(|old| owner.is_old_index(record, &old)) {
-                return Ok(Err("what it would restore holds no index of that shard".to_owned()));
+                return Ok(Err(Foreign::NoIndex));
             }
         }
     }
     let shard = file.stat()?;
     if !may_write(writer, &shard, rustix::process::geteuid().as_raw()) {
         let (writer, owner) = (writer.uid, shard.uid);
-        return Ok(Err(format!(
-            "it was written by user {writer}, who may not write this shard of user {owner}; only he \
-             can recover it, with his own rights"
-        )));
+        return Ok(Err(Foreign::NotPermitted { writer, owner }));
     }
     Ok(Ok(found))
 }

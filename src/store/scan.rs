@@ -47,7 +47,42 @@ pub enum Remedy {
     /// An older index is in it.
     Older(FoundIndex),
     /// There is none, for this reason.
-    None(&'static str),
+    None(NoRemedy),
+}
+
+/// Reason why a faulty shard cannot be repaired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoRemedy {
+    /// The index can be read, the chunks that it names cannot.
+    #[error("the index itself is sound: the shard was cut off, or written by faulty software")]
+    SoundIndex,
+    /// A record of a commit does not fit the shard.
+    #[error("the record of the interrupted commit does not fit it")]
+    ForeignRecord,
+    /// The shard has no bytes.
+    #[error("there is nothing in it")]
+    Empty,
+    /// The shard is not a file that can be opened.
+    #[error("there is no file to look into")]
+    NoFile,
+    /// The format has no index.
+    #[error("it has no index")]
+    NoIndex,
+    /// Codecs over the whole shard cannot be undone.
+    #[error("the shard is compressed as a whole")]
+    Compressed,
+    /// A codec over the whole shard makes the place of the index unknown.
+    #[error("a codec over the whole shard hides where its index was")]
+    HiddenIndex,
+    /// The index is at the start, where each new one overwrites the one before.
+    #[error("an index at the start has no older one: it is overwritten in its place")]
+    IndexAtStart,
+    /// The index has no checksum.
+    #[error("its index has no checksum: an older one cannot be distinguished from data")]
+    NoChecksum,
+    /// No older index was found.
+    #[error("no older index stands in it")]
+    NoOlderIndex,
 }
 
 /// Shard that cannot be read, or not as a whole.
@@ -131,9 +166,7 @@ impl ShardStore {
             let bad = old.index.chunks(old.length).err();
             bad.map(|(slot, error)| Fault::BadEntry(old.index.position(slot), error))
         });
-        let none =
-            "the index itself is sound: the shard was cut off, or written by faulty software";
-        Ok(bad.map(|fault| faulty(fault, Remedy::None(none), None)))
+        Ok(bad.map(|fault| faulty(fault, Remedy::None(NoRemedy::SoundIndex), None)))
     }
 
     fn remedy(
@@ -146,30 +179,28 @@ impl ShardStore {
         match damage {
             Damage::Index(_) | Damage::TooShort { .. } => (),
             Damage::Unfinished => {
-                return none("the record of the interrupted commit does not fit it");
+                return none(NoRemedy::ForeignRecord);
             }
-            Damage::Empty => return none("there is nothing in it"),
+            Damage::Empty => return none(NoRemedy::Empty),
             Damage::NotAFile(_) | Damage::NotADirectory(_) | Damage::Unreachable(_) => {
-                return none("there is no file to look into");
+                return none(NoRemedy::NoFile);
             }
-            Damage::Bloscpack(_) => return none("it has no index"),
+            Damage::Bloscpack(_) => return none(NoRemedy::NoIndex),
             Damage::Decode(_) | Damage::TooLong { .. } => {
-                return none("the shard is compressed as a whole");
+                return none(NoRemedy::Compressed);
             }
         }
         let sharding = &array.layout.levels[0];
         if trailing_checksums(&sharding.after) != Some(0) {
-            return none("a codec over the whole shard hides where its index was");
+            return none(NoRemedy::HiddenIndex);
         }
         if sharding.index_location == IndexLocation::Start {
-            return none("an index at the start has no older one: it is overwritten in its place");
+            return none(NoRemedy::IndexAtStart);
         }
         let path = array.shard_path(coords);
         let extents = array.layout.chunks_per_shard(0, coords);
         let Ok(Some(search)) = IndexSearch::new(&sharding.index_codecs, &extents) else {
-            return none(
-                "its index has no checksum: an older one cannot be distinguished from data",
-            );
+            return none(NoRemedy::NoChecksum);
         };
         let file = self.storage.open(&path).map_err(io_error(&path))?;
         let stat = file.stat().map_err(io_error(&path))?;
@@ -177,7 +208,7 @@ impl ShardStore {
         let found = last_index(&*file, stat.size, &search, &accept).map_err(io_error(&path))?;
         Ok(match found {
             Some(found) => (Remedy::Older(found), Some((stat.size, stat.version()))),
-            None => (Remedy::None("no older index stands in it"), None),
+            None => (Remedy::None(NoRemedy::NoOlderIndex), None),
         })
     }
 

@@ -11,8 +11,9 @@ use super::shard_store::{ShardStore, VerifiedKey};
 use super::storage::StorageFile;
 use crate::format::after::{AfterCodec, Compression, decode};
 use crate::format::bloscpack::blosc_buffer;
+use crate::format::chunk_error::ChunkDefect;
 use crate::format::digest::Digest;
-use crate::format::index::{ByteRange, EntryError};
+use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
 
 impl ShardStore {
@@ -43,7 +44,7 @@ impl ShardStore {
         let [bytes, stored] = read.map_err(io_error(&shard))?;
         if digest.of(&bytes) != stored {
             let position = location.positions.concat();
-            let error = EntryError::Refused("its checksum does not match");
+            let error = ChunkDefect::Checksum.into();
             let error = StoreError::BadEntry { shard, position, error };
             self.report(&error);
             return Err(error);
@@ -83,7 +84,7 @@ impl ShardStore {
                 let filled = filled.ok_or_else(|| StoreError::BadEntry {
                     shard,
                     position: location.positions.concat(),
-                    error: EntryError::Refused("it cannot be decoded to be filled up"),
+                    error: ChunkDefect::NotPaddable.into(),
                 })?;
                 let filled = Arc::new(filled);
                 self.verified.lock().put(key, Arc::clone(&filled), filled.len());

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 
 use super::{Blob, Facts, Plan, PlanError, Policy, Source, Update, Write, end, overlap};
 use crate::format::bloscpack::{HEADER_BYTES, Header, MAX_BLOSC, OFFSET_BYTES};
-use crate::format::index::{ByteRange, EntryError};
+use crate::format::chunk_error::{ChunkDefect, Refusal};
+use crate::format::index::ByteRange;
 use crate::format::limits::MAX_INDEX_BYTES;
 
 /// An existing file.
@@ -52,7 +53,7 @@ pub struct NewChunk {
 /// Returns the new chunks that cannot be stored, with the reason. `new` maps chunk numbers to
 /// uncompressed bytes. All chunks but the last must be as long as the header says, and none before
 /// the last may be missing.
-pub fn refused(old: &OldFile<'_>, new: &BTreeMap<u64, u32>) -> BTreeMap<u64, &'static str> {
+pub fn refused(old: &OldFile<'_>, new: &BTreeMap<u64, u32>) -> BTreeMap<u64, Refusal> {
     let (mut nchunks, mut last) = (old.nchunks, old.last_decoded);
     let mut full = old.header.chunk_size;
     let mut refused = BTreeMap::new();
@@ -60,15 +61,15 @@ pub fn refused(old: &OldFile<'_>, new: &BTreeMap<u64, u32>) -> BTreeMap<u64, &'s
         let is_short = full.is_some_and(|full| decoded < full);
         // The header cannot express other lengths.
         let why = if !(1..=MAX_BLOSC).contains(&decoded) {
-            Some("it holds no bytes, or more than any Blosc buffer may, before compression")
+            Some(Refusal::NoBlosc)
         } else if full.is_some_and(|full| decoded > full) {
-            Some("it holds more bytes than a chunk of this file may, before compression")
+            Some(Refusal::MoreBytes)
         } else if slot > nchunks {
-            Some("chunks before it are missing: chunks are appended one after the other")
+            Some(Refusal::Gap)
         } else if slot == nchunks && nchunks > 0 && full.is_some() && last != full {
-            Some("the last chunk is shorter than the others: it has to be filled up first")
+            Some(Refusal::ShortBefore)
         } else if slot + 1 < old.nchunks && is_short {
-            Some("it holds fewer bytes than the other chunks of this file, before compression")
+            Some(Refusal::FewerBytes)
         } else {
             None
         };
@@ -92,7 +93,7 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     let missing = |slot: &u64| !old.chunks.contains_key(slot) && !changes.contains_key(slot);
     if let Some(slot) = (0..old.nchunks).find(missing) {
-        let error = EntryError::Refused("it cannot be given, so the file cannot be changed");
+        let error = ChunkDefect::InTheWay.into();
         return Err(PlanError::Entry { slot, error });
     }
     let clones = policy == Policy::Auto && facts.can_clone;

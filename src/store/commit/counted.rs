@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::group::Group;
 use super::staged::{Commit, Old, Shard, Work};
+use crate::format::chunk_error::Refusal;
 use crate::format::plan::{Blob, Source};
 use crate::store::formats::{Length, LengthChanges};
 use crate::store::{StoreError, io_error};
@@ -24,7 +25,7 @@ impl<'a> Commit<'a> {
         for shard in misplaced {
             self.withdraw(&shard);
             if let Some(why) = wanted.refused.get(&self.number(&shard)) {
-                self.refuse_shard(&shard, why);
+                self.refuse_shard(&shard, *why);
             }
         }
         if wanted.rows < length.rows() {
@@ -45,7 +46,7 @@ impl<'a> Commit<'a> {
         let is_counted = |shard: &&&Shard<'_>| !found.refused.contains_key(&self.number(shard));
         let (durable, behind): (Vec<_>, Vec<_>) = durable.iter().partition(is_counted);
         for shard in behind {
-            self.refuse_shard(shard, "a chunk before it could not be written");
+            self.refuse_shard(shard, Refusal::FailedBefore);
         }
         if found.rows == length.rows() {
             return;
@@ -88,7 +89,8 @@ impl<'a> Commit<'a> {
         }
         refused.extend(length.change(&changes).refused);
         group.retain(|(coords, members)| {
-            let Some(why) = refused.get(&coords.first().copied().unwrap_or(0)) else { return true };
+            let number = coords.first().copied().unwrap_or(0);
+            let Some(why) = refused.get(&number).copied() else { return true };
             let all: Vec<usize> = members.iter().map(|(at, _)| *at).collect();
             let (shard, position) = (self.array.shard_path(coords), vec![0; coords.len()]);
             self.fail(&all, StoreError::Refused { shard, position, why });
@@ -97,12 +99,12 @@ impl<'a> Commit<'a> {
     }
 
     /// Returns the decoded length of a staged chunk in bytes. `None` if it is to be removed.
-    fn decoded(&self, at: usize) -> Result<Option<u32>, &'static str> {
+    fn decoded(&self, at: usize) -> Result<Option<u32>, Refusal> {
         let Some(content) = &self.chunks[at].content else { return Ok(None) };
         match self.array.format.check(content) {
-            Ok(Ok(None)) => Err("its decoded length is not known"),
+            Ok(Ok(None)) => Err(Refusal::UnknownLength),
             Ok(decoded) => decoded,
-            Err(_) => Err("it cannot be read where it waits"),
+            Err(_) => Err(Refusal::Unreadable),
         }
     }
 
@@ -134,7 +136,7 @@ impl<'a> Commit<'a> {
         shards.iter().map(one).fold(0, i64::saturating_add)
     }
 
-    fn refuse_shard(&mut self, shard: &Shard<'_>, why: &'static str) {
+    fn refuse_shard(&mut self, shard: &Shard<'_>, why: Refusal) {
         let position = vec![0; self.array.layout.rank()];
         self.fail(&shard.chunks, StoreError::Refused { shard: shard.path.clone(), position, why });
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::group::Group;
 use super::staged::{Commit, Maker, Old, Shard, StagedChunk, Work, redate};
 use crate::format::Coords;
+use crate::format::chunk_error::Refusal;
 use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, ShardRecord};
 use crate::format::plan::{Blob, Facts, Plan, Policy, Update};
@@ -254,7 +255,7 @@ impl<'a> Commit<'a> {
             content: chunks[*at].content.as_ref(),
         });
         let Accepted { refused, plan } = array.format.accept(shard, changes.collect())?;
-        let refused: HashMap<usize, &'static str> = refused.into_iter().collect();
+        let refused: HashMap<usize, Refusal> = refused.into_iter().collect();
         let mut accepted = Vec::new();
         for (at, location) in members {
             let Some(why) = refused.get(at).copied() else {

@@ -3,17 +3,16 @@
 use std::io;
 
 use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
+use crate::format::chunk_error::Refusal;
 use crate::store::content::Content;
 
 /// Returns the decoded length of a Blosc buffer in bytes, or the reason why the content is no Blosc
 /// buffer.
-pub fn decoded(content: &Content) -> io::Result<Result<u32, &'static str>> {
+pub fn decoded(content: &Content) -> io::Result<Result<u32, Refusal>> {
     let mut start = [0; BLOSC_BYTES];
     let read = content.read_at(&mut start, 0)?;
     let blosc = header(&start[..read]).filter(|blosc| content.nbytes() == u64::from(blosc.nbytes));
-    Ok(blosc
-        .map(|blosc| blosc.decoded)
-        .ok_or("it is not a Blosc buffer with as many bytes as its header says"))
+    Ok(blosc.map(|blosc| blosc.decoded).ok_or(Refusal::NotBlosc))
 }
 
 /// Returns the header of a Blosc buffer that begins with these bytes. `None` if it has none, or a

@@ -5,6 +5,7 @@ use std::io;
 
 use super::file_state::FileState;
 use super::shard_format::Reading;
+use crate::format::chunk_error::ChunkDefect;
 use crate::format::digest::Digest;
 use crate::format::index::{
     ByteRange, IndexCodecs, IndexError, IndexLocation, ShardIndex, product,
@@ -20,7 +21,7 @@ pub struct Contents {
     /// Ranges of the chunks, without their checksums.
     pub ranges: Vec<ByteRange>,
     /// Chunks that cannot be read, with the reason.
-    pub refused: HashMap<u64, &'static str>,
+    pub refused: HashMap<u64, ChunkDefect>,
     /// Decoded length of the last chunk in bytes.
     pub last_decoded: u64,
     /// `true` if an offset is missing, or the number of chunks could not be determined: the file's

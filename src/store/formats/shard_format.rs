@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::length::Length;
+use crate::format::chunk_error::Refusal;
 use crate::format::index::ByteRange;
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{Blob, Facts, Plan, PlanError, Policy};
@@ -120,7 +121,7 @@ pub trait ShardFormat: Debug + Send + Sync {
 
     /// Checks that some bytes can be a chunk, as far as they show by themselves. Returns their
     /// decoded length in bytes if they hold it, or the reason why they cannot be a chunk.
-    fn check(&self, _content: &Content) -> io::Result<Result<Option<u32>, &'static str>> {
+    fn check(&self, _content: &Content) -> io::Result<Result<Option<u32>, Refusal>> {
         Ok(Ok(None))
     }
 
@@ -234,7 +235,7 @@ pub type Planner<'a> = dyn Fn(Policy, Facts) -> Result<Plan, PlanError> + 'a;
 /// Result of examining changes to a shard.
 pub struct Accepted<'a> {
     /// Changes that cannot be made, by the chunk's number in the commit, with the reason.
-    pub refused: Vec<(usize, &'static str)>,
+    pub refused: Vec<(usize, Refusal)>,
     /// Plans the others.
     pub plan: Box<Planner<'a>>,
 }

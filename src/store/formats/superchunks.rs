@@ -12,9 +12,11 @@ use super::found_chunks::{self, Contents, FoundChunks};
 use super::length::Length;
 use super::shard_format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use super::{blosc_buffer, bloscpack};
+use crate::format::bloscpack::Part;
 use crate::format::bloscpack::{
     BLOSC_BYTES, BloscHeader, BloscpackError, SUPERCHUNK_BYTES, parse_superchunk, superchunk_header,
 };
+use crate::format::chunk_error::Refusal;
 use crate::format::chunk_key::number;
 use crate::format::digest::Digest;
 use crate::format::index::ByteRange;
@@ -152,7 +154,7 @@ impl ShardFormat for Superchunks {
         Length::read(storage, directory, sizes, self.extent, head).map(Some)
     }
 
-    fn check(&self, content: &Content) -> io::Result<Result<Option<u32>, &'static str>> {
+    fn check(&self, content: &Content) -> io::Result<Result<Option<u32>, Refusal>> {
         Ok(blosc_buffer::decoded(content)?.map(Some))
     }
 
@@ -163,7 +165,7 @@ impl ShardFormat for Superchunks {
     ) -> Result<Accepted<'a>, StoreError> {
         if !self.grows {
             let (shard, position) = (shard.path.to_owned(), vec![0; shard.coords.len()]);
-            let why = "files with several chunks each, and those of tables, are only read";
+            let why = Refusal::OnlyRead;
             return Err(StoreError::Refused { shard, position, why });
         }
         Ok(Accepted::of_single(&changes, |at, content| {
@@ -183,7 +185,7 @@ fn chunk_of(state: &FileState<'_>) -> io::Result<Result<FoundChunks, BloscpackEr
         return Ok(Err(error));
     }
     let Some(bytes) = first[SUPERCHUNK_BYTES..].first_chunk::<BLOSC_BYTES>() else {
-        return Ok(Err(BloscpackError::Beyond("the chunk")));
+        return Ok(Err(BloscpackError::Beyond(Part::Chunk)));
     };
     let blosc = BloscHeader::parse(bytes);
     let range = ByteRange { offset: SUPERCHUNK_BYTES as u64, nbytes: blosc.nbytes.into() };

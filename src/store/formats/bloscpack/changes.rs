@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::file::{Head, head};
 use crate::format::bloscpack::BLOSC_BYTES;
+use crate::format::chunk_error::Refusal;
 use crate::format::index::ByteRange;
 use crate::format::plan::bloscpack::{NewChunk, OldFile, plan, refused};
 use crate::format::plan::{Blob, Piece, Source};
@@ -111,7 +112,7 @@ impl Existing {
 }
 
 /// Chunks that cannot be stored, by their number in the commit, with the reason.
-type Refused = Vec<(usize, &'static str)>;
+type Refused = Vec<(usize, Refusal)>;
 
 /// Returns the decoded lengths of new chunks in bytes, by chunk number, and the changes that are
 /// none to a Blosc buffer.
@@ -122,7 +123,7 @@ fn only_buffers(
     let (mut all, mut refused) = (BTreeMap::new(), Refused::new());
     for change in changes {
         let found = match change.content {
-            None => Err("chunks of this format cannot be removed"),
+            None => Err(Refusal::NotRemovable),
             Some(content) => decoded(content).map_err(io_error(path))?,
         };
         match found {

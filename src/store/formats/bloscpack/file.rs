@@ -5,10 +5,12 @@
 
 use std::io;
 
+use crate::format::bloscpack::Part;
 use crate::format::bloscpack::{
     BLOSC_BYTES, BloscHeader, BloscpackError, HEADER_BYTES, Header, METADATA_HEADER_BYTES,
     MetadataPlace, OFFSET_BYTES,
 };
+use crate::format::chunk_error::ChunkDefect;
 use crate::format::index::{ByteRange, ENTRY_BYTES};
 use crate::format::limits::MAX_INDEX_BYTES;
 use crate::store::formats::file_state::FileState;
@@ -75,9 +77,9 @@ fn offsets(
     };
     let nbytes = nchunks.checked_add(spare).and_then(|n| n.checked_mul(OFFSET_BYTES));
     let end = nbytes.and_then(|nbytes| at.checked_add(nbytes)).filter(|end| *end <= size);
-    let end = end.ok_or(BloscpackError::Beyond("offsets"))?;
+    let end = end.ok_or(BloscpackError::Beyond(Part::Offsets))?;
     if nchunks.saturating_mul(OFFSET_BYTES) > MAX_INDEX_BYTES {
-        return Err(BloscpackError::Beyond("limit for indexes: offsets"));
+        return Err(BloscpackError::TooManyOffsets { nchunks });
     }
     Ok((Some(at), end))
 }
@@ -135,27 +137,23 @@ fn chunk(
     offset: Option<u64>,
     digest: u64,
     expected: Option<u32>,
-) -> io::Result<(ByteRange, u64, Option<&'static str>)> {
+) -> io::Result<(ByteRange, u64, Option<ChunkDefect>)> {
     let nowhere = ByteRange { offset: 0, nbytes: 0 };
     let Some(offset) = offset else {
-        return Ok((
-            nowhere,
-            0,
-            Some("its offset is not known, and the chunk before it is damaged"),
-        ));
+        return Ok((nowhere, 0, Some(ChunkDefect::NoOffset)));
     };
     if offset < head.body {
-        return Ok((nowhere, 0, Some("its offset points into the header")));
+        return Ok((nowhere, 0, Some(ChunkDefect::InHeader)));
     }
     let bytes = file.read(offset, BLOSC_BYTES)?;
     let Some(bytes) = bytes.first_chunk::<BLOSC_BYTES>() else {
-        return Ok((nowhere, 0, Some("it would begin beyond the file")));
+        return Ok((nowhere, 0, Some(ChunkDefect::BeginsBeyond)));
     };
     let blosc = BloscHeader::parse(bytes);
     let range = ByteRange { offset, nbytes: blosc.nbytes.into() };
     let end = offset.checked_add(range.nbytes).and_then(|end| end.checked_add(digest));
     if end.is_none_or(|end| end > file.size()) {
-        return Ok((nowhere, 0, Some("it would end beyond the file")));
+        return Ok((nowhere, 0, Some(ChunkDefect::EndsBeyond)));
     }
     Ok((range, blosc.decoded.into(), blosc.defect(expected)))
 }

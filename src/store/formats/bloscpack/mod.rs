@@ -13,6 +13,7 @@ use super::file_state::FileState;
 use super::found_chunks::{self, FoundChunks};
 use super::shard_format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use crate::format::bloscpack::{BloscpackError, HEADER_BYTES, Header};
+use crate::format::chunk_error::Refusal;
 use crate::format::index::ByteRange;
 use crate::format::sharding::ShardedArray;
 use crate::store::content::Content;
@@ -71,7 +72,7 @@ impl ShardFormat for Bloscpack {
         framing(&*storage.open(path)?, nbytes)
     }
 
-    fn check(&self, content: &Content) -> io::Result<Result<Option<u32>, &'static str>> {
+    fn check(&self, content: &Content) -> io::Result<Result<Option<u32>, Refusal>> {
         Ok(blosc_buffer::decoded(content)?.map(Some))
     }
 
