@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Room for everything that is being decoded or parsed at one time. Results that are kept
 /// afterwards have budgets of their own.
-pub static ROOM: Room = Room::new(1 << 30);
+pub(crate) static ROOM: Room = Room::new(1 << 30);
 
 /// Error of an allocation that is within its limit, but for which there is no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,14 +29,14 @@ impl From<NoMemory> for io::Error {
 ///
 /// # Errors
 /// There is no memory for it.
-pub fn zeroed(nbytes: u64) -> Result<Vec<u8>, NoMemory> {
+pub(crate) fn zeroed(nbytes: u64) -> Result<Vec<u8>, NoMemory> {
     let mut bytes = Vec::new();
     resize(&mut bytes, nbytes)?;
     Ok(bytes)
 }
 
 /// Resizes a buffer to `nbytes` bytes with arbitrary contents.
-pub fn resize(bytes: &mut Vec<u8>, nbytes: u64) -> Result<(), NoMemory> {
+pub(crate) fn resize(bytes: &mut Vec<u8>, nbytes: u64) -> Result<(), NoMemory> {
     let length = usize::try_from(nbytes).map_err(|_| NoMemory)?;
     bytes.try_reserve_exact(length.saturating_sub(bytes.len())).map_err(|_| NoMemory)?;
     bytes.resize(length, 0);
@@ -53,7 +53,7 @@ thread_local! {
 /// **A thread that holds room waits for nothing but the source**: no lock, no other thread. Waiting
 /// for room with a lock held is allowed; the other way round would be a deadlock.
 #[derive(Debug)]
-pub struct Room {
+pub(crate) struct Room {
     total: u64,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -70,14 +70,14 @@ struct Queue {
 
 impl Room {
     /// Creates room for `total` bytes.
-    pub const fn new(total: u64) -> Self {
+    pub(crate) const fn new(total: u64) -> Self {
         let queue = Queue { taken: 0, turn: 0, next: 0 };
         Self { total, queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
     /// Waits until there is room for `nbytes` and reserves it. A thread that holds room reserves no
     /// more: its first reservation covers everything.
-    pub fn take(&self, nbytes: u64) -> Taken<'_> {
+    pub(crate) fn take(&self, nbytes: u64) -> Taken<'_> {
         let is_nested = HELD.replace(HELD.get() + 1) > 0;
         if is_nested {
             return Taken { room: self, nbytes: 0 };

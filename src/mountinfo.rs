@@ -15,7 +15,7 @@ pub const FILESYSTEM_TYPE: &str = "fuse.shardfs";
 /// id    device root  5th field             optional   type         source
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
+pub(crate) struct Mount {
     /// Number of the mount; it may be reused by a later one.
     pub id: u64,
     /// Number of the FUSE connection, for a FUSE mount: the device's minor number.
@@ -33,12 +33,12 @@ pub struct Mount {
 }
 
 /// Returns all mounts that this process can see, in the order in which they were made.
-pub fn mounts() -> io::Result<Vec<Mount>> {
+pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
 /// Parses a table; malformed lines are skipped.
-pub fn parse(table: &[u8]) -> Vec<Mount> {
+pub(crate) fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect()
 }
 
@@ -56,13 +56,13 @@ impl Mount {
     }
 
     /// Returns whether the mount is one of this program.
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.kind == FILESYSTEM_TYPE.as_bytes()
     }
 
     /// Returns whether the mount lies within its own source. This cannot be detected if the source
     /// was given another name (`-o fsname`).
-    pub fn shows_itself(&self) -> bool {
+    pub(crate) fn shows_itself(&self) -> bool {
         let source = Path::new(&self.source);
         source.is_absolute() && self.place != source && self.place.starts_with(source)
     }

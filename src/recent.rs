@@ -10,11 +10,11 @@ const MAX_LINES: usize = 1000;
 const MAX_LINE_BYTES: usize = 4096;
 
 /// Recent lines of this process's log.
-pub static LOG: Recent = Recent::new();
+pub(crate) static LOG: Recent = Recent::new();
 
 /// Buffer of the most recent lines.
 #[derive(Debug)]
-pub struct Recent(Mutex<VecDeque<Box<str>>>);
+pub(crate) struct Recent(Mutex<VecDeque<Box<str>>>);
 
 impl Recent {
     const fn new() -> Self {
@@ -22,7 +22,7 @@ impl Recent {
     }
 
     /// Adds a line, without a line feed in it.
-    pub fn push(&self, line: &str) {
+    pub(crate) fn push(&self, line: &str) {
         let is_end = |end: &usize| line.is_char_boundary(*end);
         let end = (0..=line.len().min(MAX_LINE_BYTES)).rev().find(is_end).unwrap_or(0);
         let mut lines = self.lock();
@@ -33,7 +33,7 @@ impl Recent {
     }
 
     /// Returns all lines, the oldest first.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.lock().iter().flat_map(|line| [line, "\n"]).collect()
     }
 

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 static ROOT_NAME: OnceLock<String> = OnceLock::new();
 
 /// Sets the name of the source's root in messages: the last name of its path.
-pub fn name_root(source: &Path) {
+pub(crate) fn name_root(source: &Path) {
     let name = source.file_name().map(|name| shown(Path::new(name)).to_string());
     // A second source of a process would be a bug of the caller.
     let _ = ROOT_NAME.set(name.unwrap_or_else(|| "/".to_owned()));
@@ -19,13 +19,13 @@ pub fn name_root(source: &Path) {
 /// Returns a path in the form for messages: control characters, backslashes and bytes that are not
 /// UTF-8 are escaped (`\n`, `\\`, `\xff`), so that different names stay different. The source's
 /// root is a dot, or has its name if this process serves it.
-pub fn shown<P: AsRef<Path> + ?Sized>(path: &P) -> Shown<'_> {
+pub(crate) fn shown<P: AsRef<Path> + ?Sized>(path: &P) -> Shown<'_> {
     Shown(path.as_ref())
 }
 
 /// Path that is displayed as described at [`shown`].
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a>(&'a Path);
+pub(crate) struct Shown<'a>(&'a Path);
 
 impl Display for Shown<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -38,7 +38,7 @@ impl Display for Shown<'_> {
 }
 
 /// Writes the bytes of a name as [`shown`] does.
-pub fn write_name(out: &mut dyn Write, name: &[u8]) -> fmt::Result {
+pub(crate) fn write_name(out: &mut dyn Write, name: &[u8]) -> fmt::Result {
     for part in name.utf8_chunks() {
         for char in part.valid().chars() {
             match char {
@@ -52,7 +52,7 @@ pub fn write_name(out: &mut dyn Write, name: &[u8]) -> fmt::Result {
 }
 
 /// Formats a number with a noun in the singular or plural: `1 byte`, `2000 bytes`, `3 entries`.
-pub fn count(number: impl Display, one: &str) -> String {
+pub(crate) fn count(number: impl Display, one: &str) -> String {
     let number = number.to_string();
     match (number.as_str(), one.strip_suffix("ry")) {
         ("1", _) => format!("1 {one}"),
@@ -62,19 +62,19 @@ pub fn count(number: impl Display, one: &str) -> String {
 }
 
 /// Like [`count`], with commas between thousands: `2,000 bytes`.
-pub fn many(number: u64, one: &str) -> String {
+pub(crate) fn many(number: u64, one: &str) -> String {
     count(indicatif::HumanCount(number), one)
 }
 
 /// Returns a path for JSON, in which everything except bytes that are not UTF-8 is represented as
 /// it is.
-pub fn json_path(path: &Path) -> String {
+pub(crate) fn json_path(path: &Path) -> String {
     if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }
 
 /// Message, parts of which may be from outside, on one line: control characters are escaped.
 #[derive(Debug, Clone, Copy)]
-pub struct Line<T>(pub T);
+pub(crate) struct Line<T>(pub T);
 
 impl<T: Display> Display for Line<T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -84,7 +84,7 @@ impl<T: Display> Display for Line<T> {
 
 /// Message of several lines, each of which is known to be one line.
 #[derive(Debug, Clone, Copy)]
-pub struct Lines<T>(pub T);
+pub(crate) struct Lines<T>(pub T);
 
 impl<T: Display> Display for Lines<T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -16,7 +16,7 @@ const CHANGEABLE: [&str; 3] = ["attributes", "shape", "dimension_names"];
 
 /// Returns the document to store for an array with the document `stored`, after `written` has
 /// replaced the document that the view of sharding `level` shows.
-pub fn translate_back(
+pub(crate) fn translate_back(
     stored: &Value,
     written: &Value,
     level: Option<usize>,
@@ -55,7 +55,7 @@ pub fn translate_back(
 
 /// Translates the arrays in a group's consolidated metadata back. `stored` returns the stored
 /// document of the node at a path. Returns whether anything was translated.
-pub fn translate_group_back(
+pub(crate) fn translate_group_back(
     group: &mut Value,
     stored: &mut dyn FnMut(&str) -> Option<Value>,
     level: Option<usize>,
@@ -75,7 +75,7 @@ pub fn translate_group_back(
 }
 
 /// Returns whether a document, of either dialect, is that of a sharded array.
-pub fn is_sharded(document: &Value) -> bool {
+pub(crate) fn is_sharded(document: &Value) -> bool {
     if draft2022::is_sharded(document) {
         return true;
     }

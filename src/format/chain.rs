@@ -31,7 +31,7 @@ pub(super) const SHAPE_PRESERVING: [&str; 9] = [
 
 /// The parts of a codec chain that shards.
 #[derive(Debug)]
-pub struct ShardingChain {
+pub(crate) struct ShardingChain {
     /// Array->array codecs before the sharding, shape-preserving or a transpose.
     pub before: Vec<Codec>,
     /// Inner chunk shape, in the axes given by [`Self::axes`].
@@ -50,7 +50,7 @@ pub struct ShardingChain {
 }
 
 /// Splits a chain at `sharding_indexed`; `None` if the chain does not shard.
-pub fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain>, MetadataError> {
+pub(crate) fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain>, MetadataError> {
     let Some(at) = chain.iter().position(|codec| codec.name == "sharding_indexed") else {
         return Ok(None);
     };

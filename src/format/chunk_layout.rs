@@ -18,15 +18,14 @@ mod complete;
 #[cfg(test)]
 mod tests;
 
-pub use self::complete::DEFAULT_ELEMENTS;
 use self::complete::{complete, nearest_divisor, nearest_multiple};
 
 /// Maximum extent of an array, and maximum number of elements that can be requested for a chunk.
-pub const MAX_LENGTH: u64 = (1 << 62) - 1;
+pub(crate) const MAX_LENGTH: u64 = (1 << 62) - 1;
 
 /// Strength of a constraint on a length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Firmness {
+pub(crate) enum Firmness {
     /// The length must be kept, or the choice fails.
     Hard,
     /// The length may be changed to fit hard lengths.
@@ -35,7 +34,7 @@ pub enum Firmness {
 
 /// Shape that a constraint applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub(crate) enum Of {
     /// The inner chunk, the unit of reading.
     Read,
     /// The shard, the unit of writing.
@@ -53,7 +52,7 @@ impl std::fmt::Display for Of {
 
 /// Error choosing the shapes.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum LayoutError {
+pub(crate) enum LayoutError {
     /// The rank is 0: the only chunk is the array itself.
     #[error("an array without dimensions has no chunk shape to choose")]
     NoAxes,
@@ -148,7 +147,7 @@ enum Length {
 /// Constraints on one of the two shapes. A later constraint fills free lengths and, if it is hard,
 /// replaces soft ones; two hard constraints must agree.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     of: Of,
     lengths: Vec<Length>,
     aspect: Option<Vec<f64>>,
@@ -157,7 +156,7 @@ pub struct Wanted {
 
 /// The chosen shapes, in elements along each axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChunkShapes {
+pub(crate) struct ChunkShapes {
     /// Shape of the inner chunk.
     pub read: Vec<u64>,
     /// Shape of the shard: a multiple of the inner chunk along each axis.
@@ -166,13 +165,13 @@ pub struct ChunkShapes {
 
 impl Wanted {
     /// Creates an empty set of constraints on a shape with `rank` dimensions.
-    pub fn nothing(of: Of, rank: usize) -> Self {
+    pub(crate) fn nothing(of: Of, rank: usize) -> Self {
         Self { of, lengths: vec![Length::Free; rank], aspect: None, elements: None }
     }
 
     /// Adds lengths in elements: -1 is the whole extent, which is always soft; 0 leaves a length
     /// free.
-    pub fn shape(&mut self, lengths: &[i64], firmness: Firmness) -> Result<(), LayoutError> {
+    pub(crate) fn shape(&mut self, lengths: &[i64], firmness: Firmness) -> Result<(), LayoutError> {
         self.check_rank("shape", lengths.len())?;
         for (axis, length) in lengths.iter().enumerate() {
             let known = self.lengths[axis];
@@ -192,7 +191,7 @@ impl Wanted {
     }
 
     /// Adds an aspect ratio: one number per axis.
-    pub fn aspect(&mut self, ratios: &[f64]) -> Result<(), LayoutError> {
+    pub(crate) fn aspect(&mut self, ratios: &[f64]) -> Result<(), LayoutError> {
         self.check_rank("aspect", ratios.len())?;
         if let Some((axis, ratio)) =
             ratios.iter().enumerate().find(|(_, ratio)| !(ratio.is_normal() && **ratio > 0.0))
@@ -210,7 +209,7 @@ impl Wanted {
     }
 
     /// Adds the approximate number of elements.
-    pub fn elements(&mut self, elements: u64) -> Result<(), LayoutError> {
+    pub(crate) fn elements(&mut self, elements: u64) -> Result<(), LayoutError> {
         if !(1..=MAX_LENGTH).contains(&elements) {
             return Err(LayoutError::Elements { of: self.of, elements });
         }
@@ -262,7 +261,11 @@ impl Wanted {
 
 /// Chooses the shapes for an array of `shape` elements. Each length is between 1 and about 2^63;
 /// the inner chunk divides the shard along each axis.
-pub fn choose(shape: &[u64], read: &Wanted, write: &Wanted) -> Result<ChunkShapes, LayoutError> {
+pub(crate) fn choose(
+    shape: &[u64],
+    read: &Wanted,
+    write: &Wanted,
+) -> Result<ChunkShapes, LayoutError> {
     if shape.is_empty() {
         return Err(LayoutError::NoAxes);
     }

@@ -192,7 +192,7 @@ impl DecodedForm {
 }
 
 /// Reverses the bytes of each word.
-pub fn turn_around(items: &mut [u8], word: usize) {
+pub(crate) fn turn_around(items: &mut [u8], word: usize) {
     items.chunks_exact_mut(word.max(1)).for_each(<[u8]>::reverse);
 }
 

@@ -92,7 +92,10 @@ impl MetadataError {
 }
 
 /// Parses a list of extents.
-pub fn shape(value: Option<&Value>, member: &'static str) -> Result<Vec<u64>, MetadataError> {
+pub(crate) fn shape(
+    value: Option<&Value>,
+    member: &'static str,
+) -> Result<Vec<u64>, MetadataError> {
     let items = value.ok_or(MetadataError::Missing(member))?;
     let invalid = || MetadataError::invalid(member, "a list of whole numbers from 0 to 2^64-1");
     let items = items.as_array().ok_or_else(invalid)?;
@@ -103,7 +106,7 @@ pub fn shape(value: Option<&Value>, member: &'static str) -> Result<Vec<u64>, Me
 }
 
 /// Parses a whole number; `None` if it is none. Writers in other languages may write it as `4.0`.
-pub fn extent(value: &Value) -> Option<u64> {
+pub(crate) fn extent(value: &Value) -> Option<u64> {
     let whole = |number: f64| number >= 0.0 && number.fract() == 0.0 && number < 9e15;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     value.as_u64().or_else(|| value.as_f64().filter(|number| whole(*number)).map(|n| n as u64))

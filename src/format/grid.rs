@@ -22,7 +22,7 @@ pub enum Edges {
 }
 
 /// Parses the `chunk_grid` of an array with `rank` dimensions.
-pub fn parse(value: Option<&Value>, rank: usize) -> Result<Vec<Edges>, MetadataError> {
+pub(crate) fn parse(value: Option<&Value>, rank: usize) -> Result<Vec<Edges>, MetadataError> {
     let grid = value.ok_or(MetadataError::Missing("chunk_grid"))?;
     let option = |member| grid.get("configuration").and_then(|value| value.get(member));
     let edges: Vec<Edges> = match grid.get("name").and_then(Value::as_str) {
@@ -195,7 +195,7 @@ impl ShardAxis {
 }
 
 /// Returns the coordinates of the `number`-th position, in C order, of a box with these extents.
-pub fn unravel(mut number: u64, extents: &[u64]) -> Coords {
+pub(crate) fn unravel(mut number: u64, extents: &[u64]) -> Coords {
     let mut coords = vec![0; extents.len()];
     for (coord, extent) in coords.iter_mut().zip(extents).rev() {
         let extent = (*extent).max(1);

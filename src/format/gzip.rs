@@ -8,11 +8,11 @@ use flate2::bufread::GzDecoder;
 /// zeros between members and after the last one as padding; anything else that is not a member is
 /// an error.
 #[derive(Debug)]
-pub struct Members<'a>(GzDecoder<&'a [u8]>);
+pub(crate) struct Members<'a>(GzDecoder<&'a [u8]>);
 
 impl<'a> Members<'a> {
     /// Creates a reader of `members`. The first member must begin at offset 0.
-    pub fn new(members: &'a [u8]) -> Self {
+    pub(crate) fn new(members: &'a [u8]) -> Self {
         Self(GzDecoder::new(members))
     }
 

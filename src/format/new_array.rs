@@ -8,9 +8,9 @@ mod error;
 
 use serde_json::{Map, Value, json};
 
-pub use self::codecs::codec_from_text;
+pub(crate) use self::codecs::codec_from_text;
 use self::codecs::inner_chain;
-pub use self::error::NewArrayError;
+pub(crate) use self::error::NewArrayError;
 use super::chunk_key::{KeyEncoding, Prefix};
 use super::chunk_layout::ChunkShapes;
 use super::codec::parse_chain;
@@ -22,7 +22,7 @@ use super::sharding::ShardedArray;
 
 /// Description of a new array.
 #[derive(Debug, Clone)]
-pub struct NewArray {
+pub(crate) struct NewArray {
     /// Extents in elements.
     pub shape: Vec<u64>,
     /// `data_type`: a name, or an object with a name.
@@ -47,7 +47,7 @@ pub struct NewArray {
 
 /// Numbers and sizes of the parts of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     /// Number of inner chunks that hold a part of the array.
     pub chunks: u64,
     /// Number of shards that hold a part of the array.
@@ -64,13 +64,13 @@ pub struct Sizes {
 
 impl NewArray {
     /// Returns whether the chunks are grouped in shards.
-    pub fn is_sharded(&self) -> bool {
+    pub(crate) fn is_sharded(&self) -> bool {
         self.chunks.read != self.chunks.write
     }
 
     /// Returns the `zarr.json` of the array and the sizes of its parts. The layout, and the codecs
     /// as far as they are known, are checked to be readable.
-    pub fn document(&self) -> Result<(Value, Sizes), NewArrayError> {
+    pub(crate) fn document(&self) -> Result<(Value, Sizes), NewArrayError> {
         let data_type = DataType::parse(&self.data_type)?;
         let fill_value = self.fill_value.clone().unwrap_or_else(|| data_type.default_fill());
         data_type.fill_value(Some(&fill_value))?;

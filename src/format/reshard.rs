@@ -10,7 +10,7 @@ use super::sharding::{ShardedArray, parse_document};
 
 /// Requested layout of shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Resharding {
+pub(crate) struct Resharding {
     /// Shard shape in elements; `None` keeps the current one.
     pub shard_shape: Option<Vec<u64>>,
     /// Location of the index; `None` keeps the current one, or means the end if there is no index
@@ -20,7 +20,7 @@ pub struct Resharding {
 
 /// Returns the document of a sharded array with the chunks of the unsharded array `twin`. Fails if
 /// no shard shape is requested.
-pub fn shard(twin: &Value, how: &Resharding) -> Result<Value, MetadataError> {
+pub(crate) fn shard(twin: &Value, how: &Resharding) -> Result<Value, MetadataError> {
     let array = ArrayMetadata::parse(twin)?;
     let chunk_shape = twin
         .get("chunk_grid")
@@ -48,7 +48,7 @@ pub fn shard(twin: &Value, how: &Resharding) -> Result<Value, MetadataError> {
 }
 
 /// Returns the document of a sharded array with other shards of the same inner chunks.
-pub fn reshard(document: &Value, how: &Resharding) -> Result<Value, MetadataError> {
+pub(crate) fn reshard(document: &Value, how: &Resharding) -> Result<Value, MetadataError> {
     let mut document = document.clone();
     if let Some(shard_shape) = &how.shard_shape {
         document["chunk_grid"] = regular(shard_shape);

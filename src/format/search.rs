@@ -20,7 +20,7 @@ use super::index::{
 
 /// Search for indexes of shards with given chunks per shard.
 #[derive(Debug)]
-pub struct IndexSearch<'a> {
+pub(crate) struct IndexSearch<'a> {
     codecs: &'a IndexCodecs,
     chunks_per_shard: &'a [u64],
     /// Length of an index in bytes, without its checksums.
@@ -49,7 +49,7 @@ pub struct FoundIndex {
 impl<'a> IndexSearch<'a> {
     /// Creates a search for indexes that stand at the end of a shard; `None` if they have no
     /// checksum to be recognised by.
-    pub fn new(
+    pub(crate) fn new(
         codecs: &'a IndexCodecs,
         chunks_per_shard: &'a [u64],
     ) -> Result<Option<Self>, IndexError> {
@@ -82,13 +82,13 @@ impl<'a> IndexSearch<'a> {
     }
 
     /// Length in bytes of the index searched for, checksums included.
-    pub fn nbytes(&self) -> usize {
+    pub(crate) fn nbytes(&self) -> usize {
         self.stored
     }
 
     /// Returns the indexes in `bytes`, last one first. The first byte of `bytes` is at `offset` in
     /// the shard.
-    pub fn indexes_in<'b>(
+    pub(crate) fn indexes_in<'b>(
         &'b self,
         bytes: &'b [u8],
         offset: u64,

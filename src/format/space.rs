@@ -10,13 +10,13 @@ use super::index::ByteRange;
 
 /// Ranges of a shard's bytes, sorted by offset.
 #[derive(Debug, Default, Clone)]
-pub struct Space {
+pub(crate) struct Space {
     ranges: Vec<ByteRange>,
 }
 
 /// Partial overlap of two ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Clash {
+pub(crate) struct Clash {
     /// The range that begins later, or the longer one if both begin at the same offset.
     pub range: ByteRange,
     /// The other range.
@@ -26,14 +26,14 @@ pub struct Clash {
 impl Space {
     /// Creates the space taken by `ranges`. Empty ranges are dropped. Their ends must lie within a
     /// file, so that they do not overflow.
-    pub fn new(mut ranges: Vec<ByteRange>) -> Self {
+    pub(crate) fn new(mut ranges: Vec<ByteRange>) -> Self {
         ranges.retain(|range| range.nbytes > 0);
         ranges.sort_unstable_by_key(|range| (range.offset, range.nbytes));
         Self { ranges }
     }
 
     /// Number of bytes that are in at least one range.
-    pub fn nbytes(&self) -> u64 {
+    pub(crate) fn nbytes(&self) -> u64 {
         let mut end = 0;
         let each = self.ranges.iter().map(|range| {
             let (from, to) = (range.offset.max(end), range.offset + range.nbytes);
@@ -44,13 +44,13 @@ impl Space {
     }
 
     /// Number of ranges that equal the range before them.
-    pub fn shared(&self) -> u64 {
+    pub(crate) fn shared(&self) -> u64 {
         self.ranges.windows(2).map(|pair| u64::from(pair[0] == pair[1])).sum()
     }
 
     /// Returns the ranges that partly overlap an earlier one, each with the earlier range that
     /// reaches furthest.
-    pub fn clashes(&self) -> Vec<Clash> {
+    pub(crate) fn clashes(&self) -> Vec<Clash> {
         let mut clashes = Vec::new();
         let mut furthest: Option<ByteRange> = None;
         let mut last = None;
@@ -71,7 +71,7 @@ impl Space {
     }
 
     /// Returns the runs of bytes before `end` that are in no range.
-    pub fn gaps(&self, end: u64) -> impl Iterator<Item = ByteRange> + '_ {
+    pub(crate) fn gaps(&self, end: u64) -> impl Iterator<Item = ByteRange> + '_ {
         let last = ByteRange { offset: end, nbytes: 0 };
         let mut from = 0;
         self.ranges.iter().copied().chain([last]).filter_map(move |range| {
@@ -83,7 +83,7 @@ impl Space {
     }
 
     /// Returns the ranges, sorted by offset.
-    pub fn into_ranges(self) -> Vec<ByteRange> {
+    pub(crate) fn into_ranges(self) -> Vec<ByteRange> {
         self.ranges
     }
 }

@@ -38,7 +38,7 @@ pub struct Outcome {
 }
 
 /// New content of chunks by chunk number: uncompressed bytes, `None` for a removal.
-pub type Changes = BTreeMap<u64, Option<u32>>;
+pub(crate) type Changes = BTreeMap<u64, Option<u32>>;
 
 impl Extent {
     /// Number of chunks.
@@ -120,7 +120,7 @@ impl Extent {
 }
 
 /// Returns the number of rows recorded in `meta/sizes`.
-pub fn rows(sizes: &Value) -> Result<u64, MetadataError> {
+pub(crate) fn rows(sizes: &Value) -> Result<u64, MetadataError> {
     let shape = shape(sizes.get("shape"), "shape")?;
     shape
         .first()

@@ -23,14 +23,14 @@ use crate::text::shown;
 use crate::view::inode::stable_hash;
 
 /// Reader of a source's nodes for a view.
-pub struct Loader {
+pub(super) struct Loader {
     storage: Arc<dyn Storage>,
     probe: Probe,
     view: ViewConfig,
 }
 
 /// Node as a view shows it.
-pub struct Loaded {
+pub(super) struct Loaded {
     /// Kind of the node.
     pub kind: LoadedKind,
     /// Document of the node; `None` if the view shows that of the source.
@@ -44,7 +44,7 @@ pub struct Loaded {
 }
 
 /// Kind of a node.
-pub enum LoadedKind {
+pub(super) enum LoadedKind {
     /// Not a node of its own.
     Inherited,
     /// A group, or an array that is shown as it is stored.
@@ -56,7 +56,7 @@ pub enum LoadedKind {
 }
 
 /// Array whose chunks a view shows.
-pub struct LoadedArray {
+pub(super) struct LoadedArray {
     /// Locations of its chunks.
     pub layout: ShardedArray,
     /// Format of its shards.
@@ -106,7 +106,7 @@ impl Loaded {
 
 impl Loader {
     /// Creates a loader of the nodes of `storage`.
-    pub fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
+    pub(super) fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
         let FsConfig { file, format, level, view, writable, .. } = config;
         let unsharded = match view.view {
             View::Zarr3 => Unsharded::AsStored,
@@ -126,17 +126,17 @@ impl Loader {
     }
 
     /// Returns the view.
-    pub fn view(&self) -> View {
+    pub(super) fn view(&self) -> View {
         self.view.view
     }
 
     /// Returns the file in the source's root that is mounted instead of the whole source, if any.
-    pub fn file(&self) -> Option<&OsStr> {
+    pub(super) fn file(&self) -> Option<&OsStr> {
         self.probe.0.file.as_deref()
     }
 
     /// Returns whether a directory without a `zarr.json` is probed for other documents each time.
-    pub fn probes(&self) -> bool {
+    pub(super) fn probes(&self) -> bool {
         self.probe.0.tries_documents()
     }
 
@@ -146,13 +146,13 @@ impl Loader {
     /// # Errors
     ///
     /// It cannot be determined whether the root has a document.
-    pub fn accepts_root(&self, is_apart: bool) -> io::Result<bool> {
+    pub(super) fn accepts_root(&self, is_apart: bool) -> io::Result<bool> {
         self.probe.accepts_root(&*self.storage, is_apart)
     }
 
     /// Loads the node at a directory. `path` is that of its document, if it has one of Zarr v3 or of
     /// the draft of 2022, and `stat` the result of its `stat` in the source.
-    pub fn load(
+    pub(super) fn load(
         &self,
         directory: &Path,
         path: &Path,

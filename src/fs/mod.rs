@@ -5,11 +5,11 @@
 //! is read comes from the overlay of uncommitted changes if that has it, and from the source
 //! otherwise. Writing uses reading, and never the other way.
 
-pub mod attr;
+pub(crate) mod attr;
 mod caller;
 mod config;
 mod error;
-pub mod form;
+pub(crate) mod form;
 mod load;
 mod node;
 mod nodes;

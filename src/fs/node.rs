@@ -73,7 +73,7 @@ pub enum NodeKind {
 
 /// Directory of the hierarchy.
 #[derive(Debug)]
-pub struct Node {
+pub(super) struct Node {
     /// Kind of the directory.
     pub kind: NodeKind,
     /// Rewritten `zarr.json`; `None` if the view shows that of the source.
@@ -101,13 +101,13 @@ impl Node {
 
 impl Node {
     /// Returns whether the view replaces or hides a document of the source.
-    pub fn replaces(&self, name: &OsStr) -> bool {
+    pub(super) fn replaces(&self, name: &OsStr) -> bool {
         let has_other = self.extra.iter().any(|(other, _)| other == name);
         has_other || self.hides(name)
     }
 
     /// Returns whether the view has other documents than the source.
-    pub fn is_translated(&self) -> bool {
+    pub(super) fn is_translated(&self) -> bool {
         !self.hidden.is_empty()
     }
 
@@ -118,7 +118,7 @@ impl Node {
 }
 
 /// Result of resolving a path in the view.
-pub enum At {
+pub(super) enum At {
     /// A document in another form than the source's, or one that the source does not have, with the
     /// attributes of the file that it is generated from.
     Text(Arc<[u8]>, Stat),

@@ -44,7 +44,7 @@ struct Known {
 }
 
 /// Nodes of a source, and its arrays by inode range.
-pub struct Nodes {
+pub(super) struct Nodes {
     storage: Arc<dyn Storage>,
     loader: Loader,
     /// `true` if this is one of several views of its mount: its inode numbers have fewer bits.
@@ -68,7 +68,7 @@ pub struct Nodes {
 
 impl Nodes {
     /// Creates the nodes of `storage`, shown as `config` says.
-    pub fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
+    pub(super) fn new(storage: Arc<dyn Storage>, config: &FsConfig) -> Self {
         let StoreConfig { immutable, trusted, .. } = config.store;
         Self {
             loader: Loader::new(Arc::clone(&storage), config),
@@ -96,7 +96,7 @@ impl Nodes {
     /// # Errors
     ///
     /// It cannot be determined whether the root has a document.
-    pub fn accepts_root(&self, root: &Node) -> std::io::Result<bool> {
+    pub(super) fn accepts_root(&self, root: &Node) -> std::io::Result<bool> {
         self.loader.accepts_root(matches!(root.kind, NodeKind::Apart))
     }
 
@@ -106,7 +106,7 @@ impl Nodes {
     /// # Errors
     ///
     /// Fails if the source fails temporarily: that says nothing about the directory.
-    pub fn node(&self, directory: &Path) -> std::io::Result<Arc<Node>> {
+    pub(super) fn node(&self, directory: &Path) -> std::io::Result<Arc<Node>> {
         self.node_trusting(directory, self.trusted)
     }
 
@@ -116,7 +116,7 @@ impl Nodes {
     /// # Errors
     ///
     /// Fails while that cannot be determined: its metadata may just be being written.
-    pub fn is_still_there(&self, known: &ArrayView) -> std::io::Result<bool> {
+    pub(super) fn is_still_there(&self, known: &ArrayView) -> std::io::Result<bool> {
         let node = self.node_trusting(&known.source.path, Duration::ZERO)?;
         Ok(match &node.kind {
             NodeKind::Sharded(array) => {
@@ -223,7 +223,7 @@ impl Nodes {
 
     /// Records that the file with the name of a directory's document is not metadata: the
     /// version that it has; `None` while it is being written.
-    pub fn set_plain(&self, directory: &Path, version: Option<Version>) {
+    pub(super) fn set_plain(&self, directory: &Path, version: Option<Version>) {
         let mut plain = self.lock_plain();
         if plain.len() < MAX_PLAIN || plain.contains_key(directory) {
             plain.insert(directory.to_owned(), version);
@@ -231,13 +231,13 @@ impl Nodes {
     }
 
     /// Records that there is no such file any more.
-    pub fn unset_plain(&self, directory: &Path) {
+    pub(super) fn unset_plain(&self, directory: &Path) {
         self.lock_plain().remove(directory);
     }
 
     /// Returns whether the file with the name of a directory's document is recorded as not being
     /// metadata.
-    pub fn is_plain(&self, directory: &Path) -> bool {
+    pub(super) fn is_plain(&self, directory: &Path) -> bool {
         let known = || self.lock_plain().get(directory).copied();
         let Some(mut before) = known() else { return false };
         loop {
@@ -294,7 +294,7 @@ impl Nodes {
     }
 
     /// Returns a line for each directory visited so far that the view cannot show, with the reason.
-    pub fn not_shown(&self) -> String {
+    pub(super) fn not_shown(&self) -> String {
         let not_shown = self.lock_not_shown();
         let line = |(path, why): (&PathBuf, &String)| format!("{}: {}\n", shown(path), Line(why));
         let all: String = not_shown.iter().map(line).collect();
@@ -306,20 +306,20 @@ impl Nodes {
     }
 
     /// Invalidates the nodes at and below `directory` after a change.
-    pub fn forget(&self, directory: &Path) {
+    pub(super) fn forget(&self, directory: &Path) {
         self.lock_not_shown().retain(|path, _| !path.starts_with(directory));
         self.lock_cache().remove_if(|path| path.starts_with(directory));
     }
 
     /// Remembers that chunks of an array were committed, so that it is finished when the mount
     /// ends.
-    pub fn note_commit(&self, array: &Arc<ArrayView>) {
+    pub(super) fn note_commit(&self, array: &Arc<ArrayView>) {
         let mut committed = self.committed.lock();
         committed.entry(array.inodes).or_insert_with(|| Arc::clone(array));
     }
 
     /// Returns all arrays that chunks were committed to, in each of their shapes.
-    pub fn committed(&self) -> Vec<Arc<ArrayView>> {
+    pub(super) fn committed(&self) -> Vec<Arc<ArrayView>> {
         let committed = self.committed.lock();
         committed.values().cloned().collect()
     }
@@ -329,7 +329,7 @@ impl Nodes {
     /// # Errors
     ///
     /// Returns what is wrong with the node.
-    pub fn check(&self, directory: &Path) -> Result<Node, Box<Failed>> {
+    pub(super) fn check(&self, directory: &Path) -> Result<Node, Box<Failed>> {
         let fail = |error: std::io::Error| Failed::new(METADATA_FILE.into(), None, error);
         let path = self.document_path(directory).map_err(fail)?;
         let stat = self.storage.stat(&path);
@@ -343,7 +343,7 @@ impl Nodes {
     }
 
     /// Returns the path of the document that describes, or would describe, the node at `directory`.
-    pub fn document_path(&self, directory: &Path) -> std::io::Result<PathBuf> {
+    pub(super) fn document_path(&self, directory: &Path) -> std::io::Result<PathBuf> {
         if let (Some(file), true) = (self.loader.file(), directory.as_os_str().is_empty()) {
             return Ok(file.into());
         }
@@ -357,7 +357,7 @@ impl Nodes {
 
     /// Returns the directory of the node that a document describes; `None` if `path` is not that of
     /// a document.
-    pub fn described_by(&self, path: &Path) -> std::io::Result<Option<PathBuf>> {
+    pub(super) fn described_by(&self, path: &Path) -> std::io::Result<Option<PathBuf>> {
         let directory = match path.parent() {
             Some(directory) if path.ends_with(METADATA_FILE) => directory.to_owned(),
             _ => {
@@ -376,7 +376,7 @@ impl Nodes {
     }
 
     /// Resolves a path in the view that is neither a chunk nor a directory above chunks.
-    pub fn at(&self, path: &Path) -> std::io::Result<At> {
+    pub(super) fn at(&self, path: &Path) -> std::io::Result<At> {
         if let Some(described) = self.described_by(path)? {
             let node = self.node(&described)?;
             if let (Some(document), Some(stat)) = (&node.document, &node.stat) {
@@ -401,7 +401,7 @@ impl Nodes {
 
     /// Returns whether a path is that of a document stored apart from its array, which the view
     /// replaces.
-    pub fn is_replaced_apart(&self, path: &Path) -> std::io::Result<bool> {
+    pub(super) fn is_replaced_apart(&self, path: &Path) -> std::io::Result<bool> {
         let may_be = self.loader.view() != View::Zarr3 && apart::is_document(path);
         Ok(may_be && matches!(self.at(path)?, At::Hidden))
     }
@@ -412,7 +412,10 @@ impl Nodes {
 
     /// Returns the node that files in `directory` belong to, its own or the nearest one above, and
     /// the path of that node.
-    pub fn governing<'a>(&self, directory: &'a Path) -> std::io::Result<(&'a Path, Arc<Node>)> {
+    pub(super) fn governing<'a>(
+        &self,
+        directory: &'a Path,
+    ) -> std::io::Result<(&'a Path, Arc<Node>)> {
         let mut at = directory;
         loop {
             let node = self.node(at)?;
@@ -425,7 +428,7 @@ impl Nodes {
 
     /// Returns the array that an inode range belongs to; `None` if the range is unknown or the
     /// array's layout has changed.
-    pub fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {
+    pub(super) fn array(&self, range: InodeRange) -> std::io::Result<Option<Arc<ArrayView>>> {
         let directory = {
             let arrays = self.arrays.read();
             let Some(known) = arrays.get(&range) else { return Ok(None) };

@@ -7,10 +7,10 @@ use super::array::{Array, ArrayFormat};
 use crate::format::draft2022;
 
 pub(super) use crate::format::draft2022::{data_of, is_hierarchy, metadata_directory};
-pub use crate::format::draft2022::{described, documents, is_document};
+pub(crate) use crate::format::draft2022::{described, documents, is_document};
 
 /// Returns the path of an array in its hierarchy; its data may be elsewhere.
-pub fn node_path(array: &Array) -> PathBuf {
+pub(crate) fn node_path(array: &Array) -> PathBuf {
     let directory = &array.source.path;
     let document = array.document.as_ref().filter(|_| array.format == ArrayFormat::Draft2022);
     let node = document.and_then(|(document, _)| draft2022::node_of(document, directory));

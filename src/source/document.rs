@@ -28,7 +28,7 @@ pub fn is_document(name: &str) -> bool {
 ///
 /// # Errors
 /// Returns an error if the path is not a regular file, or longer than [`MAX_METADATA_BYTES`].
-pub fn read_text(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>, NodeError> {
+pub(super) fn read_text(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>, NodeError> {
     let file = storage.open(path)?;
     let stat = file.stat()?;
     if stat.kind != FileKind::File {
@@ -44,13 +44,13 @@ pub fn read_text(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>, NodeErro
 }
 
 /// Reads and parses a document.
-pub fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
+pub(super) fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
     let text = read_text(storage, path)?;
     Ok(json::parse(&text).map_err(MetadataError::from)?)
 }
 
 /// Reads and parses the document at a path; `None` if nothing is there.
-pub fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
+pub(super) fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
     match if_present(storage.lstat(path))? {
         Some(_) => read_document(storage, path).map(Some),
         None => Ok(None),

@@ -4,7 +4,7 @@
 //! Mounts and commands share this module, so they accept the same sources. It only probes and
 //! reads; presentation and operations are decided in the layers above.
 
-pub mod apart;
+pub(crate) mod apart;
 mod array;
 mod bloscpack;
 mod blz;

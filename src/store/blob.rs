@@ -15,7 +15,7 @@ use crate::memory::zeroed;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Sources of the bytes of blobs.
-pub struct Sources<'a> {
+pub(super) struct Sources<'a> {
     /// Contents to which [`Source::Staged`] refers, by number.
     pub contents: &'a [Content],
     /// Existing file of the shard.
@@ -66,14 +66,14 @@ impl Sources<'_> {
     }
 
     /// Writes a blob at `offset`.
-    pub fn put(&self, file: &dyn PosixFile, offset: u64, blob: &Blob) -> io::Result<()> {
+    pub(super) fn put(&self, file: &dyn PosixFile, offset: u64, blob: &Blob) -> io::Result<()> {
         let mut output = Output::new(file, offset, blob.nbytes);
         self.stream(blob, &mut |bytes| output.put(bytes))?;
         output.flush()
     }
 
     /// Executes writes; adjacent ones are joined.
-    pub fn put_all(&self, file: &dyn PosixFile, writes: &[Write]) -> io::Result<()> {
+    pub(super) fn put_all(&self, file: &dyn PosixFile, writes: &[Write]) -> io::Result<()> {
         for run in runs(writes) {
             let nbytes = run.iter().map(|write| write.blob.nbytes).sum();
             let Some(first) = run.first() else { continue };
@@ -87,7 +87,7 @@ impl Sources<'_> {
     }
 
     /// Returns the ranges that the writes will fill, with fingerprints of their new contents.
-    pub fn check_all(&self, writes: &[Write]) -> io::Result<Vec<CheckedRange>> {
+    pub(super) fn check_all(&self, writes: &[Write]) -> io::Result<Vec<CheckedRange>> {
         let check = |run: &[Write]| {
             let mut fingerprint = Fingerprint::default();
             for write in run {
@@ -106,12 +106,12 @@ impl Sources<'_> {
 }
 
 /// Returns the fingerprint of a range of a file. Fails if the file ends before the range does.
-pub fn fingerprint_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<u64> {
+pub(super) fn fingerprint_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<u64> {
     fingerprint(range.nbytes, |buffer, done| file.read_at(buffer, range.offset + done))
 }
 
 /// Returns the fingerprint of a content.
-pub fn fingerprint_of_content(content: &Content) -> io::Result<u64> {
+pub(super) fn fingerprint_of_content(content: &Content) -> io::Result<u64> {
     fingerprint(content.nbytes(), |buffer, done| content.read_at(buffer, done))
 }
 
@@ -127,7 +127,7 @@ fn fingerprint(nbytes: u64, read: impl Fn(&mut [u8], u64) -> io::Result<usize>) 
 }
 
 /// Reads a range of a file into memory. Fails if the file ends before the range does.
-pub fn bytes_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<Vec<u8>> {
+pub(super) fn bytes_of(file: &dyn StorageFile, range: ByteRange) -> io::Result<Vec<u8>> {
     let mut bytes = zeroed(range.nbytes)?;
     let read = file.read_at(&mut bytes, range.offset)?;
     full(read, bytes.len())?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-pub use super::decoded_cache::DecodedChunk;
+pub(crate) use super::decoded_cache::DecodedChunk;
 use super::error::Damage;
 use super::storage::Version;
 use super::{Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error};

@@ -66,7 +66,7 @@ impl Span<'_> {
 }
 
 /// Function called for each place; an error stops the traversal.
-pub type Visit<'a, E> = dyn FnMut(Span<'_>, Place<'_>) -> Result<(), E> + 'a;
+pub(crate) type Visit<'a, E> = dyn FnMut(Span<'_>, Place<'_>) -> Result<(), E> + 'a;
 
 impl ShardStore {
     /// Visits all places of a shard, including those beyond the array. A damaged shard has none.
@@ -150,7 +150,7 @@ struct Level<'a> {
 }
 
 /// Calls `act` with the box that each slot of a shard covers, whether the shard exists or not.
-pub fn each_slot<E>(
+pub(crate) fn each_slot<E>(
     array: &SourceArray,
     coords: &[u64],
     slots: Range<u64>,

@@ -25,7 +25,7 @@ const NO_ID: u32 = u32::MAX;
 
 /// User, as seen by the source's filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// User id.
     pub uid: u32,
     /// Group id, also that of new files.
@@ -38,7 +38,7 @@ pub struct Identity {
 
 impl Identity {
     /// Returns the identity of this process, with the umask of the user it acts for.
-    pub fn own(umask: u32) -> Self {
+    pub(crate) fn own(umask: u32) -> Self {
         let own = Own::get();
         Self { uid: own.uid, gid: own.gid, groups: None, umask }
     }
@@ -47,7 +47,7 @@ impl Identity {
     ///
     /// # Errors
     /// This process may not act as that user; `work` was not run.
-    pub fn act<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+    pub(crate) fn act<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let _acting = Acting::begin(self)?;
         Ok(work())
     }

@@ -18,7 +18,7 @@ const USUAL_RATIO: u64 = 16;
 const USUAL_BYTES: u64 = 1 << 20;
 
 /// Reader of the indexes of one level of shards.
-pub struct IndexReader<'a> {
+pub(super) struct IndexReader<'a> {
     /// How shards of the level are stored.
     pub(super) level: &'a ShardingLevel,
     /// Chunks in the shard, along each of its axes.

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use super::error::{Damage, StoreError, UNREACHABLE};
 use super::storage::{FileKind, Stat};
 use super::window::WINDOW_SHARDS;
-pub use super::window::Window;
+pub(crate) use super::window::Window;
 use super::{ShardStore, SourceArray, io_error};
 use crate::format::Coords;
 use crate::format::chunk_key::Separator;
@@ -25,7 +25,7 @@ const DATE_GRANULARITY: Duration = Duration::from_millis(50);
 
 /// Function called with the coordinates of each shard, and with the error for each directory that
 /// cannot be listed.
-pub type Each<'a, E> = dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E> + 'a;
+pub(crate) type Each<'a, E> = dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E> + 'a;
 
 impl ShardStore {
     /// Returns a window, beginning at or before `from`, of the directory below the leading shard
@@ -207,7 +207,7 @@ impl ShardStore {
 }
 
 /// Returns whether all shards of an array lie in its own directory.
-pub fn is_flat(array: &SourceArray) -> bool {
+pub(crate) fn is_flat(array: &SourceArray) -> bool {
     array.layout.keys.separator == Separator::Dot || array.layout.rank() == 0
 }
 

@@ -13,7 +13,7 @@ use crate::memory::zeroed;
 use crate::text::shown;
 
 /// Name of the note of locks in the work directory.
-pub const NOTE: &str = "locks";
+pub(super) const NOTE: &str = "locks";
 /// Maximum length of a note of locks, in bytes.
 const MAX_NOTE_BYTES: u64 = 64 << 20;
 /// Attempts to lock a file that other processes keep removing.
@@ -23,7 +23,7 @@ const LOCK_ATTEMPTS: usize = 1000;
 const LOCK_MODE: u32 = 0o666;
 
 /// Parameters for creating a missing lock file.
-pub struct Making<'a> {
+pub(super) struct Making<'a> {
     /// Permissions of the file, less the process's umask.
     pub mode: &'a dyn Fn() -> u32,
     /// Creates the directory of the file, which is missing.
@@ -34,7 +34,7 @@ pub struct Making<'a> {
 ///
 /// The holder of such a lock may remove the file before releasing it: the lock counts only if the
 /// file still has its name. TensorStore and other software do the same.
-pub fn lock_file(
+pub(super) fn lock_file(
     storage: &dyn PosixStorage,
     path: &Path,
     making: &Making<'_>,
@@ -50,7 +50,11 @@ pub fn lock_file(
 }
 
 /// Returns whether an open file is the one that has this name now.
-pub fn has_name(storage: &dyn PosixStorage, file: &dyn PosixFile, path: &Path) -> io::Result<bool> {
+pub(super) fn has_name(
+    storage: &dyn PosixStorage,
+    file: &dyn PosixFile,
+    path: &Path,
+) -> io::Result<bool> {
     let ours = file.stat()?;
     let current = storage.lstat(path);
     Ok(current.is_ok_and(|stat| (stat.dev, stat.ino) == (ours.dev, ours.ino)))
@@ -83,7 +87,7 @@ fn open_or_make(
 
 /// The lock that TensorStore takes while it replaces a shard: a file beside the shard. The file is
 /// removed when the lock is released.
-pub struct ShardLock<'a> {
+pub(super) struct ShardLock<'a> {
     storage: &'a dyn PosixStorage,
     path: PathBuf,
     _file: Arc<dyn PosixFile>,
@@ -92,7 +96,7 @@ pub struct ShardLock<'a> {
 impl<'a> ShardLock<'a> {
     /// Waits until no other process holds the shard's lock, and takes it. `directory` creates the
     /// shard's directory if it is missing.
-    pub fn take(
+    pub(super) fn take(
         storage: &'a dyn PosixStorage,
         shard: &Path,
         directory: &dyn Fn() -> Result<(), StoreError>,
@@ -103,7 +107,7 @@ impl<'a> ShardLock<'a> {
     }
 
     /// Like [`Self::take`], for a shard whose directory must exist.
-    pub fn take_of(storage: &'a dyn PosixStorage, shard: &Path) -> Result<Self, StoreError> {
+    pub(super) fn take_of(storage: &'a dyn PosixStorage, shard: &Path) -> Result<Self, StoreError> {
         let gone = || Err(io_error(shard)(io::ErrorKind::NotFound.into()));
         Self::take(storage, shard, &gone)
     }
@@ -117,7 +121,7 @@ fn lock_path(shard: &Path) -> PathBuf {
 
 /// Notes in an array's work directory which shards the holder of its journal is about to lock: if
 /// the process is killed, the next one has to remove their lock files.
-pub fn note_locks<'a>(
+pub(super) fn note_locks<'a>(
     storage: &dyn PosixStorage,
     array: &Path,
     keys: impl Iterator<Item = &'a [u8]>,
@@ -140,7 +144,7 @@ pub fn note_locks<'a>(
 
 /// Empties the note, once the locks in it are released. An error is only logged: a note that stays
 /// costs the next process some work and does no harm.
-pub fn clear_note(storage: &dyn PosixStorage, array: &Path) {
+pub(super) fn clear_note(storage: &dyn PosixStorage, array: &Path) {
     let path = array.join(WORK_DIRECTORY).join(NOTE);
     let cleared = open_to_write(storage, &path).and_then(|file| match file {
         Some(file) => file.set_length(0).map_err(io_error(&path)),
@@ -152,7 +156,7 @@ pub fn clear_note(storage: &dyn PosixStorage, array: &Path) {
 }
 
 /// Returns whether there is a note of locks that were not released.
-pub fn has_note(storage: &dyn PosixStorage, array: &Path) -> Result<bool, StoreError> {
+pub(super) fn has_note(storage: &dyn PosixStorage, array: &Path) -> Result<bool, StoreError> {
     let path = array.join(WORK_DIRECTORY).join(NOTE);
     let Some(file) = open_to_read(storage, &path)? else { return Ok(false) };
     Ok(file.stat().map_err(io_error(&path))?.size > 0)
@@ -160,7 +164,10 @@ pub fn has_note(storage: &dyn PosixStorage, array: &Path) -> Result<bool, StoreE
 
 /// Removes the lock files noted by a commit that was killed: those of the array's own shards that
 /// no process has locked. A process that holds one, TensorStore included, removes it itself.
-pub fn remove_noted_locks(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), StoreError> {
+pub(super) fn remove_noted_locks(
+    storage: &dyn PosixStorage,
+    owner: Owner<'_>,
+) -> Result<(), StoreError> {
     let path = owner.path().join(WORK_DIRECTORY).join(NOTE);
     let Some(file) = open_to_read(storage, &path)? else { return Ok(()) };
     let read = || {

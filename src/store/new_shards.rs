@@ -31,7 +31,7 @@ const LOCK_MODE: u32 = 0o666;
 const MODE: u32 = 0o600;
 
 /// Directory of new shards of an array, locked until it is dropped.
-pub struct NewShards<'a> {
+pub(crate) struct NewShards<'a> {
     storage: &'a dyn PosixStorage,
     directory: PathBuf,
     original: &'a SourceArray,
@@ -43,7 +43,7 @@ pub struct NewShards<'a> {
 impl<'a> NewShards<'a> {
     /// Locks the directory, waiting for other processes that make new shards of the array, and
     /// removes leftovers from it.
-    pub fn lock(
+    pub(crate) fn lock(
         storage: &'a dyn PosixStorage,
         original: &'a SourceArray,
     ) -> Result<Self, StoreError> {
@@ -62,7 +62,7 @@ impl<'a> NewShards<'a> {
     }
 
     /// Creates a file, and the missing directories above it.
-    pub fn create(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+    pub(crate) fn create(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
         above.retain(|above| above.starts_with(&self.directory) && *above != self.directory);
         above.into_iter().rev().try_for_each(|path| match self.storage.create_directory(path) {
@@ -73,7 +73,7 @@ impl<'a> NewShards<'a> {
     }
 
     /// Removes a file, if it exists.
-    pub fn forget(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn forget(&self, path: &Path) -> io::Result<()> {
         match self.storage.remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -81,14 +81,14 @@ impl<'a> NewShards<'a> {
     }
 
     /// Removes the directory and the shards in it.
-    pub fn remove(self) -> Result<(), StoreError> {
+    pub(crate) fn remove(self) -> Result<(), StoreError> {
         let removed = remove(self.storage, self.original, &self.directory);
         removed.map_err(io_error(&self.directory))
     }
 }
 
 /// Removes leftover new shards, unless a process is making some at the moment.
-pub fn sweep(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), StoreError> {
+pub(crate) fn sweep(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), StoreError> {
     let Some(array) = owner.keyed() else { return Ok(()) };
     let directory = array.path.join(WORK_DIRECTORY).join(NEW_SHARDS);
     if !check_directory(storage, &directory)? {

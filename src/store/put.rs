@@ -20,13 +20,17 @@ const ATTEMPTS: u64 = 1000;
 ///
 /// It is written in a work directory beside it, where cleaning up after a killed process finds it.
 /// It is locked, so that it is not removed before it is complete.
-pub fn put_file(storage: &dyn PosixStorage, path: &Path, content: &Content) -> io::Result<()> {
+pub(crate) fn put_file(
+    storage: &dyn PosixStorage,
+    path: &Path,
+    content: &Content,
+) -> io::Result<()> {
     put(storage, path, content, None).map(drop)
 }
 
 /// Like [`put_file`], for a file that was moved there: it keeps its owner, permissions and date, as
 /// far as this user may set them. Returns the file, open for reading and writing.
-pub fn put_moved_file(
+pub(crate) fn put_moved_file(
     storage: &dyn PosixStorage,
     path: &Path,
     content: &Content,

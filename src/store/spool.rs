@@ -20,13 +20,13 @@ use parking_lot::Mutex;
 use crate::text::shown;
 
 /// Directory of spool files, below the one for changes that could not be committed.
-pub const SPOOL_DIRECTORY: &str = ".spool";
+pub(crate) const SPOOL_DIRECTORY: &str = ".spool";
 /// Name of a spool file that is still being written.
-pub const OPEN_NAME: &str = "open";
+pub(crate) const OPEN_NAME: &str = "open";
 
 /// Creates spool files in a directory, which is created with the first one.
 #[derive(Debug)]
-pub struct Spool {
+pub(crate) struct Spool {
     directory: PathBuf,
     next: AtomicU64,
 }
@@ -42,12 +42,12 @@ pub struct SpoolFile {
 
 impl Spool {
     /// Creates a spool below `unsaved`, the directory for changes that could not be committed.
-    pub fn new(unsaved: &Path) -> Self {
+    pub(crate) fn new(unsaved: &Path) -> Self {
         Self { directory: unsaved.join(SPOOL_DIRECTORY), next: AtomicU64::new(0) }
     }
 
     /// Creates an empty spool file that only its owner can read.
-    pub fn create(&self) -> io::Result<SpoolFile> {
+    pub(crate) fn create(&self) -> io::Result<SpoolFile> {
         let directory = loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let directory = self.directory.join(number.to_string());
@@ -98,7 +98,7 @@ impl Drop for SpoolFile {
 impl Spool {
     /// Removes the spool, and the directory for changes that could not be committed, if they are
     /// empty.
-    pub fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let unsaved = self.directory.parent();
         // Errors are ignored: a directory stays if something is in it, and need not exist.
         let _ = [Some(&*self.directory), unsaved]
@@ -110,7 +110,7 @@ impl Spool {
 }
 
 /// Creates a directory and those above it, accessible to their owner alone.
-pub fn make_directories(path: &Path) -> io::Result<()> {
+pub(crate) fn make_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 

@@ -33,7 +33,7 @@ pub enum Found {
 }
 
 /// Determines the state of a shard that an unfinished commit was about to change.
-pub fn examine(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<Found> {
+pub(super) fn examine(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<Found> {
     let stat = file.stat()?;
     if stat.ino != record.ino {
         return Ok(Found::Replaced);
@@ -61,7 +61,10 @@ fn is_written(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<bool> 
 }
 
 /// Returns the stored index as it was before the commit. `None` if it cannot be recovered.
-pub fn old_index(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn old_index(
+    file: &dyn StorageFile,
+    record: &ShardRecord,
+) -> io::Result<Option<Vec<u8>>> {
     let range = record.old_index.range;
     if range.nbytes > MAX_INDEX_BYTES {
         return Ok(None);

@@ -17,24 +17,24 @@ use super::storage::{FileKind, PosixFile, PosixStorage, Stat};
 use crate::format::chunk_key::number;
 
 /// Directory in an array's directory that is not part of the array.
-pub const WORK_DIRECTORY: &str = ".shardfs";
+pub(crate) const WORK_DIRECTORY: &str = ".shardfs";
 /// Suffix of files that replace others once they are complete.
 const NEW_SUFFIX: &str = ".new";
 
 /// Returns the name of a new file in a work directory.
-pub fn new_name(number: u64) -> String {
+pub(crate) fn new_name(number: u64) -> String {
     format!("{number}{NEW_SUFFIX}")
 }
 
 /// Returns whether a name in a work directory is that of a new file, which a killed process may
 /// have left.
-pub fn is_new_name(name: &OsStr) -> bool {
+pub(crate) fn is_new_name(name: &OsStr) -> bool {
     let text = name.to_str().and_then(|name| name.strip_suffix(NEW_SUFFIX));
     text.and_then(number).is_some()
 }
 
 /// Opens a file of shardfs for reading. `None` if there is none.
-pub fn open_to_read(
+pub(crate) fn open_to_read(
     storage: &dyn PosixStorage,
     path: &Path,
 ) -> Result<Option<Arc<dyn PosixFile>>, StoreError> {
@@ -45,7 +45,7 @@ pub fn open_to_read(
 }
 
 /// Opens a file of shardfs for reading and writing. `None` if there is none.
-pub fn open_to_write(
+pub(crate) fn open_to_write(
     storage: &dyn PosixStorage,
     path: &Path,
 ) -> Result<Option<Arc<dyn PosixFile>>, StoreError> {
@@ -67,7 +67,7 @@ fn checked(
 
 /// Fails unless this is a regular file without other hard links. A file whose only name was removed
 /// is accepted.
-pub fn check_plain(path: &Path, stat: &Stat) -> Result<(), StoreError> {
+pub(crate) fn check_plain(path: &Path, stat: &Stat) -> Result<(), StoreError> {
     let found = match (stat.kind, stat.links) {
         (FileKind::File, 0 | 1) => return Ok(()),
         (FileKind::File, links) => Unfit::Linked(links),
@@ -77,7 +77,7 @@ pub fn check_plain(path: &Path, stat: &Stat) -> Result<(), StoreError> {
 }
 
 /// Creates a directory of shardfs, unless it exists.
-pub fn make_directory(storage: &dyn PosixStorage, path: &Path) -> Result<(), StoreError> {
+pub(crate) fn make_directory(storage: &dyn PosixStorage, path: &Path) -> Result<(), StoreError> {
     match storage.create_directory(path) {
         Ok(()) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
@@ -91,7 +91,7 @@ pub fn make_directory(storage: &dyn PosixStorage, path: &Path) -> Result<(), Sto
 ///
 /// # Errors
 /// There is something else in its place.
-pub fn check_directory(storage: &dyn PosixStorage, path: &Path) -> Result<bool, StoreError> {
+pub(crate) fn check_directory(storage: &dyn PosixStorage, path: &Path) -> Result<bool, StoreError> {
     match storage.lstat(path) {
         Ok(Stat { kind: FileKind::Directory, .. }) => Ok(true),
         Ok(Stat { kind, .. }) => {
@@ -104,7 +104,7 @@ pub fn check_directory(storage: &dyn PosixStorage, path: &Path) -> Result<bool, 
 
 /// Returns the error for a failed access to `path`: [`StoreError::Unfit`] if something in the way
 /// explains it, otherwise `error` itself.
-pub fn unfit_or(storage: &dyn PosixStorage, path: &Path, error: io::Error) -> StoreError {
+pub(crate) fn unfit_or(storage: &dyn PosixStorage, path: &Path, error: io::Error) -> StoreError {
     const IN_THE_WAY: [i32; 5] =
         [libc::ELOOP, libc::ENOTDIR, libc::EISDIR, libc::ENXIO, libc::EXDEV];
     if !error.raw_os_error().is_some_and(|errno| IN_THE_WAY.contains(&errno)) {

@@ -41,7 +41,7 @@ use crate::text::{count, shown};
 
 /// Form of the arrays in a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// One file for each chunk.
     Unsharded,
     /// Shards.
@@ -50,7 +50,7 @@ pub enum Shape {
 
 /// Requested form of shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shards {
+pub(crate) struct Shards {
     /// Shard shape in elements, -1 for the whole extent; `None` keeps the present shape.
     pub shape: Option<Vec<i64>>,
     /// Location of the shard index; `None` keeps the present one, or means the end if there is
@@ -65,7 +65,7 @@ pub struct Shards {
 
 /// Error of planning or making a copy.
 #[derive(Debug, thiserror::Error)]
-pub enum CopyError {
+pub(crate) enum CopyError {
     /// The metadata of a node cannot be used.
     #[error("{}: {error}", shown(.path))]
     Bad {
@@ -125,7 +125,7 @@ impl From<DestinationError> for CopyError {
 }
 
 /// An array as it will be in the copy.
-pub struct Planned<'a> {
+pub(crate) struct Planned<'a> {
     /// The array in the source.
     pub array: &'a Array,
     /// Its directory in the copy, relative to the copy's root.
@@ -142,7 +142,7 @@ pub struct Planned<'a> {
 
 /// Result of copying an array.
 #[derive(Debug, Clone)]
-pub struct Copied {
+pub(crate) struct Copied {
     /// Directory in the copy, relative to the copy's root.
     pub path: PathBuf,
     /// Digest of the chunks.
@@ -156,7 +156,7 @@ pub struct Copied {
 }
 
 /// Plan of a copy.
-pub struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     source: &'a Source,
     /// Arrays in path order.
     pub arrays: Vec<Planned<'a>>,
@@ -174,7 +174,7 @@ pub struct Plan<'a> {
 impl<'a> Plan<'a> {
     /// Plans a copy of all `nodes` of the source. A node that cannot be used is an error unless
     /// `leave_out` is set.
-    pub fn new(
+    pub(crate) fn new(
         source: &'a Source,
         nodes: &'a [Node],
         to: &Shape,
@@ -216,7 +216,7 @@ impl<'a> Plan<'a> {
 
     /// Returns a hash that identifies the files the plan makes. Nodes of other names, or arrays of
     /// another layout, would leave files of one copy in the other.
-    pub fn identity(&self) -> String {
+    pub(crate) fn identity(&self) -> String {
         let mut hash = blake3::Hasher::new();
         let mut add = |kind: &[u8], path: &Path, text: &str| {
             for part in [kind, path.as_os_str().as_encoded_bytes(), text.as_bytes()] {
@@ -302,7 +302,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Copies the chunks of an array.
-    pub fn copy(
+    pub(crate) fn copy(
         &self,
         array: &Planned<'_>,
         destination: &Destination,
@@ -320,7 +320,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Writes the documents, which completes the copy; everything else must have been written.
-    pub fn finish(&self, destination: Destination) -> Result<(), CopyError> {
+    pub(crate) fn finish(&self, destination: Destination) -> Result<(), CopyError> {
         // Nodes further down come first.
         for array in self.arrays.iter().rev() {
             let document = array.document.value();
@@ -334,7 +334,7 @@ impl<'a> Plan<'a> {
 
     /// Copies the files and symbolic links that are neither chunks nor metadata, for a source of
     /// Zarr v3 or v2. Returns their number once they are durable.
-    pub fn copy_others(&self, destination: &Destination) -> Result<u64, CopyError> {
+    pub(crate) fn copy_others(&self, destination: &Destination) -> Result<u64, CopyError> {
         if !self.arrays.iter().all(|array| array.array.has_own_directory()) {
             return Ok(0);
         }

@@ -38,7 +38,7 @@ use crate::text::shown;
 const MODE: u32 = 0o666;
 
 /// A directory that is being written.
-pub struct Destination {
+pub(crate) struct Destination {
     /// Path as given by the user.
     pub name: PathBuf,
     /// Storage of the destination's files.
@@ -72,7 +72,7 @@ enum Found {
 
 /// Advice to the user after a failed copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hint {
+pub(crate) enum Hint {
     /// No advice.
     None,
     /// The copy can be resumed.
@@ -93,7 +93,7 @@ impl std::fmt::Display for Hint {
 
 /// Error of opening or writing a destination.
 #[derive(Debug, thiserror::Error)]
-pub enum DestinationError {
+pub(crate) enum DestinationError {
     /// The destination exists.
     #[error("{}: it exists; --force replaces it", shown(.0))]
     Exists(PathBuf),
@@ -145,7 +145,7 @@ impl Destination {
     /// Opens a destination: creates it, or resumes one that was begun by the same `job`. An
     /// existing one is replaced only with `force`, and only if it is a Zarr node or unfinished; in
     /// that case nothing is resumed.
-    pub fn open(path: &Path, job: &Value, force: bool) -> Result<Self, DestinationError> {
+    pub(crate) fn open(path: &Path, job: &Value, force: bool) -> Result<Self, DestinationError> {
         let failed =
             |error| DestinationError::Io { path: path.to_owned(), error, hint: Hint::None };
         make_parent(path).map_err(failed)?;
@@ -196,7 +196,7 @@ impl Destination {
     }
 
     /// Returns a function that wraps an error on a path below the destination.
-    pub fn failed(&self, below: &Path) -> impl FnOnce(io::Error) -> DestinationError {
+    pub(crate) fn failed(&self, below: &Path) -> impl FnOnce(io::Error) -> DestinationError {
         let path = self.name.join(below);
         let hint = match self.made {
             Some(Made::Aside(..)) => Hint::Untouched,
@@ -206,7 +206,7 @@ impl Destination {
     }
 
     /// Creates a file and the directories above it.
-    pub fn create(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+    pub(crate) fn create(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         match self.storage.create(path, MODE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.make_above(path)?;
@@ -217,7 +217,7 @@ impl Destination {
     }
 
     /// Creates a file, replacing an existing one.
-    pub fn create_anew(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+    pub(crate) fn create_anew(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         match self.storage.remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => self.create(path),
@@ -235,13 +235,17 @@ impl Destination {
     }
 
     /// Makes everything that was written durable.
-    pub fn sync(&self) -> Result<(), DestinationError> {
+    pub(crate) fn sync(&self) -> Result<(), DestinationError> {
         let synced = fd::syncfs(&self.root).map_err(io::Error::from);
         synced.map_err(self.failed(Path::new("")))
     }
 
     /// Writes the document at a path atomically and durably.
-    pub fn put_document(&self, path: &Path, document: &Value) -> Result<(), DestinationError> {
+    pub(crate) fn put_document(
+        &self,
+        path: &Path,
+        document: &Value,
+    ) -> Result<(), DestinationError> {
         let put = || {
             self.make_above(path)?;
             self.clear_work(path.parent().unwrap_or(Path::new("")))?;
@@ -270,7 +274,7 @@ impl Destination {
     }
 
     /// Completes the destination: removes the marker, or exchanges the copy with the old node.
-    pub fn finish(mut self) -> Result<(), DestinationError> {
+    pub(crate) fn finish(mut self) -> Result<(), DestinationError> {
         match self.made.take() {
             Some(Made::Here(work, marker)) => {
                 let finish = || {
@@ -396,7 +400,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tools::aside::MARKER;
+    use crate::tools::aside::marker::MARKER;
 
     fn job(command: &str) -> Value {
         json!({"command": command, "source": "/elsewhere"})

@@ -24,14 +24,14 @@ pub struct ContentDigest {
 }
 
 /// Digest of one chunk in progress.
-pub struct ChunkDigest {
+pub(crate) struct ChunkDigest {
     hash: Hasher,
     nbytes: u64,
 }
 
 impl ChunkDigest {
     /// Starts the digest of the chunk at `coords`, whose length is `nbytes`.
-    pub fn new(coords: &[u64], nbytes: u64) -> Self {
+    pub(crate) fn new(coords: &[u64], nbytes: u64) -> Self {
         let mut hash = Hasher::new();
         hash.update(&(coords.len() as u64).to_le_bytes());
         for coord in coords {
@@ -42,12 +42,12 @@ impl ChunkDigest {
     }
 
     /// Adds further bytes of the chunk.
-    pub fn update(&mut self, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
     }
 
     /// Returns the digest of the chunk.
-    pub fn finish(self) -> ContentDigest {
+    pub(crate) fn finish(self) -> ContentDigest {
         let hash = self.hash.finalize();
         let mut sum = [0; 4];
         for (word, bytes) in sum.iter_mut().zip(hash.as_bytes().as_chunks::<8>().0) {

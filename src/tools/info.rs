@@ -20,7 +20,7 @@ use crate::store::entries::{Place, Span};
 
 /// Metadata of an array.
 #[derive(Debug, Clone)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Description of the storage format.
     pub format: &'static str,
     /// Shape in elements, if known.
@@ -50,7 +50,7 @@ pub struct Kind {
 
 /// A level of sharding.
 #[derive(Debug, Clone)]
-pub struct Level {
+pub(crate) struct Level {
     /// Shape in elements of the parts of a shard at this level: chunks, or shards of the next
     /// level.
     pub chunk_shape: Vec<u64>,
@@ -66,7 +66,7 @@ pub struct Level {
 
 /// Statistics of an array's chunks and bytes.
 #[derive(Debug, Clone, Default)]
-pub struct Contents {
+pub(crate) struct Contents {
     /// Number of chunks in the array's grid.
     pub possible: u64,
     /// Number of these chunks that exist.
@@ -102,7 +102,7 @@ pub struct Contents {
 
 /// Metadata and statistics of an array.
 #[derive(Debug)]
-pub struct ArrayInfo {
+pub(crate) struct ArrayInfo {
     /// Directory of the array, relative to the source's root.
     pub path: PathBuf,
     /// Metadata.
@@ -113,22 +113,22 @@ pub struct ArrayInfo {
 
 impl Contents {
     /// Returns the neutral element of [`Self::add_array`].
-    pub fn of_no_array() -> Self {
+    pub(crate) fn of_no_array() -> Self {
         Self { decoded: Some(0), ..Self::default() }
     }
 
     /// Returns the distribution of the lengths of encoded chunks; `None` if there are no chunks.
-    pub fn spread(&self) -> Option<Spread> {
+    pub(crate) fn spread(&self) -> Option<Spread> {
         self.sizes.spread()
     }
 
     /// Returns whether anything could not be read.
-    pub fn is_damaged(&self) -> bool {
+    pub(crate) fn is_damaged(&self) -> bool {
         self.damaged_shards + self.damaged_entries > 0 || !self.errors.is_empty()
     }
 
     /// Adds the statistics of another array, including the numbers of possible chunks and shards.
-    pub fn add_array(&mut self, other: Self) {
+    pub(crate) fn add_array(&mut self, other: Self) {
         self.possible = self.possible.saturating_add(other.possible);
         self.shards_possible = self.shards_possible.saturating_add(other.shards_possible);
         self.decoded =
@@ -176,7 +176,7 @@ enum Found {
 }
 
 /// Consumer of the results for an array and its maps.
-pub type Take<'a, E> = dyn FnMut(ArrayInfo, &[ChunkMap]) -> Result<(), E> + 'a;
+pub(crate) type Take<'a, E> = dyn FnMut(ArrayInfo, &[ChunkMap]) -> Result<(), E> + 'a;
 
 /// Examines all shards of `arrays`, one array after the other. Chunks are marked on the maps that
 /// `maps` makes. `step` is called for each shard with the number of its chunks, `take` for each
@@ -184,7 +184,7 @@ pub type Take<'a, E> = dyn FnMut(ArrayInfo, &[ChunkMap]) -> Result<(), E> + 'a;
 ///
 /// # Errors
 /// Returns the first error of `take`. Damage is part of the results.
-pub fn info<E: Send>(
+pub(crate) fn info<E: Send>(
     source: &Source,
     arrays: impl Iterator<Item = Arc<Array>> + Send,
     maps: &(dyn Fn(&Array) -> Vec<ChunkMap> + Sync),
@@ -307,7 +307,7 @@ fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
 }
 
 /// Returns the metadata of an array.
-pub fn kind(array: &Array) -> Kind {
+pub(crate) fn kind(array: &Array) -> Kind {
     let layout = &array.source.layout;
     let twin = array.twin();
     let twin = twin.as_ref();
@@ -337,7 +337,7 @@ pub fn kind(array: &Array) -> Kind {
 }
 
 /// Returns the names of an array's dimensions; `None` if none has a name.
-pub fn dimension_names(document: &Value) -> Option<Vec<Option<String>>> {
+pub(crate) fn dimension_names(document: &Value) -> Option<Vec<Option<String>>> {
     let names = document.get("dimension_names")?.as_array()?;
     let names: Vec<_> = names.iter().map(|name| name.as_str().map(str::to_owned)).collect();
     names.iter().any(Option::is_some).then_some(names)

@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Selection of chunks and columns.
 #[derive(Debug, Clone, Default)]
-pub struct Query {
+pub(crate) struct Query {
     /// Prefix of the chunks' keys, relative to the source's root and ending between two parts of a
     /// key; `None` selects all.
     pub prefix: Option<PathBuf>,
@@ -42,7 +42,7 @@ pub struct Query {
 
 /// A chunk in a listing.
 #[derive(Debug)]
-pub struct Row<'a> {
+pub(crate) struct Row<'a> {
     /// Key relative to the source's root, as a mount shows it.
     pub key: &'a [u8],
     /// Coordinates in the chunk grid.
@@ -55,7 +55,7 @@ pub struct Row<'a> {
 
 /// Location of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// Offset in the shard's file, in bytes; `None` if the shard is compressed as a whole.
     pub offset: Option<u64>,
     /// Length of the encoded chunk, in bytes.
@@ -66,7 +66,7 @@ pub struct Extent {
 
 /// A batch of formatted rows, with the errors met among them.
 #[derive(Debug, Default)]
-pub struct Rows {
+pub(crate) struct Rows {
     /// Text of the rows, one after the other.
     pub text: Vec<u8>,
     /// Number of rows.
@@ -77,7 +77,7 @@ pub struct Rows {
 
 /// Error of listing a part of the source.
 #[derive(Debug, thiserror::Error)]
-pub enum ListError {
+pub(crate) enum ListError {
     /// The metadata of a node cannot be used.
     #[error("{}: {error}", shown(.path))]
     Node {
@@ -94,17 +94,17 @@ pub enum ListError {
 /// Error for a prefix with which no key of the source can begin.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: no chunk key of the source can begin like that", shown(.0))]
-pub struct NoSuchKey(PathBuf);
+pub(crate) struct NoSuchKey(PathBuf);
 
 /// Formatter that appends a row to a text.
-pub type Write<'a> = dyn Fn(&Row<'_>, &mut Vec<u8>) + Sync + 'a;
+pub(crate) type Write<'a> = dyn Fn(&Row<'_>, &mut Vec<u8>) + Sync + 'a;
 
 /// Lists chunks. `write` formats each row in a worker thread; `take` receives the batches in order
 /// and can end the listing with an error.
 ///
 /// # Errors
 /// Returns [`NoSuchKey`] if no key can begin with the prefix; the inner error is that of `take`.
-pub fn list<E: Send>(
+pub(crate) fn list<E: Send>(
     source: &Source,
     query: &Query,
     write: &Write<'_>,

@@ -14,7 +14,7 @@ use crate::store::entries::Span;
 
 /// Maximum size of a map.
 #[derive(Debug, Clone, Copy)]
-pub struct MapSize {
+pub(crate) struct MapSize {
     /// Cells in a row of a picture.
     pub columns: u64,
     /// Rows of a picture.
@@ -25,7 +25,7 @@ pub struct MapSize {
 
 /// Mark for a position of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
+pub(crate) enum Mark {
     /// A chunk exists.
     Present,
     /// A chunk or a shard cannot be read.
@@ -34,7 +34,7 @@ pub enum Mark {
 
 /// Map of the chunks of a box that exist. Can be shared between threads.
 #[derive(Debug)]
-pub struct Map {
+pub(crate) struct Map {
     /// Coordinates of the first chunk of the box.
     origin: Coords,
     /// Extents of the box, in chunks.
@@ -55,7 +55,7 @@ pub struct Map {
 
 /// Counts of the chunks that a cell represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cell {
+pub(crate) struct Cell {
     /// Number of chunks of the array in the cell.
     pub possible: u64,
     /// Number of these chunks that exist.
@@ -68,7 +68,7 @@ pub struct Cell {
 
 /// Degree to which a cell is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Shade {
+pub(crate) enum Shade {
     /// No part of the array.
     Beyond,
     /// No chunk.
@@ -89,7 +89,7 @@ pub enum Shade {
 
 impl Cell {
     /// Returns the degree to which the cell is filled.
-    pub fn shade(&self) -> Shade {
+    pub(crate) fn shade(&self) -> Shade {
         let Self { possible, present, damaged, outside } = *self;
         match present {
             _ if damaged > 0 => Shade::Damaged,
@@ -107,7 +107,7 @@ impl Cell {
 
 impl Map {
     /// Creates a map of all shards of an array.
-    pub fn of_array(array: &Array, size: MapSize) -> Self {
+    pub(crate) fn of_array(array: &Array, size: MapSize) -> Self {
         let axes = array.source.layout.shard_grid.iter();
         let extents = axes.map(|axis| match axis.shards().checked_sub(1) {
             Some(last) => {
@@ -138,13 +138,13 @@ impl Map {
 
     /// Returns the first chunks of all shards but the first, along a row and along a column; empty
     /// if shards are hardly larger than cells.
-    pub fn borders(&self) -> &[Vec<u64>; 2] {
+    pub(crate) fn borders(&self) -> &[Vec<u64>; 2] {
         &self.borders
     }
 
     /// Returns the ranges of chunks that the map shows along a row and along a column, as
     /// coordinates in the array.
-    pub fn shown(&self) -> [Range<u64>; 2] {
+    pub(crate) fn shown(&self) -> [Range<u64>; 2] {
         let rank = self.extents.len();
         let along = |axis: Option<usize>| {
             axis.map_or(0..1, |axis| self.origin[axis]..self.origin[axis] + self.extents[axis])
@@ -153,7 +153,7 @@ impl Map {
     }
 
     /// Creates a map of one shard.
-    pub fn of_shard(array: &Array, coords: &[u64], size: MapSize) -> Self {
+    pub(crate) fn of_shard(array: &Array, coords: &[u64], size: MapSize) -> Self {
         let axes = coords.iter().zip(&array.source.layout.shard_grid);
         let (origin, extents) = axes.map(|(coord, axis)| axis.span(*coord)).unzip();
         Self::new(origin, extents, &array.source.layout.chunk_grid(), size)
@@ -175,7 +175,7 @@ impl Map {
     }
 
     /// Marks the chunks of a box.
-    pub fn mark(&self, span: Span<'_>, mark: Mark) {
+    pub(crate) fn mark(&self, span: Span<'_>, mark: Mark) {
         let axes = span.first.iter().zip(span.extents).zip(&self.origin).zip(&self.extents);
         let ranges = axes.map(|(((first, extent), origin), whole)| {
             let from = first.saturating_sub(*origin).min(*whole);
@@ -230,23 +230,23 @@ impl Map {
     }
 
     /// Returns the number of axes of the array.
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.extents.len()
     }
 
     /// Returns the number of cells in a row, of rows in a picture, and of pictures.
-    pub fn cells(&self) -> [u64; 3] {
+    pub(crate) fn cells(&self) -> [u64; 3] {
         self.cells
     }
 
     /// Returns the numbers of chunks per cell along a row and along a column, and of positions of
     /// the leading axes per picture.
-    pub fn block(&self) -> [u64; 3] {
+    pub(crate) fn block(&self) -> [u64; 3] {
         self.block
     }
 
     /// Returns the cell at a column, row and picture.
-    pub fn cell(&self, place: [u64; 3]) -> Cell {
+    pub(crate) fn cell(&self, place: [u64; 3]) -> Cell {
         let number = (place[2] * self.cells[1] + place[1]) * self.cells[0] + place[0];
         let counts = usize::try_from(number).ok().and_then(|at| self.counts.get(at));
         let count = |kind: usize| counts.map_or(0, |counts| counts[kind].load(Ordering::Relaxed));
@@ -271,7 +271,7 @@ impl Map {
 
     /// Returns the first and last coordinates along the leading axes that a picture represents;
     /// `None` if there are no leading axes.
-    pub fn leading(&self, picture: u64) -> Option<(Coords, Coords)> {
+    pub(crate) fn leading(&self, picture: u64) -> Option<(Coords, Coords)> {
         let (leading, ..) = split(&self.extents);
         let range = self.range(2, picture);
         let of = |number: u64| {
@@ -283,7 +283,7 @@ impl Map {
 
     /// Returns the ranges of a cell's chunks along the last two axes, or along the only axis; empty
     /// if the array has no axes.
-    pub fn chunks(&self, place: [u64; 3]) -> Vec<Range<u64>> {
+    pub(crate) fn chunks(&self, place: [u64; 3]) -> Vec<Range<u64>> {
         let rank = self.extents.len();
         let shown = rank.min(2);
         let origins = &self.origin[rank - shown..];

@@ -8,24 +8,24 @@
 //! places   -> batches, processed by threads, handed over in order   (parallel)
 //! ```
 
-pub mod array;
-pub mod aside;
-pub mod copy;
-pub mod destination;
-pub mod digest;
-pub mod info;
-pub mod ls;
-pub mod map;
-pub mod parallel;
-pub mod parts;
-pub mod refs;
+pub(crate) mod array;
+pub(crate) mod aside;
+pub(crate) mod copy;
+pub(crate) mod destination;
+pub(crate) mod digest;
+pub(crate) mod info;
+pub(crate) mod ls;
+pub(crate) mod map;
+pub(crate) mod parallel;
+pub(crate) mod parts;
+pub(crate) mod refs;
 pub mod repack;
 pub mod shard_file;
-pub mod sizes;
-pub mod survey;
-pub mod svg;
+pub(crate) mod sizes;
+pub(crate) mod survey;
+pub(crate) mod svg;
 #[cfg(test)]
 mod testing;
-pub mod transfer;
-pub mod unsaved;
+pub(crate) mod transfer;
+pub(crate) mod unsaved;
 pub mod verify;

@@ -18,12 +18,12 @@ use parking_lot::Mutex;
 const AHEAD: usize = 4;
 
 /// Returns the number of threads to use: one for each processor of the machine.
-pub fn threads() -> NonZeroUsize {
+pub(crate) fn threads() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 /// Function that queues an item for processing; it returns an error if processing has stopped.
-pub type Give<'a, T> = dyn FnMut(T) -> Result<(), Stopped> + 'a;
+pub(crate) type Give<'a, T> = dyn FnMut(T) -> Result<(), Stopped> + 'a;
 
 /// Error that stops the finder because processing has failed elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +36,7 @@ pub struct Stopped;
 /// # Errors
 /// The first error of `work` or `take`, in the order of the items, ends it and is returned;
 /// otherwise that of `find`.
-pub fn in_order<T: Send, R: Send, E: Send>(
+pub(crate) fn in_order<T: Send, R: Send, E: Send>(
     threads: NonZeroUsize,
     find: impl FnOnce(&mut Give<'_, T>) -> Result<(), E> + Send,
     work: impl Fn(T) -> Result<R, E> + Sync,

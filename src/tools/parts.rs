@@ -17,7 +17,7 @@ use crate::store::{Freshness, LoadedShard, ShardStore, StoreError};
 const PART_CHUNKS: u64 = 1 << 14;
 
 /// A shard that several threads read.
-pub struct SharedShard {
+pub(crate) struct SharedShard {
     /// Array of the shard.
     pub array: Arc<Array>,
     /// Coordinates in the shard grid.
@@ -27,7 +27,7 @@ pub struct SharedShard {
 
 /// Outcome of loading a shard.
 #[derive(Debug, Clone)]
-pub enum Loaded {
+pub(crate) enum Loaded {
     /// The shard does not exist.
     Absent,
     /// The shard was loaded; it may be damaged.
@@ -38,14 +38,14 @@ pub enum Loaded {
 
 impl SharedShard {
     /// Creates a shard that is not loaded yet.
-    pub fn new(array: &Arc<Array>, coords: &[u64]) -> Arc<Self> {
+    pub(crate) fn new(array: &Arc<Array>, coords: &[u64]) -> Arc<Self> {
         let array = Arc::clone(array);
         Arc::new(Self { array, coords: coords.to_vec(), state: Mutex::new(None) })
     }
 
     /// Returns the shard as it was at the first call, which loads it. Only that call returns the
     /// error.
-    pub fn load(&self, store: &ShardStore) -> Result<Loaded, StoreError> {
+    pub(crate) fn load(&self, store: &ShardStore) -> Result<Loaded, StoreError> {
         // Other threads wait for the lock. After a panic the state is still empty.
         let mut state = self.state.lock();
         if let Some(loaded) = &*state {
@@ -62,20 +62,23 @@ impl SharedShard {
     }
 
     /// Returns all slots of the shard, in parts.
-    pub fn parts(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let slots = self.array.source.layout.positions(0, &self.coords).iter().product();
         parts_of(&self.array, 0..slots)
     }
 
     /// Returns the damage of a loaded shard as an error; `None` if it is intact.
-    pub fn damage(&self, shard: &LoadedShard) -> Option<StoreError> {
+    pub(crate) fn damage(&self, shard: &LoadedShard) -> Option<StoreError> {
         let damage = shard.damage()?;
         Some(StoreError::Damaged { shard: self.array.source.shard_path(&self.coords), damage })
     }
 }
 
 /// Divides a run of slots into parts.
-pub fn parts_of(array: &Array, slots: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+pub(crate) fn parts_of(
+    array: &Array,
+    slots: Range<u64>,
+) -> impl Iterator<Item = Range<u64>> + use<> {
     let chunks: u64 = array.source.layout.levels[0].unit().iter().product();
     let step = PART_CHUNKS.checked_div(chunks).unwrap_or(1).max(1);
     let mut from = slots.start;

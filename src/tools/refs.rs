@@ -25,8 +25,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use tempfile::SpooledTempFile;
 
 use self::chunks::{ArrayRefs, Part};
-pub use self::config::{Config, Version};
-pub use self::error::{Problem, RefsError};
+pub(crate) use self::config::{Config, Version};
+pub(crate) use self::error::{Problem, RefsError};
 use self::names::Urls;
 use self::nodes::{Prepared, prepare};
 use super::parallel::{self, Give};
@@ -40,7 +40,7 @@ const KEPT_BYTES: usize = 4 << 20;
 
 /// Counts of what was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// Number of arrays.
     pub arrays: u64,
     /// Number of chunks, including embedded ones.
@@ -63,7 +63,7 @@ enum Thing<'a> {
 ///
 /// After the first problem nothing more is written unless [`Config::skips`] is set; the output is
 /// then not valid JSON.
-pub fn write(
+pub(crate) fn write(
     source: &Source,
     config: &Config,
     out: &mut dyn Write,

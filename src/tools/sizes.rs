@@ -13,7 +13,7 @@ const CLASS_BITS: u32 = 6;
 
 /// Counts of lengths.
 #[derive(Debug, Clone, Default)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     /// Number of occurrences of each length, or of each class by its smallest length.
     counts: BTreeMap<u64, u64>,
     in_classes: bool,
@@ -22,7 +22,7 @@ pub struct Sizes {
 
 /// Summary of the lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spread {
+pub(crate) struct Spread {
     /// The smallest length.
     pub smallest: u64,
     /// The median; of an even number of lengths, the lower one of the middle two.
@@ -35,7 +35,7 @@ pub struct Spread {
 
 impl Sizes {
     /// Counts a length.
-    pub fn add(&mut self, length: u64) {
+    pub(crate) fn add(&mut self, length: u64) {
         self.add_many(length, 1);
     }
 
@@ -57,7 +57,7 @@ impl Sizes {
     }
 
     /// Adds the counts of another instance.
-    pub fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         if other.in_classes && !self.in_classes {
             self.use_classes();
         }
@@ -71,7 +71,7 @@ impl Sizes {
     }
 
     /// Returns the summary; `None` if nothing was counted.
-    pub fn spread(&self) -> Option<Spread> {
+    pub(crate) fn spread(&self) -> Option<Spread> {
         let (smallest, largest) = self.range?;
         let total: u64 = self.counts.values().sum();
         let mut before = 0;

@@ -18,7 +18,7 @@ use crate::store::{Body, LoadedShard, ShardStore, StoreError, io_error};
 
 /// Result of the survey of a shard.
 #[derive(Debug, Default)]
-pub struct Survey {
+pub(crate) struct Survey {
     /// Length of the file, in bytes.
     pub nbytes: u64,
     /// Length in bytes of all chunks; bytes shared by several chunks count once. For a shard that
@@ -40,7 +40,7 @@ pub struct Survey {
 
 /// Ranges that overlap within a shard, or within a shard inside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InnerClash {
+pub(crate) struct InnerClash {
     /// Level of the shard, 0 being the outermost.
     pub level: usize,
     /// Offset of the shard's first byte, which identifies it among those of its level.
@@ -61,7 +61,7 @@ struct Frame {
 }
 
 /// Surveys all places of an undamaged shard, and passes each one on to `visit`.
-pub fn survey<E: From<StoreError>>(
+pub(crate) fn survey<E: From<StoreError>>(
     storage: &dyn Storage,
     store: &ShardStore,
     array: &Array,
@@ -220,7 +220,7 @@ impl<'a> Surveyor<'a> {
 }
 
 /// Returns a range, and whether it is in the decoded shard (`true`) or in the file (`false`).
-pub fn range_of(body: &Body) -> (ByteRange, bool) {
+pub(crate) fn range_of(body: &Body) -> (ByteRange, bool) {
     match body {
         Body::InFile { offset, nbytes } => (ByteRange { offset: *offset, nbytes: *nbytes }, false),
         Body::InMemory { start, end, .. } => {
@@ -238,7 +238,7 @@ fn overlaps(one: ByteRange, other: ByteRange) -> bool {
 
 /// Returns the number of checksums over a shard; `None` if there are none, or if there are other
 /// codecs around it.
-pub fn has_checksums_only(after: &[AfterCodec]) -> Option<usize> {
+pub(crate) fn has_checksums_only(after: &[AfterCodec]) -> Option<usize> {
     let nbytes = trailing_checksums(after).filter(|nbytes| *nbytes > 0)?;
     usize::try_from(nbytes).ok().map(|nbytes| nbytes / CHECKSUM_BYTES)
 }

@@ -51,7 +51,7 @@ struct Sheet<'a> {
 }
 
 /// Renders a map as an SVG document, with a title and the names of the array's axes.
-pub fn svg(map: &Map, title: &str, names: &[Option<String>]) -> String {
+pub(crate) fn svg(map: &Map, title: &str, names: &[Option<String>]) -> String {
     let title = &cut(title, 2 * NAME);
     let sheet = Sheet::new(map, names);
     let pictures = map.cells()[2];
@@ -299,7 +299,7 @@ fn put_axis(out: &mut String, place: &str, text: &str) {
 }
 
 /// Describes what a cell represents.
-pub fn scale(map: &Map) -> String {
+pub(crate) fn scale(map: &Map) -> String {
     let [columns, rows, pictures] = map.block();
     let cell = match (columns, rows) {
         (1, 1) => "each cell is a chunk".to_owned(),
@@ -313,7 +313,7 @@ pub fn scale(map: &Map) -> String {
 
 /// Describes the positions along the leading axes that a picture shows; `None` if there are no
 /// leading axes.
-pub fn caption(map: &Map, picture: u64) -> Option<String> {
+pub(crate) fn caption(map: &Map, picture: u64) -> Option<String> {
     let (first, last) = map.leading(picture)?;
     let list = |coords: &[u64]| {
         let texts: Vec<String> = coords.iter().map(u64::to_string).collect();

@@ -12,16 +12,16 @@ use crate::format::index::EMPTY;
 use crate::source::{OpenConfig, Source};
 
 /// Index entry of an empty chunk.
-pub const NONE: (u64, u64) = (EMPTY, EMPTY);
+pub(crate) const NONE: (u64, u64) = (EMPTY, EMPTY);
 
 /// Returns the codecs of an array whose shards have chunks of `chunk_shape`.
-pub fn sharding(chunk_shape: &Value, codecs: &Value) -> Value {
+pub(crate) fn sharding(chunk_shape: &Value, codecs: &Value) -> Value {
     json!([{"name": "sharding_indexed", "configuration":
         {"chunk_shape": chunk_shape, "codecs": codecs, "index_codecs": ["bytes", "crc32c"]}}])
 }
 
 /// Returns the metadata of an array of bytes.
-pub fn array(shape: &Value, shard: &Value, codecs: &Value) -> Value {
+pub(crate) fn array(shape: &Value, shard: &Value, codecs: &Value) -> Value {
     json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8",
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shard}},
         "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": codecs})
@@ -29,7 +29,7 @@ pub fn array(shape: &Value, shard: &Value, codecs: &Value) -> Value {
 
 /// Creates an array of eight bytes in shards of two chunks of two bytes: `abcd` in `c/0`, `ef` in
 /// `c/1`.
-pub fn plain() -> TempDir {
+pub(crate) fn plain() -> TempDir {
     let document = array(&json!([8]), &json!([4]), &sharding(&json!([2]), &json!(["bytes"])));
     let directory = with_files(&[("zarr.json", document.to_string().as_bytes())]);
     put(directory.path(), "c/0", &shard(b"abcd", &[(0, 2), (2, 2)]));
@@ -38,21 +38,21 @@ pub fn plain() -> TempDir {
 }
 
 /// Creates a directory with files in it.
-pub fn with_files(files: &[(&str, &[u8])]) -> TempDir {
+pub(crate) fn with_files(files: &[(&str, &[u8])]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     files.iter().for_each(|(path, content)| put(directory.path(), path, content));
     directory
 }
 
 /// Writes a file and creates the directories above it.
-pub fn put(directory: &Path, path: &str, content: &[u8]) {
+pub(crate) fn put(directory: &Path, path: &str, content: &[u8]) {
     let path = directory.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, content).unwrap();
 }
 
 /// Returns an index with its checksum.
-pub fn index(entries: &[(u64, u64)]) -> Vec<u8> {
+pub(crate) fn index(entries: &[(u64, u64)]) -> Vec<u8> {
     let words = entries.iter().flat_map(|(offset, nbytes)| [offset, nbytes]);
     let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
     bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
@@ -60,11 +60,11 @@ pub fn index(entries: &[(u64, u64)]) -> Vec<u8> {
 }
 
 /// Returns a shard with its index at the end.
-pub fn shard(body: &[u8], entries: &[(u64, u64)]) -> Vec<u8> {
+pub(crate) fn shard(body: &[u8], entries: &[(u64, u64)]) -> Vec<u8> {
     [body, &index(entries)].concat()
 }
 
 /// Opens the source in a directory.
-pub fn open(directory: &TempDir) -> Source {
+pub(crate) fn open(directory: &TempDir) -> Source {
     Source::open(directory.path(), OpenConfig::default()).unwrap()
 }

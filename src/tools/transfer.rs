@@ -32,7 +32,7 @@ const FILES_AT_ONCE: usize = 64;
 
 /// Error of copying an array.
 #[derive(Debug, thiserror::Error)]
-pub enum TransferError {
+pub(crate) enum TransferError {
     /// A chunk of the source cannot be read.
     #[error(transparent)]
     Source(#[from] StoreError),
@@ -77,7 +77,7 @@ pub enum TransferError {
 }
 
 /// A copy of an array in progress.
-pub struct Transfer<'a> {
+pub(crate) struct Transfer<'a> {
     /// Source of the chunks.
     source: &'a Source,
     /// Array in the source.
@@ -94,7 +94,7 @@ pub struct Transfer<'a> {
 
 /// Result of copying chunks.
 #[derive(Debug, Clone, Default)]
-pub struct Transferred {
+pub(crate) struct Transferred {
     /// Digest of the chunks that were copied or already present.
     pub digest: ContentDigest,
     /// Number of files that were already present and correct.
@@ -115,11 +115,11 @@ impl Transferred {
 }
 
 /// Progress callback, called with the number of bytes of chunks copied.
-pub type Report<'a> = dyn Fn(u64) + Sync + 'a;
+pub(crate) type Report<'a> = dyn Fn(u64) + Sync + 'a;
 
 impl<'a> Transfer<'a> {
     /// Prepares a copy of `array` as the array `copy` of the destination.
-    pub fn new(
+    pub(crate) fn new(
         source: &'a Source,
         array: &'a Array,
         destination: &'a Destination,
@@ -135,7 +135,7 @@ impl<'a> Transfer<'a> {
     ///
     /// # Errors
     /// Returns [`TransferError::Differs`] if the copy differs from the source.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         threads: NonZeroUsize,
         report: &Report<'_>,
@@ -343,7 +343,7 @@ impl<'a> Transfer<'a> {
 }
 
 /// Opens a chunk for reading; `None` if there is none.
-pub fn open_chunk(
+pub(crate) fn open_chunk(
     store: &ShardStore,
     array: &SourceArray,
     coords: &[u64],
@@ -356,7 +356,7 @@ pub fn open_chunk(
 }
 
 /// Returns the digest of all chunks of an array that are in its grid.
-pub fn digest_of(
+pub(crate) fn digest_of(
     store: &ShardStore,
     array: &SourceArray,
     threads: NonZeroUsize,
@@ -391,7 +391,7 @@ pub fn digest_of(
 }
 
 /// Returns the digest of the chunks of a shard that are in the array's grid.
-pub fn digest_of_shard(
+pub(crate) fn digest_of_shard(
     store: &ShardStore,
     array: &SourceArray,
     shard: &[u64],
@@ -403,7 +403,7 @@ pub fn digest_of_shard(
 }
 
 /// Returns the digest of the chunks of a shard: of all, or of those in a grid.
-pub fn digest_of_places(
+pub(crate) fn digest_of_places(
     store: &ShardStore,
     array: &SourceArray,
     shard: &[u64],

@@ -10,14 +10,14 @@ use crate::store::content::Content;
 use crate::store::{Freshness, StagedChunk, StoreError};
 
 /// Unsharded arrays of a source, to which saved chunks may belong.
-pub struct Unsharded<'a> {
+pub(crate) struct Unsharded<'a> {
     source: &'a Source,
     arrays: Vec<Arc<Array>>,
 }
 
 impl<'a> Unsharded<'a> {
     /// Finds the unsharded arrays of a source that are above any of these paths.
-    pub fn above(source: &'a Source, paths: &[&Path]) -> Self {
+    pub(crate) fn above(source: &'a Source, paths: &[&Path]) -> Self {
         let is_above = |array: &Arc<Array>| {
             array.is_unsharded() && paths.iter().any(|path| path.starts_with(&array.source.path))
         };
@@ -26,7 +26,7 @@ impl<'a> Unsharded<'a> {
 
     /// Commits a chunk, as it is stored, over what the array holds, and returns once it is durable.
     /// Returns `false` if the path, relative to the source's root, is not that of a chunk.
-    pub fn put(&self, path: &Path, content: Vec<u8>) -> Result<bool, Arc<StoreError>> {
+    pub(crate) fn put(&self, path: &Path, content: Vec<u8>) -> Result<bool, Arc<StoreError>> {
         let found = self.arrays.iter().find_map(|array| {
             let key = path.strip_prefix(&array.source.path).ok()?.to_str()?;
             Some((array, array.source.chunk_of_file(key)?))

@@ -16,7 +16,7 @@ use shardfs::store::memory::{Change, MemoryStorage};
 use super::Rng;
 
 #[derive(Debug, Clone, Default)]
-pub struct Disk {
+pub(crate) struct Disk {
     files: BTreeMap<u64, Content>,
     /// What each name may stand for: first what is safe, then what came later.
     names: BTreeMap<PathBuf, Vec<Node>>,
@@ -36,7 +36,7 @@ struct Content {
 }
 
 /// Bytes of a block: what is cut off within one is zeroed before the length is safe.
-pub const BLOCK: usize = 16;
+pub(crate) const BLOCK: usize = 16;
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -71,13 +71,13 @@ enum Outcome {
 
 /// What is found when the power is back.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct State {
+pub(crate) struct State {
     pub files: Vec<(PathBuf, u64, Vec<u8>)>,
     pub directories: BTreeSet<PathBuf>,
 }
 
 impl State {
-    pub fn storage(&self, clones: bool) -> Arc<MemoryStorage> {
+    pub(crate) fn storage(&self, clones: bool) -> Arc<MemoryStorage> {
         let storage = MemoryStorage::with_files(self.files.clone(), self.directories.clone());
         if clones {
             storage.allow_clones();
@@ -86,7 +86,7 @@ impl State {
     }
 
     /// The disk on which all of this is safe.
-    pub fn disk(&self) -> Disk {
+    pub(crate) fn disk(&self) -> Disk {
         let mut disk = Disk::default();
         for (path, ino, bytes) in &self.files {
             disk.put(path, *ino, bytes.clone());
@@ -97,7 +97,7 @@ impl State {
         disk
     }
 
-    pub fn hash(&self, salt: usize) -> u64 {
+    pub(crate) fn hash(&self, salt: usize) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self, salt).hash(&mut hasher);
         hasher.finish()
@@ -112,7 +112,10 @@ enum Open<'a> {
 
 impl Disk {
     /// A disk with these files and a directory, all safe.
-    pub fn new(directory: &Path, files: impl IntoIterator<Item = (PathBuf, u64, Vec<u8>)>) -> Self {
+    pub(crate) fn new(
+        directory: &Path,
+        files: impl IntoIterator<Item = (PathBuf, u64, Vec<u8>)>,
+    ) -> Self {
         let mut disk = Self::default();
         disk.names.insert(directory.to_owned(), vec![Node::Directory]);
         for (path, ino, bytes) in files {
@@ -129,7 +132,7 @@ impl Disk {
         }
     }
 
-    pub fn apply(&mut self, change: &Change) {
+    pub(crate) fn apply(&mut self, change: &Change) {
         let place = |offset: &u64| usize::try_from(*offset).unwrap();
         match change {
             Change::Write { ino, offset, bytes } => {
@@ -173,7 +176,7 @@ impl Disk {
 
     /// States that a power cut may leave now: all where there are at most `most`, counting no torn
     /// writes, else as many by chance; then `more` by chance with torn writes.
-    pub fn states(&self, rng: &mut Rng, most: usize, more: usize) -> Vec<State> {
+    pub(crate) fn states(&self, rng: &mut Rng, most: usize, more: usize) -> Vec<State> {
         let open = self.open();
         let counts: Vec<usize> = open.iter().map(Open::count).collect();
         let all = counts.iter().try_fold(1_usize, |all, n| all.checked_mul(*n));
@@ -206,7 +209,7 @@ impl Disk {
     }
 
     /// Everything as it is: what is found after a process was killed.
-    pub fn now(&self) -> State {
+    pub(crate) fn now(&self) -> State {
         let open = self.open();
         let choice: Vec<_> = open.iter().map(|open| open.outcome(open.count() - 1)).collect();
         self.state(&open, &choice)
@@ -362,6 +365,6 @@ impl Open<'_> {
     }
 }
 
-pub fn is_lock(path: &Path) -> bool {
+pub(crate) fn is_lock(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "__lock")
 }

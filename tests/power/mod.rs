@@ -3,9 +3,9 @@
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-pub mod blosc;
-pub mod disk;
-pub mod parse;
+pub(crate) mod blosc;
+pub(crate) mod disk;
+pub(crate) mod parse;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,19 +23,19 @@ use self::disk::Disk;
 use crate::support::{Coords, IndexKind, Level, Model, places};
 
 /// The array's directory.
-pub const ARRAY: &str = "a";
+pub(crate) const ARRAY: &str = "a";
 
 /// The chunks of an array that exist.
-pub type Chunks = BTreeMap<Coords, Vec<u8>>;
+pub(crate) type Chunks = BTreeMap<Coords, Vec<u8>>;
 /// New content of chunks, None where they are removed.
-pub type Changes = Vec<(Coords, Option<Vec<u8>>)>;
+pub(crate) type Changes = Vec<(Coords, Option<Vec<u8>>)>;
 
 /// Random numbers, the same ones each time (splitmix64).
 #[derive(Debug, Clone)]
-pub struct Rng(pub u64);
+pub(crate) struct Rng(pub u64);
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -43,27 +43,27 @@ impl Rng {
     }
 
     /// Less than `most`, which is not 0.
-    pub fn below(&mut self, most: usize) -> usize {
+    pub(crate) fn below(&mut self, most: usize) -> usize {
         usize::try_from(self.next() % most as u64).unwrap()
     }
 
-    pub fn one_in(&mut self, n: usize) -> bool {
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
 
     /// Bytes that no other call gives.
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut other = Self(self.next());
         (0..length).map(|_| other.next().to_le_bytes()[0]).collect()
     }
 }
 
 /// An array whose last shards do not exist, and others have holes.
-pub struct Case {
+pub(crate) struct Case {
     pub name: &'static str,
     pub model: Model,
     pub array: SourceArray,
@@ -99,45 +99,45 @@ impl Case {
     }
 
     /// The path of a shard.
-    pub fn path(&self, shard: &[u64]) -> PathBuf {
+    pub(crate) fn path(&self, shard: &[u64]) -> PathBuf {
         Path::new(ARRAY).join(self.model.key(shard))
     }
 
     /// All chunks of a shard.
-    pub fn members(&self, shard: &[u64]) -> Vec<Coords> {
+    pub(crate) fn members(&self, shard: &[u64]) -> Vec<Coords> {
         let grid = places(&self.model.grid());
         grid.into_iter().filter(|coords| shard_of(&self.model, coords) == shard).collect()
     }
 
     /// The files of the array with these chunks.
-    pub fn files(&self, chunks: &Chunks) -> Vec<(PathBuf, Vec<u8>)> {
+    pub(crate) fn files(&self, chunks: &Chunks) -> Vec<(PathBuf, Vec<u8>)> {
         let model = Model { chunks: chunks.clone(), ..self.model.clone() };
         let shards = places(&model.shards()).into_iter();
         shards.filter_map(|shard| Some((self.path(&shard), model.shard(&shard)?))).collect()
     }
 
     /// A disk with these chunks, all of them safe.
-    pub fn disk(&self, chunks: &Chunks) -> Disk {
+    pub(crate) fn disk(&self, chunks: &Chunks) -> Disk {
         let files = self.files(chunks).into_iter().zip(1..);
         Disk::new(Path::new(ARRAY), files.map(|((path, bytes), ino)| (path, ino, bytes)))
     }
 }
 
 /// For [`MemoryStorage::fail`], after which nothing fails any more.
-pub const NO_FAULT: Fault =
+pub(crate) const NO_FAULT: Fault =
     Fault { errno: libc::EIO, times: 1, half_done: false, changes_only: false };
 
-pub fn shard_of(model: &Model, coords: &[u64]) -> Coords {
+pub(crate) fn shard_of(model: &Model, coords: &[u64]) -> Coords {
     coords.iter().zip(model.per_shard()).map(|(coord, per)| coord / per).collect()
 }
 
-pub fn level(per_shard: &[u64], index: IndexKind, at_start: bool) -> Level {
+pub(crate) fn level(per_shard: &[u64], index: IndexKind, at_start: bool) -> Level {
     let order = (0..per_shard.len()).collect();
     Level { per_shard: per_shard.to_vec(), order, index, at_start, after: vec![] }
 }
 
 /// Shards with the index at one end, of rank 1 and 2.
-pub fn plain(at_start: bool) -> Vec<Case> {
+pub(crate) fn plain(at_start: bool) -> Vec<Case> {
     let (line, square) =
         (|kind| level(&[4], kind, at_start), |kind| level(&[2, 2], kind, at_start));
     let name = |end, start| if at_start { start } else { end };
@@ -153,7 +153,7 @@ pub fn plain(at_start: bool) -> Vec<Case> {
 }
 
 /// Indexes without a checksum, big-endian ones, transposed ones.
-pub fn other_indexes() -> Vec<Case> {
+pub(crate) fn other_indexes() -> Vec<Case> {
     let mut cases = Vec::new();
     let kinds = [
         (IndexKind::NoChecksum, ["end, no checksum", "start, no checksum"]),
@@ -170,7 +170,7 @@ pub fn other_indexes() -> Vec<Case> {
 }
 
 /// Shards inside shards.
-pub fn nested() -> Vec<Case> {
+pub(crate) fn nested() -> Vec<Case> {
     let two = |outer: Level, inner: Level| vec![outer, inner];
     let mut checked = level(&[2], IndexKind::Usual, false);
     checked.after = vec!["crc32c"];
@@ -190,7 +190,7 @@ pub fn nested() -> Vec<Case> {
 }
 
 /// Transposed shards, checksums over shards, and a single chunk.
-pub fn others() -> Vec<Case> {
+pub(crate) fn others() -> Vec<Case> {
     let mut turned = level(&[1, 3], IndexKind::Usual, false);
     turned.order = vec![1, 0];
     let after =
@@ -207,7 +207,7 @@ pub fn others() -> Vec<Case> {
 }
 
 /// Arrays of the draft of 2022.
-pub fn draft() -> Vec<Case> {
+pub(crate) fn draft() -> Vec<Case> {
     let bare = |per_shard: &[u64]| vec![level(per_shard, IndexKind::NoChecksum, false)];
     vec![
         Case::new("draft of 2022", &[6, 4], bare(&[2, 2]), ("draft2022", "/")),
@@ -217,7 +217,7 @@ pub fn draft() -> Vec<Case> {
 }
 
 /// A store that believes nothing.
-pub fn store(storage: &Arc<MemoryStorage>) -> ShardStore {
+pub(crate) fn store(storage: &Arc<MemoryStorage>) -> ShardStore {
     let config = StoreConfig {
         trusted: Duration::ZERO,
         cache_size: 1 << 20,
@@ -229,7 +229,7 @@ pub fn store(storage: &Arc<MemoryStorage>) -> ShardStore {
 }
 
 /// The chunk at `coords`: its bytes, None, or what is wrong.
-pub fn read(
+pub(crate) fn read(
     store: &ShardStore,
     array: &SourceArray,
     coords: &[u64],
@@ -245,20 +245,24 @@ pub fn read(
     Ok(Some(bytes))
 }
 
-pub fn staged(coords: &[u64], content: Option<Vec<u8>>, base: Base) -> StagedChunk {
+pub(crate) fn staged(coords: &[u64], content: Option<Vec<u8>>, base: Base) -> StagedChunk {
     let content = content.map(|bytes| Content::Memory(bytes.into()));
     StagedChunk { coords: coords.to_vec(), content, base, maker: None, with: vec![] }
 }
 
 /// Stages changes over what is there now.
-pub fn stage(store: &ShardStore, array: &SourceArray, changes: &Changes) -> Vec<StagedChunk> {
+pub(crate) fn stage(
+    store: &ShardStore,
+    array: &SourceArray,
+    changes: &Changes,
+) -> Vec<StagedChunk> {
     let one = |(coords, content): &(Coords, Option<Vec<u8>>)| {
         staged(coords, content.clone(), store.base(array, coords, Freshness::Now).unwrap())
     };
     changes.iter().map(one).collect()
 }
 
-pub fn apply(chunks: &mut Chunks, changes: &Changes) {
+pub(crate) fn apply(chunks: &mut Chunks, changes: &Changes) {
     for (coords, content) in changes {
         match content {
             Some(bytes) => drop(chunks.insert(coords.clone(), bytes.clone())),

@@ -4,7 +4,7 @@ use super::{Case, Chunks};
 use crate::support::{Coords, IndexKind, Level, places};
 
 /// The chunks of the shard at `shard` whose file holds `bytes`, or what is wrong with it.
-pub fn shard(case: &Case, shard: &[u64], bytes: &[u8]) -> Result<Chunks, String> {
+pub(crate) fn shard(case: &Case, shard: &[u64], bytes: &[u8]) -> Result<Chunks, String> {
     let axes: Vec<usize> = (0..shard.len()).collect();
     let mut chunks = Chunks::new();
     level(&case.model.levels, &axes, shard, bytes, &mut chunks)?;

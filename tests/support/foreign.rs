@@ -14,14 +14,14 @@ use shardfs::store::storage::FileKind;
 use shardfs::view::inode::ROOT;
 
 /// Bytes of each file, or the errno of what fails.
-pub type Found = BTreeMap<String, Result<Vec<u8>, i32>>;
+pub(crate) type Found = BTreeMap<String, Result<Vec<u8>, i32>>;
 
-pub const CHUNK: u32 = 24;
+pub(crate) const CHUNK: u32 = 24;
 /// What is read of a file, in bytes.
-pub const READ: usize = 1 << 17;
+pub(crate) const READ: usize = 1 << 17;
 
 /// A Blosc buffer of stored bytes.
-pub fn blosc(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn blosc(bytes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).unwrap();
     let mut buffer = vec![2, 1, 2, 8];
     for word in [length, length, length + 16] {
@@ -32,14 +32,14 @@ pub fn blosc(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Chunks of a file: all of them whole but the last.
-pub fn chunks() -> Vec<Vec<u8>> {
+pub(crate) fn chunks() -> Vec<Vec<u8>> {
     let whole = (0..4_u8).map(|n| blosc(&[n + 1; CHUNK as usize]));
     whole.chain([blosc(&[9; 16])]).collect()
 }
 
 /// How a Bloscpack file is made.
 #[derive(Clone, Copy)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub digest: u8,
     pub offsets: bool,
     /// None: none; Some(true): bare, as in the design document.
@@ -47,9 +47,10 @@ pub struct Layout {
     pub known: bool,
 }
 
-pub const TEXT: &str = r#"{"dtype": "'<i8'", "shape": [14], "order": "C", "container": "numpy"}"#;
+pub(crate) const TEXT: &str =
+    r#"{"dtype": "'<i8'", "shape": [14], "order": "C", "container": "numpy"}"#;
 
-pub fn bloscpack(layout: Layout) -> Vec<u8> {
+pub(crate) fn bloscpack(layout: Layout) -> Vec<u8> {
     let (chunks, digest) = (chunks(), Digest::from_number(layout.digest).unwrap());
     let (spare, bare) = (if layout.offsets { 3 } else { 0 }, layout.metadata == Some(true));
     let options = u8::from(layout.offsets) | u8::from(layout.metadata.is_some()) << 1;
@@ -96,7 +97,7 @@ pub fn bloscpack(layout: Layout) -> Vec<u8> {
     file
 }
 
-pub fn walk(fs: &Fs, ino: u64, path: &str, found: &mut Found) {
+pub(crate) fn walk(fs: &Fs, ino: u64, path: &str, found: &mut Found) {
     let mut names = Vec::new();
     fs.readdir(ino, 0, Listing::Names, &mut |entry| {
         names.push(entry.name.to_str().unwrap().to_owned());
@@ -124,7 +125,7 @@ pub fn walk(fs: &Fs, ino: u64, path: &str, found: &mut Found) {
     }
 }
 
-pub fn read(fs: &Fs, ino: u64) -> Result<Vec<u8>, i32> {
+pub(crate) fn read(fs: &Fs, ino: u64) -> Result<Vec<u8>, i32> {
     let opened = fs.open(ino).map_err(|error| error.errno())?;
     let mut bytes = vec![0; READ];
     let read = fs.read(ino, Some(opened.handle), 0, &mut bytes).map_err(|error| error.errno());
@@ -133,18 +134,18 @@ pub fn read(fs: &Fs, ino: u64) -> Result<Vec<u8>, i32> {
     Ok(bytes)
 }
 
-pub fn shown(fs: &Fs) -> Found {
+pub(crate) fn shown(fs: &Fs) -> Found {
     let mut found = Found::new();
     walk(fs, ROOT, "", &mut found);
     found
 }
 
-pub fn json_of(found: &mut Found, name: &str) -> Value {
+pub(crate) fn json_of(found: &mut Found, name: &str) -> Value {
     serde_json::from_slice(&found.remove(name).unwrap().unwrap()).unwrap()
 }
 
 /// The files of a bcolz array of 5 x 3 numbers, two rows a chunk.
-pub fn bcolz(storage: &MemoryStorage, directory: &str) {
+pub(crate) fn bcolz(storage: &MemoryStorage, directory: &str) {
     let path = |name: &str| format!("{directory}{name}");
     storage.replace(&path("meta/sizes"), br#"{"shape": [5, 3], "nbytes": 120}"#.to_vec());
     let how = br#"{"dtype": "float64", "chunklen": 2, "dflt": 0.5, "cparams": {}}"#;
@@ -158,7 +159,7 @@ pub fn bcolz(storage: &MemoryStorage, directory: &str) {
 }
 
 /// The inode of a path.
-pub fn ino(fs: &Fs, path: &str) -> u64 {
+pub(crate) fn ino(fs: &Fs, path: &str) -> u64 {
     path.split('/').fold(ROOT, |parent, name| {
         let found = fs.lookup(parent, OsStr::new(name)).unwrap();
         found.unwrap_or_else(|| panic!("{path}: {name} is not there")).attr.ino
@@ -166,11 +167,11 @@ pub fn ino(fs: &Fs, path: &str) -> u64 {
 }
 
 /// Numbers as they are in a chunk, least significant byte first.
-pub fn numbers(numbers: &[i16]) -> Vec<u8> {
+pub(crate) fn numbers(numbers: &[i16]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 /// The paths of what was found.
-pub fn names(found: &Found) -> Vec<&str> {
+pub(crate) fn names(found: &Found) -> Vec<&str> {
     found.keys().map(String::as_str).collect()
 }

@@ -9,11 +9,11 @@ use std::io::Write;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-pub type Coords = Vec<u64>;
+pub(crate) type Coords = Vec<u64>;
 
 /// How the index of one level is stored.
 #[derive(Debug, Clone, Copy)]
-pub enum IndexKind {
+pub(crate) enum IndexKind {
     Usual,
     BigEndian,
     NoChecksum,
@@ -22,7 +22,7 @@ pub enum IndexKind {
 
 /// One level of sharding.
 #[derive(Debug, Clone)]
-pub struct Level {
+pub(crate) struct Level {
     /// Chunks per shard along the array's axes.
     pub per_shard: Coords,
     /// Order of the transpose before it.
@@ -34,7 +34,7 @@ pub struct Level {
 
 /// An array and its chunks, those beyond its shape included.
 #[derive(Debug, Clone)]
-pub struct Model {
+pub(crate) struct Model {
     pub shape: Coords,
     /// Shape of the innermost chunks, along the array's axes.
     pub chunk: Coords,
@@ -46,23 +46,23 @@ pub struct Model {
 
 impl Model {
     /// Innermost chunks along each axis of a shard.
-    pub fn per_shard(&self) -> Coords {
+    pub(crate) fn per_shard(&self) -> Coords {
         (0..self.shape.len())
             .map(|axis| self.levels.iter().map(|level| level.per_shard[axis]).product())
             .collect()
     }
 
     /// The chunk grid of the array.
-    pub fn grid(&self) -> Coords {
+    pub(crate) fn grid(&self) -> Coords {
         self.shape.iter().zip(&self.chunk).map(|(extent, chunk)| extent.div_ceil(*chunk)).collect()
     }
 
     /// The shard grid of the array.
-    pub fn shards(&self) -> Coords {
+    pub(crate) fn shards(&self) -> Coords {
         self.grid().iter().zip(self.per_shard()).map(|(n, per)| n.div_ceil(per)).collect()
     }
 
-    pub fn key(&self, coords: &[u64]) -> String {
+    pub(crate) fn key(&self, coords: &[u64]) -> String {
         let (name, separator) = self.keys;
         let numbers: Vec<String> = coords.iter().map(u64::to_string).collect();
         match (name, coords.is_empty()) {
@@ -76,7 +76,7 @@ impl Model {
     }
 
     /// What a mount must show: keys and bytes.
-    pub fn shown(&self) -> BTreeMap<String, Vec<u8>> {
+    pub(crate) fn shown(&self) -> BTreeMap<String, Vec<u8>> {
         let grid = self.grid();
         let within = |coords: &Coords| coords.iter().zip(&grid).all(|(c, n)| c < n);
         let chunks = self.chunks.iter().filter(|(coords, _)| within(coords));
@@ -85,7 +85,7 @@ impl Model {
 
     /// The document of an array of the draft of 2022, which has one level of shards with bare
     /// indexes at their end.
-    pub fn draft_metadata(&self) -> Value {
+    pub(crate) fn draft_metadata(&self) -> Value {
         let chunks_per_shard = if self.shape.is_empty() { vec![1] } else { self.per_shard() };
         json!({
             "shape": self.shape, "data_type": "u1", "fill_value": 0, "attributes": {},
@@ -98,7 +98,7 @@ impl Model {
     }
 
     /// The metadata document.
-    pub fn metadata(&self) -> Value {
+    pub(crate) fn metadata(&self) -> Value {
         let rank = self.shape.len();
         let mut shape = self.chunk.clone();
         let mut codecs = json!([{"name": "bytes"}, {"name": "mystery"}]);
@@ -133,7 +133,7 @@ impl Model {
     }
 
     /// The shard at these coordinates, None if no chunk of it exists.
-    pub fn shard(&self, shard: &[u64]) -> Option<Vec<u8>> {
+    pub(crate) fn shard(&self, shard: &[u64]) -> Option<Vec<u8>> {
         let axes: Vec<usize> = (0..self.shape.len()).collect();
         self.build(&self.levels, &axes, shard)
     }
@@ -244,7 +244,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// All places of a box in C order.
-pub fn places(extents: &[u64]) -> Vec<Coords> {
+pub(crate) fn places(extents: &[u64]) -> Vec<Coords> {
     extents.iter().fold(vec![vec![]], |places, extent| {
         let next = |place: &Coords| {
             let place = place.clone();
@@ -255,7 +255,7 @@ pub fn places(extents: &[u64]) -> Vec<Coords> {
 }
 
 /// Chunks for every place of the padded grid, about half of them present.
-pub fn chunks(padded: &[u64]) -> impl Strategy<Value = BTreeMap<Coords, Vec<u8>>> + use<> {
+pub(crate) fn chunks(padded: &[u64]) -> impl Strategy<Value = BTreeMap<Coords, Vec<u8>>> + use<> {
     let places = places(padded);
     let content = prop::option::weighted(0.5, prop::collection::vec(any::<u8>(), 0..20));
     prop::collection::vec(content, places.len()).prop_map(move |contents| {
@@ -291,7 +291,7 @@ fn level(rank: usize) -> impl Strategy<Value = Level> {
 }
 
 /// Arrays of rank 0 to 3 with one or two levels of sharding.
-pub fn models() -> impl Strategy<Value = Model> {
+pub(crate) fn models() -> impl Strategy<Value = Model> {
     let keys = prop_oneof![
         Just(("default", "/")),
         Just(("default", ".")),
@@ -319,6 +319,6 @@ pub fn models() -> impl Strategy<Value = Model> {
 }
 
 /// Chunks along each axis of all shards together.
-pub fn padded(model: &Model) -> Coords {
+pub(crate) fn padded(model: &Model) -> Coords {
     model.shards().iter().zip(model.per_shard()).map(|(shards, per)| shards * per).collect()
 }

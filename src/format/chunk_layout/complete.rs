@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 /// Default number of elements of a chunk.
-pub const DEFAULT_ELEMENTS: u64 = 1 << 20;
+pub(crate) const DEFAULT_ELEMENTS: u64 = 1 << 20;
 /// Maximum distance at which a divisor is searched for. If there is none, the whole length is
 /// taken.
 const DIVISOR_DISTANCE: u64 = 1_000_000;

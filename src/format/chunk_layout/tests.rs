@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::complete::DEFAULT_ELEMENTS;
 use super::*;
 use crate::format::json;
 

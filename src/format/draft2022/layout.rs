@@ -14,7 +14,7 @@ const EXTENSIONS: [&str; 3] = [
     "https://purl.org/zarr/spec/extensions/storage_transformers/sharding/1.0",
 ];
 /// Member of an array's document that lists its storage transformers.
-pub const TRANSFORMERS: &str = "storage_transformers";
+pub(super) const TRANSFORMERS: &str = "storage_transformers";
 
 /// Returns whether an array's document makes it a sharded array.
 pub fn is_sharded(document: &Value) -> bool {
@@ -54,7 +54,7 @@ pub fn keys(document: &Value) -> Result<KeyEncoding, MetadataError> {
 }
 
 /// Returns the chunk grid, which must be regular.
-pub fn grid(document: &Value) -> Result<&Value, MetadataError> {
+pub(super) fn grid(document: &Value) -> Result<&Value, MetadataError> {
     let grid = document.get("chunk_grid").ok_or(MetadataError::Missing("chunk_grid"))?;
     match grid.get("type").and_then(Value::as_str) {
         Some("regular") => Ok(grid),
@@ -63,7 +63,7 @@ pub fn grid(document: &Value) -> Result<&Value, MetadataError> {
 }
 
 /// Returns the number of chunks in a shard along each axis of a sharded array.
-pub fn chunks_per_shard(document: &Value) -> Result<Vec<u64>, MetadataError> {
+pub(super) fn chunks_per_shard(document: &Value) -> Result<Vec<u64>, MetadataError> {
     let transformers = document.get(TRANSFORMERS).and_then(Value::as_array);
     let Some([transformer]) = transformers.map(Vec::as_slice) else {
         return Err(MetadataError::invalid(TRANSFORMERS, "one sharding transformer"));

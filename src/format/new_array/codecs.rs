@@ -25,7 +25,7 @@ const FORMS: [&str; 4] = ["zstd:LEVEL", "gzip:LEVEL", "blosc:NAME:LEVEL:SHUFFLE"
 /// Parses a codec from its short form (`zstd`, `zstd:3`, `gzip:5`, `blosc:lz4:5:shuffle`, `crc32c`)
 /// or from JSON. Parts omitted in the short form have the values that zarr-python writes; the
 /// typesize of Blosc is that of the array's item.
-pub fn codec_from_text(text: &str, item: &DataType) -> Result<Value, NewArrayError> {
+pub(crate) fn codec_from_text(text: &str, item: &DataType) -> Result<Value, NewArrayError> {
     let unknown =
         || NewArrayError::Codec { text: text.to_owned(), known: "zstd, gzip, blosc, crc32c" };
     if text.trim_start().starts_with('{') {

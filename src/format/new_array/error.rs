@@ -7,7 +7,7 @@ use crate::text::count;
 
 /// Error creating an array.
 #[derive(Debug, thiserror::Error)]
-pub enum NewArrayError {
+pub(crate) enum NewArrayError {
     /// The data type or the fill value cannot be used.
     #[error(transparent)]
     DataType(#[from] DataTypeError),

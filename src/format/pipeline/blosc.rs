@@ -7,7 +7,7 @@ use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
 
 /// Compression parameters of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Blosc {
+pub(super) struct Blosc {
     /// Name of the compressor.
     pub cname: &'static CStr,
     /// Compression level from 0 (stored) to 9.
@@ -21,13 +21,13 @@ pub struct Blosc {
 }
 
 /// Names of the linked compressors.
-pub const COMPRESSORS: [&CStr; 5] = [c"blosclz", c"lz4", c"lz4hc", c"zlib", c"zstd"];
+pub(super) const COMPRESSORS: [&CStr; 5] = [c"blosclz", c"lz4", c"lz4hc", c"zlib", c"zstd"];
 
 const CODEC: &str = "blosc";
 
 /// Blosc buffer whose length has been checked against its header.
 #[derive(Debug, Clone, Copy)]
-pub struct Buffer<'a> {
+pub(crate) struct Buffer<'a> {
     bytes: &'a [u8],
     /// Decompressed length in bytes, according to the header.
     pub decoded: usize,
@@ -37,7 +37,7 @@ impl<'a> Buffer<'a> {
     /// Parses the header of the buffer at the beginning of `bytes`. Bytes after the buffer are
     /// ignored, as by numcodecs.
     #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let too_short = DecodeError::TooShort { codec: CODEC, found: bytes.len() };
         let header = BloscHeader::parse(bytes.first_chunk().ok_or(too_short)?);
         let nbytes = usize::try_from(header.nbytes).unwrap_or(usize::MAX);
@@ -56,7 +56,7 @@ impl<'a> Buffer<'a> {
 
     /// Decompresses the buffer, which must decode to exactly the length of `out`.
     #[allow(unsafe_code, reason = "c-blosc is a C library; each call carries its proof")]
-    pub fn decompress(self, out: &mut [u8]) -> Result<(), DecodeError> {
+    pub(crate) fn decompress(self, out: &mut [u8]) -> Result<(), DecodeError> {
         DecodeError::check_length(self.decoded, out.len())?;
         // SAFETY: `parse` has checked that the buffer is as long as its header says; `out` is
         // writable for the length passed along and is another slice. No other thread is involved.
@@ -78,7 +78,7 @@ impl<'a> Buffer<'a> {
 impl Blosc {
     /// Compresses `bytes` into one buffer.
     #[allow(unsafe_code, reason = "c-blosc is a C library; the call carries its proof")]
-    pub fn compress(&self, bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
+    pub(super) fn compress(&self, bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
         let mut out = vec![0; bytes.len() + BLOSC_BYTES];
         // SAFETY: `bytes` is readable and `out` writable for the lengths passed along, the name
         // ends with a NUL. No other thread is involved.

@@ -19,7 +19,7 @@ const USUAL_ZLIB_LEVEL: u32 = 6;
 
 /// One bytes->bytes codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BytesCodec {
+pub(super) enum BytesCodec {
     /// Checksum of four bytes before or after the data.
     Checksum(Sum, Location),
     /// gzip (RFC 1952), one or more members and zeros after them; the level, from 0 to 9.
@@ -39,7 +39,7 @@ pub enum BytesCodec {
 
 /// Kind of a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sum {
+pub(super) enum Sum {
     /// CRC-32C.
     Crc32c,
     /// CRC-32, as in gzip.
@@ -50,7 +50,7 @@ pub enum Sum {
 
 /// Position of a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Location {
+pub(super) enum Location {
     /// Before the data.
     Start,
     /// After the data.
@@ -201,7 +201,7 @@ impl Options<'_> {
 
 impl BytesCodec {
     /// Parses a codec over bytes of items of `item` bytes.
-    pub fn parse(codec: &Codec, item: usize) -> Result<Self, PipelineError> {
+    pub(super) fn parse(codec: &Codec, item: usize) -> Result<Self, PipelineError> {
         let options = Options(codec);
         Ok(match codec.name.as_str() {
             "crc32c" => Self::Checksum(Sum::Crc32c, Location::End),
@@ -317,14 +317,14 @@ fn copy(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
 }
 
 /// Returns the maximum length of `nbytes` bytes after encoding by `codecs`.
-pub fn bound(codecs: &[BytesCodec], nbytes: u64) -> u64 {
+pub(super) fn bound(codecs: &[BytesCodec], nbytes: u64) -> u64 {
     let longest = codecs.iter().fold(nbytes, |nbytes, codec| codec.bound(nbytes));
     longest.min(2 * MAX_DECODED_BYTES as u64)
 }
 
 /// Returns the length of `nbytes` bytes after encoding by `codecs`; `None` if it depends on the
 /// contents.
-pub fn encoded_nbytes(codecs: &[BytesCodec], nbytes: u64) -> Option<u64> {
+pub(super) fn encoded_nbytes(codecs: &[BytesCodec], nbytes: u64) -> Option<u64> {
     codecs.iter().try_fold(nbytes, |nbytes, codec| match codec {
         BytesCodec::Checksum(..) => nbytes.checked_add(CHECKSUM_BYTES as u64),
         BytesCodec::Shuffle(_) => Some(nbytes),
@@ -333,7 +333,7 @@ pub fn encoded_nbytes(codecs: &[BytesCodec], nbytes: u64) -> Option<u64> {
 }
 
 /// Undoes `codecs`, given in encoding order, to exactly the length of `out`.
-pub fn decode_into(
+pub(super) fn decode_into(
     codecs: &[BytesCodec],
     encoded: &[u8],
     out: &mut [u8],
@@ -349,7 +349,7 @@ pub fn decode_into(
 }
 
 /// Undoes `codecs` to at most `limit` bytes, without a copy if none of them compresses.
-pub fn decode_at_most<'a>(
+pub(super) fn decode_at_most<'a>(
     codecs: &[BytesCodec],
     encoded: &'a [u8],
     limit: u64,
@@ -364,7 +364,7 @@ pub fn decode_at_most<'a>(
 }
 
 /// Applies `codecs` in order.
-pub fn encode<'a>(
+pub(super) fn encode<'a>(
     codecs: &[BytesCodec],
     bytes: Cow<'a, [u8]>,
 ) -> Result<Cow<'a, [u8]>, EncodeError> {

@@ -20,7 +20,7 @@ use crate::memory::resize;
 
 /// Properties of an item that codecs depend on.
 #[derive(Debug)]
-pub struct Item {
+pub(super) struct Item {
     /// Length of an item in bytes.
     pub nbytes: usize,
     /// Length in bytes of the words that the byte order applies to.
@@ -31,7 +31,7 @@ pub struct Item {
 
 /// Codec chain of an array of one shape.
 #[derive(Debug)]
-pub struct Chain {
+pub(super) struct Chain {
     /// Length of the decoded array in bytes.
     pub nbytes: usize,
     /// The array->array codecs; `None` if no item moves.
@@ -44,7 +44,7 @@ pub struct Chain {
 
 /// Array->bytes codec.
 #[derive(Debug)]
-pub enum ArrayCodec {
+pub(super) enum ArrayCodec {
     /// `bytes`: the items one after the other.
     Bytes {
         /// `true` if the most significant byte of a word comes first.
@@ -56,7 +56,7 @@ pub enum ArrayCodec {
 
 /// A chunk that is a shard of smaller ones.
 #[derive(Debug)]
-pub struct Shard {
+pub(super) struct Shard {
     layout: ShardLayout,
     /// Codec chain of an inner chunk.
     inner: Chain,
@@ -72,7 +72,7 @@ const MAX_KEPT_BYTES: usize = 16 << 20;
 
 impl Chain {
     /// Parses the codecs of an array of `shape` inside `depth` levels of sharding.
-    pub fn parse(
+    pub(super) fn parse(
         codecs: &[Codec],
         shape: &[usize],
         item: &Item,
@@ -128,7 +128,12 @@ impl Chain {
     }
 
     /// Decodes into `out`, which has `nbytes`.
-    pub fn decode(&self, encoded: &[u8], out: &mut [u8], item: &Item) -> Result<(), DecodeError> {
+    pub(super) fn decode(
+        &self,
+        encoded: &[u8],
+        out: &mut [u8],
+        item: &Item,
+    ) -> Result<(), DecodeError> {
         match &self.transpose {
             None => self.decode_array(encoded, out, item),
             Some(transpose) => {
@@ -153,7 +158,7 @@ impl Chain {
     }
 
     /// Undoes all codecs but the array->array codecs.
-    pub fn decode_array(
+    pub(super) fn decode_array(
         &self,
         encoded: &[u8],
         out: &mut [u8],
@@ -174,7 +179,11 @@ impl Chain {
     }
 
     /// Encodes an array of `nbytes`.
-    pub fn encode<'a>(&self, array: &'a [u8], item: &Item) -> Result<Cow<'a, [u8]>, EncodeError> {
+    pub(super) fn encode<'a>(
+        &self,
+        array: &'a [u8],
+        item: &Item,
+    ) -> Result<Cow<'a, [u8]>, EncodeError> {
         let mut array = Cow::Borrowed(array);
         if let Some(transpose) = &self.transpose {
             let mut moved = vec![0; array.len()];

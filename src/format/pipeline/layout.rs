@@ -17,7 +17,7 @@ struct Axis {
 
 /// Transpose between two arrays in C order.
 #[derive(Debug, Clone)]
-pub struct Transpose {
+pub(super) struct Transpose {
     /// Axes in the order of the encoded array. Axes of length 1 are omitted, and axes that are
     /// contiguous on both sides are merged.
     encode: Vec<Axis>,
@@ -25,7 +25,7 @@ pub struct Transpose {
 }
 
 /// Returns the items between neighbours along each axis of an array in C order.
-pub fn strides(shape: &[usize]) -> Vec<usize> {
+pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1_usize; shape.len()];
     for axis in (1..shape.len()).rev() {
         strides[axis - 1] = strides[axis].saturating_mul(shape[axis]);
@@ -36,7 +36,7 @@ pub fn strides(shape: &[usize]) -> Vec<usize> {
 impl Transpose {
     /// Creates the transpose in which axis `j` of the encoded array is axis `axes[j]` of an array
     /// of `shape`. `None` if no item moves.
-    pub fn new(shape: &[usize], axes: &[usize]) -> Option<Self> {
+    pub(super) fn new(shape: &[usize], axes: &[usize]) -> Option<Self> {
         if shape.contains(&0) {
             return None;
         }
@@ -58,12 +58,12 @@ impl Transpose {
 
     /// Transposes the array to its encoded form. Both have the same number of items of `item`
     /// bytes.
-    pub fn encode(&self, from: &[u8], to: &mut [u8], item: usize) {
+    pub(super) fn encode(&self, from: &[u8], to: &mut [u8], item: usize) {
         transpose(&self.encode, from, to, item);
     }
 
     /// Transposes the encoded form to the array.
-    pub fn decode(&self, from: &[u8], to: &mut [u8], item: usize) {
+    pub(super) fn decode(&self, from: &[u8], to: &mut [u8], item: usize) {
         transpose(&self.decode, from, to, item);
     }
 }
@@ -181,7 +181,7 @@ fn any_items(axes: &[Axis], from: &[u8], to: &mut [u8], item: usize) {
 
 /// Box inside an array in C order.
 #[derive(Debug)]
-pub struct Region<'a> {
+pub(super) struct Region<'a> {
     /// Shape of the array in items.
     pub shape: &'a [usize],
     /// Position of the box in the array.
@@ -215,7 +215,7 @@ impl Region<'_> {
     }
 
     /// Copies the box into the array.
-    pub fn put(&self, content: &[u8], array: &mut [u8]) {
+    pub(super) fn put(&self, content: &[u8], array: &mut [u8]) {
         let mut rest = content;
         self.rows(|at, row| {
             let (line, more) = rest.split_at(row);
@@ -225,7 +225,7 @@ impl Region<'_> {
     }
 
     /// Copies the box out of the array.
-    pub fn take(&self, array: &[u8], content: &mut [u8]) {
+    pub(super) fn take(&self, array: &[u8], content: &mut [u8]) {
         let mut end = 0;
         self.rows(|at, row| {
             content[end..end + row].copy_from_slice(&array[at..at + row]);
@@ -234,7 +234,7 @@ impl Region<'_> {
     }
 
     /// Returns the byte range of the box in the array; `None` if it is not contiguous.
-    pub fn one_piece(&self) -> Option<std::ops::Range<usize>> {
+    pub(super) fn one_piece(&self) -> Option<std::ops::Range<usize>> {
         if self.extent[..self.outer()].iter().any(|length| *length != 1) {
             return None;
         }
@@ -245,7 +245,7 @@ impl Region<'_> {
 }
 
 /// Fills `out` with copies of one item.
-pub fn fill(out: &mut [u8], item: &[u8]) {
+pub(super) fn fill(out: &mut [u8], item: &[u8]) {
     if let Some(byte) = item.first()
         && item.iter().all(|other| other == byte)
     {
@@ -258,14 +258,14 @@ pub fn fill(out: &mut [u8], item: &[u8]) {
 }
 
 /// Returns whether `bytes` are copies of one item.
-pub fn is_filled(bytes: &[u8], item: &[u8]) -> bool {
+pub(super) fn is_filled(bytes: &[u8], item: &[u8]) -> bool {
     // In equal items, each byte equals the byte one item before it.
     let first = bytes.len().min(item.len());
     bytes[..first] == item[..first] && bytes[first..] == bytes[..bytes.len() - first]
 }
 
 /// Reverses the bytes of each word.
-pub fn swap(bytes: &mut [u8], word: usize) {
+pub(super) fn swap(bytes: &mut [u8], word: usize) {
     match word {
         0 | 1 => (),
         2 => reverse::<2>(bytes),
@@ -281,7 +281,7 @@ fn reverse<const N: usize>(bytes: &mut [u8]) {
 
 /// Groups the first bytes of all elements, then the second ones, and so on. The length of `bytes`
 /// must be a multiple of `element`.
-pub fn shuffle(bytes: &[u8], out: &mut [u8], element: usize) {
+pub(super) fn shuffle(bytes: &[u8], out: &mut [u8], element: usize) {
     match planes(bytes.len(), element) {
         Some(transpose) => transpose.encode(bytes, out, 1),
         None => out.copy_from_slice(bytes),
@@ -289,7 +289,7 @@ pub fn shuffle(bytes: &[u8], out: &mut [u8], element: usize) {
 }
 
 /// Undoes [`shuffle`].
-pub fn unshuffle(bytes: &[u8], out: &mut [u8], element: usize) {
+pub(super) fn unshuffle(bytes: &[u8], out: &mut [u8], element: usize) {
     match element {
         2 => unshuffle_elements::<2>(bytes, out),
         4 => unshuffle_elements::<4>(bytes, out),

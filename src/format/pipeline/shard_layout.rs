@@ -12,7 +12,7 @@ use crate::format::limits::MAX_INDEX_BYTES;
 
 /// Layout of a chunk that is a shard of smaller ones.
 #[derive(Debug)]
-pub struct ShardLayout {
+pub(super) struct ShardLayout {
     /// Shape in items.
     shape: Vec<usize>,
     /// Shape of an inner chunk in items.
@@ -28,7 +28,10 @@ pub struct ShardLayout {
 
 impl ShardLayout {
     /// Parses a codec over an array of `shape`. Also returns the codecs of an inner chunk.
-    pub fn parse(codec: &Codec, shape: &[usize]) -> Result<(Self, Vec<Codec>), PipelineError> {
+    pub(super) fn parse(
+        codec: &Codec,
+        shape: &[usize],
+    ) -> Result<(Self, Vec<Codec>), PipelineError> {
         let rank = shape.len();
         let parts = split(std::slice::from_ref(codec), rank)?;
         let parts = parts.ok_or_else(|| PipelineError::Misplaced(codec.name.clone()))?;
@@ -61,12 +64,12 @@ impl ShardLayout {
     }
 
     /// Returns the number of inner chunks.
-    pub fn slots(&self) -> u64 {
+    pub(super) fn slots(&self) -> u64 {
         product(&self.chunks).unwrap_or(u64::MAX)
     }
 
     /// Returns the position of the first item of an inner chunk.
-    pub fn origin(&self, index: &ShardIndex, slot: u64) -> Vec<usize> {
+    pub(super) fn origin(&self, index: &ShardIndex, slot: u64) -> Vec<usize> {
         let position = index.position(slot);
         #[allow(clippy::cast_possible_truncation, reason = "within the chunks per shard")]
         let at = |(at, length): (u64, &usize)| at as usize * length;
@@ -74,17 +77,17 @@ impl ShardLayout {
     }
 
     /// Returns the region of an inner chunk whose first item is at `origin`.
-    pub fn region<'a>(&'a self, origin: &'a [usize], item: usize) -> Region<'a> {
+    pub(super) fn region<'a>(&'a self, origin: &'a [usize], item: usize) -> Region<'a> {
         Region { shape: &self.shape, origin, extent: &self.inner_shape, item }
     }
 
     /// Returns an index without chunks.
-    pub fn empty_index(&self) -> Result<ShardIndex, IndexError> {
+    pub(super) fn empty_index(&self) -> Result<ShardIndex, IndexError> {
         ShardIndex::empty(&self.index_codecs, self.index_location, &self.chunks)
     }
 
     /// Reads the index of an encoded shard.
-    pub fn index(&self, shard: &[u8]) -> Result<ShardIndex, DecodeError> {
+    pub(super) fn index(&self, shard: &[u8]) -> Result<ShardIndex, DecodeError> {
         let found = shard.len() as u64;
         let size = usize::try_from(self.index_size).ok().filter(|size| *size <= shard.len());
         let too_short = IndexError::Length { found, expected: self.index_size };

@@ -20,7 +20,7 @@ thread_local! {
 const NO_ROOM: &str = "Destination buffer is too small";
 
 /// Decompresses zstd frames to exactly the length of `out`.
-pub fn unzstd(frames: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+pub(super) fn unzstd(frames: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     let limit = out.len() as u64;
     let result = DECOMPRESSOR.with_borrow_mut(|context| {
         let context = match context {
@@ -43,13 +43,13 @@ pub fn unzstd(frames: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
 }
 
 /// Decompresses zstd frames to at most `limit` bytes.
-pub fn unzstd_at_most(frames: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+pub(super) fn unzstd_at_most(frames: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     let decoder = zstd::stream::read::Decoder::with_buffer(frames);
     at_most(decoder.map_err(|error| DecodeError::stream("zstd", error))?, "zstd", limit)
 }
 
 /// Compresses into one zstd frame with its content size.
-pub fn zstd(bytes: &[u8], level: i32, checksum: bool) -> Result<Vec<u8>, EncodeError> {
+pub(super) fn zstd(bytes: &[u8], level: i32, checksum: bool) -> Result<Vec<u8>, EncodeError> {
     let result = COMPRESSOR.with_borrow_mut(|context| {
         let context = match context {
             Some(context) => context,
@@ -70,17 +70,17 @@ pub fn zstd(bytes: &[u8], level: i32, checksum: bool) -> Result<Vec<u8>, EncodeE
 }
 
 /// Decompresses gzip members to exactly the length of `out`.
-pub fn ungzip(members: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+pub(super) fn ungzip(members: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     exactly(Members::new(members), "gzip", out)
 }
 
 /// Decompresses gzip members to at most `limit` bytes.
-pub fn ungzip_at_most(members: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+pub(super) fn ungzip_at_most(members: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     at_most(Members::new(members), "gzip", limit)
 }
 
 /// Compresses into one gzip member.
-pub fn gzip(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
+pub(super) fn gzip(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
     let level = flate2::Compression::new(level);
     let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 2), level);
     let finished = encoder.write_all(bytes).and_then(|()| encoder.finish());
@@ -89,17 +89,17 @@ pub fn gzip(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
 
 /// Decompresses a zlib stream to exactly the length of `out`. Bytes after the stream are ignored,
 /// as by numcodecs.
-pub fn unzlib(stream: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+pub(super) fn unzlib(stream: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     exactly(ZlibDecoder::new(stream), "zlib", out)
 }
 
 /// Decompresses a zlib stream to at most `limit` bytes.
-pub fn unzlib_at_most(stream: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+pub(super) fn unzlib_at_most(stream: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     at_most(ZlibDecoder::new(stream), "zlib", limit)
 }
 
 /// Compresses into a zlib stream.
-pub fn zlib(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
+pub(super) fn zlib(bytes: &[u8], level: u32) -> Result<Vec<u8>, EncodeError> {
     let level = flate2::Compression::new(level);
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::with_capacity(bytes.len() / 2), level);
     let finished = encoder.write_all(bytes).and_then(|()| encoder.finish());
@@ -116,7 +116,7 @@ fn lz4_parts(bytes: &[u8]) -> Result<(usize, &[u8]), DecodeError> {
 }
 
 /// Decompresses an LZ4 block, preceded by its decompressed length, to exactly the length of `out`.
-pub fn unlz4(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+pub(super) fn unlz4(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     let (length, block) = lz4_parts(bytes)?;
     DecodeError::check_length(length, out.len())?;
     match lz4_flex::block::decompress_into(block, out) {
@@ -129,7 +129,7 @@ pub fn unlz4(bytes: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
 }
 
 /// Decompresses an LZ4 block, preceded by its decompressed length, to at most `limit` bytes.
-pub fn unlz4_at_most(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+pub(super) fn unlz4_at_most(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     let (length, _) = lz4_parts(bytes)?;
     if length as u64 > limit {
         return Err(DecodeError::TooLong { limit });
@@ -139,7 +139,7 @@ pub fn unlz4_at_most(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
 }
 
 /// Compresses into an LZ4 block preceded by its decompressed length.
-pub fn lz4(bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
+pub(super) fn lz4(bytes: &[u8]) -> Result<Vec<u8>, EncodeError> {
     if i32::try_from(bytes.len()).is_err() {
         return Err(EncodeError::stream("lz4", format!("{} bytes are too many", bytes.len())));
     }

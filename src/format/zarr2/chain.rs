@@ -13,9 +13,9 @@ use crate::format::codec::{Codec, transpose_order};
 use crate::format::error::MetadataError;
 
 /// Prefix, before the `id`, of the names of numcodecs' own codecs in Zarr v3.
-pub const NUMCODECS: &str = "numcodecs.";
+pub(super) const NUMCODECS: &str = "numcodecs.";
 /// Codecs of numcodecs that are bytes->bytes codecs in zarr-python 3.
-pub const OF_BYTES: [&str; 13] = [
+pub(super) const OF_BYTES: [&str; 13] = [
     "adler32",
     "blosc",
     "bz2",
@@ -32,7 +32,7 @@ pub const OF_BYTES: [&str; 13] = [
 ];
 /// Codecs of numcodecs that are array->array codecs in zarr-python 3, each with the member of its
 /// configuration whose default is the array's data type.
-pub const OF_ARRAYS: [(&str, Option<&str>); 6] = [
+pub(super) const OF_ARRAYS: [(&str, Option<&str>); 6] = [
     ("astype", Some("decode_dtype")),
     ("bitround", None),
     ("delta", Some("dtype")),
@@ -43,7 +43,7 @@ pub const OF_ARRAYS: [(&str, Option<&str>); 6] = [
 
 /// Codecs of an array in Zarr v2.
 #[derive(Debug)]
-pub struct Chain2 {
+pub(super) struct Chain2 {
     /// Order of the axes within a chunk, `"C"` or `"F"`.
     pub order: &'static str,
     /// `true` if the most significant byte of an item comes first.
@@ -56,7 +56,7 @@ pub struct Chain2 {
 
 impl Chain2 {
     /// Translates the codecs of an array with chunks of `chunk_shape`.
-    pub fn of(
+    pub(super) fn of(
         codecs: &[Codec],
         chunk_shape: &[u64],
         data_type: &DataType2,

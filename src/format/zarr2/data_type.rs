@@ -11,7 +11,7 @@ use crate::format::data_type::DataType;
 
 /// Data type that Zarr v2 can represent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DataType2 {
+pub(super) struct DataType2 {
     name: String,
     items: Items,
 }
@@ -28,7 +28,7 @@ enum Items {
 
 impl DataType2 {
     /// Parses the `data_type` of an array.
-    pub fn parse(value: Option<&Value>) -> Result<Self, NoForm> {
+    pub(super) fn parse(value: Option<&Value>) -> Result<Self, NoForm> {
         let name = value.and_then(|value| value.as_str().or_else(|| value.get("name")?.as_str()));
         let name = name.unwrap_or_default();
         let none = || NoForm::DataType(name.to_owned());
@@ -45,12 +45,12 @@ impl DataType2 {
     }
 
     /// Name of the data type in Zarr v3.
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the `dtype` in Zarr v2.
-    pub fn descr(&self, big_endian: bool) -> String {
+    pub(super) fn descr(&self, big_endian: bool) -> String {
         match &self.items {
             Items::Fixed(data_type) => data_type.descr(big_endian),
             Items::Texts | Items::Bytes => "|O".to_owned(),
@@ -58,12 +58,12 @@ impl DataType2 {
     }
 
     /// Letter of NumPy's name of the data type.
-    pub fn letter(&self) -> char {
+    pub(super) fn letter(&self) -> char {
         self.descr(false).chars().nth(1).unwrap_or('V')
     }
 
     /// Returns the filter that encodes items of variable length; `None` for items of a fixed size.
-    pub fn object_codec(&self) -> Option<&'static str> {
+    pub(super) fn object_codec(&self) -> Option<&'static str> {
         match self.items {
             Items::Fixed(_) => None,
             Items::Texts => Some("vlen-utf8"),
@@ -72,7 +72,7 @@ impl DataType2 {
     }
 
     /// Translates a fill value to the notation of Zarr v2; numbers keep their text.
-    pub fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoForm> {
+    pub(super) fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoForm> {
         let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Value::Null) };
         let fill = match &self.items {
             Items::Texts => value.is_string().then(|| value.clone()),
@@ -91,7 +91,7 @@ impl DataType2 {
 
     /// Returns the fill value of zeros, or the empty text, in the notation that both versions
     /// share.
-    pub fn zero(&self) -> Option<Value> {
+    pub(super) fn zero(&self) -> Option<Value> {
         let Items::Fixed(data_type) = &self.items else { return Some("".into()) };
         let unspelled = match self.letter() {
             'U' => "".into(),
@@ -102,7 +102,7 @@ impl DataType2 {
     }
 
     /// Returns whether a fill value is NaN or, for complex numbers, has a part that is.
-    pub fn is_nan(&self, value: &Value) -> bool {
+    pub(super) fn is_nan(&self, value: &Value) -> bool {
         let is_nan = |value: &Value| value == "NaN";
         match self.letter() {
             'f' => is_nan(value),
@@ -113,7 +113,7 @@ impl DataType2 {
 
     /// Returns whether two values in the notation of Zarr v2 mark the same items as missing: they
     /// are the same fill value, both NaN, or floating-point zeros of any sign.
-    pub fn same_missing(&self, a: &Value, b: &Value) -> bool {
+    pub(super) fn same_missing(&self, a: &Value, b: &Value) -> bool {
         let is_zero = |value: &Value| value.as_f64() == Some(0.0);
         self.same_fill(a, b)
             || self.is_nan(a) && self.is_nan(b)
@@ -121,7 +121,7 @@ impl DataType2 {
     }
 
     /// Returns whether items are texts or bytes, of fixed or variable length.
-    pub fn is_text(&self) -> bool {
+    pub(super) fn is_text(&self) -> bool {
         ['O', 'U', 'S'].contains(&self.letter())
     }
 
@@ -151,7 +151,7 @@ impl DataType2 {
 
     /// Returns whether two fill values in the notation of Zarr v2 stand for the same item:
     /// zarr-python 2 writes `0.1` of 32 bits as `0.10000000149011612`.
-    pub fn same_fill(&self, a: &Value, b: &Value) -> bool {
+    pub(super) fn same_fill(&self, a: &Value, b: &Value) -> bool {
         match &self.items {
             Items::Fixed(data_type) if !a.is_null() && !b.is_null() => {
                 let item = |value| data_type.fill_value(Some(value)).ok();

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 /// Attribute in which xarray stores the names of an array's dimensions.
-pub const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+pub(super) const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 /// Returns the names of all dimensions; `None` if they are not named. A dimension without a name
 /// gets one made of its number, because xarray requires a name for each dimension, and an empty
 /// list if there is none.
-pub fn dimension_names(document: &Value, rank: usize) -> Option<Value> {
+pub(super) fn dimension_names(document: &Value, rank: usize) -> Option<Value> {
     if rank == 0 {
         return Some(json!([]));
     }
@@ -22,6 +22,6 @@ pub fn dimension_names(document: &Value, rank: usize) -> Option<Value> {
 }
 
 /// Generated name of a dimension without a name.
-pub fn usual_name(axis: usize) -> Value {
+pub(super) fn usual_name(axis: usize) -> Value {
     format!("dim_{axis}").into()
 }

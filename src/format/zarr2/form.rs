@@ -129,12 +129,12 @@ fn consolidate(path: &str, node: &Value, missing: Missing, documents: &mut Map<S
 }
 
 /// Content of every `.zgroup`.
-pub fn zgroup() -> Value {
+pub(super) fn zgroup() -> Value {
     json!({"zarr_format": 2})
 }
 
 /// Returns the attributes of a node.
-pub fn attributes(document: &Value) -> Map<String, Value> {
+pub(super) fn attributes(document: &Value) -> Map<String, Value> {
     document.get("attributes").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 

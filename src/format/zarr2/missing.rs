@@ -22,7 +22,7 @@ use crate::format::back::same;
 use crate::format::fill_chunk::FillChunk;
 
 /// Attribute that holds the missing value.
-pub const ATTRIBUTE: &str = "_FillValue";
+pub(super) const ATTRIBUTE: &str = "_FillValue";
 
 /// Policy for presenting chunks that do not exist as chunks of the fill value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Filled {
 
 /// Representation of an array's missing values in Zarr v2.
 #[derive(Debug, Default)]
-pub struct MissingValues {
+pub(super) struct MissingValues {
     /// The `fill_value`.
     pub fill_value: Value,
     /// If set, all chunks are shown, missing ones included.
@@ -63,7 +63,7 @@ pub struct MissingValues {
 
 /// Determines the representation for an array with the unsharded metadata `twin`, whose fill value
 /// translates to `fill_value` in Zarr v2. Adapts the missing value in its attributes.
-pub fn represent(
+pub(super) fn represent(
     twin: &Value,
     data_type: &DataType2,
     fill_value: Value,
@@ -182,7 +182,7 @@ fn float(value: &Value) -> Option<Value> {
 
 /// Encodes a missing value as xarray writes it to the attribute of an array of Zarr v3; `None` if
 /// xarray cannot read it there.
-pub fn encoded(value: &Value, data_type: &DataType2) -> Option<Value> {
+pub(super) fn encoded(value: &Value, data_type: &DataType2) -> Option<Value> {
     let number = |value: &Value| {
         let number = match value {
             Value::String(text) => match text.as_str() {
@@ -207,7 +207,7 @@ pub fn encoded(value: &Value, data_type: &DataType2) -> Option<Value> {
 /// Translates the attributes of an array to Zarr v3, given its `fill_value` in Zarr v2: the
 /// attribute is set to the missing value, if xarray has stored the names of the dimensions in the
 /// attributes.
-pub fn to_zarr3(
+pub(super) fn to_zarr3(
     attributes: &mut Map<String, Value>,
     fill_value: Option<&Value>,
     data_type: &DataType2,
@@ -231,7 +231,7 @@ pub fn to_zarr3(
 /// Restores the missing value in attributes that were written to the view. `stored` is the missing
 /// value in the stored attributes, `shown` the one in the attributes that the view showed, beside
 /// the shown `fill_value`. Omitting the attribute changes nothing if the fill value is the same.
-pub fn back(
+pub(super) fn back(
     attributes: &mut Map<String, Value>,
     stored: Option<&Value>,
     shown: Option<&Value>,

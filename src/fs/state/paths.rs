@@ -76,7 +76,7 @@ pub(in crate::fs) enum Found {
 
 impl Paths {
     /// Returns what an inode number known to the kernel refers to; `None` if nothing.
-    pub fn find(&self, ino: u64) -> Option<Found> {
+    pub(crate) fn find(&self, ino: u64) -> Option<Found> {
         if ino == inode::ROOT {
             return Some(Found::Paths(vec![Path::new("").into()]));
         }
@@ -89,18 +89,18 @@ impl Paths {
 
     /// Returns a file that is open under an inode number, open for writing if `writable`; `None` if
     /// there is none.
-    pub fn open_file(&self, ino: u64, writable: bool) -> Option<Arc<dyn StorageFile>> {
+    pub(crate) fn open_file(&self, ino: u64, writable: bool) -> Option<Arc<dyn StorageFile>> {
         let open = self.open_files(ino);
         open.iter().filter(|open| open.is_writable || !writable).find_map(|open| open.source())
     }
 
     /// Returns all open handles of the file with an inode number.
-    pub fn open_files(&self, ino: u64) -> Vec<Arc<OpenFile>> {
+    pub(crate) fn open_files(&self, ino: u64) -> Vec<Arc<OpenFile>> {
         self.lock().known.get(&ino).map(Known::open_files).unwrap_or_default()
     }
 
     /// Registers another open handle of a file that has no name.
-    pub fn opened_again(&self, ino: u64, file: &Arc<OpenFile>) {
+    pub(crate) fn opened_again(&self, ino: u64, file: &Arc<OpenFile>) {
         if let Some(known) = self.lock().known.get_mut(&ino) {
             known.open.push(Arc::downgrade(file));
         }
@@ -111,7 +111,7 @@ impl Paths {
     /// # Errors
     ///
     /// `Stale` if the number is unknown, or refers to another file that is open as well.
-    pub fn opened(&self, ino: u64, stat: &Stat, file: &Arc<OpenFile>) -> Result<()> {
+    pub(crate) fn opened(&self, ino: u64, stat: &Stat, file: &Arc<OpenFile>) -> Result<()> {
         let mut table = self.lock();
         let known = table.known.get_mut(&ino).ok_or(FsError::Stale)?;
         known.open.retain(|open| open.strong_count() > 0);
@@ -127,7 +127,7 @@ impl Paths {
 
     /// Returns whether the kernel's pages hold the current contents of the file, or none. If not,
     /// they are dropped by this open.
-    pub fn has_pages(&self, ino: u64, fingerprint: u64) -> bool {
+    pub(crate) fn has_pages(&self, ino: u64, fingerprint: u64) -> bool {
         let mut table = self.lock();
         let Some(known) = table.known.get_mut(&ino) else { return false };
         let now = PagesOf::File(fingerprint);
@@ -137,7 +137,7 @@ impl Paths {
     /// Returns the inode number of a path and counts a lookup for the reply to the kernel. It is
     /// none for which `is_taken` returns `true`. `stat` describes the file of the source at the
     /// path.
-    pub fn remember(
+    pub(crate) fn remember(
         &self,
         path: &Path,
         stat: Option<&Stat>,
@@ -153,7 +153,7 @@ impl Paths {
 
     /// Removes a number that moves to another table, while the kernel keeps using it. Returns
     /// `None`, and changes nothing, if its file has open handles other than `openers`.
-    pub fn take(&self, ino: u64, openers: &[Arc<OpenFile>]) -> Option<Known> {
+    pub(crate) fn take(&self, ino: u64, openers: &[Arc<OpenFile>]) -> Option<Known> {
         let mut table = self.lock();
         let Some(known) = table.known.get(&ino) else { return Some(Known::default()) };
         let is_known = |open: &Arc<OpenFile>| openers.iter().any(|other| Arc::ptr_eq(open, other));
@@ -167,7 +167,7 @@ impl Paths {
     }
 
     /// Puts an entry back that [`Paths::take`] has removed.
-    pub fn give_back(&self, ino: u64, known: Known) {
+    pub(crate) fn give_back(&self, ino: u64, known: Known) {
         let mut table = self.lock();
         if table.known.contains_key(&ino) || known.names.is_empty() && !known.is_open() {
             return;
@@ -184,7 +184,7 @@ impl Paths {
 
     /// Takes over a file of the mount that has become the file `path` of the source and keeps its
     /// number.
-    pub fn adopt(&self, ino: u64, path: &Path, stat: &Stat, openers: &[Arc<OpenFile>]) {
+    pub(crate) fn adopt(&self, ino: u64, path: &Path, stat: &Stat, openers: &[Arc<OpenFile>]) {
         let mut table = self.lock();
         table.unname(path);
         if table.drop_number(ino).is_none() {
@@ -198,21 +198,21 @@ impl Paths {
     }
 
     /// Adds `lookups` to the lookup count of a number.
-    pub fn looked_up(&self, ino: u64, lookups: u64) {
+    pub(crate) fn looked_up(&self, ino: u64, lookups: u64) {
         if let Some(known) = self.lock().known.get_mut(&ino) {
             known.lookups += lookups;
         }
     }
 
     /// Records that a name that is not passed through has a copy of a file.
-    pub fn copied(&self, ino: u64) {
+    pub(crate) fn copied(&self, ino: u64) {
         if let Some(known) = self.lock().known.get_mut(&ino) {
             known.is_copied = true;
         }
     }
 
     /// Returns whether a chunk's inode number belongs to a file of the source now.
-    pub fn has_adopted(&self, ino: u64) -> bool {
+    pub(crate) fn has_adopted(&self, ino: u64) -> bool {
         self.adopted.load(Ordering::Acquire) > 0 && self.lock().known.contains_key(&ino)
     }
 
@@ -229,12 +229,12 @@ impl Paths {
     }
 
     /// Removes a name.
-    pub fn removed(&self, path: &Path) {
+    pub(crate) fn removed(&self, path: &Path) {
         self.lock().unname(path);
     }
 
     /// Moves every path at or below `from` to the same place at or below `to`, keeping the numbers.
-    pub fn renamed(&self, from: &Path, to: &Path) {
+    pub(crate) fn renamed(&self, from: &Path, to: &Path) {
         let mut table = self.lock();
         let (gone, moved) = (table.at_or_below(to), table.at_or_below(from));
         // Open handles of the replaced files stay valid.
@@ -251,13 +251,13 @@ impl Paths {
     }
 
     /// Returns the inode number that a listing shows for a path.
-    pub fn number(&self, path: &Path) -> u64 {
+    pub(crate) fn number(&self, path: &Path) -> u64 {
         let known = self.lock().names.get(path).copied();
         known.unwrap_or_else(|| inode::of_path(path, 0))
     }
 
     /// Handles FORGET: drops `lookups` references to an inode number.
-    pub fn forget(&self, ino: u64, lookups: u64) {
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) {
         let mut table = self.lock();
         if let Some(known) = table.known.get_mut(&ino) {
             known.lookups = known.lookups.saturating_sub(lookups);

@@ -31,7 +31,7 @@ pub struct Contents {
 
 /// Chunks of a file, and what is known of all of them.
 #[derive(Debug)]
-pub struct FoundChunks {
+pub(super) struct FoundChunks {
     /// Locations of the chunks.
     pub contents: Contents,
     /// Checksum stored after each chunk.
@@ -42,7 +42,7 @@ pub struct FoundChunks {
 }
 
 /// Reads a shard with `find`, which locates the chunks of a file.
-pub fn read(
+pub(super) fn read(
     reading: &Reading<'_>,
     find: impl FnOnce(&FileState<'_>) -> io::Result<Result<FoundChunks, Damage>>,
 ) -> io::Result<Result<Ready, Damage>> {

@@ -22,7 +22,7 @@ use crate::store::unfinished::{Found, examine, old_index};
 
 /// Shards with an index.
 #[derive(Debug)]
-pub struct Indexed;
+pub(super) struct Indexed;
 
 impl ShardFormat for Indexed {
     fn name(&self) -> &'static str {

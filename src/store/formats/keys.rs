@@ -7,12 +7,12 @@ use crate::format::grid::ShardAxis;
 use crate::format::sharding::ShardedArray;
 
 /// Returns the path of a shard.
-pub fn shard_name(layout: &ShardedArray, shard: &[u64]) -> PathBuf {
+pub(super) fn shard_name(layout: &ShardedArray, shard: &[u64]) -> PathBuf {
     layout.keys.chunk_key(shard).into()
 }
 
 /// Returns the coordinates of the shard with this key. `None` if it is no key of a shard.
-pub fn shard_coords(layout: &ShardedArray, key: &str) -> Option<Coords> {
+pub(crate) fn shard_coords(layout: &ShardedArray, key: &str) -> Option<Coords> {
     let coords = layout.keys.parse_leading(key, layout.rank())?;
     let is_whole = coords.len() == layout.rank();
     // Chunks of a shard far beyond the grid would have coordinates that overflow.
@@ -26,6 +26,6 @@ pub fn shard_coords(layout: &ShardedArray, key: &str) -> Option<Coords> {
 }
 
 /// Returns whether a name is the key of a shard.
-pub fn is_shard_name(layout: Option<&ShardedArray>, name: &str) -> bool {
+pub(super) fn is_shard_name(layout: Option<&ShardedArray>, name: &str) -> bool {
     layout.is_some_and(|layout| shard_coords(layout, name).is_some())
 }

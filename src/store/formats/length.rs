@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
-pub use crate::format::superchunks::Changes as LengthChanges;
+pub(crate) use crate::format::superchunks::Changes as LengthChanges;
 use crate::format::superchunks::{Extent, Outcome, rows};
 use crate::memory::zeroed;
 use crate::store::error::{StoreError, io_error};

@@ -193,7 +193,7 @@ pub struct Framing {
 
 /// Function that returns the shard of the next level inside a shard of a level that a chunk lies in.
 /// `None` if it is empty.
-pub type Inner<'a> =
+pub(super) type Inner<'a> =
     dyn Fn(&LoadedShard, &Location, usize) -> Result<Option<Arc<LoadedShard>>, StoreError> + 'a;
 
 /// Shard to be changed.
@@ -230,7 +230,7 @@ pub struct Change<'a> {
 }
 
 /// Function that plans changes, by the policy and the facts given.
-pub type Planner<'a> = dyn Fn(Policy, Facts) -> Result<Plan, PlanError> + 'a;
+pub(crate) type Planner<'a> = dyn Fn(Policy, Facts) -> Result<Plan, PlanError> + 'a;
 
 /// Result of examining changes to a shard.
 pub struct Accepted<'a> {

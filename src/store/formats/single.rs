@@ -15,7 +15,7 @@ use crate::store::loaded::Ready;
 
 /// Files of one chunk each.
 #[derive(Debug)]
-pub struct Single;
+pub(super) struct Single;
 
 impl ShardFormat for Single {
     fn name(&self) -> &'static str {

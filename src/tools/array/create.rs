@@ -18,7 +18,7 @@ use crate::tools::aside::{Aside, FileId, Place, Purpose, sweep};
 
 /// Destination at which an array is to be created.
 #[derive(Debug)]
-pub struct Destination {
+pub(crate) struct Destination {
     place: Place,
     /// The array that it replaces, if any.
     replaces: Option<Deletion>,
@@ -27,7 +27,7 @@ pub struct Destination {
 impl Destination {
     /// Checks `directory`, which must not exist; with `force` it may also be an array or an empty
     /// directory.
-    pub fn find(directory: &Path, force: bool) -> Result<Self, ArrayError> {
+    pub(crate) fn find(directory: &Path, force: bool) -> Result<Self, ArrayError> {
         let place = place_of(directory)?;
         let path = place.path();
         let Ok(found) = path.symlink_metadata() else {
@@ -54,19 +54,19 @@ impl Destination {
     }
 
     /// Returns the absolute path of the destination.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.place.path()
     }
 
     /// Returns whether an existing array is replaced.
-    pub fn replaces(&self) -> bool {
+    pub(crate) fn replaces(&self) -> bool {
         self.replaces.is_some()
     }
 }
 
 /// Creates an array with the metadata `document`. The array becomes visible only once all of it is
 /// written and durable; what it replaces stays in place until then.
-pub fn create(destination: Destination, document: &Value) -> Result<(), ArrayError> {
+pub(crate) fn create(destination: Destination, document: &Value) -> Result<(), ArrayError> {
     let Destination { place, replaces } = destination;
     let path = place.path();
     sweep(&place)?;

@@ -20,7 +20,7 @@ use crate::tools::aside::{Aside, Leftovers, Place, Purpose};
 
 /// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// An array.
     Array,
     /// A group.
@@ -29,7 +29,7 @@ pub enum Kind {
 
 impl Kind {
     /// Determines the kind from the node's metadata; `None` if it is not a Zarr v3 node.
-    pub fn of(document: &Value) -> Option<Self> {
+    pub(crate) fn of(document: &Value) -> Option<Self> {
         if document.get("zarr_format").and_then(Value::as_u64) != Some(3) {
             return None;
         }
@@ -43,7 +43,7 @@ impl Kind {
 
 /// A node to be deleted, and its contents.
 #[derive(Debug)]
-pub struct Deletion {
+pub(crate) struct Deletion {
     place: Place,
     /// Kind of the node; `None` if there are only leftovers of interrupted commands.
     pub kind: Option<Kind>,
@@ -59,7 +59,7 @@ pub struct Deletion {
 
 impl Deletion {
     /// Examines the array at `path`, or with `recursive` the array or group.
-    pub fn find(path: &Path, recursive: bool) -> Result<Self, ArrayError> {
+    pub(crate) fn find(path: &Path, recursive: bool) -> Result<Self, ArrayError> {
         let place = place_of(path)?;
         let whole = place.path();
         let leftovers = Leftovers::find(&place).map_err(io_error(path))?;
@@ -122,12 +122,12 @@ impl Deletion {
     }
 
     /// Returns the absolute path of the node.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.place.path()
     }
 
     /// Returns the number of hidden directories left by interrupted commands.
-    pub fn leftovers(&self) -> usize {
+    pub(crate) fn leftovers(&self) -> usize {
         self.leftovers.count()
     }
 
@@ -145,7 +145,7 @@ impl Deletion {
     }
 
     /// Deletes the node and the leftovers of interrupted commands.
-    pub fn run(self) -> Result<(), ArrayError> {
+    pub(crate) fn run(self) -> Result<(), ArrayError> {
         if self.kind.is_some() {
             let path = self.place.path();
             self.check_idle(&path)?;

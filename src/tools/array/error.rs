@@ -11,7 +11,7 @@ use crate::tools::aside::AsideError;
 
 /// Error of creating, resizing or deleting an array.
 #[derive(Debug, thiserror::Error)]
-pub enum ArrayError {
+pub(crate) enum ArrayError {
     /// The destination exists already.
     #[error("{} exists; --force replaces an array that is there", shown(.0))]
     Exists(PathBuf),

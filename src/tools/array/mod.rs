@@ -10,8 +10,7 @@ mod error;
 mod node;
 mod resize;
 
-pub use self::create::{Destination, create};
-pub use self::delete::{Deletion, Kind};
-pub use self::error::ArrayError;
-pub use self::node::consolidated_above;
-pub use self::resize::{Resize, Resized};
+pub(crate) use self::create::{Destination, create};
+pub(crate) use self::delete::{Deletion, Kind};
+pub(crate) use self::node::consolidated_above;
+pub(crate) use self::resize::{Resize, Resized};

@@ -44,7 +44,7 @@ pub(super) fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError>
 
 /// Returns the nearest group above a node that has consolidated metadata, which must be regenerated
 /// once the node is created, changed or deleted. `None` if there is none.
-pub fn consolidated_above(directory: &Path) -> Option<PathBuf> {
+pub(crate) fn consolidated_above(directory: &Path) -> Option<PathBuf> {
     let directory = place_of(directory).ok()?.path();
     let groups = directory.ancestors().skip(1);
     let mut groups = groups.map_while(|group| Some((group, document_in(group).ok()??)));

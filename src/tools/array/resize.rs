@@ -28,7 +28,7 @@ use crate::store::storage::Storage;
 use crate::store::{Outside, ShardStore, SourceArray, StoreConfig};
 
 /// An array that is to be resized.
-pub struct Resize {
+pub(crate) struct Resize {
     path: PathBuf,
     storage: Arc<dyn Storage>,
     store: ShardStore,
@@ -45,7 +45,7 @@ pub struct Resize {
 
 /// Result of a resize, or of a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resized {
+pub(crate) struct Resized {
     /// Extents before the resize, in elements.
     pub before: Coords,
     /// Extents after the resize, in elements.
@@ -57,7 +57,11 @@ pub struct Resized {
 impl Resize {
     /// Prepares to give the array in `directory` the extents `shape`. Chunks outside are to be
     /// removed, unless `keep_outside` is set or every extent grows.
-    pub fn find(directory: &Path, shape: &[u64], keep_outside: bool) -> Result<Self, ArrayError> {
+    pub(crate) fn find(
+        directory: &Path,
+        shape: &[u64],
+        keep_outside: bool,
+    ) -> Result<Self, ArrayError> {
         let path = directory.to_owned();
         let metadata = |error| ArrayError::Metadata { path: path.join(METADATA_FILE), error };
         let document = match document_in(directory)? {
@@ -105,7 +109,7 @@ impl Resize {
     }
 
     /// Returns what [`Self::run`] would do, without changing anything.
-    pub fn look(&self) -> Result<Resized, ArrayError> {
+    pub(crate) fn look(&self) -> Result<Resized, ArrayError> {
         let removed = match &self.whole {
             None => Outside::default(),
             Some(array) => self.store.find_outside(array, &self.grid).map_err(Arc::new)?,
@@ -115,7 +119,7 @@ impl Resize {
     }
 
     /// Resizes the array and returns once the new state is durable.
-    pub fn run(mut self) -> Result<Resized, ArrayError> {
+    pub(crate) fn run(mut self) -> Result<Resized, ArrayError> {
         let removable = self.whole.as_ref().filter(|array| !array.is_writable());
         if removable.is_some() && self.look()?.removed.chunks > 0 {
             return Err(ArrayError::ReadOnly(self.path));

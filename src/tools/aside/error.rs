@@ -7,7 +7,7 @@ use crate::text::shown;
 
 /// Error of publishing or removing a directory.
 #[derive(Debug, thiserror::Error)]
-pub enum AsideError {
+pub(crate) enum AsideError {
     /// A mount point or another filesystem is in the way.
     #[error(
         "{}: something is mounted there, or it is another filesystem: nothing in it was touched; \

@@ -21,7 +21,7 @@ use super::removal::WITHIN;
 use crate::format::json;
 
 /// File name of the marker.
-pub const MARKER: &str = "job.json";
+pub(crate) const MARKER: &str = "job.json";
 /// Value of the `shardfs` field in every marker.
 const MAGIC: &str = "unfinished";
 /// Version of the format.
@@ -31,7 +31,7 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// A marker that was found or created.
 #[derive(Debug)]
-pub struct Marker {
+pub(crate) struct Marker {
     /// Description of the unfinished work.
     pub what: Value,
     /// Random identifier, unique to this marker, in hexadecimal digits.
@@ -41,7 +41,7 @@ pub struct Marker {
 
 impl Marker {
     /// Creates the marker in a directory and locks it. Fails with EEXIST if its name is taken.
-    pub fn create(directory: BorrowedFd<'_>, id: String, what: &Value) -> io::Result<Self> {
+    pub(crate) fn create(directory: BorrowedFd<'_>, id: String, what: &Value) -> io::Result<Self> {
         let name = format!("{MARKER}.{id}");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = fs::openat(directory, &name, flags, Mode::from_raw_mode(0o666))?;
@@ -63,7 +63,7 @@ impl Marker {
 
     /// Reads the marker in a directory; `None` if there is none, or if it is not a regular file
     /// with a single link and the contents that [`Self::create`] writes.
-    pub fn find(directory: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+    pub(crate) fn find(directory: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match fs::openat2(directory, MARKER, flags, Mode::empty(), WITHIN) {
             Ok(file) => File::from(file),
@@ -88,7 +88,7 @@ impl Marker {
 
     /// Tries to lock a marker that was found. Returns whether it is locked now and still the marker
     /// of its directory.
-    pub fn try_lock(&self) -> io::Result<bool> {
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
         match self.file.try_lock() {
             Ok(()) => Ok(fs::fstat(&self.file)?.st_nlink == 1),
             Err(TryLockError::WouldBlock) => Ok(false),
@@ -110,7 +110,7 @@ impl Marker {
     }
 
     /// Removes the marker from its directory, and all drafts left by interrupted processes.
-    pub fn remove(self, directory: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> io::Result<()> {
         fs::unlinkat(directory, MARKER, AtFlags::empty())?;
         for entry in fs::Dir::read_from(directory)? {
             let name: CString = entry?.file_name().to_owned();
@@ -123,13 +123,13 @@ impl Marker {
 }
 
 /// Returns whether a name is that of a draft, under which a marker is written before it is renamed.
-pub fn is_draft(name: &[u8]) -> bool {
+pub(crate) fn is_draft(name: &[u8]) -> bool {
     let id = name.strip_prefix(MARKER.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
     id.is_some_and(is_id)
 }
 
 /// Returns a random identifier for a marker.
-pub fn new_id() -> io::Result<String> {
+pub(crate) fn new_id() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

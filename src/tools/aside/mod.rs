@@ -14,7 +14,7 @@
 //! the old contents are renamed back.
 
 mod error;
-mod marker;
+pub(crate) mod marker;
 mod place;
 mod removal;
 
@@ -28,10 +28,10 @@ use rustix::fs::{self, AtFlags, Dir, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-pub use self::error::AsideError;
+pub(crate) use self::error::AsideError;
 use self::marker::is_id;
-pub use self::marker::{MARKER, Marker, is_draft, new_id};
-pub use self::place::{FileId, Place};
+pub(crate) use self::marker::{Marker, is_draft, new_id};
+pub(crate) use self::place::{FileId, Place};
 use self::removal::{open_within, remove};
 use crate::text::shown;
 
@@ -42,7 +42,7 @@ const OLD: &str = "old";
 
 /// Fate of the old contents if the command is interrupted while NAME does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// They get their name back.
     Replace,
     /// They are removed.
@@ -60,7 +60,7 @@ impl Purpose {
 
 /// A hidden directory beside a place. Dropping it removes it with its contents.
 #[derive(Debug)]
-pub struct Aside {
+pub(crate) struct Aside {
     place: Place,
     purpose: Purpose,
     name: CString,
@@ -71,7 +71,7 @@ pub struct Aside {
 
 impl Aside {
     /// Creates a hidden directory beside a place.
-    pub fn begin(place: &Place, purpose: Purpose) -> Result<Self, AsideError> {
+    pub(crate) fn begin(place: &Place, purpose: Purpose) -> Result<Self, AsideError> {
         let begin = || {
             let place = place.try_clone()?;
             let id = new_id()?;
@@ -91,23 +91,23 @@ impl Aside {
     }
 
     /// Returns the absolute path of the hidden directory.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.place.parent.join(OsStr::from_bytes(self.name.to_bytes()))
     }
 
     /// Returns the path of the old contents in the hidden directory.
-    pub fn old_path(&self) -> PathBuf {
+    pub(crate) fn old_path(&self) -> PathBuf {
         self.path().join(OLD)
     }
 
     /// Leaves the directory as it is, like a killed process.
     #[cfg(test)]
-    pub fn abandon(mut self) {
+    pub(crate) fn abandon(mut self) {
         self.marker = None;
     }
 
     /// Creates an empty directory for the new contents.
-    pub fn make_new(&self) -> Result<(PathBuf, OwnedFd), AsideError> {
+    pub(crate) fn make_new(&self) -> Result<(PathBuf, OwnedFd), AsideError> {
         let path = self.path().join(NEW);
         let made = fs::mkdirat(&self.directory, NEW, Mode::from_raw_mode(0o777))
             .and_then(|()| open_within(self.directory.as_fd(), c"new"));
@@ -118,14 +118,14 @@ impl Aside {
     }
 
     /// Moves the contents of the place into the hidden directory.
-    pub fn take(&self) -> Result<(), AsideError> {
+    pub(crate) fn take(&self) -> Result<(), AsideError> {
         let Place { directory, name, .. } = &self.place;
         let taken = fs::renameat(directory, name, &self.directory, OLD);
         self.settle(taken)
     }
 
     /// Renames the old contents back to their place, which must not have been taken meanwhile.
-    pub fn give_back(&self) -> Result<(), AsideError> {
+    pub(crate) fn give_back(&self) -> Result<(), AsideError> {
         let (from, Place { directory: to, name, .. }) = (&self.directory, &self.place);
         let given = match fs::renameat_with(from, OLD, to, name, RenameFlags::NOREPLACE) {
             // A plain rename of a directory replaces an empty directory at most.
@@ -138,7 +138,7 @@ impl Aside {
     /// Renames the new contents, which must be durable, to their place. If `old` is given, the
     /// directory there must be `old` and the two are exchanged; otherwise the place must be free or
     /// an empty directory. Returns once the rename is durable.
-    pub fn publish(&self, old: Option<FileId>) -> Result<(), AsideError> {
+    pub(crate) fn publish(&self, old: Option<FileId>) -> Result<(), AsideError> {
         let put = match old {
             None => fs::renameat(&self.directory, NEW, &self.place.directory, &self.place.name),
             Some(old) => self.exchange(old),
@@ -177,7 +177,7 @@ impl Aside {
 
     /// Removes the hidden directory with its contents. Old contents that were to be replaced are
     /// renamed back if nothing has taken their place.
-    pub fn remove(mut self) -> Result<(), AsideError> {
+    pub(crate) fn remove(mut self) -> Result<(), AsideError> {
         self.clear()
     }
 
@@ -237,7 +237,7 @@ impl Drop for Aside {
 /// Hidden directories left beside a place by interrupted commands. Dropping the value does not
 /// remove them.
 #[derive(Debug)]
-pub struct Leftovers {
+pub(crate) struct Leftovers {
     /// Directories with a valid marker.
     ours: Vec<CString>,
     /// Directories without one, which may hold nothing but an unfinished marker.
@@ -246,7 +246,7 @@ pub struct Leftovers {
 
 impl Leftovers {
     /// Finds the leftovers of a place, except those in which a process is still working.
-    pub fn find(place: &Place) -> io::Result<Self> {
+    pub(crate) fn find(place: &Place) -> io::Result<Self> {
         let prefix = place.prefix();
         let mut found = Vec::new();
         for entry in Dir::read_from(&place.directory)? {
@@ -271,12 +271,12 @@ impl Leftovers {
     }
 
     /// Returns the number of leftovers with a valid marker.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.ours.len()
     }
 
     /// Removes those leftovers that are still as they were found.
-    pub fn remove(self, place: &Place) -> Result<(), AsideError> {
+    pub(crate) fn remove(self, place: &Place) -> Result<(), AsideError> {
         let failed = |error| AsideError::Io { path: place.path(), error };
         for name in self.ours {
             if let Some(aside) = Aside::find(place, name).map_err(failed)? {
@@ -309,7 +309,7 @@ fn remove_unborn(place: &Place, name: &CString) -> io::Result<()> {
 }
 
 /// Removes the leftovers of interrupted commands beside a place.
-pub fn sweep(place: &Place) -> Result<(), AsideError> {
+pub(crate) fn sweep(place: &Place) -> Result<(), AsideError> {
     let found = Leftovers::find(place);
     found.map_err(|error| AsideError::Io { path: place.path(), error })?.remove(place)
 }
@@ -323,6 +323,7 @@ fn is_unknown(error: Errno) -> bool {
 mod tests {
     use std::path::Path;
 
+    use super::marker::MARKER;
     use super::*;
 
     fn names(path: &Path) -> Vec<String> {

@@ -15,7 +15,7 @@ const NAME_BYTES: usize = 200;
 
 /// Identity of a file (device and inode), unique as long as the file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileId(u64, u64);
+pub(crate) struct FileId(u64, u64);
 
 impl From<&fs::Stat> for FileId {
     fn from(stat: &fs::Stat) -> Self {
@@ -26,7 +26,7 @@ impl From<&fs::Stat> for FileId {
 /// Location of a directory to be created, replaced or removed: the parent directory and a name in
 /// it.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     /// Path of the parent directory, absolute and without symbolic links.
     pub parent: PathBuf,
     /// Name in the parent directory.
@@ -37,7 +37,7 @@ pub struct Place {
 
 impl Place {
     /// Resolves a path, whose parent must exist. The path itself may be that of a symbolic link.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let (parent, name) = match path.file_name() {
             Some(name) => match path.parent() {
                 Some(parent) if !parent.as_os_str().is_empty() => (parent.canonicalize()?, name),
@@ -61,13 +61,13 @@ impl Place {
     }
 
     /// Returns the absolute path.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.parent.join(&self.name)
     }
 
     /// Returns the attributes of the file at this place, not following a symbolic link; `None` if
     /// there is none.
-    pub fn stat(&self) -> io::Result<Option<fs::Stat>> {
+    pub(crate) fn stat(&self) -> io::Result<Option<fs::Stat>> {
         match fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
@@ -76,13 +76,13 @@ impl Place {
     }
 
     /// Opens the directory at this place; it may be a mount point.
-    pub fn open_directory(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn open_directory(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(fs::openat(&self.directory, &self.name, flags, Mode::empty())?)
     }
 
     /// Creates an empty directory at this place.
-    pub fn make_directory(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn make_directory(&self) -> io::Result<OwnedFd> {
         fs::mkdirat(&self.directory, &self.name, Mode::from_raw_mode(0o777))?;
         fs::fsync(&self.directory)?;
         self.open_directory()

@@ -22,11 +22,11 @@ use crate::store::{Freshness, ShardStore, SourceArray, StoreError};
 const MAX_TEXT: u64 = 16 << 20;
 
 /// Treatment of the absent chunks of each array, by the array's path in the hierarchy.
-pub type Decided = BTreeMap<PathBuf, Missing>;
+pub(super) type Decided = BTreeMap<PathBuf, Missing>;
 
 /// Decides the treatment for each array, and returns it with a problem for each array whose missing
 /// values will be misread.
-pub fn decide(
+pub(super) fn decide(
     found: &[Node],
     store: &ShardStore,
     config: &Config,
@@ -62,19 +62,19 @@ pub fn decide(
 }
 
 /// Returns the decision for the array at a path.
-pub fn decided(all: &Decided, path: &Path) -> Missing {
+pub(super) fn decided(all: &Decided, path: &Path) -> Missing {
     all.get(path).copied().unwrap_or_default()
 }
 
 /// Returns the reference for an absent chunk; `None` if none is needed.
-pub fn text(two: &Array2) -> Option<String> {
+pub(super) fn text(two: &Array2) -> Option<String> {
     inlined(&two.filled.as_ref()?.absent)
 }
 
 /// Returns the reference for an absent chunk of an array that is stored as Zarr v2; `None` if none
 /// is needed. Without a fill value the contents of an absent chunk are undefined: zarr-python 3
 /// reads zeros, and does not store chunks of zeros; version 2 reads arbitrary values.
-pub fn text_as_stored(array: &Array) -> Option<String> {
+pub(super) fn text_as_stored(array: &Array) -> Option<String> {
     let (_, zarray) = array.document.as_ref()?;
     let has_none = zarray.value().get("fill_value").is_none_or(Value::is_null);
     has_none.then(|| FillChunk::of(&array.twin()?)).flatten().and_then(|it| inlined(&it))

@@ -21,7 +21,7 @@ use crate::store::{Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray,
 const KEPT_PROBLEMS: usize = 100;
 
 /// An array whose chunks are referenced.
-pub struct ArrayRefs<'a> {
+pub(super) struct ArrayRefs<'a> {
     /// Location and layout of the chunks.
     pub array: &'a SourceArray,
     /// Store that reads its shards.
@@ -41,7 +41,7 @@ pub struct ArrayRefs<'a> {
 }
 
 /// Output of a unit of work.
-pub struct Part {
+pub(super) struct Part {
     /// Text of the references.
     pub text: SpooledTempFile,
     /// Number of chunks referenced.
@@ -53,7 +53,7 @@ pub struct Part {
 /// Problems of a shard: the first of them and the total number, because all chunks of a shard can
 /// be affected.
 #[derive(Default)]
-pub struct Problems {
+pub(super) struct Problems {
     /// The first problems, at most `KEPT_PROBLEMS`.
     pub first: Vec<Problem>,
     /// Total number of problems.
@@ -70,7 +70,7 @@ impl Problems {
 }
 
 impl Part {
-    pub fn new(kept: usize) -> Self {
+    pub(super) fn new(kept: usize) -> Self {
         Self { text: SpooledTempFile::new(kept), chunks: 0, problems: Problems::default() }
     }
 }
@@ -106,7 +106,7 @@ impl From<StoreError> for Failed {
 
 impl ArrayRefs<'_> {
     /// Calls `act` with the coordinates of every shard in the grid.
-    pub fn each_shard_of_grid<E>(
+    pub(super) fn each_shard_of_grid<E>(
         &self,
         act: &mut dyn FnMut(&[u64]) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -119,7 +119,7 @@ impl ArrayRefs<'_> {
     }
 
     /// Writes references to the chunks of a shard into `part`.
-    pub fn shard(&self, coords: &[u64], part: &mut Part) -> Result<(), RefsError> {
+    pub(super) fn shard(&self, coords: &[u64], part: &mut Part) -> Result<(), RefsError> {
         let found = self.store.shard(self.array, coords, Freshness::Now);
         let path = self.array.shard_path(coords);
         let found = found.transpose();

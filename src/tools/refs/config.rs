@@ -2,7 +2,7 @@
 
 /// Options for writing references.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub(crate) struct Config {
     /// Path or URL of the source for readers of the references.
     pub base: String,
     /// Prefix of all keys: empty, or a path.
@@ -19,7 +19,7 @@ pub struct Config {
 
 /// Version of the kerchunk format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub(crate) enum Version {
     /// Version 0: a single object of references.
     Zero,
     /// Version 1: the references with a template for the common prefix of all paths.

@@ -8,7 +8,7 @@ use crate::text::{count, shown};
 
 /// A chunk or node that cannot be referenced.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
+pub(crate) enum Problem {
     /// The node cannot be used, or cannot be expressed in the requested format.
     #[error("{}: {why}", shown(.directory))]
     Node {
@@ -46,7 +46,7 @@ pub enum Problem {
 
 /// Error of writing references.
 #[derive(Debug, thiserror::Error)]
-pub enum RefsError {
+pub(crate) enum RefsError {
     /// The output cannot be written.
     #[error("{0}")]
     Write(#[source] io::Error),

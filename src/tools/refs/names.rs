@@ -9,7 +9,7 @@ use super::error::RefsError;
 use crate::source::{Node, Source};
 
 /// Naming of the source's files in references.
-pub struct Urls {
+pub(super) struct Urls {
     /// Common prefix of all file names, without a trailing slash.
     base: String,
     /// `true` if the source is a single file, whose name is `base`.
@@ -23,7 +23,7 @@ pub struct Urls {
 }
 
 impl Urls {
-    pub fn new(source: &Source, nodes: &[Node], config: &Config) -> Result<Self, RefsError> {
+    pub(super) fn new(source: &Source, nodes: &[Node], config: &Config) -> Result<Self, RefsError> {
         let base = config.base.trim_end_matches('/').to_owned();
         // With a template, braces in a name would be expanded as one.
         let has_braces = |text: &str| text.contains(['{', '}']);
@@ -41,7 +41,7 @@ impl Urls {
     }
 
     /// Returns the beginning of the output.
-    pub fn head(&self) -> Vec<u8> {
+    pub(super) fn head(&self) -> Vec<u8> {
         match self.version {
             Version::Zero => b"{".to_vec(),
             Version::One if self.template => {
@@ -53,7 +53,7 @@ impl Urls {
     }
 
     /// Returns the end of the output.
-    pub fn tail(&self) -> &'static [u8] {
+    pub(super) fn tail(&self) -> &'static [u8] {
         match self.version {
             Version::Zero => b"\n}\n",
             Version::One => b"\n}}\n",
@@ -61,7 +61,7 @@ impl Urls {
     }
 
     /// Returns the name of a file of the source.
-    pub fn of(&self, path: &Path) -> Result<String, RefsError> {
+    pub(super) fn of(&self, path: &Path) -> Result<String, RefsError> {
         let base = if self.template { "{{u}}" } else { &self.base };
         if self.is_file {
             return Ok(base.to_owned());
@@ -78,12 +78,12 @@ impl Urls {
 }
 
 /// Returns a path as text, which references must be.
-pub fn text(path: &Path) -> Result<&str, RefsError> {
+pub(super) fn text(path: &Path) -> Result<&str, RefsError> {
     path.to_str().ok_or_else(|| RefsError::NotText(path.to_owned()))
 }
 
 /// Escapes a text for use between the quotes of a JSON string.
-pub fn inside(text: &str) -> String {
+pub(super) fn inside(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     let inside = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     inside.unwrap_or_default().to_owned()

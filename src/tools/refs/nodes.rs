@@ -19,7 +19,7 @@ use crate::source::apart::node_path;
 use crate::source::{Array, Node, Source};
 
 /// A node with its documents as references.
-pub struct Prepared<'a> {
+pub(super) struct Prepared<'a> {
     /// References to its documents.
     pub text: Vec<u8>,
     /// References to its chunks if it is an array.
@@ -28,7 +28,7 @@ pub struct Prepared<'a> {
 
 /// Prepares the documents of all nodes and of the directories above them; also returns the problems
 /// of those that must be left out.
-pub fn prepare<'a>(
+pub(super) fn prepare<'a>(
     source: &'a Source,
     found: &'a [Node],
     config: &'a Config,

@@ -17,7 +17,7 @@ use crate::store::storage::{DirItem, FileKind};
 use crate::tools::parallel::Stopped;
 
 /// A name in an array's directory.
-pub enum Key<'a> {
+pub(super) enum Key<'a> {
     /// The key of a shard, with its coordinates.
     Shard(&'a [u64]),
     /// A chunk key outside the shard grid.
@@ -38,7 +38,7 @@ pub enum Key<'a> {
 type Act<'a> = dyn FnMut(Key<'_>) -> Result<(), Stopped> + 'a;
 
 /// Calls `act` with every name in an array's directory that is a chunk key or looks like one.
-pub fn each_key(source: &Source, array: &Array, act: &mut Act<'_>) -> Result<(), Stopped> {
+pub(super) fn each_key(source: &Source, array: &Array, act: &mut Act<'_>) -> Result<(), Stopped> {
     let walk = Walk { source, array };
     let format = &array.source.format;
     if let Some(directory) = format.numbered_in() {

@@ -9,6 +9,7 @@
     clippy::unwrap_used,
     reason = "checks fail by panicking"
 )]
+#![allow(unreachable_pub, reason = "the fuzz targets' library includes these files")]
 
 mod after;
 mod index;

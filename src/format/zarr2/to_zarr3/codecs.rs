@@ -12,7 +12,7 @@ use crate::format::zarr2::chain::{NUMCODECS, OF_ARRAYS, OF_BYTES};
 const MAX_ZSTD_LEVEL: i64 = 22;
 
 /// Returns filters and compressor in encoding order. Fails if one has no id.
-pub fn list(zarray: &Value) -> Result<Vec<Value>, MetadataError> {
+pub(super) fn list(zarray: &Value) -> Result<Vec<Value>, MetadataError> {
     let mut codecs = match zarray.get("filters") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(filters)) => filters.clone(),
@@ -27,7 +27,7 @@ pub fn list(zarray: &Value) -> Result<Vec<Value>, MetadataError> {
 }
 
 /// Translates codecs to Zarr v3, for chunks of `rank` dimensions.
-pub fn translate(
+pub(super) fn translate(
     codecs: &[Value],
     array: &ArrayItems,
     is_reversed: bool,

@@ -11,7 +11,7 @@ use crate::format::zarr2::data_type::DataType2;
 
 /// Items of an array, and the data type's name for messages.
 #[derive(Debug)]
-pub struct ArrayItems {
+pub(super) struct ArrayItems {
     dtype: String,
     kind: Kind,
 }
@@ -32,7 +32,7 @@ const OBJECTS: [(&str, &str); 2] =
 
 impl ArrayItems {
     /// Parses a `dtype`. The first codec determines the type of objects.
-    pub fn parse(dtype: Option<&Value>, first: Option<&Value>) -> Result<Self, NoTwin> {
+    pub(super) fn parse(dtype: Option<&Value>, first: Option<&Value>) -> Result<Self, NoTwin> {
         let dtype = dtype.unwrap_or(&Value::Null);
         let shown = short(dtype);
         let none = || NoTwin::DataType(shown.clone());
@@ -54,7 +54,7 @@ impl ArrayItems {
     }
 
     /// Data type in Zarr v3.
-    pub fn data_type(&self) -> Value {
+    pub(super) fn data_type(&self) -> Value {
         match &self.kind {
             Kind::Fixed(items) | Kind::Records(items) => items.data_type.clone(),
             Kind::Objects(codec) => {
@@ -65,7 +65,7 @@ impl ArrayItems {
     }
 
     /// Returns the items if they have a fixed size, otherwise `None`.
-    pub fn fixed(&self) -> Option<&Items> {
+    pub(super) fn fixed(&self) -> Option<&Items> {
         match &self.kind {
             Kind::Fixed(items) | Kind::Records(items) => Some(items),
             Kind::Objects(_) => None,
@@ -73,7 +73,7 @@ impl ArrayItems {
     }
 
     /// Returns the codec of objects; `None` for items of a fixed size.
-    pub fn object_codec(&self) -> Option<&'static str> {
+    pub(super) fn object_codec(&self) -> Option<&'static str> {
         match self.kind {
             Kind::Objects(codec) => Some(codec),
             Kind::Fixed(_) | Kind::Records(_) => None,
@@ -82,7 +82,7 @@ impl ArrayItems {
 
     /// Translates a fill value to Zarr v3. If there is none, it is 0 or its equivalent, because
     /// Zarr v3 requires one.
-    pub fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoTwin> {
+    pub(super) fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoTwin> {
         let value = value.filter(|value| !value.is_null());
         let found = match &self.kind {
             Kind::Records(items) => record(items, value),
@@ -106,7 +106,7 @@ impl ArrayItems {
 }
 
 /// Formats JSON, cut to a readable length.
-pub fn short(value: &Value) -> String {
+pub(super) fn short(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }
 
