@@ -25,7 +25,6 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
         _ => LevelFilter::Trace,
     };
     let mut builder = Builder::new();
-    let is_meant = move |record: &Record<'_>| level >= LevelFilter::Debug || !is_late_reply(record);
     // Messages of fuser are of interest only for debugging it.
     builder.filter_level(level).filter_module("fuser", LevelFilter::Error.min(level));
     builder.parse_env(Env::default());
@@ -58,6 +57,11 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     // A second start would be a bug of the caller; the first one keeps logging.
     let _ = builder.try_init();
     Ok(())
+}
+
+/// Returns whether a message is for the log, at the level that `-v` or `RUST_LOG` asks for.
+fn is_meant(record: &Record<'_>) -> bool {
+    log::max_level() >= LevelFilter::Debug || !is_late_reply(record)
 }
 
 /// Returns whether a message of fuser says that a reply came too late: the process that waited for it

@@ -14,9 +14,7 @@ use crate::format::sharding::ShardedArray;
 use crate::fs::config::FsConfig;
 use crate::fs::error::LoadError;
 use crate::fs::form::{Form, Lengths, ShownArray, Unshown, View, ViewConfig};
-use crate::source::{
-    Found, FoundArray, FoundKind, METADATA_FILE, Probe, ProbeConfig, Unsharded, Unusable,
-};
+use crate::source::{Found, FoundArray, FoundKind, METADATA_FILE, Probe, Unsharded, Unusable};
 use crate::store::formats::ShardFormat;
 use crate::store::storage::{Stat, Storage};
 use crate::text::shown;
@@ -113,7 +111,7 @@ impl Loader {
             View::Zarr2 => Unsharded::Described,
             View::Npy | View::Raw | View::Flat => Unsharded::Decoded,
         };
-        let probe = Probe(ProbeConfig {
+        let probe = Probe {
             file: file.clone(),
             format: *format,
             level: *level,
@@ -121,7 +119,7 @@ impl Loader {
             // In views that decode, arrays that record their length are read-only.
             grows: *writable && !view.view.is_decoded(),
             keeps_stored: false,
-        });
+        };
         Self { storage, probe, view: *view }
     }
 
@@ -132,12 +130,12 @@ impl Loader {
 
     /// Returns the file in the source's root that is mounted instead of the whole source, if any.
     pub(super) fn file(&self) -> Option<&OsStr> {
-        self.probe.0.file.as_deref()
+        self.probe.file.as_deref()
     }
 
     /// Returns whether a directory without a `zarr.json` is probed for other documents each time.
     pub(super) fn probes(&self) -> bool {
-        self.probe.0.tries_documents()
+        self.probe.tries_documents()
     }
 
     /// Returns whether the source's root can be of the format that it is read as. `is_apart` says
@@ -195,8 +193,7 @@ impl Loader {
         found: FoundArray,
         documents: &'static [&'static str],
     ) -> Result<Loaded, LoadError> {
-        let has_document = found.has_document();
-        let FoundArray { layout, format, twin, identity, has_short_end, .. } = found;
+        let FoundArray { layout, format, twin, has_document, identity, has_short_end, .. } = found;
         let (mut shown, twin) = match (twin, self.view()) {
             (twin, View::Zarr3) => (ShownArray::as_stored(layout.keys), twin.ok()),
             (Ok(twin), _) => {

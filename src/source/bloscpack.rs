@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::array::ArrayFormat;
-use super::config::ProbeConfig;
+use super::config::Probe;
 use super::error::NodeError;
 use super::found::{Found, FoundArray, FoundKind, Unusable};
 use super::zarr3;
@@ -20,7 +20,7 @@ use crate::store::storage::{FileKind, Stat, Storage};
 
 /// Reads the Bloscpack file at a path in the source's root, with its attributes.
 pub(super) fn look(
-    config: &ProbeConfig,
+    config: &Probe,
     storage: &dyn Storage,
     (path, stat): (&Path, Stat),
 ) -> Result<Option<Found>, Box<Unusable>> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::array::ArrayFormat;
-use super::config::ProbeConfig;
+use super::config::Probe;
 use super::document::read_document;
 use super::error::NodeError;
 use super::found::{Found, FoundArray, FoundKind, Unusable};
@@ -30,7 +30,7 @@ const MOST_SUPERCHUNKS: u64 = 1 << 24;
 
 /// Looks for the BLZ or bcolz array at a directory, or the column of a table.
 pub(super) fn look(
-    config: &ProbeConfig,
+    config: &Probe,
     storage: &dyn Storage,
     directory: &Path,
 ) -> Result<Option<Found>, Box<Unusable>> {

@@ -39,9 +39,9 @@ pub enum Unsharded {
     Decoded,
 }
 
-/// How nodes are read.
+/// Recognition of the nodes of a source ([`super::probe`]): what is wanted of them.
 #[derive(Debug, Clone)]
-pub struct ProbeConfig {
+pub struct Probe {
     /// File in the source's root that is opened instead of the whole source; `None` opens the
     /// source.
     pub file: Option<OsString>,
@@ -59,7 +59,7 @@ pub struct ProbeConfig {
     pub keeps_stored: bool,
 }
 
-impl ProbeConfig {
+impl Probe {
     /// Returns whether a directory without a `zarr.json` is probed for other documents each time.
     pub fn tries_documents(&self) -> bool {
         self.unsharded == Unsharded::Decoded && self.may_be(Format::Zarr)

@@ -9,8 +9,6 @@ use serde_json::Value;
 use super::array::{Array, ArrayFormat};
 use super::compact_json::CompactJson;
 use super::error::{NoTwin, NodeError};
-use crate::format::back::is_sharded;
-use crate::format::draft2022;
 use crate::format::foreign::ForeignArray;
 use crate::format::sharding::ShardedArray;
 use crate::memory::Taken;
@@ -67,8 +65,12 @@ pub struct FoundArray {
     /// Its document as it is stored. `None` if there is none, or the configuration does not
     /// ask for it.
     pub stored: Option<Value>,
+    /// Forms of its metadata for which the stored document is kept.
+    pub(super) forms: StoredForms,
     /// Documents of its own format that are shown beside its chunks, by name.
     pub shown_beside: Vec<(OsString, Vec<u8>)>,
+    /// `true` if it has a document of Zarr, which a view replaces by one of its own.
+    pub has_document: bool,
     /// What, besides the layout, distinguishes it from another array in its place. `None` if that is
     /// its metadata.
     pub identity: Option<Value>,
@@ -92,7 +94,9 @@ impl FoundArray {
             format,
             twin,
             stored: None,
+            forms: StoredForms::default(),
             shown_beside: Vec::new(),
+            has_document: true,
             identity: None,
             keeps_fill: false,
             has_short_end: false,
@@ -110,34 +114,46 @@ impl FoundArray {
     ) -> Box<Self> {
         let ForeignArray { layout, metadata } = array;
         let twin = metadata.ok_or(NoTwin::NoDataType);
-        let (identity, has_short_end) = (Some(identity), true);
+        let identity = Some(identity);
         let plain = Self::of_document(kind, layout, format, twin);
-        Box::new(Self { shown_beside, identity, has_short_end, ..plain })
-    }
-
-    /// Returns whether the array has a document of Zarr, which a view replaces by one of its own.
-    pub fn has_document(&self) -> bool {
-        self.identity.is_none()
+        Box::new(Self { shown_beside, has_document: false, identity, has_short_end: true, ..plain })
     }
 
     /// Converts into an [`Array`] of a source, whose document is at `path`.
     pub(super) fn into_array(self, directory: PathBuf, path: PathBuf) -> Array {
-        let Self { kind, layout, format, twin, stored, .. } = self;
+        let Self { kind, layout, format, twin, stored, forms, .. } = self;
         let source = SourceArray { id: 0, path: directory, layout, format };
         let kept = stored.as_ref().map(CompactJson::new);
-        let sharded = match (&stored, kind) {
-            (Some(document), ArrayFormat::Zarr3) if is_sharded(document) => kept.clone(),
-            (Some(document), ArrayFormat::Draft2022) if is_sharded(document) => {
-                draft2022::to_zarr3(document).ok().as_ref().map(CompactJson::new)
-            }
-            _ => None,
-        };
-        let twin = match (&kept, kind) {
-            // The text is shared: the twin of an unsharded array is the array.
-            (Some(kept), ArrayFormat::Zarr3) if sharded.is_none() => Some(kept.clone()),
-            _ => twin.ok().as_ref().map(CompactJson::new),
+        let (sharded, twin) = match forms {
+            StoredForms::Twin => (None, kept.clone().or_else(|| compact(twin.ok()))),
+            StoredForms::Sharded => (kept.clone(), compact(twin.ok())),
+            StoredForms::None { sharded } => (compact(sharded), compact(twin.ok())),
         };
         Array { source, format: kind, document: kept.map(|kept| (path, kept)), sharded, twin }
+    }
+}
+
+fn compact(document: Option<Value>) -> Option<CompactJson> {
+    document.as_ref().map(CompactJson::new)
+}
+
+/// Forms of an array's metadata that are its stored document, whose text is then kept only once.
+#[derive(Debug)]
+pub(super) enum StoredForms {
+    /// It is the unsharded twin: the array has no shards.
+    Twin,
+    /// It is the sharded array in Zarr v3 form.
+    Sharded,
+    /// Neither. `sharded` is the sharded array in Zarr v3 form, if there is one.
+    None {
+        /// Metadata in Zarr v3 form.
+        sharded: Option<Value>,
+    },
+}
+
+impl Default for StoredForms {
+    fn default() -> Self {
+        Self::None { sharded: None }
     }
 }
 

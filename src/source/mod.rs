@@ -23,11 +23,10 @@ mod zarr3;
 
 pub use self::array::{Array, ArrayFormat};
 pub use self::compact_json::CompactJson;
-pub use self::config::{Format, OpenConfig, ProbeConfig, Unsharded};
+pub use self::config::{Format, OpenConfig, Probe, Unsharded};
 pub use self::document::{METADATA_FILE, NODE_DOCUMENTS, is_document};
 pub use self::error::{NoTwin, NodeError};
 pub use self::found::{Found, FoundArray, FoundKind, Unusable};
 pub use self::open::{Documents, OpenError, Source};
-pub use self::probe::Probe;
 pub use self::unsupported::{Unsupported, is_of_other_format};
 pub use self::walk::{Node, Nodes, holds_nodes};

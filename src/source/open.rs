@@ -9,10 +9,9 @@ use std::sync::atomic::AtomicU64;
 use serde_json::{Map, Value, json};
 
 use super::array::Array;
-use super::config::{OpenConfig, ProbeConfig, Unsharded};
+use super::config::{OpenConfig, Probe, Unsharded};
 use super::document::{METADATA_FILE, document_at};
 use super::error::NodeError;
-use super::probe::Probe;
 use super::unsupported::Unsupported;
 use super::walk::{Node, Nodes};
 use crate::format::draft2022;
@@ -176,14 +175,14 @@ impl Source {
     /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
         let OpenConfig { level, format, .. } = self.config;
-        let probe = Probe(ProbeConfig {
+        let probe = Probe {
             file: self.file.clone(),
             format,
             level,
             unsharded: Unsharded::Decoded,
             grows: false,
             keeps_stored: true,
-        });
+        };
         Nodes::new(&*self.storage, probe, &self.next_id)
     }
 

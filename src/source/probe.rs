@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::config::{Format, ProbeConfig, Unsharded};
+use super::config::{Format, Probe, Unsharded};
 use super::document::{METADATA_FILE, read_text};
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
@@ -25,10 +25,10 @@ use crate::store::storage::{FileKind, Stat, Storage, if_present, is_absent};
 type Looked = Result<Option<Found>, Box<Unusable>>;
 
 /// Looks for a node of one format at a directory.
-type InDirectory = fn(&ProbeConfig, &dyn Storage, &Path) -> Looked;
+type InDirectory = fn(&Probe, &dyn Storage, &Path) -> Looked;
 
 /// Looks for an array of one format in a file, whose attributes are given.
-type InFile = fn(&ProbeConfig, &dyn Storage, (&Path, Stat)) -> Looked;
+type InFile = fn(&Probe, &dyn Storage, (&Path, Stat)) -> Looked;
 
 /// Formats whose nodes are directories without a document of Zarr v3, in the order of trial.
 const DIRECTORIES: [(Format, InDirectory); 2] =
@@ -40,10 +40,6 @@ const FILES: [(Format, InFile); 1] = [(Format::Bloscpack, bloscpack::look)];
 /// Names of files whose presence in a directory indicates a node there.
 pub(super) const INDICATIONS: [&str; 4] = [METADATA_FILE, SIZES, ZARRAY, ZGROUP];
 
-/// Recognition of the nodes of a source.
-#[derive(Debug, Clone)]
-pub struct Probe(pub ProbeConfig);
-
 impl Probe {
     /// Returns whether the source's root can be of the format that it is read as. A directory of
     /// arrays can be of most formats. `is_apart` says whether the documents in it are in a directory
@@ -52,9 +48,9 @@ impl Probe {
     /// # Errors
     /// It cannot be determined whether the root has a document.
     pub fn accepts_root(&self, storage: &dyn Storage, is_apart: bool) -> io::Result<bool> {
-        let is_file = self.0.file.is_some();
+        let is_file = self.file.is_some();
         let path = Path::new(METADATA_FILE);
-        Ok(match self.0.format {
+        Ok(match self.format {
             None => true,
             Some(Format::Bloscpack) => is_file,
             Some(Format::Zarr) => !is_file,
@@ -75,7 +71,7 @@ impl Probe {
         path: &Path,
         stat: io::Result<Stat>,
     ) -> Result<Found, Box<Unusable>> {
-        let is_file = self.0.file.as_deref().is_some_and(|file| path == Path::new(file));
+        let is_file = self.file.as_deref().is_some_and(|file| path == Path::new(file));
         match stat {
             Ok(stat) if is_file => self.file(storage, path, stat),
             Err(error) if is_file => Err(Unusable::of(true, path, None, error)),
@@ -88,8 +84,8 @@ impl Probe {
     /// Recognizes a file that is opened instead of the whole source.
     fn file(&self, storage: &dyn Storage, path: &Path, stat: Stat) -> Result<Found, Box<Unusable>> {
         for (format, look) in FILES {
-            if self.0.may_be(format)
-                && let Some(found) = look(&self.0, storage, (path, stat))?
+            if self.may_be(format)
+                && let Some(found) = look(self, storage, (path, stat))?
             {
                 return Ok(found);
             }
@@ -120,9 +116,9 @@ impl Probe {
 
     /// Reads what a document describes.
     fn described(&self, document: Value, dialect: Dialect) -> Result<FoundKind, NodeError> {
-        let ProbeConfig { level, unsharded, keeps_stored, .. } = self.0;
+        let Self { level, unsharded, keeps_stored, .. } = *self;
         if dialect == Dialect::V3
-            && self.0.may_be(Format::Draft2022)
+            && self.may_be(Format::Draft2022)
             && apart::is_hierarchy(&document)?
         {
             return Ok(FoundKind::Apart);
@@ -156,8 +152,8 @@ impl Probe {
             return Ok(Found::nothing(path));
         }
         for (format, look) in DIRECTORIES {
-            if self.0.may_be(format)
-                && let Some(found) = look(&self.0, storage, directory)?
+            if self.may_be(format)
+                && let Some(found) = look(self, storage, directory)?
             {
                 return Ok(found);
             }

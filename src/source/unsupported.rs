@@ -4,9 +4,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP};
+use super::document::METADATA_FILE;
+use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::text::shown;
 
+/// Name of the documents of N5.
+const N5_DOCUMENT: &str = "attributes.json";
 /// Number of bytes at the start of a file that are searched for known contents.
 const HEAD_BYTES: usize = 4096;
 
@@ -51,7 +54,7 @@ impl Unsupported {
         if !path.is_file() {
             return None;
         }
-        let documents = ["zarr.json", ZARRAY, ZGROUP, ZATTRS, ".zmetadata"];
+        let documents = [METADATA_FILE, ZARRAY, ZGROUP, ZATTRS, ZMETADATA];
         if path.file_name().is_some_and(|name| documents.iter().any(|other| name == *other)) {
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             return Some(Self::Document(directory.unwrap_or(Path::new(".")).to_owned()));
@@ -71,7 +74,7 @@ impl Unsupported {
             let text = String::from_utf8_lossy(&head);
             !words.is_empty() && words.iter().any(|word| text.contains(word))
         };
-        if has("attributes.json", &["\"n5\"", "\"blockSize\"", "\"dataType\""]) {
+        if has(N5_DOCUMENT, &["\"n5\"", "\"blockSize\"", "\"dataType\""]) {
             return Some(Self::N5);
         }
         has("info", &["\"scales\"", "\"neuroglancer_"]).then_some(Self::Precomputed)
@@ -81,7 +84,7 @@ impl Unsupported {
 /// Returns whether a directory has metadata of Zarr v2 or N5, beside which no node of Zarr v3 is
 /// made.
 pub fn is_of_other_format(directory: &Path) -> bool {
-    [ZARRAY, ZGROUP, "attributes.json"].iter().any(|name| directory.join(name).exists())
+    [ZARRAY, ZGROUP, N5_DOCUMENT].iter().any(|name| directory.join(name).exists())
 }
 
 fn is_url(text: &str) -> bool {

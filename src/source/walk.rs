@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::apart;
 use super::array::Array;
+use super::config::Probe;
 use super::document::METADATA_FILE;
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
-use super::probe::{INDICATIONS, Probe};
+use super::probe::INDICATIONS;
 use crate::store::storage::{FileKind, Storage, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 
@@ -128,14 +129,14 @@ impl Nodes<'_> {
 
     /// Visits a directory, or the file that is opened as the source.
     fn look(&mut self, directory: PathBuf) {
-        let path = match &self.probe.0.file {
+        let path = match &self.probe.file {
             Some(file) => PathBuf::from(file),
             None => directory.join(METADATA_FILE),
         };
         match self.found(&directory, &path) {
             Ok(Found { kind, path, room, .. }) => match kind {
                 FoundKind::Array(array) => {
-                    let may_have_nodes = array.has_document();
+                    let may_have_nodes = array.has_document;
                     let array = self.add(array.into_array(directory.clone(), path));
                     drop(room);
                     if may_have_nodes {
@@ -156,7 +157,7 @@ impl Nodes<'_> {
             }
         }
         // Nothing beside a file that is opened as the source belongs to it.
-        if self.probe.0.file.is_none() {
+        if self.probe.file.is_none() {
             self.below(directory, |_| true);
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::array::ArrayFormat;
-use super::config::{ProbeConfig, Unsharded};
+use super::config::{Probe, Unsharded};
 use super::document::{document_at, read_document};
 use super::error::NodeError;
 use super::found::{Found, FoundArray, FoundKind, Unusable};
@@ -21,7 +21,7 @@ const DOCUMENTS: &[&str] = &[ZARRAY, ZGROUP, ZATTRS, ZMETADATA];
 
 /// Looks for the array or group of Zarr v2 at a directory.
 pub(super) fn look(
-    config: &ProbeConfig,
+    config: &Probe,
     storage: &dyn Storage,
     directory: &Path,
 ) -> Result<Option<Found>, Box<Unusable>> {

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::array::ArrayFormat;
 use super::document::METADATA_FILE;
 use super::error::NodeError;
-use super::found::{FoundArray, FoundKind};
+use super::found::{FoundArray, FoundKind, StoredForms};
+use crate::format::back::is_sharded;
 use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::metadata::NodeMetadata;
@@ -34,9 +35,11 @@ pub(super) fn node(
         NodeMetadata::Group => Ok(FoundKind::Group(None)),
         NodeMetadata::Array(_) => {
             let stored = keeps_stored.then(|| document.clone());
+            let is_sharded = is_sharded(&document);
+            let forms = if is_sharded { StoredForms::Sharded } else { StoredForms::Twin };
             let (layout, format, twin) = located(document, level)?;
             let array = FoundArray::of_document(ArrayFormat::Zarr3, layout, format, Ok(twin));
-            Ok(FoundKind::Array(Box::new(FoundArray { stored, ..array })))
+            Ok(FoundKind::Array(Box::new(FoundArray { stored, forms, ..array })))
         }
     }
 }
