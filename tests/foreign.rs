@@ -6,18 +6,21 @@
 mod support;
 
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use shardfs::format::digest::Digest;
-use shardfs::fs::{Caller, Fs, FsConfig, OpenHow};
+use shardfs::fs::{Caller, Fs, FsConfig, Listing, OpenHow, WriteConfig};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
 use shardfs::view::inode::ROOT;
 
 use support::{Found, Layout, TEXT, bcolz, blosc, bloscpack, chunks, json_of, shown};
+
+const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
 fn mount(storage: &Arc<MemoryStorage>, file: Option<&str>) -> Result<Fs, String> {
     mount_with(storage, file, StoreConfig::default())
@@ -320,4 +323,53 @@ fn a_document_of_the_view_alone_cannot_be_changed() {
     );
     assert!(fs.lookup(ROOT, OsStr::new("zarr.json")).unwrap().is_some());
     assert_eq!(before, storage.files());
+}
+
+/// The names in a directory after a position, each with the position after it.
+fn listed(fs: &Fs, ino: u64, from: u64) -> Vec<(String, u64)> {
+    let mut names = Vec::new();
+    fs.readdir(ino, from, Listing::Names, &mut |entry| {
+        names.push((entry.name.to_str().unwrap().to_owned(), entry.next));
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    names.retain(|(name, _)| !name.starts_with('.'));
+    names
+}
+
+#[test]
+fn all_chunks_of_a_table_are_removed_in_the_order_in_which_they_are_listed() {
+    for commits_between in [false, true] {
+        let storage = Arc::new(MemoryStorage::default());
+        bcolz(&storage, "");
+        let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
+        let writing = WriteConfig { sync: commits_between, ..WriteConfig::default() };
+        let config = FsConfig { store, writing, writable: true, ..FsConfig::default() };
+        let fs = Fs::new(storage.clone(), config, Arc::default()).unwrap();
+        let all = fs.lookup(ROOT, OsStr::new("c")).unwrap().unwrap().attr.ino;
+        let names: Vec<String> = listed(&fs, all, 0).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["2", "1", "0"]);
+        // One by one, as a listing goes on after the names before were removed.
+        let mut position = 0;
+        while let Some((name, next)) = listed(&fs, all, position).into_iter().next() {
+            let directory = fs.lookup(all, OsStr::new(&name)).unwrap().unwrap().attr.ino;
+            fs.unlink(directory, OsStr::new("0"), &CALLER).unwrap();
+            fs.rmdir(all, OsStr::new(&name), &CALLER).unwrap();
+            position = next;
+        }
+        assert_eq!(listed(&fs, all, 0), []);
+        fs.fsyncdir(ROOT, None).unwrap();
+        let left: Vec<_> = storage.files().into_iter().map(|(path, ..)| path).collect();
+        assert!(!left.iter().any(|path| path.starts_with("data")), "{left:?}");
+    }
+}
+
+#[test]
+fn what_is_only_read_is_listed_in_ascending_order() {
+    let storage = Arc::new(MemoryStorage::default());
+    bcolz(&storage, "");
+    let fs = mount(&storage, None).unwrap();
+    let all = fs.lookup(ROOT, OsStr::new("c")).unwrap().unwrap().attr.ino;
+    let names: Vec<String> = listed(&fs, all, 0).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["0", "1", "2"]);
 }

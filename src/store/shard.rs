@@ -241,7 +241,7 @@ impl ShardStore {
 
     /// Returns the current number of shards of an array along its first axis. `None` if the whole
     /// grid may have shards.
-    pub(super) fn shards_now(&self, array: &SourceArray) -> Result<Option<u64>, StoreError> {
+    pub fn shards_now(&self, array: &SourceArray) -> Result<Option<u64>, StoreError> {
         let length = array.format.length(&*self.storage, &array.path)?;
         Ok(length.map(|length| length.shards()))
     }

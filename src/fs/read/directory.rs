@@ -9,26 +9,21 @@
 //!     DOT, DOT_DOT, DOCUMENTS + n
 //! ```
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::format::Coords;
 use crate::format::flat::{FlatFile, FlatForm};
-use crate::format::grid::{ShardAxis, unravel};
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
 use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::read::lister::{DOCUMENTS, DOT, DOT_DOT, DirEntry, Lister, Listing, OTHER, Sink};
-use crate::fs::read::overlay_names::{SCRATCH, Scratch, Staged};
+use crate::fs::read::overlay_names::SCRATCH;
 use crate::fs::state::control::{ControlFile, DIRECTORY_NAME};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::overlay::What;
 use crate::fs::state::target::Target;
-use crate::store::LoadedShard;
 use crate::store::storage::{DirItem, FileKind};
 
 impl Lister<'_> {
@@ -220,87 +215,6 @@ impl Lister<'_> {
             || few.is_none_or(|shards| self.fs.any_chunk(array, &[], &shards))
     }
 
-    /// Lists the names below a directory above chunks.
-    fn children(
-        &mut self,
-        array: &Arc<ArrayView>,
-        coords: &[u64],
-        from: u64,
-    ) -> Result<ControlFlow<()>> {
-        let (source, axis) = (&array.source, coords.len());
-        let (Some(grid), Some(&extent)) =
-            (source.layout.shard_grid.get(axis), array.tree.grid().get(axis))
-        else {
-            return Err(FsError::NotDirectory);
-        };
-        let mut prefix: Coords = coords
-            .iter()
-            .zip(&source.layout.shard_grid)
-            .map(|(c, axis)| axis.locate(*c).0)
-            .collect();
-        let staged = self.fs.staged_below(array, coords);
-        // Names that are not coordinates come first; where chunk keys have no prefix, they are
-        // names of the array's own directory.
-        let is_own = coords.is_empty() && array.tree.top_depth() == 1;
-        if (from == 0 || from > OTHER) && !is_own && self.scratch(&staged.others, from).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-        let mut from = if from > OTHER { 0 } else { from };
-        if self.fs.shows_all(array) {
-            return Ok(self.all_children(array, coords, from));
-        }
-        let staged_shards: BTreeSet<u64> =
-            staged.coords.keys().map(|coord| grid.locate(*coord).0).collect();
-        while from < extent {
-            let first = grid.locate(from).0;
-            let window = self.fs.store.shard_window(source, &prefix, first)?;
-            let last = if window.complete { None } else { window.numbers.last().copied() };
-            let mut shards: BTreeSet<u64> = window.from(first).iter().copied().collect();
-            shards.extend(staged_shards.range(first..=last.unwrap_or(u64::MAX)));
-            for shard in &shards {
-                let (start, edge) = grid.span(*shard);
-                let range = start.max(from)..(start + edge).min(extent);
-                prefix.push(*shard);
-                let flow = if axis + 1 == array.tree.rank() {
-                    self.chunks(array, &prefix, coords, range, &staged)
-                } else {
-                    self.directories(array, &prefix, coords, range, &staged)
-                };
-                prefix.pop();
-                if flow.is_break() {
-                    return Ok(flow);
-                }
-            }
-            match last {
-                Some(last) => from = grid.span(last + 1).0,
-                None => break,
-            }
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
-    /// Lists the directories below `coords` that hold a chunk and have their last coordinate in
-    /// `range`, all of one shard along that axis.
-    fn directories(
-        &mut self,
-        array: &ArrayView,
-        prefix: &[u64],
-        coords: &[u64],
-        range: Range<u64>,
-        staged: &Staged,
-    ) -> ControlFlow<()> {
-        let few = self.fs.few_shards(array, prefix);
-        for coord in range {
-            let child = [coords, &[coord]].concat();
-            let exists = |shards: &Vec<Coords>| self.fs.any_chunk(array, &child, shards);
-            let made = matches!(staged.coords.get(&coord), Some(What::Directory));
-            if made || few.as_ref().is_none_or(exists) {
-                self.directory(array, &child, coord + 1)?;
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
     /// Lists the files of a whole array.
     fn flat_files(&mut self, array: &ArrayView, form: &FlatForm, from: u64) -> ControlFlow<()> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
@@ -313,139 +227,6 @@ impl Lister<'_> {
             self.add(&DirEntry { name, ino, kind: FileKind::File, next, entry })?;
         }
         ControlFlow::Continue(())
-    }
-
-    /// Lists the chunks of one shard along the last axis, below the directory at `coords`.
-    fn chunks(
-        &mut self,
-        array: &ArrayView,
-        shard: &[u64],
-        coords: &[u64],
-        range: Range<u64>,
-        staged: &Staged,
-    ) -> ControlFlow<()> {
-        let shard = self.shard(array, shard);
-        let mut child = [coords, &[0]].concat();
-        for coord in range {
-            if let Some(last) = child.last_mut() {
-                *last = coord;
-            }
-            if let Some(what) = staged.coords.get(&coord) {
-                if let What::File(file) = what {
-                    self.live(OsStr::new(&array.tree.name(&child)), file, coord + 1)?;
-                }
-                continue;
-            }
-            let Some(shard) = &shard else { continue };
-            self.chunk(array, shard.as_ref(), &child, coord + 1)?;
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Lists all chunks of an array whose chunks are in one directory, shard by shard.
-    fn flat(&mut self, array: &Arc<ArrayView>, from: u64) -> Result<ControlFlow<()>> {
-        if self.fs.shows_all(array) {
-            return Ok(self.all_flat(array, from));
-        }
-        let layout = &array.source.layout;
-        let Some(slots) = layout.longest_shard() else {
-            return Ok(ControlFlow::Continue(()));
-        };
-        let shards: Coords = layout.shard_grid.iter().map(ShardAxis::shards).collect();
-        let edges: Coords = layout.shard_grid.iter().map(ShardAxis::longest_edge).collect();
-        let (mut number, mut slot) = (from / slots, from % slots);
-        let staged = self.fs.staged_flat(array);
-        let ravel = |shard: &[u64]| shard.iter().zip(&shards).fold(0, |at, (s, n)| at * n + s);
-        let staged_shards: BTreeSet<u64> =
-            staged.keys().map(|coords| ravel(&layout.locate(coords).shard)).collect();
-        loop {
-            let window = self.fs.store.shard_window(&array.source, &[], number)?;
-            let last = if window.complete { None } else { window.numbers.last().copied() };
-            let mut there: BTreeSet<u64> = window.from(number).iter().copied().collect();
-            there.extend(staged_shards.range(number..=last.unwrap_or(u64::MAX)));
-            for shard in there {
-                if shard != number {
-                    slot = 0;
-                }
-                number = shard;
-                let place = unravel(number, &shards);
-                let loaded = self.shard(array, &place);
-                if loaded.is_some() || staged_shards.contains(&number) {
-                    for slot in slot..slots {
-                        let Some(coords) = chunk_of_slot(array, &place, &unravel(slot, &edges))
-                        else {
-                            continue;
-                        };
-                        let next = number * slots + slot + 1;
-                        if let Some(what) = staged.get(&coords) {
-                            if let What::File(file) = what {
-                                let name = array.tree.name(&coords);
-                                if self.live(OsStr::new(&name), file, next).is_break() {
-                                    return Ok(ControlFlow::Break(()));
-                                }
-                            }
-                            continue;
-                        }
-                        let Some(loaded) = &loaded else { continue };
-                        if self.chunk(array, loaded.as_ref(), &coords, next).is_break() {
-                            return Ok(ControlFlow::Break(()));
-                        }
-                    }
-                }
-            }
-            match last {
-                Some(last) => (number, slot) = (last + 1, 0),
-                None => return Ok(ControlFlow::Continue(())),
-            }
-        }
-    }
-
-    /// Lists files that exist in the mount alone, after a position.
-    fn scratch(&mut self, files: &[Scratch], position: u64) -> ControlFlow<()> {
-        for (number, name, file) in files {
-            let next = SCRATCH + number;
-            if position < next {
-                self.live(name, file, next)?;
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Returns a shard to list: `None` if it is absent, `Some(None)` if it cannot be read.
-    #[allow(clippy::option_option, reason = "absent and unreadable are different answers")]
-    fn shard(&self, array: &ArrayView, coords: &[u64]) -> Option<Option<Arc<LoadedShard>>> {
-        match self.fs.store.shard_to_list(&array.source, coords) {
-            Ok(None) => None,
-            Ok(Some(shard)) if shard.is_damaged() => Some(None),
-            Ok(Some(shard)) => {
-                self.fs.shard_changed_recently(array, coords, shard.stat());
-                Some(Some(shard))
-            }
-            Err(_) => Some(None),
-        }
-    }
-
-    /// Adds a chunk if it exists. In a shard that cannot be read every chunk may exist: damage is
-    /// never shown as absence.
-    fn chunk(
-        &mut self,
-        array: &ArrayView,
-        shard: Option<&Arc<LoadedShard>>,
-        coords: &[u64],
-        next: u64,
-    ) -> ControlFlow<()> {
-        let chunk = shard.map(|shard| {
-            let location = array.source.layout.locate(coords);
-            self.fs.store.chunk_to_list(&array.source, shard, &location, coords)
-        });
-        let entry = match chunk {
-            Some(Ok(None)) => return ControlFlow::Continue(()),
-            Some(Ok(Some(chunk))) if self.listing == Listing::Entries => {
-                Some(self.fs.chunk_entry(array, coords, &chunk.shard, chunk.nbytes()))
-            }
-            _ => None,
-        };
-        self.node(array, coords, FileKind::File, next, entry)
     }
 }
 
@@ -471,18 +252,6 @@ impl Fs {
             listed => listed.map(|_flow| ()),
         }
     }
-}
-
-/// Returns the chunk at a position of a shard; `None` if it is outside the shard or outside the
-/// array.
-fn chunk_of_slot(array: &ArrayView, shard: &[u64], place: &[u64]) -> Option<Coords> {
-    let axes = array.source.layout.shard_grid.iter().zip(array.tree.grid());
-    axes.zip(shard.iter().zip(place))
-        .map(|((axis, extent), (shard, place))| {
-            let (first, edge) = axis.span(*shard);
-            (*place < edge && first + place < *extent).then_some(first + place)
-        })
-        .collect()
 }
 
 /// Returns whether a name is the source's own `.shardfs`, which holds the journals of commits and
