@@ -15,6 +15,9 @@ pub enum MetadataError {
     /// The document is not an object.
     #[error("it is not a JSON object")]
     NotAnObject,
+    /// The files of an array without shards are chunks of different lengths.
+    #[error("chunk_grid must be regular in an array without shards: others cannot be read here")]
+    IrregularChunks,
     /// A required member is missing.
     #[error("{0} is missing")]
     Missing(&'static str),

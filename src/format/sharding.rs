@@ -127,7 +127,7 @@ impl ShardedArray {
         let array = ArrayMetadata::parse(document)?;
         let equal = |edges: &Edges| match edges {
             Edges::Equal(edge) => Ok(*edge),
-            Edges::Runs(_) => Err(MetadataError::invalid("chunk_grid", "regular")),
+            Edges::Runs(_) => Err(MetadataError::IrregularChunks),
         };
         let shards = PlainShards {
             keys: array.keys,

@@ -33,8 +33,9 @@ use self::step::{Checked, Early, Tally};
 pub use self::step::{Counts, Step};
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::SharedShard;
+use crate::format::error::MetadataError;
 use crate::format::grid::ShardAxis;
-use crate::source::{Node, Source};
+use crate::source::{Node, NodeError, Source};
 use crate::store::journal::pending;
 
 /// A unit of work.
@@ -121,7 +122,10 @@ fn find(
     let array = match node {
         Node::Group(_) | Node::Journal(_) => return Ok(()),
         Node::Bad(_, error) => {
-            let what = What::Metadata(error.to_string());
+            let what = match &**error {
+                NodeError::Grid(MetadataError::IrregularChunks) => What::NotRead(error.to_string()),
+                error => What::Metadata(error.to_string()),
+            };
             return give(Task::Found(Finding::of_array(directory, what)));
         }
         Node::Array(array) => array,

@@ -123,6 +123,9 @@ pub enum What {
         /// Number of chunks that exist according to it.
         chunks: usize,
     },
+    /// The metadata is valid, but shardfs cannot read such an array.
+    #[error("it is not checked: {0}")]
+    NotRead(String),
     /// The chunks cannot be decoded by shardfs.
     #[error("its chunks cannot be decoded here: {0}")]
     NotDecoded(String),
@@ -203,6 +206,7 @@ impl What {
             | Self::Missing
             | Self::Unreadable(_) => false,
             Self::OlderIndex { .. }
+            | Self::NotRead(_)
             | Self::NotDecoded(_)
             | Self::Unfinished
             | Self::Beyond
@@ -235,6 +239,7 @@ impl What {
             Self::Missing => "missing",
             Self::Unreadable(_) => "unreadable",
             Self::OlderIndex { .. } => "older-index",
+            Self::NotRead(_) => "not-read",
             Self::NotDecoded(_) => "not-decoded",
             Self::Unfinished => "unfinished",
             Self::Beyond => "beyond",

@@ -335,6 +335,19 @@ fn metadata_that_cannot_be_used_and_chunks_outside_the_shape() {
 }
 
 #[test]
+fn a_valid_array_that_cannot_be_read_is_no_defect() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut document = array(&json!([5]), &json!([2]), &json!(["bytes"]));
+    let shapes = json!({"kind": "inline", "chunk_shapes": [[2, 3]]});
+    document["chunk_grid"] = json!({"name": "rectilinear", "configuration": shapes});
+    put(directory.path(), "zarr.json", document.to_string().as_bytes());
+    let found = "note: .: it is not checked: chunk_grid must be regular in an array without shards";
+    let (lines, counts) = lines(&directory, false);
+    assert!(lines[0].starts_with(found), "{lines:?}");
+    assert_eq!((counts.defects, counts.notes), (0, 1));
+}
+
+#[test]
 fn very_many_findings_are_all_told() {
     let slots = 3 * MOST_KEPT as u64;
     let shape = json!([2 * slots]);
