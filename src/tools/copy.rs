@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 
 use super::destination::{Destination, DestinationError};
 use super::digest::ContentDigest;
-use super::shard_file::{PIECE_BYTES, Packing};
+use super::other_file::{OtherFileError, copy_file, copy_link};
+use super::shard_file::Packing;
 use super::transfer::{Report, Transfer, TransferError};
 use crate::format::after::trailing_checksums;
 use crate::format::codec::parse_chain;
@@ -368,41 +369,26 @@ impl<'a> Plan<'a> {
             let listed = self.source.storage.list(&directory, 0, visit).and(failed);
             listed.map_err(|error| CopyError::Io { path: directory.clone(), error })?;
             copied += (files.len() + links.len()) as u64;
-            files.iter().try_for_each(|path| self.copy_file(path, destination))?;
-            links.iter().try_for_each(|path| self.copy_link(path, destination))?;
+            let from = &*self.source.storage;
+            for path in files {
+                copy_file(from, &path, destination).map_err(failed_at(&path))?;
+            }
+            for path in links {
+                copy_link(from, &path, destination).map_err(failed_at(&path))?;
+            }
         }
         if copied > 0 {
             destination.sync()?;
         }
         Ok(copied)
     }
+}
 
-    /// Copies a symbolic link with its target unchanged.
-    fn copy_link(&self, path: &Path, destination: &Destination) -> Result<(), CopyError> {
-        let target = self.source.storage.writable().and_then(|storage| storage.read_link(path));
-        let target = target.map_err(|error| CopyError::Io { path: path.to_owned(), error })?;
-        let link = || {
-            // Creates the directories above and removes what is at the path.
-            drop(destination.create_anew(path)?);
-            destination.storage.remove_file(path)?;
-            destination.storage.symlink(Path::new(&target), path)
-        };
-        Ok(link().map_err(destination.failed(path))?)
-    }
-
-    fn copy_file(&self, path: &Path, destination: &Destination) -> Result<(), CopyError> {
-        let failed = |error| CopyError::Io { path: path.to_owned(), error };
-        let from = self.source.storage.open(path).map_err(failed)?;
-        let to = destination.create_anew(path).map_err(destination.failed(path))?;
-        let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
-        loop {
-            let read = from.read_at(&mut buffer, at).map_err(failed)?;
-            if read == 0 {
-                return Ok(());
-            }
-            to.write_at(&buffer[..read], at).map_err(destination.failed(path))?;
-            at += read as u64;
-        }
+/// Returns a function that turns the error of copying a file into one of copying the source.
+fn failed_at(path: &Path) -> impl FnOnce(OtherFileError) -> CopyError + '_ {
+    |error| match error {
+        OtherFileError::Read(error) => CopyError::Io { path: path.to_owned(), error },
+        OtherFileError::Write(error) => error.into(),
     }
 }
 

@@ -40,8 +40,10 @@ has_other_files() {
     mkdir noted.zarr/waves/tables
     echo 1,2 >noted.zarr/waves/tables/a.csv
     ln -s ../README noted.zarr/waves/about
+    setfattr -n user.origin -v 'the station' noted.zarr/README
     "$sf" unpack noted.zarr noted-chunks.zarr | grep >/dev/null '^3 other files$'
     [[ $(readlink noted-chunks.zarr/waves/about) == ../README ]]
+    [[ $(getfattr --only-values -n user.origin noted-chunks.zarr/README) == 'the station' ]]
     [[ $(<noted-chunks.zarr/README) == 'a note' && $(<noted-chunks.zarr/waves/tables/a.csv) == 1,2 ]]
 }
 check "other files come along" has_other_files

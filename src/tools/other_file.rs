@@ -1,0 +1,82 @@
+//! Copies of files that are no part of an array: texts, tables, links beside the chunks.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::destination::{Destination, DestinationError};
+use super::shard_file::PIECE_BYTES;
+use crate::store::storage::Storage;
+
+/// Extended attributes that belong to users, and not to the system or the filesystem.
+const OF_USERS: &[u8] = b"user.";
+
+/// Error of copying a file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OtherFileError {
+    /// The file cannot be read.
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    /// The copy cannot be written.
+    #[error(transparent)]
+    Write(#[from] DestinationError),
+}
+
+/// Copies a symbolic link with its target unchanged.
+pub(super) fn copy_link(
+    source: &dyn Storage,
+    path: &Path,
+    destination: &Destination,
+) -> Result<(), OtherFileError> {
+    let target = source.writable()?.read_link(path)?;
+    let link = || {
+        // Creates the directories above and removes what is at the path.
+        drop(destination.create_anew(path)?);
+        destination.storage.remove_file(path)?;
+        destination.storage.symlink(Path::new(&target), path)
+    };
+    Ok(link().map_err(destination.failed(path))?)
+}
+
+/// Copies a file with its extended attributes of users.
+pub(super) fn copy_file(
+    source: &dyn Storage,
+    path: &Path,
+    destination: &Destination,
+) -> Result<(), OtherFileError> {
+    let from = source.open(path)?;
+    let to = destination.create_anew(path).map_err(destination.failed(path))?;
+    let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
+    loop {
+        let read = from.read_at(&mut buffer, at)?;
+        if read == 0 {
+            return copy_xattrs(source, path, destination);
+        }
+        to.write_at(&buffer[..read], at).map_err(destination.failed(path))?;
+        at += read as u64;
+    }
+}
+
+/// Copies the extended attributes of users, unless one of the filesystems has none.
+fn copy_xattrs(
+    source: &dyn Storage,
+    path: &Path,
+    destination: &Destination,
+) -> Result<(), OtherFileError> {
+    let has_none = |error: &io::Error| error.raw_os_error() == Some(libc::EOPNOTSUPP);
+    let Some(source) = source.posix() else { return Ok(()) };
+    let names = match source.xattrs(path) {
+        Err(error) if has_none(&error) => return Ok(()),
+        names => names?,
+    };
+    for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(OF_USERS)) {
+        let name = OsStr::from_bytes(name);
+        let value = source.xattr(path, name, false)?;
+        match destination.storage.set_xattr(path, name, &value, 0) {
+            Err(error) if has_none(&error) => return Ok(()),
+            set => set.map_err(destination.failed(path))?,
+        }
+    }
+    Ok(())
+}
