@@ -13,6 +13,7 @@ pub(crate) mod form;
 mod load;
 mod node;
 mod nodes;
+mod not_shown;
 mod page_policy;
 mod read;
 mod request;

@@ -1,7 +1,7 @@
 //! Nodes of the hierarchy: the interpretation of each directory by its `zarr.json`.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,20 +14,18 @@ use crate::fs::error::LoadError;
 use crate::fs::form::View;
 use crate::fs::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
 use crate::fs::node::{ArrayView, At, Node, NodeKind, unchanged};
+use crate::fs::not_shown::NotShown;
 use crate::source::{METADATA_FILE, NodeError, apart};
 use crate::store::owner::Owner;
 use crate::store::recover::recover;
 use crate::store::storage::{Stat, Storage, Version, if_present, is_absent};
 use crate::store::{ByteCache, SourceArray, StoreConfig};
-use crate::text::{Line, shown};
+use crate::text::shown;
 use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW};
 use crate::view::tree::ChunkTree;
 
 /// Size of the node cache in bytes.
 const NODE_CACHE_BYTES: usize = 16 << 20;
-
-/// Maximum number of remembered directories whose contents the view cannot show.
-const MAX_NOT_SHOWN: usize = 10_000;
 
 /// Maximum number of remembered directories with a file that has the name of a document but is not
 /// one.
@@ -60,7 +58,7 @@ pub(super) struct Nodes {
     /// Arrays that chunks were committed to.
     committed: Mutex<HashMap<InodeRange, Arc<ArrayView>>>,
     /// Directories that the view cannot show, with the reason.
-    not_shown: Mutex<BTreeMap<PathBuf, String>>,
+    not_shown: NotShown,
     /// Directories in which a file has the name of a document but arbitrary contents, with the
     /// version of that file. They were written through this mount, where there was no array.
     plain: Mutex<HashMap<PathBuf, Option<Version>>>,
@@ -80,7 +78,7 @@ impl Nodes {
             cache: Mutex::new(ByteCache::new(NODE_CACHE_BYTES)),
             arrays: RwLock::default(),
             committed: Mutex::default(),
-            not_shown: Mutex::default(),
+            not_shown: NotShown::default(),
             plain: Mutex::default(),
         }
     }
@@ -154,11 +152,11 @@ impl Nodes {
                 if let Some(place) = self.lost(directory, before, &node)? {
                     let why =
                         "it is gone, the array's shards may not be: they are not shown".to_owned();
-                    self.note_not_shown(directory, &self.document_path(directory)?, why);
+                    self.not_shown.note(directory, &self.document_path(directory)?, why);
                     let lost = Node::plain(NodeKind::Bad, None, checked);
                     return Ok(self.keep(directory, Node { place: Some(place), ..lost }));
                 }
-                self.lock_not_shown().remove(directory);
+                self.not_shown.remove(directory);
                 Ok(self.keep(directory, self.placed(directory, node)))
             }
             Err(failed) => self.failed(directory, *failed, checked),
@@ -184,7 +182,7 @@ impl Nodes {
                 };
                 let view = self.loader.view().name();
                 let why = format!("{error}; the array is {what} in the view {view}");
-                self.note_not_shown(directory, directory, why);
+                self.not_shown.note(directory, directory, why);
                 kind
             }
             (LoadError::Node(NodeError::Metadata(_)), Some(_)) if self.is_plain(directory) => {
@@ -192,7 +190,7 @@ impl Nodes {
             }
             (LoadError::Node(error), _) => {
                 let why = format!("{error}; the node is shown as stored, without its data");
-                self.note_not_shown(directory, &document, why);
+                self.not_shown.note(directory, &document, why);
                 NodeKind::Bad
             }
         };
@@ -224,7 +222,7 @@ impl Nodes {
     /// Records that the file with the name of a directory's document is not metadata: the
     /// version that it has; `None` while it is being written.
     pub(super) fn set_plain(&self, directory: &Path, version: Option<Version>) {
-        let mut plain = self.lock_plain();
+        let mut plain = self.plain.lock();
         if plain.len() < MAX_PLAIN || plain.contains_key(directory) {
             plain.insert(directory.to_owned(), version);
         }
@@ -232,13 +230,13 @@ impl Nodes {
 
     /// Records that there is no such file any more.
     pub(super) fn unset_plain(&self, directory: &Path) {
-        self.lock_plain().remove(directory);
+        self.plain.lock().remove(directory);
     }
 
     /// Returns whether the file with the name of a directory's document is recorded as not being
     /// metadata.
     pub(super) fn is_plain(&self, directory: &Path) -> bool {
-        let known = || self.lock_plain().get(directory).copied();
+        let known = || self.plain.lock().get(directory).copied();
         let Some(mut before) = known() else { return false };
         loop {
             // While it is being written, any file there is such a file.
@@ -253,10 +251,6 @@ impl Nodes {
                 _ => return false,
             }
         }
-    }
-
-    fn lock_plain(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Version>>> {
-        self.plain.lock()
     }
 
     /// Adds the identity of its directory to the node of an array.
@@ -281,33 +275,14 @@ impl Nodes {
         Ok(stat.map(|stat| stat.id()).filter(|id| *id == before))
     }
 
-    /// Remembers why the view cannot show a directory, and logs it unless the reason is unchanged.
-    fn note_not_shown(&self, directory: &Path, document: &Path, why: String) {
-        let mut not_shown = self.lock_not_shown();
-        if not_shown.get(directory).is_some_and(|known| *known == why) {
-            return;
-        }
-        log::warn!("{}: {why}", shown(document));
-        if not_shown.len() < MAX_NOT_SHOWN || not_shown.contains_key(directory) {
-            not_shown.insert(directory.to_owned(), why);
-        }
-    }
-
     /// Returns a line for each directory visited so far that the view cannot show, with the reason.
     pub(super) fn not_shown(&self) -> String {
-        let not_shown = self.lock_not_shown();
-        let line = |(path, why): (&PathBuf, &String)| format!("{}: {}\n", shown(path), Line(why));
-        let all: String = not_shown.iter().map(line).collect();
-        if not_shown.len() < MAX_NOT_SHOWN { all } else { all + "...\n" }
-    }
-
-    fn lock_not_shown(&self) -> MutexGuard<'_, BTreeMap<PathBuf, String>> {
-        self.not_shown.lock()
+        self.not_shown.text()
     }
 
     /// Invalidates the nodes at and below `directory` after a change.
     pub(super) fn forget(&self, directory: &Path) {
-        self.lock_not_shown().retain(|path, _| !path.starts_with(directory));
+        self.not_shown.remove_below(directory);
         self.lock_cache().remove_if(|path| path.starts_with(directory));
     }
 

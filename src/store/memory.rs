@@ -3,6 +3,8 @@
 
 mod changes;
 mod faults;
+mod file;
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -17,10 +19,10 @@ use parking_lot::Mutex;
 
 pub use self::changes::Change;
 pub use self::faults::Fault;
-use self::faults::Faults;
+use self::file::{MemoryFile, unlinked};
+use self::shared::{Shared, stat};
 use super::storage::{
-    DirItem, FileKind, PosixFile, PosixStorage, SetStat, Space, Stat, Storage, StorageFile,
-    Timestamp, Visit,
+    DirItem, FileKind, PosixFile, PosixStorage, SetStat, Space, Stat, Storage, StorageFile, Visit,
 };
 
 /// Storage in memory, with files by path. A directory exists if it was created or a file lies below
@@ -53,28 +55,6 @@ impl std::fmt::Debug for Event {
             Self::Act(_) => f.write_str("something happens"),
         }
     }
-}
-
-/// State shared by a storage and its open files.
-#[derive(Debug, Default)]
-struct Shared {
-    /// Number of changes so far; each dates the file that it changes.
-    clock: AtomicU64,
-    /// Time of the last change of names; the date of every directory.
-    renamed: AtomicU64,
-    history: Mutex<Vec<Change>>,
-    faults: Faults,
-}
-
-#[derive(Debug)]
-struct MemoryFile {
-    ino: u64,
-    /// Link count.
-    links: AtomicU64,
-    /// Permissions, user and group.
-    owner: Mutex<(u32, u32, u32)>,
-    content: Mutex<(Vec<u8>, u64)>,
-    shared: Arc<Shared>,
 }
 
 impl MemoryStorage {
@@ -326,12 +306,6 @@ impl MemoryStorage {
     }
 }
 
-impl Shared {
-    fn tick(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::Relaxed) + 1
-    }
-}
-
 impl Storage for MemoryStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         Ok(self.open_file(path)?)
@@ -513,116 +487,8 @@ impl PosixStorage for MemoryStorage {
     }
 }
 
-impl MemoryFile {
-    fn stat_now(&self) -> io::Result<Stat> {
-        let content = self.content.lock();
-        let links = self.links.load(Ordering::Relaxed);
-        let (mode, uid, gid) = *self.owner.lock();
-        let stat = stat(FileKind::File, self.ino, content.0.len() as u64, content.1);
-        Ok(Stat { links, mode, uid, gid, ..stat })
-    }
-
-    fn put(&self, bytes: &[u8], offset: u64) {
-        let change = Change::Write { ino: self.ino, offset, bytes: bytes.to_vec() };
-        self.shared.history.lock().push(change);
-        let mut content = self.content.lock();
-        write(&mut content.0, offset, bytes);
-        content.1 = self.shared.tick();
-    }
-}
-
-/// Writes to a file's content, which is extended with zeros as needed.
-fn write(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
-    // Files of tests fit into memory.
-    let at = usize::try_from(offset).unwrap_or(usize::MAX);
-    if content.len() < at + bytes.len() {
-        content.resize(at + bytes.len(), 0);
-    }
-    content[at..at + bytes.len()].copy_from_slice(bytes);
-}
-
-impl StorageFile for MemoryFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.shared.faults.check(false)?;
-        let content = self.content.lock();
-        let rest = usize::try_from(offset).ok().and_then(|offset| content.0.get(offset..));
-        let rest = rest.unwrap_or_default();
-        let length = rest.len().min(buffer.len());
-        buffer[..length].copy_from_slice(&rest[..length]);
-        Ok(length)
-    }
-
-    fn stat(&self) -> io::Result<Stat> {
-        self.shared.faults.check(false)?;
-        self.stat_now()
-    }
-
-    fn posix(&self) -> Option<&dyn PosixFile> {
-        Some(self)
-    }
-}
-
-impl PosixFile for MemoryFile {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if let Err(fault) = self.shared.faults.check(true) {
-            if fault.half_done {
-                self.put(&bytes[..bytes.len() / 2], offset);
-            }
-            return Err(fault.into());
-        }
-        self.put(bytes, offset);
-        Ok(())
-    }
-
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.write_at(bytes, self.stat()?.size)
-    }
-
-    fn set_length(&self, length: u64) -> io::Result<()> {
-        self.shared.faults.check(true)?;
-        self.shared.history.lock().push(Change::SetLength { ino: self.ino, length });
-        let mut content = self.content.lock();
-        content.0.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
-        content.1 = self.shared.tick();
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        let synced = self.shared.faults.check(true);
-        let ino = self.ino;
-        let change = if synced.is_ok() { Change::Sync { ino } } else { Change::SyncFailed { ino } };
-        self.shared.history.lock().push(change);
-        Ok(synced?)
-    }
-
-    fn set_owner(&self, like: &Stat) -> io::Result<()> {
-        let (mode, uid, gid) = (Some(like.mode), Some(like.uid), Some(like.gid));
-        self.set_stat(&SetStat { mode, uid, gid, ..SetStat::default() })
-    }
-
-    fn set_stat(&self, set: &SetStat) -> io::Result<()> {
-        self.shared.faults.check(true)?;
-        let mut owner = self.owner.lock();
-        let (mode, uid, gid) = *owner;
-        *owner = (set.mode.unwrap_or(mode), set.uid.unwrap_or(uid), set.gid.unwrap_or(gid));
-        if set.mtime.is_some() {
-            self.content.lock().1 = self.shared.tick();
-        }
-        Ok(())
-    }
-
-    /// Does nothing: tests of locks use real files.
-    fn lock(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    fn unlock(&self) -> io::Result<()> {
-        Ok(())
-    }
+fn errno(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
 }
 
 /// Returns an inode number for a path without a file, distinct from those of files, which count
@@ -631,22 +497,4 @@ fn number_of(path: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);
     hasher.finish() | 1 << 63
-}
-
-fn unlinked(file: Option<Arc<MemoryFile>>) {
-    if let Some(file) = file {
-        file.links.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn errno(errno: i32) -> io::Error {
-    io::Error::from_raw_os_error(errno)
-}
-
-fn stat(kind: FileKind, ino: u64, size: u64, tick: u64) -> Stat {
-    let time = Timestamp { seconds: i64::try_from(tick).unwrap_or(i64::MAX), nanoseconds: 0 };
-    let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
-    let (mtime, ctime) = (time, time);
-    let atime = mtime;
-    Stat { dev: 1, ino, kind, mode, uid: 0, gid: 0, links: 1, size, mtime, ctime, atime }
 }

@@ -6,6 +6,8 @@ pub(super) mod document;
 pub(super) mod document_store;
 pub(super) mod document_zarr2;
 pub(super) mod intervals;
+pub(super) mod links;
+pub(super) mod live_names;
 pub(super) mod names;
 pub(super) mod opening;
 pub(super) mod passthrough;

@@ -1,0 +1,104 @@
+//! Creation of links and special files.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fs::attr::Entry;
+use crate::fs::caller::Caller;
+use crate::fs::error::{FsError, Result};
+use crate::fs::state::fs::Fs;
+use crate::fs::state::target::Target;
+use crate::fs::write::slot::Slot;
+use crate::store::storage::FileKind;
+
+impl Fs {
+    /// Creates a hard link to a file.
+    pub fn link(&self, ino: u64, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry> {
+        self.overlay()?;
+        self.make_room()?;
+        let to = self.slot(parent, name)?;
+        if self.peek(parent, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let target = self.target(ino)?;
+        if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
+            self.free_name(to, FileKind::File)?;
+            self.on_behalf(caller, |storage| storage.link(from, to))?;
+            return self.path_entry(to);
+        }
+        if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
+            let content = self.source_content(from, caller)?;
+            self.write_document(to, &content)?;
+            self.paths.copied(ino);
+        } else {
+            if let Slot::Chunk(_, place) = &to {
+                self.permit_change(place, caller)?;
+            }
+            let source = match &target {
+                Target::Path(path) => Some(Arc::clone(path)),
+                _ => None,
+            };
+            let file = match source {
+                Some(_) => self.file_of_target(target, caller)?,
+                None => self.brought_here(|| self.file_of_target(self.target(ino)?, caller))?,
+            };
+            self.name_file(&to, &file)?;
+            match (&source, &to) {
+                (Some(_), _) => self.paths.copied(ino),
+                (None, Slot::Source(_) | Slot::Document(_)) => file.state().is_copied = true,
+                _ => (),
+            }
+            if let (Some(from), Some(to)) = (source, to.path()) {
+                let mut names = self.overlay()?.names();
+                let promise = names.promise(to);
+                names.linked(&from, promise);
+            }
+        }
+        if let Some(path) = to.path() {
+            self.after_change(path)?;
+        }
+        self.lookup(parent, name)?.ok_or(FsError::NotFound)
+    }
+
+    /// Creates a symbolic link.
+    pub fn symlink(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        target: &Path,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        self.overlay()?;
+        let slot = self.slot(parent, name)?;
+        if self.peek(parent, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
+        self.free_name(&path, FileKind::Symlink)?;
+        self.on_behalf(caller, |storage| storage.symlink(target, &path))?;
+        self.own(&path, caller);
+        self.path_entry(&path)
+    }
+
+    /// Creates a named pipe or a socket.
+    pub fn make_node(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        self.overlay()?;
+        let slot = self.slot(parent, name)?;
+        if self.peek(parent, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
+        self.free_name(&path, kind)?;
+        self.on_behalf(caller, |storage| storage.make_node(&path, kind, mode & 0o7777))?;
+        self.own(&path, caller);
+        self.path_entry(&path)
+    }
+}

@@ -1,0 +1,171 @@
+//! The names of files of the mount: given, taken away, replaced.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fs::caller::{Caller, Owner};
+use crate::fs::error::{FsError, Result};
+use crate::fs::read::decoded::Encoded;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Bytes, LiveFile, Place};
+use crate::fs::state::overlay::{Change, What};
+use crate::fs::state::target::Target;
+use crate::fs::write::slot::Slot;
+use crate::fs::write::unsaved::name_spool_file;
+use crate::store::storage::FileKind;
+
+impl Fs {
+    /// Finds a file and loads its bytes from its shard: from then on it is not dropped, as it may
+    /// have been before.
+    pub(in crate::fs) fn brought_here(
+        &self,
+        find: impl Fn() -> Result<Arc<LiveFile>>,
+    ) -> Result<Arc<LiveFile>> {
+        const ATTEMPTS: usize = 4;
+        for _ in 0..ATTEMPTS {
+            let file = find()?;
+            self.bring_here(&file)?;
+            if self.overlay()?.names().has(&file) {
+                return Ok(file);
+            }
+        }
+        Err(FsError::Stale)
+    }
+
+    /// Returns the file of a name as a file of the mount.
+    pub(in crate::fs) fn file_of(&self, slot: &Slot) -> Result<Arc<LiveFile>> {
+        match slot {
+            Slot::Chunk(path, place) => self.chunk_file(path, place),
+            Slot::Document(path) => self.document_file(path),
+            Slot::Scratch(path) => {
+                let names = self.overlay()?.names();
+                match names.get(path).map(|name| name.what.clone()) {
+                    Some(What::File(file)) => Ok(file),
+                    _ => Err(FsError::NotFound),
+                }
+            }
+            Slot::Source(_) | Slot::Above(..) | Slot::Outside | Slot::Control => {
+                Err(FsError::NotPermitted)
+            }
+        }
+    }
+
+    pub(in crate::fs) fn file_of_target(
+        &self,
+        target: Target,
+        caller: &Caller,
+    ) -> Result<Arc<LiveFile>> {
+        match target {
+            Target::Live(file) => Ok(file),
+            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
+                let path = array.path(&coords);
+                self.chunk_file(&path, &Place { array, coords })
+            }
+            Target::Path(path) => {
+                let attr = self.path_attr(&path)?;
+                let content = self.source_content(&path, caller)?;
+                let owner = Owner { uid: attr.uid, gid: attr.gid };
+                let file = self.new_file(None, attr.mode, owner)?;
+                file.state().bytes = Bytes::Here(content);
+                Ok(file)
+            }
+            _ => Err(FsError::NotPermitted),
+        }
+    }
+
+    /// Gives a file the name `slot`, replacing what is there. A chunk is staged for commit.
+    pub(in crate::fs) fn name_file(&self, slot: &Slot, file: &Arc<LiveFile>) -> Result<()> {
+        let path = slot.path().ok_or(FsError::NotPermitted)?;
+        self.keep_replaced(path, file)?;
+        match slot {
+            Slot::Chunk(_, place) => {
+                let staged = self.overlay()?.names().get(path).and_then(|name| name.stage.clone());
+                let stage = match staged {
+                    Some(stage) => stage,
+                    None => self.stage(place)?,
+                };
+                let _turn = file.turn();
+                let Bytes::Here(content) = file.state().bytes.clone() else {
+                    return Err(FsError::Stale);
+                };
+                name_spool_file(place, &content);
+                let encoded = self.encoded(place, &content);
+                let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
+                let Encoded { chunk: content, shown } = encoded?;
+                let mut names = self.overlay()?.names();
+                file.state().shown = shown;
+                let number = names.next_number();
+                let replaced = names.get(path).map(|name| name.what.clone());
+                if let Some(What::File(replaced)) = &replaced
+                    && !Arc::ptr_eq(replaced, file)
+                {
+                    names.leave(path, replaced);
+                }
+                let name = names.put(path, What::File(Arc::clone(file)), Some(place.clone()));
+                name.error = None;
+                let stage = name.stage.get_or_insert(stage);
+                stage.change = Some(Change { content, number });
+                if let Some(What::File(replaced)) = replaced {
+                    names.drop_unused(&replaced);
+                }
+                Ok(())
+            }
+            Slot::Scratch(_) => {
+                let mut names = self.overlay()?.names();
+                let replaced = names.get(path).map(|name| name.what.clone());
+                if let Some(What::File(replaced)) = &replaced
+                    && !Arc::ptr_eq(replaced, file)
+                {
+                    names.leave(path, replaced);
+                }
+                names.put(path, What::File(Arc::clone(file)), None);
+                if let Some(What::File(replaced)) = replaced {
+                    names.drop_unused(&replaced);
+                }
+                Ok(())
+            }
+            Slot::Document(_) => {
+                let Bytes::Here(content) = file.state().bytes.clone() else {
+                    return Err(FsError::Stale);
+                };
+                self.write_document(path, &content)
+            }
+            Slot::Source(_) => {
+                self.free_name(path, FileKind::File)?;
+                self.move_to_source(path, file).map(drop)
+            }
+            Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
+        }
+    }
+
+    /// Open handles and other links of a file keep its contents when its name is taken by another
+    /// file.
+    fn keep_replaced(&self, path: &Path, by: &Arc<LiveFile>) -> Result<()> {
+        let replaced = self.overlay()?.names().get(path).map(|name| name.what.clone());
+        if let Some(What::File(replaced)) = replaced
+            && !Arc::ptr_eq(&replaced, by)
+            && self.is_needed_without(&replaced, path)
+        {
+            self.bring_here(&replaced)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a file is still needed once it has lost a name: it is open or has other
+    /// names.
+    fn is_needed_without(&self, file: &LiveFile, path: &Path) -> bool {
+        let state = file.state();
+        state.is_open() || state.names.iter().any(|name| name != path)
+    }
+
+    /// Removes the old name of a file.
+    pub(in crate::fs) fn unname_file(&self, slot: &Slot, caller: &Caller) -> Result<()> {
+        match slot {
+            Slot::Chunk(path, place) => self.remove_chunk(path, place),
+            Slot::Scratch(path) => self.remove_name(path),
+            Slot::Document(path) => self.remove_document(path),
+            Slot::Source(path) => self.remove_source_file(path, caller),
+            Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
+        }
+    }
+}
