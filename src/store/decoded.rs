@@ -110,9 +110,8 @@ impl ShardStore {
         let Some((shard, bytes)) = decoded? else { return Ok(Asked::Empty) };
         self.stats.decoded.chunks.count();
         self.stats.decoded.bytes.add(bytes.len() as u64);
-        let nbytes = bytes.len();
         let chunk = Arc::new(DecodedChunk { bytes, spare: Arc::clone(&self.decoded.spare) });
-        self.decoded.kept.lock().put(key, (shard, Arc::clone(&chunk)), nbytes);
+        self.decoded.put(key, shard, &chunk);
         Ok(Asked::Here(chunk))
     }
 

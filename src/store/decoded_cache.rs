@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::byte_cache::ByteCache;
 use super::storage::Version;
 use crate::memory::{NoMemory, zeroed};
+use crate::text::count;
 
 /// Stripes of the lock that keeps two threads from decoding the same chunk.
 const STRIPES: usize = 256;
@@ -63,10 +65,57 @@ impl Spare {
 /// An array's id, and the number of a chunk in its grid.
 pub(super) type Key = (u64, u64);
 
+/// Number of decoded chunks after which it is determined how many of them were decoded before.
+const WINDOW: u64 = 1024;
+/// Number of decoded chunks to remember: as many as a plane of a large array has.
+const REMEMBERED: usize = 1 << 14;
+
+/// Recognition of chunks that are decoded again and again, because the cache has dropped them
+/// before they were read to their end.
+#[derive(Debug)]
+struct Repetitions {
+    /// The versions of the shards of the last chunks that were decoded.
+    last: LruCache<Key, Version>,
+    /// Chunks decoded since the window began.
+    decoded: u64,
+    /// Those of them that had been decoded before.
+    again: u64,
+    /// `true` once a window was reported.
+    is_reported: bool,
+}
+
+impl Repetitions {
+    fn new() -> Self {
+        Self { last: LruCache::unbounded(), decoded: 0, again: 0, is_reported: false }
+    }
+
+    /// Notes that a chunk was decoded. Returns the number of repetitions in a window if that is the
+    /// first one in which more than half of the chunks were decoded before.
+    fn note(&mut self, key: Key, shard: Version) -> Option<u64> {
+        self.decoded += 1;
+        self.again += u64::from(self.last.put(key, shard) == Some(shard));
+        if self.last.len() > REMEMBERED {
+            self.last.pop_lru();
+        }
+        if self.decoded < WINDOW {
+            return None;
+        }
+        let again = self.again;
+        (self.decoded, self.again) = (0, 0);
+        if self.is_reported || again <= WINDOW / 2 {
+            return None;
+        }
+        self.is_reported = true;
+        Some(again)
+    }
+}
+
 /// Decoded chunks of a store.
 #[derive(Debug)]
 pub(super) struct DecodedChunks {
-    pub(super) kept: Mutex<ByteCache<Key, (Version, Arc<DecodedChunk>)>>,
+    kept: Mutex<ByteCache<Key, (Version, Arc<DecodedChunk>)>>,
+    budget: usize,
+    repetitions: Mutex<Repetitions>,
     decoding: Vec<Mutex<()>>,
     pub(super) spare: Arc<Spare>,
 }
@@ -76,6 +125,8 @@ impl DecodedChunks {
     pub(super) fn new(budget: usize) -> Self {
         Self {
             kept: Mutex::new(ByteCache::new(budget)),
+            budget,
+            repetitions: Mutex::new(Repetitions::new()),
             decoding: (0..STRIPES).map(|_| Mutex::default()).collect(),
             spare: Arc::default(),
         }
@@ -87,10 +138,53 @@ impl DecodedChunks {
         (version == shard).then_some(chunk)
     }
 
+    /// Keeps a chunk that was decoded from this version of its shard. Warns once if most chunks are
+    /// decoded again and again.
+    pub(super) fn put(&self, key: Key, shard: Version, chunk: &Arc<DecodedChunk>) {
+        self.kept.lock().put(key, (shard, Arc::clone(chunk)), chunk.bytes.len());
+        if let Some(again) = self.repetitions.lock().note(key, shard) {
+            log::warn!(
+                "{again} of the last {WINDOW} chunks were decoded before: those that are read together \
+                 do not fit into the {} for decoded chunks; raise --decoded-size, or read along the chunks",
+                count(self.budget as u64, "byte")
+            );
+        }
+    }
+
     /// Returns the lock for the decoding of a chunk.
     pub(super) fn stripe(&self, key: Key) -> &Mutex<()> {
         // The remainder is less than a usize, so it fits.
         let at = usize::try_from((key.0 ^ key.1) % STRIPES as u64).unwrap_or(0);
         &self.decoding[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::storage::{FileKind, Stat, Timestamp};
+
+    fn version(ino: u64) -> Version {
+        let (kind, time) = (FileKind::File, Timestamp::default());
+        let (mtime, ctime, atime) = (time, time, time);
+        let (mode, uid, gid) = (0, 0, 0);
+        Stat { dev: 0, ino, kind, mode, uid, gid, links: 1, size: 0, mtime, ctime, atime }.version()
+    }
+
+    /// Returns how often chunks that are decoded in this order are reported.
+    fn reports(order: impl Iterator<Item = (u64, u64)>) -> usize {
+        let mut repetitions = Repetitions::new();
+        order.filter(|(n, ino)| repetitions.note((1, *n), version(*ino)).is_some()).count()
+    }
+
+    #[test]
+    fn chunks_that_are_decoded_again_and_again_are_reported_once() {
+        // Rows across 100 chunks each, which do not fit.
+        assert_eq!(reports((0..10 * WINDOW).map(|n| (n % 100, 0))), 1);
+        // Each chunk once, and each twice.
+        assert_eq!(reports((0..10 * WINDOW).map(|n| (n, 0))), 0);
+        assert_eq!(reports((0..10 * WINDOW).map(|n| (n / 2, 0))), 0);
+        // The same chunks of shards that are written all the time.
+        assert_eq!(reports((0..10 * WINDOW).map(|n| (n % 100, n))), 0);
     }
 }
