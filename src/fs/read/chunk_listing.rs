@@ -81,7 +81,10 @@ impl Lister<'_> {
     /// Returns whether a directory is listed from its last name to the first: only the last chunk of
     /// such an array can be removed, and `rm -r` removes in the order of the listing.
     fn is_last_first(&self, array: &ArrayView, coords: &[u64]) -> bool {
-        coords.is_empty() && self.fs.overlay.is_some() && array.source.format.can_shrink()
+        let source = &array.source;
+        let has_keys = source.format.has_keys();
+        let shrinks = source.format.can_shrink() && source.format.is_writable(&source.layout);
+        coords.is_empty() && self.fs.overlay.is_some() && !has_keys && shrinks
     }
 
     /// Returns the position after a coordinate in a directory.
@@ -100,9 +103,10 @@ impl Lister<'_> {
         let Some(grid) = array.source.layout.shard_grid.first() else {
             return Err(FsError::NotDirectory);
         };
-        let stored = self.fs.store.shards_now(&array.source)?.unwrap_or(0);
+        let extent = array.tree.grid().first().copied().unwrap_or(0);
+        let stored = self.fs.store.shards_now(&array.source)?.unwrap_or(extent);
         let staged_end = staged.coords.keys().next_back().map_or(0, |last| last + 1);
-        let end = stored.max(staged_end);
+        let end = stored.max(staged_end).min(extent);
         let end = if from == 0 { end } else { end.min(OTHER - 1 - from) };
         for coord in (0..end).rev() {
             let (prefix, range) = ([grid.locate(coord).0], coord..coord + 1);
