@@ -349,6 +349,11 @@ fn all_chunks_of_a_table_are_removed_in_the_order_in_which_they_are_listed() {
         let all = fs.lookup(ROOT, OsStr::new("c")).unwrap().unwrap().attr.ino;
         let names: Vec<String> = listed(&fs, all, 0).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["2", "1", "0"]);
+        // A name far behind the last chunk does not make the listing try all between them.
+        fs.mkdir(all, OsStr::new("1000000"), 0o755, &CALLER).unwrap();
+        let names: Vec<String> = listed(&fs, all, 0).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["1000000", "2", "1", "0"]);
+        fs.rmdir(all, OsStr::new("1000000"), &CALLER).unwrap();
         // One by one, as a listing goes on after the names before were removed.
         let mut position = 0;
         while let Some((name, next)) = listed(&fs, all, position).into_iter().next() {

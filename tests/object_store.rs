@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -20,13 +21,14 @@ use std::time::Duration;
 use foreign::{bcolz, ino, read, shown};
 use serde_json::json;
 use shardfs::format::zarr2::Missing;
-use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig, WriteConfig, WriteHow};
-use shardfs::source::Source;
+use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig};
+use shardfs::source::{Node, Source};
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::storage::{
     DirItem, FileKind, Stat, Storage, StorageFile, Timestamp, Visit, if_present,
 };
 use shardfs::store::{ShardStore, StoreConfig};
+use shardfs::tools::repack::{How, repack};
 use shardfs::tools::verify::{Step, VerifyConfig, verify};
 use shardfs::view::inode::ROOT;
 use support::{IndexKind, Model, places};
@@ -115,7 +117,7 @@ impl Storage for Objects {
 }
 
 fn stat(kind: FileKind, ino: u64, size: u64) -> Stat {
-    // Stores date objects by the second, if at all: nothing depends on it.
+    // Stores date objects by the second, and directories not at all.
     let time = Timestamp::default();
     let (mtime, ctime, atime) = (time, time, time);
     let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
@@ -149,7 +151,7 @@ fn files() -> MemoryStorage {
     files
 }
 
-fn start(storage: Arc<dyn Storage>, view: View, writable: bool, shared: bool) -> Fs {
+fn config(view: View, writable: bool) -> FsConfig {
     let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
     let view = ViewConfig {
         view,
@@ -159,10 +161,17 @@ fn start(storage: Arc<dyn Storage>, view: View, writable: bool, shared: bool) ->
         missing: Missing::Auto,
         keep_fill: false,
     };
-    let unsaved = std::env::temp_dir().join("shardfs-objects");
-    let writing = WriteConfig { sync: true, unsaved, ..WriteConfig::default() };
-    let config = FsConfig { store, view, writing, writable, shared, ..FsConfig::default() };
-    Fs::new(storage, config, Arc::default()).unwrap()
+    FsConfig { store, view, writable, ..FsConfig::default() }
+}
+
+fn start(storage: Arc<dyn Storage>, view: View, shared: bool) -> Fs {
+    Fs::new(storage, FsConfig { shared, ..config(view, false) }, Arc::default()).unwrap()
+}
+
+fn source(objects: Arc<Objects>) -> Source {
+    let storage = Arc::clone(&objects) as Arc<dyn Storage>;
+    let store = ShardStore::new(storage, StoreConfig::default(), Arc::default());
+    Source::over(Path::new("bucket"), objects, store)
 }
 
 #[test]
@@ -170,16 +179,16 @@ fn objects_are_shown_in_every_view_as_the_same_files_are() {
     let files = Arc::new(files());
     let objects = Objects::with(&files);
     for view in [View::Zarr3, View::Zarr2, View::Npy, View::Raw, View::Flat] {
-        let expected = shown(&start(Arc::clone(&files) as Arc<_>, view, false, false));
+        let expected = shown(&start(Arc::clone(&files) as Arc<_>, view, false));
         assert!(expected.len() > 2, "{view:?}: {expected:?}");
-        let found = shown(&start(Arc::clone(&objects) as Arc<_>, view, false, false));
+        let found = shown(&start(Arc::clone(&objects) as Arc<_>, view, false));
         assert_eq!(found, expected, "{view:?}");
     }
 }
 
 #[test]
 fn what_only_filesystems_have_is_absent_and_no_error() {
-    let fs = start(Objects::with(&files()), View::Zarr3, false, true);
+    let fs = start(Objects::with(&files()), View::Zarr3, true);
     let other = Caller { uid: 1000, gid: 1000, pid: 1, umask: 0 };
     assert_eq!(fs.space().unwrap().blocks, 0);
     for path in ["notes.txt", "sharded/c/0"] {
@@ -199,7 +208,7 @@ fn what_only_filesystems_have_is_absent_and_no_error() {
 #[test]
 fn a_replaced_object_is_another_version_however_alike_its_attributes_are() {
     let objects = Objects::with(&files());
-    let fs = start(Arc::clone(&objects) as Arc<_>, View::Zarr3, false, false);
+    let fs = start(Arc::clone(&objects) as Arc<_>, View::Zarr3, false);
     let chunk = ino(&fs, "sharded/c/0");
     assert_eq!(read(&fs, chunk).unwrap(), [0; 10]);
     let handle = fs.open(chunk).unwrap().handle;
@@ -216,22 +225,37 @@ fn a_replaced_object_is_another_version_however_alike_its_attributes_are() {
 }
 
 #[test]
-fn a_change_of_objects_is_refused_and_nothing_of_it_is_lost_silently() {
+fn a_shard_that_is_put_after_a_listing_is_listed() {
+    let objects = Objects::with(&files());
+    let shard = objects.0.lock().unwrap().remove(Path::new("sharded/c/2")).unwrap();
+    let fs = start(Arc::clone(&objects) as Arc<_>, View::Zarr3, false);
+    let listed = |name: &str| shown(&fs).contains_key(name);
+    assert!(listed("sharded/c/0") && !listed("sharded/c/4"));
+    objects.put("sharded/c/2", shard.bytes.clone());
+    assert!(listed("sharded/c/4"));
+}
+
+#[test]
+fn objects_are_not_changed_by_mounts_and_commands() {
+    let objects = Objects::with(&files());
+    let refused =
+        Fs::new(Arc::clone(&objects) as Arc<_>, config(View::Zarr3, true), Arc::default());
+    let error = refused.err().unwrap().to_string();
+    assert_eq!(error, "it can only be read, for it is not on a filesystem: leave out --rw");
     let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
-    let fs = start(Objects::with(&files()), View::Zarr3, true, false);
-    let directory = ino(&fs, "sharded/c");
-    let how = OpenHow { write: true, truncate: false, exclusive: false };
-    let (entry, opened) = fs.create(directory, OsStr::new("3"), 0o644, how, &caller).unwrap();
-    let (chunk, handle) = (entry.attr.ino, opened.handle);
-    fs.write_as(chunk, handle, 0, &[1; 10], WriteHow::default()).unwrap();
-    assert_eq!(fs.fsync(chunk, handle).unwrap_err().errno(), libc::EROFS);
-    fs.release(handle);
+    let fs = start(Arc::clone(&objects) as Arc<_>, View::Zarr3, false);
     let removed = fs.unlink(ROOT, OsStr::new("notes.txt"), &caller).unwrap_err();
     assert_eq!(removed.errno(), libc::EROFS);
-    let (opened, name) = (ino(&fs, "notes.txt"), OsStr::new("new.txt"));
-    assert_eq!(fs.open_for(opened, how, &caller).unwrap_err().errno(), libc::EROFS);
-    let created = fs.create(ROOT, name, 0o644, how, &caller).unwrap_err();
-    assert_eq!(created.errno(), libc::EROFS);
+    let source = source(objects);
+    let arrays = source.nodes().filter_map(|node| match node {
+        Node::Array(array) if array.source.path == Path::new("sharded") => Some(array),
+        _ => None,
+    });
+    let array = arrays.into_iter().next().unwrap();
+    let threads = NonZeroUsize::MIN;
+    let refused = repack(&source, &array, How::default(), threads, &|_| ()).unwrap_err();
+    let expected = "array sharded: its source can only be read, it is not on a filesystem";
+    assert_eq!(refused.to_string(), expected);
 }
 
 #[test]
@@ -240,9 +264,7 @@ fn commands_check_objects_too() {
     let mut broken = model().shard(&[1]).unwrap();
     *broken.last_mut().unwrap() ^= 1;
     objects.put("sharded/c/1", broken);
-    let store = Arc::clone(&objects) as Arc<dyn Storage>;
-    let store = ShardStore::new(store, StoreConfig::default(), Arc::default());
-    let source = Source::over(Path::new("bucket"), objects, store);
+    let source = source(objects);
     let mut findings = Vec::new();
     let counts = verify(&source, VerifyConfig::default(), |step: Step| {
         findings.extend(step.findings.iter().map(ToString::to_string));

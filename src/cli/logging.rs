@@ -30,13 +30,13 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     builder.parse_env(Env::default());
     match destination {
         Destination::Stderr => {
-            builder.format(move |out, record| match is_meant(record) {
+            builder.format(|out, record| match is_meant(record) {
                 true => writeln!(out, "shardfs: {}", message(record)),
                 false => Ok(()),
             });
         }
         Destination::Syslog => {
-            builder.format(move |_, record| {
+            builder.format(|_, record| {
                 if is_meant(record) {
                     syslog(record.level(), &message(record));
                 }

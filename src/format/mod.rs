@@ -8,7 +8,7 @@ mod after_codec;
 pub(crate) mod back;
 pub mod bloscpack;
 pub(crate) mod chain;
-pub(crate) mod chunk_error;
+pub mod chunk_error;
 pub mod chunk_key;
 pub(crate) mod chunk_layout;
 pub mod codec;

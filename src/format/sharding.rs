@@ -125,6 +125,12 @@ impl ShardedArray {
     /// Creates the layout of an unsharded array: each file is one chunk, encoded by `chain`.
     pub fn unsharded(document: &Value, chain: Vec<Codec>) -> Result<Self, MetadataError> {
         let array = ArrayMetadata::parse(document)?;
+        for (edges, extent) in array.grid.iter().zip(&array.shape) {
+            // What is wrong with the grid by itself comes first.
+            if let Edges::Runs(_) = edges {
+                ShardAxis::new(edges, 1, *extent)?;
+            }
+        }
         let equal = |edges: &Edges| match edges {
             Edges::Equal(edge) => Ok(*edge),
             Edges::Runs(_) => Err(MetadataError::IrregularChunks),

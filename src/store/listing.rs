@@ -63,9 +63,12 @@ impl ShardStore {
             ControlFlow::Continue(())
         };
         self.storage.list(&key.1, 0, visit).map_err(io_error(&key.1))?;
-        let settled = SystemTime::now()
-            .duration_since(directory.mtime.into())
-            .is_ok_and(|age| age > DATE_GRANULARITY);
+        // Only a filesystem dates a directory by the changes of its names.
+        let is_dated = self.storage.posix().is_some();
+        let settled = is_dated
+            && SystemTime::now()
+                .duration_since(directory.mtime.into())
+                .is_ok_and(|age| age > DATE_GRANULARITY);
         let window = Arc::new(Window {
             from,
             complete: !lowest.cut,

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::blob::bytes_of;
-use super::error::Foreign;
-use super::error::StoreError;
+use super::error::{Foreign, StoreError};
 use super::io_error;
 use super::journal::Journal;
 use super::lock::{has_name, remove_noted_locks};

@@ -276,6 +276,10 @@ pub fn is_absent(error: &io::Error) -> bool {
 /// # Errors
 /// Those of the lookups.
 pub fn is_dangling(storage: &dyn Storage, path: &Path) -> io::Result<bool> {
+    if storage.posix().is_none() {
+        // There are no links.
+        return Ok(false);
+    }
     for above in path.ancestors() {
         match if_present(storage.lstat(above))? {
             None => (),

@@ -8,6 +8,7 @@ use std::path::Path;
 use super::destination::{Destination, DestinationError};
 use super::shard_file::PIECE_BYTES;
 use crate::store::storage::Storage;
+use crate::text::shown;
 
 /// Extended attributes that belong to users, and not to the system or the filesystem.
 const OF_USERS: &[u8] = b"user.";
@@ -29,7 +30,8 @@ pub(super) fn copy_link(
     path: &Path,
     destination: &Destination,
 ) -> Result<(), OtherFileError> {
-    let target = source.writable()?.read_link(path)?;
+    let no_link = || io::Error::from_raw_os_error(libc::EINVAL);
+    let target = source.posix().ok_or_else(no_link)?.read_link(path)?;
     let link = || {
         // Creates the directories above and removes what is at the path.
         drop(destination.create_anew(path)?);
@@ -58,13 +60,15 @@ pub(super) fn copy_file(
     }
 }
 
-/// Copies the extended attributes of users, unless one of the filesystems has none.
+/// Copies the extended attributes of users, as far as the destination takes them: a copy without one
+/// is better than none.
 fn copy_xattrs(
     source: &dyn Storage,
     path: &Path,
     destination: &Destination,
 ) -> Result<(), OtherFileError> {
-    let has_none = |error: &io::Error| error.raw_os_error() == Some(libc::EOPNOTSUPP);
+    let is = |errno: i32| move |error: &io::Error| error.raw_os_error() == Some(errno);
+    let has_none = is(libc::EOPNOTSUPP);
     let Some(source) = source.posix() else { return Ok(()) };
     let names = match source.xattrs(path) {
         Err(error) if has_none(&error) => return Ok(()),
@@ -72,10 +76,17 @@ fn copy_xattrs(
     };
     for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(OF_USERS)) {
         let name = OsStr::from_bytes(name);
-        let value = source.xattr(path, name, false)?;
+        let value = match source.xattr(path, name, false) {
+            // Removed in the meantime.
+            Err(error) if is(libc::ENODATA)(&error) => continue,
+            value => value?,
+        };
         match destination.storage.set_xattr(path, name, &value, 0) {
             Err(error) if has_none(&error) => return Ok(()),
-            set => set.map_err(destination.failed(path))?,
+            Err(error) => {
+                log::warn!("{}: the copy lacks attribute {}: {error}", shown(&path), shown(&name));
+            }
+            Ok(()) => (),
         }
     }
     Ok(())

@@ -38,10 +38,11 @@ impl Lister<'_> {
         // Names that are not coordinates come first; where chunk keys have no prefix, they are
         // names of the array's own directory.
         let is_own = coords.is_empty() && array.tree.top_depth() == 1;
-        if (from == 0 || from > OTHER) && !is_own && self.scratch(&staged.others, from).is_break() {
+        if (from == 0 || from >= OTHER) && !is_own && self.scratch(&staged.others, from).is_break()
+        {
             return Ok(ControlFlow::Break(()));
         }
-        let mut from = if from > OTHER { 0 } else { from };
+        let mut from = if from >= OTHER { 0 } else { from };
         if self.fs.shows_all(array) {
             return Ok(self.all_children(array, coords, from));
         }
@@ -79,7 +80,8 @@ impl Lister<'_> {
     }
 
     /// Returns whether a directory is listed from its last name to the first: only the last chunk of
-    /// such an array can be removed, and `rm -r` removes in the order of the listing.
+    /// such an array can be removed, and `rm -r` removes up to 10,000 names in the order of the
+    /// listing.
     fn is_last_first(&self, array: &ArrayView, coords: &[u64]) -> bool {
         let source = &array.source;
         let has_keys = source.format.has_keys();
@@ -105,10 +107,10 @@ impl Lister<'_> {
         };
         let extent = array.tree.grid().first().copied().unwrap_or(0);
         let stored = self.fs.store.shards_now(&array.source)?.unwrap_or(extent);
-        let staged_end = staged.coords.keys().next_back().map_or(0, |last| last + 1);
-        let end = stored.max(staged_end).min(extent);
-        let end = if from == 0 { end } else { end.min(OTHER - 1 - from) };
-        for coord in (0..end).rev() {
+        let end = if from == 0 { extent } else { extent.min(OTHER - 1 - from) };
+        let stored = stored.min(end);
+        let beyond = staged.coords.range(stored..end).rev().map(|(coord, _)| *coord);
+        for coord in beyond.chain((0..stored).rev()) {
             let (prefix, range) = ([grid.locate(coord).0], coord..coord + 1);
             let flow = match array.tree.rank() {
                 1 => self.chunks(array, &prefix, &[], range, staged),

@@ -3,6 +3,7 @@
 //! ```text
 //! position   0  start                          (any directory)
 //!     1 .. 2^61  after chunk or coordinate n-1 (directories of chunks; listed last)
+//!     2^62 - 1 - n   after coordinate n, which is listed before n-1 (chunks removed from the end)
 //!     2^62 + n   after the n-th other name     (the directory of a sharded array)
 //!     2^62 + 2^60 + n   after file n of the mount alone
 //!     any other  the source's own position     (directories that are passed through)

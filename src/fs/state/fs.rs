@@ -91,6 +91,9 @@ pub enum SourceError {
     /// `pad_edge` shows chunks longer than they are stored, so they cannot be written.
     #[error("-o pad_edge requires a read-only mount: leave it out, or --rw")]
     Padded,
+    /// It is on no filesystem, so nothing can be written.
+    #[error("it can only be read, for it is not on a filesystem: leave out --rw")]
+    OnlyRead,
     /// It is not of the requested format.
     #[error("it is not of the format that --format names")]
     OtherFormat,
@@ -117,6 +120,9 @@ impl Fs {
     ) -> std::result::Result<Self, SourceError> {
         if config.store.pad_edge && config.writable {
             return Err(SourceError::Padded);
+        }
+        if config.writable && storage.posix().is_none() {
+            return Err(SourceError::OnlyRead);
         }
         let nodes = Nodes::new(Arc::clone(&storage), &config);
         let root = match nodes.check(Path::new("")) {

@@ -12,9 +12,9 @@ use super::found_chunks::{self, Contents, FoundChunks};
 use super::length::Length;
 use super::shard_format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use super::{blosc_buffer, bloscpack};
-use crate::format::bloscpack::Part;
 use crate::format::bloscpack::{
-    BLOSC_BYTES, BloscHeader, BloscpackError, SUPERCHUNK_BYTES, parse_superchunk, superchunk_header,
+    BLOSC_BYTES, BloscHeader, BloscpackError, Part, SUPERCHUNK_BYTES, parse_superchunk,
+    superchunk_header,
 };
 use crate::format::chunk_error::Refusal;
 use crate::format::chunk_key::number;

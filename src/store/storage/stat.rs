@@ -74,8 +74,8 @@ impl fmt::Display for FileKind {
 }
 
 /// Attributes of a file. A storage without owners and links reports those that the mount is to
-/// show; its inode number is any number that no other state of any object has, like a hash of the
-/// entity tag.
+/// show; its inode number is one that no other state of any object has, like a hash of the key and
+/// the entity tag.
 #[derive(Debug, Clone, Copy)]
 pub struct Stat {
     /// Device that holds the file.
@@ -120,8 +120,9 @@ impl Stat {
     }
 }
 
-/// Version of an object: two reads of it under equal versions find the same bytes. Everything that
-/// is kept of an object is kept with its version. Reading does not change it.
+/// Version of an object: two reads of it under equal versions find the same bytes, unless it was
+/// changed twice within a tick of the clock ([`Self::is_unsettled`]). What is kept of an object is
+/// used as long as the object has the same version. Reading does not change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Version {
     /// The file, by device and inode number.

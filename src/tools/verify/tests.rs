@@ -345,6 +345,9 @@ fn a_valid_array_that_cannot_be_read_is_no_defect() {
     let (lines, counts) = lines(&directory, false);
     assert!(lines[0].starts_with(found), "{lines:?}");
     assert_eq!((counts.defects, counts.notes), (0, 1));
+    document["shape"] = json!([6]);
+    put(directory.path(), "zarr.json", document.to_string().as_bytes());
+    assert_eq!(self::lines(&directory, false).1.defects, 1, "a grid that does not cover the array");
 }
 
 #[test]

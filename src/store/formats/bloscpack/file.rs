@@ -5,10 +5,9 @@
 
 use std::io;
 
-use crate::format::bloscpack::Part;
 use crate::format::bloscpack::{
     BLOSC_BYTES, BloscHeader, BloscpackError, HEADER_BYTES, Header, METADATA_HEADER_BYTES,
-    MetadataPlace, OFFSET_BYTES,
+    MetadataPlace, OFFSET_BYTES, Part,
 };
 use crate::format::chunk_error::ChunkDefect;
 use crate::format::index::{ByteRange, ENTRY_BYTES};
