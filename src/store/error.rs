@@ -100,7 +100,7 @@ pub enum Foreign {
     /// No shard of the array has that key.
     #[error("it is no shard of this array")]
     NoShard,
-    /// There is no metadata that tells the keys of shards.
+    /// There is no metadata that gives the keys of shards.
     #[error("there is no metadata of an array whose shard it could be")]
     NoArray,
     /// The bytes that it would restore are no index.
