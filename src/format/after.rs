@@ -3,50 +3,15 @@
 //! A checksum leaves the chunks where they are and only makes the shard longer. A compressor hides
 //! them: the whole shard has to be decoded before its index can be read.
 
-use std::io::Read;
-
-use super::gzip::Members;
 use super::index::CHECKSUM_BYTES;
-use super::pipeline::{self, Buffer};
-use crate::memory::{NoMemory, zeroed};
-use crate::text::count;
+use super::pipeline::{
+    DecodeError, unblosc_at_most, ungzip_at_most, unzlib_at_most, unzstd_at_most,
+};
 
 pub use super::after_codec::{AfterCodec, Compression};
 
-/// Error decoding a shard.
-#[derive(Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// The shard is shorter than its checksum. Holds its length in bytes.
-    #[error("it has {}, too few for a checksum", count(.0, "byte"))]
-    TooShort(usize),
-    /// A checksum over the shard does not match.
-    #[error("checksum over the shard is {computed:08x}, stored is {stored:08x}")]
-    Checksum {
-        /// Checksum stored in the shard.
-        stored: u32,
-        /// Checksum computed over its bytes.
-        computed: u32,
-    },
-    /// The compressed stream is invalid.
-    #[error("bad {codec:?} data: {reason}")]
-    Stream {
-        /// The compressor.
-        codec: Compression,
-        /// Message of the decompressor.
-        reason: String,
-    },
-    /// The shard decodes to more bytes than the limit.
-    #[error("{codec:?} data decodes to more than the limit of {limit} bytes")]
-    TooLong {
-        /// The compressor.
-        codec: Compression,
-        /// The limit in bytes.
-        limit: u64,
-    },
-    /// There is not enough memory for the decoded shard.
-    #[error(transparent)]
-    NoMemory(#[from] NoMemory),
-}
+/// What a checksum over a shard is called in messages.
+const OVER_SHARD: &str = "checksum over the shard";
 
 /// Returns the number of bytes at the end of a shard file that do not belong to the shard, if all
 /// `codecs` are checksums; `None` if one of them compresses.
@@ -66,48 +31,28 @@ pub fn decode(codecs: &[AfterCodec], stored: Vec<u8>, limit: u64) -> Result<Vec<
 
 fn strip_checksum(mut bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
     let Some((body, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
-        return Err(DecodeError::TooShort(bytes.len()));
+        return Err(DecodeError::TooShort { codec: "a checksum", found: bytes.len() });
     };
     let (stored, computed) = (u32::from_le_bytes(*stored), crc32c::crc32c(body));
     if stored != computed {
-        return Err(DecodeError::Checksum { stored, computed });
+        return Err(wrong_checksum(stored, computed));
     }
     bytes.truncate(bytes.len() - CHECKSUM_BYTES);
     Ok(bytes)
 }
 
-fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
-    let stream = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::OutOfMemory => NoMemory.into(),
-        _ => DecodeError::Stream { codec, reason: error.to_string() },
-    };
-    let mut decoder: Box<dyn Read + '_> = match codec {
-        Compression::Gzip => Box::new(Members::new(bytes)),
-        Compression::Zlib => Box::new(flate2::bufread::ZlibDecoder::new(bytes)),
-        Compression::Zstd => {
-            Box::new(zstd::stream::read::Decoder::with_buffer(bytes).map_err(stream)?)
-        }
-        Compression::Blosc => return decompress_blosc(bytes, limit),
-    };
-    let mut decoded = Vec::new();
-    (&mut decoder).take(limit.saturating_add(1)).read_to_end(&mut decoded).map_err(stream)?;
-    if decoded.len() as u64 > limit {
-        return Err(DecodeError::TooLong { codec, limit });
-    }
-    Ok(decoded)
+/// Returns the error of a checksum over a shard that does not match.
+pub fn wrong_checksum(stored: u32, computed: u32) -> DecodeError {
+    DecodeError::Checksum { codec: OVER_SHARD, stored, computed }
 }
 
-fn decompress_blosc(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
-    let codec = Compression::Blosc;
-    let bad =
-        |error: pipeline::DecodeError| DecodeError::Stream { codec, reason: error.to_string() };
-    let buffer = Buffer::parse(bytes).map_err(bad)?;
-    if buffer.decoded as u64 > limit {
-        return Err(DecodeError::TooLong { codec, limit });
+fn decompress(codec: Compression, bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+    match codec {
+        Compression::Gzip => ungzip_at_most(bytes, limit),
+        Compression::Zlib => unzlib_at_most(bytes, limit),
+        Compression::Zstd => unzstd_at_most(bytes, limit),
+        Compression::Blosc => unblosc_at_most(bytes, limit),
     }
-    let mut decoded = zeroed(buffer.decoded as u64)?;
-    buffer.decompress(&mut decoded).map_err(bad)?;
-    Ok(decoded)
 }
 
 #[cfg(test)]
@@ -169,7 +114,7 @@ mod tests {
         assert!(matches!(decode(&[BLOSC], stored.clone(), 3), Err(DecodeError::TooLong { .. })));
         stored[12] = 99;
         assert!(matches!(decode(&[BLOSC], stored, 4), Err(DecodeError::Stream { .. })));
-        assert!(matches!(decode(&[BLOSC], vec![1, 2], 4), Err(DecodeError::Stream { .. })));
+        assert!(matches!(decode(&[BLOSC], vec![1, 2], 4), Err(DecodeError::TooShort { .. })));
     }
 
     #[test]
@@ -187,7 +132,10 @@ mod tests {
             decode(&[GZIP], b"nonsense".to_vec(), 9),
             Err(DecodeError::Stream { .. })
         ));
-        assert!(matches!(decode(&[AfterCodec::Crc32c], vec![1], 9), Err(DecodeError::TooShort(1))));
+        assert!(matches!(
+            decode(&[AfterCodec::Crc32c], vec![1], 9),
+            Err(DecodeError::TooShort { found: 1, .. })
+        ));
         let bad = decode(&[AfterCodec::Crc32c], vec![0; 5], 9);
         assert!(matches!(bad, Err(DecodeError::Checksum { stored: 0, .. })));
     }

@@ -22,9 +22,10 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-pub(super) use self::blosc::Buffer;
+pub(super) use self::blosc::unblosc_at_most;
 use self::chain::{ArrayCodec, Chain, Item};
 pub use self::error::{DecodeError, EncodeError, PipelineError};
+pub(super) use self::stream::{ungzip_at_most, unzlib_at_most, unzstd_at_most};
 use super::codec::parse_chain;
 use super::data_type::DataType;
 use super::grid::Edges;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::storage::FileKind;
-use crate::format::after::DecodeError;
 use crate::format::bloscpack::BloscpackError;
 use crate::format::chunk_error::Refusal;
 use crate::format::index::{EntryError, IndexError};
@@ -57,7 +56,7 @@ pub enum Damage {
     Bloscpack(#[from] BloscpackError),
     /// The shard is compressed as a whole and cannot be decoded.
     #[error(transparent)]
-    Decode(#[from] DecodeError),
+    Decode(#[from] pipeline::DecodeError),
     /// The shard is compressed as a whole and too long to be decoded.
     #[error("it has {found} bytes, the limit for shards that must be decoded is {limit}")]
     TooLong {

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use super::error::{DecodeError, EncodeError};
 use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
+use crate::memory::zeroed;
 
 /// Compression parameters of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,17 @@ impl<'a> Buffer<'a> {
             _ => Err(DecodeError::stream(CODEC, "it cannot be decompressed")),
         }
     }
+}
+
+/// Decompresses a Blosc buffer to at most `limit` bytes.
+pub(in crate::format) fn unblosc_at_most(bytes: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+    let buffer = Buffer::parse(bytes)?;
+    if buffer.decoded as u64 > limit {
+        return Err(DecodeError::TooLong { limit });
+    }
+    let mut decoded = zeroed(buffer.decoded as u64)?;
+    buffer.decompress(&mut decoded)?;
+    Ok(decoded)
 }
 
 impl Blosc {

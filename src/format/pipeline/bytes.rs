@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::blosc::{Blosc, Buffer, COMPRESSORS};
+use super::blosc::{Blosc, Buffer, COMPRESSORS, unblosc_at_most};
 use super::error::{DecodeError, EncodeError, PipelineError};
 use super::{layout, stream};
 use crate::format::codec::Codec;
@@ -266,12 +266,7 @@ impl BytesCodec {
             Self::Zlib(_) => stream::unzlib_at_most(encoded, limit)?,
             Self::Zstd(..) => stream::unzstd_at_most(encoded, limit)?,
             Self::Lz4 => stream::unlz4_at_most(encoded, limit)?,
-            Self::Blosc(_) => {
-                let buffer = Buffer::parse(encoded)?;
-                let mut out = within(buffer.decoded)?;
-                buffer.decompress(&mut out)?;
-                out
-            }
+            Self::Blosc(_) => unblosc_at_most(encoded, limit)?,
             Self::Shuffle(_) => {
                 let mut out = within(encoded.len())?;
                 self.decode_into(encoded, &mut out)?;

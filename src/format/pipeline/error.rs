@@ -75,7 +75,7 @@ pub enum DecodeError {
     /// There are fewer bytes than the codec always produces.
     #[error("it has {}, too few for {codec}", count(.found, "byte"))]
     TooShort {
-        /// Name of the codec.
+        /// The codec, as messages call it.
         codec: &'static str,
         /// Number of bytes.
         found: usize,
@@ -83,7 +83,7 @@ pub enum DecodeError {
     /// A checksum does not match.
     #[error("{codec} is {computed:08x}, stored is {stored:08x}")]
     Checksum {
-        /// Name of the codec.
+        /// The codec, as messages call it.
         codec: &'static str,
         /// Checksum stored in the chunk.
         stored: u32,

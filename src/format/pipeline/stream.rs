@@ -43,7 +43,7 @@ pub(super) fn unzstd(frames: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
 }
 
 /// Decompresses zstd frames to at most `limit` bytes.
-pub(super) fn unzstd_at_most(frames: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+pub(in crate::format) fn unzstd_at_most(frames: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     let decoder = zstd::stream::read::Decoder::with_buffer(frames);
     at_most(decoder.map_err(|error| DecodeError::stream("zstd", error))?, "zstd", limit)
 }
@@ -75,7 +75,10 @@ pub(super) fn ungzip(members: &[u8], out: &mut [u8]) -> Result<(), DecodeError> 
 }
 
 /// Decompresses gzip members to at most `limit` bytes.
-pub(super) fn ungzip_at_most(members: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+pub(in crate::format) fn ungzip_at_most(
+    members: &[u8],
+    limit: u64,
+) -> Result<Vec<u8>, DecodeError> {
     at_most(Members::new(members), "gzip", limit)
 }
 
@@ -94,7 +97,7 @@ pub(super) fn unzlib(stream: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
 }
 
 /// Decompresses a zlib stream to at most `limit` bytes.
-pub(super) fn unzlib_at_most(stream: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
+pub(in crate::format) fn unzlib_at_most(stream: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     at_most(ZlibDecoder::new(stream), "zlib", limit)
 }
 

@@ -147,7 +147,7 @@ impl<'a> ChunkCheck<'a> {
             let encoded = std::mem::take(&mut self.encoded);
             return match after::decode(&[BLOSC], encoded, MAX_ENCODED_BYTES) {
                 Ok(_) => Ok(()),
-                Err(error) => Err(What::Unblosc(error)),
+                Err(error) => Err(What::Undecodable(error)),
             };
         };
         self.decoded.resize(pipeline.nbytes(), 0);

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::format::Coords;
-use crate::format::after;
 use crate::format::index::{ByteRange, EntryError};
 use crate::format::journal::JournalError;
 use crate::format::pipeline;
@@ -96,12 +95,9 @@ pub enum What {
     /// A chunk cannot be decoded.
     #[error("it cannot be decoded: {0}")]
     Undecodable(pipeline::DecodeError),
-    /// A Blosc buffer whose items are not known cannot be decoded.
-    #[error("it cannot be decoded: {0}")]
-    Unblosc(after::DecodeError),
     /// A checksum over a shard does not match.
     #[error("{0}")]
-    Checksum(after::DecodeError),
+    Checksum(pipeline::DecodeError),
     /// A file has a chunk key outside the array's grid.
     #[error("it lies outside the shard grid, which has {0:?} shards: the array has no such chunks")]
     Stray(Vec<u64>),
@@ -200,7 +196,6 @@ impl What {
             | Self::Length { .. }
             | Self::Overlap { .. }
             | Self::Undecodable(_)
-            | Self::Unblosc(_)
             | Self::Checksum(_)
             | Self::Stray(_)
             | Self::Missing
@@ -233,7 +228,7 @@ impl What {
             Self::NoBytes(_) => "no-bytes",
             Self::Length { .. } => "length",
             Self::Overlap { .. } => "overlap",
-            Self::Undecodable(_) | Self::Unblosc(_) => "undecodable",
+            Self::Undecodable(_) => "undecodable",
             Self::Checksum(_) => "checksum",
             Self::Stray(_) => "stray",
             Self::Missing => "missing",

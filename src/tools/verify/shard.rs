@@ -5,8 +5,9 @@ use std::io;
 use super::checks::{Checks, VerifyConfig, has_empty_chunks};
 use super::finding::{Finding, Looks, What, Within};
 use super::step::{Checked, Early};
-use crate::format::after;
+use crate::format::after::wrong_checksum;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES};
+use crate::format::pipeline::DecodeError;
 use crate::source::Source;
 use crate::store::entries::{Place, Span};
 use crate::store::storage::StorageFile;
@@ -278,7 +279,7 @@ fn bad_checksum<B: Bytes + ?Sized>(
     range: ByteRange,
     count: usize,
     bytes: &B,
-) -> io::Result<Option<after::DecodeError>> {
+) -> io::Result<Option<DecodeError>> {
     let trailing = (count * CHECKSUM_BYTES) as u64;
     let body = range.nbytes.saturating_sub(trailing);
     let mut computed = 0;
@@ -295,7 +296,7 @@ fn bad_checksum<B: Bytes + ?Sized>(
         bytes.read(&mut stored, range.offset + done)?;
         let found = u32::from_le_bytes(stored);
         if found != computed {
-            return Ok(Some(after::DecodeError::Checksum { stored: found, computed }));
+            return Ok(Some(wrong_checksum(found, computed)));
         }
         computed = crc32c::crc32c_append(computed, &stored);
         done += stored.len() as u64;

@@ -6,7 +6,8 @@
 
 use std::io::Write;
 
-use shardfs::format::after::{AfterCodec, Compression, DecodeError, decode};
+use shardfs::format::after::{AfterCodec, Compression, decode};
+use shardfs::format::pipeline::DecodeError;
 
 use super::Input;
 use super::memory::within;
