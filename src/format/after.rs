@@ -42,7 +42,7 @@ fn strip_checksum(mut bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
 }
 
 /// Returns the error of a checksum over a shard that does not match.
-pub fn wrong_checksum(stored: u32, computed: u32) -> DecodeError {
+pub(crate) fn wrong_checksum(stored: u32, computed: u32) -> DecodeError {
     DecodeError::Checksum { codec: OVER_SHARD, stored, computed }
 }
 

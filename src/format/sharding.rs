@@ -127,9 +127,11 @@ impl ShardedArray {
         let array = ArrayMetadata::parse(document)?;
         for (edges, extent) in array.grid.iter().zip(&array.shape) {
             // What is wrong with the grid by itself comes first.
-            if let Edges::Runs(_) = edges {
-                ShardAxis::new(edges, 1, *extent)?;
-            }
+            let chunk = match edges {
+                Edges::Equal(edge) => *edge,
+                Edges::Runs(_) => 1,
+            };
+            ShardAxis::new(edges, chunk, *extent)?;
         }
         let equal = |edges: &Edges| match edges {
             Edges::Equal(edge) => Ok(*edge),

@@ -13,6 +13,7 @@ pub(crate) use super::decoded_cache::DecodedChunk;
 use super::error::Damage;
 use super::storage::Version;
 use super::{Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, io_error};
+use crate::format::index::product;
 use crate::format::pipeline::{DecodeError, Pipeline};
 use crate::memory::{NoMemory, ROOM, resize};
 
@@ -111,7 +112,8 @@ impl ShardStore {
         self.stats.decoded.chunks.count();
         self.stats.decoded.bytes.add(bytes.len() as u64);
         let chunk = Arc::new(DecodedChunk { bytes, spare: Arc::clone(&self.decoded.spare) });
-        self.decoded.put(key, shard, &chunk);
+        let chunks = product(&array.layout.chunk_grid()).unwrap_or(u64::MAX);
+        self.decoded.put(key, shard, &chunk, chunks);
         Ok(Asked::Here(chunk))
     }
 

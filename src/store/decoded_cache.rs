@@ -71,12 +71,14 @@ const WINDOW: u64 = 1024;
 const REMEMBERED: usize = 1 << 14;
 
 /// Recognition of chunks that are decoded again and again, because the cache has dropped them
-/// before they were read to their end.
+/// before they were read to their end: between two decodings of a chunk, fewer than half the chunks
+/// of its array were decoded. Another pass over an array is none.
 #[derive(Debug)]
 struct Repetitions {
-    /// The versions of the shards of the last chunks that were decoded.
-    last: LruCache<Key, Version>,
-    /// Chunks decoded since the window began.
+    /// The versions of the shards of the last chunks that were decoded, with the number of chunks
+    /// decoded until then.
+    last: LruCache<Key, (Version, u64)>,
+    /// Chunks decoded so far.
     decoded: u64,
     /// Those of them that had been decoded before.
     again: u64,
@@ -89,24 +91,28 @@ impl Repetitions {
         Self { last: LruCache::unbounded(), decoded: 0, again: 0, is_reported: false }
     }
 
-    /// Notes that a chunk was decoded. Returns the number of repetitions in a window if that is the
+    /// Notes that a chunk of an array of `chunks` chunks was decoded. Returns the number of repetitions in a window if that is the
     /// first one in which more than half of the chunks were decoded before.
-    fn note(&mut self, key: Key, shard: Version) -> Option<u64> {
+    fn note(&mut self, key: Key, shard: Version, chunks: u64) -> Option<u64> {
+        if self.is_reported {
+            return None;
+        }
         self.decoded += 1;
-        self.again += u64::from(self.last.put(key, shard) == Some(shard));
+        let before = self.last.put(key, (shard, self.decoded));
+        let is_again = |(version, at)| version == shard && self.decoded - at < chunks / 2;
+        self.again += u64::from(before.is_some_and(is_again));
         if self.last.len() > REMEMBERED {
             self.last.pop_lru();
         }
-        if self.decoded < WINDOW {
+        if !self.decoded.is_multiple_of(WINDOW) {
             return None;
         }
-        let again = self.again;
-        (self.decoded, self.again) = (0, 0);
-        if self.is_reported || again <= WINDOW / 2 {
-            return None;
+        let again = std::mem::take(&mut self.again);
+        self.is_reported = again > WINDOW / 2;
+        if self.is_reported {
+            self.last.clear();
         }
-        self.is_reported = true;
-        Some(again)
+        self.is_reported.then_some(again)
     }
 }
 
@@ -138,11 +144,13 @@ impl DecodedChunks {
         (version == shard).then_some(chunk)
     }
 
-    /// Keeps a chunk that was decoded from this version of its shard. Warns once if most chunks are
+    /// Keeps a chunk, one of `chunks` of its array, that was decoded from this version of its shard.
+    /// Warns once if most chunks are
     /// decoded again and again.
-    pub(super) fn put(&self, key: Key, shard: Version, chunk: &Arc<DecodedChunk>) {
+    pub(super) fn put(&self, key: Key, shard: Version, chunk: &Arc<DecodedChunk>, chunks: u64) {
         self.kept.lock().put(key, (shard, Arc::clone(chunk)), chunk.bytes.len());
-        if let Some(again) = self.repetitions.lock().note(key, shard) {
+        let again = self.repetitions.lock().note(key, shard, chunks);
+        if let Some(again) = again {
             log::warn!(
                 "{again} of the last {WINDOW} chunks were decoded before: those that are read together \
                  do not fit into the {} for decoded chunks; raise --decoded-size, or read along the chunks",
@@ -174,14 +182,16 @@ mod tests {
     /// Returns how often chunks that are decoded in this order are reported.
     fn reports(order: impl Iterator<Item = (u64, u64)>) -> usize {
         let mut repetitions = Repetitions::new();
-        order.filter(|(n, ino)| repetitions.note((1, *n), version(*ino)).is_some()).count()
+        let note = |(n, ino): &(u64, u64)| repetitions.note((1, *n), version(*ino), 2000).is_some();
+        order.filter(note).count()
     }
 
     #[test]
     fn chunks_that_are_decoded_again_and_again_are_reported_once() {
         // Rows across 100 chunks each, which do not fit.
         assert_eq!(reports((0..10 * WINDOW).map(|n| (n % 100, 0))), 1);
-        // Each chunk once, and each twice.
+        // Each chunk once, each twice, and one pass after the other.
+        assert_eq!(reports((0..10 * WINDOW).map(|n| (n % 2000, 0))), 0);
         assert_eq!(reports((0..10 * WINDOW).map(|n| (n, 0))), 0);
         assert_eq!(reports((0..10 * WINDOW).map(|n| (n / 2, 0))), 0);
         // The same chunks of shards that are written all the time.

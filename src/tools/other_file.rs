@@ -60,8 +60,7 @@ pub(super) fn copy_file(
     }
 }
 
-/// Copies the extended attributes of users, as far as the destination takes them: a copy without one
-/// is better than none.
+/// Copies the extended attributes of users, unless one of the filesystems has none.
 fn copy_xattrs(
     source: &dyn Storage,
     path: &Path,
@@ -83,10 +82,13 @@ fn copy_xattrs(
         };
         match destination.storage.set_xattr(path, name, &value, 0) {
             Err(error) if has_none(&error) => return Ok(()),
-            Err(error) => {
-                log::warn!("{}: the copy lacks attribute {}: {error}", shown(&path), shown(&name));
+            set => {
+                let of_name = |error: io::Error| {
+                    let text = format!("attribute {}: {error}", shown(&name));
+                    io::Error::new(error.kind(), text)
+                };
+                set.map_err(of_name).map_err(destination.failed(path))?;
             }
-            Ok(()) => (),
         }
     }
     Ok(())

@@ -43,7 +43,7 @@ pub enum PipelineError {
     TooLarge,
 }
 
-/// Error decoding a chunk.
+/// Error decoding a chunk, or a shard that is compressed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The decoded length does not match the shape.

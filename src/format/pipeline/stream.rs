@@ -45,7 +45,8 @@ pub(super) fn unzstd(frames: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
 /// Decompresses zstd frames to at most `limit` bytes.
 pub(in crate::format) fn unzstd_at_most(frames: &[u8], limit: u64) -> Result<Vec<u8>, DecodeError> {
     let decoder = zstd::stream::read::Decoder::with_buffer(frames);
-    at_most(decoder.map_err(|error| DecodeError::stream("zstd", error))?, "zstd", limit)
+    // Without a dictionary, only memory can be missing.
+    at_most(decoder.map_err(|_| NoMemory)?, "zstd", limit)
 }
 
 /// Compresses into one zstd frame with its content size.

@@ -84,9 +84,11 @@ impl Lister<'_> {
     /// listing.
     fn is_last_first(&self, array: &ArrayView, coords: &[u64]) -> bool {
         let source = &array.source;
-        let has_keys = source.format.has_keys();
-        let shrinks = source.format.can_shrink() && source.format.is_writable(&source.layout);
-        coords.is_empty() && self.fs.overlay.is_some() && !has_keys && shrinks
+        let shrinks = || {
+            let format = &source.format;
+            !format.has_keys() && format.can_shrink() && format.is_writable(&source.layout)
+        };
+        coords.is_empty() && self.fs.overlay.is_some() && shrinks()
     }
 
     /// Returns the position after a coordinate in a directory.

@@ -111,8 +111,8 @@ impl Fs {
     /// # Errors
     ///
     /// Fails if the root of `storage` is neither an array nor a hierarchy of arrays, if it is not
-    /// of the configured format, if it cannot be read, and if `pad_edge` is set for a writable
-    /// mount.
+    /// of the configured format, if it cannot be read, and if the mount is to be writable though
+    /// `pad_edge` is set or `storage` is not on a filesystem.
     pub fn new(
         storage: Arc<dyn Storage>,
         config: FsConfig,
