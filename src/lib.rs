@@ -26,6 +26,7 @@ pub mod fuse;
 mod memory;
 pub mod mount;
 mod mountinfo;
+mod number;
 mod recent;
 pub mod source;
 pub mod stats;

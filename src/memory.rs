@@ -10,6 +10,8 @@ use std::io;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::number::to_usize;
+
 /// Room for everything that is being decoded or parsed at one time. Results that are kept
 /// afterwards have budgets of their own.
 pub(crate) static ROOM: Room = Room::new(1 << 30);
@@ -37,7 +39,7 @@ pub(crate) fn zeroed(nbytes: u64) -> Result<Vec<u8>, NoMemory> {
 
 /// Resizes a buffer to `nbytes` bytes with arbitrary contents.
 pub(crate) fn resize(bytes: &mut Vec<u8>, nbytes: u64) -> Result<(), NoMemory> {
-    let length = usize::try_from(nbytes).map_err(|_| NoMemory)?;
+    let length = to_usize(nbytes);
     bytes.try_reserve_exact(length.saturating_sub(bytes.len())).map_err(|_| NoMemory)?;
     bytes.resize(length, 0);
     Ok(())

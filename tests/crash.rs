@@ -754,7 +754,7 @@ fn a_name_that_was_not_made_safe_is_made_safe_by_the_next_commit() {
 }
 
 #[test]
-fn a_change_in_place_whose_sync_fails_is_taken_back_at_once() {
+fn a_change_in_place_whose_sync_fails_is_rolled_back_at_once() {
     let case = power::plain(false).swap_remove(0);
     let (storage, live) = array(&case);
     let chunks = stage(&live, &case.array, &vec![(vec![0], Some(vec![1; 5]))]);

@@ -67,7 +67,7 @@ fn refused(change: impl FnOnce(&mut ShardRecord)) -> String {
 }
 
 #[test]
-fn what_a_commit_has_left_is_taken_back() {
+fn what_a_commit_has_left_is_rolled_back() {
     let (case, storage, shard) = array();
     let found = record(&shard, index_bytes(&case));
     storage.replace(JOURNAL, Record { shards: vec![found] }.encode());

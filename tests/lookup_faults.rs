@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardfs::format::zarr2::Missing;
 use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig, WriteConfig};
 use shardfs::source::{Node, Source};
 use shardfs::store::memory::MemoryStorage;
@@ -53,14 +52,7 @@ fn mount(storage: &Arc<MemoryStorage>, writable: bool, view: View) -> (Fs, tempf
     let unsaved = tempfile::tempdir().unwrap();
     let writing = WriteConfig { unsaved: unsaved.path().join("unsaved"), ..WriteConfig::default() };
     let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
-    let view = ViewConfig {
-        view,
-        is_one_of_several: false,
-        big_endian: false,
-        clip: false,
-        missing: Missing::Auto,
-        keep_fill: false,
-    };
+    let view = ViewConfig { view, ..ViewConfig::default() };
     let config = FsConfig { store, writable, writing, view, ..FsConfig::default() };
     (Fs::new(storage.clone(), config, Arc::default()).unwrap(), unsaved)
 }

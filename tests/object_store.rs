@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use foreign::{bcolz, ino, read, shown};
 use serde_json::json;
-use shardfs::format::zarr2::Missing;
 use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig};
 use shardfs::source::{Node, Source};
 use shardfs::store::memory::MemoryStorage;
@@ -153,14 +152,7 @@ fn files() -> MemoryStorage {
 
 fn config(view: View, writable: bool) -> FsConfig {
     let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
-    let view = ViewConfig {
-        view,
-        is_one_of_several: false,
-        big_endian: false,
-        clip: false,
-        missing: Missing::Auto,
-        keep_fill: false,
-    };
+    let view = ViewConfig { view, ..ViewConfig::default() };
     FsConfig { store, view, writable, ..FsConfig::default() }
 }
 

@@ -1,4 +1,5 @@
-//! Logging: to stderr in the foreground, to a file or to syslog in the background.
+//! Logging: of a mount to stderr in the foreground, to a file or to syslog in the background; of the
+//! other commands to stderr, warnings only.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -57,6 +58,18 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
     // A second start would be a bug of the caller; the first one keeps logging.
     let _ = builder.try_init();
     Ok(())
+}
+
+/// Starts logging for a command other than `mount`: what is wrong, but no reason to fail, goes to
+/// stderr.
+pub(super) fn start_for_command() {
+    let mut builder = Builder::new();
+    for layer in ["shardfs::source", "shardfs::tools"] {
+        builder.filter_module(layer, LevelFilter::Warn);
+    }
+    builder.format(|out, record| writeln!(out, "shardfs: {}", message(record)));
+    // A command starts it once; a second start would be a bug, and the first one keeps logging.
+    let _ = builder.try_init();
 }
 
 /// Returns whether a message is for the log, at the level that `-v` or `RUST_LOG` asks for.

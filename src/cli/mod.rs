@@ -106,28 +106,36 @@ pub fn run() -> ExitCode {
     } else {
         let is_of_mount = arguments.peek().is_some_and(|command| is_of_mount(command));
         let usage = if is_of_mount { Failure::Usage } else { Failure::ToolUsage };
-        parse::<Cli>(name, arguments).map_err(usage).and_then(|cli| match cli.command {
-            Command::Mount(args) => mount::run(*args),
-            Command::Umount(args) => umount::run(&args),
-            Command::Sync(args) => sync::run(&args),
-            Command::Recover(args) => recover::run(&args),
-            Command::Create(args) => create::run(&args),
-            Command::Resize(args) => resize::run(&args),
-            Command::Delete(args) => delete::run(&args),
-            Command::Pack(args) => pack::run(&args),
-            Command::Repack(args) => repack::run(&args),
-            Command::Unpack(args) => unpack::run(&args),
-            Command::Refs(args) => refs::run(&args),
-            Command::Info(args) => info::run(&args),
-            Command::Ls(args) => ls::run(&args),
-            Command::Verify(args) => verify::run(&args),
-            Command::Completions(args) => completions::run(&args, Cli::command()),
-            Command::Man(args) => man::run(&args, Cli::command()),
-        })
+        parse::<Cli>(name, arguments).map_err(usage).and_then(|cli| run_command(cli.command))
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+fn run_command(command: Command) -> Result<(), Failure> {
+    // A mount logs where its options say.
+    if !matches!(command, Command::Mount(_)) {
+        logging::start_for_command();
+    }
+    match command {
+        Command::Mount(args) => mount::run(*args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Sync(args) => sync::run(&args),
+        Command::Recover(args) => recover::run(&args),
+        Command::Create(args) => create::run(&args),
+        Command::Resize(args) => resize::run(&args),
+        Command::Delete(args) => delete::run(&args),
+        Command::Pack(args) => pack::run(&args),
+        Command::Repack(args) => repack::run(&args),
+        Command::Unpack(args) => unpack::run(&args),
+        Command::Refs(args) => refs::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Ls(args) => ls::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::fs::{Fs, SourceError, View, Views};
 use crate::fuse::Adapter;
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
+use crate::number::to_usize;
 use crate::source::{Format, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
@@ -203,8 +204,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     writing.dirty_limit = args.dirty_limit.unwrap_or(writing.dirty_limit);
     writing.interval = args.commit_interval.unwrap_or(writing.interval);
     let store = &mut options.fs.store;
-    store.cache_size =
-        args.cache_size.map_or(store.cache_size, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    store.cache_size = args.cache_size.map_or(store.cache_size, to_usize);
     store.decode_limit = args.decode_limit.unwrap_or(store.decode_limit);
     let Args { foreground, log_file, verbose, .. } = args;
     let log_file = log_file.map(std::path::absolute).transpose().map_err(system)?;

@@ -8,6 +8,7 @@ use crate::format::plan::Policy;
 use crate::format::zarr2::Missing;
 use crate::fs::{FsConfig, Ownership, View, ViewConfig};
 use crate::mount::Access;
+use crate::number::to_usize;
 use crate::source::Format;
 use crate::store::StoreConfig;
 
@@ -135,10 +136,10 @@ impl MountOptions {
             ("gid", Some(value)) => *gid = Some(number(option, value, 10)?),
             ("umask", Some(value)) => *umask = Some(number(option, value, 8)?),
             ("cache_size", Some(value)) => {
-                *cache_size = usize::try_from(bytes(option, value)?).unwrap_or(usize::MAX);
+                *cache_size = to_usize(bytes(option, value)?);
             }
             ("decoded_size", Some(value)) => {
-                *decoded_size = usize::try_from(bytes(option, value)?).unwrap_or(usize::MAX);
+                *decoded_size = to_usize(bytes(option, value)?);
             }
             ("decode_limit", Some(value)) => *decode_limit = bytes(option, value)?,
             ("comment", Some(_)) => (),

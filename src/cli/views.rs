@@ -1,5 +1,7 @@
 //! Options that select the views of a mount.
 
+use crate::number::to_usize;
+
 use super::exit::Failure;
 use super::help::Words;
 use super::options::MountOptions;
@@ -52,7 +54,7 @@ impl ViewArgs {
         }
         options.fs.view.keep_fill |= self.keep_fill;
         if let Some(bytes) = self.decoded_size {
-            options.fs.store.decoded_size = usize::try_from(bytes).unwrap_or(usize::MAX);
+            options.fs.store.decoded_size = to_usize(bytes);
         }
         Ok(())
     }

@@ -272,7 +272,7 @@ impl MetadataPlace {
         let own = bytes.first_chunk::<METADATA_HEADER_BYTES>();
         let Some(own) = own.filter(|own| own.starts_with(METADATA_MAGIC)) else {
             // The lower half of the last 8 bytes is a length.
-            let stored = u64::try_from(header.rest & i64::from(u32::MAX)).unwrap_or(0);
+            let stored = header.rest.cast_unsigned() & u64::from(u32::MAX);
             let is_text = bytes.first().is_some_and(|first| b"{[\" \n".contains(first));
             if !is_text || stored == 0 {
                 return Err(MetadataDefect::NotJson.into());

@@ -8,6 +8,8 @@ mod fill;
 
 use serde_json::Value;
 
+use crate::number::to_usize;
+
 use super::limits::MAX_ITEM_BYTES;
 
 /// Data type whose items all have the same size.
@@ -255,7 +257,7 @@ fn configured(name: &str, configuration: Option<&Value>) -> Result<(Kind, usize)
         _ => return Err(DataTypeError::Unknown(name.to_owned())),
     };
     let length = option("length_bytes").and_then(Value::as_u64).filter(|length| *length > 0);
-    match length.and_then(|length| usize::try_from(length).ok()) {
+    match length.map(to_usize) {
         Some(length) if length.is_multiple_of(word) => Ok((kind, length)),
         _ => refused("length_bytes", "a whole number of bytes and characters from 1"),
     }

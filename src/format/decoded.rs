@@ -12,6 +12,7 @@
 
 use super::npy::{Header, NpyError};
 use super::pipeline::Pipeline;
+use crate::number::to_usize;
 use crate::text::count;
 
 /// Format of chunk files.
@@ -126,7 +127,7 @@ impl DecodedForm {
         let mut items = if is_whole {
             chunk.to_vec()
         } else {
-            let length = usize::try_from(self.items_nbytes(coords)).unwrap_or(0);
+            let length = to_usize(self.items_nbytes(coords));
             let mut items = vec![0; length];
             let item = self.pipeline.data_type().nbytes();
             copy_corner(chunk, self.pipeline.chunk_shape(), &mut items, &extents, &extents, item);
@@ -205,8 +206,7 @@ fn copy_corner(
     extents: &[u64],
     item: usize,
 ) {
-    // The conversions do not fail: all numbers are lengths in memory.
-    let small = |number: &u64| usize::try_from(*number).unwrap_or(0);
+    let small = |number: &u64| to_usize(*number);
     let (Some((_, above)), Some(last)) = (extents.split_last(), extents.last().map(small)) else {
         return to.copy_from_slice(from);
     };
@@ -230,8 +230,8 @@ fn copy_corner(
 
 /// Reorders items from an array whose first axis varies fastest to C order.
 fn c_order(items: &[u8], extents: &[u64], item: usize) -> Vec<u8> {
-    let small = |number: &u64| usize::try_from(*number).unwrap_or(0);
     let mut ordered = Vec::with_capacity(items.len());
+    let small = |number: &u64| to_usize(*number);
     let count: usize = extents.iter().map(small).product();
     for place in 0..count {
         let (mut rest, mut coords) = (place, vec![0; extents.len()]);

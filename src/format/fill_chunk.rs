@@ -63,7 +63,7 @@ impl FillChunk {
                 fill.repeat(self.pipeline.nbytes().checked_div(fill.len()).unwrap_or(0))
             }
             Content::Objects(item, count) => {
-                let items = item.repeat(usize::try_from(*count).unwrap_or(0));
+                let items = item.repeat(*count as usize);
                 [&count.to_le_bytes(), items.as_slice()].concat()
             }
         };

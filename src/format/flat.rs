@@ -13,6 +13,8 @@
 use std::ffi::OsString;
 use std::ops::{Deref, Range};
 
+use crate::number::to_usize;
+
 use super::decoded::turn_around;
 use super::error::MetadataError;
 use super::grid::unravel;
@@ -214,10 +216,10 @@ impl FlatForm {
         chunks: &mut Chunks<'_, C, E>,
     ) -> Result<usize, E> {
         let header = self.header(file);
-        let left = usize::try_from(self.nbytes(file).saturating_sub(offset)).unwrap_or(usize::MAX);
+        let left = to_usize(self.nbytes(file).saturating_sub(offset));
         let length = buffer.len().min(left);
         let buffer = &mut buffer[..length];
-        let of_header = usize::try_from(offset).ok().and_then(|from| header.get(from..));
+        let of_header = header.get(to_usize(offset)..);
         let of_header = of_header.unwrap_or_default();
         let (before, items) = buffer.split_at_mut(of_header.len().min(length));
         before.copy_from_slice(&of_header[..before.len()]);
@@ -245,7 +247,7 @@ impl FlatForm {
             return self.read_rows(offset, buffer, most, chunks);
         }
         // Whole words are read, because their bytes are reversed.
-        let skipped = usize::try_from(offset % word as u64).unwrap_or(0);
+        let skipped = to_usize(offset % word as u64);
         let mut words = vec![0; (skipped + buffer.len()).next_multiple_of(word)];
         self.read_rows(offset - skipped as u64, &mut words, most, chunks)?;
         turn_around(&mut words, word);
@@ -285,8 +287,7 @@ impl FlatForm {
                 let row = chunks(&place, range.clone())?;
                 held = Held { place, range, row };
             }
-            // The conversion does not fail: the length is at most that of the buffer.
-            let (now, later) = rest.split_at_mut(usize::try_from(length).unwrap_or(0));
+            let (now, later) = rest.split_at_mut(to_usize(length));
             self.copy_row(&held, within, start * edge, edge, now);
             (at, rest) = (at + length, later);
         }
@@ -307,14 +308,12 @@ impl FlatForm {
         while !rest.is_empty() {
             let (chunk, inside) = (at / edge, at % edge);
             let length = (edge - inside).min(rest.len() as u64);
-            // The conversions do not fail: all numbers are offsets in memory.
-            let small = |number: u64| usize::try_from(number).unwrap_or(0);
-            let (now, later) = rest.split_at_mut(small(length));
-            let from = small(start + inside);
+            let (now, later) = rest.split_at_mut(to_usize(length));
+            let from = to_usize(start + inside);
             let bytes = held.chunk(chunk).and_then(|bytes| bytes.get(from..from + now.len()));
             match bytes {
                 Some(bytes) => now.copy_from_slice(bytes),
-                None => self.fill(small(inside), now),
+                None => self.fill(to_usize(inside), now),
             }
             (at, rest) = (at + length, later);
         }
@@ -347,7 +346,7 @@ impl<C: Deref<Target: AsRef<[u8]>>> Held<C> {
     }
 
     fn chunk(&self, number: u64) -> Option<&[u8]> {
-        let at = usize::try_from(number.checked_sub(self.range.start)?).ok()?;
+        let at = to_usize(number.checked_sub(self.range.start)?);
         self.row.get(at)?.as_deref().map(AsRef::as_ref)
     }
 }

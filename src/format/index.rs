@@ -20,6 +20,7 @@ use super::chunk_error::ChunkDefect;
 use super::codec::{parse_chain, transpose_order};
 use super::error::MetadataError;
 use super::limits::MAX_INDEX_BYTES;
+use crate::number::to_usize;
 use crate::text::count;
 
 /// Length of a crc32c in bytes.
@@ -272,7 +273,7 @@ impl ShardIndex {
         let (strides, pair_stride) = strides(codecs, chunks_per_shard);
         Ok(Self {
             // Every byte of 2^64-1 is 255, in either byte order. `sizes` has checked the limit.
-            bytes: vec![u8::MAX; usize::try_from(words).unwrap_or(0)].into_boxed_slice(),
+            bytes: vec![u8::MAX; to_usize(words)].into_boxed_slice(),
             extents: chunks_per_shard.into(),
             strides,
             pair_stride,

@@ -16,6 +16,8 @@
 
 use std::collections::HashSet;
 
+use crate::number::to_usize;
+
 use super::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use super::index::ByteRange;
 use super::limits::MAX_INDEX_BYTES;
@@ -290,7 +292,7 @@ impl<'a> Input<'a> {
     }
 
     fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(self.u64()?).ok()?;
+        let length = to_usize(self.u64()?);
         let (first, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(first)

@@ -83,7 +83,7 @@ impl Header {
             }
             (2 | 3, 0) => {
                 let (length, rest) = rest.split_first_chunk().ok_or(NpyError::Truncated)?;
-                (usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX), rest)
+                (u32::from_le_bytes(*length) as usize, rest)
             }
             _ => return Err(NpyError::Version(major, minor)),
         };

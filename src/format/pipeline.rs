@@ -26,6 +26,8 @@ pub(super) use self::blosc::unblosc_at_most;
 use self::chain::{ArrayCodec, Chain, Item};
 pub use self::error::{DecodeError, EncodeError, PipelineError};
 pub(super) use self::stream::{ungzip_at_most, unzlib_at_most, unzstd_at_most};
+use crate::number::to_usize;
+
 use super::codec::parse_chain;
 use super::data_type::DataType;
 use super::grid::Edges;
@@ -66,9 +68,7 @@ impl Pipeline {
             word: data_type.word(),
             fill: data_type.fill_value(document.get("fill_value"))?,
         };
-        let length = |length: &u64| usize::try_from(*length);
-        let shape = chunk_shape.iter().map(length).collect::<Result<Vec<_>, _>>();
-        let shape = shape.map_err(|_| PipelineError::TooLarge)?;
+        let shape: Vec<usize> = chunk_shape.iter().map(|length| to_usize(*length)).collect();
         let chain = Chain::parse(&parse_chain(document.get("codecs"))?, &shape, &item, 0)?;
         Ok(Self { data_type, chunk_shape, item, chain, short_end: None })
     }
@@ -88,7 +88,7 @@ impl Pipeline {
             self.chain.transpose.is_none() && matches!(self.chain.array, ArrayCodec::Bytes { .. });
         // Less than a whole chunk, whose length is limited.
         let items = others.iter().try_fold(rows, |items, edge| items.checked_mul(*edge))?;
-        let nbytes = usize::try_from(items).ok()?.checked_mul(self.item.nbytes)?;
+        let nbytes = to_usize(items).checked_mul(self.item.nbytes)?;
         is_plain.then_some(ShortEnd { coord: extent / edge, nbytes })
     }
 

@@ -13,6 +13,8 @@
 //! chance; a match counts as an index only if it names at least one chunk and every chunk it names
 //! ends before it.
 
+use crate::number::to_usize;
+
 use super::index::IndexLocation;
 use super::index::{
     ByteRange, CHECKSUM_BYTES, ENTRY_BYTES, IndexCodecs, IndexError, ShardIndex, product,
@@ -55,9 +57,8 @@ impl<'a> IndexSearch<'a> {
     ) -> Result<Option<Self>, IndexError> {
         let slots = product(chunks_per_shard).unwrap_or(u64::MAX);
         let stored = codecs.stored_size(slots).ok_or(IndexError::Limit { slots })?;
-        // Both fit: they are below the limit for indexes.
-        let window = usize::try_from(slots * ENTRY_BYTES).unwrap_or(0);
-        let stored = usize::try_from(stored).unwrap_or(0);
+        let window = to_usize(slots * ENTRY_BYTES);
+        let stored = to_usize(stored);
         if stored < window + CHECKSUM_BYTES || window == 0 {
             return Ok(None);
         }

@@ -19,6 +19,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::read::lister::{DirEntry, Listing};
 use crate::fs::state::control::DIRECTORY_NAME;
 use crate::fs::state::fs::Fs;
+use crate::number::to_usize;
 use crate::stats::Stats;
 use crate::store::storage::{FileKind, Space};
 use crate::view::inode::{self, in_view, split_view};
@@ -103,7 +104,7 @@ impl Views {
             return Err(FsError::NotPermitted);
         }
         let (view, ino) = split_view(ino);
-        let at = usize::try_from(view).ok().and_then(|view| view.checked_sub(1));
+        let at = to_usize(view).checked_sub(1);
         let fs = at.and_then(|at| self.views.get(at)).ok_or(FsError::Stale)?;
         Ok(Place { fs, ino, view })
     }

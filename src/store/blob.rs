@@ -10,6 +10,7 @@ use crate::format::index::ByteRange;
 use crate::format::journal::CheckedRange;
 use crate::format::plan::{Blob, Source, Write};
 use crate::memory::zeroed;
+use crate::number::to_usize;
 
 /// Number of bytes read or written at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -143,10 +144,10 @@ fn each_part(
     nbytes: u64,
     mut part: impl FnMut(&mut [u8], u64) -> io::Result<()>,
 ) -> io::Result<()> {
-    let most = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+    let most = to_usize(nbytes).min(PIECE_BYTES);
     let (mut buffer, mut done) = (vec![0; most], 0);
     while done < nbytes {
-        let length = usize::try_from(nbytes - done).unwrap_or(most).min(most);
+        let length = to_usize(nbytes - done).min(most);
         part(&mut buffer[..length], done)?;
         done += length as u64;
     }
@@ -189,7 +190,7 @@ impl Checksums {
         for (start, crc32c) in &mut self.parts {
             if *start < end {
                 // Within the bytes, which are in memory.
-                let from = usize::try_from(start.saturating_sub(self.at)).unwrap_or(0);
+                let from = to_usize(start.saturating_sub(self.at));
                 *crc32c = crc32c::crc32c_append(*crc32c, &bytes[from..]);
             }
         }
@@ -211,7 +212,7 @@ struct Output<'a> {
 
 impl<'a> Output<'a> {
     fn new(file: &'a dyn PosixFile, offset: u64, nbytes: u64) -> Self {
-        let most = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let most = to_usize(nbytes).min(PIECE_BYTES);
         Self { file, offset, waiting: Vec::with_capacity(most) }
     }
 

@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use crate::number::to_usize;
+
 use super::spool::SpoolFile;
 
 /// Immutable bytes.
@@ -31,12 +33,12 @@ impl Content {
 
     /// Reads at `offset` and returns the number of bytes; fewer than asked for only at the end.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let left = usize::try_from(self.nbytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let left = to_usize(self.nbytes().saturating_sub(offset));
         let length = buffer.len().min(left);
         match self {
             Self::Memory(bytes) => {
                 // At or before the end of bytes in memory.
-                let at = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let at = to_usize(offset).min(bytes.len());
                 buffer[..length].copy_from_slice(&bytes[at..at + length]);
             }
             Self::File { file, .. } => {

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::byte_cache::ByteCache;
 use super::storage::Version;
 use crate::memory::{NoMemory, zeroed};
+use crate::number::to_usize;
 use crate::text::count;
 
 /// Stripes of the lock that keeps two threads from decoding the same chunk.
@@ -162,7 +163,7 @@ impl DecodedChunks {
     /// Returns the lock for the decoding of a chunk.
     pub(super) fn stripe(&self, key: Key) -> &Mutex<()> {
         // The remainder is less than a usize, so it fits.
-        let at = usize::try_from((key.0 ^ key.1) % STRIPES as u64).unwrap_or(0);
+        let at = to_usize((key.0 ^ key.1) % STRIPES as u64);
         &self.decoding[at]
     }
 }

@@ -13,6 +13,7 @@ use crate::format::index::{ByteRange, EntryError, ShardIndex};
 use crate::format::plan::{OldShard, PlanError, overlap};
 use crate::format::sharding::{ShardedArray, ShardingLevel};
 use crate::memory::zeroed;
+use crate::number::to_usize;
 
 /// Identifier of a shard, or of a shard nested in a shard, within its mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,7 +50,7 @@ impl ShardId {
 
     pub(super) fn stripe(&self, stripes: usize) -> usize {
         // The remainder is less than a usize, so it fits.
-        usize::try_from((self.number ^ (self.array << 3)) % stripes as u64).unwrap_or(0)
+        to_usize((self.number ^ (self.array << 3)) % stripes as u64)
     }
 }
 
@@ -88,9 +89,8 @@ impl Body {
         match self {
             Self::InFile { offset, .. } => Self::InFile { offset: offset + from, nbytes },
             Self::InMemory { bytes, start, .. } => {
-                // Within a slice that is in memory: both fit.
-                let from = usize::try_from(from).unwrap_or(0);
-                let length = usize::try_from(nbytes).unwrap_or(0);
+                let from = to_usize(from);
+                let length = to_usize(nbytes);
                 let start = start + from;
                 Self::InMemory { bytes: Arc::clone(bytes), start, end: start + length }
             }
@@ -333,7 +333,7 @@ impl Chunk {
 
 /// Returns whether `moment`, in milliseconds of [`now`], is less than `trusted` ago.
 pub(super) fn is_recent(moment: u64, trusted: Duration) -> bool {
-    now().saturating_sub(moment) < u64::try_from(trusted.as_millis()).unwrap_or(0)
+    u128::from(now().saturating_sub(moment)) < trusted.as_millis()
 }
 
 /// Returns the milliseconds since the first call, plus one.

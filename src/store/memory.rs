@@ -21,6 +21,8 @@ pub use self::changes::Change;
 pub use self::faults::Fault;
 use self::file::{MemoryFile, unlinked};
 use self::shared::{Shared, stat};
+use crate::number::to_usize;
+
 use super::storage::{
     DirItem, FileKind, PosixFile, PosixStorage, SetStat, Space, Stat, Storage, StorageFile, Visit,
 };
@@ -340,7 +342,7 @@ impl Storage for MemoryStorage {
             return Err(errno(libc::ENOENT));
         }
         let children = self.children(path);
-        for (next, (name, kind)) in (1..).zip(&children).skip(usize::try_from(from).unwrap_or(0)) {
+        for (next, (name, kind)) in (1..).zip(&children).skip(to_usize(from)) {
             let item = DirItem { name: OsStr::new(name), kind: Some(*kind), next };
             if visit(item) == ControlFlow::Break(()) {
                 break;

@@ -7,6 +7,7 @@ use super::storage::{Stat, StorageFile};
 use super::{Chunk, Freshness, ShardStore, SourceArray, StoreError, io_error};
 use crate::format::digest::Digest;
 use crate::format::index::ByteRange;
+use crate::number::to_usize;
 
 /// Open chunk, ready to be read: no path, index or lock in between.
 pub struct ChunkReader {
@@ -120,13 +121,13 @@ impl ChunkReader {
     /// # Errors
     /// Those of the file, also if it ends before its chunk does.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        let left = usize::try_from(self.nbytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let left = to_usize(self.nbytes().saturating_sub(offset));
         let length = buffer.len().min(left);
         let buffer = &mut buffer[..length];
         match &self.source {
             ReadFrom::Memory { bytes, start, .. } => {
-                // Within the chunk, which is in memory: both fit.
-                let from = start + usize::try_from(offset).unwrap_or(0);
+                // Within the chunk, which is in memory.
+                let from = start + to_usize(offset);
                 buffer.copy_from_slice(bytes.get(from..from + length).unwrap_or_default());
                 Ok(length)
             }

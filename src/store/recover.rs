@@ -165,15 +165,15 @@ fn report(path: &Path, found: Found) {
 
 fn finish(file: &dyn PosixFile, record: &ShardRecord, found: Found) -> io::Result<()> {
     match found {
-        Found::Finished => complete(file, record),
-        Found::Unfinished => take_back(file, record),
+        Found::Finished => roll_forward(file, record),
+        Found::Unfinished => roll_back(file, record),
         Found::Replaced | Found::Foreign | Found::Lost => Ok(()),
     }
 }
 
 /// Rewrites the written ranges with their current contents and syncs them: after a failed fsync
 /// they may be in the page cache only, and marked as clean there.
-fn complete(file: &dyn PosixFile, record: &ShardRecord) -> io::Result<()> {
+fn roll_forward(file: &dyn PosixFile, record: &ShardRecord) -> io::Result<()> {
     const PIECE_BYTES: u64 = 1 << 20;
     for written in &record.written {
         let mut rest = written.range;
@@ -188,7 +188,7 @@ fn complete(file: &dyn PosixFile, record: &ShardRecord) -> io::Result<()> {
 }
 
 /// Rolls a commit back: restores the overwritten bytes and the length.
-pub fn take_back(file: &dyn PosixFile, record: &ShardRecord) -> io::Result<()> {
+pub fn roll_back(file: &dyn PosixFile, record: &ShardRecord) -> io::Result<()> {
     for (offset, bytes) in &record.overwritten {
         file.write_at(bytes, *offset)?;
     }

@@ -25,6 +25,7 @@ use crate::format::index::{
 use crate::format::search::{FoundIndex, IndexSearch};
 use crate::format::space::Space;
 use crate::memory::zeroed;
+use crate::number::to_usize;
 use crate::text::count;
 
 /// Number of bytes searched at once, without the overlap by the length of an index.
@@ -353,7 +354,7 @@ fn each_index(
     while end > range.offset {
         let begin = end.saturating_sub(PIECE_BYTES).max(range.offset);
         let length = (end - begin).saturating_add(index - 1).min(last - begin);
-        let part = &mut buffer[..usize::try_from(length).unwrap_or(0)];
+        let part = &mut buffer[..to_usize(length)];
         let read = file.read_at(part, begin)?;
         for found in search.indexes_in(&part[..read], begin) {
             if act(found)?.is_break() {

@@ -18,6 +18,7 @@ use super::loaded::{LoadedShard, ShardId};
 use super::storage::{PosixStorage, Storage, StorageFile, Version};
 use super::window::Window;
 use crate::format::index::ByteRange;
+use crate::number::to_usize;
 use crate::stats::Stats;
 
 /// Stripes of the lock that keeps two threads from reading the same index at once.
@@ -65,9 +66,7 @@ impl OpenFiles {
 
     /// Returns the limits for a process that may have `limit` files open; `None` means no limit.
     fn within(limit: Option<u64>, cached: usize) -> Self {
-        let part = limit.map_or(usize::MAX, |limit| {
-            usize::try_from(limit / Self::PART).unwrap_or(usize::MAX).max(1)
-        });
+        let part = limit.map_or(usize::MAX, |limit| to_usize(limit / Self::PART).max(1));
         Self { cached: cached.min(part), in_commit: Self::MOST_IN_COMMIT.min(part) }
     }
 }

@@ -11,6 +11,7 @@ use crate::format::index::ByteRange;
 use crate::format::journal::{Record, ShardRecord};
 use crate::format::limits::MAX_INDEX_BYTES;
 use crate::format::plan::overlap;
+use crate::number::to_usize;
 
 /// State of a shard that an unfinished commit was about to change.
 ///
@@ -80,9 +81,9 @@ pub(super) fn old_index(
             continue;
         };
         // Within both, which are in memory.
-        let part = |start: u64| usize::try_from(both.offset - start).unwrap_or(0);
+        let part = |start: u64| to_usize(both.offset - start);
         let (to, from) = (part(range.offset), part(*offset));
-        let length = usize::try_from(both.nbytes).unwrap_or(0);
+        let length = to_usize(both.nbytes);
         bytes[to..to + length].copy_from_slice(&old[from..from + length]);
     }
     Ok((Fingerprint::of(&bytes) == record.old_index.fingerprint).then_some(bytes))

@@ -15,6 +15,7 @@ use crate::format::chunk_error::ChunkDefect;
 use crate::format::digest::Digest;
 use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
+use crate::number::to_usize;
 
 impl ShardStore {
     /// Reads a chunk that has a checksum, as a whole: no part of it can be verified alone.
@@ -100,7 +101,7 @@ impl ShardStore {
 /// not possible, or would exceed `limit` bytes.
 fn filled(stored: &[u8], full: u64, limit: u64) -> Option<Vec<u8>> {
     let codec = AfterCodec::Compressed(Compression::Blosc);
-    let mut bytes = decode(&[codec], stored.to_vec(), limit).ok()?;
-    bytes.resize(usize::try_from(full).ok().filter(|_| full <= limit)?, 0);
+    let mut bytes = decode(&[codec], stored.to_vec(), limit).ok().filter(|_| full <= limit)?;
+    bytes.resize(to_usize(full), 0);
     blosc_buffer(&bytes, stored.get(3).copied().unwrap_or(1))
 }

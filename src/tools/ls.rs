@@ -18,6 +18,7 @@ use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::{Loaded, SharedShard, parts_of};
 use crate::format::Coords;
 use crate::format::grid::ShardAxis;
+use crate::number::to_usize;
 use crate::source::{Array, Node, Source};
 use crate::store::entries::{Place, Span, each_slot};
 use crate::store::{Chunk, ChunkReader, LoadedShard, StoreError};
@@ -433,7 +434,7 @@ struct SourceKeys<'a> {
 
 fn checksum(reader: &ChunkReader) -> std::io::Result<u32> {
     let nbytes = reader.nbytes();
-    let piece = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+    let piece = to_usize(nbytes).min(PIECE_BYTES);
     let mut buffer = vec![0; piece];
     let (mut done, mut crc32c) = (0, 0);
     while done < nbytes {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::Coords;
 use crate::format::grid::{ShardAxis, unravel};
+use crate::number::to_usize;
 use crate::source::Array;
 use crate::store::entries::Span;
 
@@ -169,7 +170,7 @@ impl Map {
         let block = [0, 1, 2].map(|at| all[at].div_ceil(most[at].max(1)).max(1));
         let cells = [0, 1, 2].map(|at| all[at].div_ceil(block[at]));
         // The number of cells is bounded by the size that the caller has requested.
-        let count = usize::try_from(cells.iter().product::<u64>()).unwrap_or(0);
+        let count = to_usize(cells.iter().product::<u64>());
         let counts = (0..count).map(|_| <[AtomicU64; 3]>::default()).collect();
         Self { origin, extents, grid, block, cells, counts, borders: [Vec::new(), Vec::new()] }
     }
@@ -224,7 +225,7 @@ impl Map {
     fn count(&self, place: [u64; 3], kind: usize) {
         let [column, row, picture] = [0, 1, 2].map(|at| place[at] / self.block[at]);
         let number = (picture * self.cells[1] + row) * self.cells[0] + column;
-        if let Some(counts) = usize::try_from(number).ok().and_then(|at| self.counts.get(at)) {
+        if let Some(counts) = self.counts.get(to_usize(number)) {
             counts[kind].fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -248,7 +249,7 @@ impl Map {
     /// Returns the cell at a column, row and picture.
     pub(crate) fn cell(&self, place: [u64; 3]) -> Cell {
         let number = (place[2] * self.cells[1] + place[1]) * self.cells[0] + place[0];
-        let counts = usize::try_from(number).ok().and_then(|at| self.counts.get(at));
+        let counts = self.counts.get(to_usize(number));
         let count = |kind: usize| counts.map_or(0, |counts| counts[kind].load(Ordering::Relaxed));
         let (leading, rows, columns) = split(&self.grid);
         let within = |at: usize, all: u64| {

@@ -20,6 +20,7 @@ use crate::format::after::trailing_checksums;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES, IndexError, IndexLocation, ShardIndex};
 use crate::format::order::{ChunkOrder, Positions};
 use crate::format::sharding::ShardedArray;
+use crate::number::to_usize;
 use crate::store::ChunkReader;
 use crate::store::storage::PosixFile;
 
@@ -118,7 +119,7 @@ pub fn copy<E>(
 ) -> Result<ContentDigest, ShardFileError<E>> {
     let nbytes = reader.nbytes();
     let mut digest = ChunkDigest::new(coords, nbytes);
-    let most = usize::try_from(nbytes).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+    let most = to_usize(nbytes).min(PIECE_BYTES);
     buffer.resize(most.max(buffer.len()), 0);
     let mut done = 0;
     while done < nbytes {
@@ -302,8 +303,8 @@ impl<'a> Output<'a> {
 
     /// Discards what was written from offset `to` on.
     fn rewind(&mut self, to: u64) {
-        match to.checked_sub(self.start).and_then(|keep| usize::try_from(keep).ok()) {
-            Some(keep) => self.waiting.truncate(keep),
+        match to.checked_sub(self.start) {
+            Some(keep) => self.waiting.truncate(to_usize(keep)),
             None => {
                 self.waiting.clear();
                 self.start = to;
@@ -323,7 +324,7 @@ impl<'a> Output<'a> {
         let (mut at, end, mut checksum) = (since, self.start, 0);
         let mut buffer = vec![0; PIECE_BYTES];
         while at < end {
-            let length = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+            let length = to_usize(end - at).min(PIECE_BYTES);
             let read = self.file()?.read_at(&mut buffer[..length], at)?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::format::after::{AfterCodec, trailing_checksums};
 use crate::format::index::{ByteRange, CHECKSUM_BYTES};
 use crate::format::space::{Clash, Space};
+use crate::number::to_usize;
 use crate::source::Array;
 use crate::store::entries::{Place, Visit};
 use crate::store::formats::Framing;
@@ -240,5 +241,5 @@ fn overlaps(one: ByteRange, other: ByteRange) -> bool {
 /// codecs around it.
 pub(crate) fn has_checksums_only(after: &[AfterCodec]) -> Option<usize> {
     let nbytes = trailing_checksums(after).filter(|nbytes| *nbytes > 0)?;
-    usize::try_from(nbytes).ok().map(|nbytes| nbytes / CHECKSUM_BYTES)
+    Some(to_usize(nbytes) / CHECKSUM_BYTES)
 }

@@ -106,6 +106,13 @@ with open(sys.argv[1], "wb") as f:
     f.write(header + b"".join(chunks))
 PY
     "$SHARDFS" verify "$file" --decode | grep -q '5 chunks, .*: 0 defects, 0 notes'
+    # A journal of something else is no reason to fail, but worth a word.
+    mkdir "$TMP/.shardfs"
+    echo "no record of a commit, but a text" >"$TMP/.shardfs/journal"
+    "$SHARDFS" info "$file" >"$TMP/found" 2>"$TMP/stderr"
+    grep -q '^shardfs: warning: .*\.shardfs/journal' "$TMP/stderr"
+    grep -q '5 of 5 chunks' "$TMP/found"
+    rm -r "$TMP/.shardfs"
     printf '\377' | dd of="$file" bs=1 seek=150 conv=notrunc status=none
     "$SHARDFS" verify "$file" >"$TMP/found"
     expect_exit 1 "$SHARDFS" verify "$file" --decode >"$TMP/found"

@@ -41,7 +41,7 @@ impl<'a> Buffer<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let too_short = DecodeError::TooShort { codec: CODEC, found: bytes.len() };
         let header = BloscHeader::parse(bytes.first_chunk().ok_or(too_short)?);
-        let nbytes = usize::try_from(header.nbytes).unwrap_or(usize::MAX);
+        let nbytes = header.nbytes as usize;
         let bytes = bytes.get(..nbytes).unwrap_or(bytes);
         let mut decoded = 0;
         // SAFETY: `bytes` is readable for the given length and `decoded` outlives the call.

@@ -1,6 +1,7 @@
 //! Bytes->bytes codecs.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
@@ -112,16 +113,17 @@ impl Options<'_> {
     }
 
     /// Parses a whole number in a range; `usual` if it is absent or null.
-    fn number(
+    fn number<T: TryFrom<i64> + PartialOrd>(
         &self,
         member: &'static str,
-        range: std::ops::RangeInclusive<i64>,
-        usual: i64,
+        range: RangeInclusive<T>,
+        usual: T,
         expected: &'static str,
-    ) -> Result<i64, PipelineError> {
+    ) -> Result<T, PipelineError> {
+        let number = |value: &Value| value.as_i64().and_then(|number| T::try_from(number).ok());
         match self.0.option(member) {
             None | Some(Value::Null) => Ok(usual),
-            Some(value) => match value.as_i64().filter(|value| range.contains(value)) {
+            Some(value) => match number(value).filter(|number| range.contains(number)) {
                 Some(value) => Ok(value),
                 None => self.refused(member, expected),
             },
@@ -129,21 +131,20 @@ impl Options<'_> {
     }
 
     /// Parses a level of zlib, from 0 to 9; -1 is zlib's default.
-    fn zlib_level(&self, usual: i64) -> Result<u32, PipelineError> {
+    fn zlib_level(&self, usual: i32) -> Result<u32, PipelineError> {
         let level = self.number("level", -1..=9, usual, "from -1 to 9")?;
         Ok(u32::try_from(level).unwrap_or(USUAL_ZLIB_LEVEL))
     }
 
     fn zstd(&self) -> Result<BytesCodec, PipelineError> {
         let range = zstd::compression_level_range();
-        let range = i64::from(*range.start())..=i64::from(*range.end());
         let level = self.number("level", range, 0, "a level of zstd")?;
         let checksum = match self.0.option("checksum") {
             None | Some(Value::Null) => false,
             Some(Value::Bool(checksum)) => *checksum,
             Some(_) => return self.refused("checksum", "true or false"),
         };
-        Ok(BytesCodec::Zstd(i32::try_from(level).unwrap_or_default(), checksum))
+        Ok(BytesCodec::Zstd(level, checksum))
     }
 
     fn blosc(&self, item: usize) -> Result<BytesCodec, PipelineError> {
@@ -156,22 +157,21 @@ impl Options<'_> {
             return self.refused("cname", "blosclz, lz4, lz4hc, zlib or zstd");
         };
         let clevel = self.number("clevel", 0..=9, 5, "from 0 to 9")?;
-        let item = i64::try_from(item).unwrap_or(i64::MAX);
         let size = "a whole number of bytes";
-        let typesize = self.number("typesize", 1..=i64::from(i32::MAX), item, size)?;
-        let blocksize = self.number("blocksize", 0..=i64::from(i32::MAX), 0, size)?;
+        let typesize = self.number("typesize", 1..=i32::MAX as usize, item, size)?;
+        let blocksize = self.number("blocksize", 0..=i32::MAX as usize, 0, size)?;
         Ok(BytesCodec::Blosc(Blosc {
             cname,
-            clevel: u8::try_from(clevel).unwrap_or_default(),
+            clevel,
             shuffle: self.shuffle(item)?,
-            typesize: usize::try_from(typesize).unwrap_or_default(),
-            blocksize: usize::try_from(blocksize).unwrap_or_default(),
+            typesize,
+            blocksize,
         }))
     }
 
     /// Parses the shuffle of Blosc: a word in Zarr v3, a number in numcodecs, whose -1 chooses by
     /// the length of items.
-    fn shuffle(&self, item: i64) -> Result<u8, PipelineError> {
+    fn shuffle(&self, item: usize) -> Result<u8, PipelineError> {
         let expected = "noshuffle, shuffle or bitshuffle";
         match self.0.option("shuffle") {
             Some(Value::String(word)) => match word.as_str() {
@@ -216,9 +216,8 @@ impl BytesCodec {
             "numcodecs.lz4" => Self::Lz4,
             "numcodecs.shuffle" => {
                 let expected = "a whole number of bytes";
-                let item = i64::try_from(item).unwrap_or(i64::MAX);
                 let element = options.number("elementsize", 0..=1 << 20, item, expected)?;
-                Self::Shuffle(usize::try_from(element).unwrap_or_default())
+                Self::Shuffle(element)
             }
             name => return Err(PipelineError::UnknownCodec(name.to_owned())),
         })

@@ -17,6 +17,7 @@ use crate::format::error::MetadataError;
 use crate::format::index::{ByteRange, IndexLocation};
 use crate::format::limits::{MAX_DECODED_BYTES, MAX_SHARDING_LEVELS};
 use crate::memory::resize;
+use crate::number::to_usize;
 
 /// Properties of an item that codecs depend on.
 #[derive(Debug)]
@@ -255,7 +256,7 @@ impl Shard {
     fn encode(&self, array: &[u8], item: &Item) -> Result<Vec<u8>, EncodeError> {
         let mut index = self.layout.empty_index()?;
         let front = match self.layout.index_location {
-            IndexLocation::Start => usize::try_from(self.layout.index_size).unwrap_or_default(),
+            IndexLocation::Start => to_usize(self.layout.index_size),
             IndexLocation::End => 0,
         };
         let mut shard = vec![0; front];

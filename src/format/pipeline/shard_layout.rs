@@ -9,6 +9,7 @@ use crate::format::index::{
     ENTRY_BYTES, IndexCodecs, IndexError, IndexLocation, ShardIndex, product,
 };
 use crate::format::limits::MAX_INDEX_BYTES;
+use crate::number::to_usize;
 
 /// Layout of a chunk that is a shard of smaller ones.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl ShardLayout {
         let mut chunks = Vec::with_capacity(rank);
         for (shard, chunk) in shape.iter().zip(&parts.chunk_shape) {
             let uneven = MetadataError::NotDividing { chunk: *chunk, shard: *shard as u64 };
-            let Ok(inner) = usize::try_from(*chunk) else { return Err(uneven.into()) };
+            let inner = to_usize(*chunk);
             // A length of 0 is valid only with a length of 0.
             match shard.checked_rem(inner).unwrap_or(*shard) {
                 0 => chunks.push(shard.checked_div(inner).unwrap_or(1) as u64),
@@ -89,9 +90,10 @@ impl ShardLayout {
     /// Reads the index of an encoded shard.
     pub(super) fn index(&self, shard: &[u8]) -> Result<ShardIndex, DecodeError> {
         let found = shard.len() as u64;
-        let size = usize::try_from(self.index_size).ok().filter(|size| *size <= shard.len());
-        let too_short = IndexError::Length { found, expected: self.index_size };
-        let size = size.ok_or(too_short)?;
+        if self.index_size > found {
+            return Err(IndexError::Length { found, expected: self.index_size }.into());
+        }
+        let size = to_usize(self.index_size);
         let stored = match self.index_location {
             IndexLocation::Start => &shard[..size],
             IndexLocation::End => &shard[shard.len() - size..],

@@ -115,8 +115,7 @@ fn lz4_parts(bytes: &[u8]) -> Result<(usize, &[u8]), DecodeError> {
     let Some((length, block)) = bytes.split_first_chunk::<4>() else {
         return Err(DecodeError::TooShort { codec: "lz4", found: bytes.len() });
     };
-    let length = usize::try_from(u32::from_le_bytes(*length));
-    Ok((length.unwrap_or(usize::MAX), block))
+    Ok((u32::from_le_bytes(*length) as usize, block))
 }
 
 /// Decompresses an LZ4 block, preceded by its decompressed length, to exactly the length of `out`.

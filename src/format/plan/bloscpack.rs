@@ -146,7 +146,7 @@ impl OldFile<'_> {
             header.nchunks = Some(nchunks);
         }
         // New chunks use up spare offsets, whose number was read from the same field.
-        header.rest -= i64::try_from(nchunks - self.nchunks).unwrap_or(0);
+        header.rest = header.rest.saturating_sub_unsigned(nchunks - self.nchunks);
         header
     }
 

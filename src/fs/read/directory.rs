@@ -25,6 +25,7 @@ use crate::fs::read::overlay_names::SCRATCH;
 use crate::fs::state::control::{ControlFile, DIRECTORY_NAME};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::target::Target;
+use crate::number::to_usize;
 use crate::store::storage::{DirItem, FileKind};
 
 impl Lister<'_> {
@@ -85,9 +86,7 @@ impl Lister<'_> {
         let documents = match position {
             0 => 0,
             // After the first ones.
-            after if DOCUMENTS.contains(&after) => {
-                usize::try_from(position - DOCUMENTS.start + 1).unwrap_or(usize::MAX)
-            }
+            after if DOCUMENTS.contains(&after) => to_usize(position - DOCUMENTS.start + 1),
             _ => usize::MAX,
         };
         for ((name, _), next) in node.extra.iter().zip(DOCUMENTS).skip(documents) {
@@ -156,7 +155,7 @@ impl Lister<'_> {
             position => position,
         };
         if chunks_from == 0 {
-            let from = usize::try_from(position.saturating_sub(OTHER)).unwrap_or(usize::MAX);
+            let from = to_usize(position.saturating_sub(OTHER));
             if position < SCRATCH {
                 let others = self.other_names(directory, array)?;
                 for (name, next) in others.iter().zip(OTHER + 1..).skip(from) {
@@ -218,7 +217,7 @@ impl Lister<'_> {
 
     /// Lists the files of a whole array.
     fn flat_files(&mut self, array: &ArrayView, form: &FlatForm, from: u64) -> ControlFlow<()> {
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let from = to_usize(from);
         for (file, next) in FlatFile::ALL.into_iter().zip(1..).skip(from) {
             let entry = match self.listing {
                 Listing::Names => None,

@@ -14,13 +14,14 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Handle;
 use crate::fs::state::live_file::{Behind, Place, Shown};
 use crate::fs::state::target::Target;
+use crate::number::to_usize;
 use crate::store::Freshness;
 
 impl Fs {
     /// Returns the attributes of an open file, as it was when it was opened; `None` if its handle
     /// keeps none.
     pub(in crate::fs) fn handle_attr(&self, ino: u64, handle: u64) -> Option<Attr> {
-        let handle = self.handles.get(usize::try_from(handle).ok()?)?;
+        let handle = self.handles.get(to_usize(handle))?;
         match &*handle {
             Handle::Chunk(chunk) => {
                 if let Some(file) = self.live(ino) {

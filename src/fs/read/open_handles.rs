@@ -10,6 +10,7 @@ use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
+use crate::number::to_usize;
 use crate::store::storage::{FileKind, StorageFile};
 
 impl Fs {
@@ -36,7 +37,7 @@ impl Fs {
     /// Returns the open file behind a handle; `None` if it cannot change between source and
     /// overlay.
     pub(in crate::fs) fn open_handle(&self, handle: u64) -> Option<Arc<OpenFile>> {
-        match &*self.handles.get(usize::try_from(handle).ok()?)? {
+        match &*self.handles.get(to_usize(handle))? {
             Handle::Open(open) => Some(Arc::clone(open)),
             _ => None,
         }

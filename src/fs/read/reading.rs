@@ -15,6 +15,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, OpenChunk};
 use crate::fs::state::live_file::Behind;
 use crate::fs::state::target::Target;
+use crate::number::to_usize;
 use crate::store::storage::Stat;
 use crate::store::{ChunkReader, Freshness};
 
@@ -28,7 +29,7 @@ impl Fs {
         offset: u64,
         length: usize,
     ) -> Option<SharedItems> {
-        let handle = self.handles.get(usize::try_from(handle).ok()?)?;
+        let handle = self.handles.get(to_usize(handle))?;
         let Handle::Decoded(file) = &*handle else { return None };
         // A process has begun to write to the chunk.
         if self.live(ino).is_some() {
@@ -51,8 +52,7 @@ impl Fs {
         buffer: &mut [u8],
     ) -> Result<usize> {
         self.stats.operations.read.count();
-        let handle = handle.and_then(|handle| usize::try_from(handle).ok());
-        let read = match handle.and_then(|handle| self.handles.get(handle)) {
+        let read = match handle.and_then(|handle| self.handles.get(to_usize(handle))) {
             Some(handle) => match (&*handle, self.live(ino)) {
                 // Opened before a process began to write to it.
                 (Handle::Chunk(_) | Handle::Decoded(_), Some(file)) => {

@@ -3,6 +3,7 @@
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
+use crate::number::to_usize;
 use crate::store::{Chunk, ChunkReader, Freshness};
 
 /// Number of attempts at a lookup of a chunk whose shard changes during it.
@@ -83,7 +84,7 @@ impl Fs {
 }
 
 pub(in crate::fs) fn read_text(text: &[u8], offset: u64, buffer: &mut [u8]) -> usize {
-    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
+    let rest = text.get(to_usize(offset)..);
     let rest = rest.unwrap_or_default();
     let length = rest.len().min(buffer.len());
     buffer[..length].copy_from_slice(&rest[..length]);

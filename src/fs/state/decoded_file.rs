@@ -8,6 +8,7 @@ use crate::format::fill_chunk::FillChunk;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
 use crate::fs::node::ArrayView;
+use crate::number::to_usize;
 use crate::store::decoded::DecodedChunk;
 
 /// File of a decoded chunk, as it was when it was opened.
@@ -33,7 +34,7 @@ impl DecodedFile {
 
     /// Reads from `offset` into `buffer`; returns the number of bytes read.
     pub(in crate::fs) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
-        let Ok(offset) = usize::try_from(offset) else { return 0 };
+        let offset = to_usize(offset);
         let mut done = 0;
         let mut start = 0;
         for part in [&self.header, self.items()] {
@@ -52,7 +53,7 @@ impl DecodedFile {
     /// the chunk as it was decoded.
     pub(in crate::fs) fn shared(&self, offset: u64, length: usize) -> Option<SharedItems> {
         let Items::Whole(chunk) = &self.items else { return None };
-        let start = usize::try_from(offset).ok()?.checked_sub(self.header.len())?;
+        let start = to_usize(offset).checked_sub(self.header.len())?;
         let all = (**chunk).as_ref().len();
         let range = start.min(all)..start.saturating_add(length).min(all);
         Some(SharedItems { chunk: Arc::clone(chunk), range })

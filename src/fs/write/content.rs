@@ -11,6 +11,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
 use crate::fs::state::overlay::{Names, Stage};
 use crate::memory::zeroed;
+use crate::number::to_usize;
 use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::storage::PosixFile;
@@ -151,8 +152,7 @@ impl Fs {
             match content {
                 Content::Memory(bytes) if nbytes <= limit => {
                     let bytes = Arc::make_mut(bytes);
-                    // Below the limit for files in memory: it fits.
-                    let at = usize::try_from(offset).unwrap_or(usize::MAX);
+                    let at = to_usize(offset);
                     if bytes.len() == at {
                         bytes.extend_from_slice(data);
                         return Ok(());
@@ -189,7 +189,7 @@ impl Fs {
         self.change(file, writers, in_source, |content, limit| {
             match content {
                 Content::Memory(bytes) if length <= limit => {
-                    Arc::make_mut(bytes).resize(usize::try_from(length).unwrap_or(0), 0);
+                    Arc::make_mut(bytes).resize(to_usize(length), 0);
                 }
                 _ => {
                     let (file, nbytes) = own_file(content, &self.spool)?;

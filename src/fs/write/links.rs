@@ -1,6 +1,7 @@
 //! Creation of links and special files.
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::target::Target;
 use crate::fs::write::slot::Slot;
-use crate::store::storage::FileKind;
+use crate::store::storage::{FileKind, PosixStorage};
 
 impl Fs {
     /// Creates a hard link to a file.
@@ -69,16 +70,9 @@ impl Fs {
         target: &Path,
         caller: &Caller,
     ) -> Result<Entry> {
-        self.overlay()?;
-        let slot = self.slot(parent, name)?;
-        if self.peek(parent, name)?.is_some() {
-            return Err(FsError::Exists);
-        }
-        let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
-        self.free_name(&path, FileKind::Symlink)?;
-        self.on_behalf(caller, |storage| storage.symlink(target, &path))?;
-        self.own(&path, caller);
-        self.path_entry(&path)
+        self.make_in_source(parent, name, FileKind::Symlink, caller, |storage, path| {
+            storage.symlink(target, path)
+        })
     }
 
     /// Creates a named pipe or a socket.
@@ -90,6 +84,20 @@ impl Fs {
         mode: u32,
         caller: &Caller,
     ) -> Result<Entry> {
+        self.make_in_source(parent, name, kind, caller, |storage, path| {
+            storage.make_node(path, kind, mode & 0o7777)
+        })
+    }
+
+    /// Makes a new name that only the source can have: no chunk and no document is of this kind.
+    fn make_in_source(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        kind: FileKind,
+        caller: &Caller,
+        make: impl FnOnce(&dyn PosixStorage, &Path) -> io::Result<()>,
+    ) -> Result<Entry> {
         self.overlay()?;
         let slot = self.slot(parent, name)?;
         if self.peek(parent, name)?.is_some() {
@@ -97,7 +105,7 @@ impl Fs {
         }
         let Slot::Source(path) = slot else { return Err(FsError::NotPermitted) };
         self.free_name(&path, kind)?;
-        self.on_behalf(caller, |storage| storage.make_node(&path, kind, mode & 0o7777))?;
+        self.on_behalf(caller, |storage| make(storage, &path))?;
         self.own(&path, caller);
         self.path_entry(&path)
     }

@@ -17,6 +17,7 @@ use crate::fs::state::live_file::{
     Behind, Bytes, ChunkBase, LiveFile, LiveState, OpenFile, Place, Shown,
 };
 use crate::fs::state::target::Target;
+use crate::number::to_usize;
 use crate::store::storage::Need;
 use crate::store::{Chunk, Freshness};
 
@@ -151,9 +152,7 @@ impl Fs {
     pub fn release(&self, handle: u64) {
         let open = self.open_handle(handle);
         self.failures.closed(handle);
-        if let Ok(handle) = usize::try_from(handle) {
-            self.handles.remove(handle);
-        }
+        self.handles.remove(to_usize(handle));
         if let Some(open) = open
             && let Some(file) = open.live()
         {

@@ -128,12 +128,11 @@ impl<'a> Commit<'a> {
 
     /// Returns by how many bytes the compressed chunks have grown.
     fn longer(&self, shards: &[&Shard<'_>], length: &Length) -> i64 {
-        let one = |shard: &&Shard<'_>| {
+        shards.iter().fold(0_i64, |longer, shard| {
             let new = shard.chunks.last().map_or(0, |at| self.contents[*at].nbytes());
             let old = shard.old.as_ref().map_or(0, |old| length.chunk_nbytes(old.stat.size));
-            i64::try_from(new).unwrap_or(0) - i64::try_from(old).unwrap_or(0)
-        };
-        shards.iter().map(one).fold(0, i64::saturating_add)
+            longer.saturating_add_unsigned(new).saturating_sub_unsigned(old)
+        })
     }
 
     fn refuse_shard(&mut self, shard: &Shard<'_>, why: Refusal) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::staged::{Commit, Shard, Work, redate};
 use crate::format::journal::Record;
-use crate::store::recover::take_back;
+use crate::store::recover::roll_back;
 use crate::store::{StoreError, io_error};
 
 impl<'a> Commit<'a> {
@@ -202,7 +202,7 @@ enum InPlace {
 fn undo(shard: &Shard<'_>, error: io::Error) -> InPlace {
     let error = io_error(&shard.path)(error);
     match (&shard.work, &shard.old) {
-        (Work::Journal(_, record), Some(old)) if take_back(&*old.file, record).is_err() => {
+        (Work::Journal(_, record), Some(old)) if roll_back(&*old.file, record).is_err() => {
             InPlace::Unknown(error)
         }
         _ => InPlace::Undone(error),

@@ -6,6 +6,7 @@ use crate::format::index::ByteRange;
 use crate::format::journal::ShardRecord;
 use crate::format::plan::overlap;
 use crate::memory::zeroed;
+use crate::number::to_usize;
 use crate::store::storage::StorageFile;
 use crate::store::unfinished::{Found, examine};
 
@@ -58,16 +59,16 @@ impl<'a> FileState<'a> {
     pub fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = zeroed(length as u64)?;
         let read = self.file.read_at(&mut bytes, offset)?;
-        let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(length);
+        let rest = to_usize(self.size.saturating_sub(offset));
         bytes.truncate(read.min(rest));
         let here = ByteRange { offset, nbytes: bytes.len() as u64 };
         for (at, old) in self.old {
             let range = ByteRange { offset: *at, nbytes: old.len() as u64 };
             let Some(both) = overlap(here, range) else { continue };
             // Within both, which are in memory.
-            let part = |start: u64| usize::try_from(both.offset - start).unwrap_or(0);
+            let part = |start: u64| to_usize(both.offset - start);
             let (to, from) = (part(offset), part(*at));
-            let length = usize::try_from(both.nbytes).unwrap_or(0);
+            let length = to_usize(both.nbytes);
             bytes[to..to + length].copy_from_slice(&old[from..from + length]);
         }
         Ok(bytes)

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::changes::Change;
 use super::shared::{Shared, stat};
+use crate::number::to_usize;
 use crate::store::storage::{FileKind, PosixFile, SetStat, Stat, StorageFile};
 
 /// File, which may have several names.
@@ -43,7 +44,7 @@ impl MemoryFile {
 /// Writes to a file's content, which is extended with zeros as needed.
 fn write(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     // Files of tests fit into memory.
-    let at = usize::try_from(offset).unwrap_or(usize::MAX);
+    let at = to_usize(offset);
     if content.len() < at + bytes.len() {
         content.resize(at + bytes.len(), 0);
     }
@@ -54,7 +55,7 @@ impl StorageFile for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.shared.faults.check(false)?;
         let content = self.content.lock();
-        let rest = usize::try_from(offset).ok().and_then(|offset| content.0.get(offset..));
+        let rest = content.0.get(to_usize(offset)..);
         let rest = rest.unwrap_or_default();
         let length = rest.len().min(buffer.len());
         buffer[..length].copy_from_slice(&rest[..length]);
@@ -91,7 +92,7 @@ impl PosixFile for MemoryFile {
         self.shared.faults.check(true)?;
         self.shared.history.lock().push(Change::SetLength { ino: self.ino, length });
         let mut content = self.content.lock();
-        content.0.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
+        content.0.resize(to_usize(length), 0);
         content.1 = self.shared.tick();
         Ok(())
     }

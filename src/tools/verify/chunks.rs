@@ -9,6 +9,7 @@ use super::step::{Checked, Early};
 use crate::format::after::{self, AfterCodec, Compression};
 use crate::format::codec::parse_chain;
 use crate::format::pipeline::Pipeline;
+use crate::number::to_usize;
 use crate::source::{Array, Source};
 use crate::store::entries::{Place, Span};
 use crate::store::{Body, Chunk, Damage, LoadedShard, StoreError, io_error};
@@ -171,7 +172,7 @@ impl<'a> ChunkCheck<'a> {
         }
         let reader = self.source.store.reader(array, span.first, chunk)?;
         let reader = reader.ok_or_else(|| StoreError::Changing { shard: shard() })?;
-        self.encoded.resize(usize::try_from(found).unwrap_or(0), 0);
+        self.encoded.resize(to_usize(found), 0);
         let read = reader.read(&mut self.encoded, 0);
         let unchanged = reader.unchanged().map_err(io_error(&shard()))?;
         if !unchanged {

@@ -8,6 +8,7 @@ use super::step::{Checked, Early};
 use crate::format::after::wrong_checksum;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES};
 use crate::format::pipeline::DecodeError;
+use crate::number::to_usize;
 use crate::source::Source;
 use crate::store::entries::{Place, Span};
 use crate::store::storage::StorageFile;
@@ -241,7 +242,7 @@ impl ShardCheck<'_> {
             None if size > MAX_GUESS_BYTES => false,
             None => {
                 let file = self.source.storage.open(&path).ok()?;
-                let mut encoded = vec![0; usize::try_from(size).ok()?];
+                let mut encoded = vec![0; to_usize(size)];
                 let read = file.read_at(&mut encoded, 0).ok()?;
                 pipeline.decode(&encoded[..read], &mut vec![0; pipeline.nbytes()]).is_ok()
             }
@@ -266,7 +267,7 @@ impl Bytes for dyn StorageFile + '_ {
 
 impl Bytes for [u8] {
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let from = to_usize(offset);
         let bytes = self.get(from..).and_then(|rest| rest.get(..buffer.len()));
         buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
@@ -284,9 +285,9 @@ fn bad_checksum<B: Bytes + ?Sized>(
     let body = range.nbytes.saturating_sub(trailing);
     let mut computed = 0;
     let mut done = 0;
-    let mut buffer = vec![0; usize::try_from(body.min(PIECE_BYTES)).unwrap_or(0)];
+    let mut buffer = vec![0; to_usize(body.min(PIECE_BYTES))];
     while done < body {
-        let length = usize::try_from((body - done).min(PIECE_BYTES)).unwrap_or(0);
+        let length = to_usize((body - done).min(PIECE_BYTES));
         bytes.read(&mut buffer[..length], range.offset + done)?;
         computed = crc32c::crc32c_append(computed, &buffer[..length]);
         done += length as u64;

@@ -8,6 +8,7 @@ use super::error::NoTwin;
 use crate::format::limits::MAX_ITEM_BYTES;
 use crate::format::numpy::Items;
 use crate::format::zarr2::data_type::DataType2;
+use crate::number::to_usize;
 
 /// Items of an array, and the data type's name for messages.
 #[derive(Debug)]
@@ -129,7 +130,7 @@ fn records(dtype: &Value) -> Option<Items> {
 
 /// Translates the fill value of records, the bytes of one record; `None` if it is invalid.
 fn record(items: &Items, value: Option<&Value>) -> Option<Value> {
-    let nbytes = usize::try_from(items.nbytes).ok()?;
+    let nbytes = to_usize(items.nbytes);
     match value {
         None => Some(STANDARD.encode(vec![0; nbytes]).into()),
         Some(value) => {

@@ -12,6 +12,7 @@ use crate::format::bloscpack::{
 use crate::format::chunk_error::ChunkDefect;
 use crate::format::index::{ByteRange, ENTRY_BYTES};
 use crate::format::limits::MAX_INDEX_BYTES;
+use crate::number::to_usize;
 use crate::store::formats::file_state::FileState;
 use crate::store::formats::found_chunks::Contents;
 
@@ -44,7 +45,7 @@ pub fn head(file: &FileState<'_>) -> io::Result<Result<Head, BloscpackError>> {
             Err(error) => return Ok(Err(error)),
         };
         // Within limits that were checked.
-        let stored = file.read(place.offset, usize::try_from(place.stored).unwrap_or(0))?;
+        let stored = file.read(place.offset, to_usize(place.stored))?;
         let digest = file.read(place.digest_offset, place.digest.nbytes())?;
         match place.decode(&stored, &digest) {
             Ok(text) => {
@@ -91,7 +92,7 @@ pub fn contents(file: &FileState<'_>, head: &Head) -> io::Result<Contents> {
     let most = head.header.nchunks.unwrap_or(limit).min(limit);
     let table = match head.offsets {
         // Within limits that were checked.
-        Some(at) => file.read(at, usize::try_from(most * OFFSET_BYTES).unwrap_or(0))?,
+        Some(at) => file.read(at, to_usize(most * OFFSET_BYTES))?,
         None => Vec::new(),
     };
     let (offsets, _) = table.as_chunks::<8>();
@@ -107,7 +108,7 @@ pub fn contents(file: &FileState<'_>, head: &Head) -> io::Result<Contents> {
         let offset = match head.offsets {
             None => next,
             Some(_) => {
-                let stored = usize::try_from(slot).ok().and_then(|slot| offsets.get(slot));
+                let stored = offsets.get(to_usize(slot));
                 let stored = stored.map_or(-1, |bytes| i64::from_le_bytes(*bytes));
                 found.is_unfinished |= stored < 0;
                 u64::try_from(stored).ok().or(next)
