@@ -12,11 +12,11 @@ use super::help::Words;
 use super::interrupt::Interruptible;
 use super::message::{complain, say};
 use super::mounts::{check_apart, check_unused, commit_mounts};
-use super::open::open;
+use super::open::{FormatArgs, open};
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
-use crate::source::{Node, OpenConfig, Source};
+use crate::source::{Format, Node, OpenConfig, Source};
 use crate::text::many;
 use crate::text::{json_path, shown};
 use crate::tools::copy::{Copied, Plan, Shape};
@@ -27,6 +27,8 @@ use crate::tools::shard_file::Packing;
 /// Options that all of them have.
 #[derive(Debug, clap::Args)]
 pub(super) struct CopyArgs {
+    #[command(flatten)]
+    format: FormatArgs,
     /// Replace DEST if it is a Zarr array or group, or begin an unfinished one anew
     #[arg(long, short = 'f')]
     force: bool,
@@ -45,6 +47,11 @@ impl CopyArgs {
     /// Returns the number of threads that copy.
     pub(super) fn threads(&self) -> NonZeroUsize {
         self.threads.unwrap_or_else(threads)
+    }
+
+    /// Returns the format of the source; `None` detects it.
+    pub(super) fn format(&self) -> Option<Format> {
+        self.format.format()
     }
 
     /// Returns whether damaged chunks and nodes are left out.
@@ -99,7 +106,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
         check_unused(job.dest)?;
     }
     commit_mounts(job.source)?;
-    let config = OpenConfig { level: job.level, pad_edge: true, ..OpenConfig::default() };
+    let config = OpenConfig { level: job.level, format: args.format(), pad_edge: true };
     let source = open(job.source, config)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };
     let nodes: Vec<Node> = source.nodes().collect();

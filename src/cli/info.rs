@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::exit::Failure;
 use super::mounts::check_apart;
-use super::open::open;
+use super::open::{FormatArgs, open};
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::source::{Array, Node, OpenConfig, Source};
@@ -63,10 +63,13 @@ pub(super) struct Args {
     /// Level of nested sharding whose chunks are meant, 1 the outermost; usually the innermost
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     level: Option<u8>,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let config = OpenConfig { level: args.level.map(usize::from), ..OpenConfig::default() };
+    let (level, format) = (args.level.map(usize::from), args.format.format());
+    let config = OpenConfig { level, format, ..OpenConfig::default() };
     let source = open(&args.source, config)?.for_one_pass();
     let picture = picture(args, &source)?;
     let chosen = match &args.map {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::help::Words;
 use super::logging::{self, Destination};
-use super::options::{MountOptions, NAMES as OPTION_NAMES, format, policy, seconds};
+use super::open::FormatArgs;
+use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
 use super::size;
 use super::views::ViewArgs;
 use crate::fs::{Fs, SourceError, View, Views};
@@ -17,7 +18,7 @@ use crate::fuse::Adapter;
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::number::to_usize;
-use crate::source::{Format, Unsupported};
+use crate::source::Unsupported;
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::storage::{Need, PosixStorage, Storage};
@@ -85,7 +86,6 @@ In /etc/fstab:
   /data/volume.zarr  /mnt/volume  shardfs  ro,allow_other,nofail  0  0"
 );
 
-const FORMATS: Words = Words(&Format::WORDS);
 const UPDATES: Words = Words(&["auto", "append", "in-place", "rewrite"]);
 const OPTIONS: Words = Words(&OPTION_NAMES);
 
@@ -114,9 +114,8 @@ pub(super) struct Args {
     decode_limit: Option<u64>,
     #[command(flatten)]
     views: ViewArgs,
-    /// What SOURCE is: zarr, draft2022, bloscpack or blz [default: auto, by what is in it]
-    #[arg(long, value_name = "FORMAT", value_parser = FORMATS, hide_possible_values = true)]
-    format: Option<String>,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Allow writing: chunk files can be made, changed and removed
     #[arg(long)]
     rw: bool,
@@ -194,8 +193,8 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
             "immutable and writable exclude each other: leave out \"immutable\" or \"rw\"";
         return Err(Failure::Option(message.to_owned()));
     }
-    if let Some(name) = &args.format {
-        options.fs.format = format(name)?;
+    if args.format.is_given() {
+        options.fs.format = args.format.format();
     }
     args.views.apply(&mut options)?;
     options.check_views()?;

@@ -2,7 +2,54 @@
 
 use std::path::Path;
 
-use crate::source::{OpenConfig, OpenError, Source};
+use clap::builder::TypedValueParser;
+
+use super::help::Words;
+use crate::source::{Format, OpenConfig, OpenError, Source};
+
+const FORMATS: Words = Words(&Format::WORDS);
+
+/// What a source is, where its contents do not say so.
+#[derive(Debug, clap::Args)]
+pub(super) struct FormatArgs {
+    /// What SOURCE is: zarr, draft2022, bloscpack or blz [default: auto, by what is in it]
+    #[arg(long, value_name = "FORMAT", value_parser = FORMATS.try_map(|name| Chosen::named(&name)))]
+    #[arg(hide_possible_values = true)]
+    format: Option<Chosen>,
+}
+
+/// A format that is named; `None` is `auto`.
+#[derive(Debug, Clone, Copy)]
+struct Chosen(Option<Format>);
+
+impl Chosen {
+    fn named(name: &str) -> Result<Self, String> {
+        format(name).map(Self)
+    }
+}
+
+/// Parses the name of a format of sources; `None` for `auto`, detection by contents.
+pub(super) fn format(name: &str) -> Result<Option<Format>, String> {
+    match (Format::named(name), name) {
+        (Some(format), _) => Ok(Some(format)),
+        (None, "auto") => Ok(None),
+        (None, _) => {
+            Err(format!("it is none of auto, {}", Format::NAMES.map(|(name, _)| name).join(", ")))
+        }
+    }
+}
+
+impl FormatArgs {
+    /// Returns whether the format is named, or its detection asked for.
+    pub(super) fn is_given(&self) -> bool {
+        self.format.is_some()
+    }
+
+    /// Returns the format; `None` detects it.
+    pub(super) fn format(&self) -> Option<Format> {
+        self.format.and_then(|chosen| chosen.0)
+    }
+}
 
 /// Opens the source of a command. Messages call its root by its path from then on.
 pub(super) fn open(path: &Path, config: OpenConfig) -> Result<Source, OpenError> {

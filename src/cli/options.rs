@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::exit::Failure;
+use super::open::format;
 use super::size;
 use crate::format::plan::Policy;
 use crate::format::zarr2::Missing;
 use crate::fs::{FsConfig, Ownership, View, ViewConfig};
 use crate::mount::Access;
 use crate::number::to_usize;
-use crate::source::Format;
 use crate::store::StoreConfig;
 
 /// Options that are accepted without effect: those about the time and user of mounting, those that
@@ -128,7 +128,10 @@ impl MountOptions {
             }
             ("view" | "endian" | "edge" | "missing", Some(value)) => self.set_view(name, value)?,
             ("keep_fill" | "keep-fill", None) => self.fs.view.keep_fill = true,
-            ("format", Some(value)) => self.fs.format = format(value)?,
+            ("format", Some(value)) => {
+                let refused = |error| Failure::Option(format!("mount option {option:?}: {error}"));
+                self.fs.format = format(value).map_err(refused)?;
+            }
             ("fsname", Some(value)) => self.name = Some(value.to_owned()),
             ("level", Some(value)) => self.fs.level = Some(number(option, value, 10)?),
             ("threads", Some(value)) => self.threads = Some(number(option, value, 10)?),
@@ -200,19 +203,6 @@ fn number<T: TryFrom<u64>>(option: &str, value: &str, radix: u32) -> Result<T, F
     let kind = if radix == 8 { "an octal number" } else { "a number" };
     number
         .ok_or_else(|| Failure::Option(format!("mount option {option:?}: {value:?} is not {kind}")))
-}
-
-/// Parses the name of a source format; `None` for `auto`, detection by contents.
-pub(super) fn format(value: &str) -> Result<Option<Format>, Failure> {
-    let found = Format::NAMES.iter().find(|(name, _)| *name == value);
-    match (found, value) {
-        (Some((_, format)), _) => Ok(Some(*format)),
-        (None, "auto") => Ok(None),
-        (None, _) => {
-            let names = Format::NAMES.map(|(name, _)| name).join(", ");
-            Err(Failure::Option(format!("format {value:?} is none of auto, {names}")))
-        }
-    }
 }
 
 /// Parses the name of an update policy.

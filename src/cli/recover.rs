@@ -5,7 +5,7 @@ mod unsaved;
 use std::path::PathBuf;
 
 use super::exit::Failure;
-use super::open::open;
+use super::open::{FormatArgs, open};
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
@@ -40,13 +40,16 @@ pub(super) struct Args {
     /// Put the chunks that are saved below DIR into their shards
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, conflicts_with = "scan")]
     unsaved: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let source = open(&args.source, OpenConfig::default())?;
+    let format = args.format.format();
+    let source = open(&args.source, OpenConfig { format, ..OpenConfig::default() })?;
     let interrupted = finish_commits(&source);
     if let Some(directory) = &args.unsaved {
-        return interrupted.and_then(|()| unsaved::put_in(directory, &args.source));
+        return interrupted.and_then(|()| unsaved::put_in(directory, &args.source, format));
     }
     let mut nodes = source.nodes();
     let only = nodes.next().filter(|_| nodes.next().is_none());

@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 use super::exit::Failure;
 use super::message::complain;
 use super::mounts::check_apart;
-use super::open::open;
+use super::open::{FormatArgs, open};
 use super::progress::{Progress, Unit};
 use super::size;
 use crate::source::{OpenConfig, Source};
@@ -68,6 +68,8 @@ pub(super) struct Args {
     /// Go on after what cannot be read
     #[arg(long)]
     skip_damaged: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 /// Returns an error if the name of the output file asks for Parquet.
@@ -95,7 +97,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !to_stdout && args.output.symlink_metadata().is_ok() {
         check_apart(&args.source, &args.output)?;
     }
-    let source = open(&args.source, OpenConfig { pad_edge: true, ..OpenConfig::default() })?;
+    let format = args.format.format();
+    let source = open(&args.source, OpenConfig { format, pad_edge: true, level: None })?;
     let config = config(args)?;
     if to_stdout {
         let mut out = BufWriter::new(io::stdout().lock());

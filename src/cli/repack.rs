@@ -75,7 +75,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     commit_mounts(&args.source)?;
-    let source = open(&args.source, OpenConfig::default())?;
+    let config = OpenConfig { format: args.copy.format(), ..OpenConfig::default() };
+    let source = open(&args.source, config)?;
     let has_shards = |array: &Arc<Array>| array.source.format.has_index();
     let name = shown(&args.source);
     let how = How { packing, skip_damaged: args.copy.skips_damaged() };

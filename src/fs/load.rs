@@ -138,14 +138,13 @@ impl Loader {
         self.probe.tries_documents()
     }
 
-    /// Returns whether the source's root can be of the format that it is read as. `is_apart` says
-    /// whether the documents in it are in a directory of their own.
+    /// Returns whether the source's root can be of the format that it is read as.
     ///
     /// # Errors
     ///
     /// It cannot be determined whether the root has a document.
-    pub(super) fn accepts_root(&self, is_apart: bool) -> io::Result<bool> {
-        self.probe.accepts_root(&*self.storage, is_apart)
+    pub(super) fn accepts_root(&self) -> io::Result<bool> {
+        self.probe.accepts_root(&*self.storage)
     }
 
     /// Loads the node at a directory. `path` is that of its document, if it has one of Zarr v3 or of

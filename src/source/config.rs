@@ -26,6 +26,11 @@ impl Format {
 
     /// What the command line accepts: a word for none of them, and [`Self::NAMES`].
     pub const WORDS: [&str; 5] = ["auto", "zarr", "draft2022", "bloscpack", "blz"];
+
+    /// Returns the format of this name; `None` if there is none.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
+    }
 }
 
 /// Which arrays without shards are read.

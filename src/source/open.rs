@@ -53,6 +53,9 @@ pub enum OpenError {
         #[source]
         error: std::io::Error,
     },
+    /// The source is not of the requested format.
+    #[error("{}: it is not of the format that --format names", shown(.0))]
+    OtherFormat(PathBuf),
     /// The source contains no known node.
     #[error("{}: neither an array nor a hierarchy of arrays: there is no metadata in it", shown(.0))]
     NoNode(PathBuf),
@@ -92,6 +95,9 @@ impl Source {
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());
         let (name, file) = (path.to_owned(), file.map(OsStr::to_owned));
         let source = Self { name, storage, store, config, file, next_id: AtomicU64::new(0) };
+        if !source.probe().accepts_root(&*source.storage).map_err(failed)? {
+            return Err(OpenError::OtherFormat(path.to_owned()));
+        }
         match source.nodes().next() {
             Some(_) => Ok(source),
             None => {
@@ -174,16 +180,19 @@ impl Source {
 
     /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
+        Nodes::new(&*self.storage, self.probe(), &self.next_id)
+    }
+
+    fn probe(&self) -> Probe {
         let OpenConfig { level, format, .. } = self.config;
-        let probe = Probe {
+        Probe {
             file: self.file.clone(),
             format,
             level,
             unsharded: Unsharded::Decoded,
             grows: false,
             keeps_stored: true,
-        };
-        Nodes::new(&*self.storage, probe, &self.next_id)
+        }
     }
 
     /// Iterates over the usable arrays of the source.

@@ -48,6 +48,13 @@ check "a source that is no array" not_mounting 32 "$TMP/empty" mount "$TMP/empty
 check "a source that is a file" not_mounting 32 "$TMP/a.zarr/zarr.json" mount "$TMP/a.zarr/zarr.json" @MP@
 check "an unknown format" not_mounting 1 'none of auto, zarr, draft2022, bloscpack, blz' mount --format hdf5 "$TMP/a.zarr" @MP@
 check "another format than the source has" not_mounting 32 "not of the format" mount -o format=draft2022 "$TMP/a.zarr" @MP@
+for command in info ls verify refs recover; do
+    check "an unknown format: $command" expect_exit 2 "$SHARDFS" "$command" --format hdf5 "$TMP/a.zarr"
+    check "another format: $command" refused 2 "not of the format" "$command" --format blz "$TMP/a.zarr"
+    check "its format: $command" expect_exit 0 "$SHARDFS" "$command" --format zarr "$TMP/a.zarr"
+done
+check "another format: pack" refused 2 "not of the format" pack --format blz --shard 4 "$TMP/a.zarr" "$TMP/packed"
+check "another format: repack" refused 2 "not of the format" repack --format blz "$TMP/a.zarr"
 echo text >"$TMP/text"
 check "a file that is no Bloscpack file" not_mounting 32 'does not begin with "blpk"' mount "$TMP/text" @MP@
 check "an address is named as such" not_mounting 32 'URLs are not read' mount s3://bucket/a.zarr @MP@

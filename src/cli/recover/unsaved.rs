@@ -15,7 +15,7 @@ use crate::cli::exit::Failure;
 use crate::cli::mount::root_of;
 use crate::cli::open::open;
 use crate::fs::{Fs, FsConfig};
-use crate::source::OpenConfig;
+use crate::source::{Format, OpenConfig};
 use crate::store::local::LocalStorage;
 use crate::store::spool::{OPEN_NAME, SPOOL_DIRECTORY};
 use crate::text::{Line, count, shown};
@@ -34,8 +34,12 @@ struct Saved {
 
 /// Commits every chunk saved below `directory` to `source`, and removes the files of those that are
 /// durable there.
-pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
-    let fs = open_fs(source)?;
+pub(super) fn put_in(
+    directory: &Path,
+    source: &Path,
+    format: Option<Format>,
+) -> Result<(), Failure> {
+    let fs = open_fs(source, format)?;
     let all = saved_below(directory).map_err(|error| failed(directory, &error))?;
     let (mut done, mut left) = (0, 0);
     let mut others = Vec::new();
@@ -65,7 +69,7 @@ pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
     }
     // Everything is committed: this has nothing to save, and removes the journals.
     fs.end_commits();
-    for (saved, put) in put_unsharded(source, &others)? {
+    for (saved, put) in put_unsharded(source, format, &others)? {
         match put {
             Ok(true) => {
                 done += 1;
@@ -95,11 +99,15 @@ pub(super) fn put_in(directory: &Path, source: &Path) -> Result<(), Failure> {
 type Put<'a> = (&'a Saved, Result<bool, String>);
 
 /// Commits chunks to arrays that are not sharded. Returns for each file whether it was one.
-fn put_unsharded<'a>(source: &Path, others: &[&'a Saved]) -> Result<Vec<Put<'a>>, Failure> {
+fn put_unsharded<'a>(
+    source: &Path,
+    format: Option<Format>,
+    others: &[&'a Saved],
+) -> Result<Vec<Put<'a>>, Failure> {
     if others.is_empty() {
         return Ok(Vec::new());
     }
-    let source = open(source, OpenConfig::default())?;
+    let source = open(source, OpenConfig { format, ..OpenConfig::default() })?;
     let paths: Vec<&Path> = others.iter().map(|saved| saved.path.as_path()).collect();
     let arrays = Unsharded::above(&source, &paths);
     let put = |saved: &Saved| {
@@ -109,12 +117,12 @@ fn put_unsharded<'a>(source: &Path, others: &[&'a Saved]) -> Result<Vec<Put<'a>>
     Ok(others.iter().map(|saved| (*saved, put(saved))).collect())
 }
 
-fn open_fs(source: &Path) -> Result<Fs, Failure> {
+fn open_fs(source: &Path, format: Option<Format>) -> Result<Fs, Failure> {
     let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
     let (root, file) = root_of(&absolute).map_err(|error| failed(source, &error))?;
     let storage = LocalStorage::open_root(&root, Arc::default());
     let storage = Arc::new(storage.map_err(|error| failed(source, &error))?);
-    let config = FsConfig { file, writable: true, ..FsConfig::default() };
+    let config = FsConfig { file, format, writable: true, ..FsConfig::default() };
     Fs::new(storage, config, Arc::default())
         .map_err(|error| Failure::Source { path: shown(source).to_string(), error })
 }
