@@ -10,10 +10,10 @@
 
 use serde_json::Value;
 
-use super::after_codec::AfterCodec;
 use super::codec::{Codec, parse_chain, transpose_order};
 use super::error::{MetadataError, shape};
 use super::index::{IndexCodecs, IndexLocation};
+use super::shard_codec::ShardCodec;
 
 /// Array->array codecs that preserve the shape. Chunks stay where they are, so the view keeps these
 /// codecs in front of the inner ones without interpreting them.
@@ -46,7 +46,7 @@ pub(crate) struct ShardingChain {
     /// Location of the index.
     pub index_location: IndexLocation,
     /// Bytes->bytes codecs over the whole shard, in encoding order.
-    pub after: Vec<AfterCodec>,
+    pub after: Vec<ShardCodec>,
 }
 
 /// Splits a chain at `sharding_indexed`; `None` if the chain does not shard.
@@ -86,7 +86,7 @@ pub(crate) fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain
         codecs: parse_chain(sharding.option("codecs"))?,
         index_codecs: IndexCodecs::parse(sharding.option("index_codecs"), rank)?,
         index_location,
-        after: chain[at + 1..].iter().map(AfterCodec::parse).collect::<Result<_, _>>()?,
+        after: chain[at + 1..].iter().map(ShardCodec::parse).collect::<Result<_, _>>()?,
     }))
 }
 

@@ -3,9 +3,6 @@
 //! Nothing here opens files, takes locks or knows the mount. Every input may be hostile: sizes and
 //! counts are checked against [`limits`] before anything is allocated, and arithmetic is checked.
 
-pub mod after;
-mod after_codec;
-pub(crate) mod back;
 pub mod bloscpack;
 pub(crate) mod chain;
 pub mod chunk_error;
@@ -22,6 +19,7 @@ pub(crate) mod fill_chunk;
 pub mod fingerprint;
 pub mod flat;
 pub mod foreign;
+pub(crate) mod from_twin;
 pub(crate) mod grid;
 pub(crate) mod gzip;
 pub mod index;
@@ -38,9 +36,11 @@ pub mod plan;
 pub(crate) mod reshard;
 pub mod sample;
 pub(crate) mod search;
+mod shard_codec;
 pub mod sharding;
 pub(crate) mod space;
 pub(crate) mod superchunks;
+pub mod whole_shard;
 pub mod zarr2;
 
 /// Coordinates of a chunk or a shard: one number for each array axis, in array order.

@@ -6,7 +6,6 @@
 use serde_json::Value;
 
 use super::Coords;
-use super::after_codec::AfterCodec;
 use super::chain::split;
 use super::chunk_key::KeyEncoding;
 use super::codec::{Codec, parse_chain};
@@ -15,6 +14,7 @@ use super::grid::{Edges, ShardAxis};
 use super::index::{ENTRY_BYTES, IndexCodecs, IndexLocation, product};
 use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
 use super::metadata::ArrayMetadata;
+use super::shard_codec::ShardCodec;
 
 /// One level of sharding: storage layout of the shards of that level.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +29,7 @@ pub struct ShardingLevel {
     /// Location of the index.
     pub index_location: IndexLocation,
     /// Bytes->bytes codecs over the shard, in encoding order.
-    pub after: Vec<AfterCodec>,
+    pub after: Vec<ShardCodec>,
     /// Number of the view's chunks along each array axis of one inner chunk of this level.
     unit: Vec<u64>,
 }

@@ -3,9 +3,9 @@
 //! fuser's own mounting is not used: it drops the subtype, does not escape the source's name and
 //! gives up on a busy mount. As root mount(2) is called, otherwise fusermount3.
 
-mod apart;
 pub mod background;
 mod fusermount;
+mod overlap;
 mod table;
 
 use std::fs::{File, OpenOptions};
@@ -20,8 +20,8 @@ use fuser::{Notifier, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-pub use self::apart::{lie_apart, will_be};
 pub use self::background::{PROBE, probe};
+pub use self::overlap::{lie_apart, will_be};
 pub use self::table::{Use, uses_of};
 pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::error::Damage;
 use super::loaded::{Body, Ready};
 use super::storage::StorageFile;
-use crate::format::after::{decode, trailing_checksums};
 use crate::format::index::{IndexError, ShardIndex, product};
 use crate::format::pipeline::DecodeError;
 use crate::format::sharding::ShardingLevel;
+use crate::format::whole_shard::{decode, trailing_checksums};
 use crate::memory::ROOM;
 use crate::stats::Stats;
 

@@ -18,12 +18,12 @@ use super::owner::Owner;
 use super::recover::recover_locked;
 use super::storage::{FileKind, StorageFile, Version};
 use super::{Freshness, LoadedShard, ShardStore, SourceArray, io_error};
-use crate::format::after::trailing_checksums;
 use crate::format::index::{
     ByteRange, EntryError, IndexCodecs, IndexLocation, ShardIndex, product,
 };
 use crate::format::search::{FoundIndex, IndexSearch};
 use crate::format::space::Space;
+use crate::format::whole_shard::trailing_checksums;
 use crate::memory::zeroed;
 use crate::number::to_usize;
 use crate::text::count;

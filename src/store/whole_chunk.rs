@@ -9,12 +9,12 @@ use super::error::{Damage, StoreError, io_error};
 use super::loaded::{Body, Chunk};
 use super::shard_store::{ShardStore, VerifiedKey};
 use super::storage::StorageFile;
-use crate::format::after::{AfterCodec, Compression, decode};
 use crate::format::bloscpack::blosc_buffer;
 use crate::format::chunk_error::ChunkDefect;
 use crate::format::digest::Digest;
 use crate::format::index::ByteRange;
 use crate::format::sharding::Location;
+use crate::format::whole_shard::{Compression, ShardCodec, decode};
 use crate::number::to_usize;
 
 impl ShardStore {
@@ -100,7 +100,7 @@ impl ShardStore {
 /// Decodes a Blosc buffer, pads it with zeros, and stores it without compression. `None` if that is
 /// not possible, or would exceed `limit` bytes.
 fn filled(stored: &[u8], full: u64, limit: u64) -> Option<Vec<u8>> {
-    let codec = AfterCodec::Compressed(Compression::Blosc);
+    let codec = ShardCodec::Compressed(Compression::Blosc);
     let mut bytes = decode(&[codec], stored.to_vec(), limit).ok().filter(|_| full <= limit)?;
     bytes.resize(to_usize(full), 0);
     blosc_buffer(&bytes, stored.get(3).copied().unwrap_or(1))

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use blake3::Hasher;
 
 use super::digest::{ChunkDigest, ContentDigest};
-use crate::format::after::trailing_checksums;
 use crate::format::index::{ByteRange, CHECKSUM_BYTES, IndexError, IndexLocation, ShardIndex};
 use crate::format::order::{ChunkOrder, Positions};
 use crate::format::sharding::ShardedArray;
+use crate::format::whole_shard::trailing_checksums;
 use crate::number::to_usize;
 use crate::store::ChunkReader;
 use crate::store::storage::PosixFile;

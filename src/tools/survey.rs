@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use crate::format::after::{AfterCodec, trailing_checksums};
 use crate::format::index::{ByteRange, CHECKSUM_BYTES};
 use crate::format::space::{Clash, Space};
+use crate::format::whole_shard::{ShardCodec, trailing_checksums};
 use crate::number::to_usize;
 use crate::source::Array;
 use crate::store::entries::{Place, Visit};
@@ -239,7 +239,7 @@ fn overlaps(one: ByteRange, other: ByteRange) -> bool {
 
 /// Returns the number of checksums over a shard; `None` if there are none, or if there are other
 /// codecs around it.
-pub(crate) fn has_checksums_only(after: &[AfterCodec]) -> Option<usize> {
+pub(crate) fn has_checksums_only(after: &[ShardCodec]) -> Option<usize> {
     let nbytes = trailing_checksums(after).filter(|nbytes| *nbytes > 0)?;
     Some(to_usize(nbytes) / CHECKSUM_BYTES)
 }

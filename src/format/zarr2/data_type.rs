@@ -6,8 +6,8 @@ use half::f16;
 use serde_json::{Number, Value, json};
 
 use super::error::NoForm;
-use crate::format::back::same;
 use crate::format::data_type::DataType;
+use crate::format::from_twin::same;
 
 /// Data type that Zarr v2 can represent.
 #[derive(Debug, Clone, PartialEq, Eq)]

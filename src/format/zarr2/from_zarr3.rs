@@ -11,9 +11,9 @@ use super::document_names::{ZARRAY, ZATTRS, ZGROUP};
 use super::error::NoForm;
 use super::form::{Array2, array, attributes, zgroup};
 use super::missing::{self, Missing};
-use crate::format::back::same;
 use crate::format::document::{Dialect, show};
 use crate::format::error::{MetadataError, shape};
+use crate::format::from_twin::same;
 use crate::format::metadata::NodeMetadata;
 use crate::format::numpy;
 

@@ -18,8 +18,8 @@ use serde_json::{Map, Number, Value, json};
 
 use super::data_type::DataType2;
 use super::dimensions::DIMENSIONS;
-use crate::format::back::same;
 use crate::format::fill_chunk::FillChunk;
+use crate::format::from_twin::same;
 
 /// Attribute that holds the missing value.
 pub(super) const ATTRIBUTE: &str = "_FillValue";

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::checks::{Checks, VerifyConfig, holds_blosc};
 use super::finding::{Finding, What, Within};
 use super::step::{Checked, Early};
-use crate::format::after::{self, AfterCodec, Compression};
 use crate::format::codec::parse_chain;
 use crate::format::pipeline::Pipeline;
+use crate::format::whole_shard::{self, Compression, ShardCodec};
 use crate::number::to_usize;
 use crate::source::{Array, Source};
 use crate::store::entries::{Place, Span};
@@ -23,7 +23,7 @@ const MAX_ENCODED_BYTES: u64 = 1 << 30;
 const WITH_HEADER: [&str; 3] = ["vlen-utf8", "vlen-bytes", "vlen-array"];
 
 /// Codec of the chunks in Bloscpack files and superchunks.
-const BLOSC: AfterCodec = AfterCodec::Compressed(Compression::Blosc);
+const BLOSC: ShardCodec = ShardCodec::Compressed(Compression::Blosc);
 
 /// Rule for chunks of zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl<'a> ChunkCheck<'a> {
     fn decode(&mut self, coords: &[u64]) -> Result<(), What> {
         let Some(pipeline) = self.pipeline else {
             let encoded = std::mem::take(&mut self.encoded);
-            return match after::decode(&[BLOSC], encoded, MAX_ENCODED_BYTES) {
+            return match whole_shard::decode(&[BLOSC], encoded, MAX_ENCODED_BYTES) {
                 Ok(_) => Ok(()),
                 Err(error) => Err(What::Undecodable(error)),
             };

@@ -6,8 +6,8 @@
 
 use std::io::Write;
 
-use shardfs::format::after::{AfterCodec, Compression, decode};
 use shardfs::format::pipeline::DecodeError;
+use shardfs::format::whole_shard::{Compression, ShardCodec, decode};
 
 use super::Input;
 use super::memory::within;
@@ -21,7 +21,7 @@ const SLACK: u64 = 1 << 18;
 pub fn after(bytes: &[u8]) {
     let mut input = Input(bytes);
     let flags = input.byte();
-    let codecs: Vec<AfterCodec> = (0..input.byte() % 4).map(|_| codec(input.byte())).collect();
+    let codecs: Vec<ShardCodec> = (0..input.byte() % 4).map(|_| codec(input.byte())).collect();
     let limit = u64::from(u32::from_le_bytes(input.array())) % HIGHEST_LIMIT;
     let rest = input.rest();
     if flags & 1 != 0 {
@@ -32,30 +32,30 @@ pub fn after(bytes: &[u8]) {
     }
 }
 
-fn codec(byte: u8) -> AfterCodec {
+fn codec(byte: u8) -> ShardCodec {
     match byte % 5 {
-        0 => AfterCodec::Crc32c,
-        1 => AfterCodec::Compressed(Compression::Gzip),
-        2 => AfterCodec::Compressed(Compression::Zlib),
-        3 => AfterCodec::Compressed(Compression::Zstd),
-        _ => AfterCodec::Compressed(Compression::Blosc),
+        0 => ShardCodec::Crc32c,
+        1 => ShardCodec::Compressed(Compression::Gzip),
+        2 => ShardCodec::Compressed(Compression::Zlib),
+        3 => ShardCodec::Compressed(Compression::Zstd),
+        _ => ShardCodec::Compressed(Compression::Blosc),
     }
 }
 
 /// The bytes with the checksums that the last codecs ask for, so that decoding gets past them.
-fn sealed(codecs: &[AfterCodec], bytes: &[u8]) -> Vec<u8> {
+fn sealed(codecs: &[ShardCodec], bytes: &[u8]) -> Vec<u8> {
     let mut stored = bytes.to_vec();
-    for _ in codecs.iter().rev().take_while(|c| **c == AfterCodec::Crc32c) {
-        stored = encode(AfterCodec::Crc32c, stored);
+    for _ in codecs.iter().rev().take_while(|c| **c == ShardCodec::Crc32c) {
+        stored = encode(ShardCodec::Crc32c, stored);
     }
     stored
 }
 
-fn decode_any(codecs: &[AfterCodec], limit: u64, stored: Vec<u8>) {
+fn decode_any(codecs: &[ShardCodec], limit: u64, stored: Vec<u8>) {
     let length = stored.len() as u64;
     // A buffer that grows is copied to one twice as large.
     let memory = 4 * limit + length + SLACK;
-    let compressed = codecs.iter().any(|codec| *codec != AfterCodec::Crc32c);
+    let compressed = codecs.iter().any(|codec| *codec != ShardCodec::Crc32c);
     if let Ok(decoded) = within(memory as usize, || decode(codecs, stored, limit)) {
         // Without a compressor there is nothing to decode, only to strip.
         let most = if compressed { limit } else { length };
@@ -63,12 +63,12 @@ fn decode_any(codecs: &[AfterCodec], limit: u64, stored: Vec<u8>) {
     }
 }
 
-fn round_trip(codecs: &[AfterCodec], limit: u64, plain: &[u8]) {
+fn round_trip(codecs: &[ShardCodec], limit: u64, plain: &[u8]) {
     let mut stored = plain.to_vec();
     // The longest of the bytes that a compressor gives back.
     let mut longest = 0;
     for codec in codecs {
-        if *codec != AfterCodec::Crc32c {
+        if *codec != ShardCodec::Crc32c {
             longest = longest.max(stored.len() as u64);
         }
         stored = encode(*codec, stored);
@@ -82,25 +82,25 @@ fn round_trip(codecs: &[AfterCodec], limit: u64, plain: &[u8]) {
     }
 }
 
-fn encode(codec: AfterCodec, bytes: Vec<u8>) -> Vec<u8> {
+fn encode(codec: ShardCodec, bytes: Vec<u8>) -> Vec<u8> {
     let fast = flate2::Compression::fast();
     match codec {
-        AfterCodec::Crc32c => {
+        ShardCodec::Crc32c => {
             let checksum = crc32c::crc32c(&bytes).to_le_bytes();
             [bytes, checksum.to_vec()].concat()
         }
-        AfterCodec::Compressed(Compression::Gzip) => {
+        ShardCodec::Compressed(Compression::Gzip) => {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), fast);
             encoder.write_all(&bytes).unwrap();
             encoder.finish().unwrap()
         }
-        AfterCodec::Compressed(Compression::Zlib) => {
+        ShardCodec::Compressed(Compression::Zlib) => {
             let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), fast);
             encoder.write_all(&bytes).unwrap();
             encoder.finish().unwrap()
         }
-        AfterCodec::Compressed(Compression::Zstd) => zstd::encode_all(&bytes[..], 1).unwrap(),
-        AfterCodec::Compressed(Compression::Blosc) => blosc_stored(&bytes),
+        ShardCodec::Compressed(Compression::Zstd) => zstd::encode_all(&bytes[..], 1).unwrap(),
+        ShardCodec::Compressed(Compression::Blosc) => blosc_stored(&bytes),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Codecs over a whole shard, as its metadata names them: the bytes->bytes codecs after
-//! `sharding_indexed`. [`super::after`] undoes them.
+//! `sharding_indexed`. [`super::whole_shard`] undoes them.
 
 use super::codec::Codec;
 use super::error::MetadataError;
 
 /// Bytes->bytes codec over a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterCodec {
+pub enum ShardCodec {
     /// `crc32c`: four bytes at the end.
     Crc32c,
     /// A compressor.
@@ -26,7 +26,7 @@ pub enum Compression {
     Blosc,
 }
 
-impl AfterCodec {
+impl ShardCodec {
     /// Parses a codec that follows `sharding_indexed`.
     pub fn parse(codec: &Codec) -> Result<Self, MetadataError> {
         Ok(match codec.name.as_str() {

@@ -8,24 +8,24 @@ use super::pipeline::{
     DecodeError, unblosc_at_most, ungzip_at_most, unzlib_at_most, unzstd_at_most,
 };
 
-pub use super::after_codec::{AfterCodec, Compression};
+pub use super::shard_codec::{Compression, ShardCodec};
 
 /// What a checksum over a shard is called in messages.
 const OVER_SHARD: &str = "checksum over the shard";
 
 /// Returns the number of bytes at the end of a shard file that do not belong to the shard, if all
 /// `codecs` are checksums; `None` if one of them compresses.
-pub fn trailing_checksums(codecs: &[AfterCodec]) -> Option<u64> {
-    let each = |codec: &AfterCodec| (*codec == AfterCodec::Crc32c).then_some(CHECKSUM_BYTES as u64);
+pub fn trailing_checksums(codecs: &[ShardCodec]) -> Option<u64> {
+    let each = |codec: &ShardCodec| (*codec == ShardCodec::Crc32c).then_some(CHECKSUM_BYTES as u64);
     codecs.iter().map(each).sum()
 }
 
 /// Decodes a shard: undoes `codecs`, given in encoding order, and verifies their checksums. Fails
 /// if decompression yields more than `limit` bytes.
-pub fn decode(codecs: &[AfterCodec], stored: Vec<u8>, limit: u64) -> Result<Vec<u8>, DecodeError> {
+pub fn decode(codecs: &[ShardCodec], stored: Vec<u8>, limit: u64) -> Result<Vec<u8>, DecodeError> {
     codecs.iter().rev().try_fold(stored, |bytes, codec| match codec {
-        AfterCodec::Crc32c => strip_checksum(bytes),
-        AfterCodec::Compressed(compression) => decompress(*compression, &bytes, limit),
+        ShardCodec::Crc32c => strip_checksum(bytes),
+        ShardCodec::Compressed(compression) => decompress(*compression, &bytes, limit),
     })
 }
 
@@ -67,15 +67,15 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    const GZIP: AfterCodec = AfterCodec::Compressed(Compression::Gzip);
-    const ZSTD: AfterCodec = AfterCodec::Compressed(Compression::Zstd);
-    const BLOSC: AfterCodec = AfterCodec::Compressed(Compression::Blosc);
+    const GZIP: ShardCodec = ShardCodec::Compressed(Compression::Gzip);
+    const ZSTD: ShardCodec = ShardCodec::Compressed(Compression::Zstd);
+    const BLOSC: ShardCodec = ShardCodec::Compressed(Compression::Blosc);
 
     #[test]
     fn codecs_are_undone_from_the_last_to_the_first() {
         let mut stored = gzip(b"shard");
         stored.extend(crc32c::crc32c(&stored).to_le_bytes());
-        assert_eq!(decode(&[GZIP, AfterCodec::Crc32c], stored, 5).unwrap(), b"shard");
+        assert_eq!(decode(&[GZIP, ShardCodec::Crc32c], stored, 5).unwrap(), b"shard");
         let stored = zstd::encode_all(&b"shard"[..], 1).unwrap();
         assert_eq!(decode(&[ZSTD], stored, 5).unwrap(), b"shard");
     }
@@ -93,7 +93,7 @@ mod tests {
         assert!(matches!(decode(&[GZIP], members, 3), Err(DecodeError::TooLong { limit: 3, .. })));
         let garbage = [&gzip(b"ab")[..], b"garbage"].concat();
         assert!(matches!(decode(&[GZIP], garbage, 9), Err(DecodeError::Stream { .. })));
-        let zlib = AfterCodec::Compressed(Compression::Zlib);
+        let zlib = ShardCodec::Compressed(Compression::Zlib);
         // zlib.compress(b"ab"), followed by garbage.
         let stored = b"x\x9cKL\x02\x00\x01&\x00\xc4garbage".to_vec();
         assert_eq!(decode(&[zlib], stored, 2).unwrap(), b"ab");
@@ -133,17 +133,17 @@ mod tests {
             Err(DecodeError::Stream { .. })
         ));
         assert!(matches!(
-            decode(&[AfterCodec::Crc32c], vec![1], 9),
+            decode(&[ShardCodec::Crc32c], vec![1], 9),
             Err(DecodeError::TooShort { found: 1, .. })
         ));
-        let bad = decode(&[AfterCodec::Crc32c], vec![0; 5], 9);
+        let bad = decode(&[ShardCodec::Crc32c], vec![0; 5], 9);
         assert!(matches!(bad, Err(DecodeError::Checksum { stored: 0, .. })));
     }
 
     #[test]
     fn only_checksums_leave_chunks_in_place() {
-        assert_eq!(trailing_checksums(&[AfterCodec::Crc32c; 2]), Some(8));
-        assert_eq!(trailing_checksums(&[GZIP, AfterCodec::Crc32c]), None);
+        assert_eq!(trailing_checksums(&[ShardCodec::Crc32c; 2]), Some(8));
+        assert_eq!(trailing_checksums(&[GZIP, ShardCodec::Crc32c]), None);
         assert_eq!(trailing_checksums(&[]), Some(0));
     }
 }
