@@ -64,8 +64,10 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
 /// stderr.
 pub(super) fn start_for_command() {
     let mut builder = Builder::new();
-    for layer in ["shardfs::source", "shardfs::tools"] {
-        builder.filter_module(layer, LevelFilter::Warn);
+    builder.filter_module("shardfs", LevelFilter::Warn);
+    // Commands report the errors of shards and the outcomes of recoveries by themselves.
+    for reported in ["shardfs::store::shard_store", "shardfs::store::recover"] {
+        builder.filter_module(reported, LevelFilter::Off);
     }
     builder.format(|out, record| writeln!(out, "shardfs: {}", message(record)));
     // A command starts it once; a second start would be a bug, and the first one keeps logging.

@@ -242,9 +242,12 @@ impl Job {
         if let Some(what) = Unsupported::of_path(source) {
             return Err(unsupported(what));
         }
-        let failed = |error: SourceError| match (&error, Unsupported::of_directory(source)) {
-            (SourceError::NoNode, Some(what)) => unsupported(what),
-            _ => Failure::Source { path: name.clone(), error },
+        let failed = |error: SourceError| {
+            let is_other = matches!(error, SourceError::NoNode);
+            match is_other.then(|| Unsupported::of_directory(source)).flatten() {
+                Some(what) => unsupported(what),
+                None => Failure::Source { path: name.clone(), error },
+            }
         };
         let source = source.canonicalize().map_err(|error| failed(error.into()))?;
         let mountpoint = mountpoint.canonicalize().map_err(|error| {

@@ -5,6 +5,7 @@ mod unsaved;
 use std::path::PathBuf;
 
 use super::exit::Failure;
+use super::message::complain;
 use super::open::{FormatArgs, open};
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::owner::Owner;
@@ -67,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn finish_commits(source: &Source) -> Result<(), Failure> {
-    let (mut lost, mut any) = (0, false);
+    let (mut lost, mut any, mut failed) = (0, false, None);
     for node in source.nodes() {
         let owner = match &node {
             Node::Array(array) => Owner::Array(&array.source),
@@ -75,14 +76,25 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
         };
         // Only a filesystem has unfinished commits.
         let Some(storage) = source.storage.posix() else { continue };
-        let found = recover(storage, owner);
-        let found = found.map_err(|error| Failure::System(error.to_string()))?;
+        let found = match recover(storage, owner) {
+            Ok(found) => found,
+            // The commits to other arrays are finished all the same.
+            Err(error) => {
+                if let Some(before) = failed.replace(Failure::System(error.to_string())) {
+                    complain(before);
+                }
+                continue;
+            }
+        };
         any |= !found.is_empty();
         for (shard, found) in found {
             lost += usize::from(found == Found::Lost);
             println!("{}: {}", shown(&shard), outcome(found));
         }
         log::debug!("{}", shown(owner.path()));
+    }
+    if let Some(failed) = failed {
+        return Err(failed);
     }
     if !any {
         println!("nothing to recover");

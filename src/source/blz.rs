@@ -35,7 +35,8 @@ pub(super) fn look(
     directory: &Path,
 ) -> Result<Option<Found>, Box<Unusable>> {
     let unusable = |stat, error: NodeError| Unusable::of(true, directory, stat, error);
-    let unreadable = |error: io::Error| unusable(None, error.into());
+    // It may be no array at all: what lies below is visited.
+    let unreadable = |error: io::Error| Unusable::new(directory, None, error);
     let sizes = if_present(storage.stat(&directory.join(SIZES))).map_err(unreadable)?;
     let (stat, found) = match sizes {
         Some(stat) => (stat, array(storage, directory, config.grows)),

@@ -43,16 +43,25 @@ pub(super) fn read_text(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>, N
     Ok(text)
 }
 
+/// Reads the text of the document at a path; `None` if nothing is there.
+pub(super) fn text_at(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>, NodeError> {
+    match if_present(storage.lstat(path))? {
+        Some(_) => read_text(storage, path).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Parses the text of a document.
+pub(super) fn parsed(text: &[u8]) -> Result<Value, NodeError> {
+    Ok(json::parse(text).map_err(MetadataError::from)?)
+}
+
 /// Reads and parses a document.
 pub(super) fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value, NodeError> {
-    let text = read_text(storage, path)?;
-    Ok(json::parse(&text).map_err(MetadataError::from)?)
+    parsed(&read_text(storage, path)?)
 }
 
 /// Reads and parses the document at a path; `None` if nothing is there.
 pub(super) fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
-    match if_present(storage.lstat(path))? {
-        Some(_) => read_document(storage, path).map(Some),
-        None => Ok(None),
-    }
+    text_at(storage, path)?.as_deref().map(parsed).transpose()
 }

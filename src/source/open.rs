@@ -12,6 +12,7 @@ use super::array::Array;
 use super::config::{OpenConfig, Probe, Unsharded};
 use super::document::{METADATA_FILE, document_at};
 use super::error::NodeError;
+use super::found::FoundKind;
 use super::unsupported::Unsupported;
 use super::walk::{Node, Nodes};
 use crate::format::draft2022;
@@ -95,7 +96,7 @@ impl Source {
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());
         let (name, file) = (path.to_owned(), file.map(OsStr::to_owned));
         let source = Self { name, storage, store, config, file, next_id: AtomicU64::new(0) };
-        if !source.probe().accepts_root(&*source.storage).map_err(failed)? {
+        if !source.is_of_its_format().map_err(failed)? {
             return Err(OpenError::OtherFormat(path.to_owned()));
         }
         match source.nodes().next() {
@@ -115,7 +116,8 @@ impl Source {
 
     /// Replaces the store by one with a small cache, for callers that visit each shard once.
     pub fn for_one_pass(mut self) -> Self {
-        let config = StoreConfig { cache_size: ONE_PASS_CACHE, ..StoreConfig::default() };
+        let pad_edge = self.config.pad_edge;
+        let config = StoreConfig { cache_size: ONE_PASS_CACHE, pad_edge, ..StoreConfig::default() };
         self.store = ShardStore::new(Arc::clone(&self.storage), config, Arc::default());
         self
     }
@@ -181,6 +183,18 @@ impl Source {
     /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
         Nodes::new(&*self.storage, self.probe(), &self.next_id)
+    }
+
+    /// Returns whether the root can be of the format that it is read as. What cannot be read of it
+    /// is reported as a node that is bad.
+    fn is_of_its_format(&self) -> std::io::Result<bool> {
+        let (probe, storage) = (self.probe(), &*self.storage);
+        let is_apart = || {
+            let path = Path::new(METADATA_FILE);
+            let root = probe.node(storage, Path::new(""), path, storage.stat(path));
+            root.map_or(true, |root| matches!(root.kind, FoundKind::Apart))
+        };
+        probe.accepts_root(storage, self.file.is_none() && is_apart())
     }
 
     fn probe(&self) -> Probe {

@@ -42,23 +42,20 @@ pub(super) const INDICATIONS: [&str; 4] = [METADATA_FILE, SIZES, ZARRAY, ZGROUP]
 
 impl Probe {
     /// Returns whether the source's root can be of the format that it is read as. A directory of
-    /// arrays can be of most formats.
+    /// arrays can be of most formats. `is_apart` says whether the documents in it are in a directory
+    /// of their own.
     ///
     /// # Errors
     /// It cannot be determined whether the root has a document.
-    pub fn accepts_root(&self, storage: &dyn Storage) -> io::Result<bool> {
+    pub fn accepts_root(&self, storage: &dyn Storage, is_apart: bool) -> io::Result<bool> {
         let is_file = self.file.is_some();
         let path = Path::new(METADATA_FILE);
-        let is_apart = || {
-            let root = self.node(storage, Path::new(""), path, storage.stat(path));
-            root.is_ok_and(|root| matches!(root.kind, FoundKind::Apart))
-        };
         Ok(match self.format {
             None => true,
             Some(Format::Bloscpack) => is_file,
             Some(Format::Zarr) => !is_file,
             Some(Format::Blz) => !is_file && if_present(storage.lstat(path))?.is_none(),
-            Some(Format::Draft2022) => is_apart(),
+            Some(Format::Draft2022) => is_apart,
         })
     }
 

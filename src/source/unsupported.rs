@@ -95,10 +95,13 @@ fn is_url(text: &str) -> bool {
     })
 }
 
-/// Returns the first bytes of a file; empty if it cannot be read.
+/// Returns the first bytes of a regular file; empty if it cannot be read. Opening a named pipe would
+/// wait for a writer.
 fn head(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
+    if path.is_file()
+        && let Ok(file) = File::open(path)
+    {
         let _ = file.take(HEAD_BYTES as u64).read_to_end(&mut bytes);
     }
     bytes

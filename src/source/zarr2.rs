@@ -7,12 +7,14 @@ use serde_json::Value;
 
 use super::array::ArrayFormat;
 use super::config::{Probe, Unsharded};
-use super::document::{document_at, read_document};
+use super::document::{document_at, parsed, read_document, read_text, text_at};
 use super::error::NodeError;
 use super::found::{Found, FoundArray, FoundKind, Unusable};
 use crate::format::codec::parse_chain;
+use crate::format::json;
 use crate::format::sharding::ShardedArray;
 use crate::format::zarr2::{self, NoTwin, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::memory::ROOM;
 use crate::store::formats::unsharded;
 use crate::store::storage::{FileKind, Stat, Storage, if_present};
 
@@ -33,21 +35,24 @@ pub(super) fn look(
         let found = attributes(storage, &path);
         let own = found.map_err(|error| Unusable::of(is_array, &path, None, error))?;
         let Some(own) = own else { continue };
-        if !is_array && config.keeps_stored {
-            let (kind, stat) = (FoundKind::Group(None), Some(own));
-            return Ok(Some(Found { kind, stat, path, documents: DOCUMENTS, room: None }));
-        }
         let beside = directory.join(ZATTRS);
         let of_zattrs = |error| Unusable::of(is_array, &beside, Some(own), error);
         let stat = if_present(storage.stat(&beside)).map_err(|error| of_zattrs(error.into()))?;
         let stat = stat.map_or(own, |beside| of_both(own, beside));
-        let zattrs = document_at(storage, &beside).map_err(of_zattrs)?;
-        let kind = read_document(storage, &path).and_then(|document| match is_array {
+        let of_own = |error| Unusable::of(is_array, &path, Some(stat), error);
+        let zattrs = text_at(storage, &beside).map_err(of_zattrs)?;
+        let text = read_text(storage, &path).map_err(of_own)?;
+        let room = ROOM.take(json::memory(&text) + zattrs.as_deref().map_or(0, json::memory));
+        let zattrs = zattrs.as_deref().map(parsed).transpose().map_err(of_zattrs)?;
+        let kind = parsed(&text).and_then(|document| match is_array {
             true => array(document, zattrs.as_ref(), config.keeps_stored),
-            false => Ok(FoundKind::Group(Some(zarr2::group_to_zarr3(&document, zattrs.as_ref())?))),
+            false => {
+                let group = zarr2::group_to_zarr3(&document, zattrs.as_ref())?;
+                Ok(FoundKind::Group((!config.keeps_stored).then_some(group)))
+            }
         });
-        let kind = kind.map_err(|error| Unusable::of(is_array, &path, Some(stat), error))?;
-        return Ok(Some(Found { kind, stat: Some(stat), path, documents: DOCUMENTS, room: None }));
+        let (kind, stat, room) = (kind.map_err(of_own)?, Some(stat), Some(room));
+        return Ok(Some(Found { kind, stat, path, documents: DOCUMENTS, room }));
     }
     Ok(None)
 }

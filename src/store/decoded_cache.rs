@@ -162,7 +162,6 @@ impl DecodedChunks {
 
     /// Returns the lock for the decoding of a chunk.
     pub(super) fn stripe(&self, key: Key) -> &Mutex<()> {
-        // The remainder is less than a usize, so it fits.
         let at = to_usize((key.0 ^ key.1) % STRIPES as u64);
         &self.decoding[at]
     }

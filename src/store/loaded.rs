@@ -49,7 +49,6 @@ impl ShardId {
     }
 
     pub(super) fn stripe(&self, stripes: usize) -> usize {
-        // The remainder is less than a usize, so it fits.
         to_usize((self.number ^ (self.array << 3)) % stripes as u64)
     }
 }

@@ -89,6 +89,24 @@ a_reader_that_goes_away() {
     [[ ! -s $TMP/stderr ]]
 }
 
+what_is_no_node() {
+    local top=$TMP/others
+    mkdir -p "$top/a" "$top/b" "$top/group" "$top/none"
+    cp "$TMP/sample.zarr/zarr.json" "$top/a"
+    # BLZ would have documents there: out of the source, this says nothing about the arrays beside it.
+    ln -s / "$top/meta"
+    cp -r "$TMP/sample.zarr" "$top/b/sample"
+    expect_exit 1 "$SHARDFS" info "$top" >"$TMP/found" 2>"$TMP/stderr"
+    grep -q '^b/sample/waves' "$TMP/found"
+    # Groups of Zarr v2 are checked as those of v3.
+    echo '{' >"$top/group/.zgroup"
+    expect_exit 1 "$SHARDFS" verify "$top/group" >"$TMP/found"
+    grep -q '1 defect' "$TMP/found"
+    # A named pipe without a writer.
+    mkfifo "$top/none/info"
+    expect_exit 2 timeout 10 "$SHARDFS" info "$top/none"
+}
+
 bloscpack() {
     local file=$TMP/x.blp
     # Five chunks of stored bytes, each followed by its crc32.
@@ -194,6 +212,7 @@ check 'a link to itself' in_the_place 'cannot be reached' ln -s 1
 check 'one flipped byte in a chunk' one_flipped_byte_in_a_chunk
 check 'JSON, one object on each line' json_lines
 check 'a reader that goes away' a_reader_that_goes_away
+check 'what is no node, or a bad one, beside arrays' what_is_no_node
 check 'a Bloscpack file and its checksums' bloscpack
 check 'maps' maps
 check 'maps as pictures' pictures

@@ -6,12 +6,13 @@
 //! DIR/.spool/8/open             was still being written
 //! ```
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, system};
 use crate::cli::mount::root_of;
 use crate::cli::open::open;
 use crate::fs::{Fs, FsConfig};
@@ -56,9 +57,13 @@ pub(super) fn put_in(
             }
         }
         let committed = fs.commit(Path::new(""));
+        // Of several that were saved of a chunk, the last one was staged over the others.
+        let newest: HashMap<&Path, &Saved> =
+            staged.iter().map(|saved| (saved.path.as_path(), *saved)).collect();
         for saved in staged {
-            if fs.is_waiting(&saved.path) {
+            if !newest.get(&*saved.path).is_some_and(|newest| is_in_its_shard(&fs, newest)) {
                 left += 1;
+                println!("{}: not in its shard", shown(&saved.file));
                 continue;
             }
             done += 1;
@@ -131,6 +136,17 @@ fn stage(fs: &Fs, saved: &Saved) -> Result<bool, Failure> {
     let mut file = File::open(&saved.file).map_err(|error| failed(&saved.file, &error))?;
     let staged = fs.put_saved(&saved.path, &mut file);
     staged.map_err(|error| Failure::Found(error.to_string()))
+}
+
+/// Returns whether a saved chunk is in its shard as it was saved: only then may the file go.
+fn is_in_its_shard(fs: &Fs, saved: &Saved) -> bool {
+    let held = File::open(&saved.file)
+        .map_err(|error| failed(&saved.file, &error))
+        .and_then(|mut file| fs.holds_saved(&saved.path, &mut file).map_err(system));
+    held.unwrap_or_else(|error| {
+        println!("{}: {}", shown(&saved.file), Line(error));
+        false
+    })
 }
 
 /// Returns the files below a directory, in the order in which they were written.
