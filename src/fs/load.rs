@@ -138,13 +138,14 @@ impl Loader {
         self.probe.tries_documents()
     }
 
-    /// Returns whether the source's root can be of the format that it is read as.
+    /// Returns whether the source's root can be of the format that it is read as. `is_apart` says
+    /// whether the documents in it are in a directory of their own.
     ///
     /// # Errors
     ///
     /// It cannot be determined whether the root has a document.
-    pub(super) fn accepts_root(&self) -> io::Result<bool> {
-        self.probe.accepts_root(&*self.storage)
+    pub(super) fn accepts_root(&self, is_apart: bool) -> io::Result<bool> {
+        self.probe.accepts_root(&*self.storage, is_apart)
     }
 
     /// Loads the node at a directory. `path` is that of its document, if it has one of Zarr v3 or of

@@ -94,8 +94,8 @@ impl Nodes {
     /// # Errors
     ///
     /// It cannot be determined whether the root has a document.
-    pub(super) fn accepts_root(&self) -> std::io::Result<bool> {
-        self.loader.accepts_root()
+    pub(super) fn accepts_root(&self, root: &Node) -> std::io::Result<bool> {
+        self.loader.accepts_root(matches!(root.kind, NodeKind::Apart))
     }
 
     /// Returns the node at `directory`, revalidated if the cached one is older than the trusted

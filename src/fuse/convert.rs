@@ -12,10 +12,13 @@ pub(super) fn caller(request: &Request, umask: u32) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), pid: request.pid(), umask }
 }
 
+/// Returns how a file is opened. Opening for reading truncates as well if that is asked for, which the
+/// kernel leaves to the filesystem.
 pub(super) fn open_how(flags: i32) -> OpenHow {
+    let truncate = flags & libc::O_TRUNC != 0;
     OpenHow {
-        write: flags & libc::O_ACCMODE != libc::O_RDONLY,
-        truncate: flags & libc::O_TRUNC != 0,
+        write: flags & libc::O_ACCMODE != libc::O_RDONLY || truncate,
+        truncate,
         exclusive: flags & libc::O_EXCL != 0,
     }
 }
@@ -95,5 +98,17 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
         FileKind::Socket => FileType::Socket,
         FileKind::CharDevice => FileType::CharDevice,
         FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_opened_for_reading_is_truncated_if_that_is_asked_for() {
+        let how = open_how(libc::O_RDONLY | libc::O_TRUNC);
+        assert!(how.write && how.truncate);
+        assert!(!open_how(libc::O_RDONLY).write);
     }
 }

@@ -23,7 +23,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use self::attributes::{kind_of, set_stat, stat_of};
+use self::attributes::{MAX_XATTR_BYTES, kind_of, set_stat, stat_of};
 use self::file::LocalFile;
 pub use self::file::try_lock;
 use super::beneath::{Beneath, Found, Links};
@@ -33,8 +33,6 @@ use super::storage::{
 };
 use crate::stats::Stats;
 
-/// Maximum length of an extended attribute, or of the list of their names, in the kernel.
-const MAX_XATTR_BYTES: usize = 64 << 10;
 /// Size of the buffer for directory entries.
 const LIST_BUFFER_BYTES: usize = 64 << 10;
 
@@ -295,12 +293,12 @@ impl PosixStorage for LocalStorage {
     }
 
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8], flags: u32) -> io::Result<()> {
-        let file = self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let file = self.open_unlinked(path, OFlags::PATH | OFlags::NOFOLLOW)?;
         Ok(fs::setxattr(proc_path(&file), name, value, XattrFlags::from_bits_retain(flags))?)
     }
 
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> io::Result<()> {
-        let file = self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let file = self.open_unlinked(path, OFlags::PATH | OFlags::NOFOLLOW)?;
         Ok(fs::removexattr(proc_path(&file), name)?)
     }
 
@@ -332,10 +330,12 @@ impl PosixStorage for LocalStorage {
         path: &Path,
         mode: u32,
     ) -> io::Result<Arc<dyn PosixFile>> {
-        let original = self.open_beneath(original, OFlags::RDONLY)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let original = self.open_beneath(original, flags)?;
         let file = self.create_beneath(path, mode)?;
         if let Err(error) = fs::ioctl_ficlone(&file, &original) {
-            self.remove_file(path)?;
+            // If it cannot be removed, the next mount removes it.
+            let _ = self.remove_file(path);
             // Filesystems that cannot share blocks report it in several ways.
             const UNABLE: [i32; 5] =
                 [libc::EOPNOTSUPP, libc::ENOTTY, libc::EINVAL, libc::ENOSYS, libc::EXDEV];

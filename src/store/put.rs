@@ -1,6 +1,7 @@
 //! Atomic replacement of whole files, mostly metadata.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,8 +12,10 @@ use super::storage::{PosixFile, PosixStorage, SetStat};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
 use crate::text::shown;
 
-/// Limit of attempts to create a file while other processes create files or remove the directory.
-const ATTEMPTS: u64 = 1000;
+/// Numbers of the new files, tried one after the other while other processes create files or remove
+/// the directory. Commits to the same array count from 1: their new files are not locked, and would
+/// be taken for leftovers.
+const NUMBERS: Range<u64> = 1 << 32..(1 << 32) + 1000;
 
 /// Replaces a file, or creates it, and returns once it is durable. At any moment there is the old
 /// file or the new one, whole. The new one has the owner and the permissions of the old one before
@@ -64,8 +67,14 @@ fn put(
             at += read as u64;
         }
         match (attributes, &before) {
-            (Some(attributes), _) => set_attributes(storage, &temporary, attributes)?,
-            (None, Some(before)) => file.set_owner(before)?,
+            (Some(attributes), _) => set_attributes(&*file, attributes)?,
+            (None, Some(before)) => {
+                file.set_owner(before)?;
+                // Of a file that this user may not read, no more than that is known.
+                if let Ok(replaced) = storage.open_plain(path) {
+                    file.take_xattrs(&replaced.lasting_xattrs()?)?;
+                }
+            }
             (None, None) => (),
         }
         file.sync()?;
@@ -82,10 +91,10 @@ fn put(
 
 /// Sets the attributes of a file. Only root can give files away: if that fails, the file stays this
 /// user's, with the same permissions.
-fn set_attributes(storage: &dyn PosixStorage, path: &Path, attributes: &SetStat) -> io::Result<()> {
-    match storage.set_stat(path, attributes) {
+fn set_attributes(file: &dyn PosixFile, attributes: &SetStat) -> io::Result<()> {
+    match file.set_stat(attributes) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            storage.set_stat(path, &SetStat { uid: None, gid: None, ..*attributes })
+            file.set_stat(&SetStat { uid: None, gid: None, ..*attributes })
         }
         set => set,
     }
@@ -97,7 +106,7 @@ fn make_new(
     work: &Path,
     mode: u32,
 ) -> io::Result<(PathBuf, Arc<dyn PosixFile>)> {
-    for number in 1..ATTEMPTS {
+    for number in NUMBERS {
         make_directory(storage, work).map_err(io::Error::other)?;
         let path = work.join(new_name(number));
         match storage.create(&path, mode) {
@@ -129,21 +138,34 @@ mod tests {
     use crate::store::local::LocalStorage;
 
     #[test]
-    fn what_a_killed_process_has_left_goes_with_the_next_file() {
+    fn new_files_of_a_running_commit_stay() {
         let top = tempfile::tempdir().unwrap();
         let work = top.path().join("d/.shardfs");
         fs::create_dir_all(&work).unwrap();
-        fs::write(work.join("1.new"), [1]).unwrap();
-        fs::write(work.join("2.new"), [2]).unwrap();
+        let of_commit = [1, 2, 3].map(|number| work.join(new_name(number)));
+        of_commit.iter().for_each(|path| fs::write(path, [1]).unwrap());
+        let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
+        put_file(&storage, Path::new("d/f"), &Content::Memory(vec![3].into())).unwrap();
+        assert!(of_commit.iter().all(|path| fs::read(path).unwrap() == [1]));
+    }
+
+    #[test]
+    fn what_a_killed_process_has_left_goes_with_the_next_file() {
+        let top = tempfile::tempdir().unwrap();
+        let work = top.path().join("d/.shardfs");
+        let [first, second] = [0, 1].map(|at| new_name(NUMBERS.start + at));
+        fs::create_dir_all(&work).unwrap();
+        fs::write(work.join(&first), [1]).unwrap();
+        fs::write(work.join(&second), [2]).unwrap();
         let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
         let put = || put_file(&storage, Path::new("d/f"), &Content::Memory(vec![3].into()));
         // A file that is locked: its process is still writing it.
-        let held = storage.open_writable(Path::new("d/.shardfs/2.new")).unwrap();
+        let held = storage.open_writable(&Path::new("d/.shardfs").join(&second)).unwrap();
         assert!(held.try_lock().unwrap());
         put().unwrap();
-        assert!(!work.join("1.new").exists() && work.join("2.new").exists());
+        assert!(!work.join(&first).exists() && work.join(&second).exists());
         drop(held);
-        fs::write(work.join("1.new"), [1]).unwrap();
+        fs::write(work.join(&first), [1]).unwrap();
         put().unwrap();
         assert!(!work.exists());
         assert_eq!(fs::read(top.path().join("d/f")).unwrap(), [3]);

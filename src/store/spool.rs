@@ -46,18 +46,34 @@ impl Spool {
         Self { directory: unsaved.join(SPOOL_DIRECTORY), next: AtomicU64::new(0) }
     }
 
-    /// Creates an empty spool file that only its owner can read.
-    pub(crate) fn create(&self) -> io::Result<SpoolFile> {
-        let directory = loop {
+    /// Creates the next directory in the spool.
+    fn next_directory(&self) -> io::Result<PathBuf> {
+        loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let directory = self.directory.join(number.to_string());
             make_directories(&self.directory)?;
             // Other views of the mount use the same spool.
             match DirBuilder::new().mode(0o700).create(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
-                made => break made.map(|()| directory)?,
+                made => return made.map(|()| directory),
             }
-        };
+        }
+    }
+
+    /// Moves a saved file to the spool, where it stays. `name` is its path relative to the source's
+    /// root. Returns where it is.
+    pub(crate) fn set_aside(&self, saved: &Path, name: &Path) -> io::Result<PathBuf> {
+        let to = self.next_directory()?.join(name);
+        if let Some(above) = to.parent() {
+            make_directories(above)?;
+        }
+        fs::rename(saved, &to)?;
+        Ok(to)
+    }
+
+    /// Creates an empty spool file that only its owner can read.
+    pub(crate) fn create(&self) -> io::Result<SpoolFile> {
+        let directory = self.next_directory()?;
         let path = directory.join(OPEN_NAME);
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
         Ok(SpoolFile { file: file?, directory, path: Mutex::new(path) })

@@ -215,6 +215,9 @@ pub trait PosixStorage: Storage {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }
 
+/// Names and values of extended attributes.
+pub type Xattrs = Vec<(OsString, Vec<u8>)>;
+
 /// Open file of a POSIX filesystem.
 pub trait PosixFile: StorageFile {
     /// Writes all of `bytes` at `offset`.
@@ -234,6 +237,19 @@ pub trait PosixFile: StorageFile {
 
     /// Changes attributes of the file.
     fn set_stat(&self, set: &SetStat) -> io::Result<()>;
+
+    /// Returns the extended attributes that a file which replaces this one must have: its access
+    /// control list, and those that users have set (`user.`).
+    fn lasting_xattrs(&self) -> io::Result<Xattrs> {
+        Ok(Xattrs::new())
+    }
+
+    /// Gives the file the extended attributes of one that it replaces, and no other access control
+    /// list, such as the default one of the directory that it was made in.
+    fn take_xattrs(&self, xattrs: &Xattrs) -> io::Result<()> {
+        let _ = xattrs;
+        Ok(())
+    }
 
     /// Sets the mtime.
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {

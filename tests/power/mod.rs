@@ -5,7 +5,9 @@
 
 pub(crate) mod blosc;
 pub(crate) mod disk;
+pub(crate) mod mounted;
 pub(crate) mod parse;
+pub(crate) mod scenario;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

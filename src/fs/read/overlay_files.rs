@@ -79,6 +79,7 @@ impl Fs {
             is_copied: false,
             dirty: true,
             staged: false,
+            uses: 0,
             copy: None,
         };
         Ok(self.overlay()?.file(ino.filter(|ino| !self.paths.has_adopted(*ino)), state))
@@ -107,6 +108,7 @@ impl Fs {
             is_copied: false,
             dirty: false,
             staged: false,
+            uses: 0,
             copy: None,
         };
         let ino = Some(attr.ino).filter(|ino| !self.paths.has_adopted(*ino));

@@ -122,15 +122,17 @@ impl Fs {
         if let Some(What::File(file)) = names.get(path).map(|name| name.what.clone()) {
             names.leave(path, &file);
         }
-        if let Some(name) = names.take(path)
-            && let What::File(file) = &name.what
-            && file.state().names.is_empty()
-        {
-            file.state().dirty = false;
-            if let Some(copy) = file.state().copy.take() {
-                copy.remove();
-            }
-            names.drop_unused(file);
+        let Some(What::File(file)) = names.take(path).map(|name| name.what) else { return Ok(()) };
+        let copy = {
+            let mut state = file.state();
+            let is_needed = !state.names.is_empty();
+            state.dirty &= is_needed;
+            if is_needed { None } else { state.copy.take() }
+        };
+        names.drop_unused(&file);
+        drop(names);
+        if let Some(copy) = copy {
+            copy.remove();
         }
         Ok(())
     }

@@ -135,7 +135,7 @@ impl Fs {
                 Arc::new(root.map_err(|it| failed(*it))?)
             }
         };
-        if !nodes.accepts_root()? {
+        if !nodes.accepts_root(&root)? {
             return Err(SourceError::OtherFormat);
         }
         if matches!(root.kind, NodeKind::Inherited) && !source::holds_nodes(&*storage)? {

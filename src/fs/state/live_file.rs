@@ -54,6 +54,8 @@ pub(in crate::fs) struct LiveState {
     pub dirty: bool,
     /// `true` if all chunks that it stands for have a [`Stage`].
     pub staged: bool,
+    /// Number of operations that need its bytes in the overlay.
+    pub uses: usize,
     /// Durable copy outside the source, kept while the file is durable nowhere else.
     pub copy: Option<Copy>,
 }

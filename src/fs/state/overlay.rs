@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place, Shown};
 use crate::fs::state::order::Promise;
 use crate::store::content::Content;
 use crate::store::identity::Identity;
@@ -106,7 +106,35 @@ pub(in crate::fs) struct Known {
     pub(in crate::fs) lookups: u64,
 }
 
+/// File whose bytes stay in the overlay as long as this is there.
+pub(in crate::fs) struct Kept<'a> {
+    overlay: &'a Overlay,
+    file: Arc<LiveFile>,
+}
+
+impl Deref for Kept<'_> {
+    type Target = Arc<LiveFile>;
+
+    fn deref(&self) -> &Arc<LiveFile> {
+        &self.file
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.file.state().uses -= 1;
+        self.overlay.names().drop_unused(&self.file);
+    }
+}
+
 impl Overlay {
+    /// Keeps the bytes of a file in the overlay once they are there. It must not be given up while
+    /// the names are locked.
+    pub(in crate::fs) fn keep(&self, file: Arc<LiveFile>) -> Kept<'_> {
+        file.state().uses += 1;
+        Kept { overlay: self, file }
+    }
+
     /// Locks the names. No I/O may be done while the guard lives.
     pub(in crate::fs) fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock()
@@ -407,14 +435,19 @@ impl Names {
     /// bytes are in the shard, unless the kernel knows it by a number that is not the chunk's: the
     /// kernel may be about to open it.
     pub(in crate::fs) fn drop_unused(&mut self, file: &Arc<LiveFile>) {
-        let state = file.state();
-        if state.is_open() || state.dirty {
-            return;
+        {
+            let state = file.state();
+            if state.is_open() || state.dirty {
+                return;
+            }
         }
+        self.settle_clean(file);
         let Some(known) = self.inodes.get(&file.ino) else { return };
+        let state = file.state();
         let names = state.names.clone();
         let stored = matches!(state.bytes, Bytes::Stored(_));
         drop(state);
+        let is_chunk = |path: &PathBuf| self.get(path).is_some_and(|name| name.place.is_some());
         let waits = |path: &PathBuf| {
             self.get(path)
                 .is_some_and(|name| name.stage.as_ref().is_some_and(|stage| stage.change.is_some()))
@@ -429,6 +462,7 @@ impl Names {
             true => known.lookups == 0 || !inode::is_live(file.ino),
             false => {
                 stored
+                    && names.iter().all(is_chunk)
                     && !names.iter().any(waits)
                     && (known.lookups == 0 || names.iter().all(is_its_number))
             }
@@ -438,6 +472,33 @@ impl Names {
                 self.take(path);
             }
             self.inodes.remove(&file.ino);
+        }
+    }
+}
+
+impl Names {
+    /// Gives the bytes of a closed file back to its shard, if nothing was written that waits to be
+    /// committed: they were read for a rename or a link, and others may write the chunk.
+    fn settle_clean(&mut self, file: &LiveFile) {
+        let mut state = file.state();
+        let is_here = matches!((&state.bytes, &state.shown), (Bytes::Here(_), Shown::Written));
+        if !is_here || state.uses > 0 {
+            return;
+        }
+        let place = |path: &PathBuf| {
+            let name = self.get(path)?;
+            let waits = name.stage.as_ref().is_some_and(|stage| stage.change.is_some());
+            name.place.clone().filter(|_| !waits)
+        };
+        let places: Option<Vec<Place>> = state.names.iter().map(place).collect();
+        let Some(place) = places.and_then(|places| places.into_iter().next()) else { return };
+        (state.bytes, state.staged) = (Bytes::Stored(place), false);
+        let names = state.names.clone();
+        drop(state);
+        for path in names {
+            if let Some(name) = self.get_mut(&path) {
+                name.stage = None;
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, check_writable, own_file};
 use crate::fs::request::Writers;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
-use crate::fs::state::overlay::{Names, Stage};
+use crate::fs::state::overlay::{Kept, Names, Stage};
 use crate::memory::zeroed;
 use crate::number::to_usize;
 use crate::store::Freshness;
@@ -83,7 +83,15 @@ impl Fs {
         }
     }
 
-    /// Loads the bytes of a file from its shard into the overlay.
+    /// Loads the bytes of a file from its shard into the overlay, where they stay meanwhile.
+    pub(in crate::fs) fn keep_here(&self, file: &Arc<LiveFile>) -> Result<Kept<'_>> {
+        let kept = self.overlay()?.keep(Arc::clone(file));
+        self.bring_here(&kept)?;
+        Ok(kept)
+    }
+
+    /// Loads the bytes of a file from its shard into the overlay. They may go back at once, unless
+    /// they are changed.
     pub(in crate::fs) fn bring_here(&self, file: &LiveFile) -> Result<()> {
         let mut freshness = Freshness::Now;
         loop {

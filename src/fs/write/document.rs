@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::format::back::{is_sharded, translate_back, translate_group_back};
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
+use crate::format::from_twin::{is_sharded, translate_back, translate_group_back};
 use crate::format::json;
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
@@ -88,6 +88,22 @@ impl Fs {
         content.nbytes() == 0
             && self.is_document(path)
             && self.write_document(path, &content).is_ok()
+    }
+
+    /// Takes its name from a document that is open, after another file was renamed there: what is
+    /// written to it from then on is that of a file without a name.
+    pub(in crate::fs) fn leave_document(&self, path: &Path) -> Result<()> {
+        let mut names = self.overlay()?.names();
+        let Some(What::File(file)) = names.get(path).map(|name| name.what.clone()) else {
+            return Ok(());
+        };
+        file.state().open_files().iter().for_each(|open| open.leave());
+        file.state().dirty = false;
+        names.take(path);
+        names.drop_unused(&file);
+        drop(names);
+        self.identities.disturb(file.ino);
+        Ok(())
     }
 
     /// Stores a document, replacing the one that is there.

@@ -86,9 +86,11 @@ impl Fs {
             .map(|(path, name)| (path, name.what.clone()))
             .collect();
         for (path, what) in outside {
-            if let What::File(file) = &what
-                && let Err(error) = self.bring_here(file)
-            {
+            let kept = match &what {
+                What::File(file) => self.keep_here(file).map(Some),
+                What::Removed | What::Directory => Ok(None),
+            };
+            if let Err(error) = &kept {
                 log::debug!("{}: {error}", shown(&path));
             }
             self.remove_name(&path)?;

@@ -41,10 +41,15 @@ impl Fs {
                 _ => None,
             };
             let file = match source {
-                Some(_) => self.file_of_target(target, caller)?,
+                Some(_) => self.overlay()?.keep(self.file_of_target(target, caller)?),
                 None => self.brought_here(|| self.file_of_target(self.target(ino)?, caller))?,
             };
-            self.name_file(&to, &file)?;
+            self.name_file(&to, &file).inspect_err(|_| {
+                // It has no other name.
+                if let (Some(_), Ok(overlay)) = (&source, self.overlay()) {
+                    overlay.names().release(&file);
+                }
+            })?;
             match (&source, &to) {
                 (Some(_), _) => self.paths.copied(ino),
                 (None, Slot::Source(_) | Slot::Document(_)) => file.state().is_copied = true,

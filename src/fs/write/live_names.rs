@@ -1,6 +1,6 @@
 //! The names of files of the mount: given, taken away, replaced.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fs::caller::{Caller, Owner};
@@ -8,7 +8,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
-use crate::fs::state::overlay::{Change, What};
+use crate::fs::state::overlay::{Change, Kept, What};
 use crate::fs::state::target::Target;
 use crate::fs::write::slot::Slot;
 use crate::fs::write::unsaved::name_spool_file;
@@ -20,11 +20,10 @@ impl Fs {
     pub(in crate::fs) fn brought_here(
         &self,
         find: impl Fn() -> Result<Arc<LiveFile>>,
-    ) -> Result<Arc<LiveFile>> {
+    ) -> Result<Kept<'_>> {
         const ATTEMPTS: usize = 4;
         for _ in 0..ATTEMPTS {
-            let file = find()?;
-            self.bring_here(&file)?;
+            let file = self.keep_here(&find()?)?;
             if self.overlay()?.names().has(&file) {
                 return Ok(file);
             }
@@ -76,7 +75,7 @@ impl Fs {
     /// Gives a file the name `slot`, replacing what is there. A chunk is staged for commit.
     pub(in crate::fs) fn name_file(&self, slot: &Slot, file: &Arc<LiveFile>) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
-        self.keep_replaced(path, file)?;
+        let _replaced = self.keep_replaced(path, file)?;
         match slot {
             Slot::Chunk(_, place) => {
                 let staged = self.overlay()?.names().get(path).and_then(|name| name.stage.clone());
@@ -85,15 +84,25 @@ impl Fs {
                     None => self.stage(place)?,
                 };
                 let _turn = file.turn();
-                let Bytes::Here(content) = file.state().bytes.clone() else {
-                    return Err(FsError::Stale);
+                let (bytes, writes) = {
+                    let state = file.state();
+                    (state.bytes.clone(), state.writes)
                 };
+                let Bytes::Here(content) = bytes else { return Err(FsError::Stale) };
                 name_spool_file(place, &content);
                 let encoded = self.encoded(place, &content);
                 let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
                 let Encoded { chunk: content, shown } = encoded?;
                 let mut names = self.overlay()?.names();
-                file.state().shown = shown;
+                let is_other_chunk = |name: &PathBuf| {
+                    name != path && names.get(name).is_some_and(|name| name.place.is_some())
+                };
+                {
+                    let mut state = file.state();
+                    state.shown = shown;
+                    // What is staged now is all that was written, unless it is another chunk as well.
+                    state.dirty &= state.writes != writes || state.names.iter().any(is_other_chunk);
+                }
                 let number = names.next_number();
                 let replaced = names.get(path).map(|name| name.what.clone());
                 if let Some(What::File(replaced)) = &replaced
@@ -128,7 +137,8 @@ impl Fs {
                 let Bytes::Here(content) = file.state().bytes.clone() else {
                     return Err(FsError::Stale);
                 };
-                self.write_document(path, &content)
+                self.write_document(path, &content)?;
+                self.leave_document(path)
             }
             Slot::Source(_) => {
                 self.free_name(path, FileKind::File)?;
@@ -140,15 +150,15 @@ impl Fs {
 
     /// Open handles and other links of a file keep its contents when its name is taken by another
     /// file.
-    fn keep_replaced(&self, path: &Path, by: &Arc<LiveFile>) -> Result<()> {
+    fn keep_replaced(&self, path: &Path, by: &Arc<LiveFile>) -> Result<Option<Kept<'_>>> {
         let replaced = self.overlay()?.names().get(path).map(|name| name.what.clone());
         if let Some(What::File(replaced)) = replaced
             && !Arc::ptr_eq(&replaced, by)
             && self.is_needed_without(&replaced, path)
         {
-            self.bring_here(&replaced)?;
+            return self.keep_here(&replaced).map(Some);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Returns whether a file is still needed once it has lost a name: it is open or has other

@@ -157,10 +157,8 @@ impl Fs {
             Some(What::File(file)) => Some(file),
             _ => None,
         };
-        if let Some(file) = &live {
-            // Open handles keep reading the removed contents.
-            self.bring_here(file)?;
-        }
+        // Open handles keep reading the removed contents.
+        let _kept = live.as_ref().map(|file| self.keep_here(file)).transpose()?;
         let mut names = self.overlay()?.names();
         if let Some(file) = &live {
             names.leave(path, file);

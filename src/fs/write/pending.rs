@@ -152,12 +152,13 @@ impl Fs {
         if let Some(Name { what: What::File(file), place, stage, .. }) = name {
             let change = stage.and_then(|stage| stage.change);
             let content = match (change.and_then(|change| change.content), &file.state().bytes) {
-                (Some(content), _) => Some(content),
-                (None, Bytes::Here(content)) => Some(content.clone()),
+                (Some(content), _) => Some((content, true)),
+                (None, Bytes::Here(content)) => Some((content.clone(), false)),
                 (None, Bytes::Stored(_) | Bytes::Moved(_)) => None,
             };
-            if let Some(content) = content {
-                let place = place.filter(|place| place.array.decoded_form().is_none());
+            if let Some((content, is_encoded)) = content {
+                let is_chunk = |place: &Place| is_encoded || place.array.decoded_form().is_none();
+                let place = place.filter(is_chunk);
                 let saved = place.as_ref().map_or_else(|| path.clone(), chunk_path);
                 let Some(copy) = self.copy(&saved, &file, &content) else { return false };
                 file.state().copy = Some(copy);

@@ -136,18 +136,38 @@ impl Fs {
         if last && file.state().dirty && !self.publish_empty(file) {
             self.revert(file);
         }
+        if last {
+            self.end_document(file);
+        }
+        if let Some(overlay) = &self.overlay {
+            overlay.names().drop_unused(file);
+        }
+    }
+
+    /// Removes a document that nobody has open from the overlay: it is in the source now, or was
+    /// refused.
+    fn end_document(&self, file: &Arc<LiveFile>) {
         let Some(overlay) = &self.overlay else { return };
         let mut names = overlay.names();
-        if last {
-            // Documents are in the source now, or were refused.
-            let documents = file.state().names.clone();
-            for name in documents.iter().filter(|name| self.is_document(name)) {
-                file.state().dirty = false;
-                names.take(name);
-                // The kernel may have cached what was refused.
-                self.identities.disturb(file.ino);
-            }
+        let documents = file.state().names.clone();
+        for name in documents.iter().filter(|name| self.is_document(name)) {
+            file.state().dirty = false;
+            names.take(name);
+            // The kernel may have cached what was refused.
+            self.identities.disturb(file.ino);
         }
-        names.drop_unused(file);
+    }
+
+    /// Stages what was written to a file that nobody has open, as when it is truncated by its path.
+    pub(in crate::fs) fn publish_closed(&self, file: &Arc<LiveFile>) -> Result<()> {
+        let published = self.publish(file).inspect_err(|_| self.revert(file));
+        let is_document = file.state().names.first().is_some_and(|name| self.is_document(name));
+        if !is_document {
+            return published;
+        }
+        let is_refused = published.is_ok() && file.state().dirty && !self.publish_empty(file);
+        self.end_document(file);
+        self.overlay()?.names().drop_unused(file);
+        if is_refused { Err(FsError::Invalid) } else { published }
     }
 }

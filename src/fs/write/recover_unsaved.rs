@@ -1,7 +1,7 @@
 //! Return of changes that were saved because they could not be committed.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,8 +12,10 @@ use crate::fs::node::NodeKind;
 use crate::fs::request::Writers;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
+use crate::fs::state::overlay::Name;
 use crate::fs::write::slot::Slot;
 use crate::fs::write::unsaved::PIECE_BYTES;
+use crate::store::ChunkReader;
 
 impl Fs {
     /// Stages a saved chunk, to be committed over what its shard holds. Returns whether `path`, a
@@ -36,11 +38,17 @@ impl Fs {
         Ok(true)
     }
 
-    /// Returns whether a chunk is uncommitted.
-    pub fn is_waiting(&self, path: &Path) -> bool {
-        let Some(overlay) = &self.overlay else { return false };
-        let names = overlay.names();
-        names.get(path).is_some_and(|name| name.stage.is_some())
+    /// Returns whether the chunk at a path of the view is in its shard with exactly this content. It
+    /// is not if it waits to be committed, or if others have written to it since.
+    pub fn holds_saved(&self, path: &Path, content: &mut dyn Read) -> Result<bool> {
+        let waits = |name: &Name| name.stage.is_some();
+        let Some(place) = self.chunk_at(path)? else { return Ok(false) };
+        if self.overlay()?.names().get(path).is_some_and(waits) {
+            return Ok(false);
+        }
+        let array = &place.array.source;
+        let same = self.store.quiet_reader(array, &place.coords, |stored| same(&stored, content));
+        Ok(same?.transpose()?.unwrap_or(false))
     }
 
     /// Returns the chunk at a path of the view; `None` if the path is not that of a chunk.
@@ -60,5 +68,20 @@ impl Fs {
             return Ok(coords.filter(is_chunk).map(|coords| Place { array, coords }));
         }
         Ok(None)
+    }
+}
+
+/// Returns whether a chunk has exactly this content.
+fn same(stored: &ChunkReader, content: &mut dyn Read) -> io::Result<bool> {
+    let (mut ours, mut theirs, mut at) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES], 0);
+    loop {
+        let read = content.read(&mut ours)?;
+        if read == 0 {
+            return Ok(at == stored.nbytes());
+        }
+        if stored.read(&mut theirs[..read], at)? != read || theirs[..read] != ours[..read] {
+            return Ok(false);
+        }
+        at += read as u64;
     }
 }

@@ -69,6 +69,7 @@ impl Fs {
             (Slot::Source(from), Slot::Document(to)) => {
                 let content = self.source_content(from, caller)?;
                 self.write_document(to, &content)?;
+                self.leave_document(to)?;
                 self.remove_source_file(from, caller)?;
                 // Later writes through open handles do not change the document.
                 self.paths.open_files(moved.attr.ino).iter().for_each(|open| open.leave());
@@ -204,6 +205,7 @@ impl Fs {
             {
                 // Written while the file was being created.
                 overwrite(&*moved.file, content)?;
+                moved.file.sync()?;
             }
             (state.bytes, state.dirty) = (Bytes::Moved(Arc::clone(&moved.file)), false);
             drop(state);

@@ -197,7 +197,7 @@ impl Fs {
             }
             // Truncated by path, not through an open file: no close will stage it.
             if !file.state().is_open() {
-                self.publish(file).inspect_err(|_| self.revert(file))?;
+                self.publish_closed(file)?;
             }
         }
         if let (Bytes::Stored(place), Some(mtime)) = (file.state().bytes.clone(), set.mtime) {

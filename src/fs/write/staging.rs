@@ -255,7 +255,14 @@ impl Fs {
         });
         let is_encoded = place.as_ref().is_none_or(|place| place.array.decoded_form().is_none());
         let content = newer.filter(|_| is_encoded).or_else(|| one.chunk.content.clone());
-        self.save(&saved, file.as_deref(), content.as_ref(), error);
+        let is_saved = self.save(&saved, file.as_deref(), content.as_ref(), error);
+        if !is_saved && content.is_some() {
+            // Nobody else has it: it stays here until it can be saved.
+            if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
+                name.error = Some(Arc::clone(error));
+            }
+            return Ok(());
+        }
         self.failures.record(&one.path, error);
         let mut names = self.overlay()?.names();
         let Some(name) = names.get_mut(&one.path) else { return Ok(()) };

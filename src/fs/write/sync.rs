@@ -1,7 +1,7 @@
 //! Writes to open files, close and fsync.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fs::error::{FsError, Result};
@@ -155,27 +155,38 @@ impl Fs {
     /// Fails if one of its own chunks is still uncommitted.
     fn commit_file(&self, file: &LiveFile) -> Result<()> {
         let names = file.state().names.clone();
-        let mut first = Ok(());
-        for path in names {
-            let waiting = |number: Option<u64>| {
-                let names = self.overlay()?.names();
-                let Some(name) = names.get(&path) else { return Ok(None) };
-                let change = name.stage.as_ref().and_then(|stage| stage.change.as_ref());
-                let change = change.filter(|it| number.is_none_or(|number| number == it.number));
-                let place = name.place.clone().zip(change.map(|change| change.number));
-                Ok::<_, FsError>(place.map(|place| (place, name.error.clone())))
-            };
-            let Some(((place, number), _)) = waiting(None)? else { continue };
+        names.iter().map(|path| self.commit_name(path)).fold(Ok(()), Result::and)
+    }
+
+    /// Commits the chunk of this name.
+    fn commit_name(&self, path: &Path) -> Result<()> {
+        /// Limit of commits, each of which finds another change that was made during the one before.
+        const ATTEMPTS: usize = 4;
+        let waiting = || {
+            let names = self.overlay()?.names();
+            let Some(name) = names.get(path) else { return Ok(None) };
+            let change = name.stage.as_ref().and_then(|stage| stage.change.as_ref());
+            let place = name.place.clone().zip(change.map(|change| change.number));
+            Ok::<_, FsError>(place.map(|(place, number)| (place, number, name.error.clone())))
+        };
+        for _ in 0..ATTEMPTS {
+            let Some((place, number, _)) = waiting()? else { return Ok(()) };
             // Changes of the same array are committed together: one record, one acquisition of the
             // lock.
             let committed = self.commit(&place.array.source.path);
-            let Some((_, error)) = waiting(Some(number))? else { continue };
-            first = first.and(match error {
-                Some(error) => Err(FsError::Commit(error)),
-                None => committed.and(Err(FsError::Io(ErrorKind::ResourceBusy.into()))),
-            });
+            let Some((_, now, error)) = waiting()? else { return Ok(()) };
+            match (error, committed) {
+                (Some(error), _) => return Err(FsError::Commit(error)),
+                (None, Ok(())) if now == number => {
+                    return Err(FsError::Io(ErrorKind::ResourceBusy.into()));
+                }
+                // The error of an earlier change went when the next one was made.
+                (None, Err(error)) => return Err(error),
+                (None, Ok(())) => (),
+            }
         }
-        first
+        // Each of them was committed, and newer ones were made.
+        Ok(())
     }
 
     /// Returns once everything below a directory is durable.

@@ -49,7 +49,8 @@ impl Fs {
             return false;
         };
         let to = self.config.writing.unsaved.join(path);
-        match self.write_unsaved(&to, file, content) {
+        let written = self.set_aside(path, &to, file);
+        match written.and_then(|()| self.write_unsaved(&to, file, content)) {
             Ok(()) => {
                 log::error!("{}: {why}; what was written is in {}", shown(path), shown(&to));
                 true
@@ -57,7 +58,7 @@ impl Fs {
             Err(error) => {
                 let (path, to) = (shown(path), shown(&to));
                 log::error!(
-                    "{path}: {why}; what was written is lost, {to} cannot be written: {error}"
+                    "{path}: {why}; what was written cannot be saved, {to} cannot be written: {error}"
                 );
                 false
             }
@@ -122,7 +123,8 @@ impl Fs {
         content: &Content,
     ) -> Option<Copy> {
         let to = self.config.writing.unsaved.join(path);
-        match self.write_unsaved(&to, Some(file), content) {
+        let written = self.set_aside(path, &to, Some(file));
+        match written.and_then(|()| self.write_unsaved(&to, Some(file), content)) {
             Ok(()) => {
                 log::info!(
                     "{}: until it has a place in the source, it is in {}",
@@ -137,6 +139,18 @@ impl Fs {
                 None
             }
         }
+    }
+
+    /// Moves what was saved before under the same name to the spool, where it is older. The copy of
+    /// the same file is replaced.
+    fn set_aside(&self, path: &Path, saved: &Path, file: Option<&LiveFile>) -> io::Result<()> {
+        let is_own = |file: &LiveFile| file.state().copy.as_ref().is_some_and(|it| it.0 == saved);
+        if file.is_some_and(is_own) || !saved.exists() {
+            return Ok(());
+        }
+        let to = self.spool.set_aside(saved, path)?;
+        log::warn!("{}: what was saved of it before is in {} now", shown(path), shown(&to));
+        Ok(())
     }
 
     /// Writes a file outside the source, and returns once it is durable.

@@ -472,11 +472,12 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Makes a new file durable, with the owner and permissions of the file it replaces and a later
-/// date. Returns its version.
+/// Makes a new file durable, with the owner, permissions and extended attributes of the file it
+/// replaces and a later date. Returns its version.
 fn finish_new(file: &dyn PosixFile, old: Option<&Old>) -> io::Result<Version> {
     if let Some(old) = old {
         file.set_owner(&old.stat)?;
+        file.take_xattrs(&old.file.lasting_xattrs()?)?;
         redate(file, &old.stat)?;
     }
     file.sync()?;

@@ -7,6 +7,9 @@ use rustix::fs::{self, AtFlags, FileType, Mode, Timespec, Timestamps};
 
 use crate::store::storage::{FileKind, SetStat, Stat, Timestamp};
 
+/// Maximum length of an extended attribute, or of the list of their names, in the kernel.
+pub(super) const MAX_XATTR_BYTES: usize = 64 << 10;
+
 /// Changes attributes of an open file, which may be open with `O_PATH`.
 pub(super) fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
     if set.uid.is_some() || set.gid.is_some() || set.ctime {

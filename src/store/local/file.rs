@@ -1,16 +1,21 @@
 //! Files of a local source, and their locks.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, fcntl};
-use rustix::fs::{self, Mode};
+use rustix::fs::{self, Mode, XattrFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::attributes::{set_stat, stat_of};
+use super::attributes::{MAX_XATTR_BYTES, set_stat, stat_of};
 use crate::stats::Stats;
-use crate::store::storage::{PosixFile, SetStat, Stat, StorageFile};
+use crate::store::storage::{PosixFile, SetStat, Stat, StorageFile, Xattrs};
+
+/// Extended attribute of an access control list.
+const ACL: &str = "system.posix_acl_access";
 
 /// Open file of a source.
 pub(super) struct LocalFile {
@@ -100,6 +105,36 @@ impl PosixFile for LocalFile {
 
     fn set_stat(&self, set: &SetStat) -> io::Result<()> {
         set_stat(&self.file, set)
+    }
+
+    fn lasting_xattrs(&self) -> io::Result<Xattrs> {
+        let mut names = vec![0; MAX_XATTR_BYTES];
+        let length = match fs::flistxattr(&self.file, &mut names[..]) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Xattrs::new()),
+            length => length?,
+        };
+        let names = names[..length].split(|byte| *byte == 0).map(OsStr::from_bytes);
+        let lasts = |name: &&OsStr| *name == ACL || name.as_bytes().starts_with(b"user.");
+        let value = |name: &OsStr| {
+            let mut value = vec![0; MAX_XATTR_BYTES];
+            let length = fs::fgetxattr(&self.file, name, &mut value[..])?;
+            value.truncate(length);
+            Ok((name.to_owned(), value))
+        };
+        names.filter(lasts).map(value).collect()
+    }
+
+    fn take_xattrs(&self, xattrs: &Xattrs) -> io::Result<()> {
+        if !xattrs.iter().any(|(name, _)| name == ACL) {
+            match fs::fremovexattr(&self.file, ACL) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for (name, value) in xattrs {
+            fs::fsetxattr(&self.file, name, value, XattrFlags::empty())?;
+        }
+        Ok(())
     }
 
     /// Takes an open file description lock on the whole file, the kind that TensorStore takes.

@@ -63,4 +63,48 @@ PY
 }
 at_once "an open file that was removed has no links" links
 
+# The file of a shard or of a document is replaced by another one.
+rights_of_what_is_replaced() {
+    local policy=$1 shard file
+    local -a files
+    fresh $plane
+    unmount_view
+    shard=$(find "$source/c" -type f | sort | head -n 1)
+    files=("$shard" "$source/zarr.json")
+    for file in "${files[@]}"; do
+        chmod 640 "$file"
+        setfacl -m u:daemon:rw,g::- "$file"
+        setfattr -n user.origin -v "ours" "$file"
+    done
+    # What is made there has another list.
+    setfacl -d -m u:games:rwx "$source" "$source/c" "${shard%/*}"
+    rights() { getfacl -cp "${files[@]}" && getfattr --absolute-names -d "${files[@]}" && stat -c %A "${files[@]}"; }
+    rights >"$work/before"
+    mount_view "$source" --rw --log-file "$log" --update "$policy"
+    local name=${shard#"$source"/}
+    for name in "${present[@]}"; do
+        cp "$data/page" "$MP/$name"
+    done
+    python3 - "$MP/zarr.json" <<'PY'
+import json
+import sys
+
+document = json.load(open(sys.argv[1]))
+document["attributes"] = {"new": True}
+text = json.dumps(document)
+with open(sys.argv[1], "w") as file:
+    file.write(text)
+PY
+    unmount_view
+    grep -q '"new"' "$source/zarr.json"
+    rights | diff "$work/before" -
+}
+if setfacl -m u:daemon:r "$TMP" 2>/dev/null; then
+    for policy in rewrite auto; do
+        at_once "what is replaced keeps its access control list and attributes ($policy)" rights_of_what_is_replaced $policy
+    done
+else
+    skip "access control lists: the filesystem has none"
+fi
+
 finish

@@ -1,0 +1,415 @@
+//! Renames of chunks and files within a writable mount: what is found after a kill, what others do
+//! meanwhile, and what becomes of changes that cannot be committed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+mod power;
+mod support;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use power::NO_FAULT;
+use power::mounted::{CALLER, User, copies, found, is_scratch, mount, with_mount};
+use shardfs::format::plan::Policy;
+use shardfs::fs::{FsError, OpenHow, SetAttr};
+use shardfs::store::memory::{Fault, MemoryStorage};
+use shardfs::view::inode::ROOT;
+
+/// For [`MemoryStorage::fail`]: nothing can be written any more.
+const EVERY_CHANGE_FAILS: Fault =
+    Fault { errno: libc::EIO, times: u64::MAX, half_done: false, changes_only: true };
+
+/// Every pair of kinds of names.
+const PAIRS: [(&str, &str); 8] = [
+    ("x", "a/c/0"),
+    ("a/notes", "a/c/0"),
+    ("x", "a/c/0.part"),
+    ("a/c/0", "a/c/1"),
+    ("a/c/0", "a/c/5"),
+    ("a/c/0", "b/c/0"),
+    ("a/c/0", "b/c/1.part"),
+    ("a/c/0", "d/y"),
+];
+
+#[test]
+fn what_was_renamed_is_found_after_a_kill_and_under_its_new_name_alone_after_a_commit() {
+    for (from, to) in PAIRS {
+        for linked in [false, true] {
+            with_mount(|user, storage, _| {
+                let content = user.read(from);
+                if linked && user.ino(to).is_some() {
+                    user.unlink(to);
+                    user.0.commit(Path::new("")).unwrap();
+                }
+                match linked && to != "d/y" {
+                    true => {
+                        user.link(from, to);
+                        user.unlink(from);
+                    }
+                    false => user.rename(from, to),
+                }
+                assert_eq!((user.read(from), user.read(to)), (None, content.clone()));
+                let killed = [from, to].map(|name| found(storage, name));
+                assert!(killed.contains(&content), "{from} -> {to}, {linked}: {killed:?}");
+                user.0.commit(Path::new("")).unwrap();
+                let committed = match is_scratch(to) {
+                    true => [content, None],
+                    false => [None, content],
+                };
+                let killed = [from, to].map(|name| found(storage, name));
+                assert_eq!(killed, committed, "{from} -> {to}, {linked}");
+            });
+        }
+    }
+}
+
+#[test]
+fn fsync_of_the_directory_that_a_file_has_left_makes_its_new_name_durable_first() {
+    for (from, to) in [("x", "a/c/0"), ("d/y", "a/c/0"), ("a/c/0", "b/c/3")] {
+        with_mount(|user, storage, _| {
+            let content = user.read(from);
+            user.rename(from, to);
+            let old = user.parent(from).unwrap().0;
+            user.0.fsyncdir(old, None).unwrap();
+            assert_eq!([from, to].map(|name| found(storage, name)), [None, content]);
+        });
+    }
+}
+
+#[test]
+fn a_name_of_the_source_that_was_renamed_away_takes_a_new_file() {
+    with_mount(|user, storage, _| {
+        let content = user.read("x");
+        user.rename("x", "a/c/0");
+        user.write("x", b"new", true);
+        assert_eq!((user.read("x"), user.read("a/c/0")), (Some(b"new".to_vec()), content.clone()));
+        user.rename("d/y", "a/c/1");
+        user.0.rmdir(ROOT, OsStr::new("d"), &CALLER).unwrap();
+        assert_eq!(found(storage, "a/c/0"), content);
+    });
+}
+
+#[test]
+fn what_others_put_in_the_place_of_a_file_that_was_renamed_away_stays() {
+    with_mount(|user, storage, _| {
+        let content = user.read("x");
+        user.rename("x", "a/c/0");
+        storage.replace("x", "of others");
+        user.0.commit(Path::new("")).unwrap();
+        assert_eq!(user.read("a/c/0"), content);
+        assert_eq!(user.read("x"), Some(b"of others".to_vec()));
+    });
+}
+
+#[test]
+fn a_backup_that_is_no_chunk_is_copied_before_its_chunk_is_written_over() {
+    with_mount(|user, storage, unsaved| {
+        let content = user.read("a/c/0");
+        user.rename("a/c/0", "a/c/0.part");
+        user.write("a/c/0", b"new", true);
+        assert_eq!(found(storage, "a/c/0"), Some(b"new".to_vec()));
+        assert_eq!(std::fs::read(unsaved.join("a/c/0.part")).ok(), content);
+        // Until it has a place again.
+        user.rename("a/c/0.part", "a/c/1");
+        user.fsync("a/c/1");
+        assert!(copies(unsaved).is_empty());
+    });
+}
+
+#[test]
+fn chunks_of_two_shards_that_change_places_are_never_both_at_risk() {
+    with_mount(|user, storage, unsaved| {
+        let contents = ["a/c/0", "b/c/0"].map(|name| user.read(name));
+        user.rename("a/c/0", "a/c/0.part");
+        user.rename("b/c/0", "a/c/0");
+        user.rename("a/c/0.part", "b/c/0");
+        let copy = || copies(unsaved);
+        // The first of the two shards is written, the second is not.
+        for nth in 1.. {
+            storage.fail(nth, EVERY_CHANGE_FAILS);
+            let committed = user.0.commit(Path::new(""));
+            storage.fail(0, NO_FAULT);
+            let killed = ["a/c/0", "b/c/0"].map(|name| found(storage, name));
+            for content in contents.iter().flatten() {
+                let is_there = killed.iter().flatten().any(|found| found == content);
+                assert!(is_there || copy().contains(content), "{content:?} after {nth}");
+            }
+            if committed.is_ok() {
+                break;
+            }
+        }
+        let [a, b] = contents;
+        assert_eq!(["a/c/0", "b/c/0"].map(|name| found(storage, name)), [b, a]);
+        assert!(copy().is_empty());
+    });
+}
+
+/// Others write a chunk that waits to be committed.
+fn others_write(storage: &Arc<MemoryStorage>, name: &str, content: &[u8]) {
+    let other = mount(storage, Policy::Auto, Path::new("/nonexistent"));
+    User(&other).write(name, content, true);
+}
+
+#[test]
+fn what_was_renamed_onto_a_chunk_that_others_write_is_there_under_its_old_name_again() {
+    for from in ["x", "a/c/4", "b/c/0", "a/c/1"] {
+        with_mount(|user, storage, unsaved| {
+            let content = user.read(from);
+            user.rename(from, "a/c/0");
+            others_write(storage, "a/c/0", b"of others");
+            assert!(user.0.commit(Path::new("")).is_err());
+            assert_eq!(user.read("a/c/0"), Some(b"of others".to_vec()));
+            assert_eq!(user.read(from), content, "{from}");
+            assert_eq!(found(storage, from), content, "{from}");
+            assert_eq!(std::fs::read(unsaved.join("a/c/0")).ok(), content);
+            // Whoever asks is told.
+            assert!(user.0.fsyncdir(ROOT, None).is_err());
+            assert!(user.0.fsyncdir(ROOT, None).is_ok());
+        });
+    }
+}
+
+fn waiting(user: &User<'_>) -> String {
+    let directory = user.ino(".shardfs").unwrap();
+    let file = user.0.lookup(directory, OsStr::new("waiting.txt")).unwrap().unwrap().attr.ino;
+    let opened = user.0.open(file).unwrap();
+    let mut text = vec![0; 4096];
+    let read = user.0.read(file, Some(opened.handle), 0, &mut text).unwrap();
+    user.0.release(opened.handle);
+    String::from_utf8(text[..read].to_vec()).unwrap()
+}
+
+#[test]
+fn a_change_that_is_given_up_behind_its_writers_back_is_reported_to_whoever_asks_once() {
+    for removed in [false, true] {
+        with_mount(|user, storage, _| {
+            let open = |name: &str| {
+                let ino = user.ino(name).unwrap();
+                (
+                    ino,
+                    user.0
+                        .open_for(ino, OpenHow { write: true, ..OpenHow::default() }, &CALLER)
+                        .unwrap(),
+                )
+            };
+            let ((file, before), other) = (open("a/c/0"), open("a/c/4"));
+            let directories = [user.0.opendir(), user.0.opendir()];
+            if removed {
+                user.0.release(before.handle);
+                user.unlink("a/c/0");
+            } else {
+                user.write("a/c/0", b"ours", false);
+            }
+            others_write(storage, "a/c/0", b"of others");
+            let fsyncdir =
+                |path: &str, handle| user.0.fsyncdir(user.ino(path).unwrap(), Some(handle));
+            // As at an interval.
+            assert!(user.0.commit(Path::new("")).is_err());
+            assert!(user.0.commit(Path::new("")).is_ok());
+            assert!(waiting(user).contains("a/c/0: given up"), "{}", waiting(user));
+            assert!(user.0.fsync(other.0, other.1.handle).is_ok(), "of another file");
+            assert!(fsyncdir("b", directories[0]).is_ok(), "of another directory");
+            let (late, after) = open("a/c/0");
+            let late_directory = user.0.opendir();
+            for directory in [directories[1], late_directory] {
+                assert!(fsyncdir("a", directory).is_err());
+                assert!(fsyncdir("a", directory).is_ok(), "once");
+            }
+            if !removed {
+                assert!(user.0.fsync(file, before.handle).is_err());
+                assert!(user.0.fsync(file, before.handle).is_ok(), "once");
+            }
+            assert!(user.0.fsync(late, after.handle).is_err());
+            assert!(user.0.fsync(late, after.handle).is_ok(), "once");
+            assert!(fsyncdir("", user.0.opendir()).is_ok(), "nobody is told again who asks anew");
+            // The reason can be read once more by whoever was told.
+            assert!(waiting(user).contains("a/c/0: given up"));
+            assert_eq!(waiting(user), "");
+        });
+    }
+}
+
+#[test]
+fn a_removal_that_cannot_be_committed_is_listed_with_its_reason_and_fails_each_fsync_above() {
+    with_mount(|user, storage, _| {
+        user.unlink("a/c/0");
+        storage.fail(1, EVERY_CHANGE_FAILS);
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert!(user.0.fsyncdir(user.ino("a").unwrap(), None).is_err());
+        assert!(user.0.fsyncdir(ROOT, None).is_err());
+        let text = waiting(user);
+        storage.fail(0, NO_FAULT);
+        assert!(text.starts_with("a/c/0: "), "{text}");
+        user.0.fsyncdir(ROOT, None).unwrap();
+        assert_eq!((waiting(user), found(storage, "a/c/0")), (String::new(), None));
+    });
+}
+
+#[test]
+fn a_linked_file_stays_until_its_chunk_is_durable_also_after_errors() {
+    with_mount(|user, storage, _| {
+        let content = user.read("x");
+        user.unlink("a/c/0");
+        user.link("x", "a/c/0");
+        let rename = || {
+            let (from, to) = (user.parent("a/notes").unwrap(), user.parent("x").unwrap());
+            user.0.rename(from, to, false, &CALLER)
+        };
+        storage.fail(1, EVERY_CHANGE_FAILS);
+        assert!(rename().is_err());
+        storage.fail(0, NO_FAULT);
+        rename().unwrap();
+        assert_eq!(found(storage, "a/c/0"), content);
+    });
+}
+
+#[test]
+fn a_linked_file_stays_until_its_chunk_is_durable_also_in_a_renamed_directory() {
+    with_mount(|user, storage, _| {
+        let content = user.read("d/y");
+        user.unlink("a/c/0");
+        user.link("d/y", "a/c/0");
+        user.rename("d", "e");
+        user.unlink("e/y");
+        let killed = ["a/c/0", "e/y"].map(|name| found(storage, name));
+        assert!(killed.contains(&content), "{killed:?}");
+        user.0.commit(Path::new("")).unwrap();
+        assert_eq!((found(storage, "a/c/0"), found(storage, "e/y")), (content, None));
+    });
+}
+
+#[test]
+fn a_chunk_that_was_linked_or_not_renamed_shows_what_others_write_to_it() {
+    let link = |user: &User<'_>| {
+        user.link("a/c/0", "a/c/0.part");
+        user.unlink("a/c/0.part");
+    };
+    let fail = |user: &User<'_>| {
+        user.link("a/c/0", "a/c/0.part");
+        let (from, to) = (user.parent("a/c/0").unwrap(), user.parent("x").unwrap());
+        assert!(user.0.rename(from, to, false, &CALLER).is_err());
+        user.unlink("a/c/0.part");
+    };
+    let moved = |user: &User<'_>| {
+        user.rename("x", "a/c/0");
+        user.0.commit(Path::new("")).unwrap();
+    };
+    let linked = |user: &User<'_>| {
+        user.unlink("a/c/0");
+        user.link("x", "a/c/0");
+        user.0.commit(Path::new("")).unwrap();
+    };
+    let ways: [&dyn Fn(&User<'_>); 4] = [&link, &fail, &moved, &linked];
+    for (number, way) in ways.iter().enumerate() {
+        with_mount(|user, storage, _| {
+            way(user);
+            others_write(storage, "a/c/0", b"of others");
+            assert_eq!(user.read("a/c/0"), Some(b"of others".to_vec()), "{number}");
+            // Nothing of it is written over that.
+            user.0.commit(Path::new("")).unwrap();
+            assert_eq!(found(storage, "a/c/0"), Some(b"of others".to_vec()), "{number}");
+            assert_eq!(user.0.end_commits(), 0, "{number}");
+            assert_eq!(found(storage, "a/c/0"), Some(b"of others".to_vec()), "{number}");
+        });
+    }
+}
+
+#[test]
+fn a_name_beside_chunks_stays_when_the_kernel_forgets_the_chunk_that_it_is_linked_to() {
+    with_mount(|user, _, _| {
+        user.write("a/c/0.part", b"both", false);
+        user.unlink("a/c/0");
+        user.link("a/c/0.part", "a/c/0");
+        user.0.commit(Path::new("")).unwrap();
+        user.0.forget(user.ino("a/c/0").unwrap(), 1000);
+        assert_eq!(user.read("a/c/0.part"), Some(b"both".to_vec()));
+    });
+}
+
+#[test]
+fn what_cannot_be_saved_stays_in_the_mount_when_others_have_written_its_chunk() {
+    with_mount(|user, storage, unsaved| {
+        user.write("a/c/0", b"ours", false);
+        others_write(storage, "a/c/0", b"of others");
+        // No directory can be made there.
+        std::fs::write(unsaved.join("a"), "in the way").unwrap();
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert_eq!(user.read("a/c/0"), Some(b"ours".to_vec()));
+        std::fs::remove_file(unsaved.join("a")).unwrap();
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert_eq!(user.read("a/c/0"), Some(b"of others".to_vec()));
+        assert_eq!(std::fs::read(unsaved.join("a/c/0")).unwrap(), b"ours");
+    });
+}
+
+/// As `shardfs recover --unsaved` does: files are removed only if this says that they may go.
+#[test]
+fn a_saved_chunk_is_held_only_if_it_is_in_its_shard_as_it_was_saved() {
+    with_mount(|user, storage, _| {
+        let name = Path::new("a/c/0");
+        let held = |content: &[u8]| user.0.holds_saved(name, &mut &*content).unwrap();
+        assert!(user.0.put_saved(name, &mut &b"saved"[..]).unwrap());
+        assert!(!held(b"saved"));
+        user.0.commit(Path::new("")).unwrap();
+        assert!(held(b"saved"));
+        assert!(!held(b"save") && !held(b"saved more") && !held(b"SAVED"));
+        assert!(user.0.put_saved(name, &mut &b"again"[..]).unwrap());
+        others_write(storage, "a/c/0", b"of others");
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert!(!held(b"again"));
+        assert!(!user.0.holds_saved(Path::new("x"), &mut &b""[..]).unwrap());
+    });
+}
+
+#[test]
+fn what_was_saved_of_a_chunk_stays_when_more_of_it_is_saved() {
+    with_mount(|user, storage, unsaved| {
+        for (ours, theirs) in [(b"one", b"1st"), (b"two", b"2nd")] {
+            user.write("a/c/0", ours, false);
+            others_write(storage, "a/c/0", theirs);
+            assert!(user.0.commit(Path::new("")).is_err());
+        }
+        assert_eq!(copies(unsaved), [b"one".to_vec(), b"two".to_vec()].into());
+        assert_eq!(std::fs::read(unsaved.join("a/c/0")).unwrap(), b"two");
+    });
+}
+
+#[test]
+fn a_document_that_is_open_loses_its_name_to_one_that_is_renamed_there() {
+    with_mount(|user, _, _| {
+        let ino = user.ino("a/zarr.json").unwrap();
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let open = user.0.open_for(ino, how, &CALLER).unwrap();
+        let text = String::from_utf8(user.read("a/zarr.json").unwrap()).unwrap();
+        let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document["attributes"] = serde_json::json!({"new": true});
+        user.write("a/new.json", document.to_string().as_bytes(), false);
+        user.rename("a/new.json", "a/zarr.json");
+        let shown = user.read("a/zarr.json").unwrap();
+        assert!(String::from_utf8_lossy(&shown).contains("\"new\""));
+        // What is written to the old one goes nowhere.
+        let _ = user.0.write(ino, open.handle, 0, text.as_bytes());
+        let _ = user.0.flush(ino, open.handle);
+        user.0.release(open.handle);
+        assert_eq!(user.read("a/zarr.json"), Some(shown));
+    });
+}
+
+#[test]
+fn a_document_that_is_cut_off_by_its_path_stays_as_it_is() {
+    with_mount(|user, _, _| {
+        let before = user.read("a/zarr.json");
+        for length in [0, 10] {
+            let set = SetAttr { size: Some(length), ..SetAttr::default() };
+            let ino = user.ino("a/zarr.json").unwrap();
+            assert!(matches!(
+                user.0.setattr(ino, None, &set, &CALLER),
+                Err(FsError::Invalid | FsError::Refused { .. })
+            ));
+            assert_eq!(user.read("a/zarr.json"), before, "{length}");
+        }
+        assert_eq!(user.0.end_commits(), 0);
+    });
+}
