@@ -74,6 +74,18 @@ fn a_bloscpack_file_is_shown_chunk_by_chunk_in_every_layout() {
 }
 
 #[test]
+fn an_array_that_is_made_in_a_directory_which_is_mounted_is_noticed() {
+    let storage = Arc::new(MemoryStorage::default());
+    bcolz(&storage, "there/");
+    storage.replace("new/notes", *b"none yet");
+    let fs = mount(&storage, None).unwrap();
+    assert!(shown(&fs).contains_key("there/zarr.json"));
+    assert!(!shown(&fs).contains_key("new/zarr.json"));
+    bcolz(&storage, "new/");
+    assert!(shown(&fs).contains_key("new/zarr.json"));
+}
+
+#[test]
 fn chunks_of_unknown_number_are_found_one_after_the_other() {
     let layout = Layout { digest: 1, offsets: false, metadata: None, known: false };
     let storage = Arc::new(MemoryStorage::default());

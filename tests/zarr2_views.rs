@@ -150,6 +150,8 @@ fn a_source_is_refused_if_it_is_not_of_the_format_that_is_named() {
     assert_eq!(of(&storage, Format::Zarr), Ok(()));
     assert_eq!(of(&storage, Format::Bloscpack), refused);
     assert_eq!(of(&storage, Format::Draft2022), refused);
+    // The root has no document, and nothing below is of that format.
+    assert_eq!(of(&storage, Format::Blz), refused);
     storage.replace("zarr.json", json!({"zarr_format": 3, "node_type": "group"}).to_string());
     assert_eq!(of(&storage, Format::Zarr), Ok(()));
     assert_eq!(of(&storage, Format::Blz), refused);

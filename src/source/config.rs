@@ -67,7 +67,8 @@ pub struct Probe {
 impl Probe {
     /// Returns whether a directory without a `zarr.json` is probed for other documents each time.
     pub fn tries_documents(&self) -> bool {
-        self.unsharded == Unsharded::Decoded && self.may_be(Format::Zarr)
+        let is_zarr2_read = self.unsharded == Unsharded::Decoded && self.may_be(Format::Zarr);
+        is_zarr2_read || self.may_be(Format::Blz)
     }
 
     pub(super) fn may_be(&self, format: Format) -> bool {

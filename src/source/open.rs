@@ -101,6 +101,7 @@ impl Source {
         }
         match source.nodes().next() {
             Some(_) => Ok(source),
+            None if config.format.is_some() => Err(OpenError::OtherFormat(path.to_owned())),
             None => {
                 let what = Unsupported::of_directory(path);
                 Err(what.map_or_else(|| OpenError::NoNode(path.to_owned()), unsupported))

@@ -37,8 +37,14 @@ const DIRECTORIES: [(Format, InDirectory); 2] =
 /// Formats whose arrays are files.
 const FILES: [(Format, InFile); 1] = [(Format::Bloscpack, bloscpack::look)];
 
-/// Names of files whose presence in a directory indicates a node there.
-pub(super) const INDICATIONS: [&str; 4] = [METADATA_FILE, SIZES, ZARRAY, ZGROUP];
+/// Names of files whose presence in a directory indicates a node there, and of which format.
+pub(super) const INDICATIONS: [(&str, Format); 5] = [
+    (METADATA_FILE, Format::Zarr),
+    (METADATA_FILE, Format::Draft2022),
+    (SIZES, Format::Blz),
+    (ZARRAY, Format::Zarr),
+    (ZGROUP, Format::Zarr),
+];
 
 impl Probe {
     /// Returns whether the source's root can be of the format that it is read as. A directory of

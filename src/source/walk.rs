@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::apart;
 use super::array::Array;
-use super::config::Probe;
+use super::config::{Format, Probe};
 use super::document::METADATA_FILE;
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
@@ -232,16 +232,21 @@ impl Nodes<'_> {
 }
 
 /// Returns whether a directory without metadata of its own has a node anywhere below it, such as a
-/// folder of arrays or a folder of such folders. The search is breadth-first, so that nearby nodes
-/// are found soon.
-pub fn holds_nodes(storage: &dyn Storage) -> io::Result<bool> {
+/// folder of arrays or a folder of such folders: of this format, if one is given. The search is
+/// breadth-first, so that nearby nodes are found soon.
+pub fn holds_nodes(storage: &dyn Storage, format: Option<Format>) -> io::Result<bool> {
     /// Maximum number of directories to discover before the folder is considered to hold no nodes.
     const LOOKED_AT: usize = 10_000;
     let mut directories = VecDeque::from([PathBuf::new()]);
     let mut known = directories.len();
     while let Some(directory) = directories.pop_front() {
-        if INDICATIONS.iter().any(|name| storage.stat(&directory.join(name)).is_ok()) {
+        let mut indications =
+            INDICATIONS.iter().filter(|(_, of)| format.is_none_or(|format| format == *of));
+        if indications.any(|(name, _)| storage.stat(&directory.join(name)).is_ok()) {
             return Ok(true);
+        }
+        if known >= LOOKED_AT {
+            continue;
         }
         let listed = storage.list(&directory, 0, &mut |item| {
             let path = directory.join(item.name);

@@ -138,8 +138,13 @@ impl Fs {
         if !nodes.accepts_root(&root)? {
             return Err(SourceError::OtherFormat);
         }
-        if matches!(root.kind, NodeKind::Inherited) && !source::holds_nodes(&*storage)? {
-            return Err(SourceError::NoNode);
+        if matches!(root.kind, NodeKind::Inherited)
+            && !source::holds_nodes(&*storage, config.format)?
+        {
+            return Err(match config.format {
+                Some(_) => SourceError::OtherFormat,
+                None => SourceError::NoNode,
+            });
         }
         let store = StoreConfig { pad_edge: pads_edge(&config), ..config.store.clone() };
         let store = ShardStore::new(Arc::clone(&storage), store, Arc::clone(&stats));
