@@ -16,6 +16,7 @@ use shardfs::store::journal::pending;
 use shardfs::store::memory::{Change, MemoryStorage};
 use shardfs::store::owner::Owner;
 use shardfs::store::recover::recover;
+use shardfs::store::storage::{PosixStorage, Storage};
 
 /// An array in memory with one store, which has committed nothing yet.
 fn array(case: &Case) -> (Arc<MemoryStorage>, ShardStore) {
@@ -177,4 +178,30 @@ fn no_record_comes_back_after_an_unmount_or_a_recovery() {
     };
     ended(&|_, live| live.finish_commits(&case.array).unwrap());
     ended(&|storage, _| drop(recover(&**storage, Owner::Array(&case.array)).unwrap()));
+}
+
+/// As btrfs leaves it after a power cut.
+#[test]
+fn a_shard_that_still_has_the_name_it_was_written_under_is_recovered() {
+    let case = power::plain(false).swap_remove(0);
+    let array = array(&case);
+    let changes = vec![(vec![0], Some(vec![1; 5]))];
+    let history = history(&case, &array, &changes, Policy::InPlace);
+    let shard = case.path(&power::shard_of(&case.model, &vec![0]));
+    let mut tried = 0;
+    for length in 0..history.len() {
+        let mut disk = case.disk(&case.model.chunks);
+        history[..length].iter().for_each(|change| disk.apply(change));
+        let storage = disk.now().storage(false);
+        if pending(&*storage, Path::new(ARRAY)).unwrap().is_none() {
+            continue;
+        }
+        let second = Path::new("a/.shardfs/9.new");
+        storage.link(&shard, second).unwrap();
+        recover(&*storage, Owner::Array(&case.array)).unwrap();
+        assert!(storage.lstat(second).is_err());
+        assert_eq!(storage.lstat(&shard).unwrap().links, 1);
+        tried += 1;
+    }
+    assert!(tried > 0);
 }

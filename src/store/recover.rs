@@ -14,12 +14,12 @@ use super::journal::Journal;
 use super::lock::{has_name, remove_noted_locks};
 use super::new_shards;
 use super::owner::{Owner, shown_key};
-use super::storage::{FileKind, PosixFile, PosixStorage, Stat};
+use super::storage::{FileKind, PosixFile, PosixStorage, Stat, if_present};
 pub use super::unfinished::{Found, record_of};
 use super::unfinished::{examine, old_index};
 use super::work::{WORK_DIRECTORY, check_directory, check_plain, is_new_name, unfit_or};
 use crate::format::index::ByteRange;
-use crate::format::journal::ShardRecord;
+use crate::format::journal::{Record, ShardRecord};
 use crate::text::shown;
 
 /// Rolls unfinished commits in the owner's directory forward or back, and removes their temporary
@@ -55,6 +55,7 @@ pub fn recover_locked(
         let path = owner.shard_path(&shard.key);
         shards.push((path.map_err(|why| refused(shard, why.to_owned()))?, shard));
     }
+    remove_second_names(storage, owner, &record)?;
     let writer = journal.stat()?;
     let mut examined = Vec::new();
     for (path, shard) in shards {
@@ -199,20 +200,50 @@ pub fn roll_back(file: &dyn PosixFile, record: &ShardRecord) -> io::Result<()> {
 /// Removes the temporary files of unfinished commits; the caller holds the journal, so no commit is
 /// running. Only names that commits make are removed, and no file that another process has locked.
 fn sweep(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), StoreError> {
-    let directory = owner.path().join(WORK_DIRECTORY);
     // A note that cannot be read leaves stray lock files at worst.
     if let Err(error) = remove_noted_locks(storage, owner) {
         log::warn!("{error}");
     }
-    let mut left = Vec::new();
+    let left = new_names(storage, owner)?;
+    left.iter().try_for_each(|path| remove_new(storage, path).map_err(io_error(path)))
+}
+
+/// Removes the names that shards of a record had while they were written. After a power cut some
+/// filesystems (btrfs) have both the new name of a renamed file and the old one, and a shard with two
+/// names is not recovered.
+fn remove_second_names(
+    storage: &dyn PosixStorage,
+    owner: Owner<'_>,
+    record: &Record,
+) -> Result<(), StoreError> {
+    let is_shard = |stat: &Stat| {
+        stat.kind == FileKind::File
+            && stat.links > 1
+            && record.shards.iter().any(|shard| shard.ino == stat.ino)
+    };
+    for path in new_names(storage, owner)? {
+        if if_present(storage.lstat(&path))
+            .map_err(io_error(&path))?
+            .is_some_and(|it| is_shard(&it))
+        {
+            storage.remove_file(&path).map_err(io_error(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the paths in an owner's work directory that new files have.
+fn new_names(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<Vec<PathBuf>, StoreError> {
+    let directory = owner.path().join(WORK_DIRECTORY);
+    let mut found = Vec::new();
     let mut collect = |item: super::storage::DirItem<'_>| {
         if is_new_name(item.name) {
-            left.push(directory.join(item.name));
+            found.push(directory.join(item.name));
         }
         ControlFlow::Continue(())
     };
     storage.list(&directory, 0, &mut collect).map_err(io_error(&directory))?;
-    left.iter().try_for_each(|path| remove_new(storage, path).map_err(io_error(path)))
+    Ok(found)
 }
 
 /// Removes a new file from a work directory, unless another process has locked it.
