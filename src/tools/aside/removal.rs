@@ -69,12 +69,15 @@ fn remove_directory(
     path: &mut PathBuf,
 ) -> Result<(), AsideError> {
     use std::os::fd::AsFd;
+    let mut before = Vec::new();
     loop {
         let names = first_names(&directory).map_err(|error| failed(error, path))?;
-        if names.is_empty() {
+        // Names that are listed again although they were removed would be so for ever.
+        if names.is_empty() || names == before {
             break;
         }
         names.iter().try_for_each(|name| remove_named(directory.as_fd(), name, path))?;
+        before = names;
     }
     match fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -101,4 +101,20 @@ PY
 }
 at_once "a listing goes on while its entries are removed" removed_while_listed
 
+# Directories can be made only for chunks within the shape, which may become smaller.
+made_outside() {
+    fresh_group
+    "$SHARDFS" resize "$source/waves" --shape 640,112,120
+    sleep 1.2
+    mkdir -p "$MP/waves/c/39/0"
+    "$SHARDFS" resize "$source/waves" --shape 64,112,120
+    sleep 1.2
+    timeout 20 "$@" "$MP/waves"
+    [[ ! -e $MP/waves ]]
+    unmount_view
+    [[ ! -e $source/waves ]]
+}
+at_once "an array that has become smaller than the directories in it is removed" made_outside rm -r
+at_once "so it is by delete" made_outside "$SHARDFS" delete
+
 finish
