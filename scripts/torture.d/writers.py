@@ -165,14 +165,18 @@ class Writer:
     def run(self, stopped) -> None:
         # From here it is found even after it was detached; by its path the writer would go on in
         # the directory below it.
-        try:
-            os.chdir(self.mount)
-        except OSError as error:
-            # The mount has already ended.
-            self.log(f"e chdir: {error}")
-            if error.errno in GONE:
-                return
-            raise
+        while True:
+            try:
+                os.chdir(self.mount)
+                break
+            except OSError as error:
+                fault = self.faults and error.errno in FAULTS
+                self.log(f"{'f' if fault else 'e'} chdir: {error}")
+                # The mount has already ended.
+                if error.errno in GONE or fault and stopped():
+                    return
+                if not fault:
+                    raise
         self.mount = Path(".")
         errors = 0
         while not stopped():
