@@ -413,3 +413,40 @@ fn a_document_that_is_cut_off_by_its_path_stays_as_it_is() {
         assert_eq!(user.0.end_commits(), 0);
     });
 }
+
+#[test]
+fn a_document_that_was_removed_and_renamed_back_stays() {
+    for link in [false, true] {
+        with_mount(|user, storage, _| {
+            let text = user.read("a/zarr.json").unwrap();
+            user.write("a/new.json", &text, false);
+            user.unlink("a/zarr.json");
+            match link {
+                true => user.link("a/new.json", "a/zarr.json"),
+                false => user.rename("a/new.json", "a/zarr.json"),
+            }
+            assert_eq!(user.read("a/zarr.json").as_ref(), Some(&text), "{link}");
+            assert_eq!(user.0.end_commits(), 0);
+            assert_eq!(found(storage, "a/zarr.json"), Some(text), "{link}");
+        });
+    }
+}
+
+#[test]
+fn what_was_written_to_a_document_is_stored_though_it_is_linked_to_a_chunk() {
+    with_mount(|user, storage, _| {
+        let text = String::from_utf8(user.read("a/zarr.json").unwrap()).unwrap();
+        let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document["attributes"] = serde_json::json!({"new": true});
+        let ino = user.ino("a/zarr.json").unwrap();
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let open = user.0.open_for(ino, how, &CALLER).unwrap();
+        user.0.write(ino, open.handle, 0, document.to_string().as_bytes()).unwrap();
+        user.unlink("a/c/0");
+        user.link("a/zarr.json", "a/c/0");
+        user.0.flush(ino, open.handle).unwrap();
+        user.0.release(open.handle);
+        let stored = found(storage, "a/zarr.json").unwrap();
+        assert!(String::from_utf8_lossy(&stored).contains("\"new\""));
+    });
+}

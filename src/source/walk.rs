@@ -245,9 +245,6 @@ pub fn holds_nodes(storage: &dyn Storage, format: Option<Format>) -> io::Result<
         if indications.any(|(name, _)| storage.stat(&directory.join(name)).is_ok()) {
             return Ok(true);
         }
-        if known >= LOOKED_AT {
-            continue;
-        }
         let listed = storage.list(&directory, 0, &mut |item| {
             let path = directory.join(item.name);
             let is_directory = match item.kind {

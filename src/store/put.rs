@@ -69,11 +69,13 @@ fn put(
         match (attributes, &before) {
             (Some(attributes), _) => set_attributes(&*file, attributes)?,
             (None, Some(before)) => {
-                file.set_owner(before)?;
-                // Of a file that this user may not read, no more than that is known.
-                if let Ok(replaced) = storage.open_plain(path) {
-                    file.take_xattrs(&replaced.lasting_xattrs()?)?;
+                match storage.open_plain(path) {
+                    Ok(replaced) => file.take_xattrs(&replaced.lasting_xattrs()?)?,
+                    // Of a file that this user may not read, no more than the owner is known.
+                    Err(error) if is_unreadable(&error) => (),
+                    Err(error) => return Err(error),
                 }
+                file.set_owner(before)?;
             }
             (None, None) => (),
         }
@@ -87,6 +89,11 @@ fn put(
     // The directory stays if other files are in it.
     let _ = storage.remove_directory(&work);
     written.map(|()| file)
+}
+
+fn is_unreadable(error: &io::Error) -> bool {
+    let unreadable = [libc::EACCES, libc::EPERM, libc::ELOOP, libc::ENOENT];
+    error.raw_os_error().is_some_and(|errno| unreadable.contains(&errno))
 }
 
 /// Sets the attributes of a file. Only root can give files away: if that fails, the file stays this

@@ -102,6 +102,13 @@ impl SpoolFile {
     }
 }
 
+impl SpoolFile {
+    /// Makes it the saved file `to`, which is below the same directory as the spool; it stays there.
+    pub(crate) fn become_saved(self, to: &Path) -> io::Result<()> {
+        fs::rename(&*self.path.lock(), to)
+    }
+}
+
 impl Drop for SpoolFile {
     fn drop(&mut self) {
         // Created by `Spool::create` for this file alone.

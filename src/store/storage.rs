@@ -245,7 +245,8 @@ pub trait PosixFile: StorageFile {
     }
 
     /// Gives the file the extended attributes of one that it replaces, and no other access control
-    /// list, such as the default one of the directory that it was made in.
+    /// list, such as the default one of the directory that it was made in. Owner and permissions are
+    /// set afterwards.
     fn take_xattrs(&self, xattrs: &Xattrs) -> io::Result<()> {
         let _ = xattrs;
         Ok(())

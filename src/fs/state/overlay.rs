@@ -442,7 +442,8 @@ impl Names {
             }
         }
         self.settle_clean(file);
-        let Some(known) = self.inodes.get(&file.ino) else { return };
+        let is_it = |known: &&Known| Arc::ptr_eq(&known.file, file);
+        let Some(known) = self.inodes.get(&file.ino).filter(is_it) else { return };
         let state = file.state();
         let names = state.names.clone();
         let stored = matches!(state.bytes, Bytes::Stored(_));

@@ -90,16 +90,14 @@ impl Fs {
             && self.write_document(path, &content).is_ok()
     }
 
-    /// Takes its name from a document that is open, after another file was renamed there: what is
-    /// written to it from then on is that of a file without a name.
+    /// Takes its name from a document that is open or was removed, after another file was put there:
+    /// what is written to the open one from then on is that of a file without a name.
     pub(in crate::fs) fn leave_document(&self, path: &Path) -> Result<()> {
         let mut names = self.overlay()?.names();
-        let Some(What::File(file)) = names.get(path).map(|name| name.what.clone()) else {
-            return Ok(());
-        };
-        file.state().open_files().iter().for_each(|open| open.leave());
+        let Some(name) = names.take(path) else { return Ok(()) };
+        // It was removed, and is there again.
+        let What::File(file) = name.what else { return Ok(()) };
         file.state().dirty = false;
-        names.take(path);
         names.drop_unused(&file);
         drop(names);
         self.identities.disturb(file.ino);

@@ -94,14 +94,15 @@ impl Fs {
                 let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
                 let Encoded { chunk: content, shown } = encoded?;
                 let mut names = self.overlay()?.names();
-                let is_other_chunk = |name: &PathBuf| {
-                    name != path && names.get(name).is_some_and(|name| name.place.is_some())
+                let is_stored = |name: &PathBuf| {
+                    let is_chunk = names.get(name).is_some_and(|name| name.place.is_some());
+                    name != path && (is_chunk || self.is_document(name))
                 };
                 {
                     let mut state = file.state();
                     state.shown = shown;
-                    // What is staged now is all that was written, unless it is another chunk as well.
-                    state.dirty &= state.writes != writes || state.names.iter().any(is_other_chunk);
+                    // What is staged now is all that was written, unless it is stored elsewhere, too.
+                    state.dirty &= state.writes != writes || state.names.iter().any(is_stored);
                 }
                 let number = names.next_number();
                 let replaced = names.get(path).map(|name| name.what.clone());

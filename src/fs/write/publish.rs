@@ -96,13 +96,23 @@ impl Fs {
             if place.array.decoded_form().is_none() {
                 continue;
             }
-            let change = name.stage.take().and_then(|stage| stage.change);
-            file.state().staged = false;
-            if let (Some(change), Err(FsError::Commit(error))) = (change, committed) {
-                self.save(&chunk_path(&place), Some(&**file), change.content.as_ref(), &error);
-                self.failures.record(&path, &error);
-                names.break_promises(&path, &error);
+            let stage = name.stage.take();
+            let change = stage.as_ref().and_then(|stage| stage.change.as_ref());
+            if let (Some(change), Err(error)) = (change, committed) {
+                let content = change.content.as_ref();
+                let is_saved = self.save(&chunk_path(&place), Some(&**file), content, &error);
+                if !is_saved && content.is_some() {
+                    // Nobody else has it.
+                    name.stage = stage;
+                    file.state().dirty = false;
+                    continue;
+                }
+                if let FsError::Commit(error) = error {
+                    self.failures.record(&path, &error);
+                    names.break_promises(&path, &error);
+                }
             }
+            file.state().staged = false;
             let mut state = file.state();
             if matches!(&state.bytes, Bytes::Here(content) if content.nbytes() == 0) {
                 log::warn!("{}: it is not written: it has no bytes", shown(&path));
@@ -149,6 +159,10 @@ impl Fs {
     fn end_document(&self, file: &Arc<LiveFile>) {
         let Some(overlay) = &self.overlay else { return };
         let mut names = overlay.names();
+        // Opened in the meantime: its close ends it.
+        if file.state().is_open() {
+            return;
+        }
         let documents = file.state().names.clone();
         for name in documents.iter().filter(|name| self.is_document(name)) {
             file.state().dirty = false;

@@ -169,6 +169,7 @@ impl Fs {
             let place = name.place.clone().zip(change.map(|change| change.number));
             Ok::<_, FsError>(place.map(|(place, number)| (place, number, name.error.clone())))
         };
+        let mut last = Ok(());
         for _ in 0..ATTEMPTS {
             let Some((place, number, _)) = waiting()? else { return Ok(()) };
             // Changes of the same array are committed together: one record, one acquisition of the
@@ -177,16 +178,15 @@ impl Fs {
             let Some((_, now, error)) = waiting()? else { return Ok(()) };
             match (error, committed) {
                 (Some(error), _) => return Err(FsError::Commit(error)),
-                (None, Ok(())) if now == number => {
-                    return Err(FsError::Io(ErrorKind::ResourceBusy.into()));
+                (None, committed) if now == number => {
+                    return committed.and(Err(FsError::Io(ErrorKind::ResourceBusy.into())));
                 }
-                // The error of an earlier change went when the next one was made.
-                (None, Err(error)) => return Err(error),
-                (None, Ok(())) => (),
+                // It may be the error of this chunk, which went when the next change was made, or
+                // that of another.
+                (None, committed) => last = committed,
             }
         }
-        // Each of them was committed, and newer ones were made.
-        Ok(())
+        last
     }
 
     /// Returns once everything below a directory is durable.

@@ -3,9 +3,9 @@
 //! A chunk is saved as it is stored, by its path in the view `zarr3`, whatever view it was written
 //! in.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use crate::fs::error::Result;
@@ -49,8 +49,7 @@ impl Fs {
             return false;
         };
         let to = self.config.writing.unsaved.join(path);
-        let written = self.set_aside(path, &to, file);
-        match written.and_then(|()| self.write_unsaved(&to, file, content)) {
+        match self.write_unsaved(path, &to, file, content) {
             Ok(()) => {
                 log::error!("{}: {why}; what was written is in {}", shown(path), shown(&to));
                 true
@@ -123,8 +122,7 @@ impl Fs {
         content: &Content,
     ) -> Option<Copy> {
         let to = self.config.writing.unsaved.join(path);
-        let written = self.set_aside(path, &to, Some(file));
-        match written.and_then(|()| self.write_unsaved(&to, Some(file), content)) {
+        match self.write_unsaved(path, &to, Some(file), content) {
             Ok(()) => {
                 log::info!(
                     "{}: until it has a place in the source, it is in {}",
@@ -153,17 +151,25 @@ impl Fs {
         Ok(())
     }
 
-    /// Writes a file outside the source, and returns once it is durable.
+    /// Writes the file `to` outside the source, and returns once it is durable. Until it is whole it
+    /// has a name in the spool that is not that of a chunk.
     fn write_unsaved(
         &self,
         path: &Path,
+        to: &Path,
         file: Option<&LiveFile>,
         content: &Content,
     ) -> io::Result<()> {
         let made: Vec<&Path> =
-            path.ancestors().skip(1).take_while(|directory| !directory.exists()).collect();
-        write_out(path, file, content)?;
-        let names = path.parent().into_iter().chain(made.into_iter().filter_map(Path::parent));
+            to.ancestors().skip(1).take_while(|directory| !directory.exists()).collect();
+        let part = self.spool.create()?;
+        write_out(part.file(), file, content)?;
+        if let Some(parent) = to.parent() {
+            make_directories(parent)?;
+        }
+        self.set_aside(path, to, file)?;
+        part.become_saved(to)?;
+        let names = to.parent().into_iter().chain(made.into_iter().filter_map(Path::parent));
         for directory in names.filter(|directory| !directory.as_os_str().is_empty()) {
             File::open(directory)?.sync_all()?;
         }
@@ -192,19 +198,14 @@ pub(in crate::fs) fn name_spool_file(place: &Place, content: &Content) {
 /// Writes a file with the owner and the permissions that it had, in directories that only this
 /// process's user may enter: the directories that protected it in the source do not protect it
 /// here.
-fn write_out(path: &Path, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        make_directories(parent)?;
-    }
-    let mut how = OpenOptions::new();
-    let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+fn write_out(mut file: &File, live: Option<&LiveFile>, content: &Content) -> io::Result<()> {
     if let Some(live) = live {
         let (uid, gid, mode) = {
             let state = live.state();
             (state.uid, state.gid, state.mode)
         };
         if rustix::process::geteuid().is_root() {
-            fchown(&file, Some(uid), Some(gid))?;
+            fchown(file, Some(uid), Some(gid))?;
         }
         file.set_permissions(Permissions::from_mode(mode & 0o777))?;
     }

@@ -476,8 +476,8 @@ impl<'a> Commit<'a> {
 /// replaces and a later date. Returns its version.
 fn finish_new(file: &dyn PosixFile, old: Option<&Old>) -> io::Result<Version> {
     if let Some(old) = old {
-        file.set_owner(&old.stat)?;
         file.take_xattrs(&old.file.lasting_xattrs()?)?;
+        file.set_owner(&old.stat)?;
         redate(file, &old.stat)?;
     }
     file.sync()?;

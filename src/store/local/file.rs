@@ -117,11 +117,15 @@ impl PosixFile for LocalFile {
         let lasts = |name: &&OsStr| *name == ACL || name.as_bytes().starts_with(b"user.");
         let value = |name: &OsStr| {
             let mut value = vec![0; MAX_XATTR_BYTES];
-            let length = fs::fgetxattr(&self.file, name, &mut value[..])?;
-            value.truncate(length);
-            Ok((name.to_owned(), value))
+            match fs::fgetxattr(&self.file, name, &mut value[..]) {
+                Ok(length) => value.truncate(length),
+                // Removed in the meantime.
+                Err(Errno::NODATA) => return None,
+                Err(error) => return Some(Err(error.into())),
+            }
+            Some(Ok((name.to_owned(), value)))
         };
-        names.filter(lasts).map(value).collect()
+        names.filter(lasts).filter_map(value).collect()
     }
 
     fn take_xattrs(&self, xattrs: &Xattrs) -> io::Result<()> {
