@@ -187,7 +187,7 @@ fn a_shard_that_still_has_the_name_it_was_written_under_is_recovered() {
     let array = array(&case);
     let changes = vec![(vec![0], Some(vec![1; 5]))];
     let history = history(&case, &array, &changes, Policy::InPlace);
-    let shard = case.path(&power::shard_of(&case.model, &vec![0]));
+    let shard = case.path(&power::shard_of(&case.model, &[0]));
     let mut tried = 0;
     for length in 0..history.len() {
         let mut disk = case.disk(&case.model.chunks);
