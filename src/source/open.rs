@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use serde_json::{Map, Value, json};
 
 use super::array::Array;
-use super::config::{OpenConfig, Probe, Unsharded};
+use super::config::{Format, OpenConfig, Probe, Unsharded};
 use super::document::{METADATA_FILE, document_at};
 use super::error::NodeError;
 use super::found::FoundKind;
@@ -195,7 +195,9 @@ impl Source {
             let root = probe.node(storage, Path::new(""), path, storage.stat(path));
             root.map_or(true, |root| matches!(root.kind, FoundKind::Apart))
         };
-        probe.accepts_root(storage, self.file.is_none() && is_apart())
+        // Only one format depends on it: the root is not read for the others.
+        let asks = self.config.format == Some(Format::Draft2022) && self.file.is_none();
+        probe.accepts_root(storage, asks && is_apart())
     }
 
     fn probe(&self) -> Probe {

@@ -39,7 +39,7 @@ pub fn recover(
 }
 
 /// Like [`recover`], for a caller that has locked the journal. The record stays if a shard of it is
-/// lost. Nothing is changed if it names anything but shards of the owner.
+/// lost. No shard is changed if it names anything but shards of the owner.
 pub fn recover_locked(
     storage: &dyn PosixStorage,
     owner: Owner<'_>,

@@ -102,7 +102,7 @@ impl Fs {
                 let content = change.content.as_ref();
                 let is_saved = self.save(&chunk_path(&place), Some(&**file), content, &error);
                 if !is_saved && content.is_some() {
-                    // Nobody else has it.
+                    // It exists nowhere else.
                     name.stage = stage;
                     file.state().dirty = false;
                     continue;
@@ -154,7 +154,7 @@ impl Fs {
         }
     }
 
-    /// Removes a document that nobody has open from the overlay: it is in the source now, or was
+    /// Removes a document without open handles from the overlay: it is in the source now, or was
     /// refused.
     fn end_document(&self, file: &Arc<LiveFile>) {
         let Some(overlay) = &self.overlay else { return };
@@ -172,7 +172,7 @@ impl Fs {
         }
     }
 
-    /// Stages what was written to a file that nobody has open, as when it is truncated by its path.
+    /// Stages what was written to a file without open handles, as when it is truncated by its path.
     pub(in crate::fs) fn publish_closed(&self, file: &Arc<LiveFile>) -> Result<()> {
         let published = self.publish(file).inspect_err(|_| self.revert(file));
         let is_document = file.state().names.first().is_some_and(|name| self.is_document(name));

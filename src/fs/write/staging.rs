@@ -257,7 +257,7 @@ impl Fs {
         let content = newer.filter(|_| is_encoded).or_else(|| one.chunk.content.clone());
         let is_saved = self.save(&saved, file.as_deref(), content.as_ref(), error);
         if !is_saved && content.is_some() {
-            // Nobody else has it: it stays here until it can be saved.
+            // It exists nowhere else: it stays here until it can be saved.
             if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
                 name.error = Some(Arc::clone(error));
             }
