@@ -239,6 +239,16 @@ deadline() {
 # --- the end ---------------------------------------------------------------------------------------
 
 # A script with a trap of its own hands on the exit code.
+# remove_unsaved: what mounts of sources in $TMP have saved, which is outside of it.
+remove_unsaved() {
+    local record
+    for record in /var/lib/shardfs/unsaved/*/.source "$HOME"/.local/state/shardfs/unsaved/*/.source; do
+        if grep -qsF -- "$TMP/" "$record"; then
+            rm -rf "${record%/.source}"
+        fi
+    done
+}
+
 end() {
     local rc=${1:-$?} mp pid left passed failed
     [[ $BASHPID == "$main_pid" ]] || exit "$rc"
@@ -265,6 +275,7 @@ end() {
     fi
     # Detaching is the last resort.
     abort_mounts
+    remove_unsaved
     passed=$(grep -c pass "$TMP/results" || true)
     failed=$(grep -c fail "$TMP/results" || true)
     rm -rf --one-file-system "$TMP"

@@ -87,7 +87,9 @@ impl Failure {
             }
             Self::Background(_) => (),
             Self::Found(text) if text.is_empty() => (),
-            Self::Mount(MountError::NotWritten { .. }) => eprintln!("shardfs: {}", Lines(self)),
+            Self::Mount(MountError::NotWritten { .. } | MountError::Leftover { .. }) => {
+                eprintln!("shardfs: {}", Lines(self));
+            }
             _ => complain(self),
         }
         self.code().into()
@@ -113,6 +115,7 @@ impl Failure {
                 | MountError::NoFusermount(_)
                 | MountError::Session(_)
                 | MountError::NotWritten { .. }
+                | MountError::Leftover { .. }
                 | MountError::Silent { .. }
                 | MountError::Signals(_) => SYSTEM,
                 MountError::Mountpoint { .. }

@@ -282,6 +282,7 @@ impl Job {
             writable: options.fs.writable,
         };
         options.fs.writing.unsaved = unsaved_directory();
+        options.fs.writing.source = source;
         let views = views(&storage, &options, &stats).map_err(failed)?;
         let views = Arc::new(Views::new(views));
         let adapter = Adapter::new(Arc::clone(&views));

@@ -24,7 +24,8 @@ use crate::text::{Line, count, shown};
 /// a copy of it is put at the shard's end, and nothing else of the shard is touched.
 ///
 /// With --unsaved what a mount of SOURCE could not commit is put in: each chunk that is saved below
-/// DIR replaces the one in its shard, and its file is removed. The mount's log and `shardfs umount` name DIR.
+/// DIR replaces the one in its shard, and its file is removed. The mount's log and `shardfs umount`
+/// name DIR, and DIR/.source names SOURCE: another one is refused without --force.
 ///
 /// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, 2 it could
 /// not be done.
@@ -41,6 +42,9 @@ pub(super) struct Args {
     /// Put the chunks that are saved below DIR into their shards
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, conflicts_with = "scan")]
     unsaved: Option<PathBuf>,
+    /// Put in what was saved of another source, or of this one at another place
+    #[arg(long, requires = "unsaved")]
+    force: bool,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -50,7 +54,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = open(&args.source, OpenConfig { format, ..OpenConfig::default() })?;
     let interrupted = finish_commits(&source);
     if let Some(directory) = &args.unsaved {
-        return interrupted.and_then(|()| unsaved::put_in(directory, &args.source, format));
+        interrupted?;
+        if !args.force {
+            unsaved::check_source(directory, &args.source)?;
+        }
+        return unsaved::put_in(directory, &args.source, format);
     }
     let mut nodes = source.nodes();
     let only = nodes.next().filter(|_| nodes.next().is_none());

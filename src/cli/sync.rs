@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
-use crate::fs::{LOG_PATH, WAITING_PATH};
+use crate::fs::{LEFTOVER_PATH, LOG_PATH, WAITING_PATH};
 use crate::mount::{self, MountError};
-use crate::text::shown;
+use crate::text::{Lines, shown};
 
 /// Return once everything that was written through a mount is durable in its shards
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,13 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     mount::check_answers(&args.mountpoint)?;
     match sync(&args.mountpoint) {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            let leftover = leftover(&args.mountpoint);
+            if !leftover.is_empty() {
+                eprintln!("shardfs: note: {}", Lines(&leftover));
+            }
+            Ok(())
+        }
         Err(error) => Err(not_written(&args.mountpoint, &error, true)),
     }
 }
@@ -27,6 +33,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Makes a mount commit its uncommitted changes. A read-only mount has nothing to do.
 pub(super) fn sync(mountpoint: &Path) -> io::Result<()> {
     File::open(mountpoint)?.sync_all()
+}
+
+/// Returns what the end of a mount will leave out of its source, a line each; nothing if that may
+/// not be known to this user.
+pub(super) fn leftover(mountpoint: &Path) -> String {
+    let text = std::fs::read_to_string(mountpoint.join(LEFTOVER_PATH)).unwrap_or_default();
+    text.trim_end().to_owned()
 }
 
 /// Returns an error that lists what could not be written and, if the mount stays, what can be done.

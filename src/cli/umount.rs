@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::exit::Failure;
-use super::sync::{not_written, sync};
-use crate::mount;
+use super::sync::{leftover, not_written, sync};
+use crate::mount::{self, MountError};
 use crate::text::{Line, shown};
 
 /// Unmount, and wait until everything is durable and the process behind the mount has ended
@@ -30,6 +30,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             _ => None,
         },
     };
+    let leftover = if args.lazy { String::new() } else { leftover(&args.mountpoint) };
     mount::unmount(&args.mountpoint, args.lazy, |pid, name| {
         eprintln!(
             "shardfs: {} is unmounted here, but processes in another mount namespace have it still \
@@ -39,5 +40,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Line(&name)
         );
     })?;
-    unwritten.map_or(Ok(()), Err)
+    match unwritten {
+        Some(unwritten) => Err(unwritten),
+        None if leftover.is_empty() => Ok(()),
+        None => Err(MountError::Leftover { path: args.mountpoint.clone(), leftover }.into()),
+    }
 }

@@ -52,6 +52,8 @@ pub struct WriteConfig {
     pub keep_outside: bool,
     /// Directory for chunks that cannot be committed in the end.
     pub unsaved: PathBuf,
+    /// Absolute path of the source, which is recorded there.
+    pub source: PathBuf,
 }
 
 impl Default for WriteConfig {
@@ -63,6 +65,7 @@ impl Default for WriteConfig {
             sync: false,
             keep_outside: false,
             unsaved: std::env::temp_dir().join(format!("shardfs-unsaved-{}", std::process::id())),
+            source: PathBuf::new(),
         }
     }
 }

@@ -30,7 +30,7 @@ pub use self::node::NodeKind;
 pub use self::page_policy::Pages;
 pub use self::read::lister::{DirEntry, Listing};
 pub use self::request::{OpenHow, SetAttr, WriteHow};
-pub use self::state::control::{LOG_PATH, WAITING_PATH};
+pub use self::state::control::{LEFTOVER_PATH, LOG_PATH, WAITING_PATH};
 pub use self::state::fs::{Fs, SourceError};
 pub use self::state::handle::Opened;
 pub use self::views::{Place as ViewPlace, Views};

@@ -161,6 +161,15 @@ pub enum MountError {
         /// Advice to the user, one line.
         hint: String,
     },
+    /// It is unmounted, and the source lacks something that was written, or has something that was
+    /// removed.
+    #[error("{}: unmounted, and its source is not as it was shown:\n{leftover}", shown(.path))]
+    Leftover {
+        /// The mount point.
+        path: PathBuf,
+        /// What is different, a line each.
+        leftover: String,
+    },
     /// Signals cannot be caught.
     #[error("signals: {0}")]
     Signals(#[source] io::Error),

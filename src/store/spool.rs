@@ -1,6 +1,7 @@
 //! Spool files, for bytes that wait for their commit and are too many for memory.
 //!
 //! ```text
+//! <unsaved>/.source                     path of the source whose data is below <unsaved>
 //! <unsaved>/.spool/7/open               while it is written
 //! <unsaved>/.spool/7/waves/c/0/0/1      once it waits for its commit, by the chunk's path
 //! ```
@@ -9,8 +10,10 @@
 //! --unsaved` finds out from the name which chunk it is. It is removed when its bytes are no longer
 //! needed.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +24,8 @@ use crate::text::shown;
 
 /// Directory of spool files, below the one for changes that could not be committed.
 pub(crate) const SPOOL_DIRECTORY: &str = ".spool";
+/// Name of the file that holds the path of the source, below the same directory.
+pub(crate) const SOURCE_NAME: &str = ".source";
 /// Name of a spool file that is still being written.
 pub(crate) const OPEN_NAME: &str = "open";
 
@@ -28,6 +33,7 @@ pub(crate) const OPEN_NAME: &str = "open";
 #[derive(Debug)]
 pub(crate) struct Spool {
     directory: PathBuf,
+    source: PathBuf,
     next: AtomicU64,
 }
 
@@ -41,9 +47,27 @@ pub struct SpoolFile {
 }
 
 impl Spool {
-    /// Creates a spool below `unsaved`, the directory for changes that could not be committed.
-    pub(crate) fn new(unsaved: &Path) -> Self {
-        Self { directory: unsaved.join(SPOOL_DIRECTORY), next: AtomicU64::new(0) }
+    /// Creates a spool below `unsaved`, the directory for changes of `source` that could not be
+    /// committed.
+    pub(crate) fn new(unsaved: &Path, source: &Path) -> Self {
+        let directory = unsaved.join(SPOOL_DIRECTORY);
+        Self { directory, source: source.to_owned(), next: AtomicU64::new(0) }
+    }
+
+    /// Creates the spool's own directory. What is saved says of which source it is before there is
+    /// anything: paths alone would be those of any array with the same name.
+    fn make(&self) -> io::Result<()> {
+        make_directories(&self.directory)?;
+        let record = self.directory.with_file_name(SOURCE_NAME);
+        match File::options().write(true).create_new(true).mode(0o600).open(record) {
+            Ok(mut file) => {
+                file.write_all(self.source.as_os_str().as_bytes())?;
+                file.sync_all()
+            }
+            // Other views of the mount use the same directory.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Creates the next directory in the spool.
@@ -51,8 +75,7 @@ impl Spool {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let directory = self.directory.join(number.to_string());
-            make_directories(&self.directory)?;
-            // Other views of the mount use the same spool.
+            self.make()?;
             match DirBuilder::new().mode(0o700).create(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
                 made => return made.map(|()| directory),
@@ -122,14 +145,36 @@ impl Spool {
     /// Removes the spool, and the directory for changes that could not be committed, if they are
     /// empty.
     pub(crate) fn remove(&self) {
-        let unsaved = self.directory.parent();
-        // Errors are ignored: a directory stays if something is in it, and need not exist.
-        let _ = [Some(&*self.directory), unsaved]
-            .into_iter()
-            .flatten()
-            .map(fs::remove_dir)
-            .find(Result::is_err);
+        // Errors are ignored: the spool stays if something is in it, and need not exist.
+        let _ = fs::remove_dir(&self.directory);
+        if let Some(unsaved) = self.directory.parent()
+            && let Err(error) = remove_if_empty(unsaved)
+        {
+            log::warn!("{}: it cannot be removed: {error}", shown(unsaved));
+        }
     }
+}
+
+/// Returns the source whose changes are saved below a directory; `None` if it does not say.
+pub(crate) fn saved_source(unsaved: &Path) -> io::Result<Option<PathBuf>> {
+    match fs::read(unsaved.join(SOURCE_NAME)) {
+        Ok(path) => Ok(Some(OsString::from_vec(path).into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a directory for changes that could not be committed if there are none in it.
+pub(crate) fn remove_if_empty(unsaved: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(unsaved) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    };
+    if entries.iter().any(|entry| entry.file_name() != SOURCE_NAME) {
+        return Ok(());
+    }
+    entries.iter().try_for_each(|entry| fs::remove_file(entry.path()))?;
+    fs::remove_dir(unsaved)
 }
 
 /// Creates a directory and those above it, accessible to their owner alone.
@@ -147,9 +192,10 @@ mod tests {
     fn a_spool_file_has_the_name_of_its_chunk_until_it_is_dropped() {
         let top = tempfile::tempdir().unwrap();
         let unsaved = top.path().join("unsaved");
-        let spool = Spool::new(&unsaved);
+        let spool = Spool::new(&unsaved, Path::new("/data/a.zarr"));
         assert!(!unsaved.exists(), "made only when it is needed");
         let file = spool.create().unwrap();
+        assert_eq!(saved_source(&unsaved).unwrap(), Some("/data/a.zarr".into()));
         file.file().write_all_at(b"bytes", 0).unwrap();
         assert_eq!(fs::read(unsaved.join(".spool/0/open")).unwrap(), b"bytes");
         for chunk in ["waves/c/0/1", "waves/c/0/1", "other/c/2"] {

@@ -28,6 +28,8 @@ pub const WAITING_FILE: u64 = 4;
 pub const LOG_FILE: u64 = 5;
 /// Inode number of `.shardfs/not-shown.txt`.
 pub const NOT_SHOWN_FILE: u64 = 6;
+/// Inode number of `.shardfs/leftover.txt`.
+pub const LEFTOVER_FILE: u64 = 7;
 /// First inode number of files that exist in the mount alone.
 const FIRST_LIVE: u64 = 16;
 /// First inode number of paths.

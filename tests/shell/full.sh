@@ -138,7 +138,7 @@ saved_at_the_end() {
     touch "$saved/notes"
     mount -o remount,size=64m "$disk"
     expect_exit 1 "$SHARDFS" recover --unsaved "$saved" "$source" | grep 'notes: is no chunk'
-    [[ $(find "$saved" -type f) == "$saved/notes" ]]
+    [[ $(find "$saved" -type f | sort) == "$saved/.source"$'\n'"$saved/notes" ]]
     rm -r "$saved"
     "$SHARDFS" verify "$source"
 }
@@ -161,7 +161,8 @@ saved_of_unsharded() {
     # Beyond the grid, and no chunk.
     printf 'GH' >"$saved/v2/2.0"
     printf 'IJ' >"$saved/v3/notes"
-    expect_exit 1 "$SHARDFS" recover --unsaved "$saved" "$source" >"$TMP/said"
+    fails_with 'has no .source that says of what it was saved' "$SHARDFS" recover --unsaved "$saved" "$source"
+    expect_exit 1 "$SHARDFS" recover --unsaved "$saved" --force "$source" >"$TMP/said"
     cat "$TMP/said"
     grep '2.0: is no chunk' "$TMP/said"
     grep 'notes: is no chunk' "$TMP/said"

@@ -1,6 +1,7 @@
 //! `shardfs recover --unsaved`: commits the changes that a mount could not commit.
 //!
 //! ```text
+//! DIR/.source                   path of the source
 //! DIR/waves/c/0/0/1             saved when the mount ended
 //! DIR/.spool/7/waves/c/0/0/1    uncommitted when the process was killed; highest is newest
 //! DIR/.spool/8/open             was still being written
@@ -18,7 +19,7 @@ use crate::cli::open::open;
 use crate::fs::{Fs, FsConfig};
 use crate::source::{Format, OpenConfig};
 use crate::store::local::LocalStorage;
-use crate::store::spool::{OPEN_NAME, SPOOL_DIRECTORY};
+use crate::store::spool::{OPEN_NAME, SOURCE_NAME, SPOOL_DIRECTORY, remove_if_empty, saved_source};
 use crate::text::{Line, count, shown};
 use crate::tools::unsaved::Unsharded;
 
@@ -31,6 +32,22 @@ struct Saved {
     file: PathBuf,
     /// Path that it had in the mount.
     path: PathBuf,
+}
+
+/// Returns an error unless what is saved below `directory` was saved of `source`.
+pub(super) fn check_source(directory: &Path, source: &Path) -> Result<(), Failure> {
+    let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
+    let recorded = saved_source(directory).map_err(|error| failed(directory, &error))?;
+    let of = match recorded {
+        Some(recorded) if recorded == absolute => return Ok(()),
+        Some(recorded) => format!("it was saved of {}", shown(&recorded)),
+        None => format!("it has no {SOURCE_NAME} that says of what it was saved"),
+    };
+    Err(Failure::System(format!(
+        "{}: {of}; --force puts it into {} all the same",
+        shown(directory),
+        shown(source)
+    )))
 }
 
 /// Commits every chunk saved below `directory` to `source`, and removes the files of those that are
@@ -83,7 +100,7 @@ pub(super) fn put_in(
             }
             Ok(false) => {
                 left += 1;
-                println!("{}: is no chunk of {}", shown(&saved.file), shown(source));
+                println!("{}: is no chunk of {}; move it away", shown(&saved.file), shown(source));
             }
             Err(error) => {
                 left += 1;
@@ -172,7 +189,7 @@ fn saved_below(directory: &Path) -> io::Result<Vec<Saved>> {
     }
     // Files saved at the end are newer than everything in the spool.
     collect(directory, directory, &mut all)?;
-    all.retain(|saved| saved.path != Path::new(OPEN_NAME));
+    all.retain(|saved| ![OPEN_NAME, SOURCE_NAME].map(Path::new).contains(&&*saved.path));
     Ok(all)
 }
 
@@ -212,7 +229,7 @@ fn remove(top: &Path, file: &Path) -> io::Result<()> {
             break;
         }
     }
-    Ok(())
+    remove_if_empty(top)
 }
 
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {

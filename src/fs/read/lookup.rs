@@ -78,6 +78,7 @@ impl Fs {
         match file {
             ControlFile::Stats => self.control.stats_text(),
             ControlFile::Waiting => self.waiting_text().into_bytes(),
+            ControlFile::Leftover => self.leftover_text().into_bytes(),
             ControlFile::Log => crate::recent::LOG.text().into_bytes(),
             ControlFile::NotShown => {
                 let own = self.nodes.not_shown();

@@ -15,6 +15,10 @@ pub(in crate::fs) const DIRECTORY_NAME: &str = ".shardfs";
 /// Path of the list of uncommitted changes, relative to the mount's root.
 pub const WAITING_PATH: &str = ".shardfs/waiting.txt";
 
+/// Path of the list of what the end of the mount leaves out of the source, relative to the mount's
+/// root.
+pub const LEFTOVER_PATH: &str = ".shardfs/leftover.txt";
+
 /// Path of the last lines of the log, relative to the mount's root.
 pub const LOG_PATH: &str = ".shardfs/log";
 
@@ -33,12 +37,14 @@ pub(in crate::fs) enum ControlFile {
     Log,
     /// Directories that the view cannot show, with the reasons.
     NotShown,
+    /// What the end of the mount would leave out of the source.
+    Leftover,
 }
 
 impl ControlFile {
     /// All files, in the order of a listing.
-    pub(in crate::fs) const ALL: [Self; 4] =
-        [Self::Stats, Self::Waiting, Self::Log, Self::NotShown];
+    pub(in crate::fs) const ALL: [Self; 5] =
+        [Self::Stats, Self::Waiting, Self::Log, Self::NotShown, Self::Leftover];
 
     pub(in crate::fs) fn name(self) -> &'static str {
         match self {
@@ -46,6 +52,7 @@ impl ControlFile {
             Self::Waiting => "waiting.txt",
             Self::Log => "log",
             Self::NotShown => "not-shown.txt",
+            Self::Leftover => "leftover.txt",
         }
     }
 
@@ -55,6 +62,7 @@ impl ControlFile {
             Self::Waiting => inode::WAITING_FILE,
             Self::Log => inode::LOG_FILE,
             Self::NotShown => inode::NOT_SHOWN_FILE,
+            Self::Leftover => inode::LEFTOVER_FILE,
         }
     }
 
@@ -84,7 +92,10 @@ impl Control {
     pub(in crate::fs) fn file(&self, file: ControlFile) -> Entry {
         let (mode, size) = match file {
             ControlFile::Stats => (0o444, STATS_BYTES as u64),
-            ControlFile::Waiting | ControlFile::Log | ControlFile::NotShown => (0o400, 0),
+            ControlFile::Waiting
+            | ControlFile::Log
+            | ControlFile::NotShown
+            | ControlFile::Leftover => (0o400, 0),
         };
         let mut attr = self.attr(file.ino(), FileKind::File, mode, SystemTime::now());
         attr.size = size;

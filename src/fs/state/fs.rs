@@ -161,7 +161,7 @@ impl Fs {
             identities: Identities::new(config.store.trusted),
             overlay: config.writable.then(Overlay::default),
             commits: Commits::default(),
-            spool: Spool::new(&config.writing.unsaved),
+            spool: Spool::new(&config.writing.unsaved, &config.writing.source),
             failures: Failures::default(),
             directories: AtomicU64::new(FIRST_DIRECTORY),
             others: OnceLock::new(),

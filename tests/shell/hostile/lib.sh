@@ -35,7 +35,7 @@ unsaved() {
     directory=$(grep -o 'is in [^ ]*shardfs/unsaved/[0-9-]*' "$work/log" | sort -u | cut -d ' ' -f 3)
     [[ -d $directory ]]
     [[ -z $(find "$directory" -type d ! -perm 700) ]]
-    [[ -z $(find "$directory" -type f ! -perm 644) && -n $(find "$directory" -type f) ]]
+    [[ -z $(find "$directory" -type f ! -name .source ! -perm 644) && -n $(find "$directory" -type f) ]]
     rm -r "$directory"
 }
 

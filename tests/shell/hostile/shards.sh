@@ -84,13 +84,13 @@ saved_behind_links() {
     ln -s "$work/spool" "$saved/.spool"
     mkdir "$work/spool"
     ln -s "$other" "$work/spool/7"
-    fails_with "is no directory" "$SHARDFS" recover --unsaved "$saved" "$src"
+    fails_with "is no directory" "$SHARDFS" recover --unsaved "$saved" --force "$src"
     rm "$saved/.spool"
     mv "$work/spool" "$saved/.spool"
-    fails_with "is no directory" "$SHARDFS" recover --unsaved "$saved" "$src"
+    fails_with "is no directory" "$SHARDFS" recover --unsaved "$saved" --force "$src"
     ln -sfn "$other/evil" "$saved/evil"
     rm "$saved/.spool/7"
-    "$SHARDFS" recover --unsaved "$saved" "$src"
+    "$SHARDFS" recover --unsaved "$saved" --force "$src"
     [[ -e $other/evil/c/0 ]]
 }
 check "recover --unsaved takes nothing from behind links" saved_behind_links

@@ -101,26 +101,13 @@ fresh_group() {
     mount_view "$source" --rw --log-file "$log" "$@"
 }
 
-# saved NAME: the file in which the program has saved the chunk NAME of the view, as the log says.  It is outside
-# $TMP, and removed at the end.
+# saved NAME: the file in which the program has saved the chunk NAME of the view, as the log says.
 saved() {
     local path
     path=$(sed -n "s|.*what was written is in \(.*/$1\)\$|\1|p" "$log" | tail -n 1)
     [[ -f $path ]]
-    echo "${path%"/$1"}" >>"$TMP/saved"
     echo "$path"
 }
-: >"$TMP/saved"
-remove_saved() {
-    local rc=$? place
-    if [[ $BASHPID == "$main_pid" ]]; then
-        while read -r place; do
-            rm -rf "$place"
-        done <"$TMP/saved"
-    fi
-    end "$rc"
-}
-trap remove_saved EXIT
 
 contents() { (cd "$1" && find . -type f ! -name zarr.json -print0 | sort -z | xargs -0 -r sha256sum); }
 # Not through pipes: the shell does not wait for the processes behind those, and the mount is busy until they end.

@@ -44,7 +44,7 @@ scratch_left() {
     cp "$data/page" "$MP/c/0/notes.txt"
     : >"$MP/c/0/7.__lock"
     : >"$log"
-    unmount_view
+    fails_with 'c/0/notes.txt: no chunk, in the mount alone' "$SHARDFS" umount "$MP"
     # An empty lock file is no loss; what holds something is saved, and the log says where.
     local file
     file=$(saved c/0/notes.txt)

@@ -1,0 +1,101 @@
+#!/bin/bash
+# What the end of a mount cannot carry over to the source: it is named, it is kept, and it goes where it belongs.
+
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+unsaved_of() { find /var/lib/shardfs/unsaved -maxdepth 1 -name "*-$1" 2>/dev/null; }
+
+# A file beside chunks has no place in the source.
+beside_chunks() {
+    local pid saved
+    fresh $plane
+    pid=$(daemon_of "$MP")
+    cp "$data/text" "$MP/c/0/notes"
+    cp "$data/text" "$MP/c/0/gone"
+    : >"$MP/c/0/lock"
+    "$SHARDFS" sync "$MP" >"$work/said" 2>&1
+    grep 'c/0/notes: no chunk' "$work/said"
+    rm "$MP/c/0/gone"
+    expect_exit 2 "$SHARDFS" umount "$MP" >"$work/said"
+    cat "$work/said"
+    saved=$(unsaved_of "$pid")
+    [[ $(grep -c : "$work/said") == 2 ]]
+    grep -F "c/0/notes: no chunk, in the mount alone; when that ends, it is saved as $saved/c/0/notes" "$work/said"
+    cmp "$data/text" "$saved/c/0/notes"
+    within 10 no_daemon_of "$MP"
+    in_shards
+}
+at_once "a file beside chunks is named by sync and umount, and saved" beside_chunks
+
+nothing_left() {
+    fresh $plane
+    cp "$data/text" "$MP/c/0/notes"
+    mv "$MP/c/0/notes" "$MP/c/0/0"
+    cp "$data/text" "$MP/notes"
+    [[ -z $("$SHARDFS" sync "$MP" 2>&1) ]]
+    [[ -z $("$SHARDFS" umount "$MP" 2>&1) ]]
+    cmp "$data/text" "$source/notes"
+}
+at_once "nothing is said where everything has its place" nothing_left
+
+# Without its document, what is in the shards could not be read, and copies of it through the view say nothing of
+# shards.
+document_stays() {
+    local how=$1
+    fresh_group
+    cp "$source/waves/zarr.json" "$work/before.json"
+    case $how in
+    removed) rm "$MP/waves/zarr.json" ;;
+    renamed) mv "$MP/waves/zarr.json" "$MP/waves/zarr.json.bak" ;;
+    esac
+    [[ ! -e $MP/waves/zarr.json ]]
+    "$SHARDFS" sync "$MP"
+    expect_exit 2 "$SHARDFS" umount "$MP" >"$work/said"
+    grep 'waves/zarr.json: removed, but its array is not; it stays in the source' "$work/said"
+    cmp "$work/before.json" "$source/waves/zarr.json"
+    within 10 no_daemon_of "$MP"
+    rm -f "$source/waves/zarr.json.bak"
+    in_shards
+}
+at_once "the document of shards stays if it alone is removed" document_stays removed
+at_once "the document of shards stays if it alone is renamed" document_stays renamed
+
+document_goes() {
+    fresh_group
+    rm -r "$MP"/waves/*
+    [[ -z $("$SHARDFS" umount "$MP" 2>&1) ]]
+    [[ -d $source/waves && ! -e $source/waves/zarr.json ]]
+}
+at_once "the document goes with the last shard, where the directory stays" document_goes
+
+# Paths alone would be those of any array.
+another_source() {
+    local pid saved sum ours
+    fresh_group --commit-interval 1000
+    pid=$(daemon_of "$MP")
+    ours=$MP
+    # Another one of the same names, which are enough for a chunk to be put in.
+    cp -r "$source" "$work/other.zarr"
+    cp "$data/page" "$ours/waves/c/0/0/0"
+    mount_view "$source" --rw
+    cp "$data/text" "$MP/waves/c/0/0/0"
+    unmount_view
+    fails_with 'Stale' "$SHARDFS" umount "$ours"
+    within 10 no_daemon_of "$ours"
+    saved=$(unsaved_of "$pid")
+    [[ $(cat "$saved/.source") == "$source" ]]
+    sum=$(cat "$work"/other.zarr/waves/c/0/0/* | sha256sum)
+    fails_with "it was saved of $source; --force puts it into $work/other.zarr all the same" \
+        "$SHARDFS" recover --unsaved "$saved" "$work/other.zarr"
+    [[ $sum == "$(cat "$work"/other.zarr/waves/c/0/0/* | sha256sum)" ]]
+    cmp "$data/page" "$saved/waves/c/0/0/0"
+    (cd "$work" && "$SHARDFS" recover --unsaved "$saved" s.zarr)
+    [[ ! -e $saved ]]
+    mount_view "$source"
+    cmp "$data/page" "$MP/waves/c/0/0/0"
+    unmount_view
+}
+at_once "what is saved is put into no other source" another_source
+
+finish
