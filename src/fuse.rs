@@ -348,8 +348,10 @@ impl Filesystem for Adapter {
         if self.flags.immutable {
             return reply.error(Errno::ENOSYS);
         }
-        let handle = if self.flags.writable { self.views.opendir(ino.0) } else { 0 };
-        reply.opened(FileHandle(handle), FopenFlags::empty());
+        match self.views.opendir(ino.0) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(error) => reply.error(self.errno(&error)),
+        }
     }
 
     fn releasedir(

@@ -242,7 +242,7 @@ deadline() {
 # remove_unsaved: what mounts of sources in $TMP have saved, which is outside of it.
 remove_unsaved() {
     local record
-    for record in /var/lib/shardfs/unsaved/*/.source "$HOME"/.local/state/shardfs/unsaved/*/.source; do
+    for record in /var/lib/shardfs/unsaved/*/.source "${HOME:-/nonexistent}"/.local/state/shardfs/unsaved/*/.source; do
         if grep -qsF -- "$TMP/" "$record"; then
             rm -rf "${record%/.source}"
         fi

@@ -195,7 +195,7 @@ fn a_change_that_is_given_up_behind_its_writers_back_is_reported_to_whoever_asks
                 )
             };
             let ((file, before), other) = (open("a/c/0"), open("a/c/4"));
-            let directories = [user.0.opendir(), user.0.opendir()];
+            let directories = [(); 2].map(|()| user.0.opendir(ROOT).unwrap());
             if removed {
                 user.0.release(before.handle);
                 user.unlink("a/c/0");
@@ -212,7 +212,7 @@ fn a_change_that_is_given_up_behind_its_writers_back_is_reported_to_whoever_asks
             assert!(user.0.fsync(other.0, other.1.handle).is_ok(), "of another file");
             assert!(fsyncdir("b", directories[0]).is_ok(), "of another directory");
             let (late, after) = open("a/c/0");
-            let late_directory = user.0.opendir();
+            let late_directory = user.0.opendir(ROOT).unwrap();
             for directory in [directories[1], late_directory] {
                 assert!(fsyncdir("a", directory).is_err());
                 assert!(fsyncdir("a", directory).is_ok(), "once");
@@ -223,7 +223,10 @@ fn a_change_that_is_given_up_behind_its_writers_back_is_reported_to_whoever_asks
             }
             assert!(user.0.fsync(late, after.handle).is_err());
             assert!(user.0.fsync(late, after.handle).is_ok(), "once");
-            assert!(fsyncdir("", user.0.opendir()).is_ok(), "nobody is told again who asks anew");
+            assert!(
+                fsyncdir("", user.0.opendir(ROOT).unwrap()).is_ok(),
+                "nobody is told again who asks anew"
+            );
             // The reason can be read once more by whoever was told.
             assert!(waiting(user).contains("a/c/0: given up"));
             assert_eq!(waiting(user), "");

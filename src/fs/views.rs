@@ -235,8 +235,12 @@ impl Views {
     }
 
     /// Opens a directory and returns its handle.
-    pub fn opendir(&self, ino: u64) -> u64 {
-        self.at(ino).map_or(0, |place| place.fs.opendir())
+    pub fn opendir(&self, ino: u64) -> Result<u64> {
+        if self.is_root(ino) {
+            return Ok(0);
+        }
+        let place = self.at(ino)?;
+        place.fs.opendir(place.ino)
     }
 
     /// Closes a directory.

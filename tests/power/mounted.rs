@@ -175,9 +175,10 @@ pub(crate) fn found(storage: &Arc<MemoryStorage>, name: &str) -> Option<Vec<u8>>
     User(&mount(&Arc::new(left), Policy::Auto, Path::new("/nonexistent"))).read(name)
 }
 
-/// Contents of the files below a directory.
+/// Contents of the files that are saved below a directory.
 pub(crate) fn contents(directory: &Path, found: &mut BTreeSet<Vec<u8>>) {
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name() != ".source") {
         match entry.file_type().unwrap().is_dir() {
             true => contents(&entry.path(), found),
             false => drop(found.insert(std::fs::read(entry.path()).unwrap())),

@@ -208,12 +208,18 @@ impl Fs {
 
     /// Opens a directory and returns its handle, through which everything given up below the
     /// directory from now on is reported.
-    pub fn opendir(&self) -> u64 {
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if the number is that of an array before it was reshaped. Reported here and not by
+    /// the first listing, the kernel looks the path up anew.
+    pub fn opendir(&self, ino: u64) -> Result<u64> {
+        self.target(ino)?;
         let handle = self.directories.fetch_add(1, Ordering::Relaxed);
         if self.overlay.is_some() {
             self.failures.opened(handle);
         }
-        handle
+        Ok(handle)
     }
 
     /// Closes a directory.

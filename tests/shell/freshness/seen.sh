@@ -149,6 +149,39 @@ PY
 }
 check "zarr.json changed" metadata
 
+# The numbers of its directories are others from then on. A path is looked up anew; a list of it is no error.
+reshaped() {
+    local source=$TMP/reshaped$1.zarr
+    "$SHARDFS" create "$source" --shape 64,64 --dtype uint8 --chunk 8,8 --shard 32,32
+    mount_view "$source" --rw
+    mkdir -p "$MP/c/0"
+    head -c 64 /dev/zero >"$MP/c/0/0"
+    unmount_view
+    mount_view "$source" "$@"
+    python3 - "$source/zarr.json" "$MP/c" <<'PY'
+import json
+import os
+import sys
+import time
+
+document, directory = sys.argv[1:]
+for extent in 72, 80, 88:
+    with open(document) as f:
+        metadata = json.load(f)
+    metadata["shape"][0] = extent
+    with open(document + ".new", "w") as f:
+        json.dump(metadata, f)
+    os.rename(document + ".new", document)
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        assert os.listdir(directory) == ["0"] and os.listdir(directory + "/0") == ["0"]
+        time.sleep(0.02)
+PY
+    unmount_view
+}
+check "a directory is listed by its path while its array is reshaped" reshaped -oro
+check "the same in a mount for writing" reshaped --rw
+
 new_array() {
     mkdir "$TMP/group.zarr"
     echo '{"zarr_format": 3, "node_type": "group", "attributes": {}}' >"$TMP/group.zarr/zarr.json"
