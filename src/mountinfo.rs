@@ -26,6 +26,8 @@ pub(crate) struct Mount {
     pub root: PathBuf,
     /// Mount point.
     pub place: PathBuf,
+    /// `true` unless it is read-only.
+    pub is_writable: bool,
     /// Type of the filesystem.
     pub kind: Vec<u8>,
     /// Source of the mount.
@@ -49,10 +51,11 @@ impl Mount {
         let device = *fields.get(2)?;
         let connection = std::str::from_utf8(device).ok()?.split_once(':')?.1.parse().ok()?;
         let (root, place) = (unescape(fields.get(3)?).into(), unescape(fields.get(4)?).into());
+        let is_writable = fields.get(5)?.split(|byte| *byte == b',').any(|option| option == b"rw");
         let dash = fields.iter().position(|field| *field == b"-")?;
         let (device, kind) = (device.to_vec(), fields.get(dash + 1)?.to_vec());
         let source = unescape(fields.get(dash + 2)?);
-        Some(Self { id, connection, device, root, place, kind, source })
+        Some(Self { id, connection, device, root, place, is_writable, kind, source })
     }
 
     /// Returns whether the mount is one of this program.

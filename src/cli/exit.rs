@@ -116,6 +116,7 @@ impl Failure {
                 | MountError::Session(_)
                 | MountError::NotWritten { .. }
                 | MountError::Leftover { .. }
+                | MountError::Killed { .. }
                 | MountError::Silent { .. }
                 | MountError::Signals(_) => SYSTEM,
                 MountError::Mountpoint { .. }

@@ -21,6 +21,7 @@ use crate::number::to_usize;
 use crate::source::Unsupported;
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
+use crate::store::spool::saved_source;
 use crate::store::storage::{Need, PosixStorage, Storage};
 use crate::text::{count, shown};
 
@@ -260,15 +261,12 @@ impl Job {
         let storage = LocalStorage::open_root(&root, Arc::clone(&stats));
         let storage = Arc::new(storage.map_err(|error| failed(error.into()))?);
         crate::text::name_root(&source);
-        let unwritable = self.unwritable(&storage, &source);
-        if let (Some(warning), false) = (&unwritable, self.foreground) {
-            // The log goes elsewhere.
-            eprintln!("shardfs: {warning}");
-        }
+        let warnings = self.warnings(&storage, &source);
+        // The log goes elsewhere.
+        let to_stderr = if self.foreground { &[] } else { &*warnings };
+        to_stderr.iter().for_each(|warning| eprintln!("shardfs: {warning}"));
         self.start_logging()?;
-        if let Some(warning) = unwritable {
-            log::warn!("{warning}");
-        }
+        warnings.iter().for_each(|warning| log::warn!("{warning}"));
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;
         options.fs.shared = options.access == mount::Access::Everybody;
@@ -310,14 +308,17 @@ impl Job {
         Ok(())
     }
 
-    /// Returns a warning if the mount is writable and its source is not.
-    fn unwritable(&self, storage: &LocalStorage, source: &Path) -> Option<String> {
+    /// Returns what the user of a writable mount should know from the start.
+    fn warnings(&self, storage: &LocalStorage, source: &Path) -> Vec<String> {
         if !self.options.fs.writable {
-            return None;
+            return Vec::new();
         }
-        let error = storage.access(Path::new(""), Need::Write).err()?;
-        let source = shown(source);
-        Some(format!("{source}: mounted with --rw, but it cannot be written to: {error}"))
+        let unwritable = storage.access(Path::new(""), Need::Write).err().map(|error| {
+            let source = shown(source);
+            format!("{source}: mounted with --rw, but it cannot be written to: {error}")
+        });
+        let saved = saved_of(source).into_iter().map(|saved| saved_hint(&saved, source));
+        unwritable.into_iter().chain(saved).collect()
     }
 
     fn start_logging(&self) -> Result<(), Failure> {
@@ -336,18 +337,46 @@ impl Job {
     }
 }
 
-/// Returns the directory in which files are saved that cannot be committed in the end. It must
-/// outlive this process and a reboot.
-fn unsaved_directory() -> PathBuf {
+/// Returns the directory in which mounts save what they cannot commit in the end, each in one of its
+/// own. It must outlive this process and a reboot.
+pub(super) fn unsaved_root() -> PathBuf {
     let state = if rustix::process::geteuid().is_root() {
         Some(PathBuf::from("/var/lib"))
     } else {
         let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
         std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home)
     };
+    state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved")
+}
+
+fn unsaved_directory() -> PathBuf {
     let started = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-    let name = format!("{started}-{}", std::process::id());
-    state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved").join(name)
+    unsaved_root().join(format!("{started}-{}", std::process::id()))
+}
+
+/// Returns what to do about a directory in which something of a source was saved.
+pub(super) fn saved_hint(saved: &Path, source: &Path) -> String {
+    let (saved, source) = (shown(saved), shown(source));
+    format!(
+        "{source}: what an earlier mount could not commit is in {saved}; `shardfs recover --unsaved \
+         {saved} {source}` puts it in"
+    )
+}
+
+/// Returns the directories in which mounts of a source that have ended have saved something.
+pub(super) fn saved_of(source: &Path) -> Vec<PathBuf> {
+    let is_of =
+        |directory: &Path| saved_source(directory).ok().flatten().as_deref() == Some(source);
+    let runs = |directory: &Path| {
+        let process = directory.to_str().and_then(|name| name.rsplit_once('-'));
+        // One that has ended and waits for its parent has no program.
+        process.is_some_and(|(_, pid)| Path::new("/proc").join(pid).join("exe").read_link().is_ok())
+    };
+    let entries = std::fs::read_dir(unsaved_root()).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    found.retain(|directory| is_of(directory) && !runs(directory));
+    found.sort();
+    found
 }
 
 /// Creates the requested views.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::exit::Failure;
 use super::message::complain;
+use super::mount::{saved_hint, saved_of};
 use super::open::{FormatArgs, open};
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::owner::Owner;
@@ -59,6 +60,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             unsaved::check_source(directory, &args.source)?;
         }
         return unsaved::put_in(directory, &args.source, format);
+    }
+    if let Ok(whole) = args.source.canonicalize() {
+        for saved in saved_of(&whole) {
+            println!("{}", saved_hint(&saved, &whole));
+        }
     }
     let mut nodes = source.nodes();
     let only = nodes.next().filter(|_| nodes.next().is_none());

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
+use super::mount::unsaved_root;
 use crate::fs::{LEFTOVER_PATH, LOG_PATH, WAITING_PATH};
 use crate::mount::{self, MountError};
 use crate::text::{Lines, shown};
@@ -26,8 +27,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }
             Ok(())
         }
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            killed(&args.mountpoint)?.map_or(Ok(()), Err)
+        }
         Err(error) => Err(not_written(&args.mountpoint, &error, true)),
     }
+}
+
+/// Returns the error of a mount whose process has ended before it; none if it was read-only, which
+/// loses nothing.
+pub(super) fn killed(mountpoint: &Path) -> Result<Option<Failure>, MountError> {
+    let killed = || MountError::Killed { path: mountpoint.to_owned(), saved: unsaved_root() };
+    Ok(mount::is_writable(mountpoint)?.then(|| killed().into()))
 }
 
 /// Makes a mount commit its uncommitted changes. A read-only mount has nothing to do.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::exit::Failure;
-use super::sync::{leftover, not_written, sync};
+use super::sync::{killed, leftover, not_written, sync};
 use crate::mount::{self, MountError};
 use crate::text::{Line, shown};
 
@@ -24,10 +24,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let unwritten = match args.lazy {
         true => None,
         false => match sync(&args.mountpoint) {
-            Err(error) if error.raw_os_error() != Some(libc::ENOTCONN) => {
-                Some(not_written(&args.mountpoint, &error, false))
-            }
-            _ => None,
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(&args.mountpoint)?,
+            Err(error) => Some(not_written(&args.mountpoint, &error, false)),
+            Ok(()) => None,
         },
     };
     let leftover = if args.lazy { String::new() } else { leftover(&args.mountpoint) };

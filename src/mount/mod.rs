@@ -170,6 +170,18 @@ pub enum MountError {
         /// What is different, a line each.
         leftover: String,
     },
+    /// The process behind a writable mount has ended before it.
+    #[error(
+        "{}: the process behind it was killed: what was not durable yet is lost, but for long chunks \
+         below {}; `shardfs recover SOURCE` finishes what it was writing and names them",
+        shown(.path), shown(.saved)
+    )]
+    Killed {
+        /// The mount point.
+        path: PathBuf,
+        /// Where mounts of this user save what they cannot commit.
+        saved: PathBuf,
+    },
     /// Signals cannot be caught.
     #[error("signals: {0}")]
     Signals(#[source] io::Error),
@@ -256,6 +268,11 @@ pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
         return Ok(());
     }
     Err(MountError::Silent { path: mountpoint, connection })
+}
+
+/// Returns whether the shardfs filesystem on `mountpoint` is mounted for writing.
+pub fn is_writable(mountpoint: &Path) -> Result<bool, MountError> {
+    Ok(table::is_writable(&find_mounted(mountpoint)?))
 }
 
 /// Unmounts the shardfs filesystem on `mountpoint` and waits, half a minute at most, until its

@@ -45,6 +45,11 @@ pub(super) fn connection(mountpoint: &Path) -> Option<u32> {
     Some(top(mounts().ok()?, mountpoint)?.connection)
 }
 
+/// Returns whether the topmost mount on `mountpoint` is writable.
+pub(super) fn is_writable(mountpoint: &Path) -> bool {
+    mounts().ok().and_then(|all| top(all, mountpoint)).is_some_and(|mount| mount.is_writable)
+}
+
 /// Returns the number and name of a process in another mount namespace in which a FUSE connection
 /// is still mounted. A namespace that was created while the filesystem was mounted has it as well.
 pub(super) fn elsewhere(connection: u32) -> Option<(u32, String)> {

@@ -90,12 +90,32 @@ another_source() {
         "$SHARDFS" recover --unsaved "$saved" "$work/other.zarr"
     [[ $sum == "$(cat "$work"/other.zarr/waves/c/0/0/* | sha256sum)" ]]
     cmp "$data/page" "$saved/waves/c/0/0/0"
+    # The next mount and recover say what is left to do.
+    "$SHARDFS" recover "$source" | grep -F "\`shardfs recover --unsaved $saved $source\` puts it in"
+    "$SHARDFS" recover "$work/other.zarr" | grep -F "$saved" && return 1
+    mount_view "$source" --rw
+    grep -F "what an earlier mount could not commit is in $saved" "$MP.log"
+    unmount_view
     (cd "$work" && "$SHARDFS" recover --unsaved "$saved" s.zarr)
     [[ ! -e $saved ]]
-    mount_view "$source"
+    mount_view "$source" --rw
+    [[ ! -s $MP.log ]]
     cmp "$data/page" "$MP/waves/c/0/0/0"
     unmount_view
 }
 at_once "what is saved is put into no other source" another_source
+
+# They alone can say that something may be lost.
+killed() {
+    fresh $plane --commit-interval 1000
+    cp "$data/page" "$MP/${present[0]}"
+    kill -KILL "$(daemon_of "$MP")"
+    within 10 no_daemon_of "$MP"
+    expect_exit 2 "$SHARDFS" sync "$MP" | grep 'was killed: what was not durable yet is lost'
+    expect_exit 2 "$SHARDFS" umount "$MP" | grep 'was killed: what was not durable yet is lost'
+    not_mounted "$MP"
+    in_shards
+}
+at_once "sync and umount say that the process of a writable mount was killed" killed
 
 finish
