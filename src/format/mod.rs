@@ -26,6 +26,7 @@ pub mod index;
 pub mod journal;
 pub mod json;
 pub mod limits;
+pub(crate) mod marker;
 pub mod metadata;
 pub(crate) mod new_array;
 pub mod npy;

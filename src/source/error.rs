@@ -46,9 +46,17 @@ pub enum NodeError {
     /// It is an array whose chunks cannot be described in Zarr v3.
     #[error("{0}")]
     NoTwin(Box<NoTwin>),
+    /// It is a copy that was not completed; holds the command that has begun it.
+    #[error("{}", unfinished(.0))]
+    Unfinished(String),
     /// A document of a BLZ or bcolz array cannot be used.
     #[error("{0}: {1}")]
     Superchunks(&'static str, #[source] Box<NodeError>),
+}
+
+/// Describes a copy that a command has begun and not completed.
+pub(crate) fn unfinished(command: &str) -> String {
+    format!("an unfinished copy: {command} has not completed it; run the same command again")
 }
 
 impl From<NoTwin> for NodeError {

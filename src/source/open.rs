@@ -11,8 +11,9 @@ use serde_json::{Map, Value, json};
 use super::array::Array;
 use super::config::{Format, OpenConfig, Probe, Unsharded};
 use super::document::{METADATA_FILE, document_at};
-use super::error::NodeError;
+use super::error::{NodeError, unfinished};
 use super::found::FoundKind;
+use super::unfinished::unfinished_by;
 use super::unsupported::Unsupported;
 use super::walk::{Node, Nodes};
 use crate::format::draft2022;
@@ -60,6 +61,14 @@ pub enum OpenError {
     /// The source contains no known node.
     #[error("{}: neither an array nor a hierarchy of arrays: there is no metadata in it", shown(.0))]
     NoNode(PathBuf),
+    /// The source is a copy that was not completed; holds the command that has begun it.
+    #[error("{}: {}", shown(.path), unfinished(.by))]
+    Unfinished {
+        /// Path of the source.
+        path: PathBuf,
+        /// Command that has begun the copy.
+        by: String,
+    },
     /// The path is something that shardfs does not read.
     #[error("{}: {what}", shown(.path))]
     Unsupported {
@@ -91,6 +100,9 @@ impl Source {
         let storage: Arc<dyn Storage> = Arc::new(storage);
         if file.is_none() {
             storage.list(Path::new(""), 0, &mut |_| ControlFlow::Break(())).map_err(failed)?;
+            if let Some(by) = unfinished_by(&*storage, Path::new("")) {
+                return Err(OpenError::Unfinished { path: path.to_owned(), by });
+            }
         }
         let how = StoreConfig { pad_edge: config.pad_edge, ..StoreConfig::default() };
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());

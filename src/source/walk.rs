@@ -16,6 +16,7 @@ use super::document::METADATA_FILE;
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
 use super::probe::INDICATIONS;
+use super::unfinished::unfinished_by;
 use crate::store::storage::{FileKind, Storage, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 
@@ -177,6 +178,11 @@ impl Nodes<'_> {
         });
         if let Err(error) = listed {
             return self.bad(directory, error);
+        }
+        if names.iter().any(|name| name == WORK_DIRECTORY)
+            && let Some(command) = unfinished_by(self.storage, &directory)
+        {
+            return self.bad(directory, NodeError::Unfinished(command));
         }
         names.sort_unstable_by(|one, other| other.cmp(one));
         names.shrink_to_fit();

@@ -26,6 +26,7 @@ use serde_json::Value;
 
 use super::aside::{Aside, AsideError, FileId, Marker, Place, Purpose, is_draft, new_id, sweep};
 use crate::format::json;
+use crate::format::marker::describe;
 use crate::source::NODE_DOCUMENTS;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
@@ -387,12 +388,6 @@ fn begin(place: &Place, job: &Value) -> io::Result<(OwnedFd, OwnedFd, Marker)> {
     let marker = Marker::create(work.as_fd(), new_id()?, job)?;
     File::from(root.try_clone()?).sync_all()?;
     Ok((root, work, marker))
-}
-
-/// Describes the job recorded in a marker.
-fn describe(job: &Value) -> String {
-    let text = |name: &str| job.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
-    format!("`shardfs {} {}`", text("command"), text("source"))
 }
 
 #[cfg(test)]

@@ -124,6 +124,7 @@ fn find(
         Node::Bad(_, error) => {
             let what = match &**error {
                 NodeError::Grid(MetadataError::IrregularChunks) => What::NotRead(error.to_string()),
+                NodeError::Unfinished(_) => What::UnfinishedCopy(error.to_string()),
                 error => What::Metadata(error.to_string()),
             };
             return give(Task::Found(Finding::of_array(directory, what)));

@@ -229,6 +229,41 @@ stays_unfinished() {
     [[ -e broken.zarr/zarr.json && $(find broken.zarr/c -type f | wc -l) == 12 ]]
 }
 check "a copy that lacks chunks is not finished, unless they are skipped" stays_unfinished
+is_told_by_every_command() {
+    local command
+    expect_exit 1 "$sf" unpack damaged.zarr part.zarr
+    for command in info ls verify refs recover repack resize delete; do
+        expect_exit 2 "$sf" "$command" part.zarr >out
+        case $command in
+        resize | delete) ;;
+        *) grep -q '^shardfs: part.zarr: an unfinished copy: `shardfs unpack /.*/damaged.zarr` has not' out ;;
+        esac
+    done
+    new_mount_point
+    expect_exit 32 "$sf" mount part.zarr "$MP" | grep >/dev/null 'part.zarr: an unfinished copy'
+    # Beside an array that is whole.
+    mkdir with-part
+    cp -r sample.zarr/waves part.zarr with-part
+    for command in info ls verify refs repack; do
+        expect_exit 1 "$sf" "$command" with-part >out
+        grep -q 'part.zarr: an unfinished copy: `shardfs unpack /.*/damaged.zarr`' out
+    done
+    expect_exit 1 "$sf" refs with-part -o part.json
+    [[ ! -e part.json ]]
+    expect_exit 2 "$sf" unpack with-part whole-part.zarr | grep >/dev/null 'part.zarr: an unfinished copy'
+    expect_exit 1 "$sf" verify --json with-part | grep >/dev/null '"code":"unfinished-copy"'
+    # What only looks like one.
+    rm part.zarr/.shardfs/job.json
+    for command in info ls verify refs recover; do "$sf" "$command" part.zarr; done
+    mkdir other-work.zarr
+    cp -r sample.zarr/. other-work.zarr
+    mkdir other-work.zarr/.shardfs
+    "$sf" verify other-work.zarr
+    echo '{"command": "unpack", "source": "/x"}' >other-work.zarr/.shardfs/job.json
+    "$sf" verify other-work.zarr
+    "$sf" info other-work.zarr
+}
+check "every command says that its source is an unfinished copy" is_told_by_every_command
 is_refused_in_place() {
     local before
     before=$(sum_of damaged.zarr)

@@ -22,7 +22,7 @@ use crate::fs::state::identity::Identities;
 use crate::fs::state::overlay::Overlay;
 use crate::fs::state::paths::Paths;
 use crate::fs::state::prefetch::Prefetch;
-use crate::source;
+use crate::source::{self, unfinished};
 use crate::stats::Stats;
 use crate::store::spool::Spool;
 use crate::store::storage::{PosixStorage, Space, Storage};
@@ -100,6 +100,9 @@ pub enum SourceError {
     /// It has no metadata.
     #[error("it is not a Zarr array or hierarchy: no metadata in it or below it")]
     NoNode,
+    /// It is a copy that was not completed; holds the command that has begun it.
+    #[error("{}", unfinished(.0))]
+    Unfinished(String),
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[from] std::io::Error),
@@ -111,7 +114,7 @@ impl Fs {
     /// # Errors
     ///
     /// Fails if the root of `storage` is neither an array nor a hierarchy of arrays, if it is not
-    /// of the configured format, if it cannot be read, and if the mount is to be writable though
+    /// of the configured format, if it is an unfinished copy, if it cannot be read, and if the mount is to be writable though
     /// `pad_edge` is set or `storage` is not on a filesystem.
     pub fn new(
         storage: Arc<dyn Storage>,
@@ -123,6 +126,11 @@ impl Fs {
         }
         if config.writable && storage.posix().is_none() {
             return Err(SourceError::OnlyRead);
+        }
+        if config.file.is_none()
+            && let Some(command) = source::unfinished_by(&*storage, Path::new(""))
+        {
+            return Err(SourceError::Unfinished(command));
         }
         let nodes = Nodes::new(Arc::clone(&storage), &config);
         let root = match nodes.check(Path::new("")) {

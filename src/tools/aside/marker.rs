@@ -1,11 +1,7 @@
 //! Marker file that identifies a directory as the unfinished work of a command.
 //!
-//! ```json
-//! {"shardfs": "unfinished", "version": 1, "id": "5a21...", "what": {"command": "pack", ...}}
-//! ```
-//!
-//! Only a directory with such a marker counts as unfinished and is resumed or removed. The marker
-//! is written under another name and renamed, so it is never seen incomplete, and it is locked
+//! Only a directory with such a marker ([`crate::format::marker`]) counts as unfinished and is
+//! resumed or removed. The marker is written under another name and renamed, so it is never seen incomplete, and it is locked
 //! while a process is working in the directory.
 
 use std::ffi::CString;
@@ -15,19 +11,12 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::removal::WITHIN;
-use crate::format::json;
-
-/// File name of the marker.
-pub(crate) const MARKER: &str = "job.json";
-/// Value of the `shardfs` field in every marker.
-const MAGIC: &str = "unfinished";
-/// Version of the format.
-const VERSION: u64 = 1;
-/// Maximum length of a marker, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
+pub(crate) use crate::format::marker::MARKER;
+pub(super) use crate::format::marker::is_id;
+use crate::format::marker::{MAX_BYTES, parse, to_text};
 
 /// A marker that was found or created.
 #[derive(Debug)]
@@ -46,10 +35,9 @@ impl Marker {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = fs::openat(directory, &name, flags, Mode::from_raw_mode(0o666))?;
         let mut file = File::from(file);
-        let note = json!({"shardfs": MAGIC, "version": VERSION, "id": id, "what": what});
         let mut publish = || {
             file.try_lock()?;
-            file.write_all(&json::to_text(&note))?;
+            file.write_all(&to_text(&id, what))?;
             file.sync_all()?;
             rename_new(directory, &name, MARKER)?;
             Ok(fs::fsync(directory)?)
@@ -135,20 +123,6 @@ pub(crate) fn new_id() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Returns whether a text is a marker identifier.
-pub(super) fn is_id(text: &[u8]) -> bool {
-    text.len() == 32 && text.iter().all(u8::is_ascii_hexdigit)
-}
-
-fn parse(text: &[u8]) -> Option<(String, Value)> {
-    let mut note = json::parse(text).ok()?;
-    let is_ours =
-        note.get("shardfs")?.as_str()? == MAGIC && note.get("version")?.as_u64()? == VERSION;
-    let id = note.get("id")?.as_str().filter(|id| is_id(id.as_bytes()))?.to_owned();
-    let what = note.get_mut("what").filter(|what| what.is_object())?.take();
-    is_ours.then_some((id, what))
-}
-
 /// Renames a file to a name that must not exist.
 pub(super) fn rename_new(directory: BorrowedFd<'_>, from: &str, to: &str) -> io::Result<()> {
     match fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
@@ -167,6 +141,8 @@ pub(super) fn rename_new(directory: BorrowedFd<'_>, from: &str, to: &str) -> io:
 #[cfg(test)]
 mod tests {
     use std::os::fd::{AsFd, OwnedFd};
+
+    use serde_json::json;
 
     use super::*;
 
@@ -198,7 +174,7 @@ mod tests {
         let (path, directory) = directory();
         let marker = path.path().join(MARKER);
         let id = new_id().unwrap();
-        let good = json!({"shardfs": MAGIC, "version": 1, "id": id, "what": {}}).to_string();
+        let good = json!({"shardfs": "unfinished", "version": 1, "id": id, "what": {}}).to_string();
         let is_found = || Marker::find(directory.as_fd()).unwrap().is_some();
         std::fs::write(&marker, &good).unwrap();
         assert!(is_found());

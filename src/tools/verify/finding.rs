@@ -44,6 +44,9 @@ pub enum What {
     /// The metadata cannot be used.
     #[error("{0}")]
     Metadata(String),
+    /// It is a copy that was not completed.
+    #[error("{0}")]
+    UnfinishedCopy(String),
     /// A commit was interrupted.
     #[error(
         "the journal holds the record of a commit to {} that was not completed: \
@@ -187,6 +190,7 @@ impl What {
     pub fn is_note(&self) -> bool {
         match self {
             Self::Metadata(_)
+            | Self::UnfinishedCopy(_)
             | Self::Pending(_)
             | Self::Journal(_)
             | Self::Damage { .. }
@@ -220,6 +224,7 @@ impl What {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Metadata(_) => "metadata",
+            Self::UnfinishedCopy(_) => "unfinished-copy",
             Self::Pending(_) => "pending",
             Self::Journal(_) => "journal",
             Self::Damage { .. } => "damage",
