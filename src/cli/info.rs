@@ -2,7 +2,6 @@
 
 mod text;
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,9 +10,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::exit::Failure;
-use super::mounts::check_apart;
 use super::open::{FormatArgs, open};
 use super::output::{Output, unless_closed};
+use super::output_file::{Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
 use crate::source::{Array, Node, OpenConfig, Source};
 use crate::text::{Line, shown};
@@ -54,7 +53,7 @@ pub(super) struct Args {
     /// Show which chunks exist, of the array or of the shard with this key
     #[arg(long, value_name = "SHARD-KEY", num_args = 0..=1, require_equals = true)]
     map: Option<Option<PathBuf>>,
-    /// Write the map as an SVG picture
+    /// Write the map as an SVG picture; a device or a named pipe is written to
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Replace FILE if it exists
@@ -86,10 +85,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let step = &mut |chunks| progress.add(chunks);
     // Each array is printed before the next one is examined.
     let take = &mut |about: ArrayInfo, maps: &[Map]| {
-        if let Some((title, path)) = &picture {
+        if let Some((title, target)) = &picture {
             let map = maps.last().ok_or_else(|| Failure::System("there is no map".into()))?;
             let names = about.kind.dimension_names.clone().unwrap_or_default();
-            save_picture(args, path, &svg(map, title, &names))?;
+            save_picture(args, target, &svg(map, title, &names))?;
         }
         progress.pause(|| printer.print(&about, maps)).map_err(Ended::Closed)
     };
@@ -198,14 +197,15 @@ impl Printer<'_> {
     }
 }
 
-fn save_picture(args: &Args, path: &Path, picture: &str) -> Result<(), Failure> {
-    save(path, picture, args.force).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::AlreadyExists => "; --force replaces it",
-            _ => "",
-        };
-        Failure::System(format!("{}: {error}{hint}", shown(path)))
-    })
+fn save_picture(args: &Args, target: &Target, picture: &str) -> Result<(), Failure> {
+    let path = target.path();
+    let failed = |error| cannot(path, &error);
+    if let Some(mut stream) = target.stream()? {
+        return stream.write_all(picture.as_bytes()).map_err(failed);
+    }
+    let mut file = draft(path)?;
+    file.write_all(picture.as_bytes()).map_err(failed)?;
+    publish(file, path, args.force)
 }
 
 /// Number of cells of a picture in a file: enough for a screen.
@@ -233,8 +233,8 @@ fn maps(args: &Args, array: &Array, shard: Option<&[u64]>, is_terminal: bool) ->
     maps
 }
 
-/// Returns the title and path of the picture; `None` if no picture is requested.
-fn picture(args: &Args, source: &Source) -> Result<Option<(String, PathBuf)>, Failure> {
+/// Returns the title of the picture and where it goes; `None` if no picture is requested.
+fn picture(args: &Args, source: &Source) -> Result<Option<(String, Target)>, Failure> {
     let Some(path) = &args.svg else { return Ok(None) };
     let of_shard = matches!(args.map, Some(Some(_)));
     if source.arrays().count() != 1 && !of_shard {
@@ -245,32 +245,12 @@ fn picture(args: &Args, source: &Source) -> Result<Option<(String, PathBuf)>, Fa
         );
         return Err(Failure::System(text));
     }
-    if args.force && path.symlink_metadata().is_ok() {
-        check_apart(&args.source, path)?;
-    }
-    if !args.force && path.symlink_metadata().is_ok() {
-        return Err(Failure::System(format!("{}: it exists; --force replaces it", shown(&path))));
-    }
+    let target = Target::find(path, &args.source, args.force)?;
     let title = match &args.map {
         Some(Some(key)) => format!("{}: {}", shown(&args.source), shown(&key)),
         _ => shown(&args.source).to_string(),
     };
-    Ok(Some((title, path.clone())))
-}
-
-/// Writes a file atomically.
-fn save(path: &Path, content: &str, force: bool) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let mut file = tempfile::NamedTempFile::new_in(parent.unwrap_or(Path::new(".")))?;
-    file.write_all(content.as_bytes())?;
-    let readable: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    file.as_file().set_permissions(readable)?;
-    if force {
-        file.persist(path)?
-    } else {
-        file.persist_noclobber(path)?
-    };
-    Ok(())
+    Ok(Some((title, target)))
 }
 
 /// Returns the array and the coordinates of the shard with a key.

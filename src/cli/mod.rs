@@ -18,6 +18,7 @@ mod mounts;
 mod open;
 mod options;
 mod output;
+mod output_file;
 mod pack;
 mod progress;
 mod recover;

@@ -1,17 +1,14 @@
 //! `shardfs refs`.
 
 use std::ffi::OsStr;
-use std::fs::Permissions;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-
-use tempfile::NamedTempFile;
 
 use super::exit::Failure;
 use super::message::complain;
-use super::mounts::check_apart;
 use super::open::{FormatArgs, open};
+use super::output_file::{STDOUT, Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
 use super::size;
 use crate::source::{OpenConfig, Source};
@@ -19,8 +16,6 @@ use crate::text::many;
 use crate::text::shown;
 use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
 
-/// Name of an output file that stands for stdout.
-const STDOUT: &str = "-";
 /// Maximum number of problems that are printed individually.
 const MOST_PRINTED: u64 = 100;
 
@@ -42,7 +37,8 @@ const MOST_PRINTED: u64 = 100;
 pub(super) struct Args {
     /// An array, a hierarchy, or a folder of such
     source: PathBuf,
-    /// Where to write to, as JSON; - is stdout. An existing file is replaced only with --force
+    /// Where to write to, as JSON; - is stdout. An existing file is replaced only with --force; a
+    /// device or a named pipe is written to
     #[arg(short, long, value_name = "FILE", default_value = STDOUT)]
     output: PathBuf,
     /// Replace an existing FILE
@@ -90,46 +86,42 @@ fn check_form(output: &Path) -> Result<(), Failure> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check_form(&args.output)?;
-    let to_stdout = args.output == Path::new(STDOUT);
-    if !to_stdout && !args.force && args.output.symlink_metadata().is_ok() {
-        return Err(exists(&args.output));
-    }
-    if !to_stdout && args.output.symlink_metadata().is_ok() {
-        check_apart(&args.source, &args.output)?;
-    }
+    let target = Target::find(&args.output, &args.source, args.force)?;
     let format = args.format.format();
     let source = open(&args.source, OpenConfig { format, pad_edge: true, level: None })?;
     let config = config(args)?;
-    if to_stdout {
-        let mut out = BufWriter::new(io::stdout().lock());
-        let done = write(&source, &config, &mut out, &mut |_| ());
-        return match done.and_then(|summary| check(args, summary)) {
-            // The reader has closed the pipe.
-            Ok(()) | Err(Written::Pipe) => Ok(()),
-            Err(Written::Failed(failure)) => Err(failure),
-        };
+    match target.stream()? {
+        Some(stream) => to_stream(args, &source, &config, stream),
+        None => to_file(args, &source, &config, target.path()),
     }
+}
+
+fn to_stream(args: &Args, source: &Source, config: &Config, out: File) -> Result<(), Failure> {
+    let done = write(source, config, &mut BufWriter::new(out), &mut |_| ());
+    let unwritten = "the end of the output is missing";
+    match done.and_then(|summary| check(args, summary, unwritten)) {
+        // The reader has closed the pipe.
+        Ok(()) | Err(Written::Pipe) => Ok(()),
+        Err(Written::Failed(failure)) => Err(failure),
+    }
+}
+
+fn to_file(args: &Args, source: &Source, config: &Config, path: &Path) -> Result<(), Failure> {
     let progress = Progress::new(Unit::Things("chunks"), None);
-    let directory = args.output.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let file = tempfile::Builder::new()
-        .prefix(".shardfs-refs-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(directory.unwrap_or(Path::new(".")))
-        .map_err(|error| cannot(&args.output, &error))?;
-    let mut out = BufWriter::new(file);
-    let done = write(&source, &config, &mut out, &mut |chunks| progress.add(chunks));
+    let mut out = BufWriter::new(draft(path)?);
+    let done = write(source, config, &mut out, &mut |chunks| progress.add(chunks));
     drop(progress);
     let failed = |failure| match failure {
-        Written::Pipe => Failure::System(format!("{}: broken pipe", shown(&args.output))),
+        Written::Pipe => Failure::System(format!("{}: broken pipe", shown(path))),
         Written::Failed(failure) => failure,
     };
     let summary = done.map_err(failed)?;
     if args.skip_damaged || summary.problems == 0 {
-        let file = out.into_inner().map_err(|error| cannot(&args.output, error.error()))?;
-        publish(args, file)?;
+        let file = out.into_inner().map_err(|error| cannot(path, error.error()))?;
+        publish(file, path, args.force)?;
         say(args, summary);
     }
-    check(args, summary).map_err(failed)
+    check(args, summary, "nothing was written").map_err(failed)
 }
 
 fn config(args: &Args) -> Result<Config, Failure> {
@@ -182,22 +174,6 @@ fn write(
     })
 }
 
-/// Renames a finished file into its place.
-fn publish(args: &Args, file: NamedTempFile) -> Result<(), Failure> {
-    file.as_file().sync_all().map_err(|error| cannot(&args.output, &error))?;
-    let persisted = match args.force {
-        true => file.persist(&args.output),
-        false => file.persist_noclobber(&args.output),
-    };
-    match persisted {
-        Ok(_) => Ok(()),
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
-            Err(exists(&args.output))
-        }
-        Err(error) => Err(cannot(&args.output, &error.error)),
-    }
-}
-
 fn say(args: &Args, summary: Summary) {
     let Summary { arrays, chunks, .. } = summary;
     // A reader that has closed stdout is no error.
@@ -210,27 +186,18 @@ fn say(args: &Args, summary: Summary) {
     );
 }
 
-fn check(args: &Args, summary: Summary) -> Result<(), Written> {
+fn check(args: &Args, summary: Summary, unwritten: &str) -> Result<(), Written> {
     match summary.problems {
         0 => Ok(()),
         problems => {
             let what = match args.skip_damaged {
                 true => "chunks that cannot be read are empty files, which readers refuse",
-                false => "nothing was written",
+                false => unwritten,
             };
             let text = format!("problems: {problems}; {what}");
             Err(Written::Failed(Failure::Found(text)))
         }
     }
-}
-
-fn exists(output: &Path) -> Failure {
-    let text = format!("{}: it exists; --force replaces it", shown(&output));
-    Failure::System(text)
-}
-
-fn cannot(path: &Path, error: &io::Error) -> Failure {
-    Failure::System(format!("{}: {error}", shown(&path)))
 }
 
 fn refused(error: &RefsError) -> Failure {

@@ -179,8 +179,7 @@ impl Destination {
                     .map_err(failed);
             }
             Found::Node(_) => return Err(DestinationError::Exists(path.to_owned())),
-            Found::Other if force => return Err(DestinationError::NotZarr(path.to_owned())),
-            Found::Other => return Err(DestinationError::Exists(path.to_owned())),
+            Found::Other => return Err(DestinationError::NotZarr(path.to_owned())),
             Found::Nothing | Found::Empty => (),
         }
         let begun = begin(&place, job).map_err(|error| match error.kind() {
@@ -438,7 +437,7 @@ mod tests {
             std::fs::create_dir_all(path.join(".shardfs")).unwrap();
             std::fs::write(path.join(".shardfs").join(name), text).unwrap();
             std::fs::write(path.join("README"), "mine").unwrap();
-            assert!(matches!(open(&path, "pack", false), Err(DestinationError::Exists(_))));
+            assert!(matches!(open(&path, "pack", false), Err(DestinationError::NotZarr(_))));
             assert!(matches!(open(&path, "pack", true), Err(DestinationError::NotZarr(_))));
             assert_eq!(names(&path), [".shardfs", "README"]);
         }
@@ -452,7 +451,7 @@ mod tests {
         let path = top.path().join("dest");
         std::fs::create_dir(&path).unwrap();
         std::os::unix::fs::symlink("../other/.shardfs", path.join(".shardfs")).unwrap();
-        assert!(matches!(open(&path, "pack", false), Err(DestinationError::Exists(_))));
+        assert!(matches!(open(&path, "pack", false), Err(DestinationError::NotZarr(_))));
         assert!(matches!(open(&path, "pack", true), Err(DestinationError::NotZarr(_))));
         assert_eq!(names(&other.join(".shardfs")), [MARKER]);
     }

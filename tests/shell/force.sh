@@ -174,6 +174,56 @@ lie_apart() {
 }
 check "source and destination lie apart, whatever leads to them" lie_apart
 
+# --- devices and pipes -------------------------------------------------------------------------------
+
+streams_are_written_to() {
+    local force name reader command
+    "$sf" refs sample.zarr >expected.json
+    "$sf" info sample.zarr --svg expected.svg
+    mkfifo pipe
+    for force in '' --force; do
+        for command in 'refs sample.zarr -o' 'info sample.zarr --svg'; do
+            timeout 20 cat pipe >piped &
+            reader=$!
+            # shellcheck disable=SC2086
+            "$sf" $command pipe $force
+            wait $reader
+            [[ -p pipe ]]
+            cmp piped expected.json || cmp piped expected.svg
+        done
+    done
+    "$sf" refs sample.zarr -o /dev/stdout >piped
+    cmp piped expected.json
+    if [[ $EUID == 0 ]] && mknod device c 1 3 && : 2>/dev/null >device; then
+        "$sf" refs sample.zarr --force -o device
+        "$sf" info sample.zarr --force --svg device
+        [[ -c device ]]
+    fi
+    # Followed, not replaced.
+    echo old >linked
+    ln -s linked link
+    expect_exit 2 "$sf" refs sample.zarr -o link | grep >/dev/null 'link: it exists; --force replaces it'
+    "$sf" refs sample.zarr --force -o link
+    [[ -L link ]]
+    cmp linked expected.json
+    mkdir directory
+    ln -s nowhere dangling
+    python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
+    for name in directory dangling socket; do
+        for command in 'refs sample.zarr -o' 'info sample.zarr --svg'; do
+            # shellcheck disable=SC2086
+            expect_exit 2 "$sf" $command $name | grep >/dev/null "$name: it is a "
+            # shellcheck disable=SC2086
+            expect_exit 2 "$sf" $command $name --force | grep >/dev/null "$name: it is a "
+        done
+    done
+    [[ -d directory && -L dangling && -S socket ]]
+    expect_exit 2 "$sf" unpack sample.zarr pipe | grep >/dev/null 'pipe: it exists and is no Zarr array'
+    expect_exit 2 "$sf" create pipe --shape 1 --dtype uint8 --force | grep >/dev/null 'it is not replaced'
+    [[ -p pipe ]]
+}
+check "results are written to devices and pipes, which nothing replaces" streams_are_written_to
+
 # --- whose it is -------------------------------------------------------------------------------------
 
 only_ours() {
