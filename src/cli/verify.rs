@@ -19,7 +19,8 @@ knowing is a line that begins with \"note:\". The last line counts what was exam
 
 With --json every line is an object. Findings have: severity (\"defect\" or \"note\"), code (a word that
 stays the same), message, array, and where they apply shard, position (in the shard), chunk (its
-coordinates). The last object has summary: arrays, shards, chunks, bytes, defects, notes.
+coordinates). The last object has summary: arrays, shards, files (of arrays without shards: each is
+a chunk), chunks, bytes, defects, notes.
 
 Examples:
   shardfs verify volume.zarr                      indexes and entries of all shards
@@ -30,7 +31,8 @@ Exit codes: 0 no defect, 1 defects were found, 2 it could not be done.";
 
 /// Check every shard of sharded arrays: indexes, entries, and with --decode all chunks
 ///
-/// Continues after a defect and reports all of them. Nothing is written.
+/// Continues after a defect and reports all of them. Nothing is written. Of arrays without shards,
+/// whose chunks are files, names and lengths are checked, and with --decode the chunks.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
@@ -70,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     });
     drop(progress);
     let done = verified.and_then(|counts| {
-        output.put(summary(&counts, args.json).as_bytes())?;
+        output.put(summary(&counts, args).as_bytes())?;
         output.finish()?;
         Ok(counts)
     });
@@ -109,22 +111,27 @@ fn object(finding: &Finding) -> Value {
     object
 }
 
-fn summary(counts: &Counts, is_json: bool) -> String {
-    let Counts { arrays, shards, chunks, bytes, defects, notes } = *counts;
-    if is_json {
+fn summary(counts: &Counts, args: &Args) -> String {
+    let Counts { arrays, shards, files, chunks, bytes, defects, notes } = *counts;
+    if args.json {
         let summary = json!({
-            "arrays": arrays, "shards": shards, "chunks": chunks, "bytes": bytes,
+            "arrays": arrays, "shards": shards, "files": files, "chunks": chunks, "bytes": bytes,
             "defects": defects, "notes": notes,
         });
         return format!("{}\n", json!({ "summary": summary }));
     }
-    let size = indicatif::HumanBytes(bytes);
-    format!(
-        "{}, {}, {}, {size} checked: {}, {}\n",
-        many(arrays, "array"),
-        many(shards, "shard"),
-        many(chunks, "chunk"),
-        many(defects, "defect"),
-        many(notes, "note"),
-    )
+    let mut what = vec![many(arrays, "array")];
+    if shards > 0 || files == 0 {
+        what.push(many(shards, "shard"));
+    }
+    if files > 0 {
+        what.push(many(files, "chunk file"));
+    }
+    what.extend([many(chunks, "chunk"), indicatif::HumanBytes(bytes).to_string()]);
+    let unread = match args.decode || files == 0 {
+        true => "",
+        false => "; without --decode only names and lengths of chunk files",
+    };
+    let (defects, notes) = (many(defects, "defect"), many(notes, "note"));
+    format!("{} checked{unread}: {defects}, {notes}\n", what.join(", "))
 }

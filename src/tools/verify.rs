@@ -140,7 +140,10 @@ fn find(
         };
         give(Task::Found(Finding::of_array(directory, What::NotDecoded(error))))?;
     }
-    let of_file = |path, what| Task::Found(Finding::of_shard(directory, path, what));
+    let is_chunk_file = array.is_unsharded();
+    let of_file = |path, what| {
+        Task::Found(Finding { is_chunk_file, ..Finding::of_shard(directory, path, what) })
+    };
     each_key(source, array, &mut |key| match key {
         Key::Shard(coords) => {
             let shard = SharedShard::new(array, coords);
@@ -191,9 +194,29 @@ fn work(source: &Source, config: VerifyConfig, early: &Early<'_>, task: Task) ->
             Checked { step, ..Checked::default() }
         }
         Task::End(array) => Checked { ended: Some(array), ..Checked::default() },
-        Task::Shard(checks, shard) => shard::check(source, config, early, &checks, &shard),
-        Task::Chunks(checks, shard, slots) => {
-            ChunkCheck::new(source, config, early, &checks, &shard).check(slots)
+        Task::Shard(checks, shard) => {
+            of_files(&checks, early, |early| shard::check(source, config, early, &checks, &shard))
         }
+        Task::Chunks(checks, shard, slots) => of_files(&checks, early, |early| {
+            ChunkCheck::new(source, config, early, &checks, &shard).check(slots)
+        }),
     }
+}
+
+/// Runs a check, whose findings are about shards, or about files of chunks if the array has none.
+fn of_files(
+    checks: &Checks,
+    early: &Early<'_>,
+    check: impl FnOnce(&Early<'_>) -> Checked,
+) -> Checked {
+    let mark = |step: &mut Step| {
+        let is_chunk_file = checks.array.is_unsharded();
+        step.findings.iter_mut().for_each(|finding| finding.is_chunk_file = is_chunk_file);
+    };
+    let mut checked = check(&|step| {
+        mark(step);
+        early(step);
+    });
+    mark(&mut checked.step);
+    checked
 }

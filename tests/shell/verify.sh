@@ -44,6 +44,19 @@ sound_sample() {
     find "$TMP/sample.zarr" -printf '%p %s %T@ %C@\n' | sort | cmp - "$TMP/before"
 }
 
+says_what_is_not_checked() {
+    fresh_sample
+    "$SHARDFS" unpack "$TMP/sample.zarr" "$TMP/unsharded"
+    [[ $("$SHARDFS" verify "$TMP/unsharded") == '1 array, 192 chunk files, 192 chunks, 0 B checked; '$(
+        )'without --decode only names and lengths of chunk files: 0 defects, 0 notes' ]]
+    [[ $("$SHARDFS" verify "$TMP/unsharded" --decode) == \
+        '1 array, 192 chunk files, 192 chunks, 563.74 KiB checked: 0 defects, 0 notes' ]]
+    "$SHARDFS" verify "$TMP/unsharded" --json | grep -F '"shards":0' | grep -F '"files":192'
+    truncate -s 100 "$TMP/unsharded/waves/c/0/0/1"
+    expect_exit 1 "$SHARDFS" verify "$TMP/unsharded" --decode >"$TMP/found"
+    grep '^file waves/c/0/0/1: it cannot be decoded' "$TMP/found"
+}
+
 # in_the_place WORDS COMMAND...: COMMAND puts something in the place of a shard.
 in_the_place() {
     local words=$1
@@ -203,6 +216,7 @@ while read -r layout; do
     check "$layout: nothing is wrong with it" sound_layout "$layout"
 done < <(python3 "$here/arrays.py" layouts)
 check 'nothing is wrong with the sample, and nothing is written' sound_sample
+check "what is not checked of arrays without shards is said" says_what_is_not_checked
 check 'an empty file' in_the_place 'it is empty' touch
 check 'a directory' in_the_place 'it is a directory' mkdir
 check 'a named pipe' in_the_place 'it is a named pipe' mkfifo

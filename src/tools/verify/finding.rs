@@ -22,6 +22,8 @@ pub struct Finding {
     pub shard: Option<PathBuf>,
     /// Place within the shard; `None` for a finding about the whole file.
     pub within: Option<Within>,
+    /// `true` if the file is one chunk, of an array without shards.
+    pub is_chunk_file: bool,
     /// Kind of finding.
     pub what: What,
 }
@@ -258,12 +260,12 @@ impl What {
 impl Finding {
     /// Creates a finding about an array as a whole.
     pub fn of_array(array: &Path, what: What) -> Self {
-        Self { array: array.to_owned(), shard: None, within: None, what }
+        Self { array: array.to_owned(), shard: None, within: None, is_chunk_file: false, what }
     }
 
     /// Creates a finding about a shard, or a file that is not a shard.
     pub fn of_shard(array: &Path, shard: PathBuf, what: What) -> Self {
-        Self { array: array.to_owned(), shard: Some(shard), within: None, what }
+        Self { shard: Some(shard), ..Self::of_array(array, what) }
     }
 
     /// Creates a finding from an error, which concerns the chunk at the given coordinates if any
@@ -292,7 +294,7 @@ impl Finding {
             }
             error => return Self::of_array(array, What::Unreadable(error.to_string())),
         };
-        Self { array: array.to_owned(), shard: Some(shard), within, what }
+        Self { within, ..Self::of_shard(array, shard, what) }
     }
 
     /// Returns whether the finding is a note.
@@ -305,6 +307,7 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.shard, &self.within) {
             (None, _) => write!(f, "{}: ", shown(&self.array))?,
+            (Some(file), _) if self.is_chunk_file => write!(f, "file {}: ", shown(&file))?,
             (Some(shard), None) => write!(f, "shard {}: ", shown(&shard))?,
             (Some(shard), Some(Within { is_shard, position, .. })) => {
                 let what = if *is_shard { "inner shard" } else { "chunk" };

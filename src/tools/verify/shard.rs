@@ -35,7 +35,7 @@ pub(super) fn check(
             Some(damage) => {
                 let what = What::Damage { looks: check.looks(&damage), damage };
                 check.found(&mut checked, what);
-                checked.step.counts.shards = 1;
+                check.count(&mut checked);
                 Ok(())
             }
             None => check.sound(&loaded, &mut checked),
@@ -74,6 +74,15 @@ impl ShardCheck<'_> {
         checked.found(self.early, finding);
     }
 
+    /// Counts the file, a shard or a chunk by itself.
+    fn count(&self, checked: &mut Checked) {
+        let counts = &mut checked.step.counts;
+        match self.checks.array.is_unsharded() {
+            true => counts.files = 1,
+            false => counts.shards = 1,
+        }
+    }
+
     /// Checks a shard whose index can be read.
     fn sound(
         &self,
@@ -82,7 +91,7 @@ impl ShardCheck<'_> {
     ) -> Result<(), StoreError> {
         let (source, array) = (self.source, &*self.checks.array);
         let (store, coords) = (&source.store, &self.shard.coords);
-        checked.step.counts.shards = 1;
+        self.count(checked);
         let (mut bad, mut outside) = (0_u64, 0);
         let mut summed = Vec::new();
         let survey = survey(&*source.storage, store, array, coords, loaded, &mut |span, place| {

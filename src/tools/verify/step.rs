@@ -24,6 +24,8 @@ pub struct Counts {
     pub arrays: u64,
     /// Number of shards that exist.
     pub shards: u64,
+    /// Number of files that exist of arrays without shards: each is one chunk.
+    pub files: u64,
     /// Number of chunks that exist.
     pub chunks: u64,
     /// Number of bytes of indexes and chunks that were read.
@@ -61,6 +63,7 @@ impl Counts {
     pub(super) fn add(&mut self, other: &Self) {
         self.arrays += other.arrays;
         self.shards += other.shards;
+        self.files += other.files;
         self.chunks += other.chunks;
         self.bytes += other.bytes;
         self.defects += other.defects;
