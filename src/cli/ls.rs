@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::exit::Failure;
 use super::message::complain;
-use super::open::{FormatArgs, open};
+use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::source::OpenConfig;
@@ -55,15 +55,14 @@ pub(super) struct Args {
     /// End lines with a zero byte: keys may have line breaks in them
     #[arg(short = '0', long)]
     null: bool,
-    /// Level of nested sharding whose chunks are meant, 1 the outermost; usually the innermost
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
-    level: Option<u8>,
+    #[command(flatten)]
+    level: LevelArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let (level, format) = (args.level.map(usize::from), args.format.format());
+    let (level, format) = (args.level.level, args.format.format());
     let config = OpenConfig { level, format, ..OpenConfig::default() };
     let source = open(&args.source, config)?.for_one_pass();
     let query = Query {

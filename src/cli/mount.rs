@@ -13,12 +13,12 @@ use super::open::FormatArgs;
 use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
 use super::size;
 use super::views::ViewArgs;
-use crate::fs::{Fs, SourceError, View, Views};
+use crate::fs::{Fs, FsConfig, SourceError, View, Views};
 use crate::fuse::Adapter;
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::number::to_usize;
-use crate::source::Unsupported;
+use crate::source::{OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::spool::saved_source;
@@ -250,6 +250,7 @@ impl Job {
                 None => Failure::Source { path: name.clone(), error },
             }
         };
+        self.check_level(source)?;
         let source = source.canonicalize().map_err(|error| failed(error.into()))?;
         let mountpoint = mountpoint.canonicalize().map_err(|error| {
             mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
@@ -306,6 +307,17 @@ impl Job {
         committing.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         Ok(())
+    }
+
+    /// Returns an error if the source has no array with the level of sharding that is to be shown. A
+    /// source that cannot be opened is reported where it is mounted.
+    fn check_level(&self, source: &Path) -> Result<(), Failure> {
+        let FsConfig { level, format, .. } = self.options.fs;
+        let config = OpenConfig { level, format, ..OpenConfig::default() };
+        let is_asked = level.is_some_and(|level| level > 0);
+        let opened = if is_asked { Source::open(source, config).ok() } else { None };
+        let checked = opened.map_or(Ok(()), |source| source.check_level());
+        checked.map_err(|error| Failure::Option(format!("{}: {error}", shown(source))))
     }
 
     /// Returns what the user of a writable mount should know from the start.

@@ -51,9 +51,20 @@ impl FormatArgs {
     }
 }
 
+/// Level of nested sharding whose chunks a command is about.
+#[derive(Debug, clap::Args)]
+pub(super) struct LevelArgs {
+    /// Level of nested sharding whose chunks are meant: 1 the outermost, 0 the shards themselves; the
+    /// innermost if not given, and of arrays with fewer levels
+    #[arg(long, value_name = "N")]
+    pub level: Option<usize>,
+}
+
 /// Opens the source of a command. Messages call its root by its path from then on.
 pub(super) fn open(path: &Path, config: OpenConfig) -> Result<Source, OpenError> {
     let source = Source::open(path, config)?;
+    let failed = |error| OpenError::NoLevel { path: path.to_owned(), error };
+    source.check_level().map_err(failed)?;
     if let Ok(path) = path.canonicalize() {
         crate::text::name_root(&path);
     }

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::copy::{CopyArgs, Job, run as copy};
 use super::exit::Failure;
+use super::open::LevelArgs;
 use crate::tools::copy::Shape;
 
 const EXAMPLES: &str = "\
@@ -28,9 +29,8 @@ pub(super) struct Args {
     source: PathBuf,
     /// Directory to make
     dest: PathBuf,
-    /// Level of nested sharding whose chunks become files, 1 the outermost; the innermost if not given
-    #[arg(long, value_name = "N")]
-    level: Option<usize>,
+    #[command(flatten)]
+    level: LevelArgs,
     #[command(flatten)]
     copy: CopyArgs,
 }
@@ -40,9 +40,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         command: "unpack",
         source: &args.source,
         dest: &args.dest,
-        level: args.level,
+        level: args.level.level,
         shape: Shape::Unsharded,
-        options: json!({"level": args.level}),
+        options: json!({"level": args.level.level}),
     };
     copy(&job, &args.copy)
 }

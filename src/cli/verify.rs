@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
-use super::open::{FormatArgs, open};
+use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::source::OpenConfig;
@@ -44,15 +44,14 @@ pub(super) struct Args {
     /// One JSON object on each line
     #[arg(long)]
     json: bool,
-    /// Level of nested sharding whose chunks are meant, 1 the outermost; usually the innermost
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
-    level: Option<u8>,
+    #[command(flatten)]
+    level: LevelArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let (level, format) = (args.level.map(usize::from), args.format.format());
+    let (level, format) = (args.level.level, args.format.format());
     let config = OpenConfig { level, format, ..OpenConfig::default() };
     let source = open(&args.source, config)?.for_one_pass();
     let mut output = Output::new().map_err(|error| Failure::System(error.to_string()))?;

@@ -22,7 +22,7 @@ use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::local::LocalStorage;
 use crate::store::storage::{Storage, if_present};
 use crate::store::{ShardStore, StoreConfig, StoreError};
-use crate::text::shown;
+use crate::text::{count, shown};
 
 /// Index cache size in bytes for a single pass over the shards. The cache is not empty because
 /// several threads request the indexes of shards nested in one shard.
@@ -58,6 +58,15 @@ pub enum OpenError {
     /// The source is not of the requested format.
     #[error("{}: it is not of the format that --format names", shown(.0))]
     OtherFormat(PathBuf),
+    /// No array of the source has the requested level of sharding.
+    #[error("{}: {error}", shown(.path))]
+    NoLevel {
+        /// Path of the source.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: NoLevel,
+    },
     /// The source contains no known node.
     #[error("{}: neither an array nor a hierarchy of arrays: there is no metadata in it", shown(.0))]
     NoNode(PathBuf),
@@ -78,6 +87,19 @@ pub enum OpenError {
         #[source]
         what: Unsupported,
     },
+}
+
+/// No array of a source has the requested level of sharding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("level {level} of sharding: {}", match .most {
+    0 => "no array here is sharded".to_owned(),
+    most => format!("no array here has more than {}", count(most, "level")),
+})]
+pub struct NoLevel {
+    /// Level that was requested.
+    pub level: usize,
+    /// Number of levels of the array with most.
+    pub most: usize,
 }
 
 /// Documents of a node, with their names.
@@ -119,6 +141,22 @@ impl Source {
                 Err(what.map_or_else(|| OpenError::NoNode(path.to_owned()), unsupported))
             }
         }
+    }
+
+    /// Returns an error if the source has arrays, but none with the level of sharding whose chunks
+    /// are wanted. Arrays with fewer levels show their innermost chunks.
+    pub fn check_level(&self) -> Result<(), NoLevel> {
+        let Some(level) = self.config.level.filter(|level| *level > 0) else { return Ok(()) };
+        let mut most = None;
+        for array in self.arrays() {
+            // An array without shards has the layout of one whose shards hold a chunk each.
+            let levels = if array.is_unsharded() { 0 } else { array.source.layout.levels.len() };
+            if levels >= level {
+                return Ok(());
+            }
+            most = most.max(Some(levels));
+        }
+        most.map_or(Ok(()), |most| Err(NoLevel { level, most }))
     }
 
     /// Creates a source from a storage and a store over it.

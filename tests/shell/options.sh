@@ -57,6 +57,29 @@ check "another format: pack" refused 2 "not of the format" pack --format blz --s
 check "another format: repack" refused 2 "not of the format" repack --format blz "$TMP/a.zarr"
 echo text >"$TMP/text"
 check "a file that is no Bloscpack file" not_mounting 32 'does not begin with "blpk"' mount "$TMP/text" @MP@
+mkdir "$TMP/levels"
+cp -r "$TMP/a.zarr" "$TMP/levels/one"
+python3 "$here/arrays.py" make "$TMP/levels/two" nested
+# Its chunks are any bytes: of items without a fixed size nothing is expected of them.
+sed -i 's/"data_type": "uint8"/"data_type": "string"/' "$TMP/levels/two/zarr.json"
+"$SHARDFS" unpack "$TMP/a.zarr" "$TMP/unsharded" >"$TMP/out"
+for command in info ls verify; do
+    for level in 0 1 2; do
+        check "$command --level $level" expect_exit 0 "$SHARDFS" "$command" --level $level "$TMP/levels"
+    done
+    check "$command --level 3" refused 2 "$TMP/levels: level 3 of sharding: no array here has more than 2 levels" \
+        "$command" --level 3 "$TMP/levels"
+done
+check "unpack --level 0" expect_exit 0 "$SHARDFS" unpack --level 0 "$TMP/levels" "$TMP/unpacked"
+check "unpack --level 2" refused 2 'no array here has more than 1 level' unpack --level 2 "$TMP/levels/one" "$TMP/one"
+check "--level 1 without shards" refused 2 'no array here is sharded' info --level 1 "$TMP/unsharded"
+check "mount -o level=3" not_mounting 1 'no array here has more than 2 levels' mount -o level=3 "$TMP/levels" @MP@
+shows_a_level() {
+    mount_view "$TMP/levels" -o level="$1"
+    unmount_view
+}
+for level in 0 1 2; do check "mount -o level=$level" shows_a_level "$level"; done
+
 check "an address is named as such" not_mounting 32 'URLs are not read' mount s3://bucket/a.zarr @MP@
 printf 'PK\003\004rest' >"$TMP/a.zarr.zip"
 check "a ZIP archive is named as such" not_mounting 32 'ZIP archive: unpack it' mount "$TMP/a.zarr.zip" @MP@
