@@ -18,7 +18,7 @@ use crate::fuse::Adapter;
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::number::to_usize;
-use crate::source::{OpenConfig, Source, Unsupported};
+use crate::source::{Format, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::spool::saved_source;
@@ -240,15 +240,15 @@ impl Job {
         }
         let name = shown(&source).to_string();
         let unsupported = |what| Failure::Unsupported { path: name.clone(), what };
-        if let Some(what) = Unsupported::of_path(source) {
+        let format = self.options.fs.format;
+        if let Some(what) = Unsupported::of_path(source, format) {
             return Err(unsupported(what));
         }
-        let failed = |error: SourceError| {
-            let is_other = matches!(error, SourceError::NoNode);
-            match is_other.then(|| Unsupported::of_directory(source)).flatten() {
-                Some(what) => unsupported(what),
-                None => Failure::Source { path: name.clone(), error },
-            }
+        // The process in the background is in another directory.
+        let place = std::path::absolute(source).map_err(system)?;
+        let failed = |error: SourceError| match unsupported_of(&place, format, &error) {
+            Some(what) => unsupported(what),
+            None => Failure::Source { path: name.clone(), error },
         };
         self.check_level(source)?;
         let source = source.canonicalize().map_err(|error| failed(error.into()))?;
@@ -346,6 +346,21 @@ impl Job {
             let path = self.log_file.as_deref().unwrap_or(Path::new("log"));
             Failure::System(format!("{}: {error}", shown(&path)))
         })
+    }
+}
+
+/// Returns what a source is that cannot be mounted because of what it is; `None` if the error says it.
+fn unsupported_of(
+    source: &Path,
+    format: Option<Format>,
+    error: &SourceError,
+) -> Option<Unsupported> {
+    match (error, format) {
+        (SourceError::NoNode, _) => Unsupported::of_directory(source),
+        (SourceError::OtherFormat, Some(format)) => {
+            Some(Unsupported::of_other_format(source, format))
+        }
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::compact_json::CompactJson;
+use super::config::Format;
 use crate::store::SourceArray;
 
 /// An array of a source.
@@ -38,6 +39,18 @@ pub enum ArrayFormat {
     Bloscpack,
     /// BLZ or bcolz.
     Blz,
+}
+
+impl ArrayFormat {
+    /// Returns the format of sources whose arrays are stored like this.
+    pub fn of(self) -> Format {
+        match self {
+            Self::Zarr3 | Self::Zarr2 => Format::Zarr,
+            Self::Draft2022 => Format::Draft2022,
+            Self::Bloscpack => Format::Bloscpack,
+            Self::Blz => Format::Blz,
+        }
+    }
 }
 
 impl Array {

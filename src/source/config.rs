@@ -27,6 +27,11 @@ impl Format {
     /// What the command line accepts: a word for none of them, and [`Self::NAMES`].
     pub const WORDS: [&str; 5] = ["auto", "zarr", "draft2022", "bloscpack", "blz"];
 
+    /// Returns the name of the format on the command line.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, format)| *format == self).map_or("auto", |(name, _)| name)
+    }
+
     /// Returns the format of this name; `None` if there is none.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)

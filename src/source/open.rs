@@ -55,9 +55,6 @@ pub enum OpenError {
         #[source]
         error: std::io::Error,
     },
-    /// The source is not of the requested format.
-    #[error("{}: it is not of the format that --format names", shown(.0))]
-    OtherFormat(PathBuf),
     /// No array of the source has the requested level of sharding.
     #[error("{}: {error}", shown(.path))]
     NoLevel {
@@ -110,7 +107,7 @@ impl Source {
     pub fn open(path: &Path, config: OpenConfig) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Io { path: path.to_owned(), error };
         let unsupported = |what| OpenError::Unsupported { path: path.to_owned(), what };
-        if let Some(what) = Unsupported::of_path(path) {
+        if let Some(what) = Unsupported::of_path(path, config.format) {
             return Err(unsupported(what));
         }
         let whole = path.canonicalize().map_err(failed)?;
@@ -130,13 +127,13 @@ impl Source {
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());
         let (name, file) = (path.to_owned(), file.map(OsStr::to_owned));
         let source = Self { name, storage, store, config, file, next_id: AtomicU64::new(0) };
-        if !source.is_of_its_format().map_err(failed)? {
-            return Err(OpenError::OtherFormat(path.to_owned()));
-        }
-        match source.nodes().next() {
-            Some(_) => Ok(source),
-            None if config.format.is_some() => Err(OpenError::OtherFormat(path.to_owned())),
-            None => {
+        let is_other = !source.is_of_its_format().map_err(failed)?;
+        match (config.format, source.nodes().next()) {
+            (Some(format), found) if is_other || found.is_none() => {
+                Err(unsupported(Unsupported::of_other_format(path, format)))
+            }
+            (_, Some(_)) => Ok(source),
+            (_, None) => {
                 let what = Unsupported::of_directory(path);
                 Err(what.map_or_else(|| OpenError::NoNode(path.to_owned()), unsupported))
             }
@@ -157,6 +154,18 @@ impl Source {
             most = most.max(Some(levels));
         }
         most.map_or(Ok(()), |most| Err(NoLevel { level, most }))
+    }
+
+    /// Describes what the source is, with the name of its format.
+    pub(super) fn description(&self) -> String {
+        let Some(array) = self.arrays().next() else {
+            return "a group without usable arrays".to_owned();
+        };
+        let of = match array.source.path == Path::new("") {
+            true => "an array",
+            false => "a directory with arrays",
+        };
+        format!("{of} ({}), which --format {} reads", array.format_name(), array.format.of().name())
     }
 
     /// Creates a source from a storage and a store over it.

@@ -4,12 +4,16 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::config::{Format, OpenConfig};
 use super::document::METADATA_FILE;
+use super::open::Source;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::text::shown;
 
 /// Name of the documents of N5.
 const N5_DOCUMENT: &str = "attributes.json";
+/// Usual extension of Bloscpack files.
+const BLOSCPACK: &str = "blp";
 /// Number of bytes at the start of a file that are searched for known contents.
 const HEAD_BYTES: usize = 4096;
 
@@ -43,11 +47,29 @@ pub enum Unsupported {
     /// A TIFF file.
     #[error("it is a TIFF file, which shardfs does not read")]
     Tiff,
+    /// A file of NumPy.
+    #[error("it is a NumPy file, which shardfs does not read")]
+    Npy,
+    /// Any other file, which is not an array by itself.
+    #[error(
+        "it is a file, but not a Bloscpack file, the only kind that is an array by itself: it does \
+         not begin with \"blpk\""
+    )]
+    File,
+    /// Something of another format than the one that was named.
+    #[error("it is not of the format {named}, but {is}")]
+    OtherFormat {
+        /// Name of the format that was named.
+        named: &'static str,
+        /// What it is, with its format.
+        is: String,
+    },
 }
 
 impl Unsupported {
-    /// Returns the kind of a path that can never be a source; `None` if it may be one.
-    pub fn of_path(path: &Path) -> Option<Self> {
+    /// Returns the kind of a path that can never be a source of this format, or of any if none is
+    /// named; `None` if it may be one.
+    pub fn of_path(path: &Path, format: Option<Format>) -> Option<Self> {
         if path.to_str().is_some_and(is_url) && !path.exists() {
             return Some(Self::Url);
         }
@@ -59,18 +81,29 @@ impl Unsupported {
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             return Some(Self::Document(directory.unwrap_or(Path::new(".")).to_owned()));
         }
-        match &head(path)[..] {
+        match &head(path)?[..] {
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Some(Self::Zip),
             [0x89, b'H', b'D', b'F', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Hdf5),
             [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Self::Tiff),
-            _ => None,
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some(Self::Npy),
+            [b'b', b'l', b'p', b'k', ..] => None,
+            // A Bloscpack file by its name or by what the user says is a damaged one.
+            _ if format.is_some() || path.extension().is_some_and(|it| it == BLOSCPACK) => None,
+            _ => Some(Self::File),
         }
+    }
+
+    /// Describes a path as something of another format than the one that was named.
+    pub fn of_other_format(path: &Path, named: Format) -> Self {
+        let found = Source::open(path, OpenConfig::default());
+        let is = found.map_or("nothing that shardfs knows".to_owned(), |it| it.description());
+        Self::OtherFormat { named: named.name(), is }
     }
 
     /// Returns the kind of a directory in which no node was found; `None` if it is not recognized.
     pub fn of_directory(path: &Path) -> Option<Self> {
         let has = |name: &str, words: &[&str]| {
-            let head = head(&path.join(name));
+            let head = head(&path.join(name)).unwrap_or_default();
             let text = String::from_utf8_lossy(&head);
             !words.is_empty() && words.iter().any(|word| text.contains(word))
         };
@@ -95,16 +128,15 @@ fn is_url(text: &str) -> bool {
     })
 }
 
-/// Returns the first bytes of a regular file; empty if it cannot be read. Opening a named pipe would
+/// Returns the first bytes of a regular file; `None` if it cannot be read. Opening a named pipe would
 /// wait for a writer.
-fn head(path: &Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if path.is_file()
-        && let Ok(file) = File::open(path)
-    {
-        let _ = file.take(HEAD_BYTES as u64).read_to_end(&mut bytes);
+fn head(path: &Path) -> Option<Vec<u8>> {
+    if !path.is_file() {
+        return None;
     }
-    bytes
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(HEAD_BYTES as u64).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -120,13 +152,20 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             path
         };
-        let of = |path: PathBuf| Unsupported::of_path(&path);
+        let of = |path: PathBuf| Unsupported::of_path(&path, None);
         assert_eq!(of("s3://bucket/a.zarr".into()), Some(Unsupported::Url));
         assert_eq!(of("/no/such/path".into()), None);
         assert_eq!(of(file("a.zarr.zip", b"PK\x03\x04...")), Some(Unsupported::Zip));
         assert_eq!(of(file("a.h5", b"\x89HDF\r\n\x1a\n")), Some(Unsupported::Hdf5));
         assert_eq!(of(file("a.tif", b"II*\0....")), Some(Unsupported::Tiff));
+        assert_eq!(of(file("a.npy", b"\x93NUMPY\x01\0")), Some(Unsupported::Npy));
+        assert_eq!(of(file("a.txt", b"hello\n")), Some(Unsupported::File));
+        assert_eq!(of(file("empty", b"")), Some(Unsupported::File));
         assert_eq!(of(file("a.blp", b"blpk....")), None);
+        assert_eq!(of(file("any", b"blpk....")), None);
+        assert_eq!(of(file("damaged.blp", b"\0\0\0\0....")), None);
+        let named = Unsupported::of_path(&file("damaged", b"...."), Some(Format::Bloscpack));
+        assert_eq!(named, None);
         let document = of(file("a/zarr.json", b"{}"));
         assert_eq!(document, Some(Unsupported::Document(top.path().join("a"))));
 

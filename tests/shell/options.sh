@@ -47,16 +47,27 @@ check "a missing source" not_mounting 32 "$TMP/none.zarr" mount "$TMP/none.zarr"
 check "a source that is no array" not_mounting 32 "$TMP/empty" mount "$TMP/empty" @MP@
 check "a source that is a file" not_mounting 32 "$TMP/a.zarr/zarr.json" mount "$TMP/a.zarr/zarr.json" @MP@
 check "an unknown format" not_mounting 1 'none of auto, zarr, draft2022, bloscpack, blz' mount --format hdf5 "$TMP/a.zarr" @MP@
-check "another format than the source has" not_mounting 32 "not of the format" mount -o format=draft2022 "$TMP/a.zarr" @MP@
+check "another format than the source has" not_mounting 32 'not of the format draft2022, but an array (Zarr v3, sharded)' mount -o format=draft2022 "$TMP/a.zarr" @MP@
 for command in info ls verify refs recover; do
     check "an unknown format: $command" expect_exit 2 "$SHARDFS" "$command" --format hdf5 "$TMP/a.zarr"
-    check "another format: $command" refused 2 "not of the format" "$command" --format blz "$TMP/a.zarr"
+    check "another format: $command" refused 2 "$TMP/a.zarr: it is not of the format blz, but an array (Zarr v3, sharded), which --format zarr reads" \
+        "$command" --format blz "$TMP/a.zarr"
     check "its format: $command" expect_exit 0 "$SHARDFS" "$command" --format zarr "$TMP/a.zarr"
 done
 check "another format: pack" refused 2 "not of the format" pack --format blz --shard 4 "$TMP/a.zarr" "$TMP/packed"
 check "another format: repack" refused 2 "not of the format" repack --format blz "$TMP/a.zarr"
 echo text >"$TMP/text"
 check "a file that is no Bloscpack file" not_mounting 32 'does not begin with "blpk"' mount "$TMP/text" @MP@
+for command in info ls verify refs recover repack; do
+    check "a file that is no array: $command" refused 2 "$TMP/text: it is a file, but not a Bloscpack file" "$command" "$TMP/text"
+done
+printf '\x93NUMPY\x01\0' >"$TMP/a.npy"
+check "a file of NumPy: info" refused 2 "$TMP/a.npy: it is a NumPy file" info "$TMP/a.npy"
+check "a file of NumPy: mount" not_mounting 32 "$TMP/a.npy: it is a NumPy file" mount "$TMP/a.npy" @MP@
+printf '\0\0\0\0' >"$TMP/damaged.blp"
+check "a damaged Bloscpack file" expect_exit 1 "$SHARDFS" info "$TMP/damaged.blp"
+check "a damaged file that is said to be one" expect_exit 1 "$SHARDFS" info --format bloscpack "$TMP/text"
+
 mkdir "$TMP/levels"
 cp -r "$TMP/a.zarr" "$TMP/levels/one"
 python3 "$here/arrays.py" make "$TMP/levels/two" nested
