@@ -317,11 +317,15 @@ fn totals(arrays: u64, contents: &Contents) -> Value {
 fn counts(contents: &Contents) -> Value {
     let Contents { possible, present, outside, shards_possible, shards, .. } = contents;
     json!({
-        "chunks": {"present": present, "possible": possible, "outside": outside},
+        "chunks": {
+            "present": present, "unreadable": contents.unreadable, "missing": contents.missing(),
+            "possible": possible, "outside": outside,
+        },
         "shards": {"present": shards, "possible": shards_possible},
         "bytes": {
             "files": contents.nbytes, "live": contents.live, "overhead": contents.overhead,
-            "dead": contents.dead, "decoded": contents.decoded,
+            "dead": contents.dead, "unreadable": contents.unreadable_nbytes,
+            "decoded": contents.decoded,
         },
         "ratio": text::ratio(contents),
         "shared": contents.shared,

@@ -71,6 +71,8 @@ pub(crate) struct Contents {
     pub possible: u64,
     /// Number of these chunks that exist.
     pub present: u64,
+    /// Number of these chunks that may exist, but cannot be located: damage is in the way.
+    pub unreadable: u64,
     /// Number of chunks that exist outside the array's shape.
     pub outside: u64,
     /// Number of shards in the array's grid.
@@ -85,6 +87,8 @@ pub(crate) struct Contents {
     pub overhead: u64,
     /// Length in bytes of unreferenced space in readable shards.
     pub dead: u64,
+    /// Length in bytes of everything else: what nothing can be said about, because of damage.
+    pub unreadable_nbytes: u64,
     /// Length in bytes of the chunks once decoded; `None` if items have no fixed size.
     pub decoded: Option<u64>,
     /// Lengths of the encoded chunks.
@@ -122,6 +126,11 @@ impl Contents {
         self.sizes.spread()
     }
 
+    /// Returns the number of chunks of the array's grid that do not exist.
+    pub(crate) fn missing(&self) -> u64 {
+        self.possible.saturating_sub(self.present).saturating_sub(self.unreadable)
+    }
+
     /// Returns whether anything could not be read.
     pub(crate) fn is_damaged(&self) -> bool {
         self.damaged_shards + self.damaged_entries > 0 || !self.errors.is_empty()
@@ -136,14 +145,36 @@ impl Contents {
         self.add(other);
     }
 
+    /// Counts a place of a shard, and marks its chunks on maps.
+    fn add_place(&mut self, grid: &[u64], span: Span<'_>, place: &Place<'_>, maps: &[ChunkMap]) {
+        let mark = match place {
+            Place::Chunk { body, .. } => {
+                let is_outside = span.is_outside(grid);
+                self.present += u64::from(!is_outside);
+                self.outside += u64::from(is_outside);
+                self.sizes.add(body.nbytes());
+                Mark::Present
+            }
+            Place::Bad(_) => {
+                self.damaged_entries += 1;
+                self.unreadable += span.chunks_within(grid);
+                Mark::Damaged
+            }
+            Place::Empty | Place::Shard { .. } => return,
+        };
+        maps.iter().for_each(|map| map.mark(span, mark));
+    }
+
     fn add(&mut self, other: Self) {
         self.present += other.present;
+        self.unreadable += other.unreadable;
         self.outside += other.outside;
         self.shards += other.shards;
         self.nbytes += other.nbytes;
         self.live += other.live;
         self.overhead += other.overhead;
         self.dead += other.dead;
+        self.unreadable_nbytes += other.unreadable_nbytes;
         self.sizes.merge(other.sizes);
         self.shared += other.shared;
         self.damaged_shards += other.damaged_shards;
@@ -259,39 +290,30 @@ fn failed(error: &StoreError) -> Contents {
 
 fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
     let (array, coords) = (&*shard.array, &shard.coords);
+    let axes = coords.iter().zip(&array.source.layout.shard_grid);
+    let (first, extents): (Vec<_>, Vec<_>) = axes.map(|(coord, axis)| axis.span(*coord)).unzip();
+    let whole = Span { first: &first, extents: &extents };
+    let grid = array.source.layout.chunk_grid();
     let loaded = match shard.load(&source.store) {
         Ok(Loaded::Here(loaded)) => loaded,
         Ok(Loaded::Absent | Loaded::Failed) => return Contents::default(),
-        Err(error) => return failed(&error),
+        Err(error) => {
+            let unreadable = whole.chunks_within(&grid);
+            return Contents { shards: 1, unreadable, ..failed(&error) };
+        }
     };
     let nbytes = loaded.stat().size;
     let mut contents = Contents { shards: 1, nbytes, ..Contents::default() };
     if loaded.is_damaged() {
         contents.damaged_shards = 1;
-        let axes = coords.iter().zip(&array.source.layout.shard_grid);
-        let (first, extents): (Vec<_>, Vec<_>) =
-            axes.map(|(coord, axis)| axis.span(*coord)).unzip();
-        let span = Span { first: &first, extents: &extents };
-        maps.iter().for_each(|map| map.mark(span, Mark::Damaged));
+        contents.unreadable = whole.chunks_within(&grid);
+        contents.unreadable_nbytes = nbytes;
+        maps.iter().for_each(|map| map.mark(whole, Mark::Damaged));
         return contents;
     }
-    let grid = array.source.layout.chunk_grid();
     let survey =
         survey(&*source.storage, &source.store, array, coords, &loaded, &mut |span, it| {
-            match it {
-                Place::Chunk { body, .. } => {
-                    let is_outside = span.is_outside(&grid);
-                    contents.present += u64::from(!is_outside);
-                    contents.outside += u64::from(is_outside);
-                    contents.sizes.add(body.nbytes());
-                    maps.iter().for_each(|map| map.mark(span, Mark::Present));
-                }
-                Place::Bad(_) => {
-                    contents.damaged_entries += 1;
-                    maps.iter().for_each(|map| map.mark(span, Mark::Damaged));
-                }
-                Place::Empty | Place::Shard { .. } => (),
-            }
+            contents.add_place(&grid, span, &it, maps);
             Ok::<_, StoreError>(())
         });
     match survey {
@@ -301,8 +323,13 @@ fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
             contents.dead = survey.dead;
             contents.shared = survey.shared;
         }
-        Err(error) => contents.errors.push(error.to_string()),
+        Err(error) => {
+            contents.errors.push(error.to_string());
+            contents.unreadable = whole.chunks_within(&grid).saturating_sub(contents.present);
+        }
     }
+    let known = contents.live + contents.overhead + contents.dead;
+    contents.unreadable_nbytes = nbytes.saturating_sub(known);
     contents
 }
 

@@ -204,6 +204,47 @@ assert one["attributes"] == {"unit": "counts", "voxel_size": [40.0, 4.0, 4.0]}'
     fails_with "" grep together <("$SHARDFS" info "$TMP/group/a")
 }
 
+# what_info_says ARRAY: on stdout; its counts must add up, for each array and together.
+what_info_says() {
+    expect_exit 1 "$SHARDFS" info "$1" --json >"$TMP/info"
+    python3 -c 'import json, sys
+found = json.load(open(sys.argv[1]))
+for about in [*found["arrays"], found["totals"]]:
+    chunks, used = about["chunks"], about["bytes"]
+    assert chunks["present"] + chunks["unreadable"] + chunks["missing"] == chunks["possible"], chunks
+    assert sum(used[name] for name in ("live", "overhead", "dead", "unreadable")) == used["files"], used
+    print(chunks["present"], chunks["unreadable"], chunks["missing"], used["unreadable"])' "$TMP/info"
+}
+adds_up() {
+    fresh_sample
+    rm "$TMP/sample.zarr/waves/c/0/1/1"
+    truncate -s 1000 "$TMP/sample.zarr/waves/c/0/0/1"
+    PYTHONPATH=$here python3 - "$TMP/sample.zarr/waves/c/0/0/0" <<'PY'
+import struct, sys
+from shards import crc32c
+data = bytearray(open(sys.argv[1], "rb").read())
+index = bytearray(data[-1028:-4])
+struct.pack_into("<2Q", index, 16, 1 << 40, 9)
+data[-1028:] = index + struct.pack("<I", crc32c(index))
+open(sys.argv[1], "wb").write(data)
+PY
+    # One chunk of the first shard, and all 4 x 4 x 4 that the second may have within the array.
+    what_info_says "$TMP/sample.zarr" | grep -x '95 65 64 1000'
+    expect_exit 1 "$SHARDFS" info "$TMP/sample.zarr" >"$TMP/info"
+    grep '95 of 224 chunks' "$TMP/info"
+    grep '65 cannot be read, 64 missing' "$TMP/info"
+    grep ', unreadable 1000 B$' "$TMP/info"
+    # An inner shard without a usable index.
+    python3 "$here/arrays.py" make "$TMP/inner" nested
+    python3 -c 'import sys
+for at in range(0, 25000, 40):
+    with open(sys.argv[1], "r+b") as file:
+        file.seek(at)
+        file.write(b"\xff")' "$TMP/inner/c/0/0"
+    what_info_says "$TMP/inner"
+    grep '"unreadable": [1-9]' "$TMP/info"
+}
+
 exit_codes() {
     expect_exit 2 "$SHARDFS" verify "$TMP/none.zarr"
     expect_exit 2 "$SHARDFS" verify "$TMP/elsewhere"
@@ -217,6 +258,7 @@ while read -r layout; do
 done < <(python3 "$here/arrays.py" layouts)
 check 'nothing is wrong with the sample, and nothing is written' sound_sample
 check "what is not checked of arrays without shards is said" says_what_is_not_checked
+check 'what info counts of damaged arrays adds up' adds_up
 check 'an empty file' in_the_place 'it is empty' touch
 check 'a directory' in_the_place 'it is a directory' mkdir
 check 'a named pipe' in_the_place 'it is a named pipe' mkfifo

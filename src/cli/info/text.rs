@@ -125,12 +125,20 @@ fn put_counts(contents: &Contents, put: &mut dyn FnMut(&str, String)) {
     let full = percent(*present, *possible);
     let count = HumanCount;
     put("present", format!("{} of {}{full}", count(*present), many(*possible, "chunk")));
+    if contents.unreadable > 0 {
+        let (unreadable, missing) = (count(contents.unreadable), count(contents.missing()));
+        put("", format!("{unreadable} cannot be read, {missing} missing"));
+    }
     put("", format!("{} of {}", count(*shards), many(*shards_possible, "file")));
     let size = HumanBytes;
+    let unreadable = match contents.unreadable_nbytes {
+        0 => String::new(),
+        nbytes => format!(", unreadable {}", size(nbytes)),
+    };
     put(
         "bytes",
         format!(
-            "{} in files: chunks {}, indexes and checksums {}, dead {}",
+            "{} in files: chunks {}, indexes and checksums {}, dead {}{unreadable}",
             size(contents.nbytes),
             size(contents.live),
             size(contents.overhead),
