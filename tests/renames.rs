@@ -110,7 +110,7 @@ fn a_backup_that_is_no_chunk_is_copied_before_its_chunk_is_written_over() {
         user.rename("a/c/0", "a/c/0.part");
         user.write("a/c/0", b"new", true);
         assert_eq!(found(storage, "a/c/0"), Some(b"new".to_vec()));
-        assert_eq!(std::fs::read(unsaved.join("a/c/0.part")).ok(), content);
+        assert_eq!(copies(unsaved), content.into_iter().collect());
         // Until it has a place again.
         user.rename("a/c/0.part", "a/c/1");
         user.fsync("a/c/1");
@@ -143,6 +143,32 @@ fn chunks_of_two_shards_that_change_places_are_never_both_at_risk() {
         let [a, b] = contents;
         assert_eq!(["a/c/0", "b/c/0"].map(|name| found(storage, name)), [b, a]);
         assert!(copy().is_empty());
+    });
+}
+
+#[test]
+fn what_is_saved_of_a_chunk_stays_when_a_file_that_had_its_name_needs_no_copy_any_more() {
+    with_mount(|user, storage, unsaved| {
+        user.rename("a/c/0", "a/c/0.part");
+        user.rename("b/c/0", "a/c/0");
+        user.rename("a/c/0.part", "b/c/0");
+        // Neither can be written before the other is copied.
+        let copied = (1..).find(|nth| {
+            storage.fail(*nth, EVERY_CHANGE_FAILS);
+            let _ = user.0.commit(Path::new(""));
+            storage.fail(0, NO_FAULT);
+            !copies(unsaved).is_empty()
+        });
+        assert!(copied.is_some());
+        for (name, other) in [("a/c/0", "a/c/4"), ("b/c/0", "b/c/4")] {
+            user.rename(name, other);
+            user.write(name, b"ours", false);
+            others_write(storage, name, b"of others");
+            let _ = user.0.commit(Path::new(""));
+            assert_eq!(std::fs::read(unsaved.join(name)).ok(), Some(b"ours".to_vec()), "{name}");
+        }
+        user.0.commit(Path::new("")).unwrap();
+        assert_eq!(copies(unsaved), [b"ours".to_vec()].into());
     });
 }
 

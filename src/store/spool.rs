@@ -71,7 +71,7 @@ impl Spool {
     }
 
     /// Creates the next directory in the spool.
-    fn next_directory(&self) -> io::Result<PathBuf> {
+    pub(crate) fn next_directory(&self) -> io::Result<PathBuf> {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let directory = self.directory.join(number.to_string());
@@ -175,6 +175,18 @@ pub(crate) fn remove_if_empty(unsaved: &Path) -> io::Result<()> {
     }
     entries.iter().try_for_each(|entry| fs::remove_file(entry.path()))?;
     fs::remove_dir(unsaved)
+}
+
+/// Syncs the directories above a file that is below `top`, so that it keeps its name.
+pub(crate) fn sync_directories_above(file: &Path, top: &Path) -> io::Result<()> {
+    for above in file.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+        let synced = File::open(above).and_then(|directory| directory.sync_all());
+        // Those further up may have been made with `top`, or be closed to this process's user.
+        if above.starts_with(top) {
+            synced?;
+        }
+    }
+    Ok(())
 }
 
 /// Creates a directory and those above it, accessible to their owner alone.

@@ -123,7 +123,7 @@ impl Fs {
             names.leave(path, &file);
         }
         let Some(What::File(file)) = names.take(path).map(|name| name.what) else { return Ok(()) };
-        let copy = {
+        let _copy = {
             let mut state = file.state();
             let is_needed = !state.names.is_empty();
             state.dirty &= is_needed;
@@ -131,9 +131,6 @@ impl Fs {
         };
         names.drop_unused(&file);
         drop(names);
-        if let Some(copy) = copy {
-            copy.remove();
-        }
         Ok(())
     }
 }

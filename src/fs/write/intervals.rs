@@ -55,6 +55,13 @@ impl Fs {
                 log::warn!("{error}");
             }
         }
+        for (_, name) in all() {
+            if let What::File(file) = name.what
+                && let Some(copy) = file.state().copy.take()
+            {
+                copy.stay();
+            }
+        }
         self.spool.remove();
         unsaved
     }

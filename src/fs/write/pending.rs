@@ -161,7 +161,7 @@ impl Fs {
                 let place = place.filter(is_chunk);
                 let saved = place.as_ref().map_or_else(|| path.clone(), chunk_path);
                 let Some(copy) = self.copy(&saved, &file, &content) else { return false };
-                file.state().copy = Some(copy);
+                let _older = file.state().copy.replace(copy);
             }
         }
         promise.keep();

@@ -181,10 +181,8 @@ impl Fs {
         name.error = None;
         // Including promises that were made during the commit.
         name.made.drain(..).for_each(|promise| promise.keep());
-        if let What::File(file) = &what
-            && let Some(copy) = file.state().copy.take()
-        {
-            copy.remove();
+        if let What::File(file) = &what {
+            file.state().copy = None;
         }
         match what {
             What::File(file) => {
@@ -271,10 +269,6 @@ impl Fs {
             (name.stage, name.error) = (None, None);
             name.after.clear();
             let (what, place) = (name.what.clone(), name.place.clone());
-            if let What::File(file) = &what {
-                // The contents have just been saved from the same state.
-                file.state().copy = None;
-            }
             names.break_promises(&one.path, error);
             if let What::File(file) = what {
                 let mut state = file.state();

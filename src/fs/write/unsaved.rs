@@ -14,7 +14,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
 use crate::fs::state::overlay::{Name, What};
 use crate::store::content::Content;
-use crate::store::spool::make_directories;
+use crate::store::spool::{make_directories, sync_directories_above};
 use crate::text::shown;
 
 /// Number of bytes of a saved file to read at once.
@@ -51,6 +51,8 @@ impl Fs {
         let to = self.config.writing.unsaved.join(path);
         match self.write_unsaved(path, &to, file, content) {
             Ok(()) => {
+                // Of the same contents, or of older ones.
+                let _copy = file.and_then(|file| file.state().copy.take());
                 log::error!("{}: {why}; what was written is in {}", shown(path), shown(&to));
                 true
             }
@@ -134,29 +136,28 @@ impl Fs {
         file: &LiveFile,
         content: &Content,
     ) -> Option<Copy> {
-        let to = self.config.writing.unsaved.join(path);
-        match self.write_unsaved(path, &to, Some(file), content) {
-            Ok(()) => {
-                log::info!(
-                    "{}: until it has a place in the source, it is in {}",
-                    shown(path),
-                    shown(&to)
-                );
-                Some(Copy(to))
+        let written = self.spool.next_directory().and_then(|directory| {
+            let (to, copy) = (directory.join(path), Copy { directory });
+            self.write_unsaved(path, &to, Some(file), content)?;
+            Ok((to, copy))
+        });
+        match written {
+            Ok((to, copy)) => {
+                let (path, to) = (shown(path), shown(&to));
+                log::info!("{path}: until it has a place in the source, it is in {to}");
+                Some(copy)
             }
             Err(error) => {
-                let path = shown(path);
-                log::error!("{path}: no copy of it can be written to {}: {error}", shown(&to));
+                let (path, unsaved) = (shown(path), shown(&self.config.writing.unsaved));
+                log::error!("{path}: no copy of it can be written to {unsaved}: {error}");
                 None
             }
         }
     }
 
-    /// Moves what was saved before under the same name to the spool, where it is older. The copy of
-    /// the same file is replaced.
-    fn set_aside(&self, path: &Path, saved: &Path, file: Option<&LiveFile>) -> io::Result<()> {
-        let is_own = |file: &LiveFile| file.state().copy.as_ref().is_some_and(|it| it.0 == saved);
-        if file.is_some_and(is_own) || !saved.exists() {
+    /// Moves what was saved before under the same name to the spool, where it is older.
+    fn set_aside(&self, path: &Path, saved: &Path) -> io::Result<()> {
+        if !saved.exists() {
             return Ok(());
         }
         let to = self.spool.set_aside(saved, path)?;
@@ -173,20 +174,14 @@ impl Fs {
         file: Option<&LiveFile>,
         content: &Content,
     ) -> io::Result<()> {
-        let made: Vec<&Path> =
-            to.ancestors().skip(1).take_while(|directory| !directory.exists()).collect();
         let part = self.spool.create()?;
         write_out(part.file(), file, content)?;
         if let Some(parent) = to.parent() {
             make_directories(parent)?;
         }
-        self.set_aside(path, to, file)?;
+        self.set_aside(path, to)?;
         part.become_saved(to)?;
-        let names = to.parent().into_iter().chain(made.into_iter().filter_map(Path::parent));
-        for directory in names.filter(|directory| !directory.as_os_str().is_empty()) {
-            File::open(directory)?.sync_all()?;
-        }
-        Ok(())
+        sync_directories_above(to, &self.config.writing.unsaved)
     }
 }
 
