@@ -91,6 +91,7 @@ impl Spool {
             make_directories(above)?;
         }
         fs::rename(saved, &to)?;
+        sync_directories_above(&to, &self.directory)?;
         Ok(to)
     }
 
