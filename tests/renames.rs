@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use power::NO_FAULT;
-use power::mounted::{CALLER, User, copies, found, is_scratch, mount, with_mount};
+use power::mounted::{
+    CALLER, User, all_names, copies, disk, found, is_scratch, mount, with_mount,
+};
 use shardfs::format::plan::Policy;
 use shardfs::fs::{FsError, OpenHow, SetAttr};
 use shardfs::store::memory::{Fault, MemoryStorage};
@@ -170,6 +172,23 @@ fn what_is_saved_of_a_chunk_stays_when_a_file_that_had_its_name_needs_no_copy_an
         user.0.commit(Path::new("")).unwrap();
         assert_eq!(copies(unsaved), [b"ours".to_vec()].into());
     });
+}
+
+#[test]
+fn a_file_is_renamed_though_it_is_committed_meanwhile() {
+    for nth in 1..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
+        let storage = disk(&before, false).now().storage(false);
+        let fs = Arc::new(mount(&storage, Policy::Auto, directory.path()));
+        let user = User(&fs);
+        user.write("a/c/0", b"ours", false);
+        let other = Arc::clone(&fs);
+        storage.act_before(nth, move || other.commit(Path::new("a")).unwrap());
+        user.rename("a/c/0", "b/c/3");
+        let shown = ["a/c/0", "b/c/3"].map(|name| user.read(name));
+        assert_eq!(shown, [None, Some(b"ours".to_vec())], "{nth}");
+    }
 }
 
 /// Others write a chunk that waits to be committed.

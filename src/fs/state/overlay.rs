@@ -482,7 +482,10 @@ impl Names {
     /// committed: they were read for a rename or a link, and others may write the chunk.
     fn settle_clean(&mut self, file: &LiveFile) {
         let mut state = file.state();
-        let is_here = matches!((&state.bytes, &state.shown), (Bytes::Here(_), Shown::Written));
+        let is_here = match (&state.bytes, &state.shown) {
+            (Bytes::Here(_), shown) => !matches!(shown, Shown::Stored(_)),
+            _ => false,
+        };
         if !is_here || state.uses > 0 {
             return;
         }
@@ -493,7 +496,7 @@ impl Names {
         };
         let places: Option<Vec<Place>> = state.names.iter().map(place).collect();
         let Some(place) = places.and_then(|places| places.into_iter().next()) else { return };
-        (state.bytes, state.staged) = (Bytes::Stored(place), false);
+        settle_bytes(&mut state, Some(place));
         let names = state.names.clone();
         drop(state);
         for path in names {
@@ -502,6 +505,16 @@ impl Names {
             }
         }
     }
+}
+
+/// Marks the contents of a file as stored in its shard.
+pub(in crate::fs) fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
+    state.staged = false;
+    let Some(place) = place else { return };
+    // A chunk of fill values no longer exists, though its file may still be open.
+    let is_gone = matches!(state.shown, Shown::Nothing);
+    state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
+    state.bytes = Bytes::Stored(place);
 }
 
 /// Removes a name from the file that it stood for.

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveState, Place, Shown};
+use crate::fs::state::live_file::{Bytes, LiveState, Place};
 use crate::fs::state::order::Promise;
-use crate::fs::state::overlay::{Stage, What};
+use crate::fs::state::overlay::{Stage, What, settle_bytes};
 use crate::fs::write::pending::{Round, Task};
 use crate::fs::write::unsaved::chunk_path;
 use crate::store::storage::{FileKind, Stat, Timestamp};
@@ -194,7 +194,11 @@ impl Fs {
                     }
                     // In the same critical section: later writes stage the chunk anew.
                     name.stage = None;
-                    settle_bytes(&mut state, place);
+                    match state.uses {
+                        0 => settle_bytes(&mut state, place),
+                        // They go to the shard once those that use them here have ended.
+                        _ => state.staged = false,
+                    }
                     state.mtime
                 };
                 let (source, base) = (&array.source, &one.chunk.base);
@@ -304,14 +308,4 @@ impl Fs {
 
 fn is_change(stage: &Stage, number: u64) -> bool {
     stage.change.as_ref().is_some_and(|change| change.number == number)
-}
-
-/// Marks the contents of a file as stored in its shard.
-fn settle_bytes(state: &mut LiveState, place: Option<Place>) {
-    state.staged = false;
-    let Some(place) = place else { return };
-    // A chunk of fill values no longer exists, though its file may still be open.
-    let is_gone = matches!(state.shown, Shown::Nothing);
-    state.shown = if is_gone { Shown::Stored(place.clone()) } else { Shown::Written };
-    state.bytes = Bytes::Stored(place);
 }
