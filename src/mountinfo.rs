@@ -102,7 +102,8 @@ mod tests {
             let kind = FILESYSTEM_TYPE.as_bytes().to_vec();
             let (device, root) = (b"0:1".to_vec(), "/".into());
             let (place, source) = (place.into(), source.into());
-            Mount { id: 1, connection: 1, device, root, place, kind, source }.shows_itself()
+            let (id, connection, is_writable) = (1, 1, false);
+            Mount { id, connection, device, root, place, is_writable, kind, source }.shows_itself()
         };
         assert!(shows_itself("/d/mp", "/d"));
         assert!(shows_itself("/d/a/mp", "/d"));

@@ -11,9 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use power::NO_FAULT;
-use power::mounted::{
-    CALLER, User, all_names, copies, disk, found, is_scratch, mount, with_mount,
-};
+use power::mounted::{CALLER, User, all_names, copies, disk, found, is_scratch, mount, with_mount};
 use shardfs::format::plan::Policy;
 use shardfs::fs::{FsError, OpenHow, SetAttr};
 use shardfs::store::memory::{Fault, MemoryStorage};
