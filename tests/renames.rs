@@ -9,6 +9,7 @@ mod support;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use power::NO_FAULT;
 use power::mounted::{CALLER, User, all_names, copies, disk, found, is_scratch, mount, with_mount};
@@ -76,6 +77,30 @@ fn fsync_of_the_directory_that_a_file_has_left_makes_its_new_name_durable_first(
             assert_eq!([from, to].map(|name| found(storage, name)), [None, content]);
         });
     }
+}
+
+#[test]
+fn fsync_of_a_directory_makes_a_removal_durable_whose_file_is_still_written_elsewhere() {
+    with_mount(|user, storage, unsaved| {
+        user.unlink("a/c/0");
+        user.unlink("b/c/0");
+        user.0.commit(Path::new("")).unwrap();
+        let (parent, name) = user.parent("b/c/0").unwrap();
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let (entry, open) = user.0.create(parent, name, 0o644, how, &CALLER).unwrap();
+        user.0.write(entry.attr.ino, open.handle, 0, b"part").unwrap();
+        user.link("b/c/0", "a/c/0");
+        user.0.commit(Path::new("")).unwrap();
+        user.unlink("a/c/0");
+        user.0.fsyncdir(user.ino("a/c").unwrap(), None).unwrap();
+        assert_eq!(["a/c/0", "b/c/0"].map(|name| found(storage, name)), [None, None]);
+        assert_eq!(copies(unsaved), [b"part".to_vec()].into());
+        user.0.flush(entry.attr.ino, open.handle).unwrap();
+        user.0.release(open.handle);
+        user.0.commit(Path::new("")).unwrap();
+        assert_eq!(found(storage, "b/c/0"), Some(b"part".to_vec()));
+        assert!(copies(unsaved).is_empty());
+    });
 }
 
 #[test]
@@ -182,7 +207,15 @@ fn a_file_is_renamed_though_it_is_committed_meanwhile() {
         let user = User(&fs);
         user.write("a/c/0", b"ours", false);
         let other = Arc::clone(&fs);
-        storage.act_before(nth, move || other.commit(Path::new("a")).unwrap());
+        storage.act_before(nth, move || {
+            let (done, is_done) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                other.commit(Path::new("a")).unwrap();
+                let _ = done.send(());
+            });
+            // Where it must wait for the rename.
+            let _ = is_done.recv_timeout(Duration::from_millis(100));
+        });
         user.rename("a/c/0", "b/c/3");
         let shown = ["a/c/0", "b/c/3"].map(|name| user.read(name));
         assert_eq!(shown, [None, Some(b"ours".to_vec())], "{nth}");

@@ -37,6 +37,17 @@ pub(in crate::fs) enum Task {
     Remove(Hidden),
 }
 
+/// Removals that do not wait for files whose contents have no change to commit: a durable copy of
+/// these comes first.
+#[derive(Clone, Copy, PartialEq)]
+pub(in crate::fs) enum Unblocked {
+    Nothing,
+    /// Removals that wait for chunks that are still being written.
+    ForChunks,
+    /// All removals of files of the source.
+    OfSource,
+}
+
 /// Changes that happen in one disk operation.
 #[derive(PartialEq)]
 enum Group {
@@ -119,12 +130,16 @@ impl Names {
 impl Fs {
     /// Returns the changes to commit next; empty once everything possible is committed. Changes
     /// that must not wait any longer are unblocked by a durable copy of what they would remove: all
-    /// changes with contents, and with `for_room` the removal of files of the source.
+    /// changes with contents, and the removals that `unblocked` names.
+    ///
+    /// # Errors
+    ///
+    /// Fails if such a removal cannot be unblocked.
     pub(in crate::fs) fn next_pending(
         &self,
         below: &Path,
         round: &Round,
-        for_room: bool,
+        unblocked: Unblocked,
     ) -> Result<Vec<Pending>> {
         loop {
             self.bring_back()?;
@@ -132,15 +147,34 @@ impl Fs {
             if !now.is_empty() {
                 return Ok(now);
             }
-            let needs_room = |one: &Pending| {
-                for_room && matches!(one.task, Task::Remove(_)) && one.path.starts_with(below)
+            let unblocks = |one: &Pending| match unblocked {
+                Unblocked::Nothing => Ok(false),
+                _ if one.is_content() || !one.path.starts_with(below) => Ok(false),
+                Unblocked::ForChunks => self.waits_for_chunks(one),
+                Unblocked::OfSource => Ok(matches!(one.task, Task::Remove(_))),
             };
-            let urgent = held.iter().filter(|one| one.is_content() || needs_room(one));
-            let freed = urgent.flat_map(|one| &one.after).filter(|it| self.keep_by_copy(it));
-            if freed.count() == 0 {
-                return Ok(Vec::new());
+            let (mut freed, mut left) = (0, false);
+            for one in &held {
+                let is_named = unblocks(one)?;
+                if one.is_content() || is_named {
+                    let kept = one.after.iter().filter(|it| self.keep_by_copy(it)).count();
+                    freed += kept;
+                    left |= is_named && kept == 0;
+                }
+            }
+            match (freed, left) {
+                (0, false) => return Ok(Vec::new()),
+                (0, true) => return Err(io::Error::from_raw_os_error(libc::EBUSY).into()),
+                _ => (),
             }
         }
+    }
+
+    /// Returns whether everything that a change waits for is a chunk.
+    fn waits_for_chunks(&self, one: &Pending) -> Result<bool> {
+        let names = self.overlay()?.names();
+        let is_chunk = |path: &PathBuf| names.get(path).is_some_and(|name| name.place.is_some());
+        Ok(one.after.iter().filter_map(|promise| promise.path()).all(|path| is_chunk(&path)))
     }
 
     /// Keeps a promise by a durable copy outside the source: for a file that is not a chunk, for

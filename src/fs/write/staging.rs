@@ -12,7 +12,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveState, Place};
 use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::{Stage, What, settle_bytes};
-use crate::fs::write::pending::{Round, Task};
+use crate::fs::write::pending::{Round, Task, Unblocked};
 use crate::fs::write::unsaved::chunk_path;
 use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::store::{Outcome, StagedChunk, StoreError};
@@ -42,7 +42,7 @@ impl Fs {
             Ok(self.overlay()?.names().all(path).any(|(_, name)| name.hidden.is_some()))
         };
         if is_hidden()? {
-            self.commit_for(path, true)?;
+            self.commit_for(path, Unblocked::OfSource)?;
             if is_hidden()? {
                 return Err(io::Error::from_raw_os_error(libc::EBUSY).into());
             }
@@ -62,7 +62,7 @@ impl Fs {
     /// Returns the first error; the others stay with the uncommitted changes, or are recorded in
     /// [`crate::fs::state::failures`].
     pub fn commit(&self, below: &Path) -> Result<()> {
-        let committed = self.commit_for(below, false);
+        let committed = self.commit_for(below, Unblocked::Nothing);
         // A commit of a part that had nothing to do says nothing about the disk.
         if self.overlay.is_some() && (committed.is_err() || below.as_os_str().is_empty()) {
             self.commits.failing.store(committed.is_err(), Ordering::Relaxed);
@@ -70,16 +70,18 @@ impl Fs {
         committed
     }
 
-    /// Commits like [`Fs::commit`]; with `room`, removals of files that were renamed away below the
-    /// path do not wait any longer, so that their names are free for new files.
-    pub(in crate::fs) fn commit_for(&self, below: &Path, room: bool) -> Result<()> {
+    /// Commits like [`Fs::commit`], also those removals below the path that `unblocked` names.
+    pub(in crate::fs) fn commit_for(&self, below: &Path, unblocked: Unblocked) -> Result<()> {
         let Some(overlay) = &self.overlay else { return Ok(()) };
         let _turn = self.commits.turn.lock();
         let (until, as_callers) = (overlay.names().next_number(), self.access.acts());
         let mut round = Round { until, as_callers, failed: HashSet::new() };
         let mut first = Ok(());
         loop {
-            let pending = self.next_pending(below, &round, room)?;
+            let pending = match self.next_pending(below, &round, unblocked) {
+                Ok(pending) => pending,
+                Err(error) => return first.and(Err(error)),
+            };
             if pending.is_empty() {
                 return first;
             }

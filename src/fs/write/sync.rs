@@ -10,6 +10,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
 use crate::fs::state::overlay::Name;
 use crate::fs::state::target::Target;
+use crate::fs::write::pending::Unblocked;
 use crate::store::StoreError;
 use crate::text::shown;
 
@@ -201,7 +202,8 @@ impl Fs {
             Target::ControlDirectory => return Ok(()),
             target => self.directory_path(target)?,
         };
-        let committed = self.commit(&path);
+        let committed =
+            self.commit(&path).and_then(|()| self.commit_for(&path, Unblocked::ForChunks));
         let given_up = self.failures.report(handle, [&*path]);
         let synced = match &target {
             Target::Path(path) => {
