@@ -222,6 +222,44 @@ fn a_file_is_renamed_though_it_is_committed_meanwhile() {
     }
 }
 
+#[test]
+fn what_is_written_during_a_rename_to_the_source_has_a_name_also_if_that_fails() {
+    for (moment, nth) in (1..16).flat_map(|moment| (1..12).map(move |nth| (moment, nth))) {
+        let directory = tempfile::tempdir().unwrap();
+        let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
+        let storage = disk(&before, false).now().storage(false);
+        let fs = Arc::new(mount(&storage, Policy::Auto, directory.path()));
+        let user = User(&fs);
+        let ((from, name), to) = (user.parent("a/c/0").unwrap(), user.parent("d/z").unwrap());
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let (entry, open) = fs.create(from, name, 0o644, how, &CALLER).unwrap();
+        let (ino, handle) = (entry.attr.ino, open.handle);
+        fs.write(ino, handle, 0, b"first").unwrap();
+        let (other, faulty) = (Arc::clone(&fs), Arc::clone(&storage));
+        let (wrote, written) = std::sync::mpsc::channel();
+        storage.act_before(moment, move || {
+            let fault = Fault { errno: libc::EIO, times: 1, half_done: false, changes_only: true };
+            faulty.fail(nth, fault);
+            std::thread::spawn(move || {
+                // It waits where the rename holds the file.
+                let _ = wrote.send(other.write(ino, handle, 0, b"again").is_ok());
+            });
+            std::thread::sleep(Duration::from_millis(5));
+        });
+        let renamed = fs.rename((from, name), to, false, &CALLER);
+        storage.fail(0, NO_FAULT);
+        if written.recv_timeout(Duration::from_secs(1)) == Ok(true) {
+            let _ = fs.flush(ino, handle);
+            fs.release(handle);
+            let shown = ["a/c/0", "d/z"].map(|name| user.read(name));
+            assert!(
+                shown.contains(&Some(b"again".to_vec())),
+                "{moment} {nth} {renamed:?} {shown:?}"
+            );
+        }
+    }
+}
+
 /// Others write a chunk that waits to be committed.
 fn others_write(storage: &Arc<MemoryStorage>, name: &str, content: &[u8]) {
     let other = mount(storage, Policy::Auto, Path::new("/nonexistent"));

@@ -8,7 +8,7 @@ use crate::fs::attr::Entry;
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
+use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, OpenFile};
 use crate::fs::state::overlay::{Hidden, What};
 use crate::fs::write::passthrough::{Moved, overwrite};
 use crate::fs::write::slot::Slot;
@@ -120,10 +120,7 @@ impl Fs {
         }
         self.free_name(to, FileKind::File)?;
         let moved = self.move_to_source(to, &file)?;
-        self.unname_file(from, caller)?;
-        self.become_source(&file, to, &moved).inspect_err(|_| {
-            file.state().open_files().iter().for_each(|open| open.leave());
-        })
+        self.become_source(&file, (from, to), moved, caller)
     }
 
     /// Turns a file of the source into one of the mount called `to`, to which open handles follow.
@@ -190,23 +187,28 @@ impl Fs {
         }
     }
 
-    /// Moves the open handles of a file of the mount to the file of the source that it has become.
-    fn become_source(&self, file: &Arc<LiveFile>, to: &Path, moved: &Moved) -> Result<()> {
+    /// Moves the open handles of a file of the mount to the file of the source that it has become,
+    /// and removes its old name. If that fails, the file stays in the mount as it is.
+    fn become_source(
+        &self,
+        file: &Arc<LiveFile>,
+        (from, to): (&Slot, &Path),
+        mut moved: Moved,
+        caller: &Caller,
+    ) -> Result<()> {
         let _turn = self.moves.lock();
+        let stat = moved.file.stat()?;
         let openers = loop {
             let openers = file.state().open_files();
             let held: Vec<_> = openers.iter().map(|open| open.hold()).collect();
-            let mut state = file.state();
-            if state.open_files().len() > openers.len() {
+            if file.state().open_files().len() > openers.len() {
                 continue;
             }
-            if let Bytes::Here(content) = &state.bytes
-                && state.writes != moved.writes
-            {
-                // Written while the file was being created.
-                overwrite(&*moved.file, content)?;
-                moved.file.sync()?;
-            }
+            drop(copy_writes(file, &mut moved)?);
+            self.unname_file(from, caller)?;
+            // Now only pages of mappings that were closed have been written.
+            let mut state = copy_writes(file, &mut moved)
+                .inspect_err(|_| openers.iter().for_each(|open| open.leave()))?;
             (state.bytes, state.dirty) = (Bytes::Moved(Arc::clone(&moved.file)), false);
             drop(state);
             for mut behind in held {
@@ -215,7 +217,7 @@ impl Fs {
             break openers;
         };
         openers.iter().for_each(|open| open.stay());
-        self.paths.adopt(file.ino, to, &moved.file.stat()?, &openers);
+        self.paths.adopt(file.ino, to, &stat, &openers);
         let lookups = self.overlay()?.names().release(file);
         self.paths.looked_up(file.ino, lookups.saturating_sub(1));
         Ok(())
@@ -280,4 +282,18 @@ impl Fs {
         self.nodes.forget(to);
         Ok(())
     }
+}
+
+/// Copies what was written to a file of the mount after `moved` was made from it, and returns its
+/// locked state.
+fn copy_writes<'a>(file: &'a LiveFile, moved: &mut Moved) -> Result<LiveGuard<'a>> {
+    let state = file.state();
+    if let Bytes::Here(content) = &state.bytes
+        && state.writes != moved.writes
+    {
+        overwrite(&*moved.file, content)?;
+        moved.file.sync()?;
+        moved.writes = state.writes;
+    }
+    Ok(state)
 }
