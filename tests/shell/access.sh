@@ -159,3 +159,19 @@ not_read_by_renaming() {
     fails_with "" grep -rl "for root alone" "$array" "$home/new"
 }
 check "a file that a caller may not read does not become a chunk or a document" not_read_by_renaming
+
+# The kernel checks permissions as it has cached them.
+named() {
+    local array=$source/arrays/plain home=$source/late
+    mkdir "$home"
+    chmod 777 "$home" "$array/c"
+    chmod 666 "$array"/c/*
+    mount_view "$source" --rw -o allow_other
+    other stat "$MP/late" "$MP/arrays/plain/c/4" >/dev/null
+    chmod 755 "$home"
+    fails_with "Permission denied" other mv "$MP/arrays/plain/c/4" "$MP/late/file"
+    unmount_view
+    [[ -z $(ls "$home") ]]
+    rmdir "$home"
+}
+check "a chunk is given a name only in directories that the caller may write to" named

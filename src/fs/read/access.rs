@@ -144,6 +144,16 @@ impl Fs {
         self.permit_content(&target, Need::Write, caller).map(drop)
     }
 
+    /// Checks that a caller may give a file a name that is passed through, as the source's directory
+    /// is now: the kernel has checked it as it was shown.
+    pub(in crate::fs) fn permit_name(&self, path: &Path, caller: &Caller) -> Result<()> {
+        if !self.has_rights() {
+            return Ok(());
+        }
+        let directory = path.parent().unwrap_or(Path::new(""));
+        self.permit_path(directory, Need::Write, caller).map(drop)
+    }
+
     /// Checks that a caller may read all shards of an array.
     fn permit_array(&self, array: &ArrayView, caller: &Caller) -> Result<()> {
         let mut left = MAX_SHARDS;

@@ -45,7 +45,7 @@ impl Fs {
                 Some(_) => self.overlay()?.keep(self.file_of_target(target, caller)?),
                 None => self.brought_here(|| self.file_of_target(self.target(ino)?, caller))?,
             };
-            self.name_file(&to, &file).inspect_err(|_| {
+            self.name_file(&to, &file, caller).inspect_err(|_| {
                 // It has no other name.
                 if let (Some(_), Ok(overlay)) = (&source, self.overlay()) {
                     overlay.names().release(&file);

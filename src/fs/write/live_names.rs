@@ -73,7 +73,12 @@ impl Fs {
     }
 
     /// Gives a file the name `slot`, replacing what is there. A chunk is staged for commit.
-    pub(in crate::fs) fn name_file(&self, slot: &Slot, file: &Arc<LiveFile>) -> Result<()> {
+    pub(in crate::fs) fn name_file(
+        &self,
+        slot: &Slot,
+        file: &Arc<LiveFile>,
+        caller: &Caller,
+    ) -> Result<()> {
         let path = slot.path().ok_or(FsError::NotPermitted)?;
         let _replaced = self.keep_replaced(path, file)?;
         match slot {
@@ -143,7 +148,7 @@ impl Fs {
             }
             Slot::Source(_) => {
                 self.free_name(path, FileKind::File)?;
-                self.move_to_source(path, file).map(drop)
+                self.move_to_source(path, file, caller).map(drop)
             }
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
         }

@@ -60,9 +60,17 @@ impl Fs {
         Ok(Content::Memory(Arc::new(bytes)))
     }
 
-    /// Writes a file of the mount to the source, replacing the one at `path`. The new file stays
-    /// open; `writes` of the result records the contents it was made from.
-    pub(in crate::fs) fn move_to_source(&self, path: &Path, file: &LiveFile) -> Result<Moved> {
+    /// Writes a file of the mount to the source, replacing the one at `path`, if the caller may
+    /// give files names there. The new file keeps its owner, which need not be the caller, so it is
+    /// created with this process's rights. It stays open; `writes` of the result records the
+    /// contents it was made from.
+    pub(in crate::fs) fn move_to_source(
+        &self,
+        path: &Path,
+        file: &LiveFile,
+        caller: &Caller,
+    ) -> Result<Moved> {
+        self.permit_name(path, caller)?;
         // A commit that had to come first may have moved this file's bytes to its shard.
         self.bring_here(file)?;
         let (bytes, writes, attributes) = {

@@ -22,7 +22,8 @@ impl Fs {
     /// path of the view, is that of a chunk.
     pub fn put_saved(&self, path: &Path, content: &mut dyn Read) -> Result<bool> {
         let Some(place) = self.chunk_at(path)? else { return Ok(false) };
-        let file = self.new_file(None, 0o644, Caller::own().owner())?;
+        let own = Caller::own();
+        let file = self.new_file(None, 0o644, own.owner())?;
         let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
         loop {
             match content.read(&mut buffer)? {
@@ -33,7 +34,7 @@ impl Fs {
                 }
             }
         }
-        self.name_file(&Slot::Chunk(path.to_owned(), place), &file)?;
+        self.name_file(&Slot::Chunk(path.to_owned(), place), &file, &own)?;
         file.state().dirty = false;
         Ok(true)
     }

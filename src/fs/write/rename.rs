@@ -101,7 +101,7 @@ impl Fs {
     /// Gives a file of the mount another name outside the source.
     fn rename_live(&self, from: &Slot, to: &Slot, caller: &Caller) -> Result<()> {
         let file = self.brought_here(|| self.file_of(from))?;
-        self.name_file(to, &file)?;
+        self.name_file(to, &file, caller)?;
         self.unname_file(from, caller)?;
         if let Slot::Document(_) = to {
             // Later writes through open handles do not change the document.
@@ -119,7 +119,7 @@ impl Fs {
             return Err(FsError::CrossDevice);
         }
         self.free_name(to, FileKind::File)?;
-        let moved = self.move_to_source(to, &file)?;
+        let moved = self.move_to_source(to, &file, caller)?;
         self.become_source(&file, (from, to), moved, caller)
     }
 
@@ -178,7 +178,7 @@ impl Fs {
             state.openers = openers.iter().map(Arc::downgrade).collect();
         }
         self.overlay()?.names().set_lookups(&file, lookups);
-        match self.name_file(to, &file) {
+        match self.name_file(to, &file, caller) {
             Ok(()) => Ok((stat, file)),
             Err(error) => {
                 self.overlay()?.names().release(&file);
