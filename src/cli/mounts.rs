@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::exit::{Failure, system};
 use super::sync::{not_written, sync};
-use crate::mount::{Use, check_answers, lie_apart, uses_of, will_be};
+use crate::mount::{InMount, Use, check_answers, lie_apart, mount_of, uses_of, will_be};
 use crate::text::shown;
 
 /// Commits the uncommitted changes in mounts of a source. A mount whose process is dead has none.
@@ -42,6 +42,19 @@ pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
             shown(place)
         ))),
     }
+}
+
+/// Returns an error if an array lies in a mount of shardfs, where its metadata cannot be replaced.
+/// `what` is to be done with it.
+pub(super) fn check_not_in_mount(array: &Path, what: &str) -> Result<(), Failure> {
+    let Some(InMount { mountpoint, in_source }) = mount_of(array) else { return Ok(()) };
+    // A source that is mounted on itself is hidden.
+    let there = in_source.filter(|path| !path.starts_with(&mountpoint));
+    let there = there.map_or(String::new(), |path| format!(", {}", shown(&path)));
+    let (array, mount) = (shown(array), shown(&mountpoint));
+    Err(system(format!(
+        "{array}: the mount on {mount} shows it: {what} it in the source{there}, or unmount it first"
+    )))
 }
 
 /// Returns an error if the source and the destination lie in each other.

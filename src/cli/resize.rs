@@ -8,7 +8,7 @@ use serde_json::json;
 use super::exit::{Failure, system};
 use super::list::{List, bytes, shape};
 use super::message::complain;
-use super::mounts::commit_mounts;
+use super::mounts::{check_not_in_mount, commit_mounts};
 use crate::format::json::to_text;
 use crate::text::{count, shown};
 use crate::tools::array::{Resize, Resized, consolidated_above};
@@ -51,6 +51,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let Args { source, shape: List(extents), keep_outside, dry_run, json } = args;
     if !dry_run {
         commit_mounts(source)?;
+    check_not_in_mount(source, "resize")?;
     }
     let resize = Resize::find(source, extents, *keep_outside).map_err(system)?;
     let done = if *dry_run { resize.look() } else { resize.run() }.map_err(system)?;

@@ -21,7 +21,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use self::background::{PROBE, probe};
-pub use self::overlap::{lie_apart, will_be};
+pub use self::overlap::{InMount, lie_apart, mount_of, will_be};
 pub use self::table::{Use, uses_of};
 pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;

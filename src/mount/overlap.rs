@@ -73,16 +73,45 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(part).collect()
 }
 
+/// A path in a mount of shardfs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InMount {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// What the path shows, in the source. `None` if the source has another name (`-o fsname`).
+    pub in_source: Option<PathBuf>,
+}
+
+/// Returns the mount of shardfs that a path lies in; `None` if it lies in none.
+pub fn mount_of(path: &Path) -> Option<InMount> {
+    find_mount(&mounts().ok()?, &path.canonicalize().ok()?)
+}
+
+fn find_mount(mounts: &[Mount], path: &Path) -> Option<InMount> {
+    let mount = holder(mounts, path).filter(|mount| mount.is_ours())?;
+    let rest = mount.root.strip_prefix("/").ok()?.join(path.strip_prefix(&mount.place).ok()?);
+    let (source, mountpoint) = (Path::new(&mount.source), mount.place.clone());
+    let in_view = || VIEWS.iter().find_map(|view| rest.strip_prefix(view).ok());
+    let in_source = match source.join(&rest) {
+        _ if !source.is_absolute() => None,
+        shown if shown.exists() => Some(shown),
+        shown => Some(in_view().map_or(shown, |rest| source.join(rest))),
+    };
+    Some(InMount { mountpoint, in_source })
+}
+
+/// Returns the mount that a path lies in. The last of several on one mount point hides the others.
+fn holder<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let holds = |mount: &&Mount| path.starts_with(&mount.place);
+    mounts.iter().filter(holds).max_by_key(|mount| mount.place.components().count())
+}
+
 /// Returns all locations a path stands for: the path itself, its location on its device, and, if it
 /// is in a shardfs mount, its location in the mount's source.
 fn spots(mounts: &[Mount], path: PathBuf) -> Vec<Spot> {
     let (mut spots, mut waiting) = (Vec::new(), vec![(path, 0)]);
     while let Some((path, depth)) = waiting.pop() {
-        let holds = |mount: &&Mount| path.starts_with(&mount.place);
-        // The last of several mounts on one mount point hides the others.
-        let mount =
-            mounts.iter().filter(holds).max_by_key(|mount| mount.place.components().count());
-        if let Some(mount) = mount
+        if let Some(mount) = holder(mounts, &path)
             && let Ok(rest) = path.strip_prefix(&mount.place)
         {
             spots.push(Spot { device: mount.device.clone(), path: mount.root.join(rest) });

@@ -250,6 +250,25 @@ while_mounted() {
     is "$(chunks waves | grep ' ./c/1/6/7$' | cut -c 1-64)" "$(printf new | sha256sum | cut -c 1-64)"
 }
 check "resize while a writable mount is there" while_mounted
+in_a_mount() {
+    local options path said
+    fresh
+    mkdir above
+    mv waves above
+    for options in --rw '-o ro' '--view zarr3,npy'; do
+        # shellcheck disable=SC2086
+        mount_view above $options
+        path=$MP/waves
+        [[ $options != *,* ]] || path=$MP/zarr3/waves
+        said=$(expect_exit 2 "$SHARDFS" resize "$path" --shape 32,80,120)
+        is "$said" "shardfs: $path: the mount on $MP shows it: resize it in the source, $PWD/above/waves, or unmount it first"
+        unmount_view
+    done
+    is "$(member above/waves/zarr.json shape)" "[64, 112, 120]"
+    mv above/waves .
+    rmdir above
+}
+check "resize in a mount names the array to be resized" in_a_mount
 
 unsharded() {
     "$SHARDFS" create plain --shape 6,6 --dtype uint8 --chunk 2,2 --shard 2,2
