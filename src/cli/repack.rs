@@ -31,7 +31,8 @@ Examples:
 /// Chunks are copied as they are encoded. Without DEST each shard is replaced where it is: the new one
 /// is complete, durable and read back before it takes the old one's name, so the array is whole at any
 /// moment, for mounts and other readers too. A shard that is already as it should be is left alone,
-/// so the command can be stopped and called again.
+/// so the command can be stopped and called again. So is a damaged shard, unless --skip-damaged leaves
+/// out for good the chunks of it that cannot be read; without a readable index it stays in any case.
 ///
 /// With DEST a copy is made, in which shards may have another shape and the index another place.
 ///
@@ -116,13 +117,30 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     let damaged = results.iter().flat_map(|(_, done)| done.damaged.iter().cloned());
     let defects: Vec<String> = bad.into_iter().chain(damaged).collect();
     defects.iter().for_each(complain);
-    match (defects.is_empty(), how.skip_damaged) {
-        (true, _) => Ok(()),
-        (_, true) => Err(Failure::Found("what cannot be read was left out".to_owned())),
-        _ => Err(Failure::Found(
-            "damaged shards stay as they are; --skip-damaged leaves out what cannot be read".into(),
-        )),
+    match defects.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Found(what_stays(&results))),
     }
+}
+
+/// Says what became of damaged shards. A node that cannot be used was reported.
+fn what_stays(results: &[(PathBuf, Repacked)]) -> String {
+    let sum = |count: fn(&Repacked) -> u64| results.iter().map(|(_, done)| count(done)).sum();
+    let counts: [(u64, &str, &str); 3] = [
+        (sum(|done| done.cut), "shards that lack the chunks now that cannot be read", ""),
+        (
+            sum(|done| done.kept),
+            "damaged shards that stay as they are",
+            " (--skip-damaged leaves out their chunks that cannot be read)",
+        ),
+        (
+            sum(|done| done.unreadable),
+            "shards that stay as they are, without a readable index",
+            " (`shardfs recover --scan` says whether it can be repaired)",
+        ),
+    ];
+    let said = counts.iter().filter(|(count, ..)| *count > 0);
+    said.map(|(count, what, hint)| format!("{what}: {count}{hint}")).collect::<Vec<_>>().join("; ")
 }
 
 fn print(results: &[(PathBuf, Repacked)]) {
@@ -147,6 +165,8 @@ fn print_json(args: &Args, results: &[(PathBuf, Repacked)]) {
             "shards_rewritten": done.rewritten,
             "bytes_before": done.before,
             "bytes_after": done.after,
+            "shards_damaged": done.unreadable + done.kept,
+            "shards_cut": done.cut,
             "damaged": done.damaged,
         })
     });

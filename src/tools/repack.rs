@@ -44,7 +44,8 @@ const ATTEMPTS: usize = 4;
 pub struct How {
     /// Order and deduplication of chunks.
     pub packing: Packing,
-    /// `true` if unreadable chunks are left out; otherwise their shards are left as they are.
+    /// `true` if unreadable chunks are left out; otherwise their shards are left as they are, as
+    /// those without a readable index always are.
     pub skip_damaged: bool,
 }
 
@@ -59,8 +60,13 @@ pub struct Repacked {
     pub before: u64,
     /// Total length of the existing shards after, in bytes.
     pub after: u64,
-    /// Descriptions of the defects of shards that were left as they are, or of chunks that were
-    /// left out.
+    /// Number of shards that stay as they are because their index cannot be read.
+    pub unreadable: u64,
+    /// Number of shards that stay as they are because chunks of them cannot be read.
+    pub kept: u64,
+    /// Number of rewritten shards that lack the chunks that cannot be read.
+    pub cut: u64,
+    /// Descriptions of the defects of all these shards.
     pub damaged: BTreeSet<String>,
 }
 
@@ -131,6 +137,9 @@ pub fn repack(
         all.rewritten += done.rewritten;
         all.before += done.before;
         all.after += done.after;
+        all.unreadable += done.unreadable;
+        all.kept += done.kept;
+        all.cut += done.cut;
         all.damaged.extend(done.damaged);
         Ok(())
     })?;
@@ -174,13 +183,14 @@ impl Shard<'_> {
         let stat = *old.stat();
         let as_it_is =
             Repacked { shards: 1, before: stat.size, after: stat.size, ..<_>::default() };
-        let refused = |damaged| Ok(Attempt::Done(Repacked { damaged, ..as_it_is.clone() }));
         let (census, damaged) = self.census(&old)?;
         if !damaged.is_empty() && !self.is_damaged_at_rest()? {
             return Ok(Attempt::Changed);
         }
-        if old.damage().is_some() || !damaged.is_empty() && !self.how.skip_damaged {
-            return refused(damaged);
+        let has_index = old.damage().is_none();
+        if !damaged.is_empty() && !(has_index && self.how.skip_damaged) {
+            let (unreadable, kept) = (u64::from(!has_index), u64::from(has_index));
+            return Ok(Attempt::Done(Repacked { unreadable, kept, damaged, ..as_it_is }));
         }
         let old = OldShard { store, array: self.array, shard: &old };
         if damaged.is_empty() && !self.how.packing.dedup && self.is_packed(&old, &census, &stat)? {
@@ -203,7 +213,10 @@ impl Shard<'_> {
         }
         let new = new.map(|_| path.as_path());
         Ok(match store.replace_shard(self.array, self.coords, stat.version(), new)? {
-            true => Attempt::Done(Repacked { rewritten: 1, after, damaged, ..as_it_is }),
+            true => {
+                let cut = u64::from(!damaged.is_empty());
+                Attempt::Done(Repacked { rewritten: 1, after, cut, damaged, ..as_it_is })
+            }
             false => Attempt::Changed,
         })
     }

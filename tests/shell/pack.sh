@@ -269,7 +269,11 @@ is_refused_in_place() {
     before=$(sum_of damaged.zarr)
     expect_exit 1 "$sf" repack damaged.zarr | tee out
     grep -q 'shard c/2: checksum of the index' out
-    grep -q 'damaged shards stay as they are' out
+    grep -q '^shardfs: shards that stay as they are, without a readable index: 1 (`shardfs recover --scan`' out
+    # No chunk of it can be read.
+    expect_exit 1 "$sf" repack --skip-damaged damaged.zarr | tee out
+    grep -q '^shardfs: shards that stay as they are, without a readable index: 1 ' out
+    ! grep 'shards that lack\|skip-damaged\|left out' out
     [[ $(sum_of damaged.zarr) == "$before" ]]
 }
 check "a damaged shard is not repacked" is_refused_in_place
@@ -284,8 +288,11 @@ struct.pack_into("<2Q", index, 16, 1 << 40, 9)
 data[-68:] = index + struct.pack("<I", crc32c(index))
 open(sys.argv[1], "wb").write(data)
 PY
-    expect_exit 1 "$sf" repack entry.zarr | grep >/dev/null 'points outside the shard'
-    expect_exit 1 "$sf" repack entry.zarr --skip-damaged | grep >/dev/null 'was left out'
+    expect_exit 1 "$sf" repack entry.zarr >out
+    grep -q 'points outside the shard' out
+    grep -q 'damaged shards that stay as they are: 1 (--skip-damaged ' out
+    expect_exit 1 "$sf" repack entry.zarr --skip-damaged |
+        grep >/dev/null '^shardfs: shards that lack the chunks now that cannot be read: 1$'
     expect_exit 0 "$sf" repack entry.zarr
     "$sf" unpack entry.zarr entry-chunks.zarr
     [[ $(find entry-chunks.zarr/c -type f | wc -l) == 15 && ! -e entry-chunks.zarr/c/5 ]]
