@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::help::Words;
 use super::logging::{self, Destination};
+use super::message::complain;
 use super::open::FormatArgs;
 use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
 use super::size;
@@ -199,6 +200,15 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     args.views.apply(&mut options)?;
     options.check_views()?;
+    for (option, is_given) in [
+        ("update", args.update.is_some()),
+        ("dirty_limit", args.dirty_limit.is_some()),
+        ("commit_interval", args.commit_interval.is_some()),
+    ] {
+        if is_given {
+            options.give(option);
+        }
+    }
     let writing = &mut options.fs.writing;
     writing.policy = args.update.map_or(Ok(writing.policy), |update| policy(&update))?;
     writing.dirty_limit = args.dirty_limit.unwrap_or(writing.dirty_limit);
@@ -262,10 +272,12 @@ impl Job {
         let storage = LocalStorage::open_root(&root, Arc::clone(&stats));
         let storage = Arc::new(storage.map_err(|error| failed(error.into()))?);
         crate::text::name_root(&source);
-        let warnings = self.warnings(&storage, &source);
-        // The log goes elsewhere.
-        let to_stderr = if self.foreground { &[] } else { &*warnings };
-        to_stderr.iter().for_each(|warning| eprintln!("shardfs: {warning}"));
+        let mut warnings = self.options.without_effect();
+        warnings.extend(self.warnings(&storage, &source));
+        if !self.foreground {
+            // The log goes elsewhere.
+            warnings.iter().for_each(complain);
+        }
         self.start_logging()?;
         warnings.iter().for_each(|warning| log::warn!("{warning}"));
         let (mut options, foreground) = (self.options, self.foreground);

@@ -1,5 +1,6 @@
 //! Mount options as in mount(8) and /etc/fstab: `-o ro,allow_other,uid=1000`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::exit::Failure;
@@ -73,6 +74,18 @@ pub(super) const NAMES: [&str; 27] = [
     "xattr",
 ];
 
+/// Options that have an effect in writable mounts only.
+const OF_WRITING: [&str; 6] =
+    ["sync", "update", "dirty_limit", "commit_interval", "keep_outside", "keep_fill"];
+/// Options that have an effect in some views only, and which.
+const OF_VIEWS: [(&str, &[View]); 5] = [
+    ("endian", &[View::Npy, View::Raw, View::Flat]),
+    ("decoded_size", &[View::Npy, View::Raw, View::Flat]),
+    ("edge", &[View::Npy, View::Raw]),
+    ("keep_fill", &[View::Npy, View::Raw]),
+    ("missing", &[View::Npy, View::Raw, View::Zarr2]),
+];
+
 /// Parsed options of a mount.
 #[derive(Debug, Default)]
 pub(super) struct MountOptions {
@@ -86,6 +99,8 @@ pub(super) struct MountOptions {
     pub views: Vec<View>,
     /// Configuration of the filesystem.
     pub fs: FsConfig,
+    /// Names of the options that were given and have an effect in some mounts only.
+    pub given: BTreeSet<&'static str>,
 }
 
 impl MountOptions {
@@ -95,6 +110,7 @@ impl MountOptions {
         for list in lists {
             for option in split(list) {
                 options.set(&option)?;
+                options.give(option.split('=').next().unwrap_or_default());
             }
         }
         Ok(options)
@@ -170,6 +186,35 @@ impl MountOptions {
             _ => self.views = views(value)?,
         }
         Ok(())
+    }
+
+    /// Records that an option was given.
+    pub(super) fn give(&mut self, option: &str) {
+        let mut known = OF_VIEWS.iter().map(|(name, _)| *name).chain(OF_WRITING);
+        let is_it = |name: &&str| option.replace('-', "_") == **name;
+        self.given.extend(known.find(is_it));
+    }
+
+    /// Returns warnings about options that have no effect in this mount. They are not refused: lines
+    /// in /etc/fstab have them.
+    pub(super) fn without_effect(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for option in &self.given {
+            let views = OF_VIEWS.iter().find(|(name, _)| name == option).map(|(_, views)| *views);
+            let why = match views.filter(|views| !views.iter().any(|it| self.views.contains(it))) {
+                Some(views) => {
+                    let of = |view: &&(&'static str, View)| views.contains(&view.1);
+                    let names = View::NAMES.iter().filter(of).map(|(name, _)| *name);
+                    format!("it is for the views {}", names.collect::<Vec<_>>().join(", "))
+                }
+                None if OF_WRITING.contains(option) && !self.fs.writable => {
+                    "the mount is read-only".to_owned()
+                }
+                None => continue,
+            };
+            warnings.push(format!("the option {option} has no effect: {why}"));
+        }
+        warnings
     }
 
     /// Returns an error if writing was requested and no view is writable.
@@ -303,6 +348,29 @@ mod tests {
             message("uid=4294967296"),
             "mount option \"uid=4294967296\": \"4294967296\" is not a number"
         );
+    }
+
+    #[test]
+    fn options_without_effect_are_named() {
+        let warnings = |text| parse(text).unwrap().without_effect();
+        assert_eq!(
+            warnings("sync,endian=big,commit_interval=3,view=zarr2,missing=fill"),
+            [
+                "the option commit_interval has no effect: the mount is read-only",
+                "the option endian has no effect: it is for the views npy, raw, flat",
+                "the option sync has no effect: the mount is read-only",
+            ]
+        );
+        assert_eq!(
+            warnings("rw,keep-fill,edge=clip,view=flat:zarr3"),
+            [
+                "the option edge has no effect: it is for the views npy, raw",
+                "the option keep_fill has no effect: it is for the views npy, raw",
+            ]
+        );
+        let none: [&str; 0] = [];
+        assert_eq!(warnings("rw,sync,update=append,dirty_limit=1M,keep_outside"), none);
+        assert_eq!(warnings("view=npy:zarr3,endian=big,edge=clip,missing=fill,ro,immutable"), none);
     }
 
     #[test]

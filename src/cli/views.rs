@@ -50,10 +50,15 @@ impl ViewArgs {
         for (option, value) in named {
             if let Some(value) = value {
                 options.set_view(option, value)?;
+                options.give(option);
             }
         }
-        options.fs.view.keep_fill |= self.keep_fill;
+        if self.keep_fill {
+            options.fs.view.keep_fill = true;
+            options.give("keep_fill");
+        }
         if let Some(bytes) = self.decoded_size {
+            options.give("decoded_size");
             options.fs.store.decoded_size = to_usize(bytes);
         }
         Ok(())

@@ -99,6 +99,30 @@ check "the document in the place of its directory" not_mounting 32 "give the dir
     mount "$TMP/a.zarr/zarr.json" @MP@
 mkdir "$TMP/v2" "$TMP/n5" "$TMP/precomputed"
 echo '{"zarr_format": 2}' >"$TMP/v2/.zgroup"
+# warns WORDS OPTION...: it is mounted, and every line of WORDS is on stderr.
+warns() {
+    local words=$1
+    shift
+    mount_view "$TMP/a.zarr" "$@"
+    [[ $(grep -o 'the option .*' "$MP.log") == "$words" ]] || { cat "$MP.log"; return 1; }
+    grep "warning: ${words%%$'\n'*}" "$MP/.shardfs/log"
+    unmount_view
+}
+check "options of writing in a read-only mount" warns "the option dirty_limit has no effect: the mount is read-only
+the option sync has no effect: the mount is read-only" -o sync --dirty-limit 1M
+check "an option of other views" warns "the option endian has no effect: it is for the views npy, raw, flat" --endian big
+has_effect() {
+    mount_view "$TMP/a.zarr" --view npy,zarr3 --rw --endian big --edge clip --keep-fill -o sync
+    [[ ! -s $MP.log ]]
+    unmount_view
+}
+check "options that have an effect" has_effect
+
+check "--threads 0" fails_with 'write a number of threads, at least 1' "$SHARDFS" unpack --threads 0 "$TMP/a.zarr" "$TMP/none"
+mkdir "$TMP/taken"
+check "a sample where something is" refused 2 "$TMP/taken: it exists, and --sample replaces nothing: give another name" \
+    create --sample "$TMP/taken"
+
 echo '{"n5": "2.5.1"}' >"$TMP/n5/attributes.json"
 echo '{"@type": "neuroglancer_multiscale_volume", "scales": []}' >"$TMP/precomputed/info"
 zarr2_is_mounted() {
