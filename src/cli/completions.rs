@@ -7,10 +7,17 @@ use clap_complete::Shell;
 
 use super::exit::Failure;
 
+const AFTER_HELP: &str = "\
+Examples:
+  source <(shardfs completions bash)
+  shardfs completions zsh > ~/.zfunc/_shardfs
+  shardfs completions fish > ~/.config/fish/completions/shardfs.fish
+
+Exit codes: 0 done, 2 it could not be done.";
+
 /// Print completions of shardfs for a shell
-///
-/// For example, in bash: source <(shardfs completions bash)
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// The shell
     shell: Shell,

@@ -36,7 +36,7 @@ pub(super) struct CopyArgs {
     #[arg(long)]
     skip_damaged: bool,
     /// Threads that copy; as many as there are processors if not given
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     threads: Option<NonZeroUsize>,
     /// Print the result as one JSON document
     #[arg(long)]
@@ -234,6 +234,11 @@ impl Report<'_> {
             })
         ));
     }
+}
+
+/// Parses a number of threads.
+fn at_least_one(text: &str) -> Result<NonZeroUsize, &'static str> {
+    text.parse().map_err(|_| "write a number of threads, at least 1")
 }
 
 const ORDERS: Words = Words(&["c", "f", "morton"]);

@@ -46,7 +46,9 @@ Examples:
       --chunk 1000,-1 --soft-shard 100000,12
   shardfs create times.zarr --shape 365 --fill NaT \\
       --dtype '{\"name\": \"numpy.datetime64\", \"configuration\": {\"unit\": \"D\", \"scale_factor\": 1}}'
-  shardfs create --sample sample.zarr      a small array with something in it, to try shardfs on";
+  shardfs create --sample sample.zarr      a small array with something in it, to try shardfs on
+
+Exit codes: 0 done, 2 it could not be done.";
 
 const KEYS: Words = Words(&["default", "v2"]);
 
@@ -165,7 +167,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let directory = &args.directory;
     let failed = |error: io::Error| system(format!("{}: {error}", shown(&directory)));
     if args.sample {
-        return create_sample(directory).map_err(failed);
+        return create_sample(directory).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                let why = "it exists, and --sample replaces nothing: give another name";
+                system(format!("{}: {why}", shown(&directory)))
+            }
+            _ => failed(error),
+        });
     }
     let array = args.array()?;
     let (document, sizes) = array.document().map_err(system)?;

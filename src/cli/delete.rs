@@ -20,7 +20,9 @@ is interrupted, the same command again removes what is left. Nothing is asked, a
 Examples:
   shardfs delete volume.zarr
   shardfs delete --recursive hierarchy.zarr      a group with everything below
-  shardfs delete --dry-run volume.zarr           how many files, and how long";
+  shardfs delete --dry-run volume.zarr           how many files, and how long
+
+Exit codes: 0 done, 2 it could not be done.";
 
 /// Delete an array, or a group with everything below
 ///

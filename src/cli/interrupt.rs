@@ -1,6 +1,7 @@
 //! Message on the interruption of a long command: that the same command resumes.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -13,6 +14,17 @@ pub(super) struct Interruptible(Option<(Handle, JoinHandle<()>)>);
 impl Interruptible {
     /// Installs the guard; `hint` describes what the next invocation will do.
     pub(super) fn new(hint: &'static str) -> Self {
+        Self::with(hint, || ())
+    }
+
+    /// Installs the guard of a command that writes to a file under a temporary name, which is removed
+    /// before the process ends; `hint` describes what is there then.
+    pub(super) fn removing(draft: PathBuf, hint: &'static str) -> Self {
+        // Nothing can be done if it cannot be removed.
+        Self::with(hint, move || drop(std::fs::remove_file(draft)))
+    }
+
+    fn with(hint: &'static str, clean: impl FnOnce() + Send + 'static) -> Self {
         let ignored = ignored();
         // A background job of a script ignores SIGINT, and must continue to do so.
         let caught =
@@ -22,6 +34,7 @@ impl Interruptible {
         let handle = signals.handle();
         let waiting = std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
+                clean();
                 // The line goes below the progress bar, which stays.
                 let gap = if std::io::stderr().is_terminal() { "\n" } else { "" };
                 eprintln!("{gap}shardfs: interrupted; {hint}");

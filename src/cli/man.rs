@@ -20,10 +20,18 @@ const STDOUT: &str = "-";
 /// Section of the manual for mount helpers.
 const ADMINISTRATION: &str = "8";
 
+const AFTER_HELP: &str = "\
+Examples:
+  shardfs man /usr/local/share/man/man1
+  shardfs man - | man -l -
+
+Exit codes: 0 done, 2 it could not be done.";
+
 /// Write the manual pages of shardfs
 ///
 /// Makes shardfs.1, a page for each command, such as shardfs-mount.1, and mount.shardfs.8.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Directory for the pages, made if it is not there; with - the page shardfs.1 goes to stdout
     directory: PathBuf,

@@ -15,6 +15,13 @@ use crate::store::scan::{FaultyShard, Remedy};
 use crate::store::{ShardStore, SourceArray};
 use crate::text::{Line, count, shown};
 
+const AFTER_HELP: &str = "\
+Examples:
+  shardfs recover volume.zarr
+  shardfs recover --scan volume.zarr             which shards cannot be read
+  shardfs recover --scan --write volume.zarr     and repair those that have an older index
+  shardfs recover --unsaved DIR volume.zarr      what a mount could not commit";
+
 /// Roll forward or back what an interrupted mount has left, and repair shards
 ///
 /// Commits that were interrupted by a crash or a power cut are rolled forward or back; so does the
@@ -31,6 +38,7 @@ use crate::text::{Line, count, shown};
 /// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, 2 it could
 /// not be done.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// What was mounted: a directory or a file; or a folder of such
     source: PathBuf,

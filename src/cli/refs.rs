@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
+use super::interrupt::Interruptible;
 use super::message::complain;
 use super::open::{FormatArgs, open};
 use super::output_file::{STDOUT, Target, cannot, draft, publish};
@@ -18,6 +19,12 @@ use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
 
 /// Maximum number of problems that are printed individually.
 const MOST_PRINTED: u64 = 100;
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfs refs volume.zarr -o volume.json
+  shardfs refs volume.zarr --base-url s3://bucket/volume.zarr | gzip > volume.json.gz
+  shardfs refs volume.zarr --zarr2 --inline 100 -o volume.json     for readers of Zarr v2";
 
 /// Write references to every inner chunk, as kerchunk and fsspec have them
 ///
@@ -34,6 +41,7 @@ const MOST_PRINTED: u64 = 100;
 ///
 /// Exit codes: 0 everything is in the references, 1 something cannot be read, 2 it could not be done.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
     /// An array, a hierarchy, or a folder of such
     source: PathBuf,
@@ -108,7 +116,9 @@ fn to_stream(args: &Args, source: &Source, config: &Config, out: File) -> Result
 
 fn to_file(args: &Args, source: &Source, config: &Config, path: &Path) -> Result<(), Failure> {
     let progress = Progress::new(Unit::Things("chunks"), None);
-    let mut out = BufWriter::new(draft(path)?);
+    let draft = draft(path)?;
+    let interruptible = Interruptible::removing(draft.path().to_owned(), "nothing was written");
+    let mut out = BufWriter::new(draft);
     let done = write(source, config, &mut out, &mut |chunks| progress.add(chunks));
     drop(progress);
     let failed = |failure| match failure {
@@ -119,6 +129,7 @@ fn to_file(args: &Args, source: &Source, config: &Config, path: &Path) -> Result
     if args.skip_damaged || summary.problems == 0 {
         let file = out.into_inner().map_err(|error| cannot(path, error.error()))?;
         publish(file, path, args.force)?;
+        drop(interruptible);
         say(args, summary);
     }
     check(args, summary, "nothing was written").map_err(failed)

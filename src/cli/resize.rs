@@ -23,7 +23,9 @@ the change within a second.
 Examples:
   shardfs resize volume.zarr --shape 1000,2000,4000
   shardfs resize --dry-run volume.zarr --shape 1000,2000,500     what would be removed
-  shardfs resize --keep-outside volume.zarr --shape 1000,2000,500";
+  shardfs resize --keep-outside volume.zarr --shape 1000,2000,500
+
+Exit codes: 0 done, 2 it could not be done.";
 
 /// Change the shape of an array
 ///
@@ -49,9 +51,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let Args { source, shape: List(extents), keep_outside, dry_run, json } = args;
+    check_not_in_mount(source, "resize")?;
     if !dry_run {
         commit_mounts(source)?;
-    check_not_in_mount(source, "resize")?;
     }
     let resize = Resize::find(source, extents, *keep_outside).map_err(system)?;
     let done = if *dry_run { resize.look() } else { resize.run() }.map_err(system)?;

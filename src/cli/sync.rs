@@ -10,8 +10,16 @@ use crate::fs::{LEFTOVER_PATH, LOG_PATH, WAITING_PATH};
 use crate::mount::{self, MountError};
 use crate::text::{Lines, shown};
 
+const AFTER_HELP: &str = "\
+Examples:
+  cp better-chunk /mnt/volume/c/0/0/17 && shardfs sync /mnt/volume
+
+Exit codes: 0 everything is durable, 1 wrong usage, 2 system error, or not all could be written,
+32 it is no mount that answers.";
+
 /// Return once everything that was written through a mount is durable in its shards
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Where it is mounted
     mountpoint: PathBuf,

@@ -7,8 +7,17 @@ use super::sync::{killed, leftover, not_written, sync};
 use crate::mount::{self, MountError};
 use crate::text::{Line, shown};
 
+const AFTER_HELP: &str = "\
+Examples:
+  shardfs umount /mnt/volume
+  shardfs umount --lazy /mnt/volume      even if it is busy; it ends later
+
+Exit codes: 0 unmounted and durable, 1 wrong usage, 2 system error, or not all could be written,
+32 it cannot be unmounted.";
+
 /// Unmount, and wait until everything is durable and the process behind the mount has ended
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
     /// Where it is mounted
     mountpoint: PathBuf,

@@ -31,6 +31,14 @@ not_mounting() {
 
 check "--help" expect_exit 0 "$SHARDFS" --help
 check "mount --help" expect_exit 0 "$SHARDFS" mount --help
+has_examples_and_codes() {
+    "$SHARDFS" "$1" --help >"$TMP/help"
+    grep -x 'Examples:' "$TMP/help"
+    grep -E '^ *Exit codes: 0 ' "$TMP/help"
+}
+for command in mount umount sync recover info ls verify create resize delete pack unpack repack refs completions man; do
+    check "$command --help has examples and exit codes" has_examples_and_codes $command
+done
 check "--version" expect_exit 0 "$SHARDFS" --version
 check "no arguments" expect_exit 2 "$SHARDFS"
 check "mount without arguments" expect_exit 1 "$SHARDFS" mount
@@ -91,14 +99,6 @@ shows_a_level() {
 }
 for level in 0 1 2; do check "mount -o level=$level" shows_a_level "$level"; done
 
-check "an address is named as such" not_mounting 32 'URLs are not read' mount s3://bucket/a.zarr @MP@
-printf 'PK\003\004rest' >"$TMP/a.zarr.zip"
-check "a ZIP archive is named as such" not_mounting 32 'ZIP archive: unpack it' mount "$TMP/a.zarr.zip" @MP@
-check "so it is by commands" refused 2 'ZIP archive: unpack it' info "$TMP/a.zarr.zip"
-check "the document in the place of its directory" not_mounting 32 "give the directory that it lies in, $TMP/a.zarr" \
-    mount "$TMP/a.zarr/zarr.json" @MP@
-mkdir "$TMP/v2" "$TMP/n5" "$TMP/precomputed"
-echo '{"zarr_format": 2}' >"$TMP/v2/.zgroup"
 # warns WORDS OPTION...: it is mounted, and every line of WORDS is on stderr.
 warns() {
     local words=$1
@@ -123,6 +123,14 @@ mkdir "$TMP/taken"
 check "a sample where something is" refused 2 "$TMP/taken: it exists, and --sample replaces nothing: give another name" \
     create --sample "$TMP/taken"
 
+check "an address is named as such" not_mounting 32 'URLs are not read' mount s3://bucket/a.zarr @MP@
+printf 'PK\003\004rest' >"$TMP/a.zarr.zip"
+check "a ZIP archive is named as such" not_mounting 32 'ZIP archive: unpack it' mount "$TMP/a.zarr.zip" @MP@
+check "so it is by commands" refused 2 'ZIP archive: unpack it' info "$TMP/a.zarr.zip"
+check "the document in the place of its directory" not_mounting 32 "give the directory that it lies in, $TMP/a.zarr" \
+    mount "$TMP/a.zarr/zarr.json" @MP@
+mkdir "$TMP/v2" "$TMP/n5" "$TMP/precomputed"
+echo '{"zarr_format": 2}' >"$TMP/v2/.zgroup"
 echo '{"n5": "2.5.1"}' >"$TMP/n5/attributes.json"
 echo '{"@type": "neuroglancer_multiscale_volume", "scales": []}' >"$TMP/precomputed/info"
 zarr2_is_mounted() {

@@ -94,6 +94,9 @@ interrupted_commands_say_how_to_go_on() {
     same_files all.zarr killed.zarr
     interrupted TERM "$again" "$sf" pack all.zarr killed.zarr --shard 1048576
     interrupted INT "every shard is whole, $again" "$sf" repack repacked.zarr
+    # Nothing is left under another name either.
+    interrupted TERM 'nothing was written' "$sf" refs big.zarr --inline 100000 --force -o big.json
+    [[ -z $(find . -name '.shardfs-*') ]]
     rm -rf killed.zarr all.zarr repacked.zarr
     # Whoever ignores the signal is not interrupted.
     (trap '' INT; "$sf" unpack big-source.zarr all.zarr & sleep 0.05; kill -s INT $!; wait $!)
