@@ -369,9 +369,7 @@ fn unsupported_of(
 ) -> Option<Unsupported> {
     match (error, format) {
         (SourceError::NoNode, _) => Unsupported::of_directory(source),
-        (SourceError::OtherFormat, Some(format)) => {
-            Some(Unsupported::of_other_format(source, format))
-        }
+        (SourceError::OtherFormat, Some(format)) => Some(Source::of_other_format(source, format)),
         _ => None,
     }
 }

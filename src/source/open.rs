@@ -130,7 +130,7 @@ impl Source {
         let is_other = !source.is_of_its_format().map_err(failed)?;
         match (config.format, source.nodes().next()) {
             (Some(format), found) if is_other || found.is_none() => {
-                Err(unsupported(Unsupported::of_other_format(path, format)))
+                Err(unsupported(Self::of_other_format(path, format)))
             }
             (_, Some(_)) => Ok(source),
             (_, None) => {
@@ -157,7 +157,7 @@ impl Source {
     }
 
     /// Describes what the source is, with the name of its format.
-    pub(super) fn description(&self) -> String {
+    fn description(&self) -> String {
         let Some(array) = self.arrays().next() else {
             return "a group without usable arrays".to_owned();
         };
@@ -166,6 +166,13 @@ impl Source {
             false => "a directory with arrays",
         };
         format!("{of} ({}), which --format {} reads", array.format_name(), array.format.of().name())
+    }
+
+    /// Describes what is at a path as something of another format than the one that was named.
+    pub fn of_other_format(path: &Path, named: Format) -> Unsupported {
+        let found = Self::open(path, OpenConfig::default());
+        let is = found.map_or("nothing that shardfs knows".to_owned(), |it| it.description());
+        Unsupported::OtherFormat { named: named.name(), is }
     }
 
     /// Creates a source from a storage and a store over it.

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::config::{Format, OpenConfig};
+use super::config::Format;
 use super::document::METADATA_FILE;
-use super::open::Source;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::text::shown;
 
@@ -91,13 +90,6 @@ impl Unsupported {
             _ if format.is_some() || path.extension().is_some_and(|it| it == BLOSCPACK) => None,
             _ => Some(Self::File),
         }
-    }
-
-    /// Describes a path as something of another format than the one that was named.
-    pub fn of_other_format(path: &Path, named: Format) -> Self {
-        let found = Source::open(path, OpenConfig::default());
-        let is = found.map_or("nothing that shardfs knows".to_owned(), |it| it.description());
-        Self::OtherFormat { named: named.name(), is }
     }
 
     /// Returns the kind of a directory in which no node was found; `None` if it is not recognized.

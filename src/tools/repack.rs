@@ -188,7 +188,8 @@ impl Shard<'_> {
             return Ok(Attempt::Changed);
         }
         let has_index = old.damage().is_none();
-        if !damaged.is_empty() && !(has_index && self.how.skip_damaged) {
+        let goes_on = damaged.is_empty() || has_index && self.how.skip_damaged;
+        if !goes_on {
             let (unreadable, kept) = (u64::from(!has_index), u64::from(has_index));
             return Ok(Attempt::Done(Repacked { unreadable, kept, damaged, ..as_it_is }));
         }
