@@ -236,7 +236,7 @@ is_told_by_every_command() {
         expect_exit 2 "$sf" "$command" part.zarr >out
         case $command in
         resize | delete) ;;
-        *) grep -q '^shardfs: part.zarr: an unfinished copy: `shardfs unpack /.*/damaged.zarr` has not' out ;;
+        *) grep -q '^shardfs: part.zarr: an unfinished copy: .shardfs unpack /.*/damaged.zarr. has not' out ;;
         esac
     done
     new_mount_point
@@ -246,7 +246,7 @@ is_told_by_every_command() {
     cp -r sample.zarr/waves part.zarr with-part
     for command in info ls verify refs repack; do
         expect_exit 1 "$sf" "$command" with-part >out
-        grep -q 'part.zarr: an unfinished copy: `shardfs unpack /.*/damaged.zarr`' out
+        grep -q 'part.zarr: an unfinished copy: .shardfs unpack /.*/damaged.zarr.' out
     done
     expect_exit 1 "$sf" refs with-part -o part.json
     [[ ! -e part.json ]]
@@ -269,11 +269,11 @@ is_refused_in_place() {
     before=$(sum_of damaged.zarr)
     expect_exit 1 "$sf" repack damaged.zarr | tee out
     grep -q 'shard c/2: checksum of the index' out
-    grep -q '^shardfs: shards that stay as they are, without a readable index: 1 (`shardfs recover --scan`' out
+    grep -q '^shardfs: shards that stay as they are, without a readable index: 1 (.shardfs recover --scan.' out
     # No chunk of it can be read.
     expect_exit 1 "$sf" repack --skip-damaged damaged.zarr | tee out
     grep -q '^shardfs: shards that stay as they are, without a readable index: 1 ' out
-    ! grep 'shards that lack\|skip-damaged\|left out' out
+    [[ $(grep -c 'shards that lack\|skip-damaged\|left out' out) == 0 ]]
     [[ $(sum_of damaged.zarr) == "$before" ]]
 }
 check "a damaged shard is not repacked" is_refused_in_place
