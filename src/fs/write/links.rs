@@ -11,7 +11,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::target::Target;
 use crate::fs::write::slot::Slot;
-use crate::store::storage::{FileKind, PosixStorage};
+use crate::store::storage::{FileKind, Need, PosixStorage};
 
 impl Fs {
     /// Creates a hard link to a file.
@@ -34,6 +34,8 @@ impl Fs {
             self.leave_document(to)?;
             self.paths.copied(ino);
         } else {
+            // The bytes of a chunk are read, and what they become may have other permissions.
+            self.permit_content(&target, Need::Read, caller)?;
             if let Slot::Chunk(_, place) = &to {
                 self.permit_change(place, caller)?;
             }

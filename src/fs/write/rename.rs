@@ -10,9 +10,10 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, OpenFile};
 use crate::fs::state::overlay::{Hidden, What};
+use crate::fs::state::target::Target;
 use crate::fs::write::passthrough::{Moved, overwrite};
 use crate::fs::write::slot::Slot;
-use crate::store::storage::{FileKind, Stat, StorageFile};
+use crate::store::storage::{FileKind, Need, Stat, StorageFile};
 
 impl Fs {
     /// Renames a file or a directory.
@@ -79,6 +80,8 @@ impl Fs {
             _ => {
                 if let Slot::Chunk(_, place) = from {
                     self.permit_change(place, caller)?;
+                    let target = Target::Tree(Arc::clone(&place.array), place.coords.clone());
+                    self.permit_content(&target, Need::Read, caller)?;
                     self.check_removable(place)?;
                 }
                 if let Slot::Chunk(_, place) = to {

@@ -12,7 +12,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
 use crate::fs::state::target::Target;
 use crate::store::Freshness;
-use crate::store::storage::{PosixStorage, SetStat, Stat, StorageFile};
+use crate::store::storage::{Need, PosixStorage, SetStat, Stat, StorageFile};
 
 /// Open file of the source.
 struct OpenFile<'a> {
@@ -53,7 +53,12 @@ impl Fs {
         set: &SetAttr,
         caller: &Caller,
     ) -> Result<Attr> {
-        match self.target(ino)? {
+        let target = self.target(ino)?;
+        // Through a handle its opening was permitted.
+        if set.size.is_some() && handle.is_none() && !matches!(target, Target::Path(_)) {
+            self.permit_content(&target, Need::Write, caller)?;
+        }
+        match target {
             Target::Nameless(file) => {
                 self.set_open_attr(&OpenFile { ino, handle, file: &file, path: None }, set, caller)
             }
