@@ -9,12 +9,15 @@ mod support;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use power::NO_FAULT;
-use power::mounted::{CALLER, User, all_names, copies, disk, found, is_scratch, mount, with_mount};
+use power::mounted::{
+    CALLER, User, all_names, copies, disk, found, is_scratch, mount, mount_as, with_mount,
+};
 use shardfs::format::plan::Policy;
-use shardfs::fs::{FsError, OpenHow, SetAttr};
+use shardfs::fs::{FsError, OpenHow, SetAttr, WriteConfig};
 use shardfs::store::memory::{Fault, MemoryStorage};
 use shardfs::view::inode::ROOT;
 
@@ -172,59 +175,46 @@ fn chunks_of_two_shards_that_change_places_are_never_both_at_risk() {
 }
 
 #[test]
-fn what_is_saved_of_a_chunk_stays_when_a_file_that_had_its_name_needs_no_copy_any_more() {
+fn a_copy_goes_when_its_file_gets_a_place_in_the_source() {
     with_mount(|user, storage, unsaved| {
+        let content = user.read("a/c/0");
         user.rename("a/c/0", "a/c/0.part");
-        user.rename("b/c/0", "a/c/0");
-        user.rename("a/c/0.part", "b/c/0");
-        // Neither can be written before the other is copied.
-        let copied = (1..).find(|nth| {
-            storage.fail(*nth, EVERY_CHANGE_FAILS);
-            let _ = user.0.commit(Path::new(""));
-            storage.fail(0, NO_FAULT);
-            !copies(unsaved).is_empty()
-        });
-        assert!(copied.is_some());
-        for (name, other) in [("a/c/0", "a/c/4"), ("b/c/0", "b/c/4")] {
-            user.rename(name, other);
-            user.write(name, b"ours", false);
-            others_write(storage, name, b"of others");
-            let _ = user.0.commit(Path::new(""));
-            assert_eq!(std::fs::read(unsaved.join(name)).ok(), Some(b"ours".to_vec()), "{name}");
-        }
-        user.0.commit(Path::new("")).unwrap();
-        assert_eq!(copies(unsaved), [b"ours".to_vec()].into());
+        user.write("a/c/0", b"new", true);
+        assert_eq!(copies(unsaved), content.clone().into_iter().collect());
+        user.rename("a/c/0.part", "d/z");
+        assert_eq!((found(storage, "d/z"), copies(unsaved).len()), (content, 0));
     });
 }
 
 #[test]
 fn a_file_is_renamed_though_it_is_committed_meanwhile() {
-    for nth in 1..20 {
-        let directory = tempfile::tempdir().unwrap();
-        let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
-        let storage = disk(&before, false).now().storage(false);
-        let fs = Arc::new(mount(&storage, Policy::Auto, directory.path()));
-        let user = User(&fs);
-        user.write("a/c/0", b"ours", false);
-        let other = Arc::clone(&fs);
-        storage.act_before(nth, move || {
-            let (done, is_done) = std::sync::mpsc::channel();
-            std::thread::spawn(move || {
-                other.commit(Path::new("a")).unwrap();
-                let _ = done.send(());
+    with_mount(|user, _, _| {
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    user.0.commit(Path::new("")).unwrap();
+                }
             });
-            // Where it must wait for the rename.
-            let _ = is_done.recv_timeout(Duration::from_millis(100));
+            for round in 0..300 {
+                let content = format!("round {round}").into_bytes();
+                user.write("a/c/0", &content, false);
+                let (from, to) = (user.parent("a/c/0").unwrap(), user.parent("b/c/3").unwrap());
+                let renamed = user.0.rename(from, to, false, &CALLER);
+                let shown = user.read("b/c/3");
+                if renamed.is_err() || shown != Some(content) {
+                    is_done.store(true, Ordering::Relaxed);
+                    panic!("{round}: {renamed:?}, {shown:?}");
+                }
+            }
+            is_done.store(true, Ordering::Relaxed);
         });
-        user.rename("a/c/0", "b/c/3");
-        let shown = ["a/c/0", "b/c/3"].map(|name| user.read(name));
-        assert_eq!(shown, [None, Some(b"ours".to_vec())], "{nth}");
-    }
+    });
 }
 
 #[test]
 fn what_is_written_during_a_rename_to_the_source_has_a_name_also_if_that_fails() {
-    for (moment, nth) in (1..16).flat_map(|moment| (1..12).map(move |nth| (moment, nth))) {
+    for (moment, nth) in (1..40).flat_map(|moment| (1..16).map(move |nth| (moment, nth))) {
         let directory = tempfile::tempdir().unwrap();
         let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
         let storage = disk(&before, false).now().storage(false);
@@ -248,6 +238,8 @@ fn what_is_written_during_a_rename_to_the_source_has_a_name_also_if_that_fails()
         });
         let renamed = fs.rename((from, name), to, false, &CALLER);
         storage.fail(0, NO_FAULT);
+        // Drops what has not been run.
+        storage.act_before(u64::MAX, || ());
         if written.recv_timeout(Duration::from_secs(1)) == Ok(true) {
             let _ = fs.flush(ino, handle);
             fs.release(handle);
@@ -258,6 +250,23 @@ fn what_is_written_during_a_rename_to_the_source_has_a_name_also_if_that_fails()
             );
         }
     }
+}
+
+#[test]
+fn long_files_that_are_renamed_are_spooled_and_committed_beyond_the_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
+    let storage = disk(&before, false).now().storage(false);
+    let unsaved = directory.path().to_owned();
+    let fs = mount_as(&storage, WriteConfig { unsaved, dirty_limit: 1000, ..Default::default() });
+    let user = User(&fs);
+    let long = [vec![1; 300], vec![2; 800]];
+    user.write("a/c/2", &long[0], true);
+    user.rename("a/c/2", "a/c/0.part");
+    assert_eq!(copies(directory.path()), [long[0].clone()].into());
+    storage.replace("x", long[1].clone());
+    user.rename("x", "b/c/0");
+    assert_eq!(found(&storage, "b/c/0"), Some(long[1].clone()));
 }
 
 /// Others write a chunk that waits to be committed.

@@ -73,9 +73,12 @@ pub(crate) fn disk(names: &Names, at_start: bool) -> Disk {
 }
 
 pub(crate) fn mount(storage: &Arc<MemoryStorage>, policy: Policy, unsaved: &Path) -> Fs {
+    mount_as(storage, WriteConfig { policy, unsaved: unsaved.to_owned(), ..WriteConfig::default() })
+}
+
+pub(crate) fn mount_as(storage: &Arc<MemoryStorage>, writing: WriteConfig) -> Fs {
     let store =
         StoreConfig { trusted: Duration::ZERO, block_size: BLOCK as u64, ..StoreConfig::default() };
-    let writing = WriteConfig { policy, unsaved: unsaved.to_owned(), ..WriteConfig::default() };
     let config = FsConfig { store, writable: true, writing, ..FsConfig::default() };
     Fs::new(storage.clone(), config, Arc::new(Stats::default())).unwrap()
 }

@@ -183,13 +183,13 @@ linked() {
     mount_view "$source" --rw -o allow_other
     rm "$MP/arrays/plain/c/5"
     "$SHARDFS" sync "$MP"
-    other stat "$MP/arrays/plain/c/0" "$MP/arrays/plain/c/1" >/dev/null
+    other stat "$MP/arrays/plain/c/1" "$MP/arrays/plain/c/2" >/dev/null
     chmod 622 "$array/c/0"
-    fails_with "Permission denied" other ln "$MP/arrays/plain/c/0" "$MP/arrays/plain/c/5"
-    fails_with "Permission denied" other mv "$MP/arrays/plain/c/0" "$MP/arrays/plain/c/5"
+    fails_with "Permission denied" other ln "$MP/arrays/plain/c/1" "$MP/arrays/plain/c/5"
+    fails_with "Permission denied" other mv "$MP/arrays/plain/c/1" "$MP/arrays/plain/c/5"
     chmod 644 "$array/c/0"
-    fails_with "Permission denied" other truncate -s 3 "$MP/arrays/plain/c/1"
-    owner truncate -s 3 "$MP/arrays/plain/c/1"
+    fails_with "Permission denied" other truncate -s 3 "$MP/arrays/plain/c/2"
+    owner truncate -s 3 "$MP/arrays/plain/c/2"
     unmount_view
 }
 check "a chunk is linked by those who may read its shard, and cut off by those who may write to it" linked

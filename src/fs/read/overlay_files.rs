@@ -20,7 +20,7 @@ use crate::store::storage::{FileKind, Stat};
 pub(in crate::fs) const MAX_CHUNK_BYTES: u64 = 1 << 40;
 
 /// Number of bytes to copy at once from memory to a file.
-const SPOOL_PIECE: usize = 1 << 20;
+pub(in crate::fs) const SPOOL_PIECE: usize = 1 << 20;
 
 /// Permissions of a chunk file, whatever the writer asked for: those of its shard apply.
 const CHUNK_MODE: u32 = 0o644;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fs::error::{FsError, Result};
-use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, check_writable, own_file};
+use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, SPOOL_PIECE, check_writable, own_file};
 use crate::fs::request::Writers;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
@@ -99,7 +99,7 @@ impl Fs {
                 LiveState { bytes: Bytes::Stored(place), writes, .. } => (place.clone(), *writes),
                 _ => return Ok(()),
             };
-            let Some(bytes) = self.stored_bytes(&place, freshness)? else {
+            let Some(content) = self.stored_content(&place, freshness)? else {
                 freshness = Freshness::Again;
                 continue;
             };
@@ -108,7 +108,7 @@ impl Fs {
                 // Written and committed in the meantime: the contents are different now.
                 Bytes::Stored(_) if state.writes != writes => freshness = Freshness::Again,
                 Bytes::Stored(_) => {
-                    state.bytes = Bytes::Here(Content::Memory(Arc::new(bytes)));
+                    state.bytes = Bytes::Here(content);
                     return Ok(());
                 }
                 _ => return Ok(()),
@@ -116,24 +116,57 @@ impl Fs {
         }
     }
 
-    /// Returns the bytes of a chunk's file as they are stored; `None` if they were changed during
+    /// Returns the contents of a chunk's file as they are stored; `None` if they were changed during
     /// the read.
-    fn stored_bytes(&self, place: &Place, freshness: Freshness) -> Result<Option<Vec<u8>>> {
+    fn stored_content(&self, place: &Place, freshness: Freshness) -> Result<Option<Content>> {
+        let in_memory = |bytes: &[u8]| Some(Content::Memory(Arc::new(bytes.to_vec())));
         let Place { array, coords } = place;
         if let Some(form) = array.decoded_form() {
-            return Ok(Some(self.open_decoded_file(array, form, coords)?.to_vec()));
+            return Ok(in_memory(&self.open_decoded_file(array, form, coords)?.to_vec()));
         }
         let reader = self.chunk_reader(array, coords, freshness);
         if let (Err(FsError::NotFound), Some(chunk)) = (&reader, array.absent_chunk()?) {
-            return Ok(Some(chunk.to_vec()));
+            return Ok(in_memory(&chunk));
         }
         let reader = reader?;
         if reader.nbytes() > MAX_CHUNK_BYTES {
             return Err(FsError::TooLarge);
         }
-        let mut bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from)?;
-        let read = reader.read(&mut bytes, 0)?;
-        Ok((read == bytes.len() && reader.unchanged()?).then_some(bytes))
+        let content = self.read_content(reader.nbytes(), |buffer, at| reader.read(buffer, at))?;
+        Ok((content.nbytes() == reader.nbytes() && reader.unchanged()?).then_some(content))
+    }
+
+    /// Reads `nbytes` bytes, or fewer if they end before: into memory, or into a spool file if a
+    /// single file must not take so much memory.
+    pub(in crate::fs) fn read_content(
+        &self,
+        nbytes: u64,
+        read: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
+    ) -> Result<Content> {
+        if nbytes <= self.file_limit() {
+            let mut bytes = zeroed(nbytes).map_err(std::io::Error::from)?;
+            let found = read(&mut bytes, 0)?;
+            bytes.truncate(found);
+            return Ok(Content::Memory(Arc::new(bytes)));
+        }
+        let (file, mut at) = (self.spool.create()?, 0);
+        let mut buffer = vec![0; SPOOL_PIECE];
+        while at < nbytes {
+            let length = buffer.len().min(to_usize(nbytes - at));
+            let found = read(&mut buffer[..length], at)?;
+            if found == 0 {
+                break;
+            }
+            file.file().write_all_at(&buffer[..found], at)?;
+            at += found as u64;
+        }
+        Ok(Content::File { file: Arc::new(file), nbytes: at })
+    }
+
+    /// Returns the number of bytes of a single file that are kept in memory at most: it must not
+    /// take all the memory available to all of them.
+    fn file_limit(&self) -> u64 {
+        self.config.writing.dirty_limit / 4
     }
 
     /// Writes to a file, at its end if `offset` is `None`.
@@ -231,8 +264,7 @@ impl Fs {
         in_source: impl FnOnce(&dyn PosixFile) -> std::io::Result<()>,
         change: impl FnOnce(&mut Content, u64) -> std::io::Result<()>,
     ) -> Result<()> {
-        // A single file must not take all the memory available to all of them.
-        let limit = self.config.writing.dirty_limit / 4;
+        let limit = self.file_limit();
         self.make_room()?;
         loop {
             self.begin_change(file, writers)?;
@@ -265,6 +297,14 @@ impl Fs {
         }
         let committed = self.commit(Path::new(""));
         if self.is_over_limit() { committed } else { Ok(()) }
+    }
+
+    /// Does the same after a file has got a name, for which its bytes may have been loaded. If the
+    /// commit fails, the next operation is refused: this one is done.
+    pub(in crate::fs) fn relieve_after_name(&self) {
+        if let Err(error) = self.relieve() {
+            log::debug!("{error}");
+        }
     }
 
     /// Does the same for operations that add no data themselves, only after a commit has failed.

@@ -67,6 +67,7 @@ impl Fs {
         if let Some(path) = to.path() {
             self.after_change(path)?;
         }
+        self.relieve_after_name();
         self.lookup(parent, name)?.ok_or(FsError::NotFound)
     }
 

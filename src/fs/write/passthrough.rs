@@ -9,7 +9,6 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
-use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::store::put::{put_file, put_moved_file};
 use crate::store::storage::{PosixFile, SetStat};
@@ -54,10 +53,7 @@ impl Fs {
         if size > self.config.writing.dirty_limit.max(1 << 20) * 16 {
             return Err(FsError::CrossDevice);
         }
-        let mut bytes = zeroed(size).map_err(std::io::Error::from)?;
-        let read = file.read_at(&mut bytes, 0)?;
-        bytes.truncate(read);
-        Ok(Content::Memory(Arc::new(bytes)))
+        self.read_content(size, |buffer, at| file.read_at(buffer, at))
     }
 
     /// Writes a file of the mount to the source, replacing the one at `path`, if the caller may

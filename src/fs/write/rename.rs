@@ -32,7 +32,9 @@ impl Fs {
         if there.is_some() && no_replace {
             return Err(FsError::Exists);
         }
-        self.rename_slots(&source, &moved, &target, there.as_ref(), caller)
+        self.rename_slots(&source, &moved, &target, there.as_ref(), caller)?;
+        self.relieve_after_name();
+        Ok(())
     }
 
     fn rename_slots(
