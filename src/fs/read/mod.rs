@@ -6,6 +6,7 @@ pub(super) mod decoded;
 pub(super) mod directory;
 pub(super) mod entries;
 pub(super) mod grid_listing;
+pub(super) mod leftover;
 pub(super) mod lister;
 pub(super) mod lookup;
 pub(super) mod open_handles;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
@@ -14,6 +15,27 @@ use crate::number::to_usize;
 use crate::store::storage::{FileKind, StorageFile};
 
 impl Fs {
+    /// Opens a directory and returns its handle, through which everything given up below the
+    /// directory from now on is reported.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if the number is that of an array before it was reshaped. Reported here and not by
+    /// the first listing, the kernel looks the path up anew.
+    pub fn opendir(&self, ino: u64) -> Result<u64> {
+        self.target(ino)?;
+        let handle = self.directories.fetch_add(1, Ordering::Relaxed);
+        if self.overlay.is_some() {
+            self.failures.opened(handle);
+        }
+        Ok(handle)
+    }
+
+    /// Closes a directory.
+    pub fn releasedir(&self, handle: u64) {
+        self.failures.closed(handle);
+    }
+
     pub(in crate::fs) fn insert_handle(&self, handle: Handle, pages: Pages) -> Result<Opened> {
         let handle = self.handles.insert(handle).ok_or_else(|| FsError::Io(too_many()))?;
         if self.overlay.is_some() {

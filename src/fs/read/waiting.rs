@@ -1,5 +1,4 @@
-//! Lists of the uncommitted changes, `.shardfs/waiting.txt`, and of what no commit will bring to the
-//! source, `.shardfs/leftover.txt`.
+//! List of the uncommitted changes, `.shardfs/waiting.txt`.
 
 use std::path::Path;
 
@@ -37,38 +36,6 @@ impl Fs {
         if !text.is_empty() {
             let place = shown(&self.config.writing.unsaved);
             let _ = writeln!(text, "what cannot be committed in the end is saved below {place}");
-        }
-        text
-    }
-    /// Returns a line for each file and removal, in all views of the mount, that the end of the
-    /// mount will leave out of the source.
-    pub(in crate::fs) fn leftover_text(&self) -> String {
-        let own = self.own_leftover_text();
-        self.others().fold(own, |text, other| text + &other.own_leftover_text())
-    }
-
-    fn own_leftover_text(&self) -> String {
-        use std::fmt::Write;
-        let mut text = String::new();
-        let Some(overlay) = &self.overlay else { return text };
-        for (path, name) in overlay.names().all(Path::new("")) {
-            if name.place.is_none() && self.content_to_save(&path, name).is_some() {
-                let to = self.config.writing.unsaved.join(&path);
-                // Writing to a string cannot fail.
-                let _ = writeln!(
-                    text,
-                    "{}: no chunk, in the mount alone; when that ends, it is saved as {}",
-                    shown(&path),
-                    shown(&to)
-                );
-            }
-        }
-        for path in self.staying_documents() {
-            let _ = writeln!(
-                text,
-                "{}: removed, but its array is not; it stays in the source",
-                shown(&path)
-            );
         }
         text
     }

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -212,27 +212,6 @@ impl Fs {
     /// generation, and the kernel drops what it had cached of another generation.
     pub(in crate::fs) fn fingerprint(&self, content: &impl std::hash::Hash) -> u64 {
         if self.config.store.immutable { 0 } else { self.hasher.hash_one(content) }
-    }
-
-    /// Opens a directory and returns its handle, through which everything given up below the
-    /// directory from now on is reported.
-    ///
-    /// # Errors
-    ///
-    /// `Stale` if the number is that of an array before it was reshaped. Reported here and not by
-    /// the first listing, the kernel looks the path up anew.
-    pub fn opendir(&self, ino: u64) -> Result<u64> {
-        self.target(ino)?;
-        let handle = self.directories.fetch_add(1, Ordering::Relaxed);
-        if self.overlay.is_some() {
-            self.failures.opened(handle);
-        }
-        Ok(handle)
-    }
-
-    /// Closes a directory.
-    pub fn releasedir(&self, handle: u64) {
-        self.failures.closed(handle);
     }
 
     /// Returns the kind of this view.

@@ -275,32 +275,6 @@ impl Fs {
         removed
     }
 
-    /// Returns the documents that were removed in the mount, but not in the source, because their
-    /// array was not empty.
-    fn removed_documents(&self) -> Vec<PathBuf> {
-        let Some(overlay) = &self.overlay else { return Vec::new() };
-        let names = overlay.names();
-        let removed = names
-            .all(Path::new(""))
-            .filter(|(_, name)| matches!(name.what, What::Removed) && name.hidden.is_none());
-        removed.map(|(path, _)| path).filter(|path| self.is_document(path)).collect()
-    }
-
-    /// Returns the removed documents that stay in the source if the mount ends now: nothing but
-    /// them says what the shards contain.
-    pub(in crate::fs) fn staying_documents(&self) -> Vec<PathBuf> {
-        let mut removed = self.removed_documents();
-        removed.retain(|path| self.view() == View::Zarr2 || self.describes_shards(path));
-        removed
-    }
-
-    /// Returns whether there may be a shard of the array that a document describes.
-    fn describes_shards(&self, document: &Path) -> bool {
-        let Ok((_, node)) = self.described_node(document) else { return true };
-        let NodeKind::Sharded(array) = &node.kind else { return false };
-        self.store.each_shard_below(&array.source, &[], &mut |_| Err(())).is_err()
-    }
-
     /// Removes documents that were removed while their array was not empty, if it is empty now.
     pub(in crate::fs) fn remove_documents_at_end(&self) {
         let Some(overlay) = &self.overlay else { return };

@@ -66,24 +66,6 @@ impl Fs {
         }
     }
 
-    /// Returns a file that is no chunk, and its contents, if they are lost with the mount unless they
-    /// are saved. Lock files and the like are not worth it.
-    pub(in crate::fs) fn content_to_save<'a>(
-        &self,
-        path: &Path,
-        name: &'a Name,
-    ) -> Option<(&'a LiveFile, Content)> {
-        let What::File(file) = &name.what else { return None };
-        let (bytes, is_dirty) = {
-            let state = file.state();
-            (state.bytes.clone(), state.dirty)
-        };
-        let Bytes::Here(content) = bytes else { return None };
-        let is_stored = self.is_document(path) && !is_dirty;
-        let is_needed = content.nbytes() > 0 || !name.made.is_empty();
-        (is_needed && !is_stored).then_some((&**file, content))
-    }
-
     /// Saves a file that exists in the mount alone, when the mount ends; removals that depend on it
     /// may then proceed. Returns whether there was anything to save.
     pub(in crate::fs) fn save_scratch(&self, path: &Path, name: &Name) -> bool {

@@ -1,0 +1,93 @@
+//! What the end of a mount leaves out of the source, and its list, `.shardfs/leftover.txt`.
+
+use std::path::{Path, PathBuf};
+
+use crate::fs::form::View;
+use crate::fs::node::NodeKind;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{Bytes, LiveFile};
+use crate::fs::state::overlay::{Name, What};
+use crate::store::content::Content;
+use crate::text::shown;
+
+impl Fs {
+    /// Returns a line for each file and removal, in all views of the mount, that the end of the
+    /// mount will leave out of the source.
+    pub(in crate::fs) fn leftover_text(&self) -> String {
+        let own = self.own_leftover_text();
+        self.others().fold(own, |text, other| text + &other.own_leftover_text())
+    }
+
+    fn own_leftover_text(&self) -> String {
+        use std::fmt::Write;
+        let mut text = String::new();
+        let Some(overlay) = &self.overlay else { return text };
+        for (path, name) in overlay.names().all(Path::new("")) {
+            if name.place.is_none() && self.content_to_save(&path, name).is_some() {
+                let to = self.config.writing.unsaved.join(&path);
+                // Writing to a string cannot fail.
+                let _ = writeln!(
+                    text,
+                    "{}: no chunk, in the mount alone; when that ends, it is saved as {}",
+                    shown(&path),
+                    shown(&to)
+                );
+            }
+        }
+        for path in self.staying_documents() {
+            let _ = writeln!(
+                text,
+                "{}: removed, but its array is not; it stays in the source",
+                shown(&path)
+            );
+        }
+        text
+    }
+
+    /// Returns a file that is no chunk, and its contents, if they are lost with the mount unless they
+    /// are saved. Lock files and the like are not worth it.
+    pub(in crate::fs) fn content_to_save<'a>(
+        &self,
+        path: &Path,
+        name: &'a Name,
+    ) -> Option<(&'a LiveFile, Content)> {
+        let What::File(file) = &name.what else { return None };
+        let (bytes, is_dirty) = {
+            let state = file.state();
+            (state.bytes.clone(), state.dirty)
+        };
+        let Bytes::Here(content) = bytes else { return None };
+        let is_stored = self.is_document(path) && !is_dirty;
+        let is_needed = content.nbytes() > 0 || !name.made.is_empty();
+        (is_needed && !is_stored).then_some((&**file, content))
+    }
+
+    /// Returns the documents that were removed in the mount, but not in the source, because their
+    /// array was not empty.
+    pub(in crate::fs) fn removed_documents(&self) -> Vec<PathBuf> {
+        let Some(overlay) = &self.overlay else { return Vec::new() };
+        let names = overlay.names();
+        let removed = names
+            .all(Path::new(""))
+            .filter(|(_, name)| matches!(name.what, What::Removed) && name.hidden.is_none());
+        removed.map(|(path, _)| path).filter(|path| self.is_document(path)).collect()
+    }
+
+    /// Returns the removed documents that stay in the source if the mount ends now: nothing but
+    /// them says what the shards contain.
+    pub(in crate::fs) fn staying_documents(&self) -> Vec<PathBuf> {
+        let mut removed = self.removed_documents();
+        removed.retain(|path| self.view() == View::Zarr2 || self.describes_shards(path));
+        removed
+    }
+
+    /// Returns whether there may be a shard of the array that a document describes.
+    fn describes_shards(&self, document: &Path) -> bool {
+        let described = self.nodes.described_by(document).ok().flatten();
+        let directory = described.as_deref().or_else(|| document.parent());
+        let node = directory.and_then(|directory| self.nodes.node(directory).ok());
+        let Some(node) = node else { return true };
+        let NodeKind::Sharded(array) = &node.kind else { return false };
+        self.store.each_shard_below(&array.source, &[], &mut |_| Err(())).is_err()
+    }
+}
