@@ -162,6 +162,7 @@ for a in CHUNK, SCRATCH, FILE:
 for a, b in (SCRATCH, "c/0/0/6"), ("c/0/0/6", "moved"), ("moved", SCRATCH):
     renameat2(a, b, NOREPLACE)
     assert open(b, "rb").read() == b"x" * 3000 and not os.path.exists(a)
+os.unlink(SCRATCH)
 END
     unmount_view
 }
