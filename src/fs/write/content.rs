@@ -119,14 +119,14 @@ impl Fs {
     /// Returns the contents of a chunk's file as they are stored; `None` if they were changed during
     /// the read.
     fn stored_content(&self, place: &Place, freshness: Freshness) -> Result<Option<Content>> {
-        let in_memory = |bytes: &[u8]| Some(Content::Memory(Arc::new(bytes.to_vec())));
+        let in_memory = |bytes: Vec<u8>| Some(Content::Memory(Arc::new(bytes)));
         let Place { array, coords } = place;
         if let Some(form) = array.decoded_form() {
-            return Ok(in_memory(&self.open_decoded_file(array, form, coords)?.to_vec()));
+            return Ok(in_memory(self.open_decoded_file(array, form, coords)?.to_vec()));
         }
         let reader = self.chunk_reader(array, coords, freshness);
         if let (Err(FsError::NotFound), Some(chunk)) = (&reader, array.absent_chunk()?) {
-            return Ok(in_memory(&chunk));
+            return Ok(in_memory(chunk.to_vec()));
         }
         let reader = reader?;
         if reader.nbytes() > MAX_CHUNK_BYTES {
