@@ -576,3 +576,31 @@ fn what_was_written_to_a_document_is_stored_though_it_is_linked_to_a_chunk() {
         assert!(String::from_utf8_lossy(&stored).contains("\"new\""));
     });
 }
+
+#[test]
+fn a_removal_that_depends_on_a_name_beside_chunks_is_made_once_a_link_of_it_is_durable() {
+    with_mount(|user, storage, _| {
+        let content = user.read("a/c/0");
+        let (parent, name) = user.parent("a/c/5").unwrap();
+        user.0.unlink(parent, name, &CALLER).unwrap();
+        user.rename("a/c/0", "a/c/0.part");
+        user.link("a/c/0.part", "a/c/5");
+        user.0.commit(Path::new("")).unwrap();
+        assert_eq!([found(storage, "a/c/0"), found(storage, "a/c/5")], [None, content]);
+    });
+}
+
+#[test]
+fn a_change_that_waits_for_a_copy_which_cannot_be_written_is_not_said_to_be_durable() {
+    with_mount(|user, storage, unsaved| {
+        std::fs::write(unsaved.join(".spool"), "in the way").unwrap();
+        let before = user.read("a/c/0");
+        user.rename("a/c/0", "a/c/0.part");
+        user.write("a/c/0", b"new", false);
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert_eq!(found(storage, "a/c/0"), before);
+        std::fs::remove_file(unsaved.join(".spool")).unwrap();
+        user.0.commit(Path::new("")).unwrap();
+        assert_eq!(found(storage, "a/c/0").unwrap(), b"new");
+    });
+}

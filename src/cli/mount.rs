@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::Access;
+
 use super::exit::Failure;
 use super::help::Words;
 use super::logging::{self, Destination};
@@ -175,6 +177,8 @@ pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
     let mut options = MountOptions::parse(&args.options)?;
     // Writing must be requested by an option that mount(8) does not add by itself.
     options.fs.writable = asks_for_writing(&args.options);
+    let is_named = args.options.iter().any(|list| list.split(',').any(|it| it == "writable"));
+    check_writable(&options, is_named, &args.options)?;
     if !options.fs.writable && says_rw(&args.options) {
         let text = "read-only: mount(8) adds rw by itself; say -o writable to write";
         match std::io::stderr().is_terminal() {
@@ -190,11 +194,7 @@ pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
 pub(super) fn run(args: Args) -> Result<(), Failure> {
     let mut options = MountOptions::parse(&args.options)?;
     options.fs.writable |= args.rw;
-    if options.fs.writable && options.fs.store.immutable {
-        let message =
-            "immutable and writable exclude each other: leave out \"immutable\" or \"rw\"";
-        return Err(Failure::Option(message.to_owned()));
-    }
+    check_writable(&options, args.rw, &args.options)?;
     if args.format.is_given() {
         options.fs.format = args.format.format();
     }
@@ -314,11 +314,14 @@ impl Job {
                 log::error!("cannot leave the terminal: {error}");
             }
         })?;
-        finish();
+        let is_durable = finish();
         // The threads have ended, or are about to end.
         committing.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
-        Ok(())
+        match is_durable {
+            true => Ok(()),
+            false => Err(Failure::System("not everything could be committed".to_owned())),
+        }
     }
 
     /// Returns an error if the source has no array with the level of sharding that is to be shown. A
@@ -342,7 +345,7 @@ impl Job {
             format!("{source}: mounted with --rw, but it cannot be written to: {error}")
         });
         let saved = saved_of(source).into_iter().map(|saved| saved_hint(&saved, source));
-        unwritable.into_iter().chain(saved).collect()
+        unwritable.into_iter().chain(unsavable()).chain(saved).collect()
     }
 
     fn start_logging(&self) -> Result<(), Failure> {
@@ -386,8 +389,20 @@ pub(super) fn unsaved_root() -> PathBuf {
     state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved")
 }
 
+/// Returns a warning if nothing could be saved there.
+fn unsavable() -> Option<String> {
+    let root = unsaved_root();
+    let there = root.ancestors().find(|above| above.exists())?;
+    let error = rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).err()?;
+    let (root, error) = (shown(&root), std::io::Error::from(error));
+    Some(format!(
+        "what could not be committed in the end would be lost: {root} cannot be written to: {error}"
+    ))
+}
+
 fn unsaved_directory() -> PathBuf {
-    let started = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    // Processes in containers may have one number at one second.
+    let started = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
     unsaved_root().join(format!("{started}-{}", std::process::id()))
 }
 
@@ -434,21 +449,22 @@ fn views(
     options.views.iter().map(view).collect()
 }
 
-/// Returns a function that makes the last commits, only once however often it is called.
-fn finisher(views: Arc<Views>) -> Arc<dyn Fn() + Send + Sync> {
-    let once = std::sync::Once::new();
-    Arc::new(move || {
-        once.call_once(|| {
-            for fs in views.all() {
-                let unsaved = fs.end_commits();
-                if unsaved > 0 {
-                    let place = shown(&fs.config().writing.unsaved).to_string();
-                    let files = count(unsaved, "file");
-                    log::error!("{files} could not be committed; see {place}");
-                }
+/// Returns a function that makes the last commits, only once however often it is called, and returns
+/// whether they could be made.
+fn finisher(views: Arc<Views>) -> Arc<dyn Fn() -> bool + Send + Sync> {
+    let done = std::sync::OnceLock::new();
+    let finish = move || {
+        let unsaved = views.all().iter().map(|fs| {
+            let unsaved = fs.end_commits();
+            if unsaved > 0 {
+                let place = shown(&fs.config().writing.unsaved).to_string();
+                log::error!("{} could not be committed; see {place}", count(unsaved, "file"));
             }
+            unsaved
         });
-    })
+        unsaved.sum::<usize>() == 0
+    };
+    Arc::new(move || *done.get_or_init(&finish))
 }
 
 /// Returns whether the options of mount(8) ask for writing. A plain `rw` does not count, because
@@ -460,8 +476,26 @@ fn asks_for_writing(lists: &[String]) -> bool {
 
 /// Returns whether `rw` is the last of the options `ro` and `rw`.
 fn says_rw(lists: &[String]) -> bool {
+    last_of(lists, ["ro", "rw"]) == Some("rw")
+}
+
+/// Returns the last of two options; `None` if there is neither.
+fn last_of<'a>(lists: &'a [String], names: [&str; 2]) -> Option<&'a str> {
     let mut options = lists.iter().flat_map(|list| list.split(','));
-    options.rfind(|option| ["ro", "rw"].contains(option)) == Some("rw")
+    options.rfind(|option| names.contains(option))
+}
+
+/// Returns an error if options exclude each other. `is_named` says whether writing was asked for in
+/// so many words.
+fn check_writable(options: &MountOptions, is_named: bool, lists: &[String]) -> Result<(), Failure> {
+    let message = if options.fs.writable && options.fs.store.immutable {
+        "immutable and writable exclude each other: leave out \"immutable\" or \"rw\""
+    } else if is_named && last_of(lists, ["ro", "rw"]) == Some("ro") {
+        "ro and writable exclude each other: leave out \"ro\", or what asks for writing"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Option(message.to_owned()))
 }
 
 /// Returns the default number of threads: one for each processor, but at least 2, as one may wait

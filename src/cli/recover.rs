@@ -64,9 +64,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let interrupted = finish_commits(&source);
     if let Some(directory) = &args.unsaved {
         interrupted?;
-        if !args.force {
-            unsaved::check_source(directory, &args.source)?;
-        }
+        unsaved::check_source(directory, &args.source, args.force)?;
         return unsaved::put_in(directory, &args.source, format);
     }
     if let Ok(whole) = args.source.canonicalize() {

@@ -68,9 +68,23 @@ pub(super) fn not_written(mountpoint: &Path, error: &io::Error, stays: bool) -> 
         path: mountpoint.to_owned(),
         error: io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)),
         waiting: waiting.trim_end().to_owned(),
-        hint: if stays { hint(mountpoint) } else { String::new() },
+        hint: match stays {
+            true if is_given_up(&waiting) => GIVEN_UP.to_owned(),
+            true => hint(mountpoint),
+            false => String::new(),
+        },
     };
     Failure::Mount(error)
+}
+
+/// Advice where nothing is tried again.
+const GIVEN_UP: &str = "\nwhat was given up is not tried again: compare what others have written with \
+                        what is saved, then `shardfs recover --unsaved DIR SOURCE` puts that in";
+
+/// Returns whether all changes in a list of those that wait were given up.
+fn is_given_up(waiting: &str) -> bool {
+    let mut changes = waiting.lines().filter(|line| !line.starts_with("what cannot be committed"));
+    waiting.contains(": given up: ") && changes.all(|line| line.contains(": given up: "))
 }
 
 fn hint(mountpoint: &Path) -> String {

@@ -224,6 +224,11 @@ impl ShardedArray {
         self.shard_grid.iter().map(ShardAxis::chunks).collect()
     }
 
+    /// Returns whether the chunks are shards of a further level, which is not shown.
+    pub fn shows_shards(&self) -> bool {
+        self.view_codecs.iter().any(|codec| codec.name == "sharding_indexed")
+    }
+
     /// Shape of the view's chunks in elements.
     pub fn chunk_shape(&self) -> &[u64] {
         self.levels.last().map_or(&[], |level| &level.chunk_shape)

@@ -224,6 +224,9 @@ pub fn mount<F: fuser::Filesystem>(
     }
 }
 
+/// Exit code of a process that could not commit everything.
+const UNSAVED_CODE: i32 = 2;
+
 impl<F: fuser::Filesystem> Mounted<F> {
     /// Returns the notifier through which notifications are sent to the kernel.
     pub fn notifier(&self) -> Notifier {
@@ -232,11 +235,11 @@ impl<F: fuser::Filesystem> Mounted<F> {
 
     /// Serves the mount until it is unmounted, by a signal or by another process. `ready` is called
     /// once the mount answers, `finish` before this process exits on a signal while the mount is
-    /// busy. SIGUSR1 logs the counters.
+    /// busy; it returns whether everything could be committed. SIGUSR1 logs the counters.
     pub fn serve(
         self,
         stats: Arc<Stats>,
-        finish: Arc<dyn Fn() + Send + Sync>,
+        finish: Arc<dyn Fn() -> bool + Send + Sync>,
         ready: impl FnOnce(),
     ) -> Result<(), MountError> {
         let Self { session, mountpoint } = self;
@@ -399,7 +402,7 @@ fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError>
 fn handle_signals(
     mountpoint: PathBuf,
     stats: Arc<Stats>,
-    finish: Arc<dyn Fn() + Send + Sync>,
+    finish: Arc<dyn Fn() -> bool + Send + Sync>,
 ) -> Result<(), MountError> {
     let signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]);
     let mut signals = signals.map_err(MountError::Signals)?;
@@ -422,8 +425,7 @@ fn handle_signals(
                 log::error!("{error}");
             }
             std::thread::sleep(DETACH_GRACE);
-            finish();
-            std::process::exit(0);
+            std::process::exit(if finish() { 0 } else { UNSAVED_CODE });
         }
     });
     Ok(())

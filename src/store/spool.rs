@@ -26,6 +26,10 @@ use crate::text::shown;
 pub(crate) const SPOOL_DIRECTORY: &str = ".spool";
 /// Name of the file that holds the path of the source, below the same directory.
 pub(crate) const SOURCE_NAME: &str = ".source";
+/// Directory of files that are no chunks, by their paths in the view, there and in the spool.
+pub(crate) const OTHER_DIRECTORY: &str = ".other";
+/// Beginning of the names of directories of chunks that are themselves shards.
+const LEVEL_PREFIX: &str = ".level-";
 /// Name of a spool file that is still being written.
 pub(crate) const OPEN_NAME: &str = "open";
 
@@ -188,6 +192,24 @@ pub(crate) fn sync_directories_above(file: &Path, top: &Path) -> io::Result<()> 
         }
     }
     Ok(())
+}
+
+/// Returns the name of the directory of chunks of a level of nested sharding that are themselves
+/// shards: the chunks in them have the same keys.
+pub(crate) fn level_directory(level: usize) -> String {
+    format!("{LEVEL_PREFIX}{level}")
+}
+
+/// Returns the level of the chunk with a saved path, `None` for the innermost, and its own path.
+pub(crate) fn level_of(saved: &Path) -> (Option<usize>, &Path) {
+    let mut names = saved.components();
+    let level = names
+        .next()
+        .and_then(|first| first.as_os_str().to_str()?.strip_prefix(LEVEL_PREFIX)?.parse().ok());
+    match level {
+        Some(level) => (Some(level), names.as_path()),
+        None => (None, saved),
+    }
 }
 
 /// Creates a directory and those above it, accessible to their owner alone.

@@ -3,11 +3,13 @@
 //! ```text
 //! DIR/.source                   path of the source
 //! DIR/waves/c/0/0/1             saved when the mount ended
+//! DIR/.level-1/waves/c/0/0/1    the same, a chunk of the first level that is itself a shard
+//! DIR/.other/waves/c/0/0/x      no chunk
 //! DIR/.spool/7/waves/c/0/0/1    uncommitted when the process was killed; highest is newest
 //! DIR/.spool/8/open             was still being written
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,11 +17,14 @@ use std::sync::Arc;
 
 use crate::cli::exit::{Failure, system};
 use crate::cli::mount::root_of;
+use crate::cli::mounts::check_apart;
 use crate::cli::open::open;
 use crate::fs::{Fs, FsConfig};
-use crate::source::{Format, OpenConfig};
+use crate::source::{Format, NODE_DOCUMENTS, OpenConfig};
 use crate::store::local::LocalStorage;
-use crate::store::spool::{OPEN_NAME, SOURCE_NAME, SPOOL_DIRECTORY, remove_if_empty, saved_source};
+use crate::store::spool::{
+    OPEN_NAME, SOURCE_NAME, SPOOL_DIRECTORY, level_of, remove_if_empty, saved_source,
+};
 use crate::text::{Line, count, shown};
 use crate::tools::unsaved::Unsharded;
 
@@ -32,10 +37,22 @@ struct Saved {
     file: PathBuf,
     /// Path that it had in the mount.
     path: PathBuf,
+    /// Level of nested sharding of which it is a chunk; `None` for the innermost.
+    level: Option<usize>,
 }
 
-/// Returns an error unless what is saved below `directory` was saved of `source`.
-pub(super) fn check_source(directory: &Path, source: &Path) -> Result<(), Failure> {
+/// Returns an error if `directory` cannot be one in which a mount has saved something, since what is
+/// in it is removed; and without `force` unless that was saved of `source`.
+pub(super) fn check_source(directory: &Path, source: &Path, force: bool) -> Result<(), Failure> {
+    check_apart(source, directory)?;
+    if NODE_DOCUMENTS.iter().any(|name| directory.join(name).symlink_metadata().is_ok()) {
+        let text =
+            format!("{}: it is an array or a group, not what a mount has saved", shown(directory));
+        return Err(Failure::System(text));
+    }
+    if force {
+        return Ok(());
+    }
     let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
     let recorded = saved_source(directory).map_err(|error| failed(directory, &error))?;
     let of = match recorded {
@@ -57,18 +74,54 @@ pub(super) fn put_in(
     source: &Path,
     format: Option<Format>,
 ) -> Result<(), Failure> {
-    let fs = open_fs(source, format)?;
     let all = saved_below(directory).map_err(|error| failed(directory, &error))?;
-    let (mut done, mut left) = (0, 0);
+    let levels: BTreeSet<Option<usize>> = all.iter().map(|saved| saved.level).collect();
+    let mut counts = Counts::default();
+    for level in levels {
+        let of_level: Vec<&Saved> = all.iter().filter(|saved| saved.level == level).collect();
+        put_level(
+            directory,
+            source,
+            OpenConfig { format, level, ..OpenConfig::default() },
+            &of_level,
+            &mut counts,
+        )?;
+    }
+    let Counts { done, left } = counts;
+    println!("{} put in, {} left", count(done, "chunk"), count(left, "file"));
+    match left {
+        0 => Ok(()),
+        left => {
+            Err(Failure::Found(format!("{} still below {}", count(left, "file"), shown(directory))))
+        }
+    }
+}
+
+/// Numbers of saved files that were put in, and of those that were not.
+#[derive(Default)]
+struct Counts {
+    done: usize,
+    left: usize,
+}
+
+/// Commits saved chunks of one level.
+fn put_level(
+    directory: &Path,
+    source: &Path,
+    config: OpenConfig,
+    all: &[&Saved],
+    Counts { done, left }: &mut Counts,
+) -> Result<(), Failure> {
+    let fs = open_fs(source, &config)?;
     let mut others = Vec::new();
     for some in all.chunks(TOGETHER) {
         let mut staged = Vec::new();
-        for saved in some {
+        for &saved in some {
             match stage(&fs, saved) {
                 Ok(true) => staged.push(saved),
                 Ok(false) => others.push(saved),
                 Err(error) => {
-                    left += 1;
+                    *left += 1;
                     println!("{}: {}", shown(&saved.file), Line(error));
                 }
             }
@@ -79,11 +132,11 @@ pub(super) fn put_in(
             staged.iter().map(|saved| (saved.path.as_path(), *saved)).collect();
         for saved in staged {
             if !newest.get(&*saved.path).is_some_and(|newest| is_in_its_shard(&fs, newest)) {
-                left += 1;
+                *left += 1;
                 println!("{}: not in its shard", shown(&saved.file));
                 continue;
             }
-            done += 1;
+            *done += 1;
             println!("{}: is in its shard now", shown(&saved.path));
             remove(directory, &saved.file).map_err(|error| failed(&saved.file, &error))?;
         }
@@ -91,30 +144,24 @@ pub(super) fn put_in(
     }
     // Everything is committed: this has nothing to save, and removes the journals.
     fs.end_commits();
-    for (saved, put) in put_unsharded(source, format, &others)? {
+    for (saved, put) in put_unsharded(source, config, &others)? {
         match put {
             Ok(true) => {
-                done += 1;
+                *done += 1;
                 println!("{}: is in its array now", shown(&saved.path));
                 remove(directory, &saved.file).map_err(|error| failed(&saved.file, &error))?;
             }
             Ok(false) => {
-                left += 1;
+                *left += 1;
                 println!("{}: is no chunk of {}; move it away", shown(&saved.file), shown(source));
             }
             Err(error) => {
-                left += 1;
+                *left += 1;
                 println!("{}: {}", shown(&saved.file), Line(error));
             }
         }
     }
-    println!("{} put in, {} left", count(done, "chunk"), count(left, "file"));
-    match left {
-        0 => Ok(()),
-        left => {
-            Err(Failure::Found(format!("{} still below {}", count(left, "file"), shown(directory))))
-        }
-    }
+    Ok(())
 }
 
 /// A saved file, and whether it is a chunk that was committed, or the error.
@@ -123,13 +170,13 @@ type Put<'a> = (&'a Saved, Result<bool, String>);
 /// Commits chunks to arrays that are not sharded. Returns for each file whether it was one.
 fn put_unsharded<'a>(
     source: &Path,
-    format: Option<Format>,
+    config: OpenConfig,
     others: &[&'a Saved],
 ) -> Result<Vec<Put<'a>>, Failure> {
     if others.is_empty() {
         return Ok(Vec::new());
     }
-    let source = open(source, OpenConfig { format, ..OpenConfig::default() })?;
+    let source = open(source, config)?;
     let paths: Vec<&Path> = others.iter().map(|saved| saved.path.as_path()).collect();
     let arrays = Unsharded::above(&source, &paths);
     let put = |saved: &Saved| {
@@ -139,12 +186,13 @@ fn put_unsharded<'a>(
     Ok(others.iter().map(|saved| (*saved, put(saved))).collect())
 }
 
-fn open_fs(source: &Path, format: Option<Format>) -> Result<Fs, Failure> {
+fn open_fs(source: &Path, config: &OpenConfig) -> Result<Fs, Failure> {
     let absolute = source.canonicalize().map_err(|error| failed(source, &error))?;
     let (root, file) = root_of(&absolute).map_err(|error| failed(source, &error))?;
     let storage = LocalStorage::open_root(&root, Arc::default());
     let storage = Arc::new(storage.map_err(|error| failed(source, &error))?);
-    let config = FsConfig { file, format, writable: true, ..FsConfig::default() };
+    let OpenConfig { format, level, .. } = *config;
+    let config = FsConfig { file, format, level, writable: true, ..FsConfig::default() };
     Fs::new(storage, config, Arc::default())
         .map_err(|error| Failure::Source { path: shown(source).to_string(), error })
 }
@@ -215,7 +263,8 @@ fn collect(top: &Path, directory: &Path, all: &mut Vec<Saved>) -> io::Result<()>
         } else if kind.is_file()
             && let Ok(path) = file.strip_prefix(top)
         {
-            all.push(Saved { path: path.to_owned(), file });
+            let (level, path) = level_of(path);
+            all.push(Saved { path: path.to_owned(), level, file });
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile};
 use crate::fs::state::overlay::{Name, What};
 use crate::store::content::Content;
+use crate::store::spool::OTHER_DIRECTORY;
 use crate::text::shown;
 
 impl Fs {
@@ -24,7 +25,7 @@ impl Fs {
         let Some(overlay) = &self.overlay else { return text };
         for (path, name) in overlay.names().all(Path::new("")) {
             if name.place.is_none() && self.content_to_save(&path, name).is_some() {
-                let to = self.config.writing.unsaved.join(&path);
+                let to = self.config.writing.unsaved.join(OTHER_DIRECTORY).join(&path);
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,
@@ -88,6 +89,8 @@ impl Fs {
         let node = directory.and_then(|directory| self.nodes.node(directory).ok());
         let Some(node) = node else { return true };
         let NodeKind::Sharded(array) = &node.kind else { return false };
-        self.store.each_shard_below(&array.source, &[], &mut |_| Err(())).is_err()
+        // The last axis is that of files; directories above them may have been left.
+        let is_outside = || self.store.reach(&array.source).last().is_some_and(|most| *most > 0);
+        self.store.each_shard_below(&array.source, &[], &mut |_| Err(())).is_err() || is_outside()
     }
 }

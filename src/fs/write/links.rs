@@ -23,6 +23,13 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let target = self.target(ino)?;
+        // Writing to another name of it would be no change of a document, and would not be checked.
+        if let Target::Path(from) = &target
+            && self.is_document(from)
+            && !matches!(to, Slot::Document(_))
+        {
+            return Err(FsError::CrossDevice);
+        }
         if let (Target::Path(from), Slot::Source(to)) = (&target, &to) {
             self.free_name(to, FileKind::File)?;
             self.on_behalf(caller, |storage| storage.link(from, to))?;

@@ -12,7 +12,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, Place};
 use crate::fs::state::order::{Promise, Step, ready};
 use crate::fs::state::overlay::{Hidden, Name, Names, What};
-use crate::fs::write::unsaved::chunk_path;
+use crate::fs::write::unsaved::{chunk_path, no_chunk};
 use crate::store::storage::Stat;
 use crate::store::{Maker, StagedChunk, StoreError};
 use crate::text::shown;
@@ -134,7 +134,7 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// Fails if such a removal cannot be unblocked.
+    /// Fails if such a change or removal cannot be unblocked.
     pub(in crate::fs) fn next_pending(
         &self,
         below: &Path,
@@ -159,7 +159,7 @@ impl Fs {
                 if one.is_content() || is_named {
                     let kept = one.after.iter().filter(|it| self.keep_by_copy(it)).count();
                     freed += kept;
-                    left |= is_named && kept == 0;
+                    left |= kept == 0;
                 }
             }
             match (freed, left) {
@@ -193,7 +193,7 @@ impl Fs {
             if let Some((content, is_encoded)) = content {
                 let is_chunk = |place: &Place| is_encoded || place.array.decoded_form().is_none();
                 let place = place.filter(is_chunk);
-                let saved = place.as_ref().map_or_else(|| path.clone(), chunk_path);
+                let saved = place.as_ref().map_or_else(|| no_chunk(&path), chunk_path);
                 let Some(copy) = self.copy(&saved, &file, &content) else { return false };
                 let _older = file.state().copy.replace(copy);
             }

@@ -208,6 +208,15 @@ impl Fs {
                 if let Some(date) = self.store.committed_date(source, &shard, base, mtime) {
                     self.commits.remember_date(one.path.clone(), date);
                 }
+                // What depends on its other names, which need not be those of chunks, depends on these
+                // bytes.
+                for other in file.state().names.clone() {
+                    if let Some(name) = names.get_mut(&other)
+                        && name.place.is_none()
+                    {
+                        name.made.drain(..).for_each(|promise| promise.keep());
+                    }
+                }
                 names.drop_unused(&file);
             }
             What::Removed => drop(names.take(&one.path)),

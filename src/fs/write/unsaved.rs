@@ -14,7 +14,9 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
 use crate::fs::state::overlay::{Name, What};
 use crate::store::content::Content;
-use crate::store::spool::{make_directories, sync_directories_above};
+use crate::store::spool::{
+    OTHER_DIRECTORY, level_directory, make_directories, sync_directories_above,
+};
 use crate::text::shown;
 
 /// Number of bytes of a saved file to read at once.
@@ -71,7 +73,7 @@ impl Fs {
     pub(in crate::fs) fn save_scratch(&self, path: &Path, name: &Name) -> bool {
         let Some((file, content)) = self.content_to_save(path, name) else { return false };
         let why = "it is no chunk, and was in the mount alone";
-        if self.save(path, Some(file), Some(&content), &why) {
+        if self.save(&no_chunk(path), Some(file), Some(&content), &why) {
             name.made.iter().for_each(|promise| promise.keep());
         }
         true
@@ -167,10 +169,21 @@ impl Fs {
     }
 }
 
-/// Returns the path of a chunk in the view `zarr3`, relative to the source's root.
+/// Returns the path under which a file is saved that is no chunk: in another view its own path may
+/// be that of a chunk.
+pub(in crate::fs) fn no_chunk(path: &Path) -> PathBuf {
+    Path::new(OTHER_DIRECTORY).join(path)
+}
+
+/// Returns the path of a chunk in the view `zarr3`, relative to the source's root, below a directory
+/// that names the level if the chunk is itself a shard.
 pub(in crate::fs) fn chunk_path(place: &Place) -> PathBuf {
     let source = &place.array.source;
-    source.path.join(source.layout.keys.chunk_key(&place.coords))
+    let path = source.path.join(source.layout.keys.chunk_key(&place.coords));
+    match source.layout.shows_shards() {
+        true => Path::new(&level_directory(source.layout.levels.len())).join(path),
+        false => path,
+    }
 }
 
 /// Names a spool file after its chunk, except that of a decoded chunk, which is not in its stored

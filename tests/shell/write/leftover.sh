@@ -21,8 +21,8 @@ beside_chunks() {
     cat "$work/said"
     saved=$(unsaved_of "$pid")
     [[ $(grep -c : "$work/said") == 2 ]]
-    grep -F "c/0/notes: no chunk, in the mount alone; when that ends, it is saved as $saved/c/0/notes" "$work/said"
-    cmp "$data/text" "$saved/c/0/notes"
+    grep -F "c/0/notes: no chunk, in the mount alone; when that ends, it is saved as $saved/.other/c/0/notes" "$work/said"
+    cmp "$data/text" "$saved/.other/c/0/notes"
     within 10 no_daemon_of "$MP"
     in_shards
 }
@@ -117,5 +117,81 @@ killed() {
     in_shards
 }
 at_once "sync and umount say that the process of a writable mount was killed" killed
+
+# In a view of decoded chunks a name that is none there may be that of a chunk as it is stored.
+no_chunk_of_another_view() {
+    local pid saved
+    fresh_group --view npy
+    pid=$(daemon_of "$MP")
+    cp "$data/text" "$MP/waves/c/0/0/0"
+    expect_exit 2 "$SHARDFS" umount "$MP"
+    within 10 no_daemon_of "$MP"
+    saved=$(unsaved_of "$pid")
+    expect_exit 1 "$SHARDFS" recover --unsaved "$saved" "$source" >"$work/said"
+    grep 'waves/c/0/0/0: is no chunk of' "$work/said"
+    in_shards
+}
+at_once "a file beside decoded chunks is not put in as a stored one" no_chunk_of_another_view
+
+# What is below the directory is removed once it is put in.
+not_saved_at_all() {
+    fresh_group
+    unmount_view
+    "$SHARDFS" unpack "$source" "$work/plain" >/dev/null
+    for from in "$source" "$source/waves" "$work"; do
+        fails_with 'must not lie in each other' "$SHARDFS" recover --unsaved "$from" "$source" --force
+    done
+    fails_with 'is an array or a group' "$SHARDFS" recover --unsaved "$work/plain" "$source" --force
+    in_shards
+}
+at_once "recover --unsaved takes no array for what was saved" not_saved_at_all
+
+linked_document() {
+    fresh_group
+    fails_with 'cross-device' ln "$MP/waves/zarr.json" "$MP/waves/copy.json"
+    fails_with 'cross-device' ln "$MP/waves/zarr.json" "$MP/copy.json"
+    unmount_view
+    in_shards
+}
+at_once "a document gets no second name under which it could be written unchecked" linked_document
+
+# Shards outside the shape are no less than others.
+document_of_shards_outside() {
+    local source=$TMP/outside.zarr
+    "$SHARDFS" create "$source" --shape 64,64 --dtype uint8 --chunk 8,8 --shard 32,32
+    mount_view "$source" --rw -o keep_outside
+    mkdir -p "$MP/c/7"
+    head -c 64 "$data/page" >"$MP/c/7/7"
+    "$SHARDFS" sync "$MP"
+    sed -i '0,/64/s//32/' "$MP/zarr.json"
+    rm "$MP/zarr.json"
+    fails_with 'zarr.json: removed, but its array is not' "$SHARDFS" umount "$MP"
+    [[ -e $source/zarr.json && -e $source/c/1/1 ]]
+}
+at_once "the document stays while there are shards outside the shape" document_of_shards_outside
+
+level_of_shards() {
+    local source=$TMP/nested.zarr first pid saved
+    [[ -n $(corpus_dir) ]] || { skip "no corpus"; return 0; }
+    cp -r "$(corpus_dir)/data/zarrpy/r2_u2_nested.zarr" "$source"
+    mount_view "$source" --rw -o level=1 --commit-interval 1000
+    first=$MP pid=$(daemon_of "$MP")
+    chunk=$(cd "$first" && find c -type f | sort | sed -n 1p)
+    cp "$first/$chunk" "$TMP/nested.chunk"
+    cp "$TMP/nested.chunk" "$first/$chunk"
+    mount_view "$source" --rw -o level=1
+    rm "$MP/$chunk"
+    unmount_view
+    fails_with Stale "$SHARDFS" umount "$first"
+    within 10 no_daemon_of "$first"
+    saved=$(unsaved_of "$pid")
+    cmp "$TMP/nested.chunk" "$saved/.level-1/$chunk"
+    "$SHARDFS" recover --unsaved "$saved" "$source"
+    "$SHARDFS" verify --decode "$source"
+    mount_view "$source" -o level=1
+    cmp "$TMP/nested.chunk" "$MP/$chunk"
+    unmount_view
+}
+at_once "a saved chunk that is itself a shard is put in as one" level_of_shards
 
 finish
