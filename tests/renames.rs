@@ -269,6 +269,33 @@ fn long_files_that_are_renamed_are_spooled_and_committed_beyond_the_limit() {
     assert_eq!(found(&storage, "b/c/0"), Some(long[1].clone()));
 }
 
+#[test]
+fn a_shard_that_others_replace_before_it_is_cloned_is_not_mixed_with_theirs() {
+    for nth in 1..40 {
+        with_mount(|user, storage, _| {
+            storage.allow_clones();
+            // A shard that is mostly new would be written anew.
+            user.write("a/c/1", &[5; 2000], true);
+            let old = ["a/c/0", "a/c/1"].map(|name| user.read(name));
+            let other = Arc::new(MemoryStorage::with_files(storage.files(), storage.directories()));
+            for content in [vec![7; 2500], vec![8; 3000]] {
+                others_write(&other, "a/c/1", &content);
+            }
+            let shard = Path::new("a/c/0");
+            let (.., theirs) = other.files().into_iter().find(|(path, ..)| path == shard).unwrap();
+            user.write("a/c/0", b"ours", false);
+            let replaced = Arc::clone(storage);
+            storage.act_before(nth, move || replaced.replace("a/c/0", theirs));
+            let committed = user.0.commit(Path::new(""));
+            storage.act_before(u64::MAX, || ());
+            let shown = ["a/c/0", "a/c/1"].map(|name| found(storage, name));
+            let is_ours = shown[0] == Some(b"ours".to_vec());
+            assert!(is_ours || committed.is_err() || shown[0] == old[0], "{nth}");
+            assert!([old[1].clone(), Some(vec![8; 3000])].contains(&shown[1]), "{nth}");
+        });
+    }
+}
+
 /// Others write a chunk that waits to be committed.
 fn others_write(storage: &Arc<MemoryStorage>, name: &str, content: &[u8]) {
     let other = mount(storage, Policy::Auto, Path::new("/nonexistent"));

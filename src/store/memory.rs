@@ -399,6 +399,7 @@ impl PosixStorage for MemoryStorage {
         if !self.clones.load(Ordering::Relaxed) {
             return Err(errno(libc::EOPNOTSUPP));
         }
+        self.look()?;
         let content = self.file(&self.resolved(original)?)?.content.lock().0.clone();
         self.make(path, content, mode & !0o022)
     }

@@ -370,6 +370,13 @@ impl<'a> Commit<'a> {
         let (temporary, file) = self
             .make_new(|path| storage.clone_file(shard, path, REPLACING_MODE))
             .map_err(io_error(shard))?;
+        // Others may have put another file in its place since it was opened.
+        let cloned = storage.stat(shard).map(|stat| stat.version());
+        if !old.is_some_and(|old| cloned.is_ok_and(|version| version == old.stat.version())) {
+            // If it cannot be removed, the next mount removes it.
+            let _ = storage.remove_file(&temporary);
+            return Err(StoreError::Changing { shard: shard.to_owned() });
+        }
         let write = || {
             self.sources(old).put_all(&*file, &update.writes)?;
             file.set_length(update.length)?;
