@@ -23,9 +23,9 @@ use crate::format::grid::{ShardAxis, unravel};
 /// change again with the same date.
 const DATE_GRANULARITY: Duration = Duration::from_millis(50);
 
-/// Function called with the coordinates of each shard, and with the error for each directory that
-/// cannot be listed.
-pub(crate) type Each<'a, E> = dyn FnMut(Result<&[u64], StoreError>) -> Result<(), E> + 'a;
+/// Function called with the coordinates of each shard, and for each directory that cannot be listed
+/// with the leading coordinates of its shards and the error.
+pub(crate) type Each<'a, E> = dyn FnMut(Result<&[u64], (&[u64], StoreError)>) -> Result<(), E> + 'a;
 
 impl ShardStore {
     /// Returns a window, beginning at or before `from`, of the directory below the leading shard
@@ -104,7 +104,7 @@ impl ShardStore {
         array: &SourceArray,
         act: &mut dyn FnMut(&[u64]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.each_shard_below(array, &[], &mut |found| act(found?))
+        self.each_shard_below(array, &[], &mut |found| act(found.map_err(|(_, error)| error)?))
     }
 
     /// Like [`Self::each_shard`], for the shards that begin with the leading coordinates `prefix`,
@@ -137,7 +137,7 @@ impl ShardStore {
         loop {
             let window = match self.shard_window(array, &[], from) {
                 Ok(window) => window,
-                Err(error) => return act(Err(error)),
+                Err(error) => return act(Err((prefix, error))),
             };
             for number in window.from(from).iter().take_while(|number| **number < end) {
                 act(Ok(&unravel(*number, &shards)))?;
@@ -162,7 +162,7 @@ impl ShardStore {
         loop {
             let window = match self.shard_window(array, prefix, from) {
                 Ok(window) => window,
-                Err(error) => return act(Err(error)),
+                Err(error) => return act(Err((prefix, error))),
             };
             for number in window.from(from) {
                 prefix.push(*number);

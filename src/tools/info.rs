@@ -10,6 +10,7 @@ use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::{Loaded, SharedShard};
 use super::sizes::{Sizes, Spread};
 use super::survey::survey;
+use crate::format::Coords;
 use crate::format::codec::parse_chain;
 use crate::format::data_type::DataType;
 use crate::format::grid::ShardAxis;
@@ -194,8 +195,8 @@ struct Looked {
 enum Task {
     /// Examine a shard.
     Shard(Arc<Looked>, Arc<SharedShard>),
-    /// Report an error of listing shards.
-    Failed(StoreError),
+    /// Report the error of listing the shards that begin with these coordinates.
+    Unlisted(Arc<Looked>, Coords, StoreError),
     /// Report the end of an array, all of whose shards were given.
     End(Arc<Looked>),
 }
@@ -237,7 +238,9 @@ pub(crate) fn info<E: Send>(
             Task::Shard(looked, shard) => {
                 Found::Contents(Box::new(look(source, &shard, &looked.maps)))
             }
-            Task::Failed(error) => Found::Contents(Box::new(failed(&error))),
+            Task::Unlisted(looked, prefix, error) => {
+                Found::Contents(Box::new(unlisted(&looked, &prefix, &error)))
+            }
             Task::End(looked) => Found::End(looked),
         })
     };
@@ -259,7 +262,7 @@ fn find(source: &Source, looked: Arc<Looked>, give: &mut Give<'_, Task>) -> Resu
     source.store.each_shard_below(&array.source, &[], &mut |found| {
         give(match found {
             Ok(coords) => Task::Shard(Arc::clone(&looked), SharedShard::new(array, coords)),
-            Err(error) => Task::Failed(error),
+            Err((prefix, error)) => Task::Unlisted(Arc::clone(&looked), prefix.to_vec(), error),
         })
     })?;
     give(Task::End(looked))
@@ -273,6 +276,9 @@ fn about(array: &Array, found: Contents) -> ArrayInfo {
         shards_possible: kind.shard_grid.iter().product(),
         ..found
     };
+    // A directory that fails halfway counts as a whole, with what was found in it before.
+    contents.unreadable =
+        contents.unreadable.min(contents.possible.saturating_sub(contents.present));
     let twin = array.twin();
     let item = twin.as_ref().and_then(|twin| twin.get("data_type"));
     let item = item.and_then(|value| DataType::parse(value).ok());
@@ -288,6 +294,23 @@ fn failed(error: &StoreError) -> Contents {
     Contents { errors: vec![error.to_string()], ..Contents::default() }
 }
 
+/// Counts all chunks whose shards may lie in a directory that cannot be listed.
+fn unlisted(looked: &Looked, prefix: &[u64], error: &StoreError) -> Contents {
+    let layout = &looked.array.source.layout;
+    let axes =
+        layout.shard_grid.iter().enumerate().map(|(number, axis)| match prefix.get(number) {
+            Some(coord) => axis.span(*coord),
+            None => {
+                let last = axis.shards().checked_sub(1).map(|last| axis.span(last));
+                (0, last.map_or(0, |(first, edge)| first + edge))
+            }
+        });
+    let (first, extents): (Vec<_>, Vec<_>) = axes.unzip();
+    let span = Span { first: &first, extents: &extents };
+    looked.maps.iter().for_each(|map| map.mark(span, Mark::Damaged));
+    Contents { unreadable: span.chunks_within(&layout.chunk_grid()), ..failed(error) }
+}
+
 fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
     let (array, coords) = (&*shard.array, &shard.coords);
     let axes = coords.iter().zip(&array.source.layout.shard_grid);
@@ -299,6 +322,7 @@ fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
         Ok(Loaded::Absent | Loaded::Failed) => return Contents::default(),
         Err(error) => {
             let unreadable = whole.chunks_within(&grid);
+            maps.iter().for_each(|map| map.mark(whole, Mark::Damaged));
             return Contents { shards: 1, unreadable, ..failed(&error) };
         }
     };
@@ -326,6 +350,7 @@ fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
         Err(error) => {
             contents.errors.push(error.to_string());
             contents.unreadable = whole.chunks_within(&grid).saturating_sub(contents.present);
+            maps.iter().for_each(|map| map.mark(whole, Mark::Damaged));
         }
     }
     let known = contents.live + contents.overhead + contents.dead;

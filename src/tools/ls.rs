@@ -202,7 +202,7 @@ fn find(
     let mut bad = Vec::new();
     source.store.each_shard_below(&array.source, &prefix, &mut |found| match found {
         Ok(coords) => give_shard(coords),
-        Err(error) => {
+        Err((_, error)) => {
             bad.push(error);
             Ok(())
         }

@@ -186,6 +186,9 @@ impl Map {
         if ranges.iter().any(Range::is_empty) {
             return;
         }
+        if mark == Mark::Damaged {
+            return self.mark_damaged(&ranges);
+        }
         let (leading, rows, columns) = split(&self.extents);
         let inner = ranges.len().saturating_sub(2);
         let (above, last) = ranges.split_at(inner);
@@ -205,12 +208,9 @@ impl Map {
             let picture = at.iter().zip(leading).fold(0, |number, (at, all)| number * all + at);
             for row in row.clone() {
                 for column in column.clone() {
-                    let kind = match mark {
-                        Mark::Damaged => 1,
-                        Mark::Present if is_outside(&at, row, column) => 2,
-                        Mark::Present => 0,
-                    };
-                    self.count([column, row, picture], kind);
+                    let kind = if is_outside(&at, row, column) { 2 } else { 0 };
+                    let place = [column, row, picture];
+                    self.count([0, 1, 2].map(|at| place[at] / self.block[at]), kind, 1);
                 }
             }
             let next = (0..at.len()).rev().find(|axis| at[*axis] + 1 < above[*axis].end);
@@ -222,11 +222,43 @@ impl Map {
         }
     }
 
-    fn count(&self, place: [u64; 3], kind: usize) {
-        let [column, row, picture] = [0, 1, 2].map(|at| place[at] / self.block[at]);
+    /// Marks a box of positions cell by cell: it may be that of a whole array.
+    fn mark_damaged(&self, ranges: &[Range<u64>]) {
+        let (above, last) = ranges.split_at(ranges.len().saturating_sub(2));
+        let [row, column] = match last {
+            [row, column] => [row.clone(), column.clone()],
+            [column] => [0..1, column.clone()],
+            _ => [0..1, 0..1],
+        };
+        let leading = split(&self.extents).0;
+        let number = |at: &dyn Fn(&Range<u64>) -> u64| {
+            above.iter().zip(leading).fold(0, |number, (range, all)| number * all + at(range))
+        };
+        let run = number(&|range| range.start)..number(&|range| range.end - 1) + 1;
+        let cells = |at: usize, range: &Range<u64>| {
+            range.start / self.block[at]..=(range.end - 1) / self.block[at]
+        };
+        let common = |at: usize, cell: u64, range: &Range<u64>| {
+            let cell = self.range(at, cell);
+            cell.end.min(range.end).saturating_sub(cell.start.max(range.start))
+        };
+        for picture in cells(2, &run) {
+            let stack = self.range(2, picture);
+            let stacked = inside(stack.end, above, leading) - inside(stack.start, above, leading);
+            for row_cell in cells(1, &row) {
+                for column_cell in cells(0, &column) {
+                    let plane = common(1, row_cell, &row) * common(0, column_cell, &column);
+                    self.count([column_cell, row_cell, picture], 1, plane * stacked);
+                }
+            }
+        }
+    }
+
+    fn count(&self, cell: [u64; 3], kind: usize, positions: u64) {
+        let [column, row, picture] = cell;
         let number = (picture * self.cells[1] + row) * self.cells[0] + column;
         if let Some(counts) = self.counts.get(to_usize(number)) {
-            counts[kind].fetch_add(1, Ordering::Relaxed);
+            counts[kind].fetch_add(positions, Ordering::Relaxed);
         }
     }
 
@@ -258,7 +290,9 @@ impl Map {
         };
         let pictures = self.range(2, place[2]);
         let above = split(&self.extents).0;
-        let stacked = inside(pictures.end, leading, above) - inside(pictures.start, leading, above);
+        let leading: Vec<Range<u64>> = leading.iter().map(|grid| 0..*grid).collect();
+        let stacked =
+            inside(pictures.end, &leading, above) - inside(pictures.start, &leading, above);
         let possible = within(0, columns) * within(1, rows) * stacked;
         Cell { possible, present: count(0), damaged: count(1), outside: count(2) }
     }
@@ -303,18 +337,21 @@ fn split(extents: &[u64]) -> (&[u64], u64, u64) {
     }
 }
 
-/// Returns how many of the first `number` positions of a box, in C order, are also in the smaller
-/// box `grid` with the same origin.
-fn inside(number: u64, grid: &[u64], extents: &[u64]) -> u64 {
+/// Returns how many of the first `number` positions of a box, in C order, are also in the box of
+/// `ranges` within it.
+fn inside(number: u64, ranges: &[Range<u64>], extents: &[u64]) -> u64 {
+    let volume = |ranges: &[Range<u64>]| -> u64 {
+        ranges.iter().map(|range| range.end - range.start).product()
+    };
     let all: u64 = extents.iter().product();
     if number >= all {
-        return grid.iter().product();
+        return volume(ranges);
     }
     let mut count = 0;
     for (axis, at) in unravel(number, extents).into_iter().enumerate() {
-        let below: u64 = grid[axis + 1..].iter().product();
-        count += at.min(grid[axis]) * below;
-        if at >= grid[axis] {
+        let range = &ranges[axis];
+        count += at.min(range.end).saturating_sub(range.start) * volume(&ranges[axis + 1..]);
+        if !range.contains(&at) {
             break;
         }
     }
@@ -366,6 +403,26 @@ mod tests {
         let marked = &shades(&map);
         assert_eq!(marked[..2], [Shade::Full, Shade::Some]);
         assert_eq!(marked[12], Shade::Outside);
+    }
+
+    #[test]
+    fn a_damaged_box_is_marked_by_cells() {
+        let (extents, grid) = (&[3, 4, 4, 6], &[3, 3, 4, 6]);
+        let (whole, single) = (map(extents, grid, [3, 2, 5]), map(extents, grid, [3, 2, 5]));
+        mark(&whole, &[1, 1, 1, 2], &[2, 2, 3, 3], Mark::Damaged);
+        for at in 0..36 {
+            let at = [1 + at / 18, 1 + at / 9 % 2, 1 + at / 3 % 3, 2 + at % 3];
+            mark(&single, &at, &[1, 1, 1, 1], Mark::Damaged);
+        }
+        let counts = |map: &Map| -> Vec<u64> {
+            map.counts.iter().map(|cell| cell[1].load(Ordering::Relaxed)).collect()
+        };
+        assert_eq!(counts(&whole), counts(&single));
+        assert_eq!(counts(&whole).iter().sum::<u64>(), 36);
+        // As many positions as there can be take no longer.
+        let huge = map(&[1 << 20, 1 << 20, 1 << 20], &[1 << 20, 1 << 20, 1 << 20], [9, 9, 9]);
+        mark(&huge, &[0, 0, 0], &[1 << 20, 1 << 20, 1 << 20], Mark::Damaged);
+        assert_eq!(counts(&huge).iter().sum::<u64>(), 1 << 60);
     }
 
     #[test]

@@ -245,6 +245,34 @@ for at in range(0, 25000, 40):
     grep '"unreadable": [1-9]' "$TMP/info"
 }
 
+# nothing_is_listed EXPECTED PATH COMMAND [ARRAY]: COMMAND puts something in the place of a directory of shards.
+nothing_is_listed() {
+    local expected=$1 path=$2 command=$3 array=${4:-sample.zarr}
+    rm -r "${TMP:?}/$array/$path"
+    $command "$TMP/$array/$path"
+    what_info_says "$TMP/$array" | grep -x "$expected"
+    expect_exit 1 "$SHARDFS" info "$TMP/$array" --map >"$TMP/map"
+    grep '×' "$TMP/map"
+    expect_exit 1 "$SHARDFS" info "$TMP/$array" --svg "$TMP/unlisted.svg" --force
+    grep 'class="damaged"' "$TMP/unlisted.svg"
+}
+dangling() { ln -s nowhere "$1"; }
+unlisted_directories() {
+    local command
+    for command in touch mkfifo dangling; do
+        # 4 x 7 x 8 chunks in shards of 4 x 4 x 4: all, or those of the second row of shards.
+        fresh_sample
+        nothing_is_listed '0 224 0 0' waves/c "$command"
+        fresh_sample
+        nothing_is_listed '111 96 17 0' waves/c/0/1 "$command"
+        rm -rf "$TMP/single"
+        "$SHARDFS" create "$TMP/single" --shape 4,6 --dtype uint8 --chunk 2,2 --shard 2,2
+        mkdir -p "$TMP/single/c/0" "$TMP/single/c/1"
+        printf 1234 >"$TMP/single/c/0/2"
+        nothing_is_listed '1 3 2 0' c/1 "$command" single
+    done
+}
+
 exit_codes() {
     expect_exit 2 "$SHARDFS" verify "$TMP/none.zarr"
     expect_exit 2 "$SHARDFS" verify "$TMP/elsewhere"
@@ -259,6 +287,7 @@ done < <(python3 "$here/arrays.py" layouts)
 check 'nothing is wrong with the sample, and nothing is written' sound_sample
 check "what is not checked of arrays without shards is said" says_what_is_not_checked
 check 'what info counts of damaged arrays adds up' adds_up
+check 'chunks of directories that cannot be listed are unreadable, not missing' unlisted_directories
 check 'an empty file' in_the_place 'it is empty' touch
 check 'a directory' in_the_place 'it is a directory' mkdir
 check 'a named pipe' in_the_place 'it is a named pipe' mkfifo

@@ -70,7 +70,7 @@ impl Walk<'_> {
         let store = &self.source.store;
         store.each_shard_below(&self.array.source, prefix, &mut |found| match found {
             Ok(coords) => act(Key::Shard(coords)),
-            Err(error) => act(Key::Bad(error)),
+            Err((_, error)) => act(Key::Bad(error)),
         })
     }
 
