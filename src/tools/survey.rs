@@ -25,7 +25,7 @@ pub(crate) struct Survey {
     /// Length in bytes of all chunks; bytes shared by several chunks count once. For a shard that
     /// is compressed as a whole: the length of the file.
     pub live: u64,
-    /// Length in bytes of indexes, headers and checksums.
+    /// Length in bytes of indexes, headers and checksums, without what chunks overlap of them.
     pub overhead: u64,
     /// Length in bytes of unreferenced space.
     pub dead: u64,
@@ -209,10 +209,11 @@ impl<'a> Surveyor<'a> {
         let space = Space::new(self.chunks);
         survey.live = space.nbytes();
         survey.shared += space.shared();
-        survey.overhead = Space::new(self.overhead.clone()).nbytes();
         let mut all = space.into_ranges();
         all.extend(self.overhead);
         let all = Space::new(all);
+        // Where a chunk overlaps an index, the bytes count as the chunk's only.
+        survey.overhead = all.nbytes().min(nbytes).saturating_sub(survey.live);
         survey.dead = nbytes.saturating_sub(all.nbytes());
         let least = self.array.source.layout.levels[0].index_codecs.stored_size(1).unwrap_or(0);
         survey.gaps = all.gaps(nbytes).filter(|gap| gap.nbytes >= least).collect();

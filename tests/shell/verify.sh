@@ -273,6 +273,29 @@ unlisted_directories() {
     done
 }
 
+# A shard that lost bytes in its middle: its index is found, and the last chunks now reach into it.
+overlapping_bytes() {
+    rm -rf "$TMP/cut"
+    "$SHARDFS" create "$TMP/cut" --shape 4,40 --dtype uint8 --chunk 2,10 --shard 4,40 --codec crc32c
+    mkdir -p "$TMP/cut/c/0"
+    PYTHONPATH=$here python3 - "$TMP/cut/c/0/0" <<'PY'
+import struct, sys
+from shards import crc32c
+chunks = [bytes([n] * 20) + struct.pack("<I", crc32c(bytes([n] * 20))) for n in range(8)]
+index = b"".join(struct.pack("<2Q", 24 * n, 24) for n in range(8))
+data = b"".join(chunks) + index + struct.pack("<I", crc32c(index))
+open(sys.argv[1], "wb").write(data[:100] + data[109:])
+PY
+    "$SHARDFS" info "$TMP/cut" --json >"$TMP/info"
+    python3 -c 'import json, sys
+array, = json.load(open(sys.argv[1]))["arrays"]
+used = array["bytes"]
+assert array["chunks"]["present"] == 8, array
+# The index is 132 bytes of 315, of which the last chunk takes 9.
+assert [used[name] for name in ("live", "overhead", "dead", "unreadable")] == [192, 123, 0, 0], used
+assert used["files"] == 315, used' "$TMP/info"
+}
+
 exit_codes() {
     expect_exit 2 "$SHARDFS" verify "$TMP/none.zarr"
     expect_exit 2 "$SHARDFS" verify "$TMP/elsewhere"
@@ -288,6 +311,7 @@ check 'nothing is wrong with the sample, and nothing is written' sound_sample
 check "what is not checked of arrays without shards is said" says_what_is_not_checked
 check 'what info counts of damaged arrays adds up' adds_up
 check 'chunks of directories that cannot be listed are unreadable, not missing' unlisted_directories
+check 'bytes of an index that a chunk overlaps count once' overlapping_bytes
 check 'an empty file' in_the_place 'it is empty' touch
 check 'a directory' in_the_place 'it is a directory' mkdir
 check 'a named pipe' in_the_place 'it is a named pipe' mkfifo
