@@ -86,7 +86,7 @@ pub(crate) struct Contents {
     pub live: u64,
     /// Length in bytes of indexes, headers and checksums.
     pub overhead: u64,
-    /// Length in bytes of unreferenced space in readable shards.
+    /// Length in bytes of unreferenced space in shards without damage.
     pub dead: u64,
     /// Length in bytes of everything else: what nothing can be said about, because of damage.
     pub unreadable_nbytes: u64,
@@ -344,7 +344,8 @@ fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
         Ok(survey) => {
             contents.live = survey.live;
             contents.overhead = survey.overhead;
-            contents.dead = survey.dead;
+            // Beside a bad entry, a gap may be what it should reach.
+            contents.dead = if contents.damaged_entries > 0 { 0 } else { survey.dead };
             contents.shared = survey.shared;
         }
         Err(error) => {

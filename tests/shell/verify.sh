@@ -219,21 +219,24 @@ adds_up() {
     fresh_sample
     rm "$TMP/sample.zarr/waves/c/0/1/1"
     truncate -s 1000 "$TMP/sample.zarr/waves/c/0/0/1"
-    PYTHONPATH=$here python3 - "$TMP/sample.zarr/waves/c/0/0/0" <<'PY'
+    PYTHONPATH=$here python3 - "$TMP/sample.zarr/waves/c/0/0/0" >"$TMP/unreadable" <<'PY'
 import struct, sys
 from shards import crc32c
 data = bytearray(open(sys.argv[1], "rb").read())
 index = bytearray(data[-1028:-4])
+print(1000 + struct.unpack_from("<2Q", index, 16)[1])
 struct.pack_into("<2Q", index, 16, 1 << 40, 9)
 data[-1028:] = index + struct.pack("<I", crc32c(index))
 open(sys.argv[1], "wb").write(data)
 PY
-    # One chunk of the first shard, and all 4 x 4 x 4 that the second may have within the array.
-    what_info_says "$TMP/sample.zarr" | grep -x '95 65 64 1000'
+    # One chunk of the first shard, and all 4 x 4 x 4 that the second may have within the array. The
+    # bytes that the bad entry no longer reaches are not dead.
+    what_info_says "$TMP/sample.zarr" | grep -x "95 65 64 $(<"$TMP/unreadable")"
+    grep '"dead": 0,' "$TMP/info"
     expect_exit 1 "$SHARDFS" info "$TMP/sample.zarr" >"$TMP/info"
     grep '95 of 224 chunks' "$TMP/info"
     grep '65 cannot be read, 64 missing' "$TMP/info"
-    grep ', unreadable 1000 B$' "$TMP/info"
+    grep -E ', dead 0 B, unreadable [0-9.]+ KiB$' "$TMP/info"
     # An inner shard without a usable index.
     python3 "$here/arrays.py" make "$TMP/inner" nested
     python3 -c 'import sys
