@@ -148,6 +148,7 @@ impl Printer<'_> {
         let mut contents = about.contents.clone();
         // Errors are printed with their array; the totals only need to know whether there are any.
         contents.errors.truncate(usize::from(self.totals.errors.is_empty()));
+        contents.damage.clear();
         self.totals.add_array(contents);
         if self.args.json {
             let before = if is_first { self.head() } else { ",\n".to_owned() };
@@ -290,6 +291,7 @@ fn object(about: &ArrayInfo) -> Value {
         })
     });
     let counts = counts(contents);
+    let errors = [&contents.errors[..], &contents.damage].concat();
     json!({
         "path": path.to_string_lossy(),
         "format": format, "shape": shape, "data_type": data_type,
@@ -302,7 +304,7 @@ fn object(about: &ArrayInfo) -> Value {
         "ratio": counts["ratio"],
         "chunk_nbytes": spread,
         "shared": counts["shared"], "damaged": counts["damaged"],
-        "errors": contents.errors,
+        "errors": errors,
     })
 }
 

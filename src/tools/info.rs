@@ -103,7 +103,12 @@ pub(crate) struct Contents {
     pub damaged_entries: u64,
     /// Errors of shards that could not be listed or examined.
     pub errors: Vec<String>,
+    /// Descriptions of the first damaged shards and entries, [`MOST_DAMAGE`] at most.
+    pub damage: Vec<String>,
 }
+
+/// Maximum number of damaged shards and entries that are described.
+const MOST_DAMAGE: usize = 100;
 
 /// Metadata and statistics of an array.
 #[derive(Debug)]
@@ -156,14 +161,21 @@ impl Contents {
                 self.sizes.add(body.nbytes());
                 Mark::Present
             }
-            Place::Bad(_) => {
+            Place::Bad(error) => {
                 self.damaged_entries += 1;
+                self.describe(error);
                 self.unreadable += span.chunks_within(grid);
                 Mark::Damaged
             }
             Place::Empty | Place::Shard { .. } => return,
         };
         maps.iter().for_each(|map| map.mark(span, mark));
+    }
+
+    fn describe(&mut self, error: &StoreError) {
+        if self.damage.len() < MOST_DAMAGE {
+            self.damage.push(error.to_string());
+        }
     }
 
     fn add(&mut self, other: Self) {
@@ -181,6 +193,8 @@ impl Contents {
         self.damaged_shards += other.damaged_shards;
         self.damaged_entries += other.damaged_entries;
         self.errors.extend(other.errors);
+        self.damage.extend(other.damage);
+        self.damage.truncate(MOST_DAMAGE);
     }
 }
 
@@ -328,8 +342,9 @@ fn look(source: &Source, shard: &SharedShard, maps: &[ChunkMap]) -> Contents {
     };
     let nbytes = loaded.stat().size;
     let mut contents = Contents { shards: 1, nbytes, ..Contents::default() };
-    if loaded.is_damaged() {
+    if let Some(damage) = loaded.damage() {
         contents.damaged_shards = 1;
+        contents.describe(&StoreError::Damaged { shard: array.source.shard_path(coords), damage });
         contents.unreadable = whole.chunks_within(&grid);
         contents.unreadable_nbytes = nbytes;
         maps.iter().for_each(|map| map.mark(whole, Mark::Damaged));

@@ -233,6 +233,8 @@ PY
     # bytes that the bad entry no longer reaches are not dead.
     what_info_says "$TMP/sample.zarr" | grep -x "95 65 64 $(<"$TMP/unreadable")"
     grep '"dead": 0,' "$TMP/info"
+    grep '"shard waves/c/0/0/0, chunk at \[0, 0, 1\]: ' "$TMP/info"
+    grep '"shard waves/c/0/0/1: ' "$TMP/info"
     expect_exit 1 "$SHARDFS" info "$TMP/sample.zarr" >"$TMP/info"
     grep '95 of 224 chunks' "$TMP/info"
     grep '65 cannot be read, 64 missing' "$TMP/info"
