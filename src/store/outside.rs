@@ -10,7 +10,9 @@ use super::{Freshness, ShardStore, SourceArray, StagedChunk};
 use crate::format::Coords;
 use crate::format::chunk_key::Prefix;
 use crate::format::grid::unravel;
+use crate::format::index::ByteRange;
 use crate::format::plan::Policy;
+use crate::format::space::Space;
 
 /// Maximum number of chunks removed in one commit.
 const REMOVED_AT_ONCE: usize = 1 << 16;
@@ -24,7 +26,7 @@ pub struct Outside {
     pub shards: u64,
     /// Chunks, including those of such shards.
     pub chunks: u64,
-    /// Stored bytes of those chunks.
+    /// Stored bytes of those chunks; bytes shared by several chunks of a shard count once.
     pub nbytes: u64,
 }
 
@@ -99,7 +101,7 @@ impl ShardStore {
         let is_whole = spans.iter().zip(grid).any(|((first, _), extent)| first >= extent);
         found.shards += u64::from(is_whole);
         let lengths: Coords = spans.iter().map(|span| span.1).collect();
-        let mut chunks = Vec::new();
+        let (mut chunks, mut ranges) = (Vec::new(), Vec::new());
         for place in 0..lengths.iter().product::<u64>() {
             let place = unravel(place, &lengths);
             let coords: Coords =
@@ -109,10 +111,14 @@ impl ShardStore {
             }
             if let Some(chunk) = self.chunk(array, &coords, Freshness::Recent)? {
                 found.chunks += 1;
-                found.nbytes = found.nbytes.saturating_add(chunk.nbytes());
+                match (chunk.offset(), chunk.nbytes()) {
+                    (Some(offset), nbytes) => ranges.push(ByteRange { offset, nbytes }),
+                    (None, nbytes) => found.nbytes = found.nbytes.saturating_add(nbytes),
+                }
                 chunks.push(coords);
             }
         }
+        found.nbytes = found.nbytes.saturating_add(Space::new(ranges).nbytes());
         Ok(chunks)
     }
 

@@ -301,6 +301,21 @@ assert [used[name] for name in ("live", "overhead", "dead", "unreadable")] == [1
 assert used["files"] == 315, used' "$TMP/info"
 }
 
+# Eight chunks that share the same bytes, as after repack --dedup.
+resize_counts_shared_bytes_once() {
+    "$SHARDFS" create "$TMP/equal" --shape 4,40 --dtype uint8 --chunk 2,10 --shard 4,40 --codec crc32c
+    mkdir -p "$TMP/equal/c/0"
+    PYTHONPATH=$here python3 - "$TMP/equal/c/0/0" <<'PY'
+import struct, sys
+from shards import crc32c
+chunk = bytes([7] * 20) + struct.pack("<I", crc32c(bytes([7] * 20)))
+index = struct.pack("<2Q", 0, 24) * 8
+open(sys.argv[1], "wb").write(chunk + index + struct.pack("<I", crc32c(index)))
+PY
+    "$SHARDFS" resize --dry-run "$TMP/equal" --shape 4,10 | grep '^6 chunks outside would be removed, 24 bytes'
+    "$SHARDFS" resize "$TMP/equal" --shape 4,10 | grep '^6 chunks outside removed, 24 bytes'
+}
+
 exit_codes() {
     expect_exit 2 "$SHARDFS" verify "$TMP/none.zarr"
     expect_exit 2 "$SHARDFS" verify "$TMP/elsewhere"
@@ -331,4 +346,5 @@ check 'a Bloscpack file and its checksums' bloscpack
 check 'maps' maps
 check 'maps as pictures' pictures
 check 'totals, names, fill value and attributes are told' totals
+check 'resize counts bytes that chunks share once' resize_counts_shared_bytes_once
 check 'exit codes' exit_codes
