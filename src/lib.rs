@@ -17,7 +17,7 @@
 //! See `docs/ARCHITECTURE.md` for the shape of the whole and `docs/SEMANTICS.md` for what each
 //! file operation does.
 
-#![warn(clippy::disallowed_methods)]
+#![warn(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout)]
 
 pub mod cli;
 pub mod format;

@@ -1,11 +1,10 @@
 //! `shardfs completions`.
 
-use std::io::{self, Write};
-
 use clap::Command;
 use clap_complete::Shell;
 
 use super::exit::Failure;
+use super::message::print;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -41,15 +40,4 @@ fn with_files(script: &str) -> String {
     const ALL: &str = "\n            COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )";
     let words = ALL.replace("compgen", "compgen -X '-*'");
     script.replace(" || ${COMP_CWORD} -eq 2 ]]", " ]]").replace(ALL, &words)
-}
-
-/// Writes to stdout. A reader that has closed it is no error.
-pub(super) fn print(text: &[u8]) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::System(format!("stdout: {error}")))
-        }
-        _ => Ok(()),
-    }
 }

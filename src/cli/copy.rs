@@ -193,14 +193,14 @@ impl Report<'_> {
                 ),
             };
             let (chunks, nbytes) = (many(digest.chunks, "chunk"), HumanBytes(digest.nbytes));
-            say(&format!("{}: {chunks}, {nbytes}, in {files}", shown(path)));
-            say(&format!("  digest {digest}, read back and equal"));
+            say(format_args!("{}: {chunks}, {nbytes}, in {files}", shown(path)));
+            say(format_args!("  digest {digest}, read back and equal"));
         }
         for path in &self.plan.other_rank {
-            say(&format!("{}: as it was, it has other dimensions", shown(path)));
+            say(format_args!("{}: as it was, it has other dimensions", shown(path)));
         }
         if self.others > 0 {
-            say(&many(self.others, "other file"));
+            say(many(self.others, "other file"));
         }
     }
 
@@ -221,7 +221,7 @@ impl Report<'_> {
         let left_out = self.plan.left_out.iter();
         let left_out =
             left_out.map(|(path, error)| json!({"path": json_path(path), "error": error}));
-        say(&format!(
+        say(format_args!(
             "{:#}",
             json!({
                 "command": self.job.command,

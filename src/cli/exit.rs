@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::message::complain;
+use super::message::{complain, tell};
 use crate::fs::SourceError;
 use crate::mount::MountError;
 use crate::source::OpenError;
@@ -88,7 +88,7 @@ impl Failure {
             Self::Background(_) => (),
             Self::Found(text) if text.is_empty() => (),
             Self::Mount(MountError::NotWritten { .. } | MountError::Leftover { .. }) => {
-                eprintln!("shardfs: {}", Lines(self));
+                tell(Lines(self));
             }
             _ => complain(self),
         }

@@ -1,12 +1,14 @@
 //! Message on the interruption of a long command: that the same command resumes.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
+
+use super::message::tell;
 
 /// Guard that makes SIGINT and SIGTERM print a line on stderr before they end the process as usual.
 pub(super) struct Interruptible(Option<(Handle, JoinHandle<()>)>);
@@ -36,8 +38,10 @@ impl Interruptible {
             if let Some(signal) = signals.forever().next() {
                 clean();
                 // The line goes below the progress bar, which stays.
-                let gap = if std::io::stderr().is_terminal() { "\n" } else { "" };
-                eprintln!("{gap}shardfs: interrupted; {hint}");
+                if io::stderr().is_terminal() {
+                    let _ = io::stderr().write_all(b"\n");
+                }
+                tell(format_args!("interrupted; {hint}"));
                 // Both signals have a default handler, which ends the process.
                 let _ = emulate_default_handler(signal);
             }

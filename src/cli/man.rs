@@ -11,8 +11,8 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_mangen::Man;
 use roff::{Inline, Roff, bold, italic, roman};
 
-use super::completions::print;
 use super::exit::Failure;
+use super::message::print;
 use super::mount::HelperArgs;
 
 /// Name of a directory that stands for stdout.

@@ -109,10 +109,8 @@ pub fn run() -> ExitCode {
         let usage = if is_of_mount { Failure::Usage } else { Failure::ToolUsage };
         parse::<Cli>(name, arguments).map_err(usage).and_then(|cli| run_command(cli.command))
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    let code = done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
+    message::unsaid().map_or(code, Failure::report)
 }
 
 fn run_command(command: Command) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use rustix::fs::Access;
 use super::exit::Failure;
 use super::help::Words;
 use super::logging::{self, Destination};
-use super::message::complain;
+use super::message::{complain, tell};
 use super::open::FormatArgs;
 use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
 use super::size;
@@ -182,7 +182,7 @@ pub(super) fn run_helper(args: HelperArgs) -> Result<(), Failure> {
     if !options.fs.writable && says_rw(&args.options) {
         let text = "read-only: mount(8) adds rw by itself; say -o writable to write";
         match std::io::stderr().is_terminal() {
-            true => eprintln!("shardfs: {text}"),
+            true => tell(text),
             false => log::info!("{text}"),
         }
     }

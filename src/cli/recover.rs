@@ -5,7 +5,7 @@ mod unsaved;
 use std::path::PathBuf;
 
 use super::exit::Failure;
-use super::message::complain;
+use super::message::{complain, say};
 use super::mount::{saved_hint, saved_of};
 use super::open::{FormatArgs, open};
 use crate::source::{Node, OpenConfig, Source};
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     if let Ok(whole) = args.source.canonicalize() {
         for saved in saved_of(&whole) {
-            println!("{}", saved_hint(&saved, &whole));
+            say(saved_hint(&saved, &whole));
         }
     }
     let mut nodes = source.nodes();
@@ -109,7 +109,7 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
         any |= !found.is_empty();
         for (shard, found) in found {
             lost += usize::from(found == Found::Lost);
-            println!("{}: {}", shown(&shard), outcome(found));
+            say(format_args!("{}: {}", shown(&shard), outcome(found)));
         }
         log::debug!("{}", shown(owner.path()));
     }
@@ -117,7 +117,7 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
         return Err(failed);
     }
     if !any {
-        println!("nothing to recover");
+        say("nothing to recover");
     }
     match lost {
         0 => Ok(()),
@@ -153,13 +153,13 @@ fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
             }
             Node::Bad(directory, error) => {
                 counts.hopeless += 1;
-                println!("{}: {}", shown(&directory), Line(error));
+                say(format_args!("{}: {}", shown(&directory), Line(error)));
             }
             Node::Array(_) | Node::Group(_) | Node::Journal(_) => (),
         }
     }
     let Counts { shards, repaired, repairable, hopeless } = counts;
-    println!("{} checked, {repaired} repaired", count(shards, "shard"));
+    say(format_args!("{} checked, {repaired} repaired", count(shards, "shard")));
     match (repairable, hopeless) {
         (0, 0) => Ok(()),
         (0, hopeless) => Err(Failure::Found(format!("{hopeless} cannot be repaired"))),
@@ -180,7 +180,7 @@ fn scan_array(
         match remedy {
             Remedy::None(why) => {
                 counts.hopeless += 1;
-                println!("{}: {fault}; {why}", shown(&path));
+                say(format_args!("{}: {fault}; {why}", shown(&path)));
             }
             Remedy::Older(index) => {
                 let (offset, chunks) = (index.offset, index.chunks.len());
@@ -192,11 +192,11 @@ fn scan_array(
                     counts.repairable += 1;
                     ""
                 };
-                println!(
+                say(format_args!(
                     "{}: {fault}; an older index of {chunks} of {} stands at byte {offset}{repaired}",
                     shown(&path),
                     count(slots, "chunk"),
-                );
+                ));
             }
         }
         Ok(())

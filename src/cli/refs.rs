@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
 use super::interrupt::Interruptible;
-use super::message::complain;
+use super::message::{complain, say};
 use super::open::{FormatArgs, open};
 use super::output_file::{STDOUT, Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
@@ -130,7 +130,7 @@ fn to_file(args: &Args, source: &Source, config: &Config, path: &Path) -> Result
         let file = out.into_inner().map_err(|error| cannot(path, error.error()))?;
         publish(file, path, args.force)?;
         drop(interruptible);
-        say(args, summary);
+        report(args, summary);
     }
     check(args, summary, "nothing was written").map_err(failed)
 }
@@ -185,16 +185,14 @@ fn write(
     })
 }
 
-fn say(args: &Args, summary: Summary) {
+fn report(args: &Args, summary: Summary) {
     let Summary { arrays, chunks, .. } = summary;
-    // A reader that has closed stdout is no error.
-    let _ = writeln!(
-        io::stdout(),
+    say(format_args!(
         "{}: references to {} in {}",
         shown(&args.output),
         many(chunks, "chunk"),
         many(arrays, "array"),
-    );
+    ));
 }
 
 fn check(args: &Args, summary: Summary, unwritten: &str) -> Result<(), Written> {

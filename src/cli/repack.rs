@@ -146,7 +146,7 @@ fn what_stays(results: &[(PathBuf, Repacked)]) -> String {
 fn print(results: &[(PathBuf, Repacked)]) {
     for (path, done) in results {
         let Repacked { shards, rewritten, before, after, .. } = done;
-        say(&format!(
+        say(format_args!(
             "{}: {} of {} written anew, {} now, {} before",
             shown(path),
             HumanCount(*rewritten),
@@ -170,7 +170,7 @@ fn print_json(args: &Args, results: &[(PathBuf, Repacked)]) {
             "damaged": done.damaged,
         })
     });
-    say(&format!(
+    say(format_args!(
         "{:#}",
         json!({
             "command": "repack",

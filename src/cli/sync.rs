@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
+use super::message::tell;
 use super::mount::unsaved_root;
 use crate::fs::{LEFTOVER_PATH, LOG_PATH, WAITING_PATH};
 use crate::mount::{self, MountError};
@@ -31,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Ok(()) => {
             let leftover = leftover(&args.mountpoint);
             if !leftover.is_empty() {
-                eprintln!("shardfs: note: {}", Lines(&leftover));
+                tell(format_args!("note: {}", Lines(&leftover)));
             }
             Ok(())
         }

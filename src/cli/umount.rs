@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::exit::Failure;
+use super::message::tell;
 use super::sync::{killed, leftover, not_written, sync};
 use crate::mount::{self, MountError};
 use crate::text::{Line, shown};
@@ -40,13 +41,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let leftover = if args.lazy { String::new() } else { leftover(&args.mountpoint) };
     mount::unmount(&args.mountpoint, args.lazy, |pid, name| {
-        eprintln!(
-            "shardfs: {} is unmounted here, but processes in another mount namespace have it still \
+        tell(format_args!(
+            "{} is unmounted here, but processes in another mount namespace have it still \
              (a container, a service): process {pid} ({}), for example. What was written is durable. \
              Waiting for half a minute",
             shown(&args.mountpoint),
             Line(&name)
-        );
+        ));
     })?;
     match unwritten {
         Some(unwritten) => Err(unwritten),

@@ -330,3 +330,58 @@ logged() {
     [[ $(grep -c 'c/1' "$TMP/log") == 1 ]]
 }
 check "--log-file, and damage in it" logged
+
+# --- whoever reads the output leaves ---------------------------------------------------------------
+
+# A pipe whose reader has left before the command begins, as stdout, stderr or both.
+# left_alone CODE STREAMS ARG...: the command ends with CODE all the same; STREAMS is out, err or both
+left_alone() {
+    local code=$1 streams=$2
+    shift 2
+    python3 - "$code" "$streams" "$SHARDFS" "$@" <<'PY'
+import os, subprocess, sys
+
+code, streams, *command = sys.argv[1:]
+reader, writer = os.pipe()
+os.close(reader)
+out = writer if streams in ("out", "both") else subprocess.PIPE
+err = writer if streams in ("err", "both") else subprocess.PIPE
+done = subprocess.run(command, stdout=out, stderr=err, timeout=60)
+sys.stdout.buffer.write(done.stderr or b"")
+assert done.returncode == int(code), f"exit {done.returncode}, expected {code}"
+# Only errors that were found are reported, not that the reader has left.
+assert b"roken pipe" not in (done.stderr or b""), done.stderr
+PY
+}
+python3 "$here/shards.py" array "$TMP/bad.zarr" 5
+for shard in "$TMP"/bad.zarr/c/*; do truncate -s -3 "$shard"; done
+for streams in err both; do
+    check "ls, its reader leaves: $streams" left_alone 1 $streams ls "$TMP/bad.zarr"
+    check "refs, its reader leaves: $streams" left_alone 1 $streams refs "$TMP/bad.zarr" -o "$TMP/refs-$streams.json"
+    check "unpack, its reader leaves: $streams" left_alone 1 $streams unpack --skip-damaged "$TMP/bad.zarr" "$TMP/part-$streams.zarr"
+    check "an error message, its reader leaves: $streams" left_alone 2 $streams info "$TMP/none.zarr"
+done
+for streams in out both; do
+    check "recover, its reader leaves: $streams" left_alone 0 $streams recover "$TMP/a.zarr"
+    check "recover --scan, its reader leaves: $streams" left_alone 1 $streams recover --scan "$TMP/bad.zarr"
+done
+saved_with_reader_gone() {
+    cp -r "$TMP/a.zarr" "$TMP/saved.zarr"
+    mkdir -p "$TMP/saved/c"
+    cp "$TMP/part-full.zarr/c/"[01] "$TMP/saved/c"
+    left_alone 0 out recover --force --unsaved "$TMP/saved" "$TMP/saved.zarr"
+    # All was put in.
+    [[ ! -e $TMP/saved ]]
+}
+"$SHARDFS" unpack "$TMP/a.zarr" "$TMP/part-full.zarr" >/dev/null
+check "recover --unsaved goes on when its reader leaves" saved_with_reader_gone
+
+full_stdout() {
+    local rc=0
+    "$SHARDFS" "$@" >/dev/full 2>"$TMP/err" || rc=$?
+    cat "$TMP/err"
+    [[ $rc == 2 ]]
+    grep -qx 'shardfs: standard output: No space left on device (os error 28)' "$TMP/err"
+}
+check "a full stdout: recover" full_stdout recover "$TMP/a.zarr"
+check "a full stdout: recover --scan" full_stdout recover --scan "$TMP/bad.zarr"

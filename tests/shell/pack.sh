@@ -340,6 +340,29 @@ works_under_a_mount() {
 }
 check "repacking under a mount that is written to loses nothing" works_under_a_mount
 
+# --- a full stdout -----------------------------------------------------------------------------------
+
+# full_stdout COMMAND...: what could not be printed is an error, which names stdout
+full_stdout() {
+    local rc=0
+    "$sf" "$@" >/dev/full 2>err || rc=$?
+    cat err
+    [[ $rc == 2 ]]
+    grep -qx 'shardfs: standard output: No space left on device (os error 28)' err
+}
+reports_cannot_be_printed() {
+    full_stdout unpack --json sample.zarr unsaid.zarr
+    same_files chunks.zarr unsaid.zarr
+    full_stdout unpack sample.zarr unsaid-too.zarr
+    same_files chunks.zarr unsaid-too.zarr
+    cp -r sample.zarr unsaid-repack.zarr
+    full_stdout repack --json unsaid-repack.zarr
+    full_stdout repack unsaid-repack.zarr
+    full_stdout refs sample.zarr -o unsaid.json
+    [[ -s unsaid.json ]]
+}
+check "a report that stdout has no room for is an error, the copy is whole" reports_cannot_be_printed
+
 # --- no space left -----------------------------------------------------------------------------------
 
 is_full() {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::exit::{Failure, system};
+use crate::cli::message::say;
 use crate::cli::mount::root_of;
 use crate::cli::mounts::check_apart;
 use crate::cli::open::open;
@@ -88,7 +89,7 @@ pub(super) fn put_in(
         )?;
     }
     let Counts { done, left } = counts;
-    println!("{} put in, {} left", count(done, "chunk"), count(left, "file"));
+    say(format_args!("{} put in, {} left", count(done, "chunk"), count(left, "file")));
     match left {
         0 => Ok(()),
         left => {
@@ -122,7 +123,7 @@ fn put_level(
                 Ok(false) => others.push(saved),
                 Err(error) => {
                     *left += 1;
-                    println!("{}: {}", shown(&saved.file), Line(error));
+                    say(format_args!("{}: {}", shown(&saved.file), Line(error)));
                 }
             }
         }
@@ -133,11 +134,11 @@ fn put_level(
         for saved in staged {
             if !newest.get(&*saved.path).is_some_and(|newest| is_in_its_shard(&fs, newest)) {
                 *left += 1;
-                println!("{}: not in its shard", shown(&saved.file));
+                say(format_args!("{}: not in its shard", shown(&saved.file)));
                 continue;
             }
             *done += 1;
-            println!("{}: is in its shard now", shown(&saved.path));
+            say(format_args!("{}: is in its shard now", shown(&saved.path)));
             remove(directory, &saved.file).map_err(|error| failed(&saved.file, &error))?;
         }
         committed.map_err(|error| Failure::Found(error.to_string()))?;
@@ -148,16 +149,16 @@ fn put_level(
         match put {
             Ok(true) => {
                 *done += 1;
-                println!("{}: is in its array now", shown(&saved.path));
+                say(format_args!("{}: is in its array now", shown(&saved.path)));
                 remove(directory, &saved.file).map_err(|error| failed(&saved.file, &error))?;
             }
             Ok(false) => {
                 *left += 1;
-                println!("{}: is no chunk of {}; move it away", shown(&saved.file), shown(source));
+                say(format_args!("{}: is no chunk of {}; move it away", shown(&saved.file), shown(source)));
             }
             Err(error) => {
                 *left += 1;
-                println!("{}: {}", shown(&saved.file), Line(error));
+                say(format_args!("{}: {}", shown(&saved.file), Line(error)));
             }
         }
     }
@@ -209,7 +210,7 @@ fn is_in_its_shard(fs: &Fs, saved: &Saved) -> bool {
         .map_err(|error| failed(&saved.file, &error))
         .and_then(|mut file| fs.holds_saved(&saved.path, &mut file).map_err(system));
     held.unwrap_or_else(|error| {
-        println!("{}: {}", shown(&saved.file), Line(error));
+        say(format_args!("{}: {}", shown(&saved.file), Line(error)));
         false
     })
 }
