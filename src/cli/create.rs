@@ -14,6 +14,7 @@ use super::copy::location;
 use super::exit::{Failure, system};
 use super::help::Words;
 use super::list::List;
+use super::message::print;
 use super::mounts::check_unused;
 use super::resize::log_stale;
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
@@ -165,14 +166,13 @@ struct RestArgs {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let directory = &args.directory;
-    let failed = |error: io::Error| system(format!("{}: {error}", shown(&directory)));
     if args.sample {
         return create_sample(directory).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 let why = "it exists, and --sample replaces nothing: give another name";
                 system(format!("{}: {why}", shown(&directory)))
             }
-            _ => failed(error),
+            _ => system(format!("{}: {error}", shown(&directory))),
         });
     }
     let array = args.array()?;
@@ -192,7 +192,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         (false, true) => report.plan(),
         (false, false) => report.done(replaces),
     };
-    io::stdout().write_all(&text).map_err(failed)
+    print(&text)
 }
 
 impl Args {

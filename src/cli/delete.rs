@@ -1,12 +1,12 @@
 //! `shardfs delete`.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use serde_json::json;
 
 use super::exit::{Failure, system};
 use super::list::bytes;
+use super::message::print;
 use super::mounts::check_unused;
 use super::resize::log_stale;
 use crate::format::json::to_text;
@@ -77,6 +77,5 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         format!("{name} {shown} {would}deleted: {}, {}\n", count(files, "file"), bytes(nbytes))
             .into_bytes()
     };
-    let failed = |error: io::Error| system(format!("{shown}: {error}"));
-    io::stdout().write_all(&text).map_err(failed)
+    print(&text)
 }

@@ -1,13 +1,12 @@
 //! `shardfs resize`.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use serde_json::json;
 
 use super::exit::{Failure, system};
 use super::list::{List, bytes, shape};
-use super::message::complain;
+use super::message::{complain, print};
 use super::mounts::{check_not_in_mount, commit_mounts};
 use crate::format::json::to_text;
 use crate::text::{count, shown};
@@ -64,8 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         log_stale(&group);
     }
     let text = if *json { document(args, &done) } else { words(args, &done) };
-    let failed = |error: io::Error| system(format!("{}: {error}", shown(&source)));
-    io::stdout().write_all(&text).map_err(failed)
+    print(&text)
 }
 
 /// Warns that the consolidated metadata of a group is stale.

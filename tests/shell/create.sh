@@ -405,3 +405,23 @@ leftovers() {
     rm -r .gone.shardfs-deleted-abc124 .goner.shardfs-$id
 }
 check "delete: the same one again removes what an interrupted one has left" leftovers
+
+full_stdout() {
+    local rc=0
+    "$SHARDFS" "$@" >/dev/full 2>err || rc=$?
+    cat err
+    [[ $rc == 2 ]]
+    is "$(<err)" "shardfs: standard output: No space left on device (os error 28)"
+}
+no_room_to_say_so() {
+    full_stdout create full.zarr --shape 8 --dtype uint8
+    full_stdout resize full.zarr --shape 9
+    grep >/dev/null 9 full.zarr/zarr.json
+    full_stdout delete full.zarr
+    [[ ! -e full.zarr ]]
+    # A reader that has left is no error.
+    set -o pipefail
+    "$SHARDFS" create full.zarr --shape 8 --dtype uint8 | true
+    "$SHARDFS" delete full.zarr | true
+}
+check "create, resize, delete: a full stdout is named, not the array" no_room_to_say_so
