@@ -57,7 +57,7 @@ Options of -o:
                       of Zarr expect it
   xattr               extended attributes user.shardfs.{shard,offset,nbytes} report where a chunk is
   fsname=NAME         name of the source in /proc/mounts
-  threads=N           threads that answer requests, at least 2
+  threads=N           threads that answer requests, 2 to 1024
   cache_size=BYTES    as --cache-size
   decoded_size=BYTES  as --decoded-size
   decode_limit=BYTES  as --decode-limit
@@ -287,9 +287,7 @@ impl Job {
             name: options.name.clone().unwrap_or_else(|| source.to_string_lossy().into_owned()),
             mountpoint,
             access: options.access,
-            // When notified to drop pages, the kernel waits for those being read, which another
-            // thread must answer.
-            threads: options.threads.unwrap_or_else(usual_threads).max(2),
+            threads: options.threads.unwrap_or_else(usual_threads),
             writable: options.fs.writable,
         };
         options.fs.writing.unsaved = unsaved_directory();

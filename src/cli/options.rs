@@ -74,6 +74,10 @@ pub(super) const NAMES: [&str; 27] = [
     "xattr",
 ];
 
+/// Highest number of threads that answer requests. A mount that cannot start all of its threads fails
+/// when it is there already.
+const MOST_THREADS: usize = 1024;
+
 /// Options that have an effect in writable mounts only.
 const OF_WRITING: [&str; 6] =
     ["sync", "update", "dirty_limit", "commit_interval", "keep_outside", "keep_fill"];
@@ -150,7 +154,7 @@ impl MountOptions {
             }
             ("fsname", Some(value)) => self.name = Some(value.to_owned()),
             ("level", Some(value)) => self.fs.level = Some(number(option, value, 10)?),
-            ("threads", Some(value)) => self.threads = Some(number(option, value, 10)?),
+            ("threads", Some(value)) => self.threads = Some(threads(option, value)?),
             ("uid", Some(value)) => *uid = Some(number(option, value, 10)?),
             ("gid", Some(value)) => *gid = Some(number(option, value, 10)?),
             ("umask", Some(value)) => *umask = Some(number(option, value, 8)?),
@@ -248,6 +252,18 @@ fn number<T: TryFrom<u64>>(option: &str, value: &str, radix: u32) -> Result<T, F
     let kind = if radix == 8 { "an octal number" } else { "a number" };
     number
         .ok_or_else(|| Failure::Option(format!("mount option {option:?}: {value:?} is not {kind}")))
+}
+
+/// Parses a number of threads. When notified to drop pages, the kernel waits for those being read,
+/// which another thread must answer.
+fn threads(option: &str, value: &str) -> Result<usize, Failure> {
+    match number(option, value, 10)? {
+        threads @ 2..=MOST_THREADS => Ok(threads),
+        _ => {
+            let text = format!("mount option {option:?}: give a number from 2 to {MOST_THREADS}");
+            Err(Failure::Option(text))
+        }
+    }
 }
 
 /// Parses the name of an update policy.

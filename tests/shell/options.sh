@@ -46,6 +46,10 @@ check "an unknown command" expect_exit 2 "$SHARDFS" frobnicate
 check "an unknown flag" not_mounting 1 --frobnicate mount --frobnicate "$TMP/a.zarr" @MP@
 check "an unknown option" not_mounting 1 frobnicate mount -o frobnicate "$TMP/a.zarr" @MP@
 check "an unknown option among good ones" not_mounting 1 frobnicate mount -o immutable,frobnicate=1,ro "$TMP/a.zarr" @MP@
+for threads in 0 1 1025 20000 x; do
+    check "threads=$threads" not_mounting 1 "mount option \"threads=$threads\": " mount -o "threads=$threads" "$TMP/a.zarr" @MP@
+done
+check "the most threads are named" not_mounting 1 'a number from 2 to 1024' mount -o threads=1025 "$TMP/a.zarr" @MP@
 check "uid that is no number" not_mounting 1 uid mount -o uid=someone "$TMP/a.zarr" @MP@
 check "umask that is no octal number" not_mounting 1 umask mount -o umask=9 "$TMP/a.zarr" @MP@
 check "level that is no number" not_mounting 1 level mount -o level=x "$TMP/a.zarr" @MP@
