@@ -329,6 +329,11 @@ fn separator(text: &str) -> Result<Separator, String> {
 
 fn create_sample(directory: &Path) -> io::Result<()> {
     fs::create_dir(directory)?;
+    // The error is reported; what cannot be removed stays.
+    fill_sample(directory).inspect_err(|_| drop(fs::remove_dir_all(directory)))
+}
+
+fn fill_sample(directory: &Path) -> io::Result<()> {
     for (name, content) in sample::files() {
         let path = directory.join(name);
         let parent = path.parent().unwrap_or(directory);

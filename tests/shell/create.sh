@@ -425,3 +425,25 @@ no_room_to_say_so() {
     "$SHARDFS" delete full.zarr | true
 }
 check "create, resize, delete: a full stdout is named, not the array" no_room_to_say_so
+
+sample_on_a_full_disk() {
+    local size
+    mkdir small
+    mount -t tmpfs -o size=1m none small
+    trap 'umount small' EXIT
+    # Not all shards fit, then only the metadata, then nothing.
+    for size in 60 8 4; do
+        mount -o "remount,size=${size}k" small
+        expect_exit 2 "$SHARDFS" create --sample small/sample.zarr | grep >/dev/null 'No space left on device'
+        [[ ! -e small/sample.zarr ]]
+    done
+    mount -o remount,size=8m small
+    "$SHARDFS" create --sample small/sample.zarr
+    expect_exit 2 "$SHARDFS" create --sample small/sample.zarr | grep >/dev/null 'it exists'
+    [[ -e small/sample.zarr/zarr.json ]]
+}
+if [[ $EUID == 0 ]]; then
+    check "create --sample: what a full disk has no room for leaves nothing" sample_on_a_full_disk
+else
+    skip "create --sample on a full disk: not root"
+fi
