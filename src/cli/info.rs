@@ -246,6 +246,10 @@ fn picture(args: &Args, source: &Source) -> Result<Option<(String, Target)>, Fai
         return Err(Failure::System(text));
     }
     let target = Target::find(path, &args.source, args.force)?;
+    if matches!(target, Target::Stdout) {
+        let text = "standard output has the text: give --svg the name of a file";
+        return Err(Failure::System(format!("{}: {text}", shown(path))));
+    }
     let title = match &args.map {
         Some(Some(key)) => format!("{}: {}", shown(&args.source), shown(&key)),
         _ => shown(&args.source).to_string(),

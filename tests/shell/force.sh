@@ -194,6 +194,13 @@ streams_are_written_to() {
     done
     "$sf" refs sample.zarr -o /dev/stdout >piped
     cmp piped expected.json
+    # Where the text is, no picture can be.
+    for name in - /dev/stdout; do
+        expect_exit 2 "$sf" info sample.zarr --svg $name >said
+        grep -qx "shardfs: $name: standard output has the text: give --svg the name of a file" said
+        [[ $(wc -l <said) == 1 ]]
+        expect_exit 2 "$sf" info sample.zarr --json --svg $name | grep >/dev/null 'has the text'
+    done
     if [[ $EUID == 0 ]] && mknod device c 1 3 && : 2>/dev/null >device; then
         "$sf" refs sample.zarr --force -o device
         "$sf" info sample.zarr --force --svg device
