@@ -154,7 +154,11 @@ fn put_level(
             }
             Ok(false) => {
                 *left += 1;
-                say(format_args!("{}: is no chunk of {}; move it away", shown(&saved.file), shown(source)));
+                say(format_args!(
+                    "{}: is no chunk of {}; move it away",
+                    shown(&saved.file),
+                    shown(source)
+                ));
             }
             Err(error) => {
                 *left += 1;
