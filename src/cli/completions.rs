@@ -4,7 +4,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 use super::exit::Failure;
-use super::message::print;
+use super::output::print;
 
 const AFTER_HELP: &str = "\
 Examples:

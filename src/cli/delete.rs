@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::exit::{Failure, system};
 use super::list::bytes;
-use super::message::print;
 use super::mounts::check_unused;
+use super::output::print;
 use super::resize::log_stale;
 use crate::format::json::to_text;
 use crate::text::{count, shown};

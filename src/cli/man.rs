@@ -12,8 +12,8 @@ use clap_mangen::Man;
 use roff::{Inline, Roff, bold, italic, roman};
 
 use super::exit::Failure;
-use super::message::print;
 use super::mount::HelperArgs;
+use super::output::print;
 
 /// Name of a directory that stands for stdout.
 const STDOUT: &str = "-";

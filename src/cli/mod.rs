@@ -110,7 +110,7 @@ pub fn run() -> ExitCode {
         parse::<Cli>(name, arguments).map_err(usage).and_then(|cli| run_command(cli.command))
     };
     let code = done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
-    message::unsaid().map_or(code, Failure::report)
+    output::unsaid().map_or(code, Failure::report)
 }
 
 fn run_command(command: Command) -> Result<(), Failure> {

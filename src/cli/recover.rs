@@ -5,9 +5,10 @@ mod unsaved;
 use std::path::PathBuf;
 
 use super::exit::Failure;
-use super::message::{complain, say};
+use super::message::complain;
 use super::mount::{saved_hint, saved_of};
 use super::open::{FormatArgs, open};
+use super::output::say;
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};

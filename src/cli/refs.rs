@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
 use super::interrupt::Interruptible;
-use super::message::{complain, say};
+use super::message::complain;
 use super::open::{FormatArgs, open};
+use super::output::say;
 use super::output_file::{STDOUT, Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
 use super::size;

@@ -6,8 +6,9 @@ use serde_json::json;
 
 use super::exit::{Failure, system};
 use super::list::{List, bytes, shape};
-use super::message::{complain, print};
+use super::message::complain;
 use super::mounts::{check_not_in_mount, commit_mounts};
+use super::output::print;
 use crate::format::json::to_text;
 use crate::text::{count, shown};
 use crate::tools::array::{Resize, Resized, consolidated_above};

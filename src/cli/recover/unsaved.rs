@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::exit::{Failure, system};
-use crate::cli::message::say;
 use crate::cli::mount::root_of;
 use crate::cli::mounts::check_apart;
 use crate::cli::open::open;
+use crate::cli::output::say;
 use crate::fs::{Fs, FsConfig};
 use crate::source::{Format, NODE_DOCUMENTS, OpenConfig};
 use crate::store::local::LocalStorage;
