@@ -300,8 +300,9 @@ class View:
         done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
         # Writers that met a fault have left their temporary files beside the chunks.
-        left = [line for line in done.stdout.splitlines()[1:] if "no chunk, in the mount alone" not in line]
-        if done.returncode not in (0, 2) or left or (done.returncode and "\n" not in done.stdout):
+        expected = ("no chunk, in the mount alone", "unmounted, and its source", "another mount namespace")
+        other = [line for line in done.stdout.splitlines() if not any(text in line for text in expected)]
+        if done.returncode not in (0, 2) or other:
             raise Trouble(f"{command}: {done.stdout}")
         self.process.wait(30)
         self.remove_unsaved()

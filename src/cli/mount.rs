@@ -24,7 +24,7 @@ use crate::number::to_usize;
 use crate::source::{Format, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
-use crate::store::spool::saved_source;
+use crate::store::spool::{OPEN_NAME, SOURCE_NAME, saved_source};
 use crate::store::storage::{Need, PosixStorage, Storage};
 use crate::text::{count, shown};
 
@@ -409,7 +409,7 @@ pub(super) fn saved_hint(saved: &Path, source: &Path) -> String {
     let (saved, source) = (shown(saved), shown(source));
     format!(
         "{source}: what an earlier mount could not commit is in {saved}; `shardfs recover --unsaved \
-         {saved} {source}` puts it in"
+         {saved} {source}` puts its chunks in"
     )
 }
 
@@ -420,13 +420,26 @@ pub(super) fn saved_of(source: &Path) -> Vec<PathBuf> {
     let runs = |directory: &Path| {
         let process = directory.to_str().and_then(|name| name.rsplit_once('-'));
         // One that has ended and waits for its parent has no program.
-        process.is_some_and(|(_, pid)| Path::new("/proc").join(pid).join("exe").read_link().is_ok())
+        let program = |pid: &str| Path::new("/proc").join(pid).join("exe").read_link().ok();
+        // Another program may have the number by now.
+        let program = process.and_then(|(_, pid)| program(pid));
+        program.is_some_and(|program| program.to_string_lossy().contains("shardfs"))
     };
     let entries = std::fs::read_dir(unsaved_root()).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    found.retain(|directory| is_of(directory) && !runs(directory));
+    found.retain(|directory| is_of(directory) && !runs(directory) && holds_files(directory));
     found.sort();
     found
+}
+
+/// Returns whether a directory for changes that could not be committed holds something that was
+/// saved, and is whole.
+fn holds_files(directory: &Path) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => holds_files(&entry.path()),
+        _ => entry.file_name() != OPEN_NAME && entry.file_name() != SOURCE_NAME,
+    })
 }
 
 /// Creates the requested views.

@@ -63,10 +63,13 @@ impl Spool {
     fn make(&self) -> io::Result<()> {
         make_directories(&self.directory)?;
         let record = self.directory.with_file_name(SOURCE_NAME);
-        match File::options().write(true).create_new(true).mode(0o600).open(record) {
+        match File::options().write(true).create_new(true).mode(0o600).open(&record) {
             Ok(mut file) => {
-                file.write_all(self.source.as_os_str().as_bytes())?;
-                file.sync_all()
+                let written = file.write_all(self.source.as_os_str().as_bytes());
+                // Half of it would name another source.
+                written.and_then(|()| file.sync_all()).inspect_err(|_| {
+                    let _ = fs::remove_file(&record);
+                })
             }
             // Other views of the mount use the same directory.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -29,7 +29,7 @@ impl Fs {
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,
-                    "{}: no chunk, in the mount alone; when that ends, it is saved as {}",
+                    "{}: no chunk, in the mount alone; it is to be saved as {} when that ends",
                     shown(&path),
                     shown(&to)
                 );

@@ -114,8 +114,8 @@ impl Fs {
     /// # Errors
     ///
     /// Fails if the root of `storage` is neither an array nor a hierarchy of arrays, if it is not
-    /// of the configured format, if it is an unfinished copy, if it cannot be read, and if the mount is to be writable though
-    /// `pad_edge` is set or `storage` is not on a filesystem.
+    /// of the configured format, if it is an unfinished copy, if it cannot be read, and if the mount is
+    /// to be writable though `pad_edge` is set or `storage` is not on a filesystem.
     pub fn new(
         storage: Arc<dyn Storage>,
         config: FsConfig,

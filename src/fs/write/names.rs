@@ -98,7 +98,8 @@ impl Fs {
             Slot::Outside | Slot::Above(..) => Err(FsError::IsDirectory),
             Slot::Chunk(path, place) => {
                 self.permit_change(place, caller)?;
-                self.remove_chunk(path, place)
+                self.remove_chunk(path, place)?;
+                self.after_change(path)
             }
             Slot::Scratch(path) => {
                 self.remove_name(path)?;
@@ -133,7 +134,7 @@ impl Fs {
         self.after_change(path)
     }
 
-    /// Stages the removal of a chunk.
+    /// Stages the removal of a chunk. The caller calls [`Fs::after_change`] once it holds no lock.
     pub(in crate::fs) fn remove_chunk(&self, path: &Path, place: &Place) -> Result<()> {
         check_writable(place)?;
         if !place.array.source.format.has_keys() {
@@ -182,8 +183,7 @@ impl Fs {
                 names.put(above, What::Directory, None);
             }
         }
-        drop(names);
-        self.after_change(path)
+        Ok(())
     }
 
     /// Checks that a chunk can be removed.

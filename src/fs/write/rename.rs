@@ -124,6 +124,10 @@ impl Fs {
             return Err(FsError::CrossDevice);
         }
         self.free_name(to, FileKind::File)?;
+        if let Slot::Chunk(_, place) = from {
+            // What its removal needs is there, before anything at `to` is replaced.
+            self.stage(place)?;
+        }
         let moved = self.move_to_source(to, &file, caller)?;
         self.become_source(&file, (from, to), moved, caller)
     }
@@ -209,15 +213,17 @@ impl Fs {
             if file.state().open_files().len() > openers.len() {
                 continue;
             }
+            let leave = || file.state().open_files().iter().for_each(|open| open.leave());
             drop(copy_writes(file, &mut moved)?);
             self.unname_file(from, caller)?;
             // Now only pages of mappings that were closed have been written.
-            let mut state = copy_writes(file, &mut moved)
-                .inspect_err(|_| openers.iter().for_each(|open| open.leave()))?;
+            let mut state = copy_writes(file, &mut moved).inspect_err(|_| leave())?;
             (state.bytes, state.dirty) = (Bytes::Moved(Arc::clone(&moved.file)), false);
-            drop(state);
-            for mut behind in held {
-                *behind = Behind::Source(Arc::clone(&moved.file) as Arc<dyn StorageFile>);
+            // Some may have been opened meanwhile: no more from now on.
+            let openers = state.open_files();
+            drop((state, held));
+            for open in &openers {
+                *open.hold() = Behind::Source(Arc::clone(&moved.file) as Arc<dyn StorageFile>);
             }
             break openers;
         };

@@ -170,6 +170,8 @@ impl Fs {
         }
         one.made.iter().for_each(|promise| promise.keep());
         self.set_bases(one)?;
+        // Removed once the names are no longer locked.
+        let mut _copy = None;
         let mut names = self.overlay()?.names();
         let Some(name) = names.get_mut(&one.path) else { return Ok(false) };
         let what = name.what.clone();
@@ -184,7 +186,7 @@ impl Fs {
         // Including promises that were made during the commit.
         name.made.drain(..).for_each(|promise| promise.keep());
         if let What::File(file) = &what {
-            file.state().copy = None;
+            _copy = file.state().copy.take();
         }
         match what {
             What::File(file) => {

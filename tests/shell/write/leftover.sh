@@ -21,7 +21,7 @@ beside_chunks() {
     cat "$work/said"
     saved=$(unsaved_of "$pid")
     [[ $(grep -c : "$work/said") == 2 ]]
-    grep -F "c/0/notes: no chunk, in the mount alone; when that ends, it is saved as $saved/.other/c/0/notes" "$work/said"
+    grep -F "c/0/notes: no chunk, in the mount alone; it is to be saved as $saved/.other/c/0/notes when that ends" "$work/said"
     cmp "$data/text" "$saved/.other/c/0/notes"
     within 10 no_daemon_of "$MP"
     in_shards
@@ -91,7 +91,7 @@ another_source() {
     [[ $sum == "$(cat "$work"/other.zarr/waves/c/0/0/* | sha256sum)" ]]
     cmp "$data/page" "$saved/waves/c/0/0/0"
     # The next mount and recover say what is left to do.
-    "$SHARDFS" recover "$source" | grep -F "\`shardfs recover --unsaved $saved $source\` puts it in"
+    "$SHARDFS" recover "$source" | grep -F "\`shardfs recover --unsaved $saved $source\` puts its chunks in"
     "$SHARDFS" recover "$work/other.zarr" | grep -F "$saved" && return 1
     mount_view "$source" --rw
     grep -F "what an earlier mount could not commit is in $saved" "$MP.log"
