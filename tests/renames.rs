@@ -470,6 +470,26 @@ fn a_chunk_that_was_linked_or_not_renamed_shows_what_others_write_to_it() {
 }
 
 #[test]
+fn a_chunk_that_is_open_and_was_not_renamed_shows_what_others_write_to_it() {
+    with_mount(|user, storage, _| {
+        let ino = user.ino("a/c/0").unwrap();
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let handle = user.0.open_for(ino, how, &CALLER).unwrap().handle;
+        user.link("a/c/0", "a/c/0.part");
+        let (from, to) = (user.parent("a/c/0").unwrap(), user.parent("x").unwrap());
+        assert!(user.0.rename(from, to, false, &CALLER).is_err());
+        user.unlink("a/c/0.part");
+        others_write(storage, "a/c/0", b"of others");
+        assert_eq!(user.read("a/c/0"), Some(b"of others".to_vec()));
+        // It may be derived from what was there before.
+        assert!(matches!(user.0.write(ino, handle, 0, b"x"), Err(FsError::Stale)));
+        user.0.release(handle);
+        assert_eq!(user.0.end_commits(), 0);
+        assert_eq!(found(storage, "a/c/0"), Some(b"of others".to_vec()));
+    });
+}
+
+#[test]
 fn a_name_beside_chunks_stays_when_the_kernel_forgets_the_chunk_that_it_is_linked_to() {
     with_mount(|user, _, _| {
         user.write("a/c/0.part", b"both", false);

@@ -435,13 +435,17 @@ impl Names {
     /// bytes are in the shard, unless the kernel knows it by a number that is not the chunk's: the
     /// kernel may be about to open it.
     pub(in crate::fs) fn drop_unused(&mut self, file: &Arc<LiveFile>) {
-        {
+        let is_open = {
             let state = file.state();
-            if state.is_open() || state.dirty {
+            if state.dirty || state.is_open() && state.staged {
                 return;
             }
-        }
+            state.is_open()
+        };
         self.settle_clean(file);
+        if is_open {
+            return;
+        }
         let is_it = |known: &&Known| Arc::ptr_eq(&known.file, file);
         let Some(known) = self.inodes.get(&file.ino).filter(is_it) else { return };
         let state = file.state();
@@ -478,7 +482,7 @@ impl Names {
 }
 
 impl Names {
-    /// Gives the bytes of a closed file back to its shard, if nothing was written that waits to be
+    /// Gives the bytes of a file back to its shard, if nothing was written that waits to be
     /// committed: they were read for a rename or a link, and others may write the chunk.
     fn settle_clean(&mut self, file: &LiveFile) {
         let mut state = file.state();
