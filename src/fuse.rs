@@ -65,6 +65,7 @@ impl Adapter {
             writable: configs().any(|config| config.writable),
             shared: configs().any(|config| config.shared),
         };
+            sync: configs().any(|config| config.writable && config.writing.sync),
         let xattr = flags.shared || configs().any(|config| config.xattr);
         // The permission to read a file of a whole array is checked when it is opened.
         let checked = |config: &FsConfig| config.shared && config.view.view == View::Flat;

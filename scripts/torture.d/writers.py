@@ -307,7 +307,13 @@ class Writer:
         other = self.temporary_name(self.mount / LOOSE / "x")
         version = self.begin(chunk, "x")
         self.log(f"m {chunk[0]} {chunk[1]} {version} {kept} {LOOSE}/{other.name}")
-        self.rename(self.path(chunk), other)
+        try:
+            self.rename(self.path(chunk), other)
+        except OSError as error:
+            # A fault has left a second name: a file that has one is not moved out of the mount.
+            if error.errno == errno.EXDEV and os.stat(self.path(chunk)).st_nlink > 1:
+                error.errno = errno.EIO
+            raise
         self.done(chunk, None, False)
 
     def rename(self, old: Path, new: Path) -> None:

@@ -84,4 +84,30 @@ linked() {
 }
 at_once "link and unlink as a publication" linked
 
+# The kernel takes a rename that reports an error for one that was not done.
+failed_sync() {
+    local top work old
+    top=$(mktemp -d "$TMP/work.XXXXXX") old=${present[0]}
+    cp -r "$TMP/made/$plane" "$top/a"
+    mkdir "$top/loose"
+    mount_view "$top" --rw -o sync --commit-interval 1000
+    cmp "$MP/a/$old" "$TMP/made/$plane.files/$old"
+    # No commit succeeds.
+    echo >"$top/a/.shardfs"
+    fails_with "" mv "$MP/a/$old" "$MP/loose/was"
+    fails_with "" cp "$data/page" "$MP/a/$old"
+    fails_with "" mv "$MP/a/${present[1]}" "$MP/a/${present[2]}"
+    fails_with "" cp "$data/small" "$MP/a/${present[1]}"
+    rm "$top/a/.shardfs"
+    sync "$MP"
+    unmount_view
+    cmp "$top/loose/was" "$TMP/made/$plane.files/$old"
+    mount_view "$top"
+    cmp "$MP/a/$old" "$data/page"
+    cmp "$MP/a/${present[1]}" "$data/small"
+    cmp "$MP/a/${present[2]}" "$TMP/made/$plane.files/${present[1]}"
+    unmount_view
+}
+at_once "what is written after a rename that could not be committed goes to the name that it was written to" failed_sync
+
 finish
