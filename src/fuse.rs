@@ -3,6 +3,7 @@
 mod convert;
 mod kernel_cache;
 mod kernel_flags;
+pub mod push;
 mod revalidation;
 
 use std::cell::RefCell;
@@ -64,8 +65,8 @@ impl Adapter {
             immutable: configs().any(|config| config.store.immutable),
             writable: configs().any(|config| config.writable),
             shared: configs().any(|config| config.shared),
-        };
             sync: configs().any(|config| config.writable && config.writing.sync),
+        };
         let xattr = flags.shared || configs().any(|config| config.xattr);
         // The permission to read a file of a whole array is checked when it is opened.
         let checked = |config: &FsConfig| config.shared && config.view.view == View::Flat;

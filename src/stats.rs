@@ -117,6 +117,18 @@ counters! {
 }
 
 counters! {
+    /// Chunks pushed into the kernel's page cache before they are requested.
+    Ahead {
+        /// Chunks pushed.
+        chunks,
+        /// Bytes pushed.
+        bytes,
+        /// Bytes pushed that their reader has passed since.
+        used_bytes,
+    }
+}
+
+counters! {
     /// Commits of staged chunks to their shards.
     Commits {
         /// Commits to an array.
@@ -141,6 +153,8 @@ pub struct Stats {
     pub indexes: Indexes,
     /// Decoded chunks.
     pub decoded: Decoded,
+    /// Chunks pushed ahead of their readers.
+    pub ahead: Ahead,
     /// Commits.
     pub commits: Commits,
 }
@@ -153,6 +167,7 @@ impl Stats {
             "source": self.source.to_json(),
             "indexes": self.indexes.to_json(),
             "decoded": self.decoded.to_json(),
+            "ahead": self.ahead.to_json(),
             "commits": self.commits.to_json(),
         })
     }

@@ -17,7 +17,7 @@ use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
 use super::size;
 use super::views::ViewArgs;
 use crate::fs::{Fs, FsConfig, SourceError, View, Views};
-use crate::fuse::Adapter;
+use crate::fuse::{Adapter, push};
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::number::to_usize;
@@ -300,6 +300,9 @@ impl Job {
         if let Some(revalidation) = revalidation {
             let notifier = mounted.notifier();
             std::thread::spawn(move || revalidation.run(notifier));
+        }
+        if let Err(error) = push::start(&views, || mounted.connection(), || mounted.notifier()) {
+            log::warn!("no chunks are pushed ahead of their readers: {error}");
         }
         storage.serves(&spec.mountpoint);
         let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();

@@ -28,6 +28,7 @@ pub use self::error::{FsError, LoadError, Result};
 pub use self::form::{View, ViewConfig};
 pub use self::node::NodeKind;
 pub use self::page_policy::Pages;
+pub use self::read::ahead::{PageCache, PushAhead};
 pub use self::read::lister::{DirEntry, Listing};
 pub use self::request::{OpenHow, SetAttr, WriteHow};
 pub use self::state::control::{LEFTOVER_PATH, LOG_PATH, WAITING_PATH};

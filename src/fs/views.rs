@@ -81,6 +81,12 @@ impl Views {
         &self.views
     }
 
+    /// Returns every view with its number, by which inode numbers of the mount are made.
+    pub fn numbered(&self) -> impl Iterator<Item = (u64, &Arc<Fs>)> {
+        let first = u64::from(self.views.len() > 1);
+        (first..).zip(&self.views)
+    }
+
     /// Returns the counters, which all views share.
     pub fn stats(&self) -> &Stats {
         self.views[0].stats()

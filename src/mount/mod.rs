@@ -190,6 +190,7 @@ pub enum MountError {
 /// A mount that exists but does not answer requests yet.
 pub struct Mounted<F: fuser::Filesystem> {
     session: Session<F>,
+    connection: OwnedFd,
     mountpoint: PathBuf,
 }
 
@@ -214,8 +215,9 @@ pub fn mount<F: fuser::Filesystem>(
     config.n_threads = Some(spec.threads);
     config.clone_fd = true;
     let mountpoint = spec.mountpoint.clone();
+    let connection = device.try_clone().map_err(MountError::Session)?;
     match Session::from_fd(filesystem, device, acl, config) {
-        Ok(session) => Ok(Mounted { session, mountpoint }),
+        Ok(session) => Ok(Mounted { session, connection, mountpoint }),
         Err(error) => {
             // Best effort: the session error is the one to report.
             let _ = unmount_now(&mountpoint, UnmountFlags::DETACH);
@@ -233,6 +235,11 @@ impl<F: fuser::Filesystem> Mounted<F> {
         self.session.notifier()
     }
 
+    /// Returns another descriptor of the FUSE connection.
+    pub fn connection(&self) -> io::Result<OwnedFd> {
+        self.connection.try_clone()
+    }
+
     /// Serves the mount until it is unmounted, by a signal or by another process. `ready` is called
     /// once the mount answers, `finish` before this process exits on a signal while the mount is
     /// busy; it returns whether everything could be committed. SIGUSR1 logs the counters.
@@ -242,7 +249,7 @@ impl<F: fuser::Filesystem> Mounted<F> {
         finish: Arc<dyn Fn() -> bool + Send + Sync>,
         ready: impl FnOnce(),
     ) -> Result<(), MountError> {
-        let Self { session, mountpoint } = self;
+        let Self { session, mountpoint, .. } = self;
         handle_signals(mountpoint.clone(), stats, finish)?;
         let serving = std::thread::spawn(|| session.run());
         // A reply to this request proves that the mount answers.

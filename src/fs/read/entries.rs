@@ -241,6 +241,24 @@ impl Fs {
         })
     }
 
+    /// Returns whether the contents of a chunk, whose shard was found as `shard`, may be added to the
+    /// pages that the kernel has of it.
+    pub(in crate::fs) fn may_push(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+        shard: &Stat,
+        ino: u64,
+    ) -> bool {
+        if self.config.store.immutable {
+            return true;
+        }
+        let number = array.source.layout.locate(coords).shard;
+        let identity = self.shard_identity(array, &number);
+        let content = self.shard_content(array, &number, shard);
+        content.is_some_and(|content| self.identities.may_push(identity, content, ino))
+    }
+
     /// Returns the key of a shard in [`Identities`].
     pub(in crate::fs) fn shard_identity(&self, array: &ArrayView, shard: &[u64]) -> u64 {
         self.hasher.hash_one((array.source.id, shard))

@@ -1,6 +1,7 @@
 //! Reading: lookups, attributes, listings and contents, of the source and of the overlay.
 
 pub(super) mod access;
+pub(super) mod ahead;
 pub(super) mod chunk_listing;
 pub(super) mod decoded;
 pub(super) mod directory;

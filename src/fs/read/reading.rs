@@ -36,6 +36,9 @@ impl Fs {
             return None;
         }
         let shared = file.shared(offset, length)?;
+        if offset == 0 {
+            self.note_request(ino);
+        }
         self.stats.operations.read.count();
         self.stats.operations.read_bytes.add(shared.range.len() as u64);
         Some(shared)
@@ -66,6 +69,9 @@ impl Fs {
             },
             None => self.read_inode(ino, offset, buffer)?,
         };
+        if offset == 0 {
+            self.note_request(ino);
+        }
         self.stats.operations.read_bytes.add(read as u64);
         Ok(read)
     }

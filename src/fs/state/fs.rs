@@ -14,6 +14,7 @@ use crate::fs::form::View;
 use crate::fs::load::Failed;
 use crate::fs::node::NodeKind;
 use crate::fs::nodes::Nodes;
+use crate::fs::state::ahead::Ahead;
 use crate::fs::state::commit_state::Commits;
 use crate::fs::state::control::Control;
 use crate::fs::state::failures::Failures;
@@ -56,6 +57,8 @@ pub struct Fs {
     /// Handle of the next directory to be opened.
     pub(in crate::fs) directories: AtomicU64,
     pub(in crate::fs) prefetch: Prefetch,
+    /// Queue of what is pushed into the kernel's page cache.
+    pub(in crate::fs) ahead: Ahead,
     /// Other views of the same mount.
     pub(in crate::fs) others: OnceLock<Vec<Weak<Fs>>>,
     pub(in crate::fs) stats: Arc<Stats>,
@@ -159,6 +162,7 @@ impl Fs {
         let store = Arc::new(store);
         Ok(Self {
             prefetch: Prefetch::new(Arc::clone(&store), config.store.decoded_size),
+            ahead: Ahead::default(),
             store,
             nodes,
             access: Access::new(&config),

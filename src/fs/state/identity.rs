@@ -104,6 +104,15 @@ impl Identities {
         }
     }
 
+    /// Records the current contents of a file, in which the inode `ino` is about to be pushed;
+    /// returns whether the kernel's pages of that inode, if it has any, hold them already.
+    pub(in crate::fs) fn may_push(&self, file: u64, content: u64, ino: u64) -> bool {
+        let mut files = self.lock();
+        let seen = files.see(file, content);
+        let holds = seen.is_first || files.pages.get(&ino) == Some(&content);
+        holds && !seen.is_recent(self.cached_for)
+    }
+
     /// Records that the kernel may be given bytes for an inode number that its file no longer
     /// holds.
     pub(in crate::fs) fn served_older(&self, file: u64, ino: u64) {
@@ -146,6 +155,19 @@ mod tests {
         assert_eq!(identities.opened(2, 11, 200), Pages::Kept, "another file");
         identities.served_older(1, 100);
         assert_eq!(identities.opened(1, 11, 100), Pages::Dropped);
+    }
+
+    #[test]
+    fn what_a_file_holds_now_is_pushed_only_beside_pages_of_the_same() {
+        let identities = Identities::new(Duration::ZERO);
+        assert!(identities.may_push(1, 10, 100));
+        assert!(!identities.may_push(1, 11, 100), "changed");
+        std::thread::sleep(SLACK);
+        assert!(!identities.may_push(1, 11, 100), "there may be pages of what it held before");
+        assert_eq!(identities.opened(1, 11, 100), Pages::Dropped);
+        assert!(identities.may_push(1, 11, 100));
+        identities.served_older(1, 100);
+        assert!(!identities.may_push(1, 11, 100));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The state of a mounted source: what is known of it, the overlay of uncommitted changes, and the
 //! tables of inode numbers and open handles.
 
+pub(super) mod ahead;
 pub(super) mod commit_state;
 pub(super) mod control;
 pub(super) mod copy;
@@ -14,4 +15,5 @@ pub(super) mod order;
 pub(super) mod overlay;
 pub(super) mod paths;
 pub(super) mod prefetch;
+pub(super) mod readers;
 pub(super) mod target;

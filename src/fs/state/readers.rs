@@ -1,0 +1,281 @@
+//! Readers that take the chunks of an array in order, and how far ahead of each of them chunks are
+//! pushed into the kernel's page cache.
+//!
+//! ```text
+//! chunks in C order    r r r p p p m p p p . .     r read   p pushed   m marker
+//!                          ^ at          ^ end
+//! ```
+//!
+//! The kernel requests only what it has no pages of. So one chunk of each window is left out, its
+//! marker: the request for it shows that the reader has come so far, and is the time to push the
+//! next window. Windows grow as long as markers are requested. A reader that jumps about requests
+//! none, and one that finds everything in the page cache never seems to read in order.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Number of readers to tell apart.
+const READERS: usize = 16;
+/// Number of chunks read in order before any are pushed.
+const IN_ORDER: u32 = 3;
+/// Length of the first window, and of the longest one, in chunks.
+const WINDOW: Range<u64> = 4..64;
+/// Maximum length of a window in bytes.
+pub(in crate::fs) const WINDOW_BYTES: u64 = 4 << 20;
+/// Number of absent chunks between two that are read in order.
+const GAP: u64 = 64;
+/// Number of reads for which nothing is pushed to a reader whose next chunk the kernel did not
+/// know, the first time and at most.
+const REST: Range<u64> = 8..1024;
+
+/// Readers of a mount.
+#[derive(Debug, Default)]
+pub(in crate::fs) struct Readers {
+    /// The most recent one is the last.
+    readers: Vec<Reader>,
+}
+
+#[derive(Debug)]
+struct Reader {
+    array: u64,
+    /// Number of the chunk that it has requested last.
+    at: u64,
+    /// Number of chunks that it has requested in order.
+    in_order: u32,
+    /// First chunk that is not pushed.
+    end: u64,
+    window: u64,
+    /// Numbers and lengths of the chunks that were pushed and not passed yet.
+    pushed: VecDeque<(u64, u64)>,
+    /// Number of requests until the next attempt to push.
+    resting: u64,
+    /// How long it rests the next time.
+    rest: u64,
+}
+
+/// Chunks to push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::fs) struct Window {
+    /// Numbers of the chunks.
+    pub numbers: Range<u64>,
+    /// The first chunk from this one on is left out.
+    pub marker: u64,
+}
+
+/// Result of a request for a chunk.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::fs) struct Requested {
+    /// Chunks to push next.
+    pub window: Option<Window>,
+    /// Number of bytes that were pushed and that the reader has passed.
+    pub used: u64,
+}
+
+impl Readers {
+    /// Called when the beginning of chunk `number` of an array is requested. `are_absent` returns
+    /// whether none of some chunks exist.
+    pub(in crate::fs) fn requested(
+        &mut self,
+        array: u64,
+        number: u64,
+        are_absent: impl Fn(Range<u64>) -> bool,
+    ) -> Requested {
+        let follows = |reader: &Reader| {
+            let is_pushed = reader.at <= number && number < reader.end.max(reader.at + 2);
+            let is_near = reader.at < number && number - reader.at <= GAP;
+            reader.array == array && (is_pushed || is_near && are_absent(reader.at + 1..number))
+        };
+        let Some(place) = self.readers.iter().rposition(follows) else {
+            if self.readers.len() == READERS {
+                self.readers.remove(0);
+            }
+            self.readers.push(Reader::new(array, number));
+            return Requested::default();
+        };
+        let mut reader = self.readers.remove(place);
+        let requested = reader.advance(number);
+        self.readers.push(reader);
+        requested
+    }
+
+    /// Records that a chunk of `nbytes` bytes was pushed.
+    pub(in crate::fs) fn pushed(&mut self, array: u64, number: u64, nbytes: u64) {
+        if let Some(reader) = self.behind(array, number) {
+            reader.pushed.push_back((number, nbytes));
+            reader.window = reader.window.min(WINDOW_BYTES / nbytes.max(1));
+        }
+    }
+
+    /// Records that a chunk, and those behind it in its window, cannot be pushed: the kernel does
+    /// not know it, or it is too long.
+    pub(in crate::fs) fn refused(&mut self, array: u64, number: u64) {
+        if let Some(reader) = self.behind(array, number) {
+            (reader.end, reader.window) = (number, WINDOW.start);
+            reader.resting = reader.rest;
+            reader.rest = (reader.rest * 2).min(REST.end);
+        }
+    }
+
+    /// Returns whether a reader still has a chunk that was to be pushed ahead of it.
+    pub(in crate::fs) fn is_ahead(&mut self, array: u64, number: u64) -> bool {
+        self.behind(array, number).is_some()
+    }
+
+    /// Returns the reader ahead of which a chunk is pushed.
+    fn behind(&mut self, array: u64, number: u64) -> Option<&mut Reader> {
+        let is_its = |reader: &&mut Reader| {
+            reader.array == array && reader.at < number && number < reader.end
+        };
+        self.readers.iter_mut().rev().find(is_its)
+    }
+}
+
+impl Reader {
+    fn new(array: u64, at: u64) -> Self {
+        let (in_order, end, window) = (1, at + 1, WINDOW.start);
+        Self {
+            array,
+            at,
+            in_order,
+            end,
+            window,
+            pushed: VecDeque::new(),
+            resting: 0,
+            rest: REST.start,
+        }
+    }
+
+    fn advance(&mut self, number: u64) -> Requested {
+        if number == self.at {
+            return Requested::default();
+        }
+        self.in_order = self.in_order.saturating_add(1);
+        self.at = number;
+        self.end = self.end.max(number + 1);
+        let mut used = 0;
+        while let Some((_, nbytes)) = self.pushed.front().filter(|(pushed, _)| *pushed <= number) {
+            used += nbytes;
+            self.pushed.pop_front();
+        }
+        if self.resting > 0 {
+            self.resting -= 1;
+            return Requested { window: None, used };
+        }
+        let is_due = self.end - number <= self.window / 2 + 1;
+        if self.in_order < IN_ORDER || !is_due {
+            return Requested { window: None, used };
+        }
+        if used > 0 {
+            self.window = (self.window * 2).min(WINDOW.end);
+            self.rest = REST.start;
+        }
+        let numbers = self.end..number.saturating_add(1).saturating_add(self.window);
+        if numbers.is_empty() {
+            return Requested { window: None, used };
+        }
+        self.end = numbers.end;
+        let marker = numbers.start + (numbers.end - numbers.start) / 2;
+        Requested { window: Some(Window { numbers, marker }), used }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NBYTES: u64 = 1000;
+
+    fn request(readers: &mut Readers, number: u64) -> Requested {
+        readers.requested(1, number, |_| false)
+    }
+
+    /// Reads the chunks `numbers` through a page cache that holds what is pushed. Returns the
+    /// numbers of requests, of chunks pushed and of bytes known to be used.
+    fn read(readers: &mut Readers, numbers: impl IntoIterator<Item = u64>) -> (u64, u64, u64) {
+        let (mut cached, mut counts) = (std::collections::HashSet::new(), (0, 0, 0));
+        for number in numbers {
+            if !cached.insert(number) {
+                continue;
+            }
+            counts.0 += 1;
+            let Requested { window, used } = request(readers, number);
+            counts.2 += used;
+            let Some(Window { numbers, marker }) = window else { continue };
+            for number in numbers.filter(|number| *number != marker) {
+                counts.1 += 1;
+                cached.insert(number);
+                readers.pushed(1, number, NBYTES);
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn a_reader_in_order_requests_the_first_chunks_and_the_markers() {
+        let mut readers = Readers::default();
+        let (requests, pushed, used) = read(&mut readers, 0..10_000);
+        assert!(requests < 10_000 / 30, "{requests}");
+        assert!((10_000 - requests..10_000 - requests + WINDOW.end).contains(&pushed));
+        assert!(pushed * NBYTES - used <= WINDOW.end * 2 * NBYTES, "{pushed} {used}");
+    }
+
+    #[test]
+    fn nothing_is_pushed_to_a_reader_that_jumps_about() {
+        let mut readers = Readers::default();
+        let jumps = (0..1000_u64).map(|step| step * 7919 % 1009);
+        assert_eq!(read(&mut readers, jumps), (1000, 0, 0));
+        assert_eq!(read(&mut Readers::default(), (0..1000).step_by(2)), (500, 0, 0));
+        assert_eq!(read(&mut Readers::default(), (0..1000).rev()), (1000, 0, 0));
+    }
+
+    #[test]
+    fn each_of_several_readers_has_its_own_window() {
+        let mut readers = Readers::default();
+        let starts = (0..READERS as u64).map(|reader| reader * 100_000);
+        let mixed = (0..1000).flat_map(|step| starts.clone().map(move |start| start + step));
+        let (requests, ..) = read(&mut readers, mixed);
+        assert!(requests < READERS as u64 * 1000 / 20, "{requests}");
+    }
+
+    #[test]
+    fn absent_chunks_do_not_disturb_the_order() {
+        let mut readers = Readers::default();
+        let windows = (0..5).filter_map(|step| {
+            let requested = readers.requested(1, step * 10, |gap| gap.end - gap.start == 9);
+            requested.window
+        });
+        assert_eq!(windows.collect::<Vec<_>>()[0], Window { numbers: 21..25, marker: 23 });
+    }
+
+    #[test]
+    fn a_reader_whose_chunks_the_kernel_does_not_know_rests_longer_each_time() {
+        let mut readers = Readers::default();
+        let mut attempts = Vec::new();
+        for number in 0..100 {
+            if let Some(window) = request(&mut readers, number).window {
+                attempts.push(number);
+                readers.refused(1, window.numbers.start);
+            }
+        }
+        assert_eq!(attempts, [2, 11, 28, 61]);
+    }
+
+    #[test]
+    fn long_chunks_make_short_windows() {
+        let mut readers = Readers::default();
+        (0..3).for_each(|number| drop(request(&mut readers, number)));
+        readers.pushed(1, 3, WINDOW_BYTES / 2);
+        let Requested { window, used } = request(&mut readers, 5);
+        assert_eq!(used, WINDOW_BYTES / 2);
+        assert_eq!(window, Some(Window { numbers: 7..10, marker: 8 }));
+    }
+
+    #[test]
+    fn what_a_reader_has_passed_is_not_pushed() {
+        let mut readers = Readers::default();
+        (0..3).for_each(|number| drop(request(&mut readers, number)));
+        assert!(readers.is_ahead(1, 3) && !readers.is_ahead(2, 3) && !readers.is_ahead(1, 7));
+        request(&mut readers, 3);
+        assert!(!readers.is_ahead(1, 3) && readers.is_ahead(1, 4));
+    }
+}

@@ -1,0 +1,169 @@
+#!/bin/bash
+# Chunks are pushed into the page cache ahead of readers in order: fewer requests, the same bytes, and nothing
+# of another version than the shard has.
+
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+python3 "$here/shards.py" array "$TMP/many.zarr" 7 --shards 32 --chunks 64 --bytes 4096
+number=2048
+
+# counter NAME: one of the counters of pushed chunks, or of requests
+counter() {
+    python3 -c 'import json, sys; s = json.load(open(sys.argv[1])); print({**s["operations"], **s["ahead"]}[sys.argv[2]])' \
+        "$MP/.shardfs/stats.json" "$1"
+}
+
+# take ORDER [N]: reads chunk files in this order, each as far as it goes
+take() {
+    python3 - "$1" "${2:-$number}" $number "$MP"/c "${suffix:-}" <<'PY'
+import os
+import random
+import sys
+
+order, count, number, top, suffix = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
+os.listdir(top)         # the kernel knows the chunks from now on
+for entry in os.scandir(top):
+    entry.stat()
+numbers = list(range(number))
+if order == "random":
+    random.Random(1).shuffle(numbers)
+for n in numbers[:count]:
+    with open(f"{top}/{n}{suffix}", "rb", buffering=0) as f:
+        got = f.read()
+    assert got[-4096:] == bytes([7]) * 4096, (n, len(got), set(got))
+PY
+}
+
+ordered() {
+    local requests
+    mount_view "$TMP/many.zarr" "$@"
+    [[ $* != *npy* ]] || suffix=.npy
+    take order
+    requests=$(counter read)
+    echo "$requests requests, $(counter chunks) chunks pushed, $(counter bytes) B, $(counter used_bytes) B of them used"
+    ((requests < number / 2 && $(counter chunks) > number / 2))
+    (($(counter used_bytes) * 100 > $(counter bytes) * 90))
+    # What is in the page cache is not pushed again.
+    before=$(counter chunks)
+    take order
+    (($(counter chunks) < before + number / 20))
+    unmount_view
+    suffix=
+}
+check "a reader in order requests few chunks" ordered
+check "a reader in order requests few chunks (immutable)" ordered -o immutable
+check "a reader in order requests few chunks (npy)" ordered --view npy
+check "a reader in order requests few chunks (npy, immutable)" ordered --view npy -o immutable
+
+several() {
+    mount_view "$TMP/many.zarr" --view zarr3,npy
+    (MP=$MP/zarr3 && take order)
+    (MP=$MP/npy && suffix=.npy && take order)
+    (($(counter chunks) > number))
+    unmount_view
+}
+check "a reader in order requests few chunks of each of two views" several
+
+jumps() {
+    mount_view "$TMP/many.zarr" "$@"
+    take random $((number / 2))
+    echo "$(counter read) requests, $(counter bytes) B pushed of $(counter read_bytes) B"
+    (($(counter bytes) * 20 <= $(counter read_bytes)))
+    unmount_view
+}
+check "nothing is pushed to a reader that jumps about" jumps
+check "nothing is pushed to a reader that jumps about (immutable)" jumps -o immutable
+
+writable() {
+    mount_view "$TMP/many.zarr" --rw
+    take order
+    (($(counter chunks) == 0))
+    unmount_view
+}
+check "nothing is pushed in a writable mount" writable
+
+# A writer replaces shards just where readers in order are. Every chunk is of one version, and none is older than a
+# second.
+changing() {
+    local source=$TMP/changing.zarr
+    rm -rf "$source"
+    python3 "$here/shards.py" array "$source" 1 --shards 1024 --chunks 16 --bytes 1024
+    mount_view "$source" "$@"
+    PYTHONPATH=$here python3 - "$MP/c" "$source/c" "${CHANGES:-20000}" "${suffix:-}" <<'PY'
+import os
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+from shards import shard_bytes
+
+view, source, changes, suffix = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+SHARDS, CHUNKS, NBYTES = 1024, 16, 1024
+VERSIONS = 250
+made = [shard_bytes(SimpleNamespace(chunks=CHUNKS, bytes=NBYTES, value=v, gap=v % 3 * 100, only=None, start=False))
+        for v in range(VERSIONS)]
+# When each shard got each version, the last ones only.
+history = [[(0.0, 1)] for _ in range(SHARDS)]
+at, done, failed, reads, errors = [0, SHARDS // 2], False, [], 0, 0
+
+
+def change():
+    global done
+    try:
+        for step in range(changes):
+            # Just ahead of one of the readers, in what may be on its way to the page cache.
+            shard = (at[step % 2] + step // 2 % 6) % SHARDS
+            version = (history[shard][-1][1] + 1) % VERSIONS
+            path = f"{source}/{shard}"
+            with open(path + ".tmp", "wb") as f:
+                f.write(made[version])
+            os.rename(path + ".tmp", path)
+            history[shard] = history[shard][-40:] + [(time.monotonic(), version)]
+            time.sleep(0.0002)
+    finally:
+        done = True
+
+
+def read(reader):
+    global reads, errors
+    while not done:
+        for entry in os.scandir(view):
+            entry.stat()
+        for n in range(SHARDS * CHUNKS):
+            n = (n + reader * SHARDS // 2 * CHUNKS) % (SHARDS * CHUNKS)
+            shard = at[reader] = n // CHUNKS
+            began = time.monotonic()
+            known = list(history[shard])
+            try:
+                with open(f"{view}/{n}{suffix}", "rb", buffering=0) as f:
+                    got = f.read()
+            except OSError:
+                errors += 1
+                continue
+            reads += 1
+            values = set(got[-NBYTES:])
+            # What was replaced more than 1.2 s before the open must not be seen.
+            old = {version for (_, version), (replaced, _) in zip(known, known[1:]) if replaced < began - 1.2}
+            kept = {version for when, version in history[shard] if when >= began - 1.2} | {known[-1][1]}
+            if len(values) != 1 or values & (old - kept):
+                failed.append((n, values, known[-3:], began))
+            if done:
+                return
+
+
+threads = [threading.Thread(target=change)] + [threading.Thread(target=read, args=(r,)) for r in (0, 1)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(f"{changes} changes, {reads} chunks read, {errors} errors, {len(failed)} wrong: {failed[:3]}")
+assert not failed and reads > 1000 and errors < reads / 10
+PY
+    echo "$(counter chunks) chunks pushed"
+    (($(counter chunks) > 1000))
+    unmount_view
+}
+check "shards that change just where readers in order are" changing
+suffix=.npy check "the same of decoded chunks" changing --view npy
