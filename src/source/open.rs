@@ -13,6 +13,7 @@ use super::config::{Format, OpenConfig, Probe, Unsharded};
 use super::document::{METADATA_FILE, document_at};
 use super::error::{NodeError, unfinished};
 use super::found::FoundKind;
+use super::links::OutwardLinks;
 use super::unfinished::unfinished_by;
 use super::unsupported::Unsupported;
 use super::walk::{Node, Nodes};
@@ -41,6 +42,7 @@ pub struct Source {
     file: Option<OsString>,
     /// Identifier of the next array.
     next_id: AtomicU64,
+    links: OutwardLinks,
 }
 
 /// Error that prevents a source from being opened.
@@ -126,7 +128,8 @@ impl Source {
         let how = StoreConfig { pad_edge: config.pad_edge, ..StoreConfig::default() };
         let store = ShardStore::new(Arc::clone(&storage), how, Arc::default());
         let (name, file) = (path.to_owned(), file.map(OsStr::to_owned));
-        let source = Self { name, storage, store, config, file, next_id: AtomicU64::new(0) };
+        let (links, next_id) = (OutwardLinks::of(root), AtomicU64::new(0));
+        let source = Self { name, storage, store, config, file, next_id, links };
         let is_other = !source.is_of_its_format().map_err(failed)?;
         match (config.format, source.nodes().next()) {
             (Some(format), found) if is_other || found.is_none() => {
@@ -178,7 +181,8 @@ impl Source {
     /// Creates a source from a storage and a store over it.
     pub fn over(name: &Path, storage: Arc<dyn Storage>, store: ShardStore) -> Self {
         let (name, config) = (name.to_owned(), OpenConfig::default());
-        Self { name, storage, store, config, file: None, next_id: AtomicU64::new(0) }
+        let (next_id, links) = (AtomicU64::new(0), OutwardLinks::default());
+        Self { name, storage, store, config, file: None, next_id, links }
     }
 
     /// Replaces the store by one with a small cache, for callers that visit each shard once.
@@ -249,7 +253,7 @@ impl Source {
 
     /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
-        Nodes::new(&*self.storage, self.probe(), &self.next_id)
+        Nodes::new(&*self.storage, self.probe(), &self.next_id, &self.links)
     }
 
     /// Returns whether the root can be of the format that it is read as. What cannot be read of it

@@ -15,6 +15,7 @@ use super::config::{Format, Probe};
 use super::document::METADATA_FILE;
 use super::error::NodeError;
 use super::found::{Found, FoundKind, Unusable};
+use super::links::{OutwardLinks, UnfollowedLinks};
 use super::probe::INDICATIONS;
 use super::unfinished::unfinished_by;
 use crate::store::storage::{FileKind, Storage, kind_of};
@@ -55,6 +56,9 @@ pub struct Nodes<'a> {
     steps: Vec<Step>,
     /// Nodes found but not yet returned.
     found: VecDeque<Node>,
+    links: &'a OutwardLinks,
+    /// Links to arrays and groups outside of the source, which are not followed.
+    unfollowed: UnfollowedLinks,
 }
 
 /// A pending step of the walk.
@@ -76,7 +80,11 @@ impl Iterator for Nodes<'_> {
             if let Some(node) = self.found.pop_front() {
                 return Some(node);
             }
-            match self.steps.pop()? {
+            let Some(step) = self.steps.pop() else {
+                self.links.tell(&self.unfollowed);
+                return None;
+            };
+            match step {
                 Step::Directory(directory) => self.look(directory),
                 Step::Below(directory, mut names) => {
                     let Some(name) = names.pop() else { continue };
@@ -109,9 +117,22 @@ impl Iterator for Nodes<'_> {
 }
 
 impl<'a> Nodes<'a> {
-    pub(super) fn new(storage: &'a dyn Storage, probe: Probe, next_id: &'a AtomicU64) -> Self {
-        let first = Step::Directory(PathBuf::new());
-        Self { storage, probe, next_id, steps: vec![first], found: VecDeque::new() }
+    pub(super) fn new(
+        storage: &'a dyn Storage,
+        probe: Probe,
+        next_id: &'a AtomicU64,
+        links: &'a OutwardLinks,
+    ) -> Self {
+        let steps = vec![Step::Directory(PathBuf::new())];
+        let (found, unfollowed) = (VecDeque::new(), UnfollowedLinks::default());
+        Self { storage, probe, next_id, steps, found, links, unfollowed }
+    }
+
+    /// Returns the links to arrays and groups outside of the source that were met so far. They are
+    /// not followed.
+    #[must_use]
+    pub fn unfollowed(&self) -> &UnfollowedLinks {
+        &self.unfollowed
     }
 }
 
@@ -170,15 +191,17 @@ impl Nodes<'_> {
     /// Visits the entries of a directory that are meant. Those of an array's directory that do not
     /// belong to its chunks are: Zarr does not provide for nodes there, but some writers create them.
     fn below(&mut self, directory: PathBuf, is_meant: impl Fn(&OsStr) -> bool) {
-        let mut names = Vec::new();
-        let listed = self.each_entry(&directory, &is_meant, &mut |name, kind| {
-            if kind == Some(FileKind::Directory) {
-                names.push(name.to_owned());
-            }
+        let (mut names, mut links) = (Vec::new(), Vec::new());
+        let listed = self.each_entry(&directory, &is_meant, &mut |name, kind| match kind {
+            Some(FileKind::Directory) => names.push(name.to_owned()),
+            Some(FileKind::Symlink) => links.push(directory.join(name)),
+            _ => (),
         });
         if let Err(error) = listed {
             return self.bad(directory, error);
         }
+        links.sort_unstable();
+        links.iter().for_each(|link| self.links.examine(link, &mut self.unfollowed));
         if names.iter().any(|name| name == WORK_DIRECTORY)
             && let Some(command) = unfinished_by(self.storage, &directory)
         {

@@ -140,3 +140,27 @@ sync_says_what_failed() {
     unmount_view
 }
 check "sync says what failed, where the list is and what to do" sync_says_what_failed
+
+# --- links out of the source -------------------------------------------------------------------------
+
+links_out_are_named() {
+    local source=$TMP/links said
+    sample "$source.outside"
+    sample "$source"
+    ln -s waves "$source/alias"
+    ln -s "$source/waves" "$source/absolute"
+    ln -s ../links.outside/waves "$source/one"
+    ln -s "$source.outside" "$source/two"
+    for command in ls info verify refs recover; do
+        said=$("$SHARDFS" "$command" "$source" 2>&1 >/dev/null)
+        [[ $(wc -l <<<"$said") == 1 && $said == *"first of 2 symbolic links"*"not followed"* ]]
+    done
+    mount_view "$source" --view zarr3,npy
+    [[ $(grep -c "one: the first of 2 symbolic links" "$MP.log") == 1 ]]
+    [[ $(grep -c "symbolic links" "$MP/.shardfs/log") == 1 ]]
+    [[ $(grep -c "^one: the first of 2 symbolic links" "$MP/.shardfs/not-shown.txt") == 1 ]]
+    unmount_view
+    rm "$source/one" "$source/two"
+    [[ -z $("$SHARDFS" ls "$source" 2>&1 >/dev/null) ]]
+}
+check "links to arrays outside of the source are named once, with their number" links_out_are_named
