@@ -327,7 +327,7 @@ fn counts(contents: &Contents) -> Value {
             "present": present, "unreadable": contents.unreadable, "missing": contents.missing(),
             "possible": possible, "outside": outside,
         },
-        "shards": {"present": shards, "possible": shards_possible},
+        "shards": {"present": shards, "possible": shards_possible, "outside": contents.stray},
         "bytes": {
             "files": contents.nbytes, "live": contents.live, "overhead": contents.overhead,
             "dead": contents.dead, "unreadable": contents.unreadable_nbytes,

@@ -3,16 +3,17 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
 use super::message::complain;
 use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
-use crate::source::OpenConfig;
-use crate::text::shown;
+use crate::source::{OpenConfig, Source};
+use crate::text::{many, shown};
 use crate::tools::ls::{Extent, Query, Row, Rows, list};
+use crate::tools::strays::strays;
 
 const AFTER_HELP: &str = "\
 Each line has, separated by tabs: the chunk's key as a mount of SOURCE shows it, the file of its shard,
@@ -49,7 +50,7 @@ pub(super) struct Args {
     /// Chunks that do not exist, instead of those that do
     #[arg(long, conflicts_with_all = ["outside", "long"])]
     missing: bool,
-    /// Also chunks outside of the array's shape
+    /// Also chunks outside of the array's shape, in the shards at its edge
     #[arg(long)]
     outside: bool,
     /// End lines with a zero byte: keys may have line breaks in them
@@ -98,7 +99,29 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let listed = listed.map_err(|error| Failure::System(error.to_string()))?;
     drop(progress);
     unless_closed(listed.and_then(|()| output.finish()))?;
+    if args.outside {
+        tell_strays(&source, args.key_prefix.as_deref());
+    }
     if damaged == 0 { Ok(()) } else { Err(Failure::Found(String::new())) }
+}
+
+/// Says of which arrays files lie outside the shard grid: their chunks have no keys in the array.
+fn tell_strays(source: &Source, prefix: Option<&Path>) {
+    for array in source.arrays() {
+        let path = &array.source.path;
+        let stray = match prefix.is_none_or(|prefix| path.starts_with(prefix)) {
+            true => strays(source, &array),
+            false => 0,
+        };
+        if stray > 0 {
+            complain(format_args!(
+                "{}: {} outside the shard grid, with chunks that are not listed; `shardfs verify` \
+                 names them",
+                shown(path),
+                many(stray, "file")
+            ));
+        }
+    }
 }
 
 /// Form in which names are written.

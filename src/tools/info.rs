@@ -9,6 +9,7 @@ use super::map::{Map as ChunkMap, Mark};
 use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::{Loaded, SharedShard};
 use super::sizes::{Sizes, Spread};
+use super::strays::strays;
 use super::survey::survey;
 use crate::format::Coords;
 use crate::format::codec::parse_chain;
@@ -74,8 +75,10 @@ pub(crate) struct Contents {
     pub present: u64,
     /// Number of these chunks that may exist, but cannot be located: damage is in the way.
     pub unreadable: u64,
-    /// Number of chunks that exist outside the array's shape.
+    /// Number of chunks that exist outside the array's shape, in shards of its grid.
     pub outside: u64,
+    /// Number of files of shards outside the array's grid, which are not read.
+    pub stray: u64,
     /// Number of shards in the array's grid.
     pub shards_possible: u64,
     /// Number of these shards that exist.
@@ -182,6 +185,7 @@ impl Contents {
         self.present += other.present;
         self.unreadable += other.unreadable;
         self.outside += other.outside;
+        self.stray += other.stray;
         self.shards += other.shards;
         self.nbytes += other.nbytes;
         self.live += other.live;
@@ -218,7 +222,8 @@ enum Task {
 /// Result of a task.
 enum Found {
     Contents(Box<Contents>),
-    End(Arc<Looked>),
+    /// The end of an array, with the number of its files outside the grid.
+    End(Arc<Looked>, u64),
 }
 
 /// Consumer of the results for an array and its maps.
@@ -255,7 +260,10 @@ pub(crate) fn info<E: Send>(
             Task::Unlisted(looked, prefix, error) => {
                 Found::Contents(Box::new(unlisted(&looked, &prefix, &error)))
             }
-            Task::End(looked) => Found::End(looked),
+            Task::End(looked) => {
+                let stray = strays(source, &looked.array);
+                Found::End(looked, stray)
+            }
         })
     };
     let mut contents = Contents::default();
@@ -265,7 +273,8 @@ pub(crate) fn info<E: Send>(
             contents.add(*found);
             Ok(())
         }
-        Found::End(looked) => {
+        Found::End(looked, stray) => {
+            contents.stray = stray;
             take(about(&looked.array, std::mem::take(&mut contents)), &looked.maps)
         }
     })

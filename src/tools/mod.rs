@@ -23,6 +23,7 @@ pub(crate) mod refs;
 pub mod repack;
 pub mod shard_file;
 pub(crate) mod sizes;
+pub(crate) mod strays;
 pub(crate) mod survey;
 pub(crate) mod svg;
 #[cfg(test)]

@@ -124,3 +124,17 @@ check 'lines that end with a zero byte' zero_bytes_end_lines
 check 'a reader that goes away' a_reader_that_goes_away
 check 'damage is named, the rest is listed' damage_is_named
 check 'exit codes' exit_codes
+
+outside_is_counted_alike() {
+    local array=$TMP/kept/waves
+    "$SHARDFS" create --sample "$TMP/kept"
+    "$SHARDFS" resize --keep-outside "$array" --shape 40,60,60
+    "$SHARDFS" info "$array" | grep -F "12 chunks outside the array's shape, in shards at its edge; 3 files outside the shard grid"
+    [[ $("$SHARDFS" info --json "$array" | grep -o '"outside": [0-9]*' | sort -u | tr -dc '0-9\n') == $'12\n3' ]]
+    "$SHARDFS" verify "$array" >"$TMP/kept.verify" || true
+    grep -F "12 chunks outside the array's shape, in shards at its edge" "$TMP/kept.verify"
+    [[ $(grep -c "outside the shard grid" "$TMP/kept.verify") == 3 ]]
+    [[ $("$SHARDFS" ls --outside "$array" 2>"$TMP/kept.said" | wc -l) == 54 ]]
+    grep "3 files outside the shard grid, with chunks that are not listed" "$TMP/kept.said"
+}
+check "info, ls and verify count what lies outside alike" outside_is_counted_alike

@@ -95,8 +95,8 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
             ),
         );
     }
-    if contents.outside > 0 {
-        put("outside", format!("{} outside the array's shape", many(contents.outside, "chunk")));
+    if let Some(outside) = outside(contents) {
+        put("outside", outside);
     }
     if contents.shared > 0 {
         put("shared", format!("{} with bytes of another one", many(contents.shared, "chunk")));
@@ -107,6 +107,18 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
         put_map(&mut text, map, colours);
     }
     text
+}
+
+/// Describes what lies outside an array; `None` if nothing does.
+fn outside(contents: &Contents) -> Option<String> {
+    let Contents { outside, stray, .. } = *contents;
+    let chunks = (outside > 0).then(|| {
+        format!("{} outside the array's shape, in shards at its edge", many(outside, "chunk"))
+    });
+    let files = (stray > 0)
+        .then(|| format!("{} outside the shard grid, not counted above", many(stray, "file")));
+    let parts: Vec<String> = [chunks, files].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// Returns the text about all arrays together.

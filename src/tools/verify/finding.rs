@@ -154,7 +154,7 @@ pub enum What {
         shards: u64,
     },
     /// Chunks lie outside the array's shape.
-    #[error("{} outside the array's shape", many(*.0, "chunk"))]
+    #[error("{} outside the array's shape, in shards at its edge", many(*.0, "chunk"))]
     Outside(u64),
     /// Chunks share their bytes with other chunks.
     #[error("{} with bytes that another chunk has as well", many(*.0, "chunk"))]

@@ -328,7 +328,10 @@ fn metadata_that_cannot_be_used_and_chunks_outside_the_shape() {
     let document = array(&json!([2]), &json!([4]), &sharding(&json!([2]), &json!(["bytes"])));
     put(directory.path(), "zarr.json", document.to_string().as_bytes());
     fs::remove_file(directory.path().join("c/1")).unwrap();
-    assert_found(&directory, &["note: .: 1 chunk outside the array's shape"]);
+    assert_found(
+        &directory,
+        &["note: .: 1 chunk outside the array's shape, in shards at its edge"],
+    );
     put(directory.path(), "zarr.json", b"{");
     let (found, _) = lines(&directory, false);
     assert!(found[0].starts_with(".: not valid JSON: "), "{found:?}");
