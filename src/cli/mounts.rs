@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::exit::{Failure, system};
-use super::sync::{not_written, sync};
+use super::sync::{hint, not_written, sync};
 use crate::mount::{InMount, Use, check_answers, lie_apart, mount_of, uses_of, will_be};
 use crate::text::shown;
 
@@ -18,7 +18,7 @@ pub(super) fn commit_mounts(source: &Path) -> Result<(), Failure> {
         if let Err(error) = sync(&mountpoint)
             && error.raw_os_error() != Some(libc::ENOTCONN)
         {
-            return Err(not_written(&mountpoint, &error, true));
+            return Err(not_written(&mountpoint, &error, hint(&mountpoint)));
         }
     }
     Ok(())

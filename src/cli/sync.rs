@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             killed(&args.mountpoint)?.map_or(Ok(()), Err)
         }
-        Err(error) => Err(not_written(&args.mountpoint, &error, true)),
+        Err(error) => Err(not_written(&args.mountpoint, &error, hint(&args.mountpoint))),
     }
 }
 
@@ -62,18 +62,18 @@ pub(super) fn leftover(mountpoint: &Path) -> String {
     text.trim_end().to_owned()
 }
 
-/// Returns an error that lists what could not be written and, if the mount stays, what can be done.
-pub(super) fn not_written(mountpoint: &Path, error: &io::Error, stays: bool) -> Failure {
-    let waiting = std::fs::read_to_string(mountpoint.join(WAITING_PATH)).unwrap_or_default();
+/// Returns what waits to be committed, a line each; nothing if that may not be known to this user.
+fn waiting_of(mountpoint: &Path) -> String {
+    std::fs::read_to_string(mountpoint.join(WAITING_PATH)).unwrap_or_default()
+}
+
+/// Returns an error that lists what could not be written, with `hint`, a line of advice or nothing.
+pub(super) fn not_written(mountpoint: &Path, error: &io::Error, hint: String) -> Failure {
     let error = MountError::NotWritten {
         path: mountpoint.to_owned(),
         error: io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)),
-        waiting: waiting.trim_end().to_owned(),
-        hint: match stays {
-            true if is_given_up(&waiting) => GIVEN_UP.to_owned(),
-            true => hint(mountpoint),
-            false => String::new(),
-        },
+        waiting: waiting_of(mountpoint).trim_end().to_owned(),
+        hint,
     };
     Failure::Mount(error)
 }
@@ -88,7 +88,11 @@ fn is_given_up(waiting: &str) -> bool {
     waiting.contains(": given up: ") && changes.all(|line| line.contains(": given up: "))
 }
 
-fn hint(mountpoint: &Path) -> String {
+/// Returns advice for a mount that stays.
+pub(super) fn hint(mountpoint: &Path) -> String {
+    if is_given_up(&waiting_of(mountpoint)) {
+        return GIVEN_UP.to_owned();
+    }
     let [waiting, log] = [WAITING_PATH, LOG_PATH].map(|name| mountpoint.join(name));
     format!(
         "\nwhat waits is tried again at every commit interval; {} lists it, the reasons are in {}: put right what \

@@ -1,14 +1,23 @@
 //! `shardfs umount`.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::exit::Failure;
 use super::message::tell;
+use super::mount::unsaved_root;
 use super::sync::{killed, leftover, not_written, sync};
 use crate::mount::{self, MountError};
 use crate::text::{Line, shown};
 
+/// Time that a mount has to write everything before it is detached without that.
+const SYNC_PATIENCE: Duration = Duration::from_secs(5);
+
 const AFTER_HELP: &str = "\
+A lazy unmount makes everything durable first if that takes no longer than a few seconds. What is
+written later, by those who still use the mount, it cannot know about; it says where to look.
+
 Examples:
   shardfs umount /mnt/volume
   shardfs umount --lazy /mnt/volume      even if it is busy; it ends later
@@ -28,19 +37,18 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let check = if args.lazy { mount::check_mounted } else { mount::check_answers };
-    check(&args.mountpoint)?;
-    // A mount whose process is dead or hangs must be unmounted all the same.
-    let unwritten = match args.lazy {
-        true => None,
-        false => match sync(&args.mountpoint) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(&args.mountpoint)?,
-            Err(error) => Some(not_written(&args.mountpoint, &error, false)),
-            Ok(()) => None,
-        },
+    if args.lazy {
+        return detach(&args.mountpoint);
+    }
+    mount::check_answers(&args.mountpoint)?;
+    // A mount whose process is dead must be unmounted all the same.
+    let unwritten = match sync(&args.mountpoint) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(&args.mountpoint)?,
+        Err(error) => Some(not_written(&args.mountpoint, &error, String::new())),
+        Ok(()) => None,
     };
-    let leftover = if args.lazy { String::new() } else { leftover(&args.mountpoint) };
-    mount::unmount(&args.mountpoint, args.lazy, |pid, name| {
+    let leftover = leftover(&args.mountpoint);
+    mount::unmount(&args.mountpoint, |pid, name| {
         tell(format_args!(
             "{} is unmounted here, but processes in another mount namespace have it still \
              (a container, a service): process {pid} ({}), for example. What was written is durable. \
@@ -54,4 +62,47 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         None if leftover.is_empty() => Ok(()),
         None => Err(MountError::Leftover { path: args.mountpoint.clone(), leftover }.into()),
     }
+}
+
+/// Detaches a mount. What is written through it until its last user leaves cannot be known, so a
+/// writable one is synced first, and the user is told how the rest can be found out.
+fn detach(mountpoint: &Path) -> Result<(), Failure> {
+    if !mount::is_writable(mountpoint)? {
+        return Ok(mount::detach(mountpoint, false).map(drop)?);
+    }
+    // The mount may hang: only a process that can be left behind sends it requests.
+    let synced = mount::run_within(SYNC_PATIENCE, &[OsStr::new("sync"), mountpoint.as_os_str()]);
+    let unwritten = match synced {
+        Some(false) => match sync(mountpoint) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(mountpoint)?,
+            Err(error) => {
+                let hint = format!("\nit is detached all the same; {}", later());
+                Some(not_written(mountpoint, &error, hint))
+            }
+            Ok(()) => None,
+        },
+        _ => None,
+    };
+    let has_ended = mount::detach(mountpoint, synced.is_some())?;
+    if let Some(unwritten) = unwritten {
+        return Err(unwritten);
+    }
+    if !has_ended {
+        let so_far = match synced {
+            Some(_) => "what was written so far is durable",
+            None => "it did not answer, so whether all was written is not known",
+        };
+        tell(format_args!("note: {} is detached; {so_far}; {}", shown(mountpoint), later()));
+    }
+    Ok(())
+}
+
+/// Returns how to find out what a process that goes on after its mount was detached cannot commit.
+fn later() -> String {
+    format!(
+        "the process behind it goes on until its last user has left, and commits what is written until \
+         then: what it cannot commit is named in its log (journalctl -t shardfs, or the file of \
+         --log-file) and saved below {}; `shardfs recover SOURCE` names it as well",
+        shown(&unsaved_root())
+    )
 }

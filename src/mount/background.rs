@@ -5,6 +5,7 @@
 //! its exit code is passed on. No fork is needed, which would be unsound in a process with threads.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -131,6 +132,31 @@ pub(super) fn answers_within(mountpoint: &Path, connection: u32, time: Duration)
         let _ = asking.kill();
     }
     answers
+}
+
+/// Runs this program with arguments, silently, in a process that is left behind if it takes longer
+/// than `time`: one that waits for a mount cannot be ended. Returns whether it succeeded; `None` if it
+/// did not end in time, or cannot be started.
+pub fn run_within(time: Duration, arguments: &[&OsStr]) -> Option<bool> {
+    let mut running = Command::new("/proc/self/exe")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let process = i32::try_from(running.id()).ok().and_then(Pid::from_raw);
+    let process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())?;
+    if ends_within(&process, time) {
+        return Some(running.wait().ok()?.success());
+    }
+    let _ = running.kill();
+    None
+}
+
+/// Returns whether a process ends within a second.
+pub(super) fn ends_soon(process: &OwnedFd) -> bool {
+    ends_within(process, Duration::from_secs(1))
 }
 
 /// Waits until a process has ended; `is_late` is called if that takes longer than usual.

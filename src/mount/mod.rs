@@ -20,7 +20,7 @@ use fuser::{Notifier, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-pub use self::background::{PROBE, probe};
+pub use self::background::{PROBE, probe, run_within};
 pub use self::overlap::{InMount, lie_apart, mount_of, will_be};
 pub use self::table::{Use, uses_of};
 pub use crate::mountinfo::FILESYSTEM_TYPE;
@@ -264,11 +264,6 @@ impl<F: fuser::Filesystem> Mounted<F> {
     }
 }
 
-/// Returns an error if no shardfs filesystem is mounted at a path.
-pub fn check_mounted(mountpoint: &Path) -> Result<(), MountError> {
-    find_mounted(mountpoint).map(drop)
-}
-
 /// Returns an error if no shardfs filesystem is mounted at a path, or if the process behind it does
 /// not answer. A mount whose process has ended answers with an error.
 pub fn check_answers(mountpoint: &Path) -> Result<(), MountError> {
@@ -288,28 +283,29 @@ pub fn is_writable(mountpoint: &Path) -> Result<bool, MountError> {
 /// Unmounts the shardfs filesystem on `mountpoint` and waits, half a minute at most, until its
 /// process has ended.
 ///
-/// `lazy` detaches a busy mount, which then ends when its last user has left. `report` is called
-/// with the number and name of a process in another mount namespace if the process behind the mount
-/// keeps running because that namespace has the mount too.
-pub fn unmount(
-    mountpoint: &Path,
-    lazy: bool,
-    report: impl FnOnce(u32, &str),
-) -> Result<(), MountError> {
+/// `report` is called with the number and name of a process in another mount namespace if the process
+/// behind the mount keeps running because that namespace has the mount too.
+pub fn unmount(mountpoint: &Path, report: impl FnOnce(u32, &str)) -> Result<(), MountError> {
     let mountpoint = &find_mounted(mountpoint)?;
     let connection = table::connection(mountpoint);
-    // With `lazy` the mount may hang, so it is sent no request.
-    let daemon = if lazy { None } else { background::daemon_of(mountpoint) };
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    unmount_patiently(mountpoint, flags)?;
-    if !lazy {
-        background::wait_for_end(daemon, || {
-            if let Some((pid, name)) = connection.and_then(table::elsewhere) {
-                report(pid, &name);
-            }
-        });
-    }
+    let daemon = background::daemon_of(mountpoint);
+    unmount_patiently(mountpoint, UnmountFlags::empty())?;
+    background::wait_for_end(daemon, || {
+        if let Some((pid, name)) = connection.and_then(table::elsewhere) {
+            report(pid, &name);
+        }
+    });
     Ok(())
+}
+
+/// Detaches the shardfs filesystem on `mountpoint` even if it is busy; it ends when its last user has
+/// left. Returns whether its process has ended within a second. If the mount may hang, it does not
+/// `answer`: it is sent no request, and its process is taken for one that runs.
+pub fn detach(mountpoint: &Path, answers: bool) -> Result<bool, MountError> {
+    let mountpoint = &find_mounted(mountpoint)?;
+    let daemon = if answers { background::daemon_of(mountpoint) } else { None };
+    unmount_patiently(mountpoint, UnmountFlags::DETACH)?;
+    Ok(daemon.is_some_and(|daemon| background::ends_soon(&daemon)))
 }
 
 /// Returns the path under which a mount is known to the system.

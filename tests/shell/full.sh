@@ -172,3 +172,37 @@ saved_of_unsharded() {
     [[ $(find "$source" -name .shardfs) == '' && ! -e $source/v2/2.0 ]]
 }
 check 'recover --unsaved puts in chunks of unsharded arrays' saved_of_unsharded
+
+# A lazy unmount cannot wait, but must not hide what it knows.
+lazily() {
+    local said rc=0
+    small_source lazy
+    write_all rename >/dev/null
+    exec 9<"$MP/zarr.json"
+    said=$("$SHARDFS" umount --lazy "$MP" 2>&1) || rc=$?
+    exec 9<&-
+    echo "$said"
+    [[ $rc == 2 ]]
+    [[ $said == *"not everything could be written: No space left"*"detached all the same"*"/var/lib/shardfs/unsaved"* ]]
+    not_mounted "$MP"
+    within 20 no_daemon_of "$MP"
+    rm -r "$(unsaved_of "$pid")"
+}
+check 'umount --lazy says what cannot be written' lazily
+
+lazily_in_use() {
+    local said
+    "$SHARDFS" create --sample "$TMP/used"
+    mount_view "$TMP/used" --rw
+    exec 9<"$MP/zarr.json"
+    said=$("$SHARDFS" umount --lazy "$MP" 2>&1)
+    exec 9<&-
+    echo "$said"
+    [[ $said == *"what was written so far is durable"*"journalctl -t shardfs"* ]]
+    within 20 no_daemon_of "$MP"
+    mount_view "$TMP/used" --rw
+    [[ -z $("$SHARDFS" umount --lazy "$MP" 2>&1) ]]
+    mount_view "$TMP/used"
+    [[ -z $("$SHARDFS" umount --lazy "$MP" 2>&1) ]]
+}
+check 'umount --lazy says that a writable mount in use goes on' lazily_in_use
