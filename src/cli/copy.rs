@@ -17,7 +17,7 @@ use super::output::say;
 use super::progress::{Progress, Unit};
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
-use crate::source::{Format, Node, OpenConfig, Source};
+use crate::source::{BadNode, Format, Node, OpenConfig, Source};
 use crate::text::many;
 use crate::text::{json_path, shown};
 use crate::tools::copy::{Copied, Plan, Shape};
@@ -138,7 +138,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     } else {
         report.print();
     }
-    for (path, error) in &plan.left_out {
+    for BadNode { path, error, .. } in &plan.left_out {
         complain(format_args!("{}: left out: {error}", shown(path)));
     }
     for defect in copied.iter().flat_map(|copied| &copied.damaged) {
@@ -220,8 +220,8 @@ impl Report<'_> {
             })
         });
         let left_out = self.plan.left_out.iter();
-        let left_out =
-            left_out.map(|(path, error)| json!({"path": json_path(path), "error": error}));
+        let left_out = left_out
+            .map(|bad| json!({"path": json_path(&bad.directory), "error": bad.error.to_string()}));
         say(format_args!(
             "{:#}",
             json!({

@@ -14,7 +14,7 @@ use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
 use super::output_file::{Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
-use crate::source::{Array, Node, OpenConfig, Source};
+use crate::source::{Array, BadNode, Node, OpenConfig, Source};
 use crate::text::{Line, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind, Level, info};
 use crate::tools::map::{Map, MapSize};
@@ -28,7 +28,7 @@ The map shows the last two axes, and a picture for each position of the leading 
 more chunks than the terminal has room for, a cell is a block of chunks, the darker the fuller.
 
 With --json one object is printed: source, arrays, totals (of all arrays), bad (nodes whose metadata
-cannot be used: path, error). Each array has path, format, shape, data_type, dimension_names,
+cannot be used: path, document, error). Each array has path, format, shape, data_type, dimension_names,
 fill_value, attributes, codecs, chunk_shape, shard_shape, chunk_grid, shard_grid, levels, chunks,
 shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
 
@@ -97,9 +97,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         None => {
             let arrays = source.nodes().filter_map(|node| match node {
                 Node::Array(array) => Some(array),
-                Node::Bad(path, error) => {
-                    let bad = || bad.lock();
-                    bad().push((path, error.to_string()));
+                Node::Bad(node) => {
+                    bad.lock().push(node);
                     None
                 }
                 _ => None,
@@ -137,8 +136,8 @@ struct Printer<'a> {
     arrays: u64,
     /// Statistics of all arrays together.
     totals: Contents,
-    /// Nodes whose metadata cannot be used, each with the reason.
-    bad: Vec<(PathBuf, String)>,
+    /// Nodes whose metadata cannot be used.
+    bad: Vec<BadNode>,
 }
 
 impl Printer<'_> {
@@ -170,7 +169,14 @@ impl Printer<'_> {
 
     fn finish(mut self) -> Result<(), Failure> {
         let text = if self.args.json {
-            let node = |(path, error): &(PathBuf, String)| json!({"path": path.to_string_lossy(), "error": error});
+            let text = |path: &Path| path.to_string_lossy().into_owned();
+            let node = |bad: &BadNode| {
+                json!({
+                    "path": text(&bad.directory),
+                    "document": text(&bad.path),
+                    "error": bad.error.to_string(),
+                })
+            };
             let bad: Vec<Value> = self.bad.iter().map(node).collect();
             let bad = format!("{:#}", Value::from(bad)).replace('\n', "\n  ");
             let arrays = match self.arrays {
@@ -180,8 +186,7 @@ impl Printer<'_> {
             let totals = format!("{:#}", totals(self.arrays, &self.totals)).replace('\n', "\n  ");
             format!("{arrays},\n  \"totals\": {totals},\n  \"bad\": {bad}\n}}\n")
         } else {
-            let line =
-                |(path, error): &(PathBuf, String)| format!("{}: {}\n", shown(path), Line(error));
+            let line = |bad: &BadNode| format!("{}\n", Line(bad));
             let totals = match self.arrays {
                 0 | 1 => String::new(),
                 arrays => text::totals(arrays, &self.totals),

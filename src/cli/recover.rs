@@ -152,9 +152,9 @@ fn scan(args: &Args, source: &Source) -> Result<(), Failure> {
             Node::Array(array) if array.source.format.has_index() => {
                 scan_array(args, &source.store, &array.source, &mut counts)?;
             }
-            Node::Bad(directory, error) => {
+            Node::Bad(node) => {
                 counts.hopeless += 1;
-                say(format_args!("{}: {}", shown(&directory), Line(error)));
+                say(Line(node));
             }
             Node::Array(_) | Node::Group(_) | Node::Journal(_) => (),
         }

@@ -92,8 +92,8 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     for node in source.nodes() {
         let array = match node {
             Node::Array(array) if has_shards(&array) => array,
-            Node::Bad(path, error) => {
-                bad.push(format!("{}: {error}", shown(&path)));
+            Node::Bad(node) => {
+                bad.push(node.to_string());
                 continue;
             }
             Node::Array(_) | Node::Group(_) | Node::Journal(_) => continue,
@@ -105,6 +105,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
         results.push((array.source.path.clone(), done.map_err(failed)?));
     }
     if results.is_empty() {
+        bad.iter().for_each(complain);
         let text = format!("{name}: {}", RepackError::NoShards);
         return Err(Failure::System(text));
     }

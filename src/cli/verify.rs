@@ -11,7 +11,7 @@ use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::source::OpenConfig;
 use crate::text::many;
-use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, verify};
+use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, What, verify};
 
 const AFTER_HELP: &str = "\
 Every defect is one line, with the shard and the position of the chunk in it. What is legal but worth
@@ -98,6 +98,9 @@ fn object(finding: &Finding) -> Value {
         "array": text(&finding.array),
     });
     let mut put = |member: &str, value: Value| object[member] = value;
+    if let What::Metadata { document, .. } = &finding.what {
+        put("document", text(document).into());
+    }
     if let Some(shard) = &finding.shard {
         put("shard", text(shard).into());
     }

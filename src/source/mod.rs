@@ -34,4 +34,4 @@ pub use self::links::UnfollowedLinks;
 pub use self::open::{Documents, NoLevel, OpenError, Source};
 pub(crate) use self::unfinished::unfinished_by;
 pub use self::unsupported::{Unsupported, is_of_other_format};
-pub use self::walk::{Node, Nodes, holds_nodes};
+pub use self::walk::{BadNode, Node, Nodes, holds_nodes};

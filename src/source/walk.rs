@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use super::probe::INDICATIONS;
 use super::unfinished::unfinished_by;
 use crate::store::storage::{FileKind, Storage, kind_of};
 use crate::store::work::WORK_DIRECTORY;
+use crate::text::shown;
 
 /// A node of a source.
 #[derive(Debug, Clone)]
@@ -28,19 +30,35 @@ pub enum Node {
     Group(PathBuf),
     /// An array.
     Array(Arc<Array>),
-    /// A node whose metadata cannot be used or a directory that cannot be read, with the error.
-    Bad(PathBuf, Arc<NodeError>),
+    /// A node whose metadata cannot be used or a directory that cannot be read.
+    Bad(BadNode),
     /// A directory with the work directory of a mount, which may hold a journal, but no Zarr array.
     Journal(PathBuf),
+}
+
+/// Node whose metadata cannot be used, or directory that cannot be read.
+#[derive(Debug, Clone)]
+pub struct BadNode {
+    /// The node's directory relative to the source's root.
+    pub directory: PathBuf,
+    /// What the error is about, relative to the source's root: a document, or the directory.
+    pub path: PathBuf,
+    /// The error.
+    pub error: Arc<NodeError>,
+}
+
+impl Display for BadNode {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", shown(&self.path), self.error)
+    }
 }
 
 impl Node {
     /// Returns the node's directory relative to the source's root.
     pub fn directory(&self) -> &Path {
         match self {
-            Self::Group(directory) | Self::Bad(directory, _) | Self::Journal(directory) => {
-                directory
-            }
+            Self::Group(directory) | Self::Journal(directory) => directory,
+            Self::Bad(bad) => &bad.directory,
             Self::Array(array) => &array.source.path,
         }
     }
@@ -108,7 +126,7 @@ impl Iterator for Nodes<'_> {
                         }
                         // It is none of an array.
                         Ok(_) => (),
-                        Err(unusable) => self.bad(data, unusable.error),
+                        Err(unusable) => self.unusable(data, *unusable),
                     }
                 }
             }
@@ -145,8 +163,18 @@ impl Nodes<'_> {
         array
     }
 
+    /// Queues a directory that cannot be used.
     fn bad(&mut self, directory: PathBuf, error: NodeError) {
-        self.found.push_back(Node::Bad(directory, Arc::new(error)));
+        let (path, error) = (directory.clone(), Arc::new(error));
+        self.found.push_back(Node::Bad(BadNode { directory, path, error }));
+    }
+
+    /// Queues a node whose metadata cannot be used.
+    fn unusable(&mut self, directory: PathBuf, Unusable { path, error, .. }: Unusable) {
+        // This error names the document itself.
+        let names_itself = matches!(error, NodeError::Superchunks(..));
+        let path = if names_itself { directory.clone() } else { path };
+        self.found.push_back(Node::Bad(BadNode { directory, path, error: Arc::new(error) }));
     }
 
     /// Visits a directory, or the file that is opened as the source.
@@ -171,9 +199,10 @@ impl Nodes<'_> {
                 FoundKind::Nothing | FoundKind::AsStored => (),
             },
             Err(unusable) => {
-                self.bad(directory.clone(), unusable.error);
                 // Without usable metadata, the names of chunks are unknown.
-                if unusable.is_array {
+                let is_array = unusable.is_array;
+                self.unusable(directory.clone(), *unusable);
+                if is_array {
                     return;
                 }
             }

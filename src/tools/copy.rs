@@ -31,7 +31,7 @@ use crate::format::whole_shard::trailing_checksums;
 use crate::format::zarr2::ZMETADATA;
 use crate::source::CompactJson;
 use crate::source::apart::node_path;
-use crate::source::{Array, Node, Source, is_document};
+use crate::source::{Array, BadNode, Node, Source, is_document};
 use crate::source::{METADATA_FILE, NodeError};
 use crate::store::SourceArray;
 use crate::store::formats::{self, ShardFormat, indexed};
@@ -165,7 +165,7 @@ pub(crate) struct Plan<'a> {
     /// shape.
     pub other_rank: Vec<PathBuf>,
     /// Nodes that are left out because their metadata cannot be used, each with the reason.
-    pub left_out: Vec<(PathBuf, String)>,
+    pub left_out: Vec<BadNode>,
     /// Documents of the groups, by directory.
     groups: BTreeMap<PathBuf, Value>,
     /// Indexes into `arrays`, by directory in the copy.
@@ -189,10 +189,8 @@ impl<'a> Plan<'a> {
             match node {
                 Node::Array(array) => plan.add(array, to)?,
                 Node::Group(path) => groups.push(path.as_path()),
-                Node::Bad(path, error) if leave_out => {
-                    plan.left_out.push((path.clone(), error.to_string()));
-                }
-                Node::Bad(path, error) => {
+                Node::Bad(node) if leave_out => plan.left_out.push(node.clone()),
+                Node::Bad(BadNode { path, error, .. }) => {
                     let (path, error) = (path.clone(), error.to_string());
                     return Err(CopyError::Bad { path, error });
                 }
@@ -343,7 +341,7 @@ impl<'a> Plan<'a> {
         while let Some(directory) = directories.pop() {
             // The chunks of a node that is left out are left out, too.
             let has_array = || self.arrays.iter().any(|array| array.path.starts_with(&directory));
-            if self.left_out.iter().any(|(path, _)| *path == directory) && !has_array() {
+            if self.left_out.iter().any(|bad| bad.directory == directory) && !has_array() {
                 continue;
             }
             let array = self.at(&directory);

@@ -19,7 +19,7 @@ use super::parts::{Loaded, SharedShard, parts_of};
 use crate::format::Coords;
 use crate::format::grid::ShardAxis;
 use crate::number::to_usize;
-use crate::source::{Array, Node, Source};
+use crate::source::{Array, BadNode, Node, Source};
 use crate::store::entries::{Place, Span, each_slot};
 use crate::store::{Chunk, ChunkReader, LoadedShard, StoreError};
 use crate::text::shown;
@@ -80,13 +80,8 @@ pub(crate) struct Rows {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListError {
     /// The metadata of a node cannot be used.
-    #[error("{}: {error}", shown(.path))]
-    Node {
-        /// Directory of the node, relative to the source's root.
-        path: PathBuf,
-        /// Description of the error.
-        error: String,
-    },
+    #[error("{0}")]
+    Node(BadNode),
     /// A shard or a chunk cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -172,10 +167,7 @@ fn find(
 ) -> Result<(), Stopped> {
     let array = match chosen.node {
         Node::Array(array) => array,
-        Node::Bad(path, error) => {
-            let error = error.to_string();
-            return give(Task::Bad(ListError::Node { path, error }));
-        }
+        Node::Bad(node) => return give(Task::Bad(ListError::Node(node))),
         Node::Group(_) | Node::Journal(_) => return Ok(()),
     };
     let leading = chosen.leading;

@@ -35,7 +35,7 @@ use super::parallel::{Give, Stopped, in_order, threads};
 use super::parts::SharedShard;
 use crate::format::error::MetadataError;
 use crate::format::grid::ShardAxis;
-use crate::source::{Node, NodeError, Source};
+use crate::source::{BadNode, Node, NodeError, Source};
 use crate::store::journal::pending;
 
 /// A unit of work.
@@ -121,11 +121,11 @@ fn find(
     journal(source, node, give)?;
     let array = match node {
         Node::Group(_) | Node::Journal(_) => return Ok(()),
-        Node::Bad(_, error) => {
+        Node::Bad(BadNode { path, error, .. }) => {
             let what = match &**error {
                 NodeError::Grid(MetadataError::IrregularChunks) => What::NotRead(error.to_string()),
                 NodeError::Unfinished(_) => What::UnfinishedCopy(error.to_string()),
-                error => What::Metadata(error.to_string()),
+                error => What::Metadata { document: path.clone(), error: error.to_string() },
             };
             return give(Task::Found(Finding::of_array(directory, what)));
         }
@@ -168,7 +168,7 @@ fn find(
 /// Reports the journal record that an interrupted mount has left. The journal is in the node's
 /// directory or, for an array that is a file, beside the file.
 fn journal(source: &Source, node: &Node, give: &mut Give<'_, Task>) -> Result<(), Stopped> {
-    if matches!(node, Node::Group(_) | Node::Bad(..)) {
+    if matches!(node, Node::Group(_) | Node::Bad(_)) {
         return Ok(());
     }
     let directory = node.directory();

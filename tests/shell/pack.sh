@@ -51,8 +51,8 @@ leaves_out_nodes() {
     cp -r sample.zarr half.zarr
     cp -r half.zarr/waves half.zarr/broken
     echo '{' >half.zarr/broken/zarr.json
-    expect_exit 2 "$sf" unpack half.zarr half-chunks.zarr | grep >/dev/null 'broken: not valid JSON'
-    expect_exit 1 "$sf" unpack --skip-damaged half.zarr half-chunks.zarr | grep >/dev/null 'broken: left out'
+    expect_exit 2 "$sf" unpack half.zarr half-chunks.zarr | grep >/dev/null 'broken/zarr.json: not valid JSON'
+    expect_exit 1 "$sf" unpack --skip-damaged half.zarr half-chunks.zarr | grep >/dev/null 'broken/zarr.json: left out'
     [[ -e half-chunks.zarr/waves/c && ! -e half-chunks.zarr/broken ]]
 }
 check "a node that cannot be used is left out with all it has" leaves_out_nodes

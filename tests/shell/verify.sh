@@ -348,3 +348,17 @@ check 'maps as pictures' pictures
 check 'totals, names, fill value and attributes are told' totals
 check 'resize counts bytes that chunks share once' resize_counts_shared_bytes_once
 check 'exit codes' exit_codes
+
+names_the_document() {
+    local said="waves/zarr.json: not valid JSON" command
+    fresh_sample
+    echo '{' >"$TMP/sample.zarr/waves/zarr.json"
+    for command in info ls verify refs "recover --scan"; do
+        # shellcheck disable=SC2086 # several words
+        expect_exit 1 "$SHARDFS" $command "$TMP/sample.zarr" | grep -F "$said"
+    done
+    expect_exit 2 "$SHARDFS" unpack "$TMP/sample.zarr" "$TMP/no.zarr" | grep -F "$said"
+    expect_exit 2 "$SHARDFS" repack "$TMP/sample.zarr" | grep -F "$said"
+    expect_exit 1 "$SHARDFS" info --json "$TMP/sample.zarr" | grep -F '"document": "waves/zarr.json"'
+}
+check 'a document that cannot be used is named' names_the_document

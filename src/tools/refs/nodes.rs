@@ -45,7 +45,7 @@ pub(super) fn prepare<'a>(
     for node in found {
         let found = match node {
             Node::Journal(_) => continue,
-            Node::Bad(directory, error) => Err(node_problem(directory, error)),
+            Node::Bad(node) => Err(node_problem(&node.path, &node.error)),
             Node::Group(directory) => prepared.group(source, directory),
             Node::Array(array) => prepared.array(source, array, urls),
         };

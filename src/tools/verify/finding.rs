@@ -44,8 +44,13 @@ pub struct Within {
 #[derive(Debug, thiserror::Error)]
 pub enum What {
     /// The metadata cannot be used.
-    #[error("{0}")]
-    Metadata(String),
+    #[error("{error}")]
+    Metadata {
+        /// Path of the document, or of the directory, that the error is about.
+        document: PathBuf,
+        /// The error.
+        error: String,
+    },
     /// It is a copy that was not completed.
     #[error("{0}")]
     UnfinishedCopy(String),
@@ -191,7 +196,7 @@ impl What {
     /// Returns whether the finding is a note.
     pub fn is_note(&self) -> bool {
         match self {
-            Self::Metadata(_)
+            Self::Metadata { .. }
             | Self::UnfinishedCopy(_)
             | Self::Pending(_)
             | Self::Journal(_)
@@ -225,7 +230,7 @@ impl What {
     /// Returns an identifier for programs, which never changes.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Metadata(_) => "metadata",
+            Self::Metadata { .. } => "metadata",
             Self::UnfinishedCopy(_) => "unfinished-copy",
             Self::Pending(_) => "pending",
             Self::Journal(_) => "journal",
@@ -306,6 +311,9 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.shard, &self.within) {
+            (None, _) if let What::Metadata { document, .. } = &self.what => {
+                write!(f, "{}: ", shown(document))?;
+            }
             (None, _) => write!(f, "{}: ", shown(&self.array))?,
             (Some(file), _) if self.is_chunk_file => write!(f, "file {}: ", shown(&file))?,
             (Some(shard), None) => write!(f, "shard {}: ", shown(&shard))?,

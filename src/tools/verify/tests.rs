@@ -334,7 +334,7 @@ fn metadata_that_cannot_be_used_and_chunks_outside_the_shape() {
     );
     put(directory.path(), "zarr.json", b"{");
     let (found, _) = lines(&directory, false);
-    assert!(found[0].starts_with(".: not valid JSON: "), "{found:?}");
+    assert!(found[0].starts_with("zarr.json: not valid JSON: "), "{found:?}");
 }
 
 #[test]
