@@ -15,8 +15,8 @@ const AFTER_HELP: &str = "\
 Examples:
   cp better-chunk /mnt/volume/c/0/0/17 && shardfs sync /mnt/volume
 
-Exit codes: 0 everything is durable, 1 wrong usage, 2 system error, or not all could be written,
-32 it is no mount that answers.";
+Exit codes: 0 everything is durable, 1 wrong usage, 2 system error, not all could be written, or the
+mount does not answer, 32 it is no mount of shardfs.";
 
 /// Return once everything that was written through a mount is durable in its shards
 #[derive(Debug, clap::Args)]

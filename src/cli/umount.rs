@@ -22,8 +22,8 @@ Examples:
   shardfs umount /mnt/volume
   shardfs umount --lazy /mnt/volume      even if it is busy; it ends later
 
-Exit codes: 0 unmounted and durable, 1 wrong usage, 2 system error, or not all could be written,
-32 it cannot be unmounted.";
+Exit codes: 0 unmounted, and durable as far as is said above, 1 wrong usage, 2 system error, not all
+could be written, or the mount does not answer, 32 it cannot be unmounted.";
 
 /// Unmount, and wait until everything is durable and the process behind the mount has ended
 #[derive(Debug, clap::Args)]
