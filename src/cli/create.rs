@@ -25,7 +25,7 @@ use crate::format::json::parse;
 use crate::format::new_array::{NewArray, codec_from_text};
 use crate::format::sample;
 use crate::text::shown;
-use crate::tools::array::{Destination, consolidated_above, create};
+use crate::tools::array::{Destination, check_finished, consolidated_above, create};
 
 const AFTER_HELP: &str = "\
 Shapes are chosen by TensorStore's rule, so both make the same array of the same wishes. What is not \
@@ -167,6 +167,7 @@ struct RestArgs {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let directory = &args.directory;
     if args.sample {
+        check_finished(directory).map_err(system)?;
         return create_sample(directory).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 let why = "it exists, and --sample replaces nothing: give another name";

@@ -379,3 +379,22 @@ is_full() {
     same_files chunks.zarr "$small/out.zarr"
 }
 if [[ $EUID == 0 ]]; then check "with no space left it can be gone on with" is_full; else skip "no space left: not root"; fi
+
+every_command_knows_it() {
+    local half=$TMP/unfinished.zarr command said
+    mkdir -p "$half/.shardfs" "$half/c"
+    cat >"$half/.shardfs/job.json" <<'JSON'
+{"shardfs": "unfinished", "version": 1, "id": "0123456789abcdef0123456789abcdef",
+ "what": {"command": "unpack", "source": "/data/whole.zarr"}}
+JSON
+    for command in info ls verify recover repack refs delete "delete --recursive" "resize --shape 1" \
+        "create --shape 4 --dtype uint8" "create --force --shape 4 --dtype uint8" "create --sample"; do
+        # shellcheck disable=SC2086 # several words
+        said=$(expect_exit 2 "$SHARDFS" $command "$half")
+        echo "$said"
+        [[ $said == *'an unfinished copy: `shardfs unpack /data/whole.zarr` has not completed it'* ]]
+    done
+    expect_exit 32 "$SHARDFS" mount "$half" "$TMP" | grep -F 'an unfinished copy: '
+    [[ -d $half/c && -e $half/.shardfs/job.json ]]
+}
+check 'every command says that a copy is unfinished' every_command_knows_it

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::delete::{Deletion, Kind};
 use super::error::{ArrayError, io_error};
-use super::node::{document_in, place_of};
+use super::node::{check_finished, document_in, place_of};
 use crate::format::json;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
@@ -33,6 +33,7 @@ impl Destination {
         let Ok(found) = path.symlink_metadata() else {
             return Ok(Self { place, replaces: None });
         };
+        check_finished(directory)?;
         if !force {
             return Err(ArrayError::Exists(directory.to_owned()));
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::error::{ArrayError, io_error};
-use super::node::{document_in, place_of};
+use super::node::{check_finished, document_in, place_of};
 use crate::source::is_of_other_format;
 use crate::store::journal::JOURNAL;
 use crate::store::local::try_lock;
@@ -81,6 +81,7 @@ impl Deletion {
             }
             Ok(_) => (),
         }
+        check_finished(path)?;
         let kind = match document_in(&whole)? {
             Some(document) => Kind::of(&document),
             None if is_of_other_format(&whole) => {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::format::error::MetadataError;
+use crate::source::unfinished;
 use crate::store::StoreError;
 use crate::text::{count, shown};
 use crate::tools::aside::AsideError;
@@ -33,6 +34,9 @@ pub(crate) enum ArrayError {
     /// The directory has metadata of another format.
     #[error("{} is of another format than Zarr v3, which is all that this command knows", shown(.0))]
     OtherFormat(PathBuf),
+    /// The directory is a copy that was not completed; holds the command that has begun it.
+    #[error("{}: {}, or remove the directory", shown(.0), unfinished(.1))]
+    Unfinished(PathBuf, String),
     /// The metadata cannot be used.
     #[error("{}: {error}", shown(.path))]
     Metadata {

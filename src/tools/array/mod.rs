@@ -12,5 +12,5 @@ mod resize;
 
 pub(crate) use self::create::{Destination, create};
 pub(crate) use self::delete::{Deletion, Kind};
-pub(crate) use self::node::consolidated_above;
+pub(crate) use self::node::{check_finished, consolidated_above};
 pub(crate) use self::resize::{Resize, Resized};

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -10,7 +11,8 @@ use super::error::{ArrayError, io_error};
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
-use crate::source::METADATA_FILE;
+use crate::source::{METADATA_FILE, unfinished_by};
+use crate::store::local::LocalStorage;
 use crate::tools::aside::Place;
 
 /// Returns the place of a path, whose parent must be a directory.
@@ -22,6 +24,16 @@ pub(super) fn place_of(path: &Path) -> Result<Place, ArrayError> {
         }
         _ => io_error(path)(error),
     })
+}
+
+/// Returns an error if a directory is a copy that was not completed.
+pub(crate) fn check_finished(directory: &Path) -> Result<(), ArrayError> {
+    // What cannot be opened is reported by whoever uses it.
+    let Ok(storage) = LocalStorage::open_root(directory, Arc::default()) else { return Ok(()) };
+    match unfinished_by(&storage, Path::new("")) {
+        Some(command) => Err(ArrayError::Unfinished(directory.to_owned(), command)),
+        None => Ok(()),
+    }
 }
 
 /// Reads the metadata document in a directory; `None` if there is none.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::error::{ArrayError, io_error};
-use super::node::document_in;
+use super::node::{check_finished, document_in};
 use crate::format::Coords;
 use crate::format::error::MetadataError;
 use crate::format::grid::Edges;
@@ -64,6 +64,7 @@ impl Resize {
     ) -> Result<Self, ArrayError> {
         let path = directory.to_owned();
         let metadata = |error| ArrayError::Metadata { path: path.join(METADATA_FILE), error };
+        check_finished(directory)?;
         let document = match document_in(directory)? {
             Some(document) => document,
             None if is_of_other_format(directory) => return Err(ArrayError::OtherFormat(path)),
