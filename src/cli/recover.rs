@@ -61,6 +61,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let format = args.format.format();
+    if let Some(directory) = &args.unsaved {
+        unsaved::check_directory(directory)?;
+    }
     let source = open(&args.source, OpenConfig { format, ..OpenConfig::default() })?;
     let interrupted = finish_commits(&source);
     if let Some(directory) = &args.unsaved {

@@ -144,6 +144,14 @@ saved_at_the_end() {
 }
 check 'what is left at the end is put in by recover --unsaved' saved_at_the_end
 
+unsaved_needs_a_directory() {
+    "$SHARDFS" create --sample "$TMP/sample"
+    [[ $(expect_exit 2 "$SHARDFS" recover --unsaved "$TMP/none" "$TMP/sample") == \
+        "shardfs: $TMP/none: there is no such directory: "* ]]
+    expect_exit 2 "$SHARDFS" recover --unsaved "$TMP/sample/zarr.json" "$TMP/sample" | grep 'not a directory'
+}
+check 'recover --unsaved says that its directory does not exist' unsaved_needs_a_directory
+
 # Decoded views write unsharded arrays, too. What they save has the names that chunks have in the source.
 saved_of_unsharded() {
     local source=$TMP/unsharded.zarr saved=$TMP/saved

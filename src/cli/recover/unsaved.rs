@@ -42,6 +42,22 @@ struct Saved {
     level: Option<usize>,
 }
 
+/// Returns an error if there is no directory of that name.
+pub(super) fn check_directory(directory: &Path) -> Result<(), Failure> {
+    let why = match fs::metadata(directory) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => "it is not a directory: name the one in which a mount has saved chunks".to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            "there is no such directory: the log \
+            of a mount, and `shardfs recover SOURCE`, name the one in which it has saved chunks; \
+            once all of them are put in, it is gone"
+                .to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(failed(directory, &why))
+}
+
 /// Returns an error if `directory` cannot be one in which a mount has saved something, since what is
 /// in it is removed; and without `force` unless that was saved of `source`.
 pub(super) fn check_source(directory: &Path, source: &Path, force: bool) -> Result<(), Failure> {
@@ -198,8 +214,7 @@ fn open_fs(source: &Path, config: &OpenConfig) -> Result<Fs, Failure> {
     let storage = Arc::new(storage.map_err(|error| failed(source, &error))?);
     let OpenConfig { format, level, .. } = *config;
     let config = FsConfig { file, format, level, writable: true, ..FsConfig::default() };
-    Fs::new(storage, config, Arc::default())
-        .map_err(|error| Failure::Source { path: shown(source).to_string(), error })
+    Fs::new(storage, config, Arc::default()).map_err(|error| failed(source, &error))
 }
 
 fn stage(fs: &Fs, saved: &Saved) -> Result<bool, Failure> {
