@@ -14,7 +14,7 @@ use super::copy::location;
 use super::exit::{Failure, system};
 use super::help::Words;
 use super::list::List;
-use super::mounts::check_unused;
+use super::mounts::{check_not_made_in_mount, check_unused};
 use super::output::print;
 use super::resize::log_stale;
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
@@ -166,6 +166,7 @@ struct RestArgs {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let directory = &args.directory;
+    check_not_made_in_mount(directory)?;
     if args.sample {
         check_finished(directory).map_err(system)?;
         return create_sample(directory).map_err(|error| match error.kind() {

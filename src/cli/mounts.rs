@@ -57,6 +57,22 @@ pub(super) fn check_not_in_mount(array: &Path, what: &str) -> Result<(), Failure
     )))
 }
 
+/// Returns an error if a directory that is to be created would lie in a mount of shardfs: an array is
+/// made beside its place and renamed, and no view can show an array that is not complete.
+pub(super) fn check_not_made_in_mount(directory: &Path) -> Result<(), Failure> {
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let found = mount_of(parent.unwrap_or(Path::new(".")));
+    let Some(InMount { mountpoint, in_source }) = found else { return Ok(()) };
+    let there = in_source.filter(|path| !path.starts_with(&mountpoint));
+    let there = there.zip(directory.file_name()).map_or(String::new(), |(path, name)| {
+        format!(", as {}; a mount shows it within a second", shown(&path.join(name)))
+    });
+    let (name, mount) = (shown(directory), shown(&mountpoint));
+    Err(system(format!(
+        "{name}: an array cannot be created through the mount on {mount}: create it in the source{there}"
+    )))
+}
+
 /// Returns an error if the source and the destination lie in each other.
 pub(super) fn check_apart(source: &Path, destination: &Path) -> Result<(), Failure> {
     let name = shown(destination);

@@ -447,3 +447,14 @@ if [[ $EUID == 0 ]]; then
 else
     skip "create --sample on a full disk: not root"
 fi
+
+not_in_a_mount() {
+    local source=$TMP/in-mount
+    "$SHARDFS" create --sample "$source"
+    mount_view "$source" --rw
+    expect_exit 2 "$SHARDFS" create "$MP/new" --shape 4 --dtype uint8 | grep -F "create it in the source, as $source/new"
+    expect_exit 2 "$SHARDFS" create --sample "$MP/new" | grep -F "create it in the source, as $source/new"
+    unmount_view
+    [[ $(ls -A "$source") == "waves"$'\n'"zarr.json" ]]
+}
+check 'an array is not created through a mount, but in its source' not_in_a_mount
