@@ -122,7 +122,10 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     let destination = Destination::open(job.dest, &note, args.force)?;
     let is_resumed = destination.is_resumed;
     let interruptible = Interruptible::new(match args.force {
-        true => "the destination is as it was, the same command begins anew",
+        true => {
+            "the destination is as it was; what was copied has a hidden name beside it, which the \
+             same command removes, and begins anew"
+        }
         false => "the same command continues where it stopped",
     });
     let copied = copy_all(&plan, &source, &destination, args).map_err(named)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::exit::{Failure, system};
+use super::interrupt::Interruptible;
 use super::list::bytes;
 use super::mounts::check_unused;
 use super::output::print;
@@ -52,7 +53,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let leftovers = deletion.leftovers();
     let stale = consolidated_above(&deletion.path());
     if !dry_run {
+        let interruptible = Interruptible::new(
+            "the same command again deletes the rest, which may have a hidden name beside it",
+        );
         deletion.run().map_err(system)?;
+        drop(interruptible);
         stale.iter().for_each(|group| log_stale(group));
     }
     let name = match kind {

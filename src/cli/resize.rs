@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::exit::{Failure, system};
+use super::interrupt::Interruptible;
 use super::list::{List, bytes, shape};
 use super::message::complain;
 use super::mounts::{check_not_in_mount, commit_mounts};
@@ -56,7 +57,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         commit_mounts(source)?;
     }
     let resize = Resize::find(source, extents, *keep_outside).map_err(system)?;
+    let interruptible = Interruptible::new(match (*dry_run, *keep_outside) {
+        (true, _) => "nothing was changed",
+        (false, true) => "the same command again finishes it",
+        (false, false) => {
+            "the same command again removes what is left outside; run it before the array grows"
+        }
+    });
     let done = if *dry_run { resize.look() } else { resize.run() }.map_err(system)?;
+    drop(interruptible);
     if done.before != done.after
         && !dry_run
         && let Some(group) = consolidated_above(source)

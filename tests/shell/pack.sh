@@ -398,3 +398,34 @@ JSON
     [[ -d $half/c && -e $half/.shardfs/job.json ]]
 }
 check 'every command says that a copy is unfinished' every_command_knows_it
+
+# interrupted COMMAND...: its message, once it is interrupted in the middle.
+interrupted() {
+    env --default-signal "$SHARDFS" "$@" >/dev/null 2>"$TMP/interrupted" &
+    local pid=$! rc=0
+    sleep 0.03
+    kill -INT "$pid" 2>/dev/null || true
+    wait "$pid" || rc=$?
+    cat "$TMP/interrupted"
+    # It may have been done, or not have begun to catch signals.
+    [[ $rc != 130 || ! -s $TMP/interrupted ]] || grep -q "^shardfs: interrupted; .*same command" "$TMP/interrupted"
+    [[ $rc == 130 && -s $TMP/interrupted ]]
+}
+
+resize_is_interrupted() {
+    local many=$TMP/many i said=0
+    "$SHARDFS" create "$many" --shape 200,100 --dtype uint8 --elements 1
+    for ((i = 0; i < 200; i++)); do
+        mkdir -p "$many/c/$i"
+        (cd "$many/c/$i" && for ((k = 0; k < 100; k++)); do echo -n x >"$k"; done)
+    done
+    for ((i = 0; i < 10 && !said; i++)); do
+        rm -rf "$TMP/less"
+        cp -r "$many" "$TMP/less"
+        ! interrupted resize "$TMP/less" --shape 10,10 || said=1
+    done
+    ((said))
+    "$SHARDFS" resize "$TMP/less" --shape 10,10
+    [[ $(find "$TMP/less/c" -type f | wc -l) == 100 ]]
+}
+check 'resize says what to do when it is interrupted' resize_is_interrupted
