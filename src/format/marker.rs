@@ -8,6 +8,7 @@
 use serde_json::{Value, json};
 
 use super::json;
+use crate::text::shown;
 
 /// File name of the marker.
 pub(crate) const MARKER: &str = "job.json";
@@ -39,8 +40,32 @@ pub(crate) fn is_id(text: &[u8]) -> bool {
     text.len() == 32 && text.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Describes the work of a copy as the command that was given, without its destination.
+/// Longest word of a job that messages show, in characters.
+const MAX_SHOWN: usize = 300;
+
+/// Describes the work of a copy as the command that was given, without its destination. Anybody may
+/// have written the marker: its words are escaped, and cut off if they are long.
 pub(crate) fn describe(job: &Value) -> String {
-    let text = |name: &str| job.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let text = |name: &str| {
+        let word = job.get(name).and_then(Value::as_str).unwrap_or("?");
+        match word.char_indices().nth(MAX_SHOWN) {
+            Some((end, _)) => format!("{}...", shown(&word[..end])),
+            None => shown(word).to_string(),
+        }
+    };
     format!("`shardfs {} {}`", text("command"), text("source"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_of_a_stranger_is_escaped_and_cut_off() {
+        let job = json!({"command": "unpack", "source": "/data/a"});
+        assert_eq!(describe(&job), "`shardfs unpack /data/a`");
+        let job = json!({"command": "x\u{1b}[2J\ny", "source": "ä".repeat(5000)});
+        let expected = format!("`shardfs x\\x1b[2J\\ny {}...`", "ä".repeat(300));
+        assert_eq!(describe(&job), expected);
+    }
 }
