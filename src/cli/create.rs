@@ -41,7 +41,7 @@ TensorStore: their readers need to know no codec. zarr-python's own choice is --
 Examples:
   shardfs create volume.zarr --shape 1000,2000,3000 --dtype uint16 \\
       --codec zstd --chunk 64,64,64 --shard 512,512,512
-  shardfs create --dry-run volume.zarr --shape 1000,2000,3000 --dtype float32 \\
+  shardfs create --dry-run planned.zarr --shape 1000,2000,3000 --dtype float32 \\
       --read-elements 32768 --write-elements 100000000 --aspect 1,2,2
   shardfs create table.zarr --shape 1000000,12 --dtype float64 \\
       --chunk 1000,-1 --soft-shard 100000,12
