@@ -21,7 +21,7 @@ use crate::fuse::{Adapter, push};
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::number::to_usize;
-use crate::source::{Format, OpenConfig, Source, UnfollowedLinks, Unsupported};
+use crate::source::{Format, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::spool::{OPEN_NAME, SOURCE_NAME, saved_source};
@@ -274,9 +274,6 @@ impl Job {
         crate::text::name_root(&source);
         let mut warnings = self.options.without_effect();
         warnings.extend(self.warnings(&storage, &source));
-        let near_root = || UnfollowedLinks::near_root(&*storage, &source);
-        let unfollowed = if file.is_none() { near_root() } else { UnfollowedLinks::default() };
-        warnings.extend((unfollowed.count > 0).then(|| unfollowed.warning()));
         if !self.foreground {
             // The log goes elsewhere.
             warnings.iter().for_each(complain);
@@ -285,7 +282,6 @@ impl Job {
         warnings.iter().for_each(|warning| log::warn!("{warning}"));
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;
-        options.fs.unfollowed = unfollowed;
         options.fs.shared = options.access == mount::Access::Everybody;
         let spec = MountSpec {
             name: options.name.clone().unwrap_or_else(|| source.to_string_lossy().into_owned()),
@@ -462,10 +458,6 @@ fn views(
         config.view.is_one_of_several = several;
         // A file of a whole array is read-only.
         config.writable &= *view != View::Flat;
-        if options.views.first() != Some(view) {
-            // One list has them.
-            config.unfollowed = UnfollowedLinks::default();
-        }
         Fs::new(Arc::clone(storage) as Arc<dyn Storage>, config, Arc::clone(stats)).map(Arc::new)
     };
     options.views.iter().map(view).collect()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::format::plan::Policy;
 use crate::fs::attr::Ownership;
 use crate::fs::form::ViewConfig;
-use crate::source::{Format, UnfollowedLinks};
+use crate::source::Format;
 use crate::store::StoreConfig;
 
 /// Configuration of how a source is shown.
@@ -33,8 +33,6 @@ pub struct FsConfig {
     pub shared: bool,
     /// `true` if the mount is writable.
     pub writable: bool,
-    /// Symbolic links to arrays outside of the source, which are listed with what is not shown.
-    pub unfollowed: UnfollowedLinks,
     /// Configuration of writes and commits.
     pub writing: WriteConfig,
 }

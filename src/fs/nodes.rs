@@ -78,7 +78,7 @@ impl Nodes {
             cache: Mutex::new(ByteCache::new(NODE_CACHE_BYTES)),
             arrays: RwLock::default(),
             committed: Mutex::default(),
-            not_shown: NotShown::with(&config.unfollowed),
+            not_shown: NotShown::default(),
             plain: Mutex::default(),
         }
     }

@@ -5,22 +5,16 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::source::UnfollowedLinks;
 use crate::text::{Line, shown};
 
 /// Maximum number of directories that are remembered.
 const MAX_DIRECTORIES: usize = 10_000;
 
 /// Directories visited so far that the view cannot show.
+#[derive(Default)]
 pub(super) struct NotShown(Mutex<BTreeMap<PathBuf, String>>);
 
 impl NotShown {
-    /// Creates the list, with links that are not followed. They were reported already.
-    pub(super) fn with(links: &UnfollowedLinks) -> Self {
-        let links = (links.count > 0).then(|| (links.first.clone(), links.why()));
-        Self(Mutex::new(links.into_iter().collect()))
-    }
-
     /// Remembers why the view cannot show a directory, and logs it unless the reason is unchanged.
     pub(super) fn note(&self, directory: &Path, document: &Path, why: String) {
         let mut directories = self.0.lock();

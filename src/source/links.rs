@@ -1,13 +1,10 @@
 //! Symbolic links to arrays and groups outside of a source. They are not followed, so what is behind
 //! them is in no list: whoever has linked it must be told.
 
-use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::probe::INDICATIONS;
-use crate::store::storage::{FileKind, Storage, kind_of};
 use crate::text::{many, shown};
 
 /// Links of a source that are not followed; a warning about them is logged once.
@@ -20,11 +17,11 @@ pub(super) struct OutwardLinks {
 
 /// Links that one pass over a source has found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UnfollowedLinks {
+pub(super) struct UnfollowedLinks {
     /// The first of them, relative to the source's root.
-    pub first: PathBuf,
+    first: PathBuf,
     /// Their number.
-    pub count: u64,
+    count: u64,
 }
 
 impl OutwardLinks {
@@ -58,41 +55,8 @@ impl OutwardLinks {
 }
 
 impl UnfollowedLinks {
-    /// Returns the links near the root of a source, whose real path is `root`. The search is
-    /// breadth-first and ends after some hundred directories, as no mount may wait for it.
-    #[must_use]
-    pub fn near_root(storage: &dyn Storage, root: &Path) -> Self {
-        const MAX_DIRECTORIES: usize = 256;
-        const MAX_NAMES: usize = 10_000;
-        let (links, mut found) = (OutwardLinks::of(root), Self::default());
-        let mut directories = VecDeque::from([PathBuf::new()]);
-        let (mut known, mut names) = (directories.len(), 0);
-        while let Some(directory) = directories.pop_front() {
-            // A directory that cannot be read is reported where it is used.
-            let _ = storage.list(&directory, 0, &mut |item| {
-                names += 1;
-                match kind_of(storage, &directory, &item) {
-                    Ok(Some(FileKind::Symlink)) => {
-                        links.examine(&directory.join(item.name), &mut found);
-                    }
-                    Ok(Some(FileKind::Directory)) if known < MAX_DIRECTORIES => {
-                        known += 1;
-                        directories.push_back(directory.join(item.name));
-                    }
-                    _ => (),
-                }
-                if names < MAX_NAMES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            });
-            if names >= MAX_NAMES {
-                break;
-            }
-        }
-        found
-    }
-
-    /// Returns why nothing behind the links is shown, and what to do; there is at least one link.
-    #[must_use]
-    pub fn why(&self) -> String {
+    /// Returns why nothing behind the links is listed, and what to do; there is at least one link.
+    fn why(&self) -> String {
         let (what, are) = match self.count {
             1 => ("a symbolic link to an array or a group".to_owned(), "it is"),
             more => (
@@ -107,8 +71,7 @@ impl UnfollowedLinks {
     }
 
     /// Returns a warning about the links, of which there is at least one.
-    #[must_use]
-    pub fn warning(&self) -> String {
+    fn warning(&self) -> String {
         format!("{}: {}", shown(&self.first), self.why())
     }
 }

@@ -145,13 +145,6 @@ impl<'a> Nodes<'a> {
         let (found, unfollowed) = (VecDeque::new(), UnfollowedLinks::default());
         Self { storage, probe, next_id, steps, found, links, unfollowed }
     }
-
-    /// Returns the links to arrays and groups outside of the source that were met so far. They are
-    /// not followed.
-    #[must_use]
-    pub fn unfollowed(&self) -> &UnfollowedLinks {
-        &self.unfollowed
-    }
 }
 
 impl Nodes<'_> {

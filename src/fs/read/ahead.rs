@@ -198,7 +198,7 @@ impl Fs {
             }
             None => {
                 let reader = self.store.reader(&array.source, coords, &chunk)?;
-                reader.map(|reader| stored_content(reader)).transpose()?
+                reader.map(stored_content).transpose()?
             }
         };
         Ok(ready.filter(|ready| self.is_unchanged(array, coords, ready)))

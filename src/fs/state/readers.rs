@@ -210,6 +210,11 @@ mod tests {
         counts
     }
 
+    fn read_three(readers: &mut Readers) {
+        let windows = [0, 1, 2].map(|number| request(readers, number).window);
+        assert_eq!(windows, [None, None, Some(Window { numbers: 3..7, marker: 5 })]);
+    }
+
     #[test]
     fn a_reader_in_order_requests_the_first_chunks_and_the_markers() {
         let mut readers = Readers::default();
@@ -263,7 +268,7 @@ mod tests {
     #[test]
     fn long_chunks_make_short_windows() {
         let mut readers = Readers::default();
-        (0..3).for_each(|number| drop(request(&mut readers, number)));
+        read_three(&mut readers);
         readers.pushed(1, 3, WINDOW_BYTES / 2);
         let Requested { window, used } = request(&mut readers, 5);
         assert_eq!(used, WINDOW_BYTES / 2);
@@ -273,7 +278,7 @@ mod tests {
     #[test]
     fn what_a_reader_has_passed_is_not_pushed() {
         let mut readers = Readers::default();
-        (0..3).for_each(|number| drop(request(&mut readers, number)));
+        read_three(&mut readers);
         assert!(readers.is_ahead(1, 3) && !readers.is_ahead(2, 3) && !readers.is_ahead(1, 7));
         request(&mut readers, 3);
         assert!(!readers.is_ahead(1, 3) && readers.is_ahead(1, 4));
