@@ -8,9 +8,11 @@
 //!
 //! What is pushed counts as the answer to a read. A chunk is pushed only while every page that the
 //! kernel may have of it holds the same contents ([`Identities::may_push`]), so an open file is
-//! never a mixture of two versions. Writable mounts push nothing: a page could be written to after
-//! its chunk was read, and before it is pushed.
+//! never a mixture of two versions. Nothing is pushed in writable mounts, since a page could be
+//! written to after its chunk was read, and before it is pushed, and where the kernel does not
+//! report opens ([`Ahead`]).
 //!
+//! [`Ahead`]: crate::fs::state::ahead::Ahead
 //! [`Identities::may_push`]: crate::fs::state::identity::Identities::may_push
 
 use std::io;
@@ -51,7 +53,7 @@ impl PushAhead {
     /// Starts to look for readers of a view that take chunks in order. `None` for a view in which
     /// nothing is pushed.
     pub fn start(fs: &Arc<Fs>) -> Option<Self> {
-        if fs.overlay.is_some() || fs.view() == View::Flat {
+        if fs.overlay.is_some() || fs.config.store.immutable || fs.view() == View::Flat {
             return None;
         }
         Some(Self { fs: Arc::downgrade(fs), jobs: fs.ahead.start()? })
@@ -150,6 +152,7 @@ impl Fs {
         cache: &dyn PageCache,
     ) -> Pushed {
         let ino = array.inodes.ino(number);
+        let Some(_push) = self.ahead.begin(ino) else { return Pushed::Left };
         let ready = match self.ready_to_push(array, coords, ino) {
             Ok(Some(ready)) => ready,
             Ok(None) => return Pushed::Left,
@@ -206,9 +209,6 @@ impl Fs {
 
     /// Returns whether the shard of a chunk is still as it was when the chunk was read.
     fn is_unchanged(&self, array: &ArrayView, coords: &[u64], ready: &Ready) -> bool {
-        if self.config.store.immutable {
-            return true;
-        }
         if let Some(reader) = &ready.reader {
             return reader.unchanged().unwrap_or(false);
         }

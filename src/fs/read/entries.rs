@@ -250,9 +250,6 @@ impl Fs {
         shard: &Stat,
         ino: u64,
     ) -> bool {
-        if self.config.store.immutable {
-            return true;
-        }
         let number = array.source.layout.locate(coords).shard;
         let identity = self.shard_identity(array, &number);
         let content = self.shard_content(array, &number, shard);

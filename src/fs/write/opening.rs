@@ -29,6 +29,10 @@ impl Fs {
     }
 
     pub(in crate::fs) fn open_as(&self, ino: u64, caller: &Caller) -> Result<Opened> {
+        self.ahead.open(ino, |opened: &Opened| opened.handle, || self.open_to_read(ino, caller))
+    }
+
+    fn open_to_read(&self, ino: u64, caller: &Caller) -> Result<Opened> {
         let target = self.target(ino)?;
         let permitted = self.permit_content(&target, Need::Read, caller)?;
         let (handle, pages) = match target {
@@ -152,6 +156,8 @@ impl Fs {
     pub fn release(&self, handle: u64) {
         let open = self.open_handle(handle);
         self.failures.closed(handle);
+        // Before its number can be that of another file.
+        self.ahead.closed(handle);
         self.handles.remove(to_usize(handle));
         if let Some(open) = open
             && let Some(file) = open.live()
