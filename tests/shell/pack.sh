@@ -392,7 +392,7 @@ JSON
         # shellcheck disable=SC2086 # several words
         said=$(expect_exit 2 "$SHARDFS" $command "$half")
         echo "$said"
-        [[ $said == *'an unfinished copy: `shardfs unpack /data/whole.zarr` has not completed it'* ]]
+        [[ $said == *"an unfinished copy: \`shardfs unpack /data/whole.zarr\` has not completed it"* ]]
     done
     expect_exit 32 "$SHARDFS" mount "$half" "$TMP" | grep -F 'an unfinished copy: '
     [[ -d $half/c && -e $half/.shardfs/job.json ]]

@@ -16,7 +16,7 @@ counter() {
 
 # take ORDER [N]: reads chunk files in this order, each as far as it goes
 take() {
-    python3 - "$1" "${2:-$number}" $number "$MP"/c "${suffix:-}" <<'PY'
+    python3 - "$1" "${2:-$number}" $number "${top:-$MP}/c" "${suffix:-}" <<'PY'
 import os
 import random
 import sys
@@ -56,8 +56,8 @@ check "a reader in order requests few chunks (npy)" ordered --view npy
 
 several() {
     mount_view "$TMP/many.zarr" --view zarr3,npy
-    (MP=$MP/zarr3 && take order)
-    (MP=$MP/npy && suffix=.npy && take order)
+    top=$MP/zarr3 take order
+    top=$MP/npy suffix=.npy take order
     (($(counter chunks) > number))
     unmount_view
 }
