@@ -16,7 +16,6 @@
 //! [`Identities::may_push`]: crate::fs::state::identity::Identities::may_push
 
 use std::io;
-use std::ops::Range;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
@@ -25,11 +24,11 @@ use crate::fs::form::View;
 use crate::fs::node::ArrayView;
 use crate::fs::state::ahead::Job;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::readers::WINDOW_BYTES;
+use crate::fs::state::readers::{WINDOW_BYTES, Window};
 use crate::fs::state::target::Target;
 use crate::memory::zeroed;
-use crate::store::storage::Stat;
-use crate::store::{ChunkReader, Freshness};
+use crate::number::to_usize;
+use crate::store::{Chunk, ChunkReader, Freshness};
 
 /// Maximum length of a chunk that is pushed. Of longer ones the kernel itself reads ahead.
 const MAX_NBYTES: u64 = WINDOW_BYTES / 2;
@@ -69,19 +68,10 @@ impl PushAhead {
     }
 }
 
-/// Contents of a chunk's file.
-struct Ready {
-    content: Vec<u8>,
-    /// Shard of which they were made.
-    shard: Stat,
-    /// Reader of the chunk; `None` if it was decoded.
-    reader: Option<ChunkReader>,
-}
-
 /// What becomes of a chunk that is to be pushed.
 enum Pushed {
-    /// It is in the page cache; holds its length.
-    Done(u64),
+    /// It is in the page cache.
+    Done,
     /// It is left to the reader's own request.
     Left,
     /// Neither it nor those behind it can be pushed.
@@ -99,48 +89,60 @@ impl Fs {
         if coords.len() < array.tree.rank() {
             return;
         }
-        let are_absent =
-            |numbers: Range<u64>| numbers.into_iter().all(|it| self.is_absent(&array, it));
-        let used = self.ahead.requested(&array, array.tree.number(&coords), are_absent);
+        let used = self.ahead.requested(&array, array.tree.number(&coords));
         self.stats.ahead.used_bytes.add(used);
     }
 
-    /// Returns whether a chunk is known not to exist.
-    fn is_absent(&self, array: &ArrayView, number: u64) -> bool {
-        let Some(coords) = array.tree.coords(number) else { return false };
-        !self.shows_all(array)
-            && matches!(self.store.chunk(&array.source, &coords, Freshness::Recent), Ok(None))
-    }
-
     fn push_window(&self, job: &Job, cache: &dyn PageCache) {
-        let (array, mut marker) = (&job.array, Some(job.window.marker));
+        let Job { array, window } = job;
+        let (id, mut marker, mut room) = (array.source.id, Some(window.marker), WINDOW_BYTES);
         let chunks = |number: u64| Some((number, array.tree.coords(number)?));
-        if array.decoded_form().is_some() {
-            for (_, coords) in job.window.numbers.clone().filter_map(chunks) {
-                self.prefetch.announce(array, coords);
-            }
-        }
-        for (number, coords) in job.window.numbers.clone().filter_map(chunks) {
-            if !self.ahead.readers().is_ahead(array.source.id, number) {
+        self.decode_ahead(array, window);
+        for (number, coords) in window.numbers.clone().filter_map(chunks) {
+            if !self.ahead.readers().is_ahead(id, number) {
                 continue;
             }
-            let is_marker = marker.is_some_and(|marker| number >= marker);
-            if is_marker && !self.is_absent(array, number) {
+            let chunk = match self.store.chunk(&array.source, &coords, Freshness::Now) {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => continue,
+                // Its reader meets the error.
+                Err(_) => return self.ahead.readers().refused(id, number),
+            };
+            let nbytes = array.file_nbytes(&coords, chunk.nbytes());
+            if nbytes > MAX_NBYTES {
+                return self.ahead.readers().refused(id, number);
+            }
+            if nbytes > room {
+                return self.ahead.readers().cut(id, number);
+            }
+            if marker.is_some_and(|marker| number >= marker) {
                 marker = None;
                 continue;
             }
-            match self.push(array, &coords, number, cache) {
-                Pushed::Done(nbytes) => {
+            match self.push(array, &coords, &chunk, cache) {
+                Pushed::Done => {
+                    room -= nbytes;
                     self.stats.ahead.chunks.count();
                     self.stats.ahead.bytes.add(nbytes);
-                    self.ahead.readers().pushed(array.source.id, number, nbytes);
+                    self.ahead.readers().pushed(id, number, nbytes);
                 }
                 Pushed::Left => (),
-                Pushed::Refused => {
-                    self.ahead.readers().refused(array.source.id, number);
-                    return;
-                }
+                Pushed::Refused => return self.ahead.readers().refused(id, number),
             }
+        }
+    }
+
+    /// Lets other threads decode the chunks of a window, unless they are too many to be kept.
+    fn decode_ahead(&self, array: &Arc<ArrayView>, window: &Window) {
+        let Some(form) = array.decoded_form() else { return };
+        let nbytes = form.pipeline().nbytes() as u64;
+        let budget = (self.config.store.decoded_size / 2) as u64;
+        if nbytes > MAX_NBYTES {
+            return;
+        }
+        let chunks = window.numbers.clone().filter_map(|number| array.tree.coords(number));
+        for coords in chunks.take(to_usize(budget.min(WINDOW_BYTES) / nbytes.max(1))) {
+            self.prefetch.announce(array, coords);
         }
     }
 
@@ -148,28 +150,26 @@ impl Fs {
         &self,
         array: &Arc<ArrayView>,
         coords: &[u64],
-        number: u64,
+        chunk: &Chunk,
         cache: &dyn PageCache,
     ) -> Pushed {
-        let ino = array.inodes.ino(number);
+        let ino = array.inodes.ino(array.tree.number(coords));
         let Some(_push) = self.ahead.begin(ino) else { return Pushed::Left };
-        let ready = match self.ready_to_push(array, coords, ino) {
-            Ok(Some(ready)) => ready,
+        if !self.may_push(array, coords, &chunk.shard, ino) {
+            return Pushed::Left;
+        }
+        let content = match self.content_to_push(array, coords, chunk) {
+            Ok(Some(content)) => content,
             Ok(None) => return Pushed::Left,
-            // Its reader meets the error.
             Err(_) => return Pushed::Refused,
         };
-        let nbytes = ready.content.len() as u64;
-        if nbytes > MAX_NBYTES {
-            return Pushed::Refused;
-        }
-        let is_known = cache.push(ino, &ready.content);
-        if !self.is_unchanged(array, coords, &ready) {
+        let is_known = cache.push(ino, &content);
+        if !self.is_unchanged(array, coords, chunk) {
             // There may be some of what it holds now beside them.
             cache.drop_pages(ino);
         }
         match is_known {
-            Ok(true) => Pushed::Done(nbytes),
+            Ok(true) => Pushed::Done,
             Ok(false) => Pushed::Refused,
             Err(error) => {
                 log::debug!("{}: not pushed: {error}", array.tree.path(coords));
@@ -178,50 +178,40 @@ impl Fs {
         }
     }
 
-    /// Returns the contents of a chunk that may be pushed; `None` if it does not exist, or must be
-    /// requested.
-    fn ready_to_push(
+    /// Returns the contents of a chunk's file; `None` if they must be requested, or its shard has
+    /// changed since the chunk was found.
+    fn content_to_push(
         &self,
         array: &Arc<ArrayView>,
         coords: &[u64],
-        ino: u64,
-    ) -> Result<Option<Ready>> {
-        let chunk = self.store.chunk(&array.source, coords, Freshness::Now)?;
-        let Some(chunk) = chunk.filter(|chunk| self.may_push(array, coords, &chunk.shard, ino))
-        else {
-            return Ok(None);
-        };
-        let ready = match array.decoded_form() {
+        chunk: &Chunk,
+    ) -> Result<Option<Vec<u8>>> {
+        let content = match array.decoded_form() {
             // Its pages are dropped by each open.
-            Some(_) if self.shows_all(array) => return Ok(None),
+            Some(_) if self.shows_all(array) => None,
             Some(form) => {
                 let file = self.decoded_file(array, form, coords, Freshness::Recent)?;
-                let content = file.map(|file| file.to_vec());
-                content.map(|content| Ready { content, shard: chunk.shard, reader: None })
+                file.map(|file| file.to_vec())
             }
-            None => {
-                let reader = self.store.reader(&array.source, coords, &chunk)?;
-                reader.map(stored_content).transpose()?
-            }
+            None => match self.store.reader(&array.source, coords, chunk)? {
+                Some(reader) => Some(read_all(&reader)?),
+                None => None,
+            },
         };
-        Ok(ready.filter(|ready| self.is_unchanged(array, coords, ready)))
+        Ok(content.filter(|_| self.is_unchanged(array, coords, chunk)))
     }
 
-    /// Returns whether the shard of a chunk is still as it was when the chunk was read.
-    fn is_unchanged(&self, array: &ArrayView, coords: &[u64], ready: &Ready) -> bool {
-        if let Some(reader) = &ready.reader {
-            return reader.unchanged().unwrap_or(false);
-        }
+    /// Returns whether the shard of a chunk is still as it was when the chunk was found.
+    fn is_unchanged(&self, array: &ArrayView, coords: &[u64], chunk: &Chunk) -> bool {
         let now = self.store.chunk(&array.source, coords, Freshness::Again);
-        now.is_ok_and(|now| now.is_some_and(|now| now.shard.version() == ready.shard.version()))
+        now.is_ok_and(|now| now.is_some_and(|now| now.shard.version() == chunk.shard.version()))
     }
 }
 
-/// Reads a chunk as it is stored, or more of it than is ever pushed.
-fn stored_content(reader: ChunkReader) -> Result<Ready> {
-    let nbytes = reader.nbytes().min(MAX_NBYTES + 1);
-    let mut content = zeroed(nbytes).map_err(io::Error::from)?;
+/// Reads a chunk as it is stored.
+fn read_all(reader: &ChunkReader) -> Result<Vec<u8>> {
+    let mut content = zeroed(reader.nbytes()).map_err(io::Error::from)?;
     let read = reader.read(&mut content, 0)?;
     content.truncate(read);
-    Ok(Ready { content, shard: *reader.shard(), reader: Some(reader) })
+    Ok(content)
 }

@@ -12,7 +12,7 @@ use crate::fs::node::ArrayView;
 use crate::fs::read::stored::{OPEN_ATTEMPTS, read_text, torn};
 use crate::fs::state::decoded_file::SharedItems;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::handle::{Handle, OpenChunk};
+use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded};
 use crate::fs::state::live_file::Behind;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
@@ -30,12 +30,15 @@ impl Fs {
         length: usize,
     ) -> Option<SharedItems> {
         let handle = self.handles.get(to_usize(handle))?;
-        let Handle::Decoded(file) = &*handle else { return None };
+        let Handle::Decoded(open) = &*handle else { return None };
         // A process has begun to write to the chunk.
         if self.live(ino).is_some() {
             return None;
         }
-        let shared = file.shared(offset, length)?;
+        let shared = open.file.shared(offset, length)?;
+        if !self.is_as_opened(open).ok()? {
+            return None;
+        }
         if offset == 0 {
             self.note_request(ino);
         }
@@ -95,7 +98,10 @@ impl Fs {
                     self.read_live(file, offset, buffer)
                 }
             },
-            Handle::Decoded(file) => Ok(file.read(offset, buffer)),
+            Handle::Decoded(open) => match self.is_as_opened(open)? {
+                true => Ok(open.file.read(offset, buffer)),
+                false => self.read_stored(&open.array, &open.coords, offset, buffer),
+            },
             Handle::Flat(array, file) => self.read_whole(array, *file, offset, buffer),
             Handle::Text(text) => Ok(read_text(text, offset, buffer)),
         }
@@ -176,6 +182,34 @@ impl Fs {
             }
         }
         Err(failed(std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Returns whether an open decoded chunk is still what it was when it was opened; not if it was
+    /// changed through this mount.
+    ///
+    /// # Errors
+    ///
+    /// `Torn` if others have changed its shard: what it was may not fill pages of what it is now.
+    fn is_as_opened(&self, open: &OpenDecoded) -> Result<bool> {
+        if self.config.store.immutable {
+            return Ok(true);
+        }
+        let source = &open.array.source;
+        let chunk = self.store.chunk(source, &open.coords, Freshness::Recent)?;
+        // A chunk that is gone has no pages that could be mixed with these.
+        let Some(now) = chunk.map(|chunk| chunk.shard.version()) else { return Ok(true) };
+        if open.shard == Some(now) {
+            return Ok(true);
+        }
+        let shard = source.layout.locate(&open.coords).shard;
+        let is_own = match open.lineage {
+            Some(lineage) => self.store.is_of_lineage(source, &shard, now, lineage),
+            None => self.overlay.is_some() && open.shard.is_none(),
+        };
+        match is_own {
+            true => Ok(false),
+            false => Err(torn(&open.array, &open.coords, std::io::ErrorKind::UnexpectedEof.into())),
+        }
     }
 
     /// Reads from an open chunk if only the ctime of its file has changed: the file was replaced or

@@ -7,7 +7,6 @@
 //! open waits for the end of a push.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 
@@ -71,19 +70,14 @@ impl Ahead {
 
     /// Called when the beginning of a chunk is requested: queues what its reader needs next.
     /// Returns the number of pushed bytes that it has passed.
-    pub(in crate::fs) fn requested(
-        &self,
-        array: &Arc<ArrayView>,
-        number: u64,
-        are_absent: impl Fn(Range<u64>) -> bool,
-    ) -> u64 {
+    pub(in crate::fs) fn requested(&self, array: &Arc<ArrayView>, number: u64) -> u64 {
         let Some(queue) = self.queue.get() else { return 0 };
         let id = array.source.id;
-        let requested = self.readers().requested(id, number, are_absent);
+        let requested = self.readers().requested(id, number);
         if let Some(window) = requested.window {
             let start = window.numbers.start;
             if queue.try_send(Job { array: Arc::clone(array), window }).is_err() {
-                self.readers().refused(id, start);
+                self.readers().cut(id, start);
             }
         }
         requested.used

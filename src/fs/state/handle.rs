@@ -20,7 +20,7 @@ pub(in crate::fs) enum Handle {
     /// A file that is passed through, or a file of the overlay.
     Open(Arc<OpenFile>),
     /// A decoded chunk.
-    Decoded(Box<DecodedFile>),
+    Decoded(Box<OpenDecoded>),
     /// A whole array.
     Flat(Arc<ArrayView>, FlatFile),
     /// A rewritten `zarr.json`, or the counters as they were when the file was opened.
@@ -42,6 +42,18 @@ pub(in crate::fs) struct OpenChunk {
     /// `Stat` of the file of `reader` when the chunk was found in it again after its ctime had
     /// changed.
     pub(in crate::fs) touched: Mutex<Option<Stat>>,
+}
+
+/// Open decoded chunk. Reads return what it was when it was opened, as it was changed through this
+/// mount since, or an error.
+pub(in crate::fs) struct OpenDecoded {
+    pub(in crate::fs) array: Arc<ArrayView>,
+    pub(in crate::fs) coords: Coords,
+    pub(in crate::fs) file: DecodedFile,
+    /// Its shard when it was opened; `None` if the chunk did not exist.
+    pub(in crate::fs) shard: Option<Version>,
+    /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).
+    pub(in crate::fs) lineage: Option<u64>,
 }
 
 /// Result of opening a file.

@@ -490,7 +490,8 @@ impl Names {
             (Bytes::Here(_), shown) => !matches!(shown, Shown::Stored(_)),
             _ => false,
         };
-        if !is_here || state.uses > 0 {
+        // It may have been truncated by its path since the caller has looked.
+        if !is_here || state.dirty || state.uses > 0 {
             return;
         }
         let place = |path: &PathBuf| {

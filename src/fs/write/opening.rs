@@ -12,14 +12,14 @@ use crate::fs::node::ArrayView;
 use crate::fs::page_policy::Pages;
 use crate::fs::request::{OpenHow, Writers};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::handle::{Handle, OpenChunk, Opened};
+use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded, Opened};
 use crate::fs::state::live_file::{
     Behind, Bytes, ChunkBase, LiveFile, LiveState, OpenFile, Place, Shown,
 };
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
+use crate::store::Freshness;
 use crate::store::storage::Need;
-use crate::store::{Chunk, Freshness};
 
 impl Fs {
     /// Opens a file for reading.
@@ -174,17 +174,20 @@ impl Fs {
     ) -> Result<(Handle, Pages)> {
         let form = array.decoded_form().ok_or(FsError::Stale)?;
         self.prefetch.opened(array, coords);
-        let file = self.decoded_file(array, form, coords, Freshness::Now)?;
+        let chunk = self.store.chunk(&array.source, coords, Freshness::Now)?;
+        let file = self.decoded_file(array, form, coords, Freshness::Recent)?;
         let file = file.ok_or(FsError::NotFound)?;
-        let chunk = self.store.chunk(&array.source, coords, Freshness::Recent)?;
-        let pages = |chunk: Chunk| self.chunk_pages(array, coords, &chunk.shard, ino);
+        let version = chunk.as_ref().map(|chunk| chunk.shard.version());
+        let pages = chunk.map(|chunk| self.chunk_pages(array, coords, &chunk.shard, ino));
         // An absent chunk may be created at any time, and its file has the same length as before.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
-        let pages = match chunk.map(pages).filter(|_| is_settled) {
-            Some(Pages::Kept) => Pages::Kept,
-            _ => Pages::Dropped,
-        };
-        Ok((Handle::Decoded(Box::new(file)), pages))
+        let pages = pages.filter(|_| is_settled).unwrap_or(Pages::Dropped);
+        let shard = array.source.layout.locate(coords).shard;
+        let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
+        let lineage = if self.overlay.is_some() { version.and_then(lineage) } else { None };
+        let (array, coords) = (Arc::clone(array), coords.to_vec());
+        let open = OpenDecoded { array, coords, file, shard: version, lineage };
+        Ok((Handle::Decoded(Box::new(open)), pages))
     }
 
     fn open_at(&self, ino: u64, path: &Path, caller: &Caller) -> Result<(Handle, Pages)> {

@@ -197,7 +197,8 @@ impl Fs {
     }
 
     /// Moves the open handles of a file of the mount to the file of the source that it has become,
-    /// and removes its old name. If that fails, the file stays in the mount as it is.
+    /// and removes its old name. If that fails, the file stays in the mount as it is; the name that it
+    /// was to get has its bytes all the same.
     fn become_source(
         &self,
         file: &Arc<LiveFile>,

@@ -72,6 +72,47 @@ jumps() {
 }
 check "nothing is pushed to a reader that jumps about" jumps
 
+# rows LENGTH: reads rows of so many chunks, far from each other
+rows() {
+    mount_view "$TMP/many.zarr"
+    python3 - "$1" $number "$MP/c" <<'PY'
+import os
+import sys
+
+length, number, top = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+for entry in os.scandir(top):
+    entry.stat()
+for row in range(number // 16):
+    for n in range(row * 16, row * 16 + length):
+        with open(f"{top}/{n}", "rb", buffering=0) as f:
+            assert f.read() == bytes([7]) * 4096
+PY
+    echo "$(counter bytes) B pushed, $(counter used_bytes) B of them used, $((number / 16 * $1 * 4096)) B read"
+    # Some are lost before that is noticed.
+    (($(counter bytes) - $(counter used_bytes) <= number / 16 * $1 * 4096 / 20 + 32 * 4096))
+    unmount_view
+}
+for length in 3 4 7; do
+    check "little is pushed for nothing to a reader of rows of $length chunks" rows $length
+done
+
+# Most shards do not exist: no request looks for those between the chunks that are read.
+sparse() {
+    local source=$TMP/sparse.zarr before opens
+    python3 "$here/shards.py" array "$source" 7 --shards 2000 --chunks 1 --bytes 4096
+    for ((n = 0; n < 2000; n++)); do
+        ((n % 50 == 0)) || rm "$source/c/$n"
+    done
+    mount_view "$source" "$@"
+    before=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["source"]["open"])' "$MP/.shardfs/stats.json")
+    for ((n = 0; n < 2000; n += 50)); do cat "$MP/c/$n" >"$TMP/chunk"; done
+    opens=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["source"]["open"])' "$MP/.shardfs/stats.json")
+    echo "$((opens - before)) files opened"
+    ((opens - before < 200))
+    unmount_view
+}
+check "absent shards between the chunks that are read are not looked for" sparse
+
 never() {
     mount_view "$TMP/many.zarr" "$@"
     take order

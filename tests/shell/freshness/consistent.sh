@@ -51,6 +51,48 @@ for how in by_rename in_place; do
     check "an open descriptor, after another has read the new version ($how)" across $how 1.2 yes
 done
 
+# A decoded chunk that is open while its shard is replaced: neither it nor one that is opened afterwards, in the same
+# second, mixes the two.
+decoded() {
+    fresh "$@"
+    python3 - "$MP/c/0.npy" "$source/c/0" "$TMP/second" <<'PY'
+import errno
+import os
+import shutil
+import sys
+import time
+
+path, shard, new = sys.argv[1:]
+old = os.open(path, os.O_RDONLY)
+os.posix_fadvise(old, 0, 0, os.POSIX_FADV_RANDOM)
+got = os.pread(old, 1000, 0)
+shutil.copyfile(new, shard + ".tmp")
+os.rename(shard + ".tmp", shard)
+time.sleep(0.3)
+other = open(path, "rb", buffering=0)
+for wait in 0, 1.5:
+    time.sleep(wait)
+    # A reader that was given an error does not go on.
+    try:
+        if old is None:
+            raise OSError(errno.EIO, "given up")
+        rest = b"".join(os.pread(old, 4096, at) for at in range(4096, os.fstat(old).st_size, 4096))
+        assert set(rest) == {1}, {byte: rest.count(byte) for byte in set(rest)}
+    except OSError as error:
+        assert error.errno in (errno.EIO, errno.ESTALE), error
+        old = None
+    try:
+        other.seek(4096)
+        rest = other.readall()
+        assert set(rest) == {2}, {byte: rest.count(byte) for byte in set(rest)}
+    except OSError as error:
+        assert wait and error.errno in (errno.EIO, errno.ESTALE), error
+PY
+    unmount_view
+}
+check "a decoded chunk that is open while it is replaced" decoded --view npy
+check "the same in a mount for writing" decoded --view npy --rw
+
 # Readers and a writer that replaces shards all the time: every read of a whole file is of one version.
 storm() {
     fresh
