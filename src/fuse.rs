@@ -65,7 +65,6 @@ impl Adapter {
             immutable: configs().any(|config| config.store.immutable),
             writable: configs().any(|config| config.writable),
             shared: configs().any(|config| config.shared),
-            sync: configs().any(|config| config.writable && config.writing.sync),
         };
         let xattr = flags.shared || configs().any(|config| config.xattr);
         // The permission to read a file of a whole array is checked when it is opened.

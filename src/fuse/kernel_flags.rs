@@ -26,10 +26,6 @@ pub struct KernelFlags {
     pub writable: bool,
     /// `true` if users other than the one who mounts may access the mount.
     pub shared: bool,
-    /// `true` if each change is committed before its request is answered. A request may then report
-    /// an error though what it asked for was done, as far as names go: the kernel, which takes it
-    /// for not done, may not believe any name that it has cached.
-    pub sync: bool,
 }
 
 impl KernelFlags {
@@ -69,11 +65,7 @@ impl KernelFlags {
 
     /// Returns the time for which names and attributes may be cached.
     pub fn lasting(self) -> Duration {
-        match self {
-            Self { immutable: true, .. } => FOREVER,
-            Self { sync: true, .. } => Duration::ZERO,
-            _ => TRUSTED,
-        }
+        if self.immutable { FOREVER } else { TRUSTED }
     }
 
     /// Returns the flags of an open file. Writers receive errors when they close it.

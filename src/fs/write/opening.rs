@@ -219,7 +219,22 @@ impl Fs {
         opened
     }
 
+    /// Checks that a file is known by its name to whoever is about to change it.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if the name may belong to another file by now; the kernel then looks it up.
+    pub(in crate::fs) fn check_named(&self, ino: u64) -> Result<()> {
+        match self.commits.is_misnamed(ino, self.config.store.trusted) {
+            true => Err(FsError::Stale),
+            false => Ok(()),
+        }
+    }
+
     fn open_once(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
+        if how.write {
+            self.check_named(ino)?;
+        }
         let target = self.target(ino)?;
         let need = if how.write { Need::Write } else { Need::Read };
         self.permit_content(&target, need, caller)?;

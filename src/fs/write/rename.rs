@@ -97,8 +97,11 @@ impl Fs {
                     (from, Slot::Source(to)) => self.rename_to_source(from, to, caller)?,
                     (from, to) => self.rename_live(from, to, caller)?,
                 }
-                self.after_change(to_path)?;
-                self.after_change(from_path)
+                let committed = self.after_change(to_path);
+                committed.and_then(|()| self.after_change(from_path)).inspect_err(|_| {
+                    // The kernel takes an error for a sign that nothing was renamed.
+                    self.commits.misname(moved.attr.ino);
+                })
             }
         }
     }

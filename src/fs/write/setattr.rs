@@ -33,10 +33,10 @@ impl Fs {
         caller: &Caller,
     ) -> Result<Attr> {
         self.overlay()?;
-        if set.size.is_some()
-            && let Some(open) = handle.and_then(|handle| self.open_handle(handle))
-        {
-            open.check_written()?;
+        match handle.and_then(|handle| self.open_handle(handle)) {
+            Some(open) if set.size.is_some() => open.check_written()?,
+            Some(_) => (),
+            None => self.check_named(ino)?,
         }
         let mut attr = self.setattr_once(ino, handle, set, caller);
         if matches!(attr, Err(FsError::Stale)) {

@@ -87,9 +87,10 @@ for row in range(number // 16):
         with open(f"{top}/{n}", "rb", buffering=0) as f:
             assert f.read() == bytes([7]) * 4096
 PY
-    echo "$(counter bytes) B pushed, $(counter used_bytes) B of them used, $((number / 16 * $1 * 4096)) B read"
+    local taken=$((number * $1 / 16))
+    echo "$(counter bytes) B pushed, $(counter used_bytes) B of them used, $((taken * 4096)) B read"
     # Some are lost before that is noticed.
-    (($(counter bytes) - $(counter used_bytes) <= number / 16 * $1 * 4096 / 20 + 32 * 4096))
+    (($(counter bytes) - $(counter used_bytes) <= taken * 4096 / 20 + 32 * 4096))
     unmount_view
 }
 for length in 3 4 7; do
