@@ -18,7 +18,7 @@ pub(super) fn commit_mounts(source: &Path) -> Result<(), Failure> {
         if let Err(error) = sync(&mountpoint)
             && error.raw_os_error() != Some(libc::ENOTCONN)
         {
-            return Err(not_written(&mountpoint, &error, hint(&mountpoint)));
+            return Err(not_written(&mountpoint, &error, |it| hint(&mountpoint, it)));
         }
     }
     Ok(())

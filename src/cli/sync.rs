@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             killed(&args.mountpoint)?.map_or(Ok(()), Err)
         }
-        Err(error) => Err(not_written(&args.mountpoint, &error, hint(&args.mountpoint))),
+        Err(error) => Err(not_written(&args.mountpoint, &error, |it| hint(&args.mountpoint, it))),
     }
 }
 
@@ -62,18 +62,19 @@ pub(super) fn leftover(mountpoint: &Path) -> String {
     text.trim_end().to_owned()
 }
 
-/// Returns what waits to be committed, a line each; nothing if that may not be known to this user.
-fn waiting_of(mountpoint: &Path) -> String {
-    std::fs::read_to_string(mountpoint.join(WAITING_PATH)).unwrap_or_default()
-}
-
-/// Returns an error that lists what could not be written, with `hint`, a line of advice or nothing.
-pub(super) fn not_written(mountpoint: &Path, error: &io::Error, hint: String) -> Failure {
+/// Returns an error that lists what could not be written, with advice that `hint` makes of the list.
+pub(super) fn not_written(
+    mountpoint: &Path,
+    error: &io::Error,
+    hint: impl FnOnce(&str) -> String,
+) -> Failure {
+    // Read once: what was given up is listed until it was read. It may not be known to this user.
+    let waiting = std::fs::read_to_string(mountpoint.join(WAITING_PATH)).unwrap_or_default();
     let error = MountError::NotWritten {
         path: mountpoint.to_owned(),
         error: io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)),
-        waiting: waiting_of(mountpoint).trim_end().to_owned(),
-        hint,
+        hint: hint(&waiting),
+        waiting: waiting.trim_end().to_owned(),
     };
     Failure::Mount(error)
 }
@@ -88,9 +89,9 @@ fn is_given_up(waiting: &str) -> bool {
     waiting.contains(": given up: ") && changes.all(|line| line.contains(": given up: "))
 }
 
-/// Returns advice for a mount that stays.
-pub(super) fn hint(mountpoint: &Path) -> String {
-    if is_given_up(&waiting_of(mountpoint)) {
+/// Returns advice for a mount that stays, in which `waiting` is what could not be written.
+pub(super) fn hint(mountpoint: &Path, waiting: &str) -> String {
+    if is_given_up(waiting) {
         return GIVEN_UP.to_owned();
     }
     let [waiting, log] = [WAITING_PATH, LOG_PATH].map(|name| mountpoint.join(name));

@@ -1,6 +1,7 @@
 //! `shardfs umount`.
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // A mount whose process is dead must be unmounted all the same.
     let unwritten = match sync(&args.mountpoint) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(&args.mountpoint)?,
-        Err(error) => Some(not_written(&args.mountpoint, &error, String::new())),
+        Err(error) => Some(not_written(&args.mountpoint, &error, |_| String::new())),
         Ok(()) => None,
     };
     let leftover = leftover(&args.mountpoint);
@@ -73,14 +74,18 @@ fn detach(mountpoint: &Path) -> Result<(), Failure> {
     // The mount may hang: only a process that can be left behind sends it requests.
     let synced = mount::run_within(SYNC_PATIENCE, &[OsStr::new("sync"), mountpoint.as_os_str()]);
     let unwritten = match synced {
-        Some(false) => match sync(mountpoint) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(mountpoint)?,
-            Err(error) => {
-                let hint = format!("\nit is detached all the same; {}", later());
-                Some(not_written(mountpoint, &error, hint))
+        Some(false) => {
+            // An error that was given up is reported once.
+            let given_up = || io::Error::from_raw_os_error(libc::ESTALE);
+            let error = sync(mountpoint).err().unwrap_or_else(given_up);
+            match error.raw_os_error() {
+                Some(libc::ENOTCONN) => killed(mountpoint)?,
+                _ => {
+                    let hint = |_: &str| format!("\nit is detached all the same; {}", later());
+                    Some(not_written(mountpoint, &error, hint))
+                }
             }
-            Ok(()) => None,
-        },
+        }
         _ => None,
     };
     let has_ended = mount::detach(mountpoint, synced.is_some())?;
