@@ -10,7 +10,7 @@ use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
 use crate::source::is_document;
 use crate::store::Freshness;
-use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp};
+use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp, Version};
 use crate::view::inode;
 
 impl Fs {
@@ -112,7 +112,9 @@ impl Fs {
         let content = self.path_content(&attr, stat.as_ref());
         self.identities.changed_recently(attr.ino, content);
         // While this file is open, another file of the same name has another inode number.
-        let generation = if stat.is_some() { 0 } else { self.generation(content) };
+        // In a writable mount the mount itself changes files, and they stay the same files.
+        let is_fixed = stat.is_some() || self.overlay.is_some();
+        let generation = if is_fixed { 0 } else { content };
         Ok(Entry { attr, generation, lasting: true })
     }
 
@@ -162,14 +164,17 @@ impl Fs {
         attr.atime = attr.mtime;
         // The chunk may vanish once what is written to it is closed.
         let lasting = self.overlay.is_none() || array.decoded_form().is_none();
-        Entry { attr, generation: self.generation(self.fingerprint(&shard.version())), lasting }
+        Entry { attr, generation: self.generation(ino, &shard.version()), lasting }
     }
 
-    /// Returns the generation for a fingerprint of the contents. A new generation cuts off open
-    /// files, so that no process reads a new file as if it were the old one. In a writable mount it
-    /// is always 0: the mount itself changes files, and they stay the same files.
-    fn generation(&self, content: u64) -> u64 {
-        if self.overlay.is_some() { 0 } else { content }
+    /// Returns the generation of a chunk's file. A new generation cuts off open files, so that no
+    /// process reads a new file as if it were the old one. In a writable mount that changes files it
+    /// stays the same until another file takes the chunk's place.
+    fn generation(&self, ino: u64, shard: &Version) -> u64 {
+        match self.overlay {
+            Some(_) => self.commits.replaced(ino),
+            None => self.fingerprint(shard),
+        }
     }
 
     /// Returns the entry of a directory above chunks. It exists if the source has the directory of

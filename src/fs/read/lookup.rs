@@ -24,7 +24,9 @@ impl Fs {
         let handle = self.handles.get(to_usize(handle))?;
         match &*handle {
             Handle::Chunk(chunk) => {
-                if let Some(file) = self.live(ino) {
+                if !self.is_replaced(ino, &handle)
+                    && let Some(file) = self.live(ino)
+                {
                     return self.live_attr(&file).ok();
                 }
                 if self.paths.has_adopted(ino) {

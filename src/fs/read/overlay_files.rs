@@ -170,7 +170,7 @@ impl Fs {
         let attr = self.live_attr(file)?;
         self.overlay()?.names().looked_up(file.ino);
         let lasting = !self.is_refusable(file);
-        Ok(Entry { attr, generation: 0, lasting })
+        Ok(Entry { attr, generation: self.commits.replaced(file.ino), lasting })
     }
 
     /// Reads from a file of the overlay.

@@ -32,11 +32,11 @@ impl Fs {
         let handle = self.handles.get(to_usize(handle))?;
         let Handle::Decoded(open) = &*handle else { return None };
         // A process has begun to write to the chunk.
-        if self.live(ino).is_some() {
+        if !self.is_replaced(ino, &handle) && self.live(ino).is_some() {
             return None;
         }
         let shared = open.file.shared(offset, length)?;
-        if !self.is_as_opened(open).ok()? {
+        if !self.is_as_opened(ino, open).ok()? {
             return None;
         }
         if offset == 0 {
@@ -59,6 +59,9 @@ impl Fs {
     ) -> Result<usize> {
         self.stats.operations.read.count();
         let read = match handle.and_then(|handle| self.handles.get(to_usize(handle))) {
+            Some(handle) if self.is_replaced(ino, &handle) => {
+                self.read_handle(ino, &handle, offset, buffer)?
+            }
             Some(handle) => match (&*handle, self.live(ino)) {
                 // Opened before a process began to write to it.
                 (Handle::Chunk(_) | Handle::Decoded(_), Some(file)) => {
@@ -77,6 +80,16 @@ impl Fs {
         }
         self.stats.operations.read_bytes.add(read as u64);
         Ok(read)
+    }
+
+    /// Returns whether the file of an open chunk was replaced or removed through this mount since.
+    pub(in crate::fs) fn is_replaced(&self, ino: u64, handle: &Handle) -> bool {
+        let replaced = match handle {
+            Handle::Chunk(open) => open.replaced,
+            Handle::Decoded(open) => open.replaced,
+            _ => return false,
+        };
+        self.overlay.is_some() && self.commits.replaced(ino) != replaced
     }
 
     fn read_handle(
@@ -98,7 +111,7 @@ impl Fs {
                     self.read_live(file, offset, buffer)
                 }
             },
-            Handle::Decoded(open) => match self.is_as_opened(open)? {
+            Handle::Decoded(open) => match self.is_as_opened(ino, open)? {
                 true => Ok(open.file.read(offset, buffer)),
                 false => self.read_stored(&open.array, &open.coords, offset, buffer),
             },
@@ -170,7 +183,7 @@ impl Fs {
         for attempt in 1..=OPEN_ATTEMPTS {
             let (array, coords) = (&open.array, &open.coords);
             let read = self.attempt(attempt, array, coords, Freshness::Again, |reader| {
-                self.read_moved(open, &reader, offset, buffer)
+                self.read_moved(ino, open, &reader, offset, buffer)
             });
             match read {
                 // Not ENOENT, which means an empty chunk: this one had bytes when it was opened.
@@ -190,8 +203,9 @@ impl Fs {
     /// # Errors
     ///
     /// `Torn` if others have changed its shard: what it was may not fill pages of what it is now.
-    fn is_as_opened(&self, open: &OpenDecoded) -> Result<bool> {
-        if self.config.store.immutable {
+    fn is_as_opened(&self, ino: u64, open: &OpenDecoded) -> Result<bool> {
+        // Another file has been put in its place: this one stays what it was.
+        if self.config.store.immutable || self.commits.replaced(ino) != open.replaced {
             return Ok(true);
         }
         let source = &open.array.source;
@@ -253,19 +267,21 @@ impl Fs {
     /// contents are not those that the chunk was opened with.
     fn read_moved(
         &self,
+        ino: u64,
         open: &OpenChunk,
         reader: &ChunkReader,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<ControlFlow<Option<std::io::Result<usize>>>> {
         let mut moved_to = open.moved_to.lock();
-        // Commits of this mount move chunks without changing them.
+        // Commits of this mount move chunks without putting other files in their places.
         let source = &open.array.source;
         let shard = source.layout.locate(&open.coords).shard;
         let version = reader.shard().version();
-        let same = open
-            .lineage
-            .is_some_and(|lineage| self.store.is_of_lineage(source, &shard, version, lineage));
+        let same = self.commits.replaced(ino) == open.replaced
+            && open
+                .lineage
+                .is_some_and(|lineage| self.store.is_of_lineage(source, &shard, version, lineage));
         let expected = moved_to.is_none_or(|known| known == version);
         let served = open.served.load(Ordering::Relaxed);
         if !same && (served || !expected || reader.nbytes() != open.reader.nbytes()) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::store::storage::Timestamp;
 
-/// Number of chunks whose modification times are remembered.
+/// Number of chunks whose modification times, and whose replacements, are remembered.
 const REMEMBERED_DATES: usize = 1 << 18;
 
 /// Margin after which the kernel has forgotten a name: it counts in ticks.
@@ -30,6 +30,10 @@ pub(in crate::fs) struct Commits {
     /// Inode numbers of files that were renamed though the rename has reported an error, and when:
     /// the kernel may still have the old name cached.
     misnamed: Mutex<HashMap<u64, Instant>>,
+    /// Inode numbers of chunks whose file was replaced or removed through this mount, with the
+    /// number of the last time. What has the number of the chunk afterwards is another file.
+    replaced: Mutex<LruCache<u64, u64>>,
+    replacements: AtomicU64,
 }
 
 impl Default for Commits {
@@ -41,6 +45,8 @@ impl Default for Commits {
             ended: Mutex::default(),
             wake: Condvar::new(),
             misnamed: Mutex::default(),
+            replaced: Mutex::new(LruCache::unbounded()),
+            replacements: AtomicU64::default(),
         }
     }
 }
@@ -62,6 +68,21 @@ impl Commits {
         let mut misnamed = self.misnamed.lock();
         misnamed.retain(|_, since| since.elapsed() < cached_for + SLACK);
         misnamed.contains_key(&ino)
+    }
+
+    /// Records that the file of the chunk with this inode number is about to be replaced or removed.
+    pub(in crate::fs) fn replace(&self, ino: u64) {
+        let mut replaced = self.replaced.lock();
+        replaced.put(ino, self.replacements.fetch_add(1, Ordering::Relaxed) + 1);
+        if replaced.len() > REMEMBERED_DATES {
+            replaced.pop_lru();
+        }
+    }
+
+    /// Returns the number of the last time that the file of a chunk was replaced or removed; 0 if it
+    /// never was.
+    pub(in crate::fs) fn replaced(&self, ino: u64) -> u64 {
+        self.replaced.lock().peek(&ino).copied().unwrap_or(0)
     }
 
     /// Remembers a date. Memory grows with their number and is not allocated up front.

@@ -33,6 +33,8 @@ pub(in crate::fs) struct OpenChunk {
     pub(in crate::fs) array: Arc<ArrayView>,
     pub(in crate::fs) coords: Coords,
     pub(in crate::fs) reader: ChunkReader,
+    /// Number of the last replacement of its file when it was opened.
+    pub(in crate::fs) replaced: u64,
     /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).
     pub(in crate::fs) lineage: Option<u64>,
     /// `true` once bytes of `reader` were returned.
@@ -50,6 +52,8 @@ pub(in crate::fs) struct OpenDecoded {
     pub(in crate::fs) array: Arc<ArrayView>,
     pub(in crate::fs) coords: Coords,
     pub(in crate::fs) file: DecodedFile,
+    /// Number of the last replacement of its file when it was opened.
+    pub(in crate::fs) replaced: u64,
     /// Its shard when it was opened; `None` if the chunk did not exist.
     pub(in crate::fs) shard: Option<Version>,
     /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).

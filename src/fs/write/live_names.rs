@@ -98,6 +98,7 @@ impl Fs {
                 let encoded = self.encoded(place, &content);
                 let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
                 let Encoded { chunk: content, shown } = encoded?;
+                self.end_chunk_file(path, place, Some(&**file))?;
                 let mut names = self.overlay()?.names();
                 let is_stored = |name: &PathBuf| {
                     let is_chunk = names.get(name).is_some_and(|name| name.place.is_some());

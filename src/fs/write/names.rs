@@ -13,7 +13,7 @@ use crate::fs::read::overlay_files::{check_writable, chunk_mode};
 use crate::fs::request::OpenHow;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Opened;
-use crate::fs::state::live_file::Place;
+use crate::fs::state::live_file::{LiveFile, Place};
 use crate::fs::state::overlay::{Change, Hidden, Name, What};
 use crate::fs::write::slot::Slot;
 use crate::store::Freshness;
@@ -98,6 +98,7 @@ impl Fs {
             Slot::Outside | Slot::Above(..) => Err(FsError::IsDirectory),
             Slot::Chunk(path, place) => {
                 self.permit_change(place, caller)?;
+                self.end_chunk_file(path, place, None)?;
                 self.remove_chunk(path, place)?;
                 self.after_change(path)
             }
@@ -115,6 +116,25 @@ impl Fs {
                 self.remove_source_file(path, caller)
             }
         }
+    }
+
+    /// Records that the file of a chunk is about to lose its name to `by`, or to nothing, unless it
+    /// has another one: what has the chunk's inode number afterwards is another file.
+    pub(in crate::fs) fn end_chunk_file(
+        &self,
+        path: &Path,
+        place: &Place,
+        by: Option<&LiveFile>,
+    ) -> Result<()> {
+        let ino = place.array.inodes.ino(place.array.tree.number(&place.coords));
+        let stays = match self.overlay()?.names().get(path).map(|name| &name.what) {
+            Some(What::File(file)) => file.ino != ino || file.state().names.len() > 1,
+            _ => false,
+        };
+        if !stays && by.is_none_or(|by| by.ino != ino) {
+            self.commits.replace(ino);
+        }
+        Ok(())
     }
 
     /// Removes a file of the source. One that was linked to a name beside it is removed only once

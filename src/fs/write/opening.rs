@@ -33,6 +33,8 @@ impl Fs {
     }
 
     fn open_to_read(&self, ino: u64, caller: &Caller) -> Result<Opened> {
+        // Before anything of the file is looked at.
+        let replaced = self.commits.replaced(ino);
         let target = self.target(ino)?;
         let permitted = self.permit_content(&target, Need::Read, caller)?;
         let (handle, pages) = match target {
@@ -72,7 +74,16 @@ impl Fs {
                 let version = reader.shard().version();
                 let lineage = || self.store.lineage_of(&array.source, &shard, version);
                 let lineage = if self.overlay.is_some() { lineage() } else { None };
-                let chunk = OpenChunk { array, coords, reader, lineage, served, moved_to, touched };
+                let chunk = OpenChunk {
+                    array,
+                    coords,
+                    reader,
+                    replaced,
+                    lineage,
+                    served,
+                    moved_to,
+                    touched,
+                };
                 (Handle::Chunk(Box::new(chunk)), pages)
             }
         };
@@ -172,6 +183,7 @@ impl Fs {
         array: &Arc<ArrayView>,
         coords: &[u64],
     ) -> Result<(Handle, Pages)> {
+        let replaced = self.commits.replaced(ino);
         let form = array.decoded_form().ok_or(FsError::Stale)?;
         self.prefetch.opened(array, coords);
         let chunk = self.store.chunk(&array.source, coords, Freshness::Now)?;
@@ -186,7 +198,7 @@ impl Fs {
         let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { version.and_then(lineage) } else { None };
         let (array, coords) = (Arc::clone(array), coords.to_vec());
-        let open = OpenDecoded { array, coords, file, shard: version, lineage };
+        let open = OpenDecoded { array, coords, file, replaced, shard: version, lineage };
         Ok((Handle::Decoded(Box::new(open)), pages))
     }
 

@@ -84,6 +84,62 @@ linked() {
 }
 at_once "link and unlink as a publication" linked
 
+# A reader that has a chunk open never sees another file that takes its place.
+open_while_replaced() {
+    local top
+    top=$(mktemp -d "$TMP/work.XXXXXX")/a.zarr
+    python3 "$here/shards.py" array "$top" 1 --shards 2 --chunks 4 --bytes 524288
+    mount_view "$top" --rw --commit-interval 1000 "$@"
+    python3 - "$SHARDFS" "$MP" "${suffix:-}" <<'PY'
+import errno
+import os
+import subprocess
+import sys
+
+program, mount, suffix = sys.argv[1:]
+
+
+def renamed_over(path, content):
+    with open(path + ".tmp", "wb") as f:
+        f.write(content)
+    os.rename(path + ".tmp", path)
+
+
+def created_anew(path, content):
+    os.unlink(path)
+    with open(path, "wb") as f:
+        f.write(content)
+
+
+n = 0
+for replace in renamed_over, created_anew:
+    for commit in False, True:
+        path = f"{mount}/c/{n}{suffix}"
+        n += 1
+        with open(path, "rb") as f:
+            before = f.read()
+        os.posix_fadvise((old := os.open(path, os.O_RDONLY)), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(old, 0, 0, os.POSIX_FADV_RANDOM)
+        assert os.pread(old, 4096, 0) == before[:4096]
+        after = before[:-524288] + bytes([9]) * 524288
+        replace(path, after)
+        if commit:
+            subprocess.run([program, "sync", mount], check=True)
+        with open(path, "rb") as f:
+            assert f.read() == after
+        for at in (65536, 0):
+            try:
+                assert os.pread(old, 4096, at) == before[at : at + 4096], (replace, commit, at)
+            except OSError as error:
+                assert error.errno == errno.EIO, error
+        with open(path, "rb") as f:
+            assert f.read() == after
+PY
+    unmount_view
+}
+at_once "a reader never sees the file that takes the place of a chunk that it has open" open_while_replaced
+suffix=.npy at_once "the same of decoded chunks" open_while_replaced --view npy
+
 # The kernel takes a rename that reports an error for one that was not done.
 failed_sync() {
     local top work old
