@@ -15,6 +15,16 @@ use crate::number::to_usize;
 use crate::store::storage::{FileKind, StorageFile};
 
 impl Fs {
+    /// Returns whether the file of an open chunk was replaced or removed through this mount since.
+    pub(in crate::fs) fn is_replaced(&self, ino: u64, handle: &Handle) -> bool {
+        let replaced = match handle {
+            Handle::Chunk(open) => open.replaced,
+            Handle::Decoded(open) => open.replaced,
+            _ => return false,
+        };
+        self.overlay.is_some() && self.commits.replaced(ino) != replaced
+    }
+
     /// Opens a directory and returns its handle, through which everything given up below the
     /// directory from now on is reported.
     ///

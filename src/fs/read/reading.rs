@@ -82,16 +82,6 @@ impl Fs {
         Ok(read)
     }
 
-    /// Returns whether the file of an open chunk was replaced or removed through this mount since.
-    pub(in crate::fs) fn is_replaced(&self, ino: u64, handle: &Handle) -> bool {
-        let replaced = match handle {
-            Handle::Chunk(open) => open.replaced,
-            Handle::Decoded(open) => open.replaced,
-            _ => return false,
-        };
-        self.overlay.is_some() && self.commits.replaced(ino) != replaced
-    }
-
     fn read_handle(
         &self,
         ino: u64,
