@@ -123,6 +123,10 @@ never() {
 check "nothing is pushed in a writable mount" never --rw
 check "nothing is pushed where the kernel does not report opens" never -o immutable
 
+# has_ended PID: nothing is left of it, but for a zombie that waits for its parent, not for a thread.
+has_ended() {
+    [[ ! -e /proc/$1 ]] || [[ $(cat "/proc/$1"/task/*/stat 2>/dev/null | sed 's/.*) //' | cut -c1 | sort -u) == Z ]]
+}
 # A push that waited for a page of a read that is not answered any more could not be killed.
 killed() {
     local pid reader
@@ -133,14 +137,11 @@ killed() {
         reader=$!
         sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
         kill -KILL "$pid"
-        for ((tries = 0; tries < 100; tries++)); do
-            [[ -e /proc/$pid && $(sed -n 's/^State:.//p' "/proc/$pid/status" 2>/dev/null) != Z* ]] || break
+        for ((tries = 0; tries < 200; tries++)); do
+            if has_ended "$pid"; then break; fi
             sleep 0.05
         done
-        if [[ -e /proc/$pid ]]; then
-            # A zombie waits for its parent, not for a thread.
-            [[ $(ls "/proc/$pid/task") == "$pid" ]]
-        fi
+        has_ended "$pid"
         umount -l "$MP"
         wait "$reader"
     done
