@@ -113,7 +113,7 @@ nodes_are_left_out() {
     mkdir -p "$TMP/nodes/bad"
     cp -r "$sample" "$TMP/nodes/good.zarr"
     echo '{"zarr_format": 3, "node_type": "array"}' >"$TMP/nodes/bad/zarr.json"
-    expect_exit 1 refs "$TMP/nodes" | grep 'bad: codecs must be a non-empty list'
+    expect_exit 1 refs "$TMP/nodes" | grep 'bad/zarr.json: codecs must be a non-empty list'
     expect_exit 1 refs "$TMP/nodes" --skip-damaged -o "$TMP/nodes.json"
     fails_with "" grep '"bad/' "$TMP/nodes.json"
     grep -q '"good.zarr/waves/zarr.json"' "$TMP/nodes.json"
