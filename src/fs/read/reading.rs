@@ -192,7 +192,7 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// `Torn` if others have changed its shard: what it was may not fill pages of what it is now.
+    /// `Torn` if others have changed it: what it was may not fill pages of what it is now.
     fn is_as_opened(&self, ino: u64, open: &OpenDecoded) -> Result<bool> {
         // Another file has been put in its place: this one stays what it was.
         if self.config.store.immutable || self.commits.replaced(ino) != open.replaced {
@@ -210,8 +210,14 @@ impl Fs {
             Some(lineage) => self.store.is_of_lineage(source, &shard, now, lineage),
             None => self.overlay.is_some() && open.shard.is_none(),
         };
-        match is_own {
-            true => Ok(false),
+        if is_own {
+            return Ok(false);
+        }
+        // Its shard may have been replaced by a copy, or changed elsewhere.
+        let form = open.array.decoded_form().ok_or(FsError::Stale)?;
+        let file = self.open_decoded_file(&open.array, form, &open.coords)?;
+        match (&file.header, file.items()) == (&open.file.header, open.file.items()) {
+            true => Ok(true),
             false => Err(torn(&open.array, &open.coords, std::io::ErrorKind::UnexpectedEof.into())),
         }
     }

@@ -93,6 +93,35 @@ PY
 check "a decoded chunk that is open while it is replaced" decoded --view npy
 check "the same in a mount for writing" decoded --view npy --rw
 
+# What changes around an open decoded chunk does not end it.
+decoded_stays() {
+    fresh "$@"
+    python3 - "$MP/c/0.npy" "$source/c/0" <<'PY'
+import os
+import shutil
+import sys
+import time
+
+path, shard = sys.argv[1:]
+fd = os.open(path, os.O_RDONLY)
+os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+got = os.pread(fd, 1000, 0)
+os.chmod(shard, 0o640)
+time.sleep(1.2)
+got += os.pread(fd, 4096, 8192)
+os.link(shard, shard + ".copy")
+os.remove(shard + ".copy")
+shutil.copyfile(shard, shard + ".tmp")
+os.rename(shard + ".tmp", shard)
+time.sleep(1.2)
+got += os.pread(fd, 4096, 65536)
+assert set(got[128:]) == {1}, set(got[128:])
+PY
+    unmount_view
+}
+check "a decoded chunk stays open while its shard is replaced by a copy" decoded_stays --view npy
+check "a decoded chunk stays open likewise in a mount for writing" decoded_stays --view npy --rw
+
 # Readers and a writer that replaces shards all the time: every read of a whole file is of one version.
 storm() {
     fresh
