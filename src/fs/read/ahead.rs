@@ -29,6 +29,7 @@ use crate::fs::state::target::Target;
 use crate::memory::zeroed;
 use crate::number::to_usize;
 use crate::store::{Chunk, ChunkReader, Freshness};
+use crate::view::inode::InodeRange;
 
 /// Maximum length of a chunk that is pushed. Of longer ones the kernel itself reads ahead.
 const MAX_NBYTES: u64 = WINDOW_BYTES / 2;
@@ -82,7 +83,7 @@ impl Fs {
     /// Called when the beginning of a file is requested: finds out whether its reader takes chunks
     /// in order, and queues the next ones.
     pub(in crate::fs) fn note_request(&self, ino: u64) {
-        if !self.ahead.is_on() {
+        if !self.ahead.is_on() || InodeRange::split(ino).is_none() {
             return;
         }
         let Ok(Target::Tree(array, coords)) = self.target(ino) else { return };

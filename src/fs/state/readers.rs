@@ -14,11 +14,17 @@
 //! What is pushed to a reader that turns elsewhere is lost. So of each array no more may be lost
 //! than a small part of what its readers have taken.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::ops::Range;
+
+use lru::LruCache;
 
 /// Number of readers to tell apart.
 const READERS: usize = 16;
+/// Number of arrays of which it is remembered what was lost.
+// Evaluated by the compiler, which rejects zero.
+const ARRAYS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// Number of chunks read in order before any are pushed.
 const IN_ORDER: u32 = 3;
 /// Length of the first window, and of the longest one, in chunks.
@@ -32,11 +38,17 @@ const REST: Range<u64> = 8..1024;
 const LOSS: (u64, u64) = (16, 20);
 
 /// Readers of a mount.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::fs) struct Readers {
     /// The most recent one is the last.
     readers: Vec<Reader>,
-    arrays: HashMap<u64, Taken>,
+    arrays: LruCache<u64, Taken>,
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        Self { readers: Vec::new(), arrays: LruCache::new(ARRAYS) }
+    }
 }
 
 /// Numbers of chunks of an array.
@@ -91,12 +103,12 @@ impl Readers {
             let next = reader.end.max(reader.at + 1);
             reader.array == array && (reader.at..=next).contains(&number)
         };
-        let of_array = self.arrays.entry(array).or_default();
+        let of_array = self.arrays.get_or_insert_mut(array, Taken::default);
         let Some(place) = self.readers.iter().rposition(follows) else {
             of_array.taken += 1;
             if self.readers.len() == READERS {
                 let oldest = self.readers.remove(0);
-                self.arrays.entry(oldest.array).or_default().lost += oldest.pushed.len() as u64;
+                self.lost(oldest.array, oldest.pushed.len() as u64);
             }
             self.readers.push(Reader::new(array, number));
             return Requested::default();
@@ -123,7 +135,7 @@ impl Readers {
                 reader.pushed.push_back((number, nbytes));
                 reader.window = reader.window.min(WINDOW_BYTES / nbytes.max(1));
             }
-            None => self.arrays.entry(array).or_default().lost += 1,
+            None => self.lost(array, 1),
         }
     }
 
@@ -147,6 +159,10 @@ impl Readers {
     /// Returns whether a reader still has a chunk that was to be pushed ahead of it.
     pub(in crate::fs) fn is_ahead(&mut self, array: u64, number: u64) -> bool {
         self.behind(array, number).is_some()
+    }
+
+    fn lost(&mut self, array: u64, chunks: u64) {
+        self.arrays.get_or_insert_mut(array, Taken::default).lost += chunks;
     }
 
     /// Returns the reader ahead of which a chunk is pushed.
