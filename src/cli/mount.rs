@@ -17,7 +17,7 @@ use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
 use super::size;
 use super::views::ViewArgs;
 use crate::fs::{Fs, FsConfig, SourceError, View, Views};
-use crate::fuse::{Adapter, push};
+use crate::fuse::{Adapter, Revalidation, push};
 use crate::mount::background::{self, Started};
 use crate::mount::{self, MountSpec};
 use crate::number::to_usize;
@@ -297,13 +297,7 @@ impl Job {
         let adapter = Adapter::new(Arc::clone(&views));
         let revalidation = adapter.revalidation();
         let mounted = mount::mount(adapter, &spec)?;
-        if let Some(revalidation) = revalidation {
-            let notifier = mounted.notifier();
-            std::thread::spawn(move || revalidation.run(notifier));
-        }
-        if let Err(error) = push::start(&views, || mounted.connection(), || mounted.notifier()) {
-            log::warn!("no chunks are pushed ahead of their readers: {error}");
-        }
+        notify_kernel(&mounted, &views, revalidation);
         storage.serves(&spec.mountpoint);
         let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();
         let committing: Vec<_> =
@@ -362,6 +356,21 @@ impl Job {
             let path = self.log_file.as_deref().unwrap_or(Path::new("log"));
             Failure::System(format!("{}: {error}", shown(&path)))
         })
+    }
+}
+
+/// Starts the threads that drop pages from the kernel's page cache and push others into it.
+fn notify_kernel(
+    mounted: &mount::Mounted<Adapter>,
+    views: &Views,
+    revalidation: Option<Revalidation>,
+) {
+    if let Some(revalidation) = revalidation {
+        let notifier = mounted.notifier();
+        std::thread::spawn(move || revalidation.run(notifier));
+    }
+    if let Err(error) = push::start(views, || mounted.connection(), || mounted.notifier()) {
+        log::warn!("no chunks are pushed ahead of their readers: {error}");
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Detaches a mount. What is written through it until its last user leaves cannot be known, so a
-/// writable one is synced first, and the user is told how the rest can be found out.
+/// writable one is synced first, and a note says how the rest can be found out.
 fn detach(mountpoint: &Path) -> Result<(), Failure> {
     if !mount::is_writable(mountpoint)? {
         return Ok(mount::detach(mountpoint, false).map(drop)?);

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::store::storage::Timestamp;
 
 /// Number of chunks whose modification times, and whose replacements, are remembered.
-const REMEMBERED_DATES: usize = 1 << 18;
+const REMEMBERED: usize = 1 << 18;
 
 /// Margin after which the kernel has forgotten a name: it counts in ticks.
 const SLACK: Duration = Duration::from_millis(100);
@@ -74,7 +74,7 @@ impl Commits {
     pub(in crate::fs) fn replace(&self, ino: u64) {
         let mut replaced = self.replaced.lock();
         replaced.put(ino, self.replacements.fetch_add(1, Ordering::Relaxed) + 1);
-        if replaced.len() > REMEMBERED_DATES {
+        if replaced.len() > REMEMBERED {
             replaced.pop_lru();
         }
     }
@@ -89,7 +89,7 @@ impl Commits {
     pub(in crate::fs) fn remember_date(&self, path: PathBuf, date: (u64, Timestamp)) {
         let mut dates = self.dates.lock();
         dates.put(path, date);
-        if dates.len() > REMEMBERED_DATES {
+        if dates.len() > REMEMBERED {
             dates.pop_lru();
         }
     }
