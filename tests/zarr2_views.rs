@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, View, ViewConfig};
+use shardfs::format::zarr2::Missing;
+use shardfs::fs::{Caller, Fs, FsConfig, OpenHow, Pages, View, ViewConfig};
 use shardfs::source::{Format, Node, Source};
 use shardfs::store::memory::MemoryStorage;
 use shardfs::store::storage::{PosixStorage, SetStat};
@@ -248,4 +249,29 @@ fn a_decoded_chunk_of_zarr_v2_can_be_written() {
     assert_eq!(stored("g/a/0.1").unwrap().2, [0, 30].repeat(6));
     // Readers of Zarr v2 find the documents that they had.
     assert_eq!(stored("g/a/.zarray").unwrap().2, zarray().to_string().into_bytes());
+}
+
+/// The kernel goes on with the length of the absent chunk for a second.
+#[test]
+fn a_chunk_that_appears_where_an_absent_one_was_shown_is_not_read_with_its_length() {
+    let storage = Arc::new(MemoryStorage::default());
+    let document = json!({"zarr_format": 3, "node_type": "array", "shape": [1000],
+        "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [500]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 1}}]});
+    storage.replace("zarr.json", document.to_string());
+    storage.replace("c/1", *b"chunk 1");
+    let view = ViewConfig { view: View::Zarr2, missing: Missing::Fill, ..ViewConfig::default() };
+    let fs = start(&storage, FsConfig { view, ..FsConfig::default() }).unwrap();
+    let absent = fs.lookup(ROOT, OsStr::new("0")).unwrap().unwrap().attr;
+    let chunk = vec![7; usize::try_from(absent.size).unwrap() + 30];
+    storage.replace("c/0", chunk.clone());
+    // Until the source is asked again.
+    std::thread::sleep(Duration::from_millis(20));
+    let opened = fs.open(absent.ino).unwrap();
+    assert_eq!(opened.pages, Pages::Bypassed);
+    let mut buffer = vec![0; 1000];
+    let read = fs.read(absent.ino, Some(opened.handle), 0, &mut buffer).unwrap();
+    assert_eq!(buffer[..read], chunk);
 }

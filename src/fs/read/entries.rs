@@ -8,6 +8,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, At, NodeKind};
 use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
+use crate::fs::state::identity::FileKey;
 use crate::source::is_document;
 use crate::store::Freshness;
 use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp, Version};
@@ -140,6 +141,7 @@ impl Fs {
         let Some(chunk) = self.store.chunk(&array.source, coords, freshness)? else {
             let Some(stat) = self.filler(array)? else { return Ok(None) };
             let nbytes = array.absent_chunk()?.map_or(0, |chunk| chunk.len() as u64);
+            self.identities.shown_absent(array.source.id);
             return Ok(Some(self.chunk_entry(array, coords, &stat, nbytes)));
         };
         let shard = array.source.layout.locate(coords).shard;
@@ -262,8 +264,9 @@ impl Fs {
     }
 
     /// Returns the key of a shard in [`Identities`].
-    pub(in crate::fs) fn shard_identity(&self, array: &ArrayView, shard: &[u64]) -> u64 {
-        self.hasher.hash_one((array.source.id, shard))
+    pub(in crate::fs) fn shard_identity(&self, array: &ArrayView, shard: &[u64]) -> FileKey {
+        let id = array.source.id;
+        FileKey { file: self.hasher.hash_one((id, shard)), array: Some(id) }
     }
 
     /// Returns an identifier of the contents of a shard that stays the same over commits of this

@@ -21,6 +21,10 @@ use crate::fs::page_policy::Pages;
 // Evaluated by the compiler, which rejects zero.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
+/// Number of arrays of which it is remembered that absent chunks were shown.
+// Evaluated by the compiler, which rejects zero.
+const ARRAYS: NonZeroUsize = NonZeroUsize::new(1 << 10).unwrap();
+
 /// Margin after which the kernel's caches have expired: the kernel counts in ticks.
 const SLACK: Duration = Duration::from_millis(100);
 
@@ -30,6 +34,20 @@ pub(in crate::fs) struct Identities {
     cached_for: Duration,
 }
 
+/// Key of a file in [`Identities`].
+#[derive(Clone, Copy)]
+pub(in crate::fs) struct FileKey {
+    pub file: u64,
+    /// Array of which the file is a shard.
+    pub array: Option<u64>,
+}
+
+impl From<u64> for FileKey {
+    fn from(file: u64) -> Self {
+        Self { file, array: None }
+    }
+}
+
 struct Files {
     files: LruCache<u64, Seen>,
     /// `true` once an entry was evicted: a file that is not in the table may have changed before.
@@ -37,6 +55,9 @@ struct Files {
     /// Fingerprint of the contents that the kernel's pages hold, by inode number; only for inodes
     /// in files that have changed.
     pages: LruCache<u64, u64>,
+    /// Time at which a chunk that does not exist was last shown, by array. There is one for all
+    /// shards of an array, because there may be more absent ones than the table holds.
+    absent: LruCache<u64, Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -55,15 +76,19 @@ impl Seen {
 
 impl Files {
     /// Records the current contents of a file.
-    fn see(&mut self, file: u64, content: u64) -> Seen {
-        if let Some(seen) = self.files.get_mut(&file) {
+    fn see(&mut self, key: FileKey, content: u64, cached_for: Duration) -> Seen {
+        if let Some(seen) = self.files.get_mut(&key.file) {
             if seen.content != content {
                 *seen = Seen { content, changed: Some(Instant::now()), is_first: false };
             }
             return *seen;
         }
-        let seen = Seen { content, changed: None, is_first: !self.has_forgotten };
-        self.has_forgotten |= self.files.push(file, seen).is_some();
+        // The kernel may have cached attributes of the chunk from when there was no such shard.
+        let absent = key.array.and_then(|array| self.absent.get(&array));
+        let is_new = absent.is_some_and(|shown| shown.elapsed() < cached_for + SLACK);
+        let changed = is_new.then(Instant::now);
+        let seen = Seen { content, changed, is_first: !self.has_forgotten && !is_new };
+        self.has_forgotten |= self.files.push(key.file, seen).is_some();
         seen
     }
 }
@@ -72,7 +97,13 @@ impl Identities {
     /// Creates the table for a kernel that caches names and attributes for `cached_for`.
     pub(in crate::fs) fn new(cached_for: Duration) -> Self {
         let (files, pages) = (LruCache::new(REMEMBERED), LruCache::new(REMEMBERED));
-        Self { seen: Mutex::new(Files { files, has_forgotten: false, pages }), cached_for }
+        let absent = LruCache::new(ARRAYS);
+        Self { seen: Mutex::new(Files { files, has_forgotten: false, pages, absent }), cached_for }
+    }
+
+    /// Records that a chunk that does not exist is about to be shown to the kernel.
+    pub(in crate::fs) fn shown_absent(&self, array: u64) {
+        self.lock().absent.put(array, Instant::now());
     }
 
     /// Marks what the kernel has cached of a file as possibly stale from now on.
@@ -84,15 +115,15 @@ impl Identities {
 
     /// Records the current contents of a file; returns whether the kernel may still have older
     /// attributes cached.
-    pub(in crate::fs) fn changed_recently(&self, file: u64, content: u64) -> bool {
-        self.lock().see(file, content).is_recent(self.cached_for)
+    pub(in crate::fs) fn changed_recently(&self, key: impl Into<FileKey>, content: u64) -> bool {
+        self.lock().see(key.into(), content, self.cached_for).is_recent(self.cached_for)
     }
 
     /// Records the current contents of a file, in which the inode `ino` is about to be opened;
     /// returns what to do with the kernel's pages of that inode.
-    pub(in crate::fs) fn opened(&self, file: u64, content: u64, ino: u64) -> Pages {
+    pub(in crate::fs) fn opened(&self, key: impl Into<FileKey>, content: u64, ino: u64) -> Pages {
         let mut files = self.lock();
-        let seen = files.see(file, content);
+        let seen = files.see(key.into(), content, self.cached_for);
         if seen.is_recent(self.cached_for) {
             // A mapping fills pages even with direct I/O.
             files.pages.pop(&ino);
@@ -106,19 +137,19 @@ impl Identities {
 
     /// Records the current contents of a file, in which the inode `ino` is about to be pushed;
     /// returns whether the kernel's pages of that inode, if it has any, hold them already.
-    pub(in crate::fs) fn may_push(&self, file: u64, content: u64, ino: u64) -> bool {
+    pub(in crate::fs) fn may_push(&self, key: impl Into<FileKey>, content: u64, ino: u64) -> bool {
         let mut files = self.lock();
-        let seen = files.see(file, content);
+        let seen = files.see(key.into(), content, self.cached_for);
         let holds = seen.is_first || files.pages.get(&ino) == Some(&content);
         holds && !seen.is_recent(self.cached_for)
     }
 
     /// Records that the kernel may be given bytes for an inode number that its file no longer
     /// holds.
-    pub(in crate::fs) fn served_older(&self, file: u64, ino: u64) {
+    pub(in crate::fs) fn served_older(&self, key: impl Into<FileKey>, ino: u64) {
         let mut files = self.lock();
         files.pages.pop(&ino);
-        if let Some(seen) = files.files.get_mut(&file) {
+        if let Some(seen) = files.files.get_mut(&key.into().file) {
             seen.is_first = false;
         }
     }
@@ -168,6 +199,19 @@ mod tests {
         assert!(identities.may_push(1, 11, 100));
         identities.served_older(1, 100);
         assert!(!identities.may_push(1, 11, 100));
+    }
+
+    #[test]
+    fn a_shard_that_appears_where_absent_chunks_were_shown_has_changed() {
+        let identities = Identities::new(Duration::ZERO);
+        let shard = |array, file| FileKey { file, array: Some(array) };
+        identities.shown_absent(7);
+        assert_eq!(identities.opened(shard(7, 1), 10, 100), Pages::Bypassed);
+        assert!(!identities.may_push(shard(7, 2), 10, 200));
+        assert_eq!(identities.opened(shard(8, 3), 10, 300), Pages::Kept, "of another array");
+        std::thread::sleep(SLACK);
+        assert_eq!(identities.opened(shard(7, 1), 10, 100), Pages::Dropped);
+        assert_eq!(identities.opened(shard(7, 4), 10, 400), Pages::Kept, "shown as it is now");
     }
 
     #[test]
