@@ -114,10 +114,13 @@ impl Fs {
         let ino = Some(attr.ino).filter(|ino| !self.paths.has_adopted(*ino));
         let file = self.overlay()?.file(ino, state);
         let mut names = self.overlay()?.names();
-        // Another thread may have created it first.
-        if let Some(What::File(other)) = names.get(path).map(|name| name.what.clone()) {
+        // Another thread may have created it first, or removed the chunk.
+        if let Some(there) = names.get(path).map(|name| name.what.clone()) {
             names.drop_unused(&file);
-            return Ok(other);
+            return match there {
+                What::File(other) => Ok(other),
+                What::Removed | What::Directory => Err(FsError::NotFound),
+            };
         }
         names.put(path, What::File(Arc::clone(&file)), Some(place.clone()));
         // The kernel may have forgotten the number in the meantime.

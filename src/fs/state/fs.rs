@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::fs::caller::Access;
 use crate::fs::config::FsConfig;
@@ -44,6 +44,9 @@ pub struct Fs {
     /// Held while files of the source become files of the mount or the reverse, and while a file is
     /// written that has the name of a document but is not one.
     pub(in crate::fs) moves: Mutex<()>,
+    /// Lock of all views of the mount, held from the reading of a stored document until what was
+    /// changed in it is stored: several documents of a view may be made from one.
+    pub(in crate::fs) documents: OnceLock<Arc<Mutex<()>>>,
     pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
     pub(in crate::fs) control: Control,
     pub(in crate::fs) identities: Identities,
@@ -168,6 +171,7 @@ impl Fs {
             access: Access::new(&config),
             paths: Paths::default(),
             moves: Mutex::default(),
+            documents: OnceLock::new(),
             handles: sharded_slab::Slab::new(),
             control: Control::new(Arc::clone(&stats)),
             identities: Identities::new(config.store.trusted),
@@ -221,6 +225,11 @@ impl Fs {
     /// Returns the kind of this view.
     pub fn view(&self) -> View {
         self.config.view.view
+    }
+
+    /// Waits until no view of this mount changes a stored document.
+    pub(in crate::fs) fn documents(&self) -> MutexGuard<'_, ()> {
+        self.documents.get_or_init(Arc::default).lock()
     }
 
     /// Returns the other views of this mount.

@@ -67,6 +67,8 @@ pub(in crate::fs) struct Stage {
     pub base: Base,
     /// Change to commit; `None` while it is being written.
     pub change: Option<Change>,
+    /// `true` in a copy of the stage that a name has.
+    pub is_shared: bool,
 }
 
 /// Change of a chunk.
@@ -185,6 +187,18 @@ impl Names {
 
     pub(in crate::fs) fn get_mut(&mut self, path: &Path) -> Option<&mut Name> {
         self.directories.get_mut(path.parent()?)?.get_mut(path.file_name()?)
+    }
+
+    /// Returns a name if it is one of `file`: others may have taken it away since the file's names
+    /// were read.
+    pub(in crate::fs) fn of_file(
+        &mut self,
+        path: &Path,
+        file: &Arc<LiveFile>,
+    ) -> Option<&mut Name> {
+        let is_its =
+            |name: &&mut Name| matches!(&name.what, What::File(it) if Arc::ptr_eq(it, file));
+        self.get_mut(path).filter(is_its)
     }
 
     /// Returns the names in a directory.

@@ -295,7 +295,16 @@ impl Table {
             && let Some(known) = self.known.get(&ino)
         {
             if known.file == file {
-                return ino;
+                let is_open = known.is_open();
+                return match stat.and_then(|stat| self.other_name(stat)) {
+                    // It left this name and is linked to it again; meanwhile it got another number.
+                    Some(other) if other != ino && !is_open => {
+                        self.unname(path);
+                        self.name(other, path.into());
+                        other
+                    }
+                    _ => ino,
+                };
             }
             // A file other than the one that is open, or that has other names, gets another number.
             let is_of_name = known.names.len() == 1 && !known.is_open();

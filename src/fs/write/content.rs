@@ -4,6 +4,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
+
 use crate::fs::error::{FsError, Result};
 use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, SPOOL_PIECE, check_writable, own_file};
 use crate::fs::request::Writers;
@@ -27,7 +29,7 @@ impl Fs {
             freshness = Freshness::Again;
         }
         let base = self.store.base(&place.array.source, &place.coords, freshness)?;
-        Ok(Stage { base, change: None })
+        Ok(Stage { base, change: None, is_shared: false })
     }
 
     /// Records the state of the chunks that a file stands for before it is changed.
@@ -44,7 +46,8 @@ impl Fs {
         // opened.
         let [path] = &state.names[..] else { return Ok(()) };
         let Some(name) = names.get_mut(path) else { return Ok(()) };
-        let (Some(Stage { base, change }), Some(place)) = (&name.stage, name.place.clone()) else {
+        let (Some(Stage { base, change, .. }), Some(place)) = (&name.stage, name.place.clone())
+        else {
             return Ok(());
         };
         if writers.open.iter().all(|open| open.is_based_on(path, base, writers.mapped)) {
@@ -57,6 +60,33 @@ impl Fs {
         let shard = place.array.source.layout.locate(&place.coords).shard;
         self.identities.served_older(self.shard_identity(&place.array, &shard), file.ino);
         Err(FsError::Stale)
+    }
+
+    /// Returns the stage of a name for a change of its chunk: the one that it has, or a new one.
+    pub(in crate::fs) fn stage_of(&self, path: &Path, place: &Place) -> Result<Stage> {
+        let staged = self.overlay()?.names().get(path).and_then(|name| name.stage.clone());
+        staged.map_or_else(|| self.stage(place), |stage| Ok(Stage { is_shared: true, ..stage }))
+    }
+
+    /// Locks the names to record a change of a chunk in the stage of its name, or in `stage`. A
+    /// stage that was taken from the name is taken anew if a commit has ended it since: it knows the
+    /// chunk only as it was before that.
+    pub(in crate::fs) fn names_with(
+        &self,
+        path: &Path,
+        place: &Place,
+        mut stage: Stage,
+    ) -> Result<(MutexGuard<'_, Names>, Stage)> {
+        loop {
+            let names = self.overlay()?.names();
+            let is_ended = || names.get(path).is_none_or(|name| name.stage.is_none());
+            if !stage.is_shared || !is_ended() {
+                stage.is_shared = false;
+                return Ok((names, stage));
+            }
+            drop(names);
+            stage = self.stage(place)?;
+        }
     }
 
     pub(in crate::fs) fn stage_names(&self, file: &Arc<LiveFile>) -> Result<()> {
@@ -77,7 +107,7 @@ impl Fs {
             };
             let Some((path, place)) = next else { return Ok(()) };
             let stage = self.stage(&place)?;
-            if let Some(name) = self.overlay()?.names().get_mut(&path) {
+            if let Some(name) = self.overlay()?.names().of_file(&path, file) {
                 name.stage.get_or_insert(stage);
             }
         }

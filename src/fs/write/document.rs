@@ -41,7 +41,13 @@ impl Fs {
             state.bytes = Bytes::Here(Content::Memory(Arc::new(text)));
             (state.dirty, state.mtime) = (false, attr.mtime);
         }
-        self.overlay()?.names().put(path, What::File(Arc::clone(&file)), None);
+        let mut names = self.overlay()?.names();
+        // Another thread may have created it first.
+        if let Some(What::File(other)) = names.get(path).map(|name| name.what.clone()) {
+            names.release(&file);
+            return Ok(other);
+        }
+        names.put(path, What::File(Arc::clone(&file)), None);
         Ok(file)
     }
 
@@ -126,10 +132,14 @@ impl Fs {
         };
         match &node.kind {
             NodeKind::Sharded(array) => {
-                let stored = self.stored(path).map_err(|e| e.map_or_else(Into::into, refused))?;
-                let (level, dialect) = (self.config.level, Dialect::of(path));
-                let back = translate_back(&stored, &new, level, dialect).map_err(refused)?;
-                self.store_document(path, &directory, &back)?;
+                {
+                    let _turn = self.documents();
+                    let stored = self.stored(path);
+                    let stored = stored.map_err(|e| e.map_or_else(Into::into, refused))?;
+                    let (level, dialect) = (self.config.level, Dialect::of(path));
+                    let back = translate_back(&stored, &new, level, dialect).map_err(refused)?;
+                    self.store_document(path, &directory, &back)?;
+                }
                 self.after_shrinking(&directory, array)
             }
             _ => {

@@ -79,6 +79,7 @@ impl Fs {
         let node = self.nodes.node(directory)?;
         let name = zarr2_name(path).unwrap_or_default();
         let document = directory.join(METADATA_FILE);
+        let turn = self.documents();
         let stored = self.stored(&document);
         let stored = stored.map_err(|e| e.map_or_else(Into::into, |error| refused(path, error)))?;
         let back = match (name, written) {
@@ -92,6 +93,7 @@ impl Fs {
             return Ok(());
         }
         self.store_document(&document, directory, &back)?;
+        drop(turn);
         match &node.kind {
             NodeKind::Sharded(array) => self.after_shrinking(directory, array),
             _ => Ok(()),

@@ -8,7 +8,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
-use crate::fs::state::overlay::{Change, Kept, What};
+use crate::fs::state::overlay::{Change, Kept, Stage, What};
 use crate::fs::state::target::Target;
 use crate::fs::write::slot::Slot;
 use crate::fs::write::unsaved::name_spool_file;
@@ -83,11 +83,7 @@ impl Fs {
         let _replaced = self.keep_replaced(path, file)?;
         match slot {
             Slot::Chunk(_, place) => {
-                let staged = self.overlay()?.names().get(path).and_then(|name| name.stage.clone());
-                let stage = match staged {
-                    Some(stage) => stage,
-                    None => self.stage(place)?,
-                };
+                let stage = self.stage_of(path, place)?;
                 let _turn = file.turn();
                 let (bytes, writes) = {
                     let state = file.state();
@@ -99,7 +95,7 @@ impl Fs {
                 let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
                 let Encoded { chunk: content, shown } = encoded?;
                 self.end_chunk_file(path, place, Some(&**file))?;
-                let mut names = self.overlay()?.names();
+                let (mut names, stage) = self.names_with(path, place, stage)?;
                 let is_stored = |name: &PathBuf| {
                     let is_chunk = names.get(name).is_some_and(|name| name.place.is_some());
                     name != path && (is_chunk || self.is_document(name))
@@ -175,10 +171,15 @@ impl Fs {
         state.is_open() || state.names.iter().any(|name| name != path)
     }
 
-    /// Removes the old name of a file.
-    pub(in crate::fs) fn unname_file(&self, slot: &Slot, caller: &Caller) -> Result<()> {
+    /// Removes the old name of a file; that of a chunk in `stage`, if there is one.
+    pub(in crate::fs) fn unname_file(
+        &self,
+        slot: &Slot,
+        stage: Option<Stage>,
+        caller: &Caller,
+    ) -> Result<()> {
         match slot {
-            Slot::Chunk(path, place) => self.remove_chunk(path, place),
+            Slot::Chunk(path, place) => self.remove_chunk(path, place, stage),
             Slot::Scratch(path) => self.remove_name(path),
             Slot::Document(path) => self.remove_document(path),
             Slot::Source(path) => self.remove_source_file(path, caller),

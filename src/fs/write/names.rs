@@ -14,7 +14,7 @@ use crate::fs::request::OpenHow;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Opened;
 use crate::fs::state::live_file::{LiveFile, Place};
-use crate::fs::state::overlay::{Change, Hidden, Name, What};
+use crate::fs::state::overlay::{Change, Hidden, Name, Stage, What};
 use crate::fs::write::slot::Slot;
 use crate::store::Freshness;
 use crate::store::content::Content;
@@ -99,7 +99,7 @@ impl Fs {
             Slot::Chunk(path, place) => {
                 self.permit_change(place, caller)?;
                 self.end_chunk_file(path, place, None)?;
-                self.remove_chunk(path, place)?;
+                self.remove_chunk(path, place, None)?;
                 self.after_change(path)
             }
             Slot::Scratch(path) => {
@@ -154,8 +154,14 @@ impl Fs {
         self.after_change(path)
     }
 
-    /// Stages the removal of a chunk. The caller calls [`Fs::after_change`] once it holds no lock.
-    pub(in crate::fs) fn remove_chunk(&self, path: &Path, place: &Place) -> Result<()> {
+    /// Stages the removal of a chunk, in `stage` or one taken now. The caller calls
+    /// [`Fs::after_change`] once it holds no lock.
+    pub(in crate::fs) fn remove_chunk(
+        &self,
+        path: &Path,
+        place: &Place,
+        stage: Option<Stage>,
+    ) -> Result<()> {
         check_writable(place)?;
         if !place.array.source.format.has_keys() {
             self.check_removable(place)?;
@@ -169,18 +175,15 @@ impl Fs {
             true => place.array.removed_chunk()?.map(|chunk| Arc::new(chunk.to_vec())),
             false => None,
         };
-        let before = self.overlay()?.names().get(path).cloned();
-        let stage = match before.as_ref().and_then(|name| name.stage.clone()) {
-            Some(stage) => stage,
-            None => self.stage(place)?,
-        };
-        let live = match before.map(|name| name.what) {
+        let stage = stage.map_or_else(|| self.stage_of(path, place), Ok)?;
+        let before = self.overlay()?.names().get(path).map(|name| name.what.clone());
+        let live = match before {
             Some(What::File(file)) => Some(file),
             _ => None,
         };
         // Open handles keep reading the removed contents.
         let _kept = live.as_ref().map(|file| self.keep_here(file)).transpose()?;
-        let mut names = self.overlay()?.names();
+        let (mut names, stage) = self.names_with(path, place, stage)?;
         if let Some(file) = &live {
             names.leave(path, file);
         }

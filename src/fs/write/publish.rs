@@ -39,9 +39,8 @@ impl Fs {
             let mut state = file.state();
             for (path, Encoded { chunk, shown }) in changes {
                 let number = names.next_number();
-                if let Some(name) = names.get_mut(path)
-                    && let Some(stage) = &mut name.stage
-                {
+                let Some(name) = names.of_file(path, file) else { continue };
+                if let Some(stage) = &mut name.stage {
                     stage.change = Some(Change { content: chunk, number });
                     // The error of the previous contents, which will not be retried.
                     name.error = None;
@@ -50,10 +49,11 @@ impl Fs {
             }
             state.dirty = state.writes != writes;
         }
-        drop(turn);
         if let Some(path) = paths.iter().find(|path| self.is_document(path)) {
+            // Before anything newer of the file is.
             self.publish_document(path, file, &content)?;
         }
+        drop(turn);
         self.relieve()
     }
 
@@ -62,10 +62,10 @@ impl Fs {
     fn encoded_as(
         &self,
         path: &Path,
-        file: &LiveFile,
+        file: &Arc<LiveFile>,
         content: &Content,
     ) -> Result<Option<Encoded>> {
-        let place = match self.overlay()?.names().get(path) {
+        let place = match self.overlay()?.names().of_file(path, file) {
             Some(Name { place: Some(place), stage: Some(_), .. }) => place.clone(),
             _ => return Ok(None),
         };
@@ -83,15 +83,24 @@ impl Fs {
     }
 
     /// Discards what was written to a chunk file and cannot become a chunk: the stored contents are
-    /// kept.
+    /// kept. A file that is opened or written to meanwhile is left as it is: its close ends it.
     pub(in crate::fs) fn revert(&self, file: &Arc<LiveFile>) {
-        let names = file.state().names.clone();
+        let (names, writes) = {
+            let state = file.state();
+            (state.names.clone(), state.writes)
+        };
         for path in names {
             // Contents that were closed before are not affected.
             let committed = self.commit(&path);
             let Ok(overlay) = self.overlay() else { return };
             let mut names = overlay.names();
-            let Some(name) = names.get_mut(&path) else { continue };
+            {
+                let state = file.state();
+                if state.is_open() || state.writes != writes {
+                    return;
+                }
+            }
+            let Some(name) = names.of_file(&path, file) else { continue };
             let Some(place) = name.place.clone() else { continue };
             if place.array.decoded_form().is_none() {
                 continue;

@@ -9,7 +9,7 @@ use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, OpenFile};
-use crate::fs::state::overlay::{Hidden, What};
+use crate::fs::state::overlay::{Hidden, Stage, What};
 use crate::fs::state::target::Target;
 use crate::fs::write::passthrough::{Moved, overwrite};
 use crate::fs::write::slot::Slot;
@@ -108,9 +108,10 @@ impl Fs {
 
     /// Gives a file of the mount another name outside the source.
     fn rename_live(&self, from: &Slot, to: &Slot, caller: &Caller) -> Result<()> {
+        let stage = self.stage_to_leave(from)?;
         let file = self.brought_here(|| self.file_of(from))?;
         self.name_file(to, &file, caller)?;
-        self.unname_file(from, caller)?;
+        self.unname_file(from, stage, caller)?;
         if let Slot::Document(_) = to {
             // Later writes through open handles do not change the document.
             file.state().open_files().iter().for_each(|open| open.leave());
@@ -118,21 +119,28 @@ impl Fs {
         Ok(())
     }
 
+    /// Returns the stage in which the removal of a file's old name is to be recorded. It is taken
+    /// before the file's bytes are read: what others write to the chunk from now on, in another
+    /// view, too, is not removed.
+    fn stage_to_leave(&self, from: &Slot) -> Result<Option<Stage>> {
+        match from {
+            Slot::Chunk(path, place) => self.stage_of(path, place).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Gives a file of the mount a name that is passed through; open handles follow to the file of
     /// the source.
     fn rename_to_source(&self, from: &Slot, to: &Path, caller: &Caller) -> Result<()> {
+        let stage = self.stage_to_leave(from)?;
         let file = self.brought_here(|| self.file_of(from))?;
         // It cannot be a file of the mount and of the source at once.
         if file.state().names.iter().any(|name| Some(&**name) != from.path()) {
             return Err(FsError::CrossDevice);
         }
         self.free_name(to, FileKind::File)?;
-        if let Slot::Chunk(_, place) = from {
-            // What its removal needs is there, before anything at `to` is replaced.
-            self.stage(place)?;
-        }
         let moved = self.move_to_source(to, &file, caller)?;
-        self.become_source(&file, (from, to), moved, caller)
+        self.become_source(&file, (from, to), (moved, stage), caller)
     }
 
     /// Turns a file of the source into one of the mount called `to`, to which open handles follow.
@@ -206,7 +214,7 @@ impl Fs {
         &self,
         file: &Arc<LiveFile>,
         (from, to): (&Slot, &Path),
-        mut moved: Moved,
+        (mut moved, stage): (Moved, Option<Stage>),
         caller: &Caller,
     ) -> Result<()> {
         let _turn = self.moves.lock();
@@ -219,7 +227,7 @@ impl Fs {
             }
             let leave = || file.state().open_files().iter().for_each(|open| open.leave());
             drop(copy_writes(file, &mut moved)?);
-            self.unname_file(from, caller)?;
+            self.unname_file(from, stage.clone(), caller)?;
             // Now only pages of mappings that were closed have been written.
             let mut state = copy_writes(file, &mut moved).inspect_err(|_| leave())?;
             (state.bytes, state.dirty) = (Bytes::Moved(Arc::clone(&moved.file)), false);

@@ -145,3 +145,16 @@ fn a_rename_does_not_look_at_all_names() {
     // A scan of all names would take minutes in a debug build, seconds at best.
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
 }
+
+#[test]
+fn a_file_that_left_a_name_and_is_linked_to_it_again_has_one_number() {
+    let (paths, source) = (Paths::default(), Source::new());
+    let old = source.remember(&paths, "a");
+    // By another process.
+    source.0.rename(Path::new("a"), Path::new("b")).unwrap();
+    let ino = source.remember(&paths, "b");
+    assert_ne!(ino, old);
+    source.0.link(Path::new("b"), Path::new("a")).unwrap();
+    assert_eq!(source.remember(&paths, "a"), ino);
+    assert_eq!(name(&paths, old), None);
+}
