@@ -530,3 +530,29 @@ fn a_shard_that_others_have_changed_is_decoded_anew() {
     assert_eq!(new, gunzip(&mount.read("zarr3/waves/c/0/0/0").unwrap()));
     assert_eq!(mount.read("flat/waves/array.raw").unwrap(), whole(&chunks(&mount)));
 }
+
+#[test]
+fn no_chunk_of_an_array_that_has_lost_its_metadata_is_absent() {
+    type Loss = fn(&MemoryStorage);
+    let cut_short: Loss = |storage| storage.replace("waves/zarr.json", *b"{");
+    let removed: Loss = |storage| storage.remove("waves/zarr.json");
+    for lose in [cut_short, removed] {
+        let mount = Mount::sample();
+        // A chunk without a shard of its name, an empty one, one in a shard, and none of the grid.
+        let keys = ["0/0/5", "0/0/6", "0/0/0", "9/9/9"];
+        let v2 = keys.map(|key| format!("zarr2/waves/{key}"));
+        let others = [("zarr3", ""), ("npy", ".npy"), ("raw", ".raw")]
+            .map(|(view, suffix)| keys.map(|key| format!("{view}/waves/c/{key}{suffix}")));
+        let chunks: Vec<_> = v2.into_iter().chain(others.into_iter().flatten()).collect();
+        for path in &chunks {
+            assert!(!matches!(mount.find(path), Err(libc::EIO)), "{path}");
+        }
+        lose(&mount.storage);
+        for path in &chunks {
+            assert_eq!(mount.find(path), Err(libc::EIO), "{path}");
+        }
+        for path in ["zarr3/waves/zarr.json.part", "npy/waves/c/0/empty", "zarr2/5"] {
+            assert_eq!(mount.find(path), Err(libc::ENOENT), "{path}");
+        }
+    }
+}

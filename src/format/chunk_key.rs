@@ -163,6 +163,14 @@ impl KeyEncoding {
     }
 }
 
+/// Returns whether a path relative to a node may be a chunk key, or the beginning of one, if the
+/// node is an array of unknown key encoding.
+pub fn may_be_key(path: &str) -> bool {
+    let numbers = path.strip_prefix('c').unwrap_or(path);
+    let numbers = numbers.strip_prefix(['/', '.']).unwrap_or(numbers);
+    path == "c" || numbers.split(['/', '.']).all(|part| number(part).is_some())
+}
+
 /// Parses a number in a key: decimal, without leading zeros. `None` for any other text.
 pub fn number(text: &str) -> Option<u64> {
     let canonical = text == "0" || !text.starts_with('0');
@@ -239,6 +247,23 @@ mod tests {
         assert_eq!(encoding("default", "/").parse_leading("c", 2), Some(vec![]));
         assert_eq!(encoding("default", "/").parse_leading("c", 0), Some(vec![]));
         assert_eq!(encoding("v2", ".").parse_leading("1", 0), None);
+    }
+
+    #[test]
+    fn keys_of_every_encoding_may_be_keys_and_no_other_names() {
+        let joined = KeyEncoding { prefix: Prefix::Joined, separator: Separator::Slash };
+        let encodings = [("default", "/"), ("default", "."), ("v2", "/"), ("v2", ".")]
+            .map(|(name, separator)| encoding(name, separator));
+        for keys in encodings.into_iter().chain([joined]) {
+            let chunks = [&[][..], &[7], &[3, 0, 12]].map(|coords| keys.chunk_key(coords));
+            let directories = [&[3][..], &[3, 0]].map(|coords| keys.key(coords));
+            for key in chunks.iter().chain(&directories) {
+                assert!(may_be_key(key), "{key}");
+            }
+        }
+        for name in ["", "zarr.json", "c/empty", "c/0/01", "c.0.partial", "c/", "cc/0", "x/0"] {
+            assert!(!may_be_key(name), "{name}");
+        }
     }
 
     #[test]

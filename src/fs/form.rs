@@ -59,6 +59,15 @@ impl View {
     pub fn is_decoded(self) -> bool {
         matches!(self, Self::Npy | Self::Raw | Self::Flat)
     }
+
+    /// Returns the suffix of the names of chunk files.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Npy => ".npy",
+            Self::Raw => ".raw",
+            Self::Zarr3 | Self::Zarr2 | Self::Flat => "",
+        }
+    }
 }
 
 /// View and its settings.
@@ -184,7 +193,7 @@ impl ViewConfig {
             View::Npy | View::Raw => {
                 let npy = self.view == View::Npy;
                 let appearance = Appearance { npy, big_endian: self.big_endian, clip: self.clip };
-                shown.suffix = if npy { ".npy" } else { ".raw" };
+                shown.suffix = self.view.suffix();
                 let form = DecodedForm::new(pipeline()?, extents(twin)?, appearance);
                 shown.form = Form::Decoded(form);
             }

@@ -3,6 +3,7 @@
 use std::hash::BuildHasher;
 use std::path::Path;
 
+use crate::format::chunk_key::may_be_key;
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, At, NodeKind};
@@ -11,7 +12,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::identity::FileKey;
 use crate::source::is_document;
 use crate::store::Freshness;
-use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp, Version};
+use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp, Version, if_present};
 use crate::view::inode;
 
 impl Fs {
@@ -68,7 +69,10 @@ impl Fs {
             At::Hidden => return Err(FsError::NotFound),
             At::Stored => (),
         }
-        let stat = self.storage.lstat(path).map_err(absent_as_not_found)?;
+        let Some(stat) = if_present(self.storage.lstat(path))? else {
+            self.check_absent(path, directory)?;
+            return Err(FsError::NotFound);
+        };
         self.check_shown(path, directory, stat.kind)?;
         if stat.kind == FileKind::Directory && self.is_unshown(path)? {
             return Err(FsError::NotFound);
@@ -96,6 +100,19 @@ impl Fs {
                 Err(FsError::BadMetadata(path.to_owned()))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses to report as absent what may be a chunk of an array whose metadata cannot be used: most
+    /// chunks have no shard of the same name, and readers interpret absence as fill values.
+    fn check_absent(&self, path: &Path, directory: &Path) -> Result<()> {
+        let (above, node) = self.nodes.governing(directory)?;
+        let NodeKind::Bad = node.kind else { return Ok(()) };
+        let suffix = self.view().suffix();
+        let is_key = |below: &str| may_be_key(below.strip_suffix(suffix).unwrap_or(below));
+        match path.strip_prefix(above).ok().and_then(Path::to_str).is_some_and(is_key) {
+            true => Err(FsError::BadMetadata(path.to_owned())),
+            false => Ok(()),
         }
     }
 
@@ -296,12 +313,5 @@ impl Fs {
             _ => None,
         };
         own.or(dated.since).unwrap_or(shard.mtime)
-    }
-}
-
-fn absent_as_not_found(error: std::io::Error) -> FsError {
-    match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR) => FsError::NotFound,
-        _ => FsError::Io(error),
     }
 }
