@@ -15,7 +15,9 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use shardfs::format::sample;
 use shardfs::format::zarr2::Missing;
-use shardfs::fs::{Caller, Fs, FsConfig, FsError, Listing, OpenHow, View, ViewConfig, Views};
+use shardfs::fs::{
+    Caller, Fs, FsConfig, FsError, Listing, OpenHow, Pages, View, ViewConfig, Views,
+};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
@@ -555,4 +557,41 @@ fn no_chunk_of_an_array_that_has_lost_its_metadata_is_absent() {
             assert_eq!(mount.find(path), Err(libc::ENOENT), "{path}");
         }
     }
+}
+
+#[test]
+fn a_decoded_chunk_whose_shard_is_replaced_while_it_is_opened_keeps_no_older_pages() {
+    let shard = |path: &str| sample_files().into_iter().find(|(it, _)| it == path).unwrap().1;
+    let (mut reads_new, path) = (false, "raw/waves/c/0/0/0.raw");
+    for nth in 1..40 {
+        // In a read-only mount whose decoded chunks do not stay.
+        let storage = Mount::sample().storage;
+        let view = ViewConfig { view: View::Raw, ..ViewConfig::default() };
+        let trusted = Duration::ZERO;
+        let store = StoreConfig { trusted, decoded_size: 0, ..StoreConfig::default() };
+        let config = FsConfig { view, store, ..FsConfig::default() };
+        let fs = Fs::new(storage.clone(), config, Arc::default()).unwrap();
+        let open = |path: &str| {
+            let names = path.split('/').skip(1);
+            let find = |at, name| fs.lookup(at, OsStr::new(name)).unwrap().unwrap().attr.ino;
+            let ino = names.fold(ROOT, find);
+            let opened = fs.open(ino).unwrap();
+            let mut bytes = vec![0; NBYTES];
+            fs.read(ino, Some(opened.handle), 0, &mut bytes).unwrap();
+            fs.release(opened.handle);
+            (opened.pages, bytes, ino)
+        };
+        let (_, old, ino) = open(path);
+        open("raw/waves/c/0/0/1.raw");
+        let (disk, other) = (Arc::clone(&storage), shard("waves/c/0/1/0"));
+        storage.act_before(nth, move || disk.replace("waves/c/0/0/0", other));
+        let opened = fs.open(ino).unwrap();
+        let mut bytes = vec![0; NBYTES];
+        let read = fs.read(ino, Some(opened.handle), 0, &mut bytes);
+        if read.is_ok() && bytes != old {
+            reads_new = true;
+            assert_ne!(opened.pages, Pages::Kept, "lookup {nth}");
+        }
+    }
+    assert!(reads_new);
 }

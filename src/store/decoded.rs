@@ -111,9 +111,10 @@ impl ShardStore {
         let Some((shard, bytes)) = decoded? else { return Ok(Asked::Empty) };
         self.stats.decoded.chunks.count();
         self.stats.decoded.bytes.add(bytes.len() as u64);
-        let chunk = Arc::new(DecodedChunk { bytes, spare: Arc::clone(&self.decoded.spare) });
+        let spare = Arc::clone(&self.decoded.spare);
+        let chunk = Arc::new(DecodedChunk { bytes, shard, spare });
         let chunks = product(&array.layout.chunk_grid()).unwrap_or(u64::MAX);
-        self.decoded.put(key, shard, &chunk, chunks);
+        self.decoded.put(key, &chunk, chunks);
         Ok(Asked::Here(chunk))
     }
 

@@ -21,7 +21,16 @@ const SPARE_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub struct DecodedChunk {
     pub(super) bytes: Vec<u8>,
+    /// Its shard as it was before and after it was read.
+    pub(super) shard: Version,
     pub(super) spare: Arc<Spare>,
+}
+
+impl DecodedChunk {
+    /// Returns the version of the shard from which it was decoded.
+    pub fn shard(&self) -> Version {
+        self.shard
+    }
 }
 
 impl AsRef<[u8]> for DecodedChunk {
@@ -120,7 +129,7 @@ impl Repetitions {
 /// Decoded chunks of a store.
 #[derive(Debug)]
 pub(super) struct DecodedChunks {
-    kept: Mutex<ByteCache<Key, (Version, Arc<DecodedChunk>)>>,
+    kept: Mutex<ByteCache<Key, Arc<DecodedChunk>>>,
     budget: usize,
     repetitions: Mutex<Repetitions>,
     decoding: Vec<Mutex<()>>,
@@ -141,16 +150,14 @@ impl DecodedChunks {
 
     /// Returns the chunk as decoded from this version of its shard.
     pub(super) fn get(&self, key: Key, shard: Version) -> Option<Arc<DecodedChunk>> {
-        let (version, chunk) = self.kept.lock().get(&key)?;
-        (version == shard).then_some(chunk)
+        self.kept.lock().get(&key).filter(|chunk| chunk.shard == shard)
     }
 
-    /// Keeps a chunk, one of `chunks` of its array, that was decoded from this version of its shard.
-    /// Warns once if most chunks are
-    /// decoded again and again.
-    pub(super) fn put(&self, key: Key, shard: Version, chunk: &Arc<DecodedChunk>, chunks: u64) {
-        self.kept.lock().put(key, (shard, Arc::clone(chunk)), chunk.bytes.len());
-        let again = self.repetitions.lock().note(key, shard, chunks);
+    /// Keeps a chunk, one of `chunks` of its array. Warns once if most chunks are decoded again and
+    /// again.
+    pub(super) fn put(&self, key: Key, chunk: &Arc<DecodedChunk>, chunks: u64) {
+        self.kept.lock().put(key, Arc::clone(chunk), chunk.bytes.len());
+        let again = self.repetitions.lock().note(key, chunk.shard, chunks);
         if let Some(again) = again {
             log::warn!(
                 "{again} of the last {WINDOW} chunks were decoded before: those that are read together \

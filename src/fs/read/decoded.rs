@@ -39,6 +39,7 @@ impl Fs {
         freshness: Freshness,
     ) -> Result<Option<DecodedFile>> {
         let chunk = self.store.decoded(&array.source, form.pipeline(), coords, freshness)?;
+        let shard = chunk.as_ref().map(|chunk| chunk.shard());
         let items = match chunk {
             Some(chunk) => match form.items(coords, (*chunk).as_ref()) {
                 None => Items::Whole(chunk),
@@ -47,7 +48,7 @@ impl Fs {
             None if self.fills() => self.filled(form, coords),
             None => return Ok(None),
         };
-        Ok(Some(DecodedFile { header: form.header(coords), items }))
+        Ok(Some(DecodedFile { header: form.header(coords), items, shard }))
     }
 
     /// Returns the file of a decoded chunk, filled with the fill value if the chunk does not exist
@@ -59,9 +60,10 @@ impl Fs {
         coords: &[u64],
     ) -> Result<DecodedFile> {
         let file = self.decoded_file(array, form, coords, Freshness::Recent)?;
-        let header = || form.header(coords);
-        Ok(file
-            .unwrap_or_else(|| DecodedFile { header: header(), items: self.filled(form, coords) }))
+        Ok(file.unwrap_or_else(|| {
+            let (header, items) = (form.header(coords), self.filled(form, coords));
+            DecodedFile { header, items, shard: None }
+        }))
     }
 
     fn filled(&self, form: &DecodedForm, coords: &[u64]) -> Items {

@@ -238,7 +238,7 @@ impl Fs {
         if self.config.store.immutable {
             return false;
         }
-        let content = self.shard_content(array, shard, stat);
+        let content = self.shard_content(array, shard, stat.version());
         let changed =
             |content| self.identities.changed_recently(self.shard_identity(array, shard), content);
         content.is_none_or(changed)
@@ -249,7 +249,7 @@ impl Fs {
         &self,
         array: &ArrayView,
         coords: &[u64],
-        shard: &Stat,
+        shard: Version,
         ino: u64,
     ) -> Pages {
         if self.config.store.immutable {
@@ -276,7 +276,7 @@ impl Fs {
     ) -> bool {
         let number = array.source.layout.locate(coords).shard;
         let identity = self.shard_identity(array, &number);
-        let content = self.shard_content(array, &number, shard);
+        let content = self.shard_content(array, &number, shard.version());
         content.is_some_and(|content| self.identities.may_push(identity, content, ino))
     }
 
@@ -287,12 +287,12 @@ impl Fs {
     }
 
     /// Returns an identifier of the contents of a shard that stays the same over commits of this
-    /// mount, which leave what the kernel has cached of its chunks valid. `None` if `stat` is out
+    /// mount, which leave what the kernel has cached of its chunks valid. `None` if `version` is out
     /// of date.
-    fn shard_content(&self, array: &ArrayView, shard: &[u64], stat: &Stat) -> Option<u64> {
+    fn shard_content(&self, array: &ArrayView, shard: &[u64], version: Version) -> Option<u64> {
         match self.overlay {
-            Some(_) => self.store.lineage_of(&array.source, shard, stat.version()),
-            None => Some(self.fingerprint(&stat.version())),
+            Some(_) => self.store.lineage_of(&array.source, shard, version),
+            None => Some(self.fingerprint(&version)),
         }
     }
 

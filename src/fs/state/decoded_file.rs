@@ -10,11 +10,14 @@ use crate::fs::form::Form;
 use crate::fs::node::ArrayView;
 use crate::number::to_usize;
 use crate::store::decoded::DecodedChunk;
+use crate::store::storage::Version;
 
 /// File of a decoded chunk, as it was when it was opened.
 pub(in crate::fs) struct DecodedFile {
     pub(in crate::fs) header: Vec<u8>,
     pub(in crate::fs) items: Items,
+    /// Version of the shard from which the items were decoded; `None` if the chunk does not exist.
+    pub(in crate::fs) shard: Option<Version>,
 }
 
 pub(in crate::fs) enum Items {

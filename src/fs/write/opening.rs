@@ -68,7 +68,7 @@ impl Fs {
                 };
                 permitted.check(reader.shard())?;
                 let shard = array.source.layout.locate(&coords).shard;
-                let pages = self.chunk_pages(&array, &coords, reader.shard(), ino);
+                let pages = self.chunk_pages(&array, &coords, reader.shard().version(), ino);
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
                 let touched = Mutex::new(None);
                 let version = reader.shard().version();
@@ -157,7 +157,7 @@ impl Fs {
             _ => return Pages::Dropped,
         };
         match self.store.chunk(&array.source, &coords, Freshness::Now) {
-            Ok(Some(chunk)) => self.chunk_pages(&array, &coords, &chunk.shard, file.ino),
+            Ok(Some(chunk)) => self.chunk_pages(&array, &coords, chunk.shard.version(), file.ino),
             // Errors are reported by each read.
             Ok(None) | Err(_) => Pages::Dropped,
         }
@@ -186,11 +186,11 @@ impl Fs {
         let replaced = self.commits.replaced(ino);
         let form = array.decoded_form().ok_or(FsError::Stale)?;
         self.prefetch.opened(array, coords);
-        let chunk = self.store.chunk(&array.source, coords, Freshness::Now)?;
-        let file = self.decoded_file(array, form, coords, Freshness::Recent)?;
+        let file = self.decoded_file(array, form, coords, Freshness::Now)?;
         let file = file.ok_or(FsError::NotFound)?;
-        let version = chunk.as_ref().map(|chunk| chunk.shard.version());
-        let pages = chunk.map(|chunk| self.chunk_pages(array, coords, &chunk.shard, ino));
+        // That of the items, though another lookup may find the shard replaced meanwhile.
+        let version = file.shard;
+        let pages = version.map(|version| self.chunk_pages(array, coords, version, ino));
         // An absent chunk may be created at any time, and its file has the same length as before.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
         let pages = pages.filter(|_| is_settled).unwrap_or(Pages::Dropped);
