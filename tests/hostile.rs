@@ -79,6 +79,30 @@ fn what_a_commit_has_left_is_rolled_back() {
     assert!(storage.lstat(Path::new("a/.shardfs")).is_err());
 }
 
+/// What a commit only appends to leaves the old index as it is.
+#[test]
+fn a_shard_that_others_wrote_anew_after_a_killed_commit_has_appended_to_it_is_theirs() {
+    let (case, storage, shard) = array();
+    let found = record(&shard, index_bytes(&case));
+    storage.replace(JOURNAL, Record { shards: vec![found] }.encode());
+    let mut theirs = case.model.clone();
+    let coords = theirs.chunks.keys().next().unwrap().clone();
+    theirs.chunks.insert(coords, vec![7; 60]);
+    let number: Vec<u64> = vec![shard.0.trim_start_matches("c/").parse().unwrap()];
+    let bytes = theirs.shard(&number).unwrap();
+    assert!((shard.2.len()..=shard.2.len() + 64).contains(&bytes.len()));
+    let path = format!("a/{}", shard.0);
+    storage.change(&path, |file| file.clone_from(&bytes));
+    let store = power::store(&storage);
+    for (coords, chunk) in &theirs.chunks {
+        assert_eq!(power::read(&store, &case.array, coords).as_ref(), Ok(&Some(chunk.clone())));
+    }
+    let found = recover(&*storage, Owner::Array(&case.array)).unwrap();
+    assert_eq!(found, [(path.clone().into(), Found::Foreign)]);
+    assert!(storage.files().contains(&(path.into(), shard.1, bytes)));
+    assert!(storage.lstat(Path::new("a/.shardfs")).is_err());
+}
+
 /// Also where what fails in a row makes the shard look as if it were gone.
 #[test]
 fn a_record_stays_until_its_shard_is_as_it_was_whatever_fails_on_the_way() {

@@ -27,7 +27,8 @@ pub enum Found {
     Finished,
     /// Something was not written, and the old state can be restored.
     Unfinished,
-    /// Another writer has changed the shard's length in the meantime: the record no longer applies.
+    /// Another writer has changed the shard's length, or an index that the commit does not overwrite,
+    /// in the meantime: the record no longer applies.
     Foreign,
     /// Neither the old nor the new index can be recovered.
     Lost,
@@ -45,8 +46,12 @@ pub(super) fn examine(file: &dyn StorageFile, record: &ShardRecord) -> io::Resul
     if stat.size < record.old_length || stat.size > record.length.max(record.old_length) {
         return Ok(Found::Foreign);
     }
-    let index = old_index(file, record)?;
-    Ok(if index.is_some() { Found::Unfinished } else { Found::Lost })
+    if old_index(file, record)?.is_some() {
+        return Ok(Found::Unfinished);
+    }
+    let index = record.old_index.range;
+    let is_overwritten = record.written.iter().any(|new| overlap(new.range, index).is_some());
+    Ok(if is_overwritten { Found::Lost } else { Found::Foreign })
 }
 
 fn is_written(file: &dyn StorageFile, record: &ShardRecord) -> io::Result<bool> {
