@@ -21,6 +21,18 @@ use shardfs::fs::{FsError, OpenHow, SetAttr, WriteConfig};
 use shardfs::store::memory::{Fault, MemoryStorage};
 use shardfs::view::inode::ROOT;
 
+/// Makes the shape of an array smaller and removes all that is listed of it, as `rm -r` does, up to its
+/// directory.
+fn shrink_and_remove_up_to_the_directory(user: &User<'_>) {
+    let text = user.read("a/zarr.json").unwrap();
+    let mut document: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    document["shape"] = serde_json::json!([2]);
+    user.write("a/zarr.json", document.to_string().as_bytes(), true);
+    ["a/c/0", "a/c/1", "a/notes"].iter().for_each(|path| user.unlink(path));
+    user.0.rmdir(user.ino("a").unwrap(), OsStr::new("c"), &CALLER).unwrap();
+    user.unlink("a/zarr.json");
+}
+
 /// For [`MemoryStorage::fail`]: nothing can be written any more.
 const EVERY_CHANGE_FAILS: Fault =
     Fault { errno: libc::EIO, times: u64::MAX, half_done: false, changes_only: true };
@@ -602,6 +614,29 @@ fn a_document_that_was_removed_and_renamed_back_stays() {
             assert_eq!(user.0.end_commits(), 0);
             assert_eq!(found(storage, "a/zarr.json"), Some(text), "{link}");
         });
+    }
+}
+
+#[test]
+fn the_directory_of_an_array_that_cannot_be_removed_keeps_its_document() {
+    // The first time there are shards outside the shape, then one operation fails after the other.
+    for nth in 0..30 {
+        let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let storage = disk(&before, false).now().storage(false);
+        let (unsaved, keep_outside) = (directory.path().to_owned(), nth == 0);
+        let fs =
+            mount_as(&storage, WriteConfig { unsaved, keep_outside, ..WriteConfig::default() });
+        shrink_and_remove_up_to_the_directory(&User(&fs));
+        storage.fail(nth, Fault { times: 1, ..EVERY_CHANGE_FAILS });
+        let removed = fs.rmdir(ROOT, OsStr::new("a"), &CALLER);
+        storage.fail(0, NO_FAULT);
+        let is_there = storage.files().iter().any(|(path, ..)| path == Path::new("a/zarr.json"));
+        assert_eq!(is_there, removed.is_err(), "{nth}: {removed:?}");
+        if nth == 0 {
+            assert!(matches!(removed, Err(FsError::NotEmpty)), "{removed:?}");
+        }
+        assert_eq!(User(&fs).read("a/zarr.json"), None, "{nth}: it was removed");
     }
 }
 

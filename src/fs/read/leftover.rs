@@ -83,7 +83,7 @@ impl Fs {
     }
 
     /// Returns whether there may be a shard of the array that a document describes.
-    fn describes_shards(&self, document: &Path) -> bool {
+    pub(in crate::fs) fn describes_shards(&self, document: &Path) -> bool {
         let described = self.nodes.described_by(document).ok().flatten();
         let directory = described.as_deref().or_else(|| document.parent());
         let node = directory.and_then(|directory| self.nodes.node(directory).ok());

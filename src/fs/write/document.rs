@@ -17,7 +17,8 @@ use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::whole;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
-use crate::store::storage::{FileKind, if_present};
+use crate::store::put::put_moved_file;
+use crate::store::storage::{FileKind, SetStat, if_present};
 use crate::text::shown;
 
 impl Fs {
@@ -250,6 +251,7 @@ impl Fs {
         caller: &Caller,
     ) -> Result<()> {
         self.free_name(path, FileKind::Directory)?;
+        let mut document = self.removed_group(path)?;
         if let NodeKind::Sharded(array) = &self.nodes.node(path)?.kind
             && array.source.path == path
         {
@@ -258,10 +260,13 @@ impl Fs {
             self.store.remove_empty_directories(&array.source);
             // A document in the directory is removed with it; one elsewhere only if it was removed
             // in the view.
-            let document = self.nodes.document_path(path)?;
-            if document.starts_with(path) || self.is_removed(&document) {
-                self.storage.writable()?.remove_file(&document)?;
-                self.overlay()?.names().take(&document);
+            let described = self.nodes.document_path(path)?;
+            if described.starts_with(path) || self.is_removed(&described) {
+                // Those outside the array's shape are not listed.
+                if self.describes_shards(&described) {
+                    return Err(FsError::NotEmpty);
+                }
+                document = Some(described);
             }
         }
         // Another view may have committed chunks to what this one shows as it is stored.
@@ -273,15 +278,41 @@ impl Fs {
                 other.store.finish_commits(&array.source)?;
             }
         }
-        self.remove_translated_group(path)?;
-        let removed = self.on_behalf(caller, |storage| storage.remove_directory(path));
+        let removed = match &document {
+            Some(document) => self.remove_with_document(path, document, caller),
+            None => self.on_behalf(caller, |storage| storage.remove_directory(path)),
+        };
         if removed.is_ok() {
             // Entries of the overlay below the directory are dropped as well.
             let mut names = self.overlay()?.names();
             let below: Vec<_> = names.all(path).map(|(path, _)| path).collect();
-            below.iter().for_each(|path| drop(names.take(path)));
+            below.iter().chain(&document).for_each(|path| drop(names.take(path)));
         }
         self.nodes.forget(path);
+        removed
+    }
+
+    /// Removes a directory together with the document of its node. The document must go first where
+    /// it is in the directory; it is put back if the directory cannot be removed, for it alone says
+    /// what is left there.
+    fn remove_with_document(&self, path: &Path, document: &Path, caller: &Caller) -> Result<()> {
+        let storage = self.storage.writable()?;
+        let (text, stat) = (self.stored_document(document)?, self.storage.stat(document)?);
+        storage.remove_file(document)?;
+        let removed = self.on_behalf(caller, |storage| storage.remove_directory(path));
+        if removed.is_err() {
+            let attributes = SetStat {
+                mode: Some(stat.mode & 0o7777),
+                uid: Some(stat.uid),
+                gid: Some(stat.gid),
+                mtime: Some(stat.mtime),
+                ..SetStat::default()
+            };
+            let content = Content::Memory(Arc::new(text));
+            if let Err(error) = put_moved_file(storage, document, &content, &attributes) {
+                log::error!("{}: it was removed and cannot be put back: {error}", shown(document));
+            }
+        }
         removed
     }
 

@@ -1,6 +1,6 @@
 //! Zarr v2 documents that are written through the mount: translation to the stored `zarr.json`.
 
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -140,13 +140,12 @@ impl Fs {
         Ok(group)
     }
 
-    /// Removes the `zarr.json` of a group whose `.zgroup` was removed, when its directory is
-    /// removed.
-    pub(in crate::fs) fn remove_translated_group(&self, directory: &Path) -> Result<()> {
-        if self.nodes.node(directory)?.is_translated() && self.is_removed(&directory.join(ZGROUP)) {
-            self.storage.writable()?.remove_file(&directory.join(METADATA_FILE))?;
-        }
-        Ok(())
+    /// Returns the `zarr.json` of a group whose `.zgroup` was removed, which is to be removed with its
+    /// directory.
+    pub(in crate::fs) fn removed_group(&self, directory: &Path) -> Result<Option<PathBuf>> {
+        let is_group = self.nodes.node(directory)?.is_translated();
+        let is_removed = is_group && self.is_removed(&directory.join(ZGROUP));
+        Ok(is_removed.then(|| directory.join(METADATA_FILE)))
     }
 }
 
