@@ -10,12 +10,16 @@ use std::fs::{File, FileTimes, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
 
-use shardfs::fs::{Fs, FsConfig};
+use serde_json::json;
+use shardfs::fs::{Fs, FsConfig, View, ViewConfig};
 use shardfs::stats::Stats;
 use shardfs::store::local::LocalStorage;
+use shardfs::store::memory::MemoryStorage;
+use shardfs::store::storage::{Stat, Storage, StorageFile, Timestamp, Visit};
 use shardfs::view::inode::ROOT;
 use support::{IndexKind, Level, Model};
 
@@ -86,7 +90,7 @@ fn set(model: &mut Model, version: u64) {
     }
 }
 
-fn write_over(shard: &Path, model: &Model, mtime: std::time::SystemTime) {
+fn write_over(shard: &Path, model: &Model, mtime: SystemTime) {
     let mut file = OpenOptions::new().write(true).open(shard).unwrap();
     file.write_all(&model.shard(&[0]).unwrap()).unwrap();
     file.set_times(FileTimes::new().set_modified(mtime)).unwrap();
@@ -209,7 +213,7 @@ fn readers_between_the_writes_of_others_see_no_chunk_as_another() {
             writes.fetch_add(1, Ordering::SeqCst);
             write_over(&shard, &model, mtime);
             writes.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(std::time::Duration::from_micros(version % 7 * 300));
+            std::thread::sleep(Duration::from_micros(version % 7 * 300));
         }
         ended.store(true, Ordering::Relaxed);
     });
@@ -221,4 +225,81 @@ fn open_if_sound(fs: &Fs, n: u64) -> Option<(u64, u64)> {
     let c = fs.lookup(ROOT, OsStr::new("c")).ok()??.attr.ino;
     let chunk = fs.lookup(c, OsStr::new(&n.to_string())).ok()??.attr.ino;
     Some((chunk, fs.open(chunk).ok()?.handle))
+}
+
+/// A storage whose clock stands still: no date tells one change from the next.
+struct Stopped {
+    storage: MemoryStorage,
+    clock: Arc<Mutex<Timestamp>>,
+}
+
+struct StoppedFile(Arc<dyn StorageFile>, Arc<Mutex<Timestamp>>);
+
+fn dated(stat: Stat, clock: &Mutex<Timestamp>) -> Stat {
+    let now = *clock.lock().unwrap();
+    Stat { mtime: now, ctime: now, ..stat }
+}
+
+impl Storage for Stopped {
+    fn open(&self, path: &Path) -> std::io::Result<Arc<dyn StorageFile>> {
+        Ok(Arc::new(StoppedFile(self.storage.open(path)?, Arc::clone(&self.clock))))
+    }
+
+    fn stat(&self, path: &Path) -> std::io::Result<Stat> {
+        Ok(dated(self.storage.stat(path)?, &self.clock))
+    }
+
+    fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> std::io::Result<()> {
+        self.storage.list(path, from, visit)
+    }
+}
+
+impl StorageFile for StoppedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn stat(&self) -> std::io::Result<Stat> {
+        Ok(dated(self.0.stat()?, &self.1))
+    }
+}
+
+#[test]
+fn a_decoded_chunk_is_decoded_anew_if_its_shard_may_have_changed_within_a_tick() {
+    let document = json!({"zarr_format": 3, "node_type": "array", "shape": [2],
+        "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}},
+        "chunk_key_encoding": {"name": "default"},
+        "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1],
+            "codecs": ["bytes"], "index_codecs": ["bytes"]}}]});
+    let index = [0, 1, 1, 1].map(u64::to_le_bytes).concat();
+    for _ in 0..100 {
+        let storage = MemoryStorage::default();
+        storage.replace("zarr.json", document.to_string());
+        storage.replace("c/0", [&[1, 1], index.as_slice()].concat());
+        let clock = Arc::new(Mutex::new(SystemTime::now().into()));
+        let stopped = Arc::new(Stopped { storage, clock: Arc::clone(&clock) });
+        let view = ViewConfig { view: View::Raw, ..ViewConfig::default() };
+        let config = FsConfig { view, ..FsConfig::default() };
+        let fs = Fs::new(stopped.clone(), config, Arc::new(Stats::default())).unwrap();
+        let c = fs.lookup(ROOT, OsStr::new("c")).unwrap().unwrap().attr.ino;
+        let chunk = fs.lookup(c, OsStr::new("0.raw")).unwrap().unwrap().attr.ino;
+        let read = || {
+            let handle = fs.open(chunk).unwrap().handle;
+            let found = read(&fs, (chunk, handle));
+            fs.release(handle);
+            found
+        };
+        let began = Instant::now();
+        *clock.lock().unwrap() = SystemTime::now().into();
+        assert_eq!(read(), Ok(vec![1]));
+        stopped.storage.change("c/0", |bytes| bytes[0] = 2);
+        // Otherwise it was not within the tick.
+        if began.elapsed() < Duration::from_millis(5) {
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(read(), Ok(vec![2]));
+            return;
+        }
+    }
+    panic!("too slow to do anything within a tick");
 }

@@ -27,6 +27,15 @@ thread_local! {
     static ENCODED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Chunk as it was read and decoded.
+struct Decoded {
+    bytes: Vec<u8>,
+    /// Its shard at that moment.
+    shard: Version,
+    /// `true` if another change of the shard makes another version.
+    is_settled: bool,
+}
+
 /// Result of a request for a decoded chunk.
 #[derive(Debug)]
 pub enum Asked {
@@ -108,18 +117,19 @@ impl ShardStore {
             }
             decoded
         });
-        let Some((shard, bytes)) = decoded? else { return Ok(Asked::Empty) };
+        let Some(Decoded { bytes, shard, is_settled }) = decoded? else { return Ok(Asked::Empty) };
         self.stats.decoded.chunks.count();
         self.stats.decoded.bytes.add(bytes.len() as u64);
         let spare = Arc::clone(&self.decoded.spare);
         let chunk = Arc::new(DecodedChunk { bytes, shard, spare });
-        let chunks = product(&array.layout.chunk_grid()).unwrap_or(u64::MAX);
-        self.decoded.put(key, &chunk, chunks);
+        if is_settled {
+            let chunks = product(&array.layout.chunk_grid()).unwrap_or(u64::MAX);
+            self.decoded.put(key, &chunk, chunks);
+        }
         Ok(Asked::Here(chunk))
     }
 
-    /// Reads and decodes a chunk. Returns it with the version of its shard at that moment;
-    /// `None` if it is empty by now.
+    /// Reads and decodes a chunk. `None` if it is empty by now.
     fn read_decoded(
         &self,
         array: &SourceArray,
@@ -127,24 +137,28 @@ impl ShardStore {
         coords: &[u64],
         found: Chunk,
         bytes: &mut Vec<u8>,
-    ) -> Result<Option<(Version, Vec<u8>)>, StoreError> {
+    ) -> Result<Option<Decoded>, StoreError> {
+        let number = array.layout.locate(coords).shard;
         let decode = |reader: &ChunkReader, bytes: &mut Vec<u8>| {
-            self.read_and_decode(array, pipeline, coords, reader, bytes)
+            let shard = reader.shard().version();
+            // Before it is read: a later change is dated later.
+            let is_settled = !self.may_look_unchanged(array.shard_id(&number), shard);
+            let decoded = self.read_and_decode(array, pipeline, coords, reader, bytes)?;
+            Ok::<_, StoreError>(decoded.map(|bytes| Decoded { bytes, shard, is_settled }))
         };
-        let shard = || array.shard_path(&array.layout.locate(coords).shard);
         let mut found = Some(found);
         for _ in 0..ATTEMPTS {
             let Some(chunk) = found else { return Ok(None) };
             if let Some(reader) = self.reader(array, coords, &chunk)?
                 && let Some(decoded) = decode(&reader, bytes)?
             {
-                return Ok(Some((reader.shard().version(), decoded)));
+                return Ok(Some(decoded));
             }
             found = self.chunk(array, coords, Freshness::Again)?;
         }
-        let read = self.quiet_reader(array, coords, |reader| match decode(&reader, bytes)? {
-            Some(decoded) => Ok((reader.shard().version(), decoded)),
-            None => Err(StoreError::Changing { shard: shard() }),
+        let read = self.quiet_reader(array, coords, |reader| {
+            let changing = || StoreError::Changing { shard: array.shard_path(&number) };
+            decode(&reader, bytes)?.ok_or_else(changing)
         });
         read?.transpose()
     }

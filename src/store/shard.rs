@@ -110,7 +110,7 @@ impl ShardStore {
     /// Returns whether a shard was changed so recently that another change might leave its version
     /// as it is. What a commit of this mount has left is exempt: it sets a date that no other writer
     /// would.
-    fn may_look_unchanged(&self, id: ShardId, version: Version) -> bool {
+    pub(super) fn may_look_unchanged(&self, id: ShardId, version: Version) -> bool {
         !self.config.immutable
             && version.is_unsettled(SystemTime::now())
             && !self.commits.has_left(id, version)
