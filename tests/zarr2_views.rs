@@ -275,3 +275,37 @@ fn a_chunk_that_appears_where_an_absent_one_was_shown_is_not_read_with_its_lengt
     let read = fs.read(absent.ino, Some(opened.handle), 0, &mut buffer).unwrap();
     assert_eq!(buffer[..read], chunk);
 }
+
+/// Bytes of memory that this process uses.
+fn memory() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn chunks_that_do_not_exist_take_no_memory_for_each_array_that_shows_them() {
+    const NBYTES: u64 = 32 << 20;
+    let storage = Arc::new(MemoryStorage::default());
+    storage.replace("zarr.json", json!({"zarr_format": 3, "node_type": "group"}).to_string());
+    let arrays: Vec<String> = (0..12).map(|n| format!("a{n}")).collect();
+    for array in &arrays {
+        let document = json!({"zarr_format": 3, "node_type": "array", "shape": [2 * NBYTES],
+            "data_type": "uint8", "fill_value": 7,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [NBYTES]}},
+            "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}]});
+        storage.replace(&format!("{array}/zarr.json"), document.to_string());
+        storage.replace(&format!("{array}/c/1"), *b"chunk 1");
+    }
+    let view = ViewConfig { view: View::Zarr2, missing: Missing::Fill, ..ViewConfig::default() };
+    let fs = start(&storage, FsConfig { view, ..FsConfig::default() }).unwrap();
+    let before = memory();
+    for array in &arrays {
+        let there = support::read(&fs, ino(&fs, &format!("{array}/1")));
+        assert_eq!(there, Ok(b"chunk 1".to_vec()));
+        let absent = ino(&fs, &format!("{array}/0"));
+        assert_eq!(fs.getattr(absent, None).unwrap().0.size, NBYTES);
+        assert_eq!(support::read(&fs, absent), Ok(vec![7; support::READ]));
+    }
+    let taken = memory().saturating_sub(before);
+    assert!(taken < 4 * NBYTES, "{} MiB", taken >> 20);
+}

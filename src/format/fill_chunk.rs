@@ -1,13 +1,14 @@
 //! Encoded chunks of a single value. They stand in for chunks that do not exist, for readers that
 //! would misinterpret their absence.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::codec::parse_chain;
+use super::fingerprint::Fingerprint;
 use super::metadata::ArrayMetadata;
 use super::pipeline::{EncodeError, Pipeline};
 
@@ -15,12 +16,15 @@ use super::pipeline::{EncodeError, Pipeline};
 /// decoded chunk.
 const MAX_CHUNK_BYTES: u64 = 256 << 20;
 
-/// Encoded chunk of a single value, made on first use.
+/// Encoded chunk of a single value, made when it is needed: it may be as long as a decoded chunk.
 #[derive(Debug)]
 pub struct FillChunk {
     pipeline: Pipeline,
     content: Content,
-    encoded: OnceLock<Result<Arc<[u8]>, EncodeError>>,
+    /// Length of the encoded chunk in bytes, once it was made.
+    nbytes: OnceLock<u64>,
+    /// Fingerprint of all that its bytes depend on.
+    fingerprint: u64,
 }
 
 /// Content to be encoded.
@@ -41,7 +45,9 @@ impl FillChunk {
             Err(_) => objects(twin)?,
         };
         let is_small = pipeline.nbytes() as u64 <= MAX_CHUNK_BYTES;
-        is_small.then(|| Self { pipeline, content, encoded: OnceLock::new() })
+        let members = ["data_type", "chunk_grid", "fill_value", "codecs"].map(|name| &twin[name]);
+        let fingerprint = Fingerprint::of(json!(members).to_string().as_bytes());
+        is_small.then(|| Self { pipeline, content, nbytes: OnceLock::new(), fingerprint })
     }
 
     /// Creates the chunk of another value of the same array.
@@ -51,9 +57,26 @@ impl FillChunk {
         Self::of(&twin)
     }
 
-    /// Returns the encoded bytes.
-    pub fn encoded(&self) -> Result<Arc<[u8]>, EncodeError> {
-        self.encoded.get_or_init(|| self.encode().map(Arc::from)).clone()
+    /// Returns a number that differs from that of other chunks of the same array.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// Returns the length of the encoded chunk in bytes; `None` if it was not made yet.
+    pub fn nbytes(&self) -> Option<u64> {
+        self.nbytes.get().copied()
+    }
+
+    /// Returns about how much memory it takes to make the chunk, in bytes.
+    pub fn memory(&self) -> u64 {
+        (self.pipeline.nbytes() as u64).saturating_mul(3)
+    }
+
+    /// Makes the encoded bytes.
+    pub fn encoded(&self) -> Result<Vec<u8>, EncodeError> {
+        let encoded = self.encode()?;
+        self.nbytes.get_or_init(|| encoded.len() as u64);
+        Ok(encoded)
     }
 
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
@@ -114,7 +137,7 @@ mod tests {
     }
 
     fn encoded(twin: &Value) -> Vec<u8> {
-        FillChunk::of(twin).unwrap().encoded().unwrap().to_vec()
+        FillChunk::of(twin).unwrap().encoded().unwrap()
     }
 
     #[test]

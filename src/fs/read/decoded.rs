@@ -82,6 +82,31 @@ impl Fs {
         fills.then(|| Ok(self.storage.stat(&array.source.path)?)).transpose()
     }
 
+    /// Returns the encoded chunk shown for absent ones; `None` in a view that does not show absent
+    /// chunks.
+    pub(in crate::fs) fn absent_chunk(&self, array: &ArrayView) -> Result<Option<Arc<[u8]>>> {
+        let Form::Filled(filled) = &array.form else { return Ok(None) };
+        self.fill_chunks.encoded(array.source.id, &filled.absent).map(Some)
+    }
+
+    /// Returns the length of the chunk shown for absent ones in bytes; 0 in a view that does not
+    /// show encoded ones.
+    pub(in crate::fs) fn absent_nbytes(&self, array: &ArrayView) -> Result<u64> {
+        if let Form::Filled(filled) = &array.form
+            && let Some(known) = filled.absent.nbytes()
+        {
+            return Ok(known);
+        }
+        Ok(self.absent_chunk(array)?.map_or(0, |chunk| chunk.len() as u64))
+    }
+
+    /// Returns the encoded chunk that replaces one that is removed; `None` if nothing replaces it.
+    pub(in crate::fs) fn removed_chunk(&self, array: &ArrayView) -> Result<Option<Arc<[u8]>>> {
+        let Form::Filled(filled) = &array.form else { return Ok(None) };
+        let removed = filled.removed.as_ref();
+        removed.map(|chunk| self.fill_chunks.encoded(array.source.id, chunk)).transpose()
+    }
+
     /// Returns whether absent decoded chunks are shown.
     fn fills(&self) -> bool {
         self.config.view.missing == Missing::Fill

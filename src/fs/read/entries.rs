@@ -157,7 +157,7 @@ impl Fs {
         }
         let Some(chunk) = self.store.chunk(&array.source, coords, freshness)? else {
             let Some(stat) = self.filler(array)? else { return Ok(None) };
-            let nbytes = array.absent_chunk()?.map_or(0, |chunk| chunk.len() as u64);
+            let nbytes = self.absent_nbytes(array)?;
             self.identities.shown_absent(array.source.id);
             return Ok(Some(self.chunk_entry(array, coords, &stat, nbytes)));
         };

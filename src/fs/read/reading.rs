@@ -124,14 +124,14 @@ impl Fs {
             Target::Tree(array, coords)
                 if self.config.store.immutable && array.decoded_form().is_none() =>
             {
-                match (self.chunk_reader(&array, &coords, Freshness::Recent), array.absent_chunk()?)
+                let reader = self.chunk_reader(&array, &coords, Freshness::Recent);
+                if let Err(FsError::NotFound) = &reader
+                    && let Some(chunk) = self.absent_chunk(&array)?
                 {
-                    (Err(FsError::NotFound), Some(chunk)) => Ok(read_text(&chunk, offset, buffer)),
-                    (reader, _) => {
-                        let read = reader?.read(buffer, offset);
-                        read.map_err(|error| torn(&array, &coords, error))
-                    }
+                    return Ok(read_text(&chunk, offset, buffer));
                 }
+                let read = reader?.read(buffer, offset);
+                read.map_err(|error| torn(&array, &coords, error))
             }
             Target::Tree(array, coords) => self.read_stored(&array, &coords, offset, buffer),
         }

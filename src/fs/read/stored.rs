@@ -27,7 +27,9 @@ impl Fs {
                 let read = reader.read(buffer, offset);
                 Ok(reader.unchanged()?.then_some(read))
             });
-            if let (Err(FsError::NotFound), Some(chunk)) = (&read, array.absent_chunk()?) {
+            if let Err(FsError::NotFound) = &read
+                && let Some(chunk) = self.absent_chunk(array)?
+            {
                 // It may have been created since the lookup.
                 if self.store.chunk(&array.source, coords, Freshness::Again)?.is_none() {
                     return Ok(read_text(&chunk, offset, buffer));

@@ -1,11 +1,9 @@
-//! A decoded chunk as a file of items, and what arrays show in place of absent chunks.
+//! A decoded chunk as a file of items.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::decoded::DecodedForm;
-use crate::format::fill_chunk::FillChunk;
-use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
 use crate::fs::node::ArrayView;
 use crate::number::to_usize;
@@ -87,27 +85,6 @@ impl ArrayView {
             Form::Decoded(form) => Some(form),
             Form::Encoded | Form::Filled(_) | Form::Flat(_) => None,
         }
-    }
-
-    /// Returns the encoded chunk shown for absent ones; `None` in a view that does not show absent
-    /// chunks.
-    pub(in crate::fs) fn absent_chunk(&self) -> Result<Option<Arc<[u8]>>> {
-        match &self.form {
-            Form::Filled(filled) => Ok(Some(self.made(&filled.absent)?)),
-            Form::Encoded | Form::Decoded(_) | Form::Flat(_) => Ok(None),
-        }
-    }
-
-    /// Returns the encoded chunk that replaces one that is removed; `None` if nothing replaces it.
-    pub(in crate::fs) fn removed_chunk(&self) -> Result<Option<Arc<[u8]>>> {
-        match &self.form {
-            Form::Filled(filled) => filled.removed.as_ref().map(|it| self.made(it)).transpose(),
-            Form::Encoded | Form::Decoded(_) | Form::Flat(_) => Ok(None),
-        }
-    }
-
-    pub(in crate::fs) fn made(&self, chunk: &FillChunk) -> Result<Arc<[u8]>> {
-        chunk.encoded().map_err(|error| FsError::Io(std::io::Error::other(error)))
     }
 
     /// Returns the length in bytes of a chunk's file, given the length `nbytes` of the encoded

@@ -18,6 +18,7 @@ use crate::fs::state::ahead::Ahead;
 use crate::fs::state::commit_state::Commits;
 use crate::fs::state::control::Control;
 use crate::fs::state::failures::Failures;
+use crate::fs::state::fill_chunks::FillChunks;
 use crate::fs::state::handle::Handle;
 use crate::fs::state::identity::Identities;
 use crate::fs::state::overlay::Overlay;
@@ -60,6 +61,8 @@ pub struct Fs {
     /// Handle of the next directory to be opened.
     pub(in crate::fs) directories: AtomicU64,
     pub(in crate::fs) prefetch: Prefetch,
+    /// Chunks shown in place of absent ones.
+    pub(in crate::fs) fill_chunks: FillChunks,
     /// Queue of what is pushed into the kernel's page cache.
     pub(in crate::fs) ahead: Ahead,
     /// Other views of the same mount.
@@ -165,6 +168,7 @@ impl Fs {
         let store = Arc::new(store);
         Ok(Self {
             prefetch: Prefetch::new(Arc::clone(&store), config.store.decoded_size),
+            fill_chunks: FillChunks::default(),
             ahead: Ahead::default(),
             store,
             nodes,

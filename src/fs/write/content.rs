@@ -155,7 +155,9 @@ impl Fs {
             return Ok(in_memory(self.open_decoded_file(array, form, coords)?.to_vec()));
         }
         let reader = self.chunk_reader(array, coords, freshness);
-        if let (Err(FsError::NotFound), Some(chunk)) = (&reader, array.absent_chunk()?) {
+        if let Err(FsError::NotFound) = &reader
+            && let Some(chunk) = self.absent_chunk(array)?
+        {
             return Ok(in_memory(chunk.to_vec()));
         }
         let reader = reader?;

@@ -172,7 +172,7 @@ impl Fs {
         // If readers take the absence of a chunk for other values than it has, a chunk of these
         // values is stored.
         let left = match self.shows_all(&place.array) {
-            true => place.array.removed_chunk()?.map(|chunk| Arc::new(chunk.to_vec())),
+            true => self.removed_chunk(&place.array)?.map(|chunk| Arc::new(chunk.to_vec())),
             false => None,
         };
         let stage = stage.map_or_else(|| self.stage_of(path, place), Ok)?;

@@ -56,16 +56,14 @@ impl Fs {
                 self.open_decoded(ino, &array, &coords)?
             }
             Target::Tree(array, coords) => {
-                let reader = match (
-                    self.chunk_reader(&array, &coords, Freshness::Now),
-                    array.absent_chunk()?,
-                ) {
+                let reader = self.chunk_reader(&array, &coords, Freshness::Now);
+                if let Err(FsError::NotFound) = &reader
+                    && let Some(chunk) = self.absent_chunk(&array)?
+                {
                     // The chunk may be created at any time.
-                    (Err(FsError::NotFound), Some(chunk)) => {
-                        return self.insert_handle(Handle::Text(chunk), Pages::Bypassed);
-                    }
-                    (reader, _) => reader?,
-                };
+                    return self.insert_handle(Handle::Text(chunk), Pages::Bypassed);
+                }
+                let reader = reader?;
                 permitted.check(reader.shard())?;
                 let shard = array.source.layout.locate(&coords).shard;
                 let pages = self.chunk_pages(&array, &coords, reader.shard().version(), ino);
