@@ -15,14 +15,15 @@ use super::error::{MetadataError, shape};
 use super::index::{IndexCodecs, IndexLocation};
 use super::shard_codec::ShardCodec;
 
-/// Array->array codecs that preserve the shape. Chunks stay where they are, so the view keeps these
-/// codecs in front of the inner ones without interpreting them.
-pub(super) const SHAPE_PRESERVING: [&str; 9] = [
+/// Array->array codecs that preserve the shape and encode each item by itself. Chunks stay where they
+/// are, so the view keeps these codecs in front of the inner ones without interpreting them.
+/// `numcodecs.delta` is none of them: it continues from the last item of a row into the next, which
+/// may be in another chunk.
+pub(super) const SHAPE_PRESERVING: [&str; 8] = [
     "bitround",
     "cast_value",
     "numcodecs.astype",
     "numcodecs.bitround",
-    "numcodecs.delta",
     "numcodecs.fixedscaleoffset",
     "numcodecs.quantize",
     "reinterpret",
@@ -153,5 +154,15 @@ mod tests {
             message(json!(["reshape"]), "x", json!(0)),
             "codec \"reshape\" before sharding_indexed is not known, so chunks cannot be located"
         );
+    }
+
+    #[test]
+    fn a_delta_over_a_shard_is_refused_as_chunks_cannot_be_decoded_apart() {
+        let configuration = json!({"chunk_shape": [2, 2], "codecs": ["bytes"]});
+        let before = json!([{"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}}]);
+        assert!(matches!(
+            sharded(&before, &configuration),
+            Err(MetadataError::UnknownBefore(name)) if name == "numcodecs.delta"
+        ));
     }
 }

@@ -117,7 +117,10 @@ pub(super) fn inner_chain(
     let name =
         |codec: &Value| codec.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let names: Vec<String> = codecs.iter().map(name).collect();
-    let is_array = |name: &String| name == "transpose" || SHAPE_PRESERVING.contains(&name.as_str());
+    let is_array = |name: &String| {
+        let name = name.as_str();
+        ["transpose", "numcodecs.delta"].contains(&name) || SHAPE_PRESERVING.contains(&name)
+    };
     let mut chain = codecs.to_vec();
     let at = match names.iter().position(|name| ARRAY_TO_BYTES.contains(&name.as_str())) {
         Some(at) => at,
@@ -207,6 +210,7 @@ mod tests {
             chain(&["bitround", "zstd", "crc32c"], None),
             ["bitround", "bytes", "zstd", "crc32c"]
         );
+        assert_eq!(chain(&["numcodecs.delta"], None), ["numcodecs.delta", "bytes"]);
         assert_eq!(chain(&["packbits", "zstd"], None), ["packbits", "zstd"]);
         let turned = chain(&["bitround", "zstd"], Some(&[1, 0]));
         assert_eq!(turned, ["bitround", "transpose", "bytes", "zstd"]);
