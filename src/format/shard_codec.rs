@@ -1,6 +1,8 @@
 //! Codecs over a whole shard, as its metadata names them: the bytes->bytes codecs after
 //! `sharding_indexed`. [`super::whole_shard`] undoes them.
 
+use serde_json::Value;
+
 use super::codec::Codec;
 use super::error::MetadataError;
 
@@ -30,7 +32,16 @@ impl ShardCodec {
     /// Parses a codec that follows `sharding_indexed`.
     pub fn parse(codec: &Codec) -> Result<Self, MetadataError> {
         Ok(match codec.name.as_str() {
-            "crc32c" | "numcodecs.crc32c" => Self::Crc32c,
+            "crc32c" => Self::Crc32c,
+            "numcodecs.crc32c" => match codec.option("location") {
+                None | Some(Value::Null) => Self::Crc32c,
+                Some(Value::String(location)) if location == "end" => Self::Crc32c,
+                // Every offset in the shard would be that of a shard without the checksum.
+                Some(_) => {
+                    let member = "location of numcodecs.crc32c after sharding_indexed";
+                    return Err(MetadataError::invalid(member, "\"end\""));
+                }
+            },
             "gzip" | "numcodecs.gzip" => Self::Compressed(Compression::Gzip),
             "zlib" | "numcodecs.zlib" => Self::Compressed(Compression::Zlib),
             "zstd" | "numcodecs.zstd" => Self::Compressed(Compression::Zstd),
@@ -47,6 +58,29 @@ impl ShardCodec {
             Self::Compressed(Compression::Zlib) => "zlib",
             Self::Compressed(Compression::Zstd) => "zstd",
             Self::Compressed(Compression::Blosc) => "blosc",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::codec::parse_chain;
+
+    #[test]
+    fn a_checksum_before_the_shard_is_refused() {
+        let parse = |configuration| {
+            let codec = json!([{"name": "numcodecs.crc32c", "configuration": configuration}]);
+            ShardCodec::parse(&parse_chain(Some(&codec)).unwrap()[0])
+        };
+        for at_the_end in [json!({}), json!({"location": null}), json!({"location": "end"})] {
+            assert_eq!(parse(at_the_end).unwrap(), ShardCodec::Crc32c);
+        }
+        for elsewhere in [json!({"location": "start"}), json!({"location": 4})] {
+            let expected = "location of numcodecs.crc32c after sharding_indexed must be \"end\"";
+            assert_eq!(parse(elsewhere).unwrap_err().to_string(), expected);
         }
     }
 }
