@@ -206,11 +206,9 @@ impl Shard<'_> {
         }
         if let Some(new) = &new {
             self.read_back(new)?;
-            let publish = || {
-                new.file.set_owner(&stat)?;
-                new.file.sync()
-            };
-            publish().map_err(|error| self.failed(&path, error))?;
+            if !self.finish(&*new.file, &path, &stat)? {
+                return Ok(Attempt::Changed);
+            }
         }
         let new = new.map(|_| path.as_path());
         Ok(match store.replace_shard(self.array, self.coords, stat.version(), new)? {
@@ -297,6 +295,21 @@ impl Shard<'_> {
             Ok(found) if found == new.digest => Ok(()),
             _ => Err(RepackError::Differs(self.array.shard_path(self.coords))),
         }
+    }
+
+    /// Gives the new shard the owner, permissions and extended attributes of the old one, and makes
+    /// it durable. Returns `false` if the old one is gone.
+    fn finish(&self, new: &dyn PosixFile, path: &Path, stat: &Stat) -> Result<bool, RepackError> {
+        let old = self.array.shard_path(self.coords);
+        let xattrs = match self.source.store.posix(self.array)?.open_file(&old) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            old => old.and_then(|old| old.lasting_xattrs()),
+        };
+        let xattrs = xattrs.map_err(|error| StoreError::Io { path: old, error })?;
+        let finished = new.take_xattrs(&xattrs).and_then(|()| new.set_owner(stat));
+        let finished = finished.and_then(|()| new.sync());
+        finished.map_err(|error| self.failed(path, error))?;
+        Ok(true)
     }
 
     /// Returns whether the old shard is identical in layout to what would be written.
@@ -446,3 +459,6 @@ impl Check<'_> {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;
