@@ -253,7 +253,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns a group's path and document, with the consolidated metadata of arrays below it
-    /// updated.
+    /// updated. It does not have what is left out: readers would see an array of fill values.
     fn group(&self, path: &Path, groups: &[&Path]) -> Result<(PathBuf, Value), CopyError> {
         let bad =
             |error: NodeError| CopyError::Bad { path: path.to_owned(), error: error.to_string() };
@@ -264,6 +264,7 @@ impl<'a> Plan<'a> {
         }
         let nodes = document.get_mut("consolidated_metadata").and_then(|it| it.get_mut("metadata"));
         if let Some(Value::Object(nodes)) = nodes {
+            nodes.retain(|below, _| !self.lacks(&path.join(below), groups));
             for (below, node) in nodes.iter_mut() {
                 let below = path.join(below);
                 if let Some(array) = self.at(&below) {
@@ -272,6 +273,13 @@ impl<'a> Plan<'a> {
             }
         }
         Ok((path.to_owned(), document))
+    }
+
+    /// Returns whether a node is left out, or was below one that is.
+    fn lacks(&self, path: &Path, groups: &[&Path]) -> bool {
+        self.left_out.iter().any(|bad| path.starts_with(&bad.directory))
+            && self.at(path).is_none()
+            && !groups.contains(&path)
     }
 
     /// Returns the array at a directory of the copy; `None` if there is none.
@@ -463,3 +471,6 @@ fn whole_shape(shape: &[i64], array: &Array) -> Vec<u64> {
     })
     .collect()
 }
+
+#[cfg(test)]
+mod tests;

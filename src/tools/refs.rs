@@ -164,3 +164,6 @@ fn copy(mut text: SpooledTempFile, out: &mut dyn Write) -> Result<(), RefsError>
         out.write_all(&buffer[..read]).map_err(RefsError::Write)?;
     }
 }
+
+#[cfg(test)]
+mod tests;

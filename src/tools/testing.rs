@@ -37,6 +37,20 @@ pub(crate) fn plain() -> TempDir {
     directory
 }
 
+/// Creates a group with consolidated metadata of three arrays: `sound`, `broken`, whose metadata
+/// cannot be used, and `broken/below`, which is not in the source.
+pub(crate) fn consolidated() -> TempDir {
+    let array = array(&json!([8]), &json!([4]), &sharding(&json!([2]), &json!(["bytes"])));
+    let group = json!({"zarr_format": 3, "node_type": "group", "attributes": {},
+        "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata":
+            {"sound": array, "broken": array, "broken/below": array}}});
+    with_files(&[
+        ("zarr.json", group.to_string().as_bytes()),
+        ("sound/zarr.json", array.to_string().as_bytes()),
+        ("broken/zarr.json", b"{"),
+    ])
+}
+
 /// Creates a directory with files in it.
 pub(crate) fn with_files(files: &[(&str, &[u8])]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();

@@ -40,7 +40,13 @@ pub(super) fn prepare<'a>(
         Node::Array(array) => Some(node_path(array)),
         _ => None,
     });
-    let mut prepared = Preparing { config, decided, first: true, done: arrays.collect() };
+    let done = arrays.collect();
+    let bad = found.iter().filter_map(|node| match node {
+        Node::Bad(node) => Some(node.directory.as_path()),
+        _ => None,
+    });
+    let bad = bad.collect();
+    let mut prepared = Preparing { config, decided, found, bad, first: true, done };
     let (mut nodes, mut left_out) = (Vec::new(), Vec::new());
     for node in found {
         let found = match node {
@@ -65,6 +71,10 @@ struct Preparing<'a> {
     config: &'a Config,
     /// Treatment of absent chunks.
     decided: &'a Decided,
+    /// All nodes.
+    found: &'a [Node],
+    /// Directories of those that cannot be used.
+    bad: Vec<&'a Path>,
     /// `true` if nothing was written yet.
     first: bool,
     /// Groups whose documents were written, and all arrays, which write their own.
@@ -152,11 +162,18 @@ impl<'a> Preparing<'a> {
         directory: &Path,
         text: &mut Vec<u8>,
     ) -> Result<(), Unusable> {
-        if let Some(documents) = self.as_stored(source, directory)? {
+        if let Some(mut documents) = self.as_stored(source, directory)? {
+            for (_, document) in documents.iter_mut().filter(|(name, _)| *name == ZMETADATA) {
+                let nodes = document.as_mut().and_then(|document| document.get_mut("metadata"));
+                let above = |key: &str| Path::new(key).parent().unwrap_or(Path::new("")).to_owned();
+                self.leave_out_bad(nodes, &|key| directory.join(above(key)));
+            }
             self.done.insert(directory.to_owned());
             return Ok(self.add(directory, documents, text)?);
         }
-        let group = source.group(directory).map_err(|error| node_problem(directory, error))?;
+        let mut group = source.group(directory).map_err(|error| node_problem(directory, error))?;
+        let nodes = group.pointer_mut("/consolidated_metadata/metadata");
+        self.leave_out_bad(nodes, &|key| directory.join(key));
         let shown = show(group.clone(), None, Dialect::V3);
         let group = match shown.map_err(|error| node_problem(directory, error))? {
             Shown::Group(rewritten) => rewritten,
@@ -171,6 +188,24 @@ impl<'a> Preparing<'a> {
         };
         self.done.insert(directory.to_owned());
         Ok(self.add(directory, documents, text)?)
+    }
+
+    /// Removes what is left out from consolidated metadata, for whose keys `directory_of` returns
+    /// the directories of their nodes: readers would see arrays of fill values.
+    fn leave_out_bad(&self, nodes: Option<&mut Value>, directory_of: &dyn Fn(&str) -> PathBuf) {
+        let is_found = |path: &Path| {
+            self.found.iter().any(|node| match node {
+                Node::Array(array) => node_path(array) == path,
+                Node::Group(directory) => directory == path,
+                Node::Bad(_) | Node::Journal(_) => false,
+            })
+        };
+        if let Some(Value::Object(nodes)) = nodes {
+            nodes.retain(|key, _| {
+                let path = directory_of(key);
+                !self.bad.iter().any(|bad| path.starts_with(bad)) || is_found(&path)
+            });
+        }
     }
 
     /// Returns the stored documents of a node if Zarr v2 is requested and the node is stored as

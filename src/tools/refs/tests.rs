@@ -1,0 +1,59 @@
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::tools::testing::{consolidated, open, with_files};
+
+fn config(zarr2: bool) -> Config {
+    let (base, prefix) = ("file:///x".to_owned(), String::new());
+    Config { base, prefix, zarr2, version: Version::Zero, inline: 0, skips: true }
+}
+
+/// Returns the references to a source and the messages of what cannot be referenced.
+fn refs(directory: &TempDir, zarr2: bool) -> (Value, Vec<String>) {
+    let (mut out, mut problems) = (Vec::new(), Vec::new());
+    let problem = &mut |problem: &Problem| problems.push(problem.to_string());
+    write(&open(directory), &config(zarr2), &mut out, problem, &mut |_| ()).unwrap();
+    (serde_json::from_slice(&out).unwrap(), problems)
+}
+
+/// Returns the names in the consolidated metadata of a document.
+fn consolidated_names(document: &Value, member: &str) -> Vec<String> {
+    let document: Value = serde_json::from_str(document.as_str().unwrap()).unwrap();
+    let all = &document.pointer(member).unwrap().as_object().unwrap();
+    all.keys().cloned().collect()
+}
+
+#[test]
+fn consolidated_metadata_lacks_what_is_left_out() {
+    let directory = consolidated();
+    let (found, problems) = refs(&directory, false);
+    assert_eq!(problems.len(), 1);
+    let names = consolidated_names(&found["zarr.json"], "/consolidated_metadata/metadata");
+    assert_eq!(names, ["sound"]);
+    let (found, _) = refs(&directory, true);
+    let names = consolidated_names(&found[".zmetadata"], "/metadata");
+    assert!(names.iter().any(|name| name == "sound/.zarray"));
+    assert!(!names.iter().any(|name| name.starts_with("broken")), "{names:?}");
+}
+
+#[test]
+fn consolidated_metadata_stored_as_zarr_v2_lacks_what_is_left_out() {
+    let array = json!({"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|u1",
+        "compressor": null, "filters": null, "fill_value": 0, "order": "C"});
+    let group = json!({"zarr_format": 2});
+    let consolidated = json!({"zarr_consolidated_format": 1, "metadata":
+        {".zgroup": group, "sound/.zarray": array, "broken/.zarray": array}});
+    let directory = with_files(&[
+        (".zgroup", group.to_string().as_bytes()),
+        (".zmetadata", consolidated.to_string().as_bytes()),
+        ("sound/.zarray", array.to_string().as_bytes()),
+        ("broken/.zarray", b"{"),
+    ]);
+    let (found, problems) = refs(&directory, true);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let names = consolidated_names(&found[".zmetadata"], "/metadata");
+    assert_eq!(names, [".zgroup", "sound/.zarray"]);
+}
