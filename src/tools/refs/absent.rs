@@ -21,8 +21,17 @@ use crate::store::{Freshness, ShardStore, SourceArray, StoreError};
 /// whole.
 const MAX_TEXT: u64 = 16 << 20;
 
+/// Treatment of the absent chunks of an array.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Treatment {
+    /// Policy for presenting them.
+    pub missing: Missing,
+    /// `true` if there are any for which a text is needed. It may be hundreds of megabytes long.
+    pub has_absent: bool,
+}
+
 /// Treatment of the absent chunks of each array, by the array's path in the hierarchy.
-pub(super) type Decided = BTreeMap<PathBuf, Missing>;
+pub(super) type Decided = BTreeMap<PathBuf, Treatment>;
 
 /// Decides the treatment for each array, and returns it with a problem for each array whose missing
 /// values will be misread.
@@ -37,18 +46,22 @@ pub(super) fn decide(
         _ => None,
     });
     for array in arrays {
-        let (text, is_misread) = match (&array.twin(), array.is_zarr2()) {
-            (Some(_), true) => (text_as_stored(array), false),
+        let (chunk, is_misread) = match (&array.twin(), array.is_zarr2()) {
+            (Some(_), true) => (chunk_as_stored(array), false),
             (Some(twin), _) => match zarr2::array(twin, Missing::Auto) {
-                Ok(two) => (text(&two), two.is_misread),
+                Ok(two) => (two.filled.map(|filled| filled.absent), two.is_misread),
                 Err(_) => continue,
             },
             (None, _) => continue,
         };
-        let mut missing = Missing::Auto;
-        if let Some(text) = text {
+        let (mut missing, mut has_absent) = (Missing::Auto, false);
+        if let Some(chunk) = chunk {
             let absent = absent_chunks(store, &array.source)?;
-            if absent.saturating_mul(text.len() as u64) > MAX_TEXT {
+            has_absent = absent > 0;
+            if has_absent
+                && let Some(text) = inlined(&chunk)
+                && absent.saturating_mul(text.len() as u64) > MAX_TEXT
+            {
                 missing = Missing::Absent;
             }
         }
@@ -56,13 +69,13 @@ pub(super) fn decide(
         if is_misread || missing == Missing::Absent && !array.is_zarr2() {
             misread.push(Problem::Misread(path.clone()));
         }
-        decided.insert(path, missing);
+        decided.insert(path, Treatment { missing, has_absent });
     }
     Ok((decided, misread))
 }
 
 /// Returns the decision for the array at a path.
-pub(super) fn decided(all: &Decided, path: &Path) -> Missing {
+pub(super) fn decided(all: &Decided, path: &Path) -> Treatment {
     all.get(path).copied().unwrap_or_default()
 }
 
@@ -72,12 +85,18 @@ pub(super) fn text(two: &Array2) -> Option<String> {
 }
 
 /// Returns the reference for an absent chunk of an array that is stored as Zarr v2; `None` if none
-/// is needed. Without a fill value the contents of an absent chunk are undefined: zarr-python 3
-/// reads zeros, and does not store chunks of zeros; version 2 reads arbitrary values.
+/// is needed.
 pub(super) fn text_as_stored(array: &Array) -> Option<String> {
+    inlined(&chunk_as_stored(array)?)
+}
+
+/// Returns the chunk that stands in for absent ones of an array that is stored as Zarr v2; `None` if
+/// none is needed. Without a fill value the contents of an absent chunk are undefined: zarr-python 3
+/// reads zeros, and does not store chunks of zeros; version 2 reads arbitrary values.
+fn chunk_as_stored(array: &Array) -> Option<FillChunk> {
     let (_, zarray) = array.document.as_ref()?;
     let has_none = zarray.value().get("fill_value").is_none_or(Value::is_null);
-    has_none.then(|| FillChunk::of(&array.twin()?)).flatten().and_then(|it| inlined(&it))
+    has_none.then(|| FillChunk::of(&array.twin()?)).flatten()
 }
 
 fn inlined(chunk: &FillChunk) -> Option<String> {

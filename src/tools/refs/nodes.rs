@@ -111,15 +111,18 @@ impl<'a> Preparing<'a> {
         let path = node_path(array);
         let mut absent = None;
         let (documents, keys) = if let Some(documents) = self.as_stored(source, directory)? {
-            if absent::decided(self.decided, &path) == Missing::Auto {
+            let treatment = absent::decided(self.decided, &path);
+            if treatment.missing == Missing::Auto && treatment.has_absent {
                 absent = absent::text_as_stored(array);
             }
             (documents, array.source.layout.keys)
         } else if self.config.zarr2 {
-            let missing = absent::decided(self.decided, &path);
-            let two =
-                zarr2::array(&twin()?, missing).map_err(|error| problem(error.to_string()))?;
-            absent = absent::text(&two);
+            let treatment = absent::decided(self.decided, &path);
+            let two = zarr2::array(&twin()?, treatment.missing);
+            let two = two.map_err(|error| problem(error.to_string()))?;
+            if treatment.has_absent {
+                absent = absent::text(&two);
+            }
             let documents = [(ZARRAY, Some(two.zarray)), (ZATTRS, two.zattrs)];
             (documents.to_vec(), two.keys)
         } else {
@@ -180,7 +183,7 @@ impl<'a> Preparing<'a> {
             Shown::AsStored | Shown::Array(..) => group,
         };
         let documents = if self.config.zarr2 {
-            let missing = |path: &str| absent::decided(self.decided, &directory.join(path));
+            let missing = |path: &str| absent::decided(self.decided, &directory.join(path)).missing;
             let two = zarr2::group(&group, &missing);
             vec![(ZGROUP, Some(two.zgroup)), (ZATTRS, two.zattrs), (ZMETADATA, two.zmetadata)]
         } else {

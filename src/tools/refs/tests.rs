@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
-use crate::tools::testing::{consolidated, open, with_files};
+use crate::tools::testing::{array, consolidated, open, put, shard, sharding, with_files};
 
 fn config(zarr2: bool) -> Config {
     let (base, prefix) = ("file:///x".to_owned(), String::new());
@@ -56,4 +56,26 @@ fn consolidated_metadata_stored_as_zarr_v2_lacks_what_is_left_out() {
     assert_eq!(problems.len(), 1, "{problems:?}");
     let names = consolidated_names(&found[".zmetadata"], "/metadata");
     assert_eq!(names, [".zgroup", "sound/.zarray"]);
+}
+
+/// Its fill value is no missing value in Zarr v2, so absent chunks are referenced.
+#[test]
+fn no_text_for_absent_chunks_is_kept_where_there_are_none() {
+    let mut document = array(&json!([8]), &json!([4]), &sharding(&json!([2]), &json!(["bytes"])));
+    document["dimension_names"] = json!(["x"]);
+    document["attributes"] = json!({"_FillValue": 9});
+    let directory = with_files(&[("zarr.json", document.to_string().as_bytes())]);
+    let whole = shard(b"abcd", &[(0, 2), (2, 2)]);
+    put(directory.path(), "c/0", &whole);
+    let is_kept = |directory: &TempDir| {
+        let (source, config) = (open(directory), config(true));
+        let found: Vec<Node> = source.nodes().collect();
+        let urls = Urls::new(&source, &found, &config).unwrap();
+        let (decided, _) = absent::decide(&found, &source.store, &config).unwrap();
+        let (nodes, _) = prepare(&source, &found, &config, &urls, &decided).unwrap();
+        nodes[0].array.as_ref().unwrap().absent.is_some()
+    };
+    assert!(is_kept(&directory));
+    put(directory.path(), "c/1", &whole);
+    assert!(!is_kept(&directory));
 }
