@@ -25,6 +25,9 @@ pub struct StoreConfig {
     /// `true` if a last chunk that is shorter than the others is padded, in formats where it may
     /// be.
     pub pad_edge: bool,
+    /// `true` if a missing shard is damage in formats in which all exist. Where shards are written, it
+    /// must be absence: a damaged one is not replaced.
+    pub missing_is_damage: bool,
     /// Largest block or page size of the underlying filesystem, in bytes. ext4 was seen to zero the
     /// rest of the last block of a truncated file before the new length was durable.
     pub block_size: u64,
@@ -40,6 +43,7 @@ impl Default for StoreConfig {
             open_files: 256,
             decode_limit: 1 << 30,
             pad_edge: false,
+            missing_is_damage: false,
             block_size: 64 << 10,
         }
     }

@@ -33,6 +33,9 @@ pub enum Damage {
     /// place of a directory.
     #[error("it cannot be reached within the source: {0}")]
     Unreachable(#[source] io::Error),
+    /// There is no such shard, in a format in which all exist.
+    #[error("it does not exist; the format has no absent chunks")]
+    Missing,
     /// The shard has no bytes. An absent shard is no file at all.
     #[error("it is empty, 0 bytes; an absent shard would be no file at all")]
     Empty,

@@ -183,7 +183,10 @@ impl ShardStore {
                 return none(NoRemedy::ForeignRecord);
             }
             Damage::Empty => return none(NoRemedy::Empty),
-            Damage::NotAFile(_) | Damage::NotADirectory(_) | Damage::Unreachable(_) => {
+            Damage::NotAFile(_)
+            | Damage::NotADirectory(_)
+            | Damage::Unreachable(_)
+            | Damage::Missing => {
                 return none(NoRemedy::NoFile);
             }
             Damage::Bloscpack(_) => return none(NoRemedy::NoIndex),

@@ -197,7 +197,7 @@ impl ShardStore {
             let asked = now();
             let file = match self.storage.open(path) {
                 Ok(file) => file,
-                Err(error) => return self.not_opened(id, path, error),
+                Err(error) => return self.not_opened(array, id, path, error),
             };
             let before = file.stat().map_err(io_error(path))?;
             let pending = self.pending(array, coords)?;
@@ -224,19 +224,38 @@ impl ShardStore {
     /// user.
     fn not_opened(
         &self,
+        array: &SourceArray,
         id: ShardId,
         path: &Path,
         error: std::io::Error,
     ) -> Result<Option<Arc<LoadedShard>>, StoreError> {
-        match error.raw_os_error() {
-            Some(libc::ENOENT) if !self.is_dangling(path)? => Ok(None),
-            Some(errno) if UNREACHABLE.contains(&errno) => {
-                let stat = self.storage.lstat(path).unwrap_or(NO_STAT);
-                let damage = Damage::Unreachable(error);
-                Ok(Some(Arc::new(self.loaded(id, path, stat, Err(damage), now()))))
+        let damage = match error.raw_os_error() {
+            Some(libc::ENOENT) if !self.is_dangling(path)? => {
+                if !self.config.missing_is_damage || !array.format.is_numbered() {
+                    return Ok(None);
+                }
+                Damage::Missing
             }
-            _ => Err(StoreError::Io { path: path.to_owned(), error }),
+            Some(errno) if UNREACHABLE.contains(&errno) => Damage::Unreachable(error),
+            _ => return Err(StoreError::Io { path: path.to_owned(), error }),
+        };
+        let stat = self.storage.lstat(path).unwrap_or(NO_STAT);
+        Ok(Some(Arc::new(self.loaded(id, path, stat, Err(damage), now()))))
+    }
+
+    /// Checks that a shard which was not found may be absent. Numbered files may not, up to the
+    /// array's length.
+    pub fn check_absent(&self, array: &SourceArray, coords: &[u64]) -> Result<(), StoreError> {
+        if !array.format.is_numbered() || self.shard(array, coords, Freshness::Again)?.is_some() {
+            return Ok(());
         }
+        let shards = self.shards_now(array)?;
+        let is_due = coords.first().zip(shards).is_none_or(|(number, shards)| *number < shards);
+        if !is_due {
+            return Ok(());
+        }
+        let (shard, damage) = (array.shard_path(coords), Arc::new(Damage::Missing));
+        Err(StoreError::Damaged { shard, damage })
     }
 
     /// Returns the current number of shards of an array along its first axis. `None` if the whole

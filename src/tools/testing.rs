@@ -51,6 +51,21 @@ pub(crate) fn consolidated() -> TempDir {
     ])
 }
 
+/// Creates a bcolz array of five numbers in three files of two, the second of which is missing.
+pub(crate) fn without_superchunk() -> TempDir {
+    let chunk = |bytes: &[u8]| {
+        let length = u32::try_from(bytes.len()).unwrap();
+        let lengths = [length, length, length + 16].map(u32::to_le_bytes).concat();
+        [&b"blpk\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\x01\x02\x01"[..], &lengths, bytes].concat()
+    };
+    with_files(&[
+        ("meta/sizes", br#"{"shape": [5], "nbytes": 5}"#),
+        ("meta/storage", br#"{"dtype": "uint8", "chunklen": 2, "dflt": 0}"#),
+        ("data/__0.blp", &chunk(b"ab")),
+        ("data/__2.blp", &chunk(b"e")),
+    ])
+}
+
 /// Creates a directory with files in it.
 pub(crate) fn with_files(files: &[(&str, &[u8])]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();

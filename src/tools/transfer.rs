@@ -342,13 +342,16 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Opens a chunk for reading; `None` if there is none.
+/// Opens a chunk for reading; `None` if there is none. A chunk that must exist is damaged then.
 pub(crate) fn open_chunk(
     store: &ShardStore,
     array: &SourceArray,
     coords: &[u64],
 ) -> Result<Option<ChunkReader>, TransferError> {
-    let Some(chunk) = store.chunk(array, coords, Freshness::Recent)? else { return Ok(None) };
+    let Some(chunk) = store.chunk(array, coords, Freshness::Recent)? else {
+        store.check_absent(array, &array.layout.locate(coords).shard)?;
+        return Ok(None);
+    };
     match store.reader(array, coords, &chunk)? {
         Some(reader) => Ok(Some(reader)),
         None => Err(TransferError::Changing(array.shard_path(&array.layout.locate(coords).shard))),

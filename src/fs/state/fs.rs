@@ -163,7 +163,11 @@ impl Fs {
                 None => SourceError::NoNode,
             });
         }
-        let store = StoreConfig { pad_edge: pads_edge(&config), ..config.store.clone() };
+        let store = StoreConfig {
+            pad_edge: pads_edge(&config),
+            missing_is_damage: !config.writable,
+            ..config.store.clone()
+        };
         let store = ShardStore::new(Arc::clone(&storage), store, Arc::clone(&stats));
         let store = Arc::new(store);
         Ok(Self {

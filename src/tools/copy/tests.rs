@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use super::*;
-use crate::tools::testing::{consolidated, open};
+use crate::tools::testing::{consolidated, open, without_superchunk};
 
 #[test]
 fn consolidated_metadata_of_a_copy_lacks_what_is_left_out() {
@@ -12,4 +12,21 @@ fn consolidated_metadata_of_a_copy_lacks_what_is_left_out() {
     assert_eq!(plan.left_out.len(), 1);
     let group = &plan.groups[Path::new("")]["consolidated_metadata"]["metadata"];
     assert_eq!(group.as_object().unwrap().keys().collect::<Vec<_>>(), ["sound"]);
+}
+
+#[test]
+fn a_missing_superchunk_is_damage_to_a_copy() {
+    let directory = without_superchunk();
+    let source = open(&directory);
+    let nodes: Vec<Node> = source.nodes().collect();
+    let shards = Shards { shape: Some(vec![4]), ..Shards::default() };
+    for shape in [Shape::Unsharded, Shape::Sharded(shards)] {
+        let plan = Plan::new(&source, &nodes, &shape, false).unwrap();
+        let there = tempfile::tempdir().unwrap();
+        let copy = Destination::open(&there.path().join("copy"), &json!({}), false).unwrap();
+        let copied = plan.copy(&plan.arrays[0], &copy, NonZeroUsize::MIN, &|_| ()).unwrap();
+        let missing = "shard data/__1.blp: it does not exist; the format has no absent chunks";
+        assert_eq!(copied.damaged, BTreeSet::from([missing.to_owned()]));
+        assert_eq!(copied.digest.chunks, 2);
+    }
 }

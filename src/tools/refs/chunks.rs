@@ -123,6 +123,8 @@ impl ArrayRefs<'_> {
         let found = self.store.shard(self.array, coords, Freshness::Now);
         let path = self.array.shard_path(coords);
         let found = found.transpose();
+        let missing = || self.store.check_absent(self.array, coords).err().map(Err);
+        let found = found.or_else(missing);
         if found.is_none() && self.absent.is_none() {
             return Ok(());
         }

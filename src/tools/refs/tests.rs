@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
-use crate::tools::testing::{array, consolidated, open, put, shard, sharding, with_files};
+use crate::tools::testing::{
+    array, consolidated, open, put, shard, sharding, with_files, without_superchunk,
+};
 
 fn config(zarr2: bool) -> Config {
     let (base, prefix) = ("file:///x".to_owned(), String::new());
@@ -56,6 +58,15 @@ fn consolidated_metadata_stored_as_zarr_v2_lacks_what_is_left_out() {
     assert_eq!(problems.len(), 1, "{problems:?}");
     let names = consolidated_names(&found[".zmetadata"], "/metadata");
     assert_eq!(names, [".zgroup", "sound/.zarray"]);
+}
+
+#[test]
+fn a_missing_superchunk_cannot_be_referenced() {
+    let (found, problems) = refs(&without_superchunk(), false);
+    let missing = "shard data/__1.blp: it does not exist; the format has no absent chunks";
+    assert_eq!(problems, [missing]);
+    assert_eq!(found["c/1"], json!(""));
+    assert!(found["c/0"].is_array());
 }
 
 /// Its fill value is no missing value in Zarr v2, so absent chunks are referenced.
