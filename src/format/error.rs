@@ -61,6 +61,12 @@ pub enum MetadataError {
     /// A codec before the sharding is unknown and may move chunks.
     #[error("codec {0:?} before sharding_indexed is not known, so chunks cannot be located")]
     UnknownBefore(String),
+    /// A codec before the sharding may encode the fill value as another.
+    #[error(
+        "codec {0:?} before sharding_indexed may change the fill value, so what absent chunks hold is \
+         not known"
+    )]
+    FillBefore(String),
     /// A codec after the sharding is unknown, so it cannot be undone.
     #[error("codec {0:?} after sharding_indexed is not known, so shards cannot be decoded")]
     UnknownAfter(String),

@@ -16,6 +16,7 @@ pub mod document;
 pub mod draft2022;
 pub(crate) mod error;
 pub(crate) mod fill_chunk;
+mod fill_kept;
 pub mod fingerprint;
 pub mod flat;
 pub mod foreign;

@@ -6,10 +6,11 @@
 use serde_json::Value;
 
 use super::Coords;
-use super::chain::split;
+use super::chain::{ShardingChain, split};
 use super::chunk_key::KeyEncoding;
 use super::codec::{Codec, parse_chain};
 use super::error::MetadataError;
+use super::fill_kept::keeps_fill;
 use super::grid::{Edges, ShardAxis};
 use super::index::{ENTRY_BYTES, IndexCodecs, IndexLocation, product};
 use super::limits::{MAX_INDEX_BYTES, MAX_LISTED_SLOTS, MAX_SHARDING_LEVELS};
@@ -109,7 +110,8 @@ impl ShardedArray {
         }
         let array = ArrayMetadata::parse(document)?;
         let rank = array.shape.len();
-        let (levels, view_codecs) = parse_levels(chain.to_vec(), rank, level)?;
+        let fill_value = document.get("fill_value");
+        let (levels, view_codecs) = parse_levels(chain.to_vec(), rank, level, fill_value)?;
         let Some(innermost) = levels.last() else {
             return Ok(None);
         };
@@ -280,12 +282,14 @@ fn parse_levels(
     mut chain: Vec<Codec>,
     rank: usize,
     wanted: Option<usize>,
+    fill_value: Option<&Value>,
 ) -> Result<(Vec<ShardingLevel>, Vec<Codec>), MetadataError> {
     let mut levels: Vec<ShardingLevel> = Vec::new();
     let mut before = Vec::new();
     let mut axes: Vec<usize> = (0..rank).collect();
     while wanted.is_none_or(|wanted| levels.len() < wanted) {
-        let next = match split(&chain, rank) {
+        let next = split(&chain, rank).and_then(|next| keeping_fill(next, fill_value));
+        let next = match next {
             Ok(Some(next)) => next,
             Ok(None) => break,
             // Inner chunks with an unusable sharding codec are shown as they are.
@@ -315,6 +319,18 @@ fn parse_levels(
     set_units(&mut levels)?;
     before.extend(chain);
     Ok((levels, before))
+}
+
+/// Returns the parts of a chain if all codecs before its sharding keep the fill value.
+fn keeping_fill(
+    parts: Option<ShardingChain>,
+    fill_value: Option<&Value>,
+) -> Result<Option<ShardingChain>, MetadataError> {
+    let mut before = parts.iter().flat_map(|parts| &parts.before);
+    match before.find(|codec| !keeps_fill(codec, fill_value)) {
+        Some(codec) => Err(MetadataError::FillBefore(codec.name.clone())),
+        None => Ok(parts),
+    }
 }
 
 fn set_units(levels: &mut [ShardingLevel]) -> Result<(), MetadataError> {
@@ -409,6 +425,22 @@ mod tests {
         assert_eq!(location, Location { shard: vec![1, 2], positions: vec![vec![1, 1]] });
         assert!(array.levels[0].in_shard_axes(&[5, 7]).eq([7, 5]));
         assert_eq!(array.view_codecs[0].name, "transpose");
+    }
+
+    #[test]
+    fn a_codec_that_may_change_the_fill_value_is_refused_before_sharding() {
+        let celsius = |fill_value: Value| {
+            let scale = json!({"name": "numcodecs.fixedscaleoffset", "configuration":
+                {"offset": 273.15, "scale": 1, "dtype": "<f8"}});
+            let codecs = json!([scale, sharding(&json!([2]), &json!(["bytes"]))]);
+            let mut document = array(&json!([8]), &json!([4]), &codecs);
+            document["fill_value"] = fill_value;
+            document
+        };
+        parse(&celsius(json!("NaN")), None);
+        let error = parse_document(&celsius(json!(0)), None).unwrap_err();
+        assert!(matches!(error, MetadataError::FillBefore(name) if name.ends_with("scaleoffset")));
+        assert!(parse_document(&celsius(json!(0)), Some(0)).unwrap().is_none());
     }
 
     #[test]
