@@ -16,7 +16,6 @@ use super::help::Words;
 use super::list::List;
 use super::mounts::{check_not_made_in_mount, check_unused};
 use super::output::print;
-use super::resize::log_stale;
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::chunk_layout::{ChunkShapes, Firmness, LayoutError, Of, Wanted, choose};
 use crate::format::data_type::DataType;
@@ -25,7 +24,7 @@ use crate::format::json::parse;
 use crate::format::new_array::{NewArray, codec_from_text};
 use crate::format::sample;
 use crate::text::shown;
-use crate::tools::array::{Destination, check_finished, consolidated_above, create};
+use crate::tools::array::{Destination, check_finished, create};
 
 const AFTER_HELP: &str = "\
 Shapes are chosen by TensorStore's rule, so both make the same array of the same wishes. What is not \
@@ -186,7 +185,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     if !args.dry_run {
         create(destination, &document).map_err(system)?;
-        consolidated_above(directory).iter().for_each(|group| log_stale(group));
     }
     let report = Report { directory, array: &array, sizes: &sizes, document: &document };
     let text = match (args.json, args.dry_run) {

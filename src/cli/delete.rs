@@ -9,10 +9,9 @@ use super::interrupt::Interruptible;
 use super::list::bytes;
 use super::mounts::check_unused;
 use super::output::print;
-use super::resize::log_stale;
 use crate::format::json::to_text;
 use crate::text::{count, shown};
-use crate::tools::array::{Deletion, Kind, consolidated_above};
+use crate::tools::array::{Deletion, Kind};
 
 const AFTER_HELP: &str = "\
 What is deleted is renamed first, to a hidden name beside it: nobody sees a part of it. If the command \
@@ -51,14 +50,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check_unused(&deletion.path())?;
     let (kind, files, nbytes) = (deletion.kind, deletion.files, deletion.nbytes);
     let leftovers = deletion.leftovers();
-    let stale = consolidated_above(&deletion.path());
     if !dry_run {
         let interruptible = Interruptible::new(
             "the same command again deletes the rest, which may have a hidden name beside it",
         );
         deletion.run().map_err(system)?;
         drop(interruptible);
-        stale.iter().for_each(|group| log_stale(group));
     }
     let name = match kind {
         Some(Kind::Array) => "array",

@@ -7,12 +7,11 @@ use serde_json::json;
 use super::exit::{Failure, system};
 use super::interrupt::Interruptible;
 use super::list::{List, bytes, shape};
-use super::message::complain;
 use super::mounts::{check_not_in_mount, commit_mounts};
 use super::output::print;
 use crate::format::json::to_text;
 use crate::text::{count, shown};
-use crate::tools::array::{Resize, Resized, consolidated_above};
+use crate::tools::array::{Resize, Resized};
 
 const AFTER_HELP: &str = "\
 Where every extent grows or stays, only the metadata changes: what is new reads as the fill value. \
@@ -66,22 +65,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     });
     let done = if *dry_run { resize.look() } else { resize.run() }.map_err(system)?;
     drop(interruptible);
-    if done.before != done.after
-        && !dry_run
-        && let Some(group) = consolidated_above(source)
-    {
-        log_stale(&group);
-    }
     let text = if *json { document(args, &done) } else { words(args, &done) };
     print(&text)
-}
-
-/// Warns that the consolidated metadata of a group is stale.
-pub(super) fn log_stale(group: &std::path::Path) {
-    let group = shown(&group);
-    complain(format_args!(
-        "the consolidated metadata of {group} is of before; consolidate it again"
-    ));
 }
 
 fn words(args: &Args, done: &Resized) -> Vec<u8> {

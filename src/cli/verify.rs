@@ -98,7 +98,7 @@ fn object(finding: &Finding) -> Value {
         "array": text(&finding.array),
     });
     let mut put = |member: &str, value: Value| object[member] = value;
-    if let What::Metadata { document, .. } = &finding.what {
+    if let What::Metadata { document, .. } | What::Consolidated { document, .. } = &finding.what {
         put("document", text(document).into());
     }
     if let Some(shard) = &finding.shard {

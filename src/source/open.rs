@@ -193,6 +193,11 @@ impl Source {
         self
     }
 
+    /// Returns the Zarr v3 document of a node as stored; `None` if it has none.
+    pub fn document(&self, directory: &Path) -> Result<Option<Value>, NodeError> {
+        document_at(&*self.storage, &directory.join(METADATA_FILE))
+    }
+
     /// Returns the metadata of a group in Zarr v3 form, including its attributes. A group without a
     /// document of its own has no attributes.
     pub fn group(&self, directory: &Path) -> Result<Value, NodeError> {

@@ -11,6 +11,7 @@
 
 mod checks;
 mod chunks;
+mod consolidated;
 mod finding;
 mod keys;
 mod shard;
@@ -120,7 +121,8 @@ fn find(
     let directory = node.directory();
     journal(source, node, give)?;
     let array = match node {
-        Node::Group(_) | Node::Journal(_) => return Ok(()),
+        Node::Group(_) => return consolidated::check(source, directory, give),
+        Node::Journal(_) => return Ok(()),
         Node::Bad(BadNode { path, error, .. }) => {
             let what = match &**error {
                 NodeError::Grid(MetadataError::IrregularChunks) => What::NotRead(error.to_string()),

@@ -312,23 +312,95 @@ PY
 }
 check "resize: what cannot be resized is refused, and stays as it is" no_resize
 
-consolidated() {
-    mkdir -p hierarchy
-    "$SHARDFS" create hierarchy/a --shape 4 --dtype uint8
+# grouped: a group whose consolidated metadata lists the array a, in a group that lists both
+grouped() {
+    rm -rf hierarchy
+    mkdir -p hierarchy/sub
+    "$SHARDFS" create hierarchy/sub/a --shape 4 --dtype uint8 --chunk 2 --shard 4
     python3 - <<'PY'
 import json
 
-array = json.load(open("hierarchy/a/zarr.json"))
-metadata = {"kind": "inline", "must_understand": False, "metadata": {"a": array}}
-group = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": metadata}
-json.dump(group, open("hierarchy/zarr.json", "w"))
+array = json.load(open("hierarchy/sub/a/zarr.json"))
+group = {"zarr_format": 3, "node_type": "group"}
+for path, nodes in (
+    ("hierarchy", {"sub": group, "sub/a": array}),
+    ("hierarchy/sub", {"a": array}),
+):
+    metadata = {"kind": "inline", "must_understand": False, "metadata": nodes}
+    json.dump({**group, "consolidated_metadata": metadata}, open(f"{path}/zarr.json", "w"))
 PY
-    "$SHARDFS" resize hierarchy/a --shape 5 2>said
-    grep -q "consolidated metadata of .*/hierarchy is of before" said
-    "$SHARDFS" create hierarchy/b --shape 5 --dtype uint8 2>said
-    grep -q "consolidated metadata of .*/hierarchy is of before" said
 }
-check "resize, create: they say that consolidated metadata above is of before" consolidated
+nodes() { member "$1/zarr.json" consolidated_metadata metadata; }
+consolidated() {
+    grouped
+    "$SHARDFS" resize hierarchy/sub/a --shape 3 2>said
+    cmp said /dev/null
+    is "$(nodes hierarchy/sub)" "{\"a\": $(member hierarchy/sub/a/zarr.json)}"
+    is "$(member hierarchy/zarr.json consolidated_metadata metadata sub/a shape)" "[3]"
+    "$SHARDFS" create hierarchy/sub/b --shape 5 --dtype uint8
+    is "$(member hierarchy/sub/zarr.json consolidated_metadata metadata b shape)" "[5]"
+    is "$(member hierarchy/zarr.json consolidated_metadata metadata sub/b shape)" "[5]"
+    "$SHARDFS" create --force hierarchy/sub/b --shape 6 --dtype uint8
+    is "$(member hierarchy/zarr.json consolidated_metadata metadata sub/b shape)" "[6]"
+    "$SHARDFS" delete hierarchy/sub/b
+    is "$(nodes hierarchy/sub)" "{\"a\": $(member hierarchy/sub/a/zarr.json)}"
+    "$SHARDFS" delete --recursive hierarchy/sub
+    is "$(nodes hierarchy)" "{}"
+    nothing_hidden
+}
+check "resize, create, delete: consolidated metadata above says what is there" consolidated
+
+# Names that begin alike are no nodes below, and what a group does not list stays unlisted.
+consolidated_alike() {
+    grouped
+    "$SHARDFS" create hierarchy/sub/ab --shape 5 --dtype uint8
+    "$SHARDFS" delete hierarchy/sub/a
+    is "$(member hierarchy/sub/zarr.json consolidated_metadata metadata ab shape)" "[5]"
+    sed -i 's/"ab"/"other"/' hierarchy/sub/zarr.json
+    cp hierarchy/sub/zarr.json before.json
+    "$SHARDFS" resize hierarchy/sub/ab --shape 6
+    cmp before.json hierarchy/sub/zarr.json
+}
+check "resize: an array that consolidated metadata does not list stays unlisted" consolidated_alike
+
+# What an interrupted command has left to do is done by the same command.
+consolidated_later() {
+    grouped
+    cp hierarchy/sub/zarr.json before.json
+    "$SHARDFS" resize hierarchy/sub/a --shape 3
+    cp before.json hierarchy/sub/zarr.json
+    "$SHARDFS" verify hierarchy >said && return 1
+    grep -q '^sub/a: .*the consolidated metadata in sub/zarr.json .*shape \[4\].*\[3\]' said
+    "$SHARDFS" resize hierarchy/sub/a --shape 3
+    is "$(member hierarchy/sub/zarr.json consolidated_metadata metadata a shape)" "[3]"
+    "$SHARDFS" verify hierarchy
+    rm -r hierarchy/sub/a
+    "$SHARDFS" verify --json hierarchy >said && return 1
+    is "$(grep -c '"code":"consolidated"' said)" 2
+}
+check "verify: consolidated metadata that arrays contradict; resize repairs it" consolidated_later
+
+consolidated_failing() {
+    grouped
+    chmod a-w hierarchy/sub
+    local status=0
+    as_user "$SHARDFS" resize hierarchy/sub/a --shape 3 2>said || status=$?
+    chmod u+w hierarchy/sub
+    is "$status" 2
+    grep -q 'sub: .*its consolidated metadata .* is of before: .*Permission denied.*consolidate it again' said
+    is "$(member hierarchy/sub/a/zarr.json shape)" "[3]"
+}
+# root may write anywhere
+if [[ $EUID == 0 ]]; then
+    as_user() {
+        chmod 755 "$TMP"
+        chown -R nobody hierarchy
+        setpriv --reuid nobody --clear-groups "$@"
+    }
+else
+    as_user() { "$@"; }
+fi
+check "resize: consolidated metadata that cannot be written is named" consolidated_failing
 
 # --- delete --------------------------------------------------------------------------------------------
 
@@ -359,7 +431,7 @@ no_delete() {
     refused "is mounted on $MP" delete sample/waves
     refused "is mounted on $MP" delete --recursive sample
     unmount_view
-    [[ -e hierarchy/a/zarr.json && -e files/mine && -e link && -e sample/waves/c ]]
+    [[ -e hierarchy/sub/a/zarr.json && -e files/mine && -e link && -e sample/waves/c ]]
     "$SHARDFS" delete --recursive hierarchy
     [[ ! -e hierarchy ]]
 }

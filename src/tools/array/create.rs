@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::consolidated::{Change, update_above};
 use super::delete::{Deletion, Kind};
 use super::error::{ArrayError, io_error};
 use super::node::{check_finished, document_in, place_of};
@@ -84,7 +85,9 @@ pub(crate) fn create(destination: Destination, document: &Value) -> Result<(), A
         None => None,
     };
     aside.publish(old.as_ref().map(FileId::from))?;
-    Ok(aside.remove()?)
+    let consolidated = update_above(&path, Change::Created(document));
+    aside.remove()?;
+    consolidated
 }
 
 #[cfg(test)]

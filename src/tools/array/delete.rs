@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::consolidated::{Change, update_above};
 use super::error::{ArrayError, io_error};
 use super::node::{check_finished, document_in, place_of};
 use crate::source::is_of_other_format;
@@ -147,8 +148,8 @@ impl Deletion {
 
     /// Deletes the node and the leftovers of interrupted commands.
     pub(crate) fn run(self) -> Result<(), ArrayError> {
-        if self.kind.is_some() {
-            let path = self.place.path();
+        let path = self.place.path();
+        let consolidated = if self.kind.is_some() {
             self.check_idle(&path)?;
             let aside = Aside::begin(&self.place, Purpose::Delete)?;
             aside.take()?;
@@ -158,9 +159,15 @@ impl Deletion {
                 aside.remove()?;
                 return Err(busy);
             }
+            let updated = update_above(&path, Change::Deleted);
             aside.remove()?;
-        }
-        Ok(self.leftovers.remove(&self.place)?)
+            updated
+        } else {
+            // The interrupted command may not have come to it.
+            update_above(&path, Change::Deleted)
+        };
+        self.leftovers.remove(&self.place)?;
+        consolidated
     }
 }
 

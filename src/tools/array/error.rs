@@ -89,6 +89,18 @@ pub(crate) enum ArrayError {
         /// The error.
         error: Arc<StoreError>,
     },
+    /// The command has done its work, but not updated the consolidated metadata of a group above.
+    #[error(
+        "{}: what was asked for is done, but its consolidated metadata could not be changed and is \
+         of before: {error}; consolidate it again", shown(.group)
+    )]
+    Stale {
+        /// Directory of the group.
+        group: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
     /// A commit or reading a shard failed.
     #[error(transparent)]
     Store(#[from] Arc<StoreError>),

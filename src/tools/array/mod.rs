@@ -2,8 +2,9 @@
 //!
 //! Readers see a complete array at any moment: a new one is built aside and exchanged with the old
 //! one, a deleted one is moved aside first ([`super::aside`]), and a resize replaces `zarr.json`
-//! before it removes chunks.
+//! before it removes chunks. Consolidated metadata above is updated by the same command.
 
+mod consolidated;
 mod create;
 mod delete;
 mod error;
@@ -12,5 +13,5 @@ mod resize;
 
 pub(crate) use self::create::{Destination, create};
 pub(crate) use self::delete::{Deletion, Kind};
-pub(crate) use self::node::{check_finished, consolidated_above};
+pub(crate) use self::node::check_finished;
 pub(crate) use self::resize::{Resize, Resized};

@@ -1,8 +1,7 @@
-//! What is found at the path of a node: its place, its metadata document, and the consolidated
-//! metadata above it.
+//! What is found at the path of a node: its place and its metadata document.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -52,14 +51,4 @@ pub(super) fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError>
     let text = text.map_err(io_error(&path))?;
     let document = json::parse(&text);
     document.map(Some).map_err(|error| ArrayError::Metadata { path, error: error.into() })
-}
-
-/// Returns the nearest group above a node that has consolidated metadata, which must be regenerated
-/// once the node is created, changed or deleted. `None` if there is none.
-pub(crate) fn consolidated_above(directory: &Path) -> Option<PathBuf> {
-    let directory = place_of(directory).ok()?.path();
-    let groups = directory.ancestors().skip(1);
-    let mut groups = groups.map_while(|group| Some((group, document_in(group).ok()??)));
-    let found = groups.find(|(_, document)| document.get("consolidated_metadata").is_some());
-    found.map(|(group, _)| group.to_owned())
 }

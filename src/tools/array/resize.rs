@@ -1,15 +1,16 @@
 //! Resizing an array.
 //!
-//! The metadata changes first, then chunks outside the new shape are removed. If interrupted in
-//! between, these chunks exist but are hidden; repeating the same resize finds them, even beyond
-//! the shape that the metadata has by then, and removes them. The opposite order would for a moment
-//! show fill values for data that is still within the array.
+//! The metadata changes first, also where groups above have it, then chunks outside the new shape
+//! are removed. If interrupted in between, these chunks exist but are hidden; repeating the same
+//! resize finds them, even beyond the shape that the metadata has by then, and removes them. The
+//! opposite order would for a moment show fill values for data that is still within the array.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::consolidated::{Change, update_above};
 use super::error::{ArrayError, io_error};
 use super::node::{check_finished, document_in};
 use crate::format::Coords;
@@ -132,6 +133,9 @@ impl Resize {
             let replaced = self.storage.writable().and_then(|it| put_file(it, name, &content));
             replaced.map_err(io_error(&self.path.join(name)))?;
         }
+        // An interrupted resize to the same shape may not have come to it.
+        let whole_path = self.path.canonicalize().map_err(io_error(&self.path))?;
+        let consolidated = update_above(&whole_path, Change::Changed(&self.document));
         let mut removed = Outside::default();
         if let Some(array) = &self.whole {
             let done = self.store.remove_outside(array, &self.grid, Policy::Auto);
@@ -141,6 +145,7 @@ impl Resize {
             removed = done.map_err(left)?;
             finished.map_err(left)?;
         }
+        consolidated?;
         Ok(Resized { before: self.before, after: self.after, removed })
     }
 }

@@ -51,6 +51,14 @@ pub enum What {
         /// The error.
         error: String,
     },
+    /// Readers of the consolidated metadata of a group read another array.
+    #[error("the consolidated metadata in {} {how}", shown(.document))]
+    Consolidated {
+        /// Path of the group's document.
+        document: PathBuf,
+        /// What it says, and what is there.
+        how: String,
+    },
     /// It is a copy that was not completed.
     #[error("{0}")]
     UnfinishedCopy(String),
@@ -197,6 +205,7 @@ impl What {
     pub fn is_note(&self) -> bool {
         match self {
             Self::Metadata { .. }
+            | Self::Consolidated { .. }
             | Self::UnfinishedCopy(_)
             | Self::Pending(_)
             | Self::Journal(_)
@@ -231,6 +240,7 @@ impl What {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Metadata { .. } => "metadata",
+            Self::Consolidated { .. } => "consolidated",
             Self::UnfinishedCopy(_) => "unfinished-copy",
             Self::Pending(_) => "pending",
             Self::Journal(_) => "journal",

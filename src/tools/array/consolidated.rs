@@ -1,0 +1,85 @@
+//! Consolidated metadata of the groups above a node that is created, resized or deleted.
+//!
+//! Readers that use it read nothing else: a shape of before would be fill values where chunks were
+//! removed, and an array that is not listed would not exist.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::error::ArrayError;
+use super::node::document_in;
+use crate::format::json;
+use crate::source::METADATA_FILE;
+use crate::store::content::Content;
+use crate::store::local::LocalStorage;
+use crate::store::put::put_file;
+use crate::store::storage::Storage;
+
+/// What a command has done with a node.
+#[derive(Clone, Copy)]
+pub(super) enum Change<'a> {
+    /// An array was created, or has replaced another one.
+    Created(&'a Value),
+    /// The metadata of an array has changed.
+    Changed(&'a Value),
+    /// The node was deleted, with everything below it.
+    Deleted,
+}
+
+/// Lets the consolidated metadata of all groups above a node say what it is now. `node` is absolute
+/// and without symbolic links. Groups without consolidated metadata, or that describe other nodes,
+/// stay as they are.
+pub(super) fn update_above(node: &Path, change: Change<'_>) -> Result<(), ArrayError> {
+    let groups = node.ancestors().skip(1);
+    let groups = groups.map_while(|group| Some((group, document_in(group).ok()??)));
+    let mut updated = Ok(());
+    for (group, mut document) in groups {
+        let below = node.strip_prefix(group).ok().and_then(Path::to_str);
+        if !below.is_some_and(|below| update(&mut document, below, change)) {
+            continue;
+        }
+        if let Err(error) = put_document(group, &document) {
+            updated = Err(ArrayError::Stale { group: group.to_owned(), error });
+        }
+    }
+    updated
+}
+
+/// Updates the entry of a node in the consolidated metadata of a group. Returns whether the group
+/// has changed.
+fn update(group: &mut Value, below: &str, change: Change<'_>) -> bool {
+    let nodes = group.get_mut("consolidated_metadata").and_then(|it| it.get_mut("metadata"));
+    let Some(Value::Object(nodes)) = nodes else { return false };
+    match change {
+        Change::Created(array) if is_listed(nodes, Path::new(below).parent()) => {
+            nodes.insert(below.to_owned(), array.clone()).as_ref() != Some(array)
+        }
+        Change::Created(array) | Change::Changed(array) => match nodes.get_mut(below) {
+            Some(entry) if entry != array => {
+                *entry = array.clone();
+                true
+            }
+            _ => false,
+        },
+        Change::Deleted => {
+            let before = nodes.len();
+            nodes.retain(|path, _| !Path::new(path).starts_with(below));
+            nodes.len() != before
+        }
+    }
+}
+
+/// Returns whether a group is one of `nodes`, or the one that lists them.
+fn is_listed(nodes: &Map<String, Value>, group: Option<&Path>) -> bool {
+    let group = group.and_then(Path::to_str).unwrap_or_default();
+    group.is_empty() || nodes.contains_key(group)
+}
+
+fn put_document(group: &Path, document: &Value) -> io::Result<()> {
+    let storage = LocalStorage::open_root(group, Arc::default())?;
+    let content = Content::Memory(Arc::new(json::to_text(document)));
+    put_file(storage.writable()?, Path::new(METADATA_FILE), &content)
+}
