@@ -10,6 +10,7 @@ use super::mount::{saved_hint, saved_of};
 use super::open::{FormatArgs, open};
 use super::output::say;
 use crate::source::{Node, OpenConfig, Source};
+use crate::store::new_shards;
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover};
 use crate::store::scan::{FaultyShard, Remedy};
@@ -100,6 +101,7 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
         };
         // Only a filesystem has unfinished commits.
         let Some(storage) = source.storage.posix() else { continue };
+        let were_made = new_shards::exist(storage, owner);
         let found = match recover(storage, owner) {
             Ok(found) => found,
             // The commits to other arrays are finished all the same.
@@ -114,6 +116,13 @@ fn finish_commits(source: &Source) -> Result<(), Failure> {
         for (shard, found) in found {
             lost += usize::from(found == Found::Lost);
             say(format_args!("{}: {}", shown(&shard), outcome(found)));
+        }
+        if were_made && !new_shards::exist(storage, owner) {
+            any = true;
+            let array = shown(owner.path());
+            say(format_args!(
+                "{array}: new shards that an interrupted repack has left were removed"
+            ));
         }
         log::debug!("{}", shown(owner.path()));
     }

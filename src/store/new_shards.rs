@@ -87,6 +87,13 @@ impl<'a> NewShards<'a> {
     }
 }
 
+/// Returns whether a process makes new shards of an array, or one that was interrupted has left some.
+pub(crate) fn exist(storage: &dyn PosixStorage, owner: Owner<'_>) -> bool {
+    let directory = |array: &SourceArray| array.path.join(WORK_DIRECTORY).join(NEW_SHARDS);
+    // What is unfit is reported by recovery.
+    owner.keyed().is_some_and(|array| check_directory(storage, &directory(array)).unwrap_or(false))
+}
+
 /// Removes leftover new shards, unless a process is making some at the moment.
 pub(crate) fn sweep(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), StoreError> {
     let Some(array) = owner.keyed() else { return Ok(()) };

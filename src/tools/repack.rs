@@ -82,10 +82,10 @@ pub enum RepackError {
     /// The source could not be read or changed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A new shard cannot be written.
+    /// A new shard cannot be written, or cannot take the place of the old one.
     #[error("{}: {error}; the shards are as they were, run the command again to go on", shown(.path))]
     Write {
-        /// Path of the new shard, relative to the source's root.
+        /// Path that the error is about, relative to the source's root.
         path: PathBuf,
         /// The error.
         #[source]
@@ -132,7 +132,7 @@ pub fn repack(
         report(done.before);
         Ok(done)
     };
-    in_order(threads, find, work, |done: Repacked| {
+    let done = in_order(threads, find, work, |done: Repacked| {
         all.shards += done.shards;
         all.rewritten += done.rewritten;
         all.before += done.before;
@@ -142,9 +142,11 @@ pub fn repack(
         all.cut += done.cut;
         all.damaged.extend(done.damaged);
         Ok(())
-    })?;
-    place.remove()?;
-    recover(storage, Owner::Array(array))?;
+    });
+    // Also after an error: on a full disk new shards that are not complete would keep it full.
+    let cleared = place.remove().and_then(|()| recover(storage, Owner::Array(array)));
+    done?;
+    cleared?;
     Ok(all)
 }
 
@@ -211,7 +213,12 @@ impl Shard<'_> {
             }
         }
         let new = new.map(|_| path.as_path());
-        Ok(match store.replace_shard(self.array, self.coords, stat.version(), new)? {
+        let replaced = store.replace_shard(self.array, self.coords, stat.version(), new);
+        let replaced = replaced.map_err(|error| match error {
+            StoreError::Io { path, error } => RepackError::Write { path, error },
+            error => error.into(),
+        });
+        Ok(match replaced? {
             true => {
                 let cut = u64::from(!damaged.is_empty());
                 Attempt::Done(Repacked { rewritten: 1, after, cut, damaged, ..as_it_is })

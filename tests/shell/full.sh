@@ -214,3 +214,45 @@ lazily_in_use() {
     [[ -z $("$SHARDFS" umount --lazy "$MP" 2>&1) ]]
 }
 check 'umount --lazy says that a writable mount in use goes on' lazily_in_use
+
+# full_disk NAME: a disk of 3 MiB with an array of 2 MiB on it, and 500 KiB of room. Sets disk and source.
+full_disk() {
+    disk=$TMP/disk-$1
+    mkdir "$disk"
+    mount -t tmpfs -o size=3m tmpfs "$disk"
+    echo "$disk" >>"$TMP/mounts"
+    source=$disk/a
+    "$SHARDFS" create "$source" --shape 4,524288 --dtype uint8 --chunk 1,65536 --shard 4,524288
+    mount_view "$source" --rw
+    mkdir -p "$MP/c"
+    python3 - "$MP" <<'PY'
+import os
+import sys
+
+for row in range(4):
+    os.makedirs(f"{sys.argv[1]}/c/{row}", exist_ok=True)
+    for column in range(8):
+        with open(f"{sys.argv[1]}/c/{row}/{column}", "wb") as file:
+            file.write(bytes([row * 8 + column]) * 65536)
+PY
+    unmount_view
+    head -c 500K /dev/zero >"$disk/filler"
+}
+free_bytes() { stat -f -c '%a %S' "$disk" | awk '{ print $1 * $2 }'; }
+repacks() {
+    local before
+    full_disk repack
+    before=$(free_bytes)
+    fails_with 'the shards are as they were, run the command again' "$SHARDFS" repack "$source" --order f
+    find "$source"
+    [[ ! -e $source/.shardfs ]]
+    [[ $(free_bytes) == "$before" ]]
+    # A killed one cannot clean up: recover does, and says so.
+    mkdir -p "$source/.shardfs/repack/c/0"
+    head -c 300K /dev/zero >"$source/.shardfs/repack/c/0/0"
+    [[ $("$SHARDFS" recover "$source") == *': new shards that an interrupted repack has left were removed' ]]
+    [[ $(free_bytes) == "$before" && $("$SHARDFS" recover "$source") == 'nothing to recover' ]]
+    rm "$disk/filler"
+    "$SHARDFS" verify --decode "$source"
+}
+check 'repack in place: a full disk is as full as before' repacks
