@@ -22,6 +22,7 @@ use crate::format::metadata::NodeMetadata;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::local::LocalStorage;
 use crate::store::storage::{Storage, if_present};
+use crate::store::work::WORK_DIRECTORY;
 use crate::store::{ShardStore, StoreConfig, StoreError};
 use crate::text::{count, shown};
 
@@ -131,7 +132,7 @@ impl Source {
         let (links, next_id) = (OutwardLinks::of(root), AtomicU64::new(0));
         let source = Self { name, storage, store, config, file, next_id, links };
         let is_other = !source.is_of_its_format().map_err(failed)?;
-        match (config.format, source.nodes().next()) {
+        match (config.format, source.first_node()) {
             (Some(format), found) if is_other || found.is_none() => {
                 Err(unsupported(Self::of_other_format(path, format)))
             }
@@ -259,6 +260,22 @@ impl Source {
     /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
         Nodes::new(&*self.storage, self.probe(), &self.next_id, &self.links)
+    }
+
+    /// Returns the first node, if there is any. An empty work directory, which a copy or a commit has
+    /// left that did not get further, makes nothing a source.
+    fn first_node(&self) -> Option<Node> {
+        self.nodes().find(|node| match node {
+            Node::Journal(directory) => {
+                let mut is_empty = true;
+                let listed = self.storage.list(&directory.join(WORK_DIRECTORY), 0, &mut |_| {
+                    is_empty = false;
+                    ControlFlow::Break(())
+                });
+                listed.is_err() || !is_empty
+            }
+            _ => true,
+        })
     }
 
     /// Returns whether the root can be of the format that it is read as. What cannot be read of it

@@ -13,7 +13,6 @@
 //! An array or group to be replaced stays in place until the new one, which is built aside
 //! ([`super::aside`]), is complete; then the two are exchanged.
 
-use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -375,18 +374,39 @@ fn make_parent(path: &Path) -> io::Result<()> {
 
 /// Begins a copy in an empty place: creates its directory, the work directory and the marker.
 fn begin(place: &Place, job: &Value) -> io::Result<(OwnedFd, OwnedFd, Marker)> {
-    let root = match place.make_directory() {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => place.open_directory()?,
-        made => made?,
+    let (root, is_new) = match place.make_directory() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            (place.open_directory()?, false)
+        }
+        made => (made?, true),
     };
-    match fd::mkdirat(&root, WORK_DIRECTORY, Mode::from_raw_mode(0o777)) {
-        Ok(()) | Err(Errno::EXIST) => (),
+    begin_in(&root, job).map(|(work, marker)| (root, work, marker)).inspect_err(|_| {
+        // Without a marker nothing says that it is an unfinished copy.
+        if is_new {
+            place.remove_empty_directory();
+        }
+    })
+}
+
+/// Creates the work directory and the marker in the directory of a copy.
+fn begin_in(root: &OwnedFd, job: &Value) -> io::Result<(OwnedFd, Marker)> {
+    let is_new = match fd::mkdirat(root, WORK_DIRECTORY, Mode::from_raw_mode(0o777)) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
         Err(error) => return Err(error.into()),
-    }
-    let work = open_work(&root)?.ok_or(io::ErrorKind::NotADirectory)?;
-    let marker = Marker::create(work.as_fd(), new_id()?, job)?;
-    File::from(root.try_clone()?).sync_all()?;
-    Ok((root, work, marker))
+    };
+    let mark = || {
+        let work = open_work(root)?.ok_or(io::ErrorKind::NotADirectory)?;
+        let marker = Marker::create(work.as_fd(), new_id()?, job)?;
+        fd::fsync(root)?;
+        Ok((work, marker))
+    };
+    mark().inspect_err(|_| {
+        if is_new {
+            // It stays if another process has put its marker there.
+            let _ = fd::unlinkat(root, WORK_DIRECTORY, AtFlags::REMOVEDIR);
+        }
+    })
 }
 
 #[cfg(test)]

@@ -256,3 +256,24 @@ repacks() {
     "$SHARDFS" verify --decode "$source"
 }
 check 'repack in place: a full disk is as full as before' repacks
+
+begins() {
+    full_disk begin
+    cat /dev/zero >"$disk/filler" || true
+    fails_with 'No space left on device' "$SHARDFS" unpack "$source" "$disk/unpacked"
+    [[ ! -e $disk/unpacked ]]
+    mkdir "$disk/empty"
+    fails_with 'No space left on device' "$SHARDFS" unpack "$source" "$disk/empty"
+    [[ -z $(ls -A "$disk/empty") ]]
+    # What a killed one has left, which came no further.
+    mkdir "$disk/empty/.shardfs"
+    for command in info ls verify recover "refs --output -"; do
+        # shellcheck disable=SC2086
+        expect_exit 2 "$SHARDFS" $command "$disk/empty"
+    done
+    fails_with 'there is no metadata in it' "$SHARDFS" info "$disk/empty"
+    rm "$disk/filler"
+    expect_exit 2 "$SHARDFS" unpack "$disk/empty" "$TMP/copied"
+    [[ ! -e $TMP/copied ]]
+}
+check 'a copy that no disk has room for begins nothing; an empty work directory is no source' begins

@@ -254,7 +254,9 @@ is_told_by_every_command() {
     expect_exit 1 "$sf" verify --json with-part | grep >/dev/null '"code":"unfinished-copy"'
     # What only looks like one.
     rm part.zarr/.shardfs/job.json
-    for command in info ls verify refs recover; do "$sf" "$command" part.zarr; done
+    for command in info ls verify refs recover; do
+        expect_exit 2 "$sf" "$command" part.zarr | grep >/dev/null 'part.zarr: .* there is no metadata in it'
+    done
     mkdir other-work.zarr
     cp -r sample.zarr/. other-work.zarr
     mkdir other-work.zarr/.shardfs

@@ -88,6 +88,12 @@ impl Place {
         self.open_directory()
     }
 
+    /// Removes the directory at this place if it is empty.
+    pub(crate) fn remove_empty_directory(&self) {
+        // Whatever the reason is, it stays.
+        let _ = fs::unlinkat(&self.directory, &self.name, AtFlags::REMOVEDIR);
+    }
+
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         let (parent, name) = (self.parent.clone(), self.name.clone());
         Ok(Self { parent, name, directory: self.directory.try_clone()? })
