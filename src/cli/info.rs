@@ -15,7 +15,7 @@ use super::output::{Output, unless_closed};
 use super::output_file::{Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
 use crate::source::{Array, BadNode, Node, OpenConfig, Source};
-use crate::text::{Line, shown};
+use crate::text::{Line, json_path, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind, Level, info};
 use crate::tools::map::{Map, MapSize};
 use crate::tools::svg::svg;
@@ -169,11 +169,10 @@ impl Printer<'_> {
 
     fn finish(mut self) -> Result<(), Failure> {
         let text = if self.args.json {
-            let text = |path: &Path| path.to_string_lossy().into_owned();
             let node = |bad: &BadNode| {
                 json!({
-                    "path": text(&bad.directory),
-                    "document": text(&bad.path),
+                    "path": json_path(&bad.directory),
+                    "document": json_path(&bad.path),
                     "error": bad.error.to_string(),
                 })
             };
@@ -302,7 +301,7 @@ fn object(about: &ArrayInfo) -> Value {
     let counts = counts(contents);
     let errors = [&contents.errors[..], &contents.damage].concat();
     json!({
-        "path": path.to_string_lossy(),
+        "path": json_path(path),
         "format": format, "shape": shape, "data_type": data_type,
         "dimension_names": dimension_names, "fill_value": fill_value, "attributes": attributes,
         "codecs": codecs,

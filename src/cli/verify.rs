@@ -1,7 +1,7 @@
 //! `shardfs verify`.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
 use crate::source::OpenConfig;
-use crate::text::many;
+use crate::text::{json_path, many};
 use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, What, verify};
 
 const AFTER_HELP: &str = "\
@@ -90,19 +90,18 @@ fn line(finding: &Finding, is_json: bool) -> String {
 }
 
 fn object(finding: &Finding) -> Value {
-    let text = |path: &Path| path.to_string_lossy().into_owned();
     let mut object = json!({
         "severity": if finding.is_note() { "note" } else { "defect" },
         "code": finding.what.code(),
         "message": finding.what.to_string(),
-        "array": text(&finding.array),
+        "array": json_path(&finding.array),
     });
     let mut put = |member: &str, value: Value| object[member] = value;
     if let What::Metadata { document, .. } | What::Consolidated { document, .. } = &finding.what {
-        put("document", text(document).into());
+        put("document", json_path(document).into());
     }
     if let Some(shard) = &finding.shard {
-        put("shard", text(shard).into());
+        put("shard", json_path(shard).into());
     }
     if let Some(within) = &finding.within {
         put("position", within.position.clone().into());

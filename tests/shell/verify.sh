@@ -44,6 +44,13 @@ sound_sample() {
     find "$TMP/sample.zarr" -printf '%p %s %T@ %C@\n' | sort | cmp - "$TMP/before"
 }
 
+calls_the_source_a_dot() {
+    fresh_sample
+    truncate -s 1000 "$TMP/sample.zarr/waves/c/0/0/1"
+    expect_exit 1 "$SHARDFS" verify --json "$TMP/sample.zarr/waves" | grep -F '"array":"."'
+    expect_exit 1 "$SHARDFS" info --json "$TMP/sample.zarr/waves" | grep -F '"path": "."'
+}
+
 says_what_is_not_checked() {
     fresh_sample
     "$SHARDFS" unpack "$TMP/sample.zarr" "$TMP/unsharded"
@@ -328,6 +335,7 @@ while read -r layout; do
     check "$layout: nothing is wrong with it" sound_layout "$layout"
 done < <(python3 "$here/arrays.py" layouts)
 check 'nothing is wrong with the sample, and nothing is written' sound_sample
+check 'in JSON the source itself is a dot' calls_the_source_a_dot
 check "what is not checked of arrays without shards is said" says_what_is_not_checked
 check 'what info counts of damaged arrays adds up' adds_up
 check 'chunks of directories that cannot be listed are unreadable, not missing' unlisted_directories
