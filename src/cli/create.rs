@@ -18,7 +18,7 @@ use super::mounts::{check_not_made_in_mount, check_unused};
 use super::output::print;
 use crate::format::chunk_key::{KeyEncoding, Prefix, Separator};
 use crate::format::chunk_layout::{ChunkShapes, Firmness, LayoutError, Of, Wanted, choose};
-use crate::format::data_type::DataType;
+use crate::format::data_type::{DataType, DataTypeError};
 use crate::format::index::IndexLocation;
 use crate::format::json::parse;
 use crate::format::new_array::{NewArray, codec_from_text};
@@ -33,6 +33,12 @@ says; inner chunks divide shards. In --chunk and --shard -1 is the array's whole
 the choice. Where the two do not go together, what is soft gives way, and two hard ones are an error; \
 -1 is always soft. Equal shapes of inner chunk and shard make an array without shards.
 
+Data types: bool, int2 to int64, uint2 to uint64, float16, float32, float64, bfloat16, float8_e4m3 and \
+the like, complex64, complex128, r8, r16, ... Others are JSON objects with a name and a configuration: \
+numpy.datetime64 and numpy.timedelta64 with unit and scale_factor, NumPy's U5 as \
+'{\"name\": \"fixed_length_utf32\", \"configuration\": {\"length_bytes\": 20}}', S5 as \
+null_terminated_bytes and V5 as raw_bytes with length_bytes 5. Texts of any length have no shards.
+
 Codecs: zstd, zstd:3, gzip:5, blosc:lz4:5:shuffle, crc32c, or a JSON object. The codec bytes, \
 little-endian, is added where it belongs. Without --codec chunks are stored as they are, as by \
 TensorStore: their readers need to know no codec. zarr-python's own choice is --codec zstd.
@@ -44,11 +50,17 @@ Examples:
       --read-elements 32768 --write-elements 100000000 --aspect 1,2,2
   shardfs create table.zarr --shape 1000000,12 --dtype float64 \\
       --chunk 1000,-1 --soft-shard 100000,12
-  shardfs create times.zarr --shape 365 --fill NaT \\
+  shardfs create times.zarr --shape 365 \\
       --dtype '{\"name\": \"numpy.datetime64\", \"configuration\": {\"unit\": \"D\", \"scale_factor\": 1}}'
   shardfs create --sample sample.zarr      a small array with something in it, to try shardfs on
 
 Exit codes: 0 done, 2 it could not be done.";
+
+/// Data types that an array can have, after the message that one is not.
+const TYPES: &str = "; there are bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, \
+                     float64, complex64, complex128, r8, r16, ..., and as JSON objects \
+                     numpy.datetime64, numpy.timedelta64, fixed_length_utf32, null_terminated_bytes, \
+                     raw_bytes (see `shardfs create --help`)";
 
 const KEYS: Words = Words(&["default", "v2"]);
 
@@ -141,7 +153,7 @@ struct RestArgs {
     /// A codec of inner chunks; more than one in the order of encoding
     #[arg(long = "codec", value_name = "CODEC")]
     codecs: Vec<String>,
-    /// Fill value; the default is 0, or false
+    /// Fill value; the default is 0, false, or NaT
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     fill: Option<String>,
     /// Names of the dimensions; one left empty has none
@@ -200,7 +212,7 @@ impl Args {
         let Self { shape, dtype, rest, .. } = self;
         let shape = shape.as_ref().map(|shape| shape.0.clone()).unwrap_or_default();
         let data_type = named(dtype.as_deref().unwrap_or_default(), "--dtype")?;
-        let item = DataType::parse(&data_type).map_err(system)?;
+        let item = DataType::parse(&data_type).map_err(unknown_type)?;
         let fill = rest.fill.as_ref().map(|text| item.fill_from_text(text)).transpose();
         let codecs = rest.codecs.iter().map(|text| codec_from_text(text, &item));
         Ok(NewArray {
@@ -309,6 +321,15 @@ fn named(text: &str, option: &str) -> Result<Value, Failure> {
         return Ok(text.into());
     }
     parse(text.as_bytes()).map_err(|error| system(format!("{option}: {error}")))
+}
+
+/// Returns an error that names the data types if this one is none of them.
+fn unknown_type(error: DataTypeError) -> Failure {
+    let types = match error {
+        DataTypeError::Unknown(_) | DataTypeError::NoFixedSize(_) => TYPES,
+        _ => "",
+    };
+    system(format!("{error}{types}"))
 }
 
 fn prefix(text: &str) -> Result<Prefix, String> {

@@ -27,7 +27,7 @@ pub(crate) struct NewArray {
     pub shape: Vec<u64>,
     /// `data_type`: a name, or an object with a name.
     pub data_type: Value,
-    /// `fill_value`; `None` for the zero of the data type.
+    /// `fill_value`; `None` for the one that the data type has by default.
     pub fill_value: Option<Value>,
     /// Shapes of inner chunk and shard.
     pub chunks: ChunkShapes,

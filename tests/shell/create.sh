@@ -62,7 +62,7 @@ others() {
     is "$(member keys/zarr.json codecs 0 configuration index_location)" '"start"'
     is "$(member keys/zarr.json fill_value)" false
     printf '{"a": [1, 2]}' >attributes.json
-    "$SHARDFS" create days --shape 9 --attrs @attributes.json --fill NaT \
+    "$SHARDFS" create days --shape 9 --attrs @attributes.json \
         --dtype '{"name": "numpy.datetime64", "configuration": {"unit": "D", "scale_factor": 1}}'
     is "$(member days/zarr.json attributes a)" "[1, 2]"
     is "$(member days/zarr.json fill_value)" '"NaT"'
@@ -118,6 +118,9 @@ bad_wishes() {
     refused "there is no index" "${new[@]}" --index-location end
     refused 'data type "uint7" is not known' create new --shape 3 --dtype uint7
     refused "have no fixed size" create new --shape 3 --dtype string
+    for type in '<U5' 'datetime64[ns]' string; do
+        refused "; there are bool, int8 to int64" create new --shape 3 --dtype "$type"
+    done
     refused "the limit is 16777216" create new --shape 100000000 --dtype uint8 --chunk 1 --shard 100000000
     refused "there is no such directory; make it first" create no/new --shape 3 --dtype uint8
     refused "--dtype" create new --shape 3

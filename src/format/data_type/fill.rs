@@ -69,12 +69,13 @@ impl DataType {
 }
 
 impl DataType {
-    /// Returns the fill value of an array for which none is given: all bytes zero, in the notation
-    /// of writers.
+    /// Returns the fill value of an array for which none is given, in the notation of writers: all
+    /// bytes zero, but NaT for times, as zarr-python chooses it.
     pub fn default_fill(&self) -> Value {
         match self.kind {
             Kind::Bool => json!(false),
-            Kind::Int(_) | Kind::Uint(_) | Kind::Time(..) => json!(0),
+            Kind::Int(_) | Kind::Uint(_) => json!(0),
+            Kind::Time(..) => json!("NaT"),
             // The format has no zero.
             Kind::Float(Float::Small(_, false)) => json!("0x00"),
             Kind::Complex(Float::Small(_, false)) => json!(["0x00", "0x00"]),
@@ -379,7 +380,6 @@ mod tests {
         let names = "bool int2 int8 uint64 float16 bfloat16 float32 float64 float8_e5m2 \
             float8_e8m0fnu float4_e2m1fn complex64 complex_bfloat16 complex_float8_e8m0fnu r8 r24";
         let configured = [
-            json!({"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}),
             json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}}),
             json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 3}}),
             json!({"name": "raw_bytes", "configuration": {"length_bytes": 5}}),
@@ -388,6 +388,10 @@ mod tests {
             let it = of(&data_type);
             let item = it.fill_value(Some(&it.default_fill()));
             assert_eq!(item, Ok(vec![0; it.nbytes()]), "{data_type}");
+        }
+        for name in ["numpy.datetime64", "numpy.timedelta64"] {
+            let time = of(&json!({"name": name, "configuration": {"unit": "s"}}));
+            assert_eq!(time.default_fill(), json!("NaT"));
         }
     }
 
