@@ -28,8 +28,8 @@ The map shows the last two axes, and a picture for each position of the leading 
 more chunks than the terminal has room for, a cell is a block of chunks, the darker the fuller.
 
 With --json one object is printed: source, arrays, totals (of all arrays), bad (nodes whose metadata
-cannot be used: path, document, error). Each array has path, format, shape, data_type, dimension_names,
-fill_value, attributes, codecs, chunk_shape, shard_shape, chunk_grid, shard_grid, levels, chunks,
+cannot be used: path, document, error). Each array has path, format, shape, data_type,
+data_type_configuration, dimension_names, fill_value, attributes, codecs, chunk_shape, shard_shape, chunk_grid, shard_grid, levels, chunks,
 shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
 
 Examples:
@@ -282,7 +282,7 @@ fn shard_of(source: &Source, key: &Path) -> Result<(Arc<Array>, Vec<u64>), Failu
 fn object(about: &ArrayInfo) -> Value {
     let ArrayInfo { path, kind, contents } = about;
     let Kind { format, shape, data_type, codecs, chunk_shape, shard_shape, .. } = kind;
-    let Kind { dimension_names, fill_value, attributes, .. } = kind;
+    let Kind { data_type_configuration, dimension_names, fill_value, attributes, .. } = kind;
     let level = |level: &Level| {
         json!({
             "chunk_shape": level.chunk_shape,
@@ -303,6 +303,7 @@ fn object(about: &ArrayInfo) -> Value {
     json!({
         "path": json_path(path),
         "format": format, "shape": shape, "data_type": data_type,
+        "data_type_configuration": data_type_configuration,
         "dimension_names": dimension_names, "fill_value": fill_value, "attributes": attributes,
         "codecs": codecs,
         "chunk_shape": chunk_shape, "shard_shape": shard_shape,

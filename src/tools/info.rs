@@ -29,6 +29,8 @@ pub(crate) struct Kind {
     pub shape: Option<Vec<u64>>,
     /// Name of the data type in Zarr v3 metadata.
     pub data_type: Option<String>,
+    /// What else its Zarr v3 metadata says of the data type, such as a unit; `None` if nothing.
+    pub data_type_configuration: Option<Map<String, Value>>,
     /// Names of the dimensions; `None` if no dimension has a name, an inner `None` for an axis
     /// without one.
     pub dimension_names: Option<Vec<Option<String>>>,
@@ -401,6 +403,7 @@ pub(crate) fn kind(array: &Array) -> Kind {
         format: array.format_name(),
         shape,
         data_type: twin.and_then(|twin| twin.get("data_type")).map(type_name),
+        data_type_configuration: twin.and_then(type_configuration),
         dimension_names: twin.and_then(dimension_names),
         fill_value: twin.and_then(|twin| twin.get("fill_value")).cloned(),
         attributes: twin.and_then(attributes).unwrap_or_default(),
@@ -440,6 +443,11 @@ fn levels(array: &Array, is_regular: bool) -> Vec<Level> {
         after: level.after.iter().map(|codec| codec.name().to_owned()).collect(),
     };
     layout.levels.iter().enumerate().map(level).collect()
+}
+
+fn type_configuration(document: &Value) -> Option<Map<String, Value>> {
+    let configuration = document.get("data_type")?.get("configuration")?.as_object()?;
+    (!configuration.is_empty()).then(|| configuration.clone())
 }
 
 fn type_name(value: &Value) -> String {

@@ -66,6 +66,9 @@ others() {
         --dtype '{"name": "numpy.datetime64", "configuration": {"unit": "D", "scale_factor": 1}}'
     is "$(member days/zarr.json attributes a)" "[1, 2]"
     is "$(member days/zarr.json fill_value)" '"NaT"'
+    "$SHARDFS" info days | grep -q '^  shape  *9 numpy.datetime64 (unit D, scale_factor 1)$'
+    "$SHARDFS" info --json days >said
+    is "$(member said arrays 0 data_type_configuration unit)" '"D"'
 }
 check "create: rank 0, keys, index at the start, types with a configuration" others
 

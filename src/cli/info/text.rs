@@ -62,7 +62,7 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
     };
     put("format", kind.format.to_owned());
     let shape = kind.shape.as_deref().map_or_else(|| "not known".to_owned(), by);
-    put("shape", [shape.as_str(), kind.data_type.as_deref().unwrap_or("")].join(" ").trim().into());
+    put("shape", format!("{shape} {}", data_type(kind)).trim().into());
     if let Some(names) = &kind.dimension_names {
         let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
         put("dimensions", names.iter().map(name).collect::<Vec<_>>().join(", "));
@@ -107,6 +107,18 @@ pub(super) fn about(about: &ArrayInfo, map: Option<&Map>, colours: bool) -> Stri
         put_map(&mut text, map, colours);
     }
     text
+}
+
+/// Returns the name of an array's data type, with what its metadata says of it.
+fn data_type(kind: &Kind) -> String {
+    let name = kind.data_type.clone().unwrap_or_default();
+    let Some(configuration) = &kind.data_type_configuration else { return name };
+    let option = |(name, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{name} {text}"),
+        value => format!("{name} {value}"),
+    };
+    let options: Vec<String> = configuration.iter().map(option).collect();
+    format!("{name} ({})", short(&options.join(", ")))
 }
 
 /// Describes what lies outside an array; `None` if nothing does.
