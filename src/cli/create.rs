@@ -78,6 +78,7 @@ pub(super) struct Args {
     sample: bool,
     /// Extents in elements; '' for an array of one element without dimensions
     #[arg(long, value_name = "N,N,...", required_unless_present = "sample")]
+    #[arg(allow_hyphen_values = true)]
     shape: Option<List<u64>>,
     /// Data type: uint8, int16, float32, complex64, bool, r24, ... or a JSON object with a name
     #[arg(long, value_name = "TYPE", required_unless_present = "sample")]

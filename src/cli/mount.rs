@@ -112,9 +112,11 @@ pub(super) struct Args {
     options: Vec<String>,
     /// Memory for shard indexes and decoded shards, such as 256M [default: 64M]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    #[arg(allow_negative_numbers = true)]
     cache_size: Option<u64>,
     /// Longest shard that is decoded as a whole, where shards are compressed [default: 1G]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    #[arg(allow_negative_numbers = true)]
     decode_limit: Option<u64>,
     #[command(flatten)]
     views: ViewArgs,
@@ -128,6 +130,7 @@ pub(super) struct Args {
     update: Option<String>,
     /// Memory for what waits to be committed [default: 64M]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    #[arg(allow_negative_numbers = true)]
     dirty_limit: Option<u64>,
     /// How long what was written may wait until it is committed [default: 1]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// Directory of the array
     source: PathBuf,
     /// New extents in elements, one for each dimension
-    #[arg(long, value_name = "N,N,...")]
+    #[arg(long, value_name = "N,N,...", allow_hyphen_values = true)]
     shape: List<u64>,
     /// Leave chunks that lie outside; they are seen again when the array grows
     #[arg(long)]

@@ -35,6 +35,7 @@ pub(super) struct ViewArgs {
     keep_fill: bool,
     /// Memory for decoded chunks, in each view that decodes [default: 128M]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    #[arg(allow_negative_numbers = true)]
     decoded_size: Option<u64>,
 }
 

@@ -128,6 +128,8 @@ bad_wishes() {
     refused "there is no such directory; make it first" create no/new --shape 3 --dtype uint8
     refused "--dtype" create new --shape 3
     refused "is no number that can stand here" create new --shape 3,x --dtype uint8
+    refused '"-5" is no number that can stand here' create new --shape -5 --dtype uint8
+    refused '"-5" is no number that can stand here' resize layout --shape 3,-5
     refused "--shape" resize layout
     [[ ! -e new && ! -e no ]]
     nothing_hidden
