@@ -515,7 +515,7 @@ fn last_of<'a>(lists: &'a [String], names: [&str; 2]) -> Option<&'a str> {
 /// so many words.
 fn check_writable(options: &MountOptions, is_named: bool, lists: &[String]) -> Result<(), Failure> {
     let message = if options.fs.writable && options.fs.store.immutable {
-        "immutable and writable exclude each other: leave out \"immutable\" or \"rw\""
+        "immutable and writable exclude each other: leave out \"immutable\", or what asks for writing"
     } else if is_named && last_of(lists, ["ro", "rw"]) == Some("ro") {
         "ro and writable exclude each other: leave out \"ro\", or what asks for writing"
     } else {

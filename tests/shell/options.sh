@@ -45,6 +45,8 @@ check "mount without arguments" expect_exit 1 "$SHARDFS" mount
 check "an unknown command" expect_exit 2 "$SHARDFS" frobnicate
 check "an unknown flag" not_mounting 1 --frobnicate mount --frobnicate "$TMP/a.zarr" @MP@
 check "an unknown option" not_mounting 1 frobnicate mount -o frobnicate "$TMP/a.zarr" @MP@
+check "what immutable and writable exclude is named without a word that was not given" \
+    not_mounting 1 'leave out "immutable", or what asks for writing' mount -o immutable,writable "$TMP/a.zarr" @MP@
 check "a size below zero" not_mounting 1 "invalid value '-1' for '--cache-size <BYTES>'" \
     mount --cache-size -1 "$TMP/a.zarr" @MP@
 check "an unknown option among good ones" not_mounting 1 frobnicate mount -o immutable,frobnicate=1,ro "$TMP/a.zarr" @MP@
