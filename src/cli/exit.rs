@@ -123,6 +123,7 @@ impl Failure {
                 | MountError::NotADirectory(_)
                 | MountError::AlreadyMounted { .. }
                 | MountError::NotMounted(_)
+                | MountError::InMount { .. }
                 | MountError::Refused { .. }
                 | MountError::NotAllowed(_)
                 | MountError::Busy(_)

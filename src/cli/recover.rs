@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::exit::Failure;
 use super::message::complain;
 use super::mount::{saved_hint, saved_of};
+use super::mounts::check_not_in_mount;
 use super::open::{FormatArgs, open};
 use super::output::say;
 use crate::source::{Node, OpenConfig, Source};
@@ -66,7 +67,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         unsaved::check_directory(directory)?;
     }
     let source = open(&args.source, OpenConfig { format, ..OpenConfig::default() })?;
-    let interrupted = finish_commits(&source);
+    let interrupted = finish_commits(&source).or_else(|failure| {
+        // What a mount shows may look like what an interrupted one has left.
+        check_not_in_mount(&args.source, "recover").and(Err(failure))
+    });
     if let Some(directory) = &args.unsaved {
         interrupted?;
         unsaved::check_source(directory, &args.source, args.force)?;

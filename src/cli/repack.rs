@@ -10,7 +10,7 @@ use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shap
 use super::exit::Failure;
 use super::interrupt::Interruptible;
 use super::message::complain;
-use super::mounts::commit_mounts;
+use super::mounts::{check_not_in_mount, commit_mounts};
 use super::open::open;
 use super::output::say;
 use super::progress::{Progress, Unit};
@@ -106,6 +106,7 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     }
     if results.is_empty() {
         bad.iter().for_each(complain);
+        check_not_in_mount(&args.source, "repack")?;
         let text = format!("{name}: {}", RepackError::NoShards);
         return Err(Failure::System(text));
     }

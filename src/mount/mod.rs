@@ -93,6 +93,14 @@ pub enum MountError {
     /// No shardfs filesystem is mounted there.
     #[error("{} is not a mount of shardfs", shown(.0))]
     NotMounted(PathBuf),
+    /// The path lies in a mount.
+    #[error("{} is not a mount of shardfs, but lies in one: {}", shown(.path), shown(.mountpoint))]
+    InMount {
+        /// The path.
+        path: PathBuf,
+        /// The mount point.
+        mountpoint: PathBuf,
+    },
     /// The FUSE device cannot be opened.
     #[error("/dev/fuse: {0}; is the fuse module loaded?")]
     Device(#[source] io::Error),
@@ -319,7 +327,12 @@ fn find_mounted(named: &Path) -> Result<PathBuf, MountError> {
     }
     match table::mounted_source(&mountpoint) {
         Some(_) => Ok(mountpoint),
-        None => Err(MountError::NotMounted(mountpoint)),
+        None => Err(match mount_of(&mountpoint) {
+            Some(InMount { mountpoint: above, .. }) => {
+                MountError::InMount { path: mountpoint, mountpoint: above }
+            }
+            None => MountError::NotMounted(mountpoint),
+        }),
     }
 }
 

@@ -49,6 +49,15 @@ check "what immutable and writable exclude is named without a word that was not 
     not_mounting 1 'leave out "immutable", or what asks for writing' mount -o immutable,writable "$TMP/a.zarr" @MP@
 check "a size below zero" not_mounting 1 "invalid value '-1' for '--cache-size <BYTES>'" \
     mount --cache-size -1 "$TMP/a.zarr" @MP@
+in_a_mount() {
+    mount_view "$TMP/a.zarr"
+    refused 32 "lies in one: $MP" sync "$MP/zarr.json"
+    refused 32 "lies in one: $MP" umount "$MP/zarr.json"
+    refused 2 "repack it in the source, $TMP/a.zarr" repack "$MP"
+    refused 2 "recover it in the source, $TMP/a.zarr" recover "$MP"
+    unmount_view
+}
+check "what lies in a mount is named with the mount, or with its source" in_a_mount
 check "an unknown option among good ones" not_mounting 1 frobnicate mount -o immutable,frobnicate=1,ro "$TMP/a.zarr" @MP@
 for threads in 0 1 1025 20000 x; do
     check "threads=$threads" not_mounting 1 "mount option \"threads=$threads\": " mount -o "threads=$threads" "$TMP/a.zarr" @MP@
