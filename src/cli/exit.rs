@@ -43,7 +43,7 @@ pub(super) enum Failure {
     #[error(transparent)]
     Destination(#[from] DestinationError),
     /// The source cannot be copied.
-    #[error("{}: {error}", shown(.path))]
+    #[error("{}: {}", shown(.path), below(.error))]
     Copy {
         /// Path of the source.
         path: PathBuf,
@@ -133,6 +133,14 @@ impl Failure {
             Self::Background(code) => *code,
         }
     }
+}
+
+/// Returns the text of an error after the path of the source. One about the source itself begins with
+/// its name.
+fn below(error: &CopyError) -> String {
+    let (text, root) = (error.to_string(), shown("").to_string());
+    let rest = text.strip_prefix(&root).and_then(|rest| rest.strip_prefix(": "));
+    rest.filter(|_| error.is_about_source()).unwrap_or(&text).to_owned()
 }
 
 /// Makes a failure of an error that keeps a command from running.

@@ -101,7 +101,11 @@ fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
         let report = |nbytes| progress.add(nbytes);
         let done = repack(&source, &array, how, args.copy.threads(), &report);
         let path = shown(&array.source.path);
-        let failed = |error| Failure::System(format!("{name}: {path}: {error}"));
+        let path = match array.source.path.as_os_str().is_empty() {
+            true => name.to_string(),
+            false => format!("{name}: {path}"),
+        };
+        let failed = |error| Failure::System(format!("{path}: {error}"));
         results.push((array.source.path.clone(), done.map_err(failed)?));
     }
     if results.is_empty() {

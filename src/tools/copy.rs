@@ -119,6 +119,20 @@ pub(crate) enum CopyError {
     },
 }
 
+impl CopyError {
+    /// Returns whether its path is that of the source.
+    pub(crate) fn is_about_source(&self) -> bool {
+        match self {
+            Self::Bad { path, .. } | Self::Metadata { path, .. } | Self::Io { path, .. } => {
+                path.as_os_str().is_empty()
+            }
+            Self::NoForm(path) | Self::Compressed(path) => path.as_os_str().is_empty(),
+            Self::Unsharded(path) | Self::Pending(path) => path.as_os_str().is_empty(),
+            Self::NoSuchRank(_) | Self::Transfer(_) => false,
+        }
+    }
+}
+
 impl From<DestinationError> for CopyError {
     fn from(error: DestinationError) -> Self {
         Self::Transfer(error.into())

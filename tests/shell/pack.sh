@@ -170,6 +170,8 @@ has_reasons() {
     expect_exit 2 "$sf" pack chunks.zarr x.zarr --shard 64,a,64 | grep >/dev/null 'a number of elements for each'
     expect_exit 2 "$sf" repack chunks.zarr | grep >/dev/null 'no shards with an index'
     expect_exit 2 "$sf" repack sample.zarr --index start | grep >/dev/null '<DEST>'
+    # The source that is the array is named once.
+    expect_exit 2 "$sf" pack chunks.zarr/waves x.zarr --shard 60,60,60 | grep >/dev/null '^shardfs: chunks.zarr/waves: inner'
     expect_exit 2 "$sf" unpack nowhere.zarr x.zarr | grep >/dev/null 'No such file'
     [[ ! -e x.zarr ]]
 }
