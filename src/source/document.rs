@@ -62,6 +62,6 @@ pub(super) fn read_document(storage: &dyn Storage, path: &Path) -> Result<Value,
 }
 
 /// Reads and parses the document at a path; `None` if nothing is there.
-pub(super) fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
+pub(crate) fn document_at(storage: &dyn Storage, path: &Path) -> Result<Option<Value>, NodeError> {
     text_at(storage, path)?.as_deref().map(parsed).transpose()
 }

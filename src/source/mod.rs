@@ -26,6 +26,7 @@ mod zarr3;
 pub use self::array::{Array, ArrayFormat};
 pub use self::compact_json::CompactJson;
 pub use self::config::{Format, OpenConfig, Probe, Unsharded};
+pub(crate) use self::document::document_at;
 pub use self::document::{METADATA_FILE, NODE_DOCUMENTS, is_document};
 pub(crate) use self::error::unfinished;
 pub use self::error::{NoTwin, NodeError};

@@ -471,6 +471,35 @@ PY
 }
 check "delete: not what somebody commits to" locked
 
+# To open a pipe takes a writer, to read a device takes for ever.
+no_document() {
+    "$SHARDFS" create --sample documents
+    local document=documents/waves/zarr.json made command
+    for made in "mkfifo $document" "ln -s /dev/zero $document"; do
+        rm -f "$document"
+        $made
+        for command in "resize documents/waves --shape 64,112,130" "delete --dry-run documents/waves" \
+            "create --dry-run --force documents/waves --shape 8 --dtype uint8 --chunk 4"; do
+            # shellcheck disable=SC2086
+            (ulimit -v 3000000; expect_exit 2 timeout -k 1 10 "$SHARDFS" $command) >said
+            grep -Eq "it is a named pipe|it cannot be read: .*cross-device|it is not replaced" said
+        done
+    done
+}
+check "resize, delete, create: metadata that is a pipe or a link to a device is not read" no_document
+
+no_document_above() {
+    rm -rf documents
+    "$SHARDFS" create --sample documents
+    mkfifo pipe
+    mv pipe documents/zarr.json
+    timeout -k 1 10 "$SHARDFS" resize documents/waves --shape 64,112,130
+    timeout -k 1 10 "$SHARDFS" create documents/more --shape 8 --dtype uint8 --chunk 4
+    timeout -k 1 10 "$SHARDFS" delete documents/waves
+    is "$(ls documents)" "more"$'\n'"zarr.json"
+}
+check "resize, delete, create: a pipe in the place of a group's metadata does not stop them" no_document_above
+
 leftovers() {
     local id=0123456789abcdef0123456789abcdef
     # note NAME: as a command leaves it that was killed

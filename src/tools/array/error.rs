@@ -4,8 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::format::error::MetadataError;
-use crate::source::unfinished;
+use crate::source::{NodeError, unfinished};
 use crate::store::StoreError;
 use crate::text::{count, shown};
 use crate::tools::aside::AsideError;
@@ -44,7 +43,7 @@ pub(crate) enum ArrayError {
         path: PathBuf,
         /// The error.
         #[source]
-        error: MetadataError,
+        error: NodeError,
     },
     /// The node is a group where an array is required.
     #[error("{} is a group; name one of its arrays", shown(.0))]

@@ -7,10 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::error::{ArrayError, io_error};
-use crate::format::error::MetadataError;
-use crate::format::json;
-use crate::format::limits::MAX_METADATA_BYTES;
-use crate::source::{METADATA_FILE, unfinished_by};
+use crate::source::{METADATA_FILE, document_at, unfinished_by};
 use crate::store::local::LocalStorage;
 use crate::tools::aside::Place;
 
@@ -35,20 +32,13 @@ pub(crate) fn check_finished(directory: &Path) -> Result<(), ArrayError> {
     }
 }
 
-/// Reads the metadata document in a directory; `None` if there is none.
+/// Reads the metadata document in a directory, as mounts do: a regular file of limited length, no
+/// symbolic link that leads out of the directory. `None` if there is none.
 pub(super) fn document_in(directory: &Path) -> Result<Option<Value>, ArrayError> {
-    let path = directory.join(METADATA_FILE);
-    let text = match std::fs::metadata(&path) {
+    let storage = match LocalStorage::open_root(directory, Arc::default()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Ok(found) if found.len() > MAX_METADATA_BYTES => {
-            let limit = MAX_METADATA_BYTES;
-            let error = MetadataError::Limit { what: "bytes", limit };
-            return Err(ArrayError::Metadata { path, error });
-        }
-        Ok(_) => std::fs::read(&path),
-        Err(error) => Err(error),
+        storage => storage.map_err(io_error(directory))?,
     };
-    let text = text.map_err(io_error(&path))?;
-    let document = json::parse(&text);
-    document.map(Some).map_err(|error| ArrayError::Metadata { path, error: error.into() })
+    let bad = |error| ArrayError::Metadata { path: directory.join(METADATA_FILE), error };
+    document_at(&storage, Path::new(METADATA_FILE)).map_err(bad)
 }

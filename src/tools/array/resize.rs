@@ -64,7 +64,10 @@ impl Resize {
         keep_outside: bool,
     ) -> Result<Self, ArrayError> {
         let path = directory.to_owned();
-        let metadata = |error| ArrayError::Metadata { path: path.join(METADATA_FILE), error };
+        let metadata = |error: MetadataError| {
+            let (path, error) = (path.join(METADATA_FILE), error.into());
+            ArrayError::Metadata { path, error }
+        };
         check_finished(directory)?;
         let document = match document_in(directory)? {
             Some(document) => document,
