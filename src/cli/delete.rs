@@ -33,7 +33,7 @@ Exit codes: 0 done, 2 it could not be done.";
 pub(super) struct Args {
     /// Directory of the array or group
     source: PathBuf,
-    /// Delete a group as well, with everything below
+    /// Delete a group as well, or an array with others below it, with everything below
     #[arg(long)]
     recursive: bool,
     /// Print what would be deleted, and delete nothing

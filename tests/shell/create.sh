@@ -428,6 +428,18 @@ deleted() {
 }
 check "delete: says how much, and leaves nothing" deleted
 
+above_others() {
+    "$SHARDFS" create --sample above-others
+    cp -r sample/waves above-others/waves/below
+    refused "--recursive deletes it with everything below" delete above-others/waves
+    refused "--recursive deletes it with everything below" delete --dry-run above-others/waves
+    refused "below it: it is not replaced" create --force above-others/waves --shape 3 --dtype int8
+    [[ -e above-others/waves/below/zarr.json && -e above-others/waves/c ]]
+    "$SHARDFS" delete --recursive above-others/waves | grep -q '^array above-others/waves deleted: 10 files'
+    is "$(ls above-others)" zarr.json
+}
+check "delete, create --force: an array with others below it goes only when asked" above_others
+
 no_delete() {
     refused "--recursive deletes it with everything below" delete hierarchy
     refused "is no Zarr v3 array or group" delete files

@@ -26,8 +26,8 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Checks `directory`, which must not exist; with `force` it may also be an array or an empty
-    /// directory.
+    /// Checks `directory`, which must not exist; with `force` it may also be an array without other
+    /// nodes below it, or an empty directory.
     pub(crate) fn find(directory: &Path, force: bool) -> Result<Self, ArrayError> {
         let place = place_of(directory)?;
         let path = place.path();
@@ -48,9 +48,10 @@ impl Destination {
         // A document that cannot be read does not identify an array.
         let document = document_in(&path).ok().flatten().ok_or_else(not_replaced)?;
         match Kind::of(&document) {
-            Some(Kind::Array) => {
-                Ok(Self { place, replaces: Some(Deletion::find(directory, false)?) })
-            }
+            Some(Kind::Array) => match Deletion::find(directory, false) {
+                Err(ArrayError::NodesBelow(path)) => Err(ArrayError::NotReplacedAbove(path)),
+                found => Ok(Self { place, replaces: Some(found?) }),
+            },
             _ => Err(not_replaced()),
         }
     }
@@ -133,12 +134,17 @@ mod tests {
         let group = r#"{"zarr_format": 3, "node_type": "group"}"#;
         std::fs::write(path("group").join("zarr.json"), group).unwrap();
         std::fs::write(path("file"), "x").unwrap();
+        make(&path("above"), false).unwrap();
+        make(&path("above/array"), false).unwrap();
+        let refused = make(&path("above"), true).unwrap_err();
+        assert!(matches!(refused, ArrayError::NotReplacedAbove(_)), "{refused}");
+        assert!(path("above/array/zarr.json").exists());
         std::os::unix::fs::symlink("array", path("link")).unwrap();
         for name in ["files", "group", "file", "link"] {
             let refused = make(&path(name), true).unwrap_err();
             assert!(matches!(refused, ArrayError::NotReplaced(_)), "{name}: {refused}");
             assert!(path(name).exists());
         }
-        assert_eq!(directory.path().read_dir().unwrap().count(), 6);
+        assert_eq!(directory.path().read_dir().unwrap().count(), 7);
     }
 }

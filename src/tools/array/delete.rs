@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::consolidated::{Change, update_above};
 use super::error::{ArrayError, io_error};
 use super::node::{check_finished, document_in, place_of};
-use crate::source::is_of_other_format;
+use crate::source::{NODE_DOCUMENTS, is_of_other_format};
 use crate::store::journal::JOURNAL;
 use crate::store::local::try_lock;
 use crate::store::work::WORK_DIRECTORY;
@@ -52,6 +52,8 @@ pub(crate) struct Deletion {
     pub files: u64,
     /// Total length of the files, in bytes.
     pub nbytes: u64,
+    /// `true` if there are other nodes below an array.
+    has_nodes: bool,
     /// Hidden directories beside the node, left by interrupted commands.
     leftovers: Leftovers,
     /// Journals of arrays, relative to the node's directory.
@@ -59,13 +61,15 @@ pub(crate) struct Deletion {
 }
 
 impl Deletion {
-    /// Examines the array at `path`, or with `recursive` the array or group.
+    /// Examines the array at `path`; with `recursive` it may also be a group, or an array with other
+    /// nodes below it.
     pub(crate) fn find(path: &Path, recursive: bool) -> Result<Self, ArrayError> {
         let place = place_of(path)?;
         let whole = place.path();
         let leftovers = Leftovers::find(&place).map_err(io_error(path))?;
+        let (kind, files, nbytes, has_nodes) = (None, 0, 0, false);
         let mut found =
-            Self { place, kind: None, files: 0, nbytes: 0, leftovers, journals: Vec::new() };
+            Self { place, kind, files, nbytes, has_nodes, leftovers, journals: Vec::new() };
         match whole.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if found.leftovers.count() == 0 {
@@ -98,6 +102,9 @@ impl Deletion {
             Some(_) => found.kind = kind,
         }
         found.count(&whole)?;
+        if found.has_nodes && !recursive {
+            return Err(ArrayError::NodesBelow(path.to_owned()));
+        }
         Ok(found)
     }
 
@@ -113,6 +120,8 @@ impl Deletion {
                     directories.push(path);
                     continue;
                 }
+                let is_document = NODE_DOCUMENTS.iter().any(|name| entry.file_name() == *name);
+                self.has_nodes |= is_document && directory != top;
                 self.files += 1;
                 self.nbytes = self.nbytes.saturating_add(metadata.len());
                 if directory.ends_with(WORK_DIRECTORY) && path.ends_with(JOURNAL) {
@@ -207,6 +216,20 @@ mod tests {
         assert_eq!(top.path().read_dir().unwrap().count(), 0);
         let error = Deletion::find(&array, false).unwrap_err();
         assert!(matches!(error, ArrayError::Absent(_)), "{error}");
+    }
+
+    #[test]
+    fn an_array_with_nodes_below_it_goes_only_when_asked() {
+        let top = tempfile::tempdir().unwrap();
+        let array = top.path().join("a");
+        node(&array, "array");
+        node(&array.join("below/b"), "array");
+        let refused = Deletion::find(&array, false).unwrap_err();
+        assert!(matches!(refused, ArrayError::NodesBelow(_)), "{refused}");
+        let found = Deletion::find(&array, true).unwrap();
+        assert_eq!((found.kind, found.files), (Some(Kind::Array), 2));
+        found.run().unwrap();
+        assert!(!array.exists());
     }
 
     #[test]

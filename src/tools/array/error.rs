@@ -51,6 +51,12 @@ pub(crate) enum ArrayError {
     /// The node is a group, and recursive deletion was not requested.
     #[error("{} is a group; --recursive deletes it with everything below", shown(.0))]
     NotRecursive(PathBuf),
+    /// There are nodes below the array, and recursive deletion was not requested.
+    #[error("{} has arrays or groups below it; --recursive deletes it with everything below", shown(.0))]
+    NodesBelow(PathBuf),
+    /// There are nodes below the array to be replaced.
+    #[error("{} has arrays or groups below it: it is not replaced", shown(.0))]
+    NotReplacedAbove(PathBuf),
     /// A commit to the array is in progress.
     #[error("{} is being written to: its journal is locked", shown(.0))]
     Busy(PathBuf),
