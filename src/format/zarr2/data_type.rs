@@ -89,16 +89,17 @@ impl DataType2 {
         })
     }
 
-    /// Returns the fill value of zeros, or the empty text, in the notation that both versions
-    /// share.
-    pub(super) fn zero(&self) -> Option<Value> {
+    /// Returns the fill value that zarr-python assumes where there is none, in the notation that
+    /// both versions share: zeros, for times NaT, or the empty text.
+    pub(super) fn assumed(&self) -> Option<Value> {
         let Items::Fixed(data_type) = &self.items else { return Some("".into()) };
         let unspelled = match self.letter() {
             'U' => "".into(),
             'c' => json!([null, null]),
             _ => Value::Null,
         };
-        self.spelled(&unspelled, &data_type.fill_value(None).ok()?)
+        let value = matches!(self.letter(), 'M' | 'm').then(|| json!("NaT"));
+        self.spelled(&unspelled, &data_type.fill_value(value.as_ref()).ok()?)
     }
 
     /// Returns whether a fill value is NaN or, for complex numbers, has a part that is.

@@ -102,9 +102,8 @@ pub(super) fn represent(
             if let Mask::Other(value) = mask {
                 attributes.insert(ATTRIBUTE.to_owned(), value);
             }
-            // Without a fill value, zarr-python assumes zeros.
-            let zero = data_type.zero().filter(|zero| *zero != fill_value);
-            let removed = zero.and_then(|zero| FillChunk::of_value(twin, &zero));
+            let assumed = data_type.assumed().filter(|assumed| *assumed != fill_value);
+            let removed = assumed.and_then(|assumed| FillChunk::of_value(twin, &assumed));
             let filled = Some(Filled { absent, removed, values: values(&Value::Null) });
             MissingValues { fill_value: Value::Null, filled, is_misread: false }
         }

@@ -81,8 +81,8 @@ impl ArrayItems {
         }
     }
 
-    /// Translates a fill value to Zarr v3. If there is none, it is 0 or its equivalent, because
-    /// Zarr v3 requires one.
+    /// Translates a fill value to Zarr v3. If there is none, it is the one that readers assume,
+    /// because Zarr v3 requires one.
     pub(super) fn fill_value(&self, value: Option<&Value>) -> Result<Value, NoTwin> {
         let value = value.filter(|value| !value.is_null());
         let found = match &self.kind {
@@ -90,10 +90,10 @@ impl ArrayItems {
             Kind::Fixed(_) | Kind::Objects(_) => {
                 let data_type = DataType2::parse(Some(&self.data_type()));
                 data_type.ok().and_then(|data_type| match value {
-                    None => data_type.zero(),
+                    None => data_type.assumed(),
                     // zarr-python 2 writes 0 as the fill value of texts and bytes, too.
                     Some(value) if value.as_u64() == Some(0) && data_type.is_text() => {
-                        data_type.zero()
+                        data_type.assumed()
                     }
                     value => data_type.fill_value(value).ok(),
                 })

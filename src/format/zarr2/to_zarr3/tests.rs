@@ -149,6 +149,9 @@ fn data_types_and_fill_values() {
     assert_eq!(configured(">m8[25s]", "-1"), expected("numpy.timedelta64", time("s", 25), "-1"));
     let nat = "-9223372036854775808";
     assert_eq!(configured("<M8[D]", nat).2, nat);
+    for dtype in ["<M8[D]", ">M8[s]", "<m8[ns]"] {
+        assert_eq!(configured(dtype, "null").2, nat, "{dtype}");
+    }
 
     let records = json!([["x", "<i4"], ["name", "|S2"]]);
     let (data_type, fill) = read(records.clone(), "null");
