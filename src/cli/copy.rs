@@ -119,7 +119,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
         "options": job.options,
         "plan": plan.identity(),
     });
-    let destination = Destination::open(job.dest, &note, args.force)?;
+    let destination = Destination::open(job.dest, &source.storage, &note, args.force)?;
     let is_resumed = destination.is_resumed;
     let interruptible = Interruptible::new(match args.force {
         true => {

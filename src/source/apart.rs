@@ -7,7 +7,7 @@ use super::array::{Array, ArrayFormat};
 use crate::format::draft2022;
 
 pub(super) use crate::format::draft2022::{data_of, is_hierarchy, metadata_directory};
-pub(crate) use crate::format::draft2022::{described, documents, is_document};
+pub(crate) use crate::format::draft2022::{described, documents, group_documents, is_document};
 
 /// Returns the path of an array in its hierarchy; its data may be elsewhere.
 pub(crate) fn node_path(array: &Array) -> PathBuf {

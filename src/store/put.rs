@@ -28,7 +28,18 @@ pub(crate) fn put_file(
     path: &Path,
     content: &Content,
 ) -> io::Result<()> {
-    put(storage, path, content, None).map(drop)
+    put_new_file(storage, path, content, 0o666)
+}
+
+/// Like [`put_file`], with the permissions of a file that replaces none, before the process's umask
+/// is applied.
+pub(crate) fn put_new_file(
+    storage: &dyn PosixStorage,
+    path: &Path,
+    content: &Content,
+    mode: u32,
+) -> io::Result<()> {
+    put(storage, path, content, mode, None).map(drop)
 }
 
 /// Like [`put_file`], for a file that was moved there: it keeps its owner, permissions and date, as
@@ -39,13 +50,14 @@ pub(crate) fn put_moved_file(
     content: &Content,
     attributes: &SetStat,
 ) -> io::Result<Arc<dyn PosixFile>> {
-    put(storage, path, content, Some(attributes))
+    put(storage, path, content, 0o600, Some(attributes))
 }
 
 fn put(
     storage: &dyn PosixStorage,
     path: &Path,
     content: &Content,
+    mode: u32,
     attributes: Option<&SetStat>,
 ) -> io::Result<Arc<dyn PosixFile>> {
     let directory = path.parent().unwrap_or(Path::new(""));
@@ -57,7 +69,7 @@ fn put(
         Err(error) => return Err(error),
     };
     // No other user may open it before it has its owner and permissions.
-    let mode = if before.is_some() || attributes.is_some() { 0o600 } else { 0o666 };
+    let mode = if before.is_some() || attributes.is_some() { 0o600 } else { mode };
     let (temporary, file) = make_new(storage, &work, mode)?;
     let write = || {
         let (mut buffer, mut at) = (vec![0; 1 << 20], 0);

@@ -28,11 +28,11 @@ use crate::format::index::IndexLocation;
 use crate::format::reshard::{Resharding, reshard, shard};
 use crate::format::sharding::{ShardedArray, parse_document};
 use crate::format::whole_shard::trailing_checksums;
-use crate::format::zarr2::ZMETADATA;
+use crate::format::zarr2::{ZATTRS, ZMETADATA};
 use crate::source::CompactJson;
-use crate::source::apart::node_path;
+use crate::source::apart::{group_documents, node_path};
 use crate::source::{Array, BadNode, Node, Source, is_document};
-use crate::source::{METADATA_FILE, NodeError};
+use crate::source::{METADATA_FILE, NODE_DOCUMENTS, NodeError};
 use crate::store::SourceArray;
 use crate::store::formats::{self, ShardFormat, indexed};
 use crate::store::journal::pending;
@@ -334,6 +334,9 @@ impl<'a> Plan<'a> {
         let (layout, format) = (array.layout.clone(), Arc::clone(&array.format));
         let copy = SourceArray { id: 0, path: path.clone(), layout, format };
         let (source, array) = (self.source, array.array);
+        if path != array.source.path {
+            destination.make_like(&path, &array.source.path)?;
+        }
         let transfer = Transfer::new(source, array, destination, copy, packing);
         let done = transfer.run(threads, report)?;
         let (digest, written, kept, damaged) = (done.digest, done.written, done.kept, done.damaged);
@@ -343,14 +346,27 @@ impl<'a> Plan<'a> {
     /// Writes the documents, which completes the copy; everything else must have been written.
     pub(crate) fn finish(&self, destination: Destination) -> Result<(), CopyError> {
         // Nodes further down come first.
-        for array in self.arrays.iter().rev() {
-            let document = array.document.value();
-            destination.put_document(&array.path.join(METADATA_FILE), &document)?;
+        for Planned { array, path, document, .. } in self.arrays.iter().rev() {
+            let source = &array.source.path;
+            // An array without a document is described in its directory, or in its file.
+            let described = array.document.as_ref().map_or(source, |(path, _)| path);
+            let mode = self.mode_of(source, [described.clone()]);
+            destination.put_document(&path.join(METADATA_FILE), &document.value(), mode)?;
         }
         for (path, document) in self.groups.iter().rev() {
-            destination.put_document(&path.join(METADATA_FILE), document)?;
+            let mode = self.mode_of(path, group_documents(path));
+            destination.put_document(&path.join(METADATA_FILE), document, mode)?;
         }
         Ok(destination.finish()?)
+    }
+
+    /// Returns the permissions that all documents of a node give: those in its directory, and
+    /// others.
+    fn mode_of(&self, directory: &Path, others: impl IntoIterator<Item = PathBuf>) -> u32 {
+        let names = NODE_DOCUMENTS.into_iter().chain([ZATTRS, ZMETADATA]);
+        let documents = names.map(|name| directory.join(name)).chain(others);
+        let modes = documents.filter_map(|path| Some(self.source.storage.stat(&path).ok()?.mode));
+        modes.fold(0o666, |all, mode| all & mode)
     }
 
     /// Copies the files and symbolic links that are neither chunks nor metadata, for a source of

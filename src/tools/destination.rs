@@ -23,19 +23,23 @@ use rustix::fs::{self as fd, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use super::aside::{Aside, AsideError, FileId, Marker, Place, Purpose, is_draft, new_id, sweep};
+use super::aside::{
+    Aside, AsideError, FileId, Marker, Permissions, Place, Purpose, is_draft, new_id, sweep,
+};
 use crate::format::json;
 use crate::format::marker::describe;
 use crate::source::NODE_DOCUMENTS;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
-use crate::store::put::put_file;
-use crate::store::storage::{PosixFile, PosixStorage};
+use crate::store::put::put_new_file;
+use crate::store::storage::{FileKind, PosixFile, PosixStorage, Storage};
 use crate::store::work::{WORK_DIRECTORY, is_new_name};
 use crate::text::shown;
 
-/// Permission bits of new files, before the process's umask is applied.
-const MODE: u32 = 0o666;
+/// Permissions that the owner of a copy has in any case: else it could not be read back or resumed.
+const OWN_FILE: u32 = 0o600;
+/// The same, of a directory.
+const OWN_DIRECTORY: u32 = 0o700;
 
 /// A directory that is being written.
 pub(crate) struct Destination {
@@ -45,6 +49,8 @@ pub(crate) struct Destination {
     pub storage: Arc<dyn PosixStorage>,
     /// `true` if an earlier attempt is resumed.
     pub is_resumed: bool,
+    /// Storage of the files that are copied, whose permissions the copies get.
+    source: Arc<dyn Storage>,
     root: OwnedFd,
     /// `None` once the destination is complete.
     made: Option<Made>,
@@ -142,10 +148,16 @@ pub(crate) enum DestinationError {
 }
 
 impl Destination {
-    /// Opens a destination: creates it, or resumes one that was begun by the same `job`. An
-    /// existing one is replaced only with `force`, and only if it is a Zarr node or unfinished; in
-    /// that case nothing is resumed.
-    pub(crate) fn open(path: &Path, job: &Value, force: bool) -> Result<Self, DestinationError> {
+    /// Opens a destination of a copy of `source`: creates it, or resumes one that was begun by the
+    /// same `job`. An existing one is replaced only with `force`, and only if it is a Zarr node or
+    /// unfinished; in that case nothing is resumed.
+    pub(crate) fn open(
+        path: &Path,
+        source: &Arc<dyn Storage>,
+        job: &Value,
+        force: bool,
+    ) -> Result<Self, DestinationError> {
+        let at = |root, made, is_resumed| Self::at(path, source, root, made, is_resumed);
         let failed =
             |error| DestinationError::Io { path: path.to_owned(), error, hint: Hint::None };
         make_parent(path).map_err(failed)?;
@@ -159,39 +171,50 @@ impl Destination {
                 }
                 if marker.what == *job && !force {
                     let root = place.open_directory().map_err(failed)?;
-                    return Self::at(path, root, Made::Here(work, marker), true).map_err(failed);
+                    return at(root, Made::Here(work, marker), true).map_err(failed);
                 }
                 if !force {
                     let (path, other) = (path.to_owned(), describe(&marker.what));
                     return Err(DestinationError::OtherJob { path, other });
                 }
                 // No reader takes an unfinished copy for an array, so it can be removed at once.
+                let old = place.open_directory().map_err(failed)?;
+                let permissions = Permissions::of(old.as_fd()).map_err(failed)?;
                 let aside = Aside::begin(&place, Purpose::Delete)?;
                 aside.take()?;
                 drop(marker);
                 aside.remove()?;
+                let root = place.make_directory(OWN_DIRECTORY).map_err(failed)?;
+                permissions.give(root.as_fd()).map_err(failed)?;
             }
             Found::Node(old) if force => {
                 let aside = Aside::begin(&place, Purpose::Replace)?;
                 let (_, root) = aside.make_new()?;
-                return Self::at(path, root, Made::Aside(Box::new(aside), old), false)
-                    .map_err(failed);
+                return at(root, Made::Aside(Box::new(aside), old), false).map_err(failed);
             }
             Found::Node(_) => return Err(DestinationError::Exists(path.to_owned())),
             Found::Other => return Err(DestinationError::NotZarr(path.to_owned())),
             Found::Nothing | Found::Empty => (),
         }
-        let begun = begin(&place, job).map_err(|error| match error.kind() {
+        let mode = mode_of_directory(&**source, Path::new("")).unwrap_or(OWN_DIRECTORY);
+        let begun = begin(&place, job, mode).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => busy(),
             _ => failed(error),
         })?;
         let (root, work, marker) = begun;
-        Self::at(path, root, Made::Here(work, marker), false).map_err(failed)
+        at(root, Made::Here(work, marker), false).map_err(failed)
     }
 
-    fn at(path: &Path, root: OwnedFd, made: Made, is_resumed: bool) -> io::Result<Self> {
+    fn at(
+        path: &Path,
+        source: &Arc<dyn Storage>,
+        root: OwnedFd,
+        made: Made,
+        is_resumed: bool,
+    ) -> io::Result<Self> {
         let storage = Arc::new(LocalStorage::at(root.as_fd(), Arc::default())?);
-        Ok(Self { name: path.to_owned(), storage, is_resumed, root, made: Some(made) })
+        let (name, source, made) = (path.to_owned(), Arc::clone(source), Some(made));
+        Ok(Self { name, storage, is_resumed, source, root, made })
     }
 
     /// Returns a function that wraps an error on a path below the destination.
@@ -204,22 +227,24 @@ impl Destination {
         move |error| DestinationError::Io { path, error, hint }
     }
 
-    /// Creates a file and the directories above it.
-    pub(crate) fn create(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
-        match self.storage.create(path, MODE) {
+    /// Creates a file and the directories above it. Others have the permissions `mode`, that of
+    /// what is copied, less the umask.
+    pub(crate) fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
+        let mode = mode & 0o777 | OWN_FILE;
+        match self.storage.create(path, mode) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.make_above(path)?;
-                self.storage.create(path, MODE)
+                self.storage.create(path, mode)
             }
             made => made,
         }
     }
 
     /// Creates a file, replacing an existing one.
-    pub(crate) fn create_anew(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
+    pub(crate) fn create_anew(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn PosixFile>> {
         match self.storage.remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => self.create(path),
+            _ => self.create(path, mode),
         }
     }
 
@@ -227,10 +252,26 @@ impl Destination {
     fn make_above(&self, path: &Path) -> io::Result<()> {
         let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
         above.pop();
-        above.into_iter().rev().try_for_each(|path| match self.storage.create_directory(path) {
+        above.into_iter().rev().try_for_each(|path| self.make_directory(path, path))
+    }
+
+    /// Creates a directory, unless it exists, and those above it: with the permissions of the
+    /// directory `like` of the source, or if there is none, of the directory above.
+    pub(crate) fn make_like(&self, path: &Path, like: &Path) -> Result<(), DestinationError> {
+        let made = self.make_above(path).and_then(|()| self.make_directory(path, like));
+        made.map_err(self.failed(path))
+    }
+
+    fn make_directory(&self, path: &Path, like: &Path) -> io::Result<()> {
+        let above = path.parent().unwrap_or(Path::new(""));
+        let mode = match mode_of_directory(&*self.source, like) {
+            Some(mode) => mode,
+            None => self.storage.stat(above)?.mode & 0o777 | OWN_DIRECTORY,
+        };
+        match self.storage.make_directory(path, mode) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => Ok(()),
-        })
+        }
     }
 
     /// Makes everything that was written durable.
@@ -239,17 +280,19 @@ impl Destination {
         synced.map_err(self.failed(Path::new("")))
     }
 
-    /// Writes the document at a path atomically and durably.
+    /// Writes the document at a path atomically and durably, with the permissions `mode` of what it
+    /// is made of.
     pub(crate) fn put_document(
         &self,
         path: &Path,
         document: &Value,
+        mode: u32,
     ) -> Result<(), DestinationError> {
         let put = || {
             self.make_above(path)?;
             self.clear_work(path.parent().unwrap_or(Path::new("")))?;
             let content = Content::Memory(Arc::new(json::to_text(document)));
-            put_file(&*self.storage, path, &content)
+            put_new_file(&*self.storage, path, &content, mode & 0o777 | OWN_FILE)
         };
         put().map_err(self.failed(path))
     }
@@ -364,6 +407,13 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     }
 }
 
+/// Returns the permissions of a directory that is made like one of the source; `None` if there is
+/// no such directory.
+fn mode_of_directory(source: &dyn Storage, path: &Path) -> Option<u32> {
+    let stat = source.stat(path).ok().filter(|stat| stat.kind == FileKind::Directory)?;
+    Some(stat.mode & 0o777 | OWN_DIRECTORY)
+}
+
 /// Creates the directories above a path.
 fn make_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
@@ -372,9 +422,10 @@ fn make_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Begins a copy in an empty place: creates its directory, the work directory and the marker.
-fn begin(place: &Place, job: &Value) -> io::Result<(OwnedFd, OwnedFd, Marker)> {
-    let (root, is_new) = match place.make_directory() {
+/// Begins a copy in an empty place: creates its directory, with permissions `mode`, the work
+/// directory and the marker.
+fn begin(place: &Place, job: &Value, mode: u32) -> io::Result<(OwnedFd, OwnedFd, Marker)> {
+    let (root, is_new) = match place.make_directory(mode) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             (place.open_directory()?, false)
         }
@@ -421,7 +472,9 @@ mod tests {
     }
 
     fn open(path: &Path, command: &str, force: bool) -> Result<Destination, DestinationError> {
-        Destination::open(path, &job(command), force)
+        let source = LocalStorage::open_root(Path::new("/"), Arc::default()).unwrap();
+        let source: Arc<dyn Storage> = Arc::new(source);
+        Destination::open(path, &source, &job(command), force)
     }
 
     fn names(path: &Path) -> Vec<String> {
@@ -438,7 +491,7 @@ mod tests {
         let path = top.path().join("above/dest");
         let first = open(&path, "pack", false).unwrap();
         assert!(!first.is_resumed);
-        first.create(Path::new("c/0/1")).unwrap();
+        first.create(Path::new("c/0/1"), 0o666).unwrap();
         assert!(matches!(open(&path, "pack", false), Err(DestinationError::Busy(_))));
         assert!(matches!(open(&path, "pack", true), Err(DestinationError::Busy(_))));
         drop(first);
@@ -484,13 +537,13 @@ mod tests {
         std::fs::write(path.join("zarr.json"), "{}").unwrap();
         std::fs::write(path.join("old"), "x").unwrap();
         let new = open(&path, "pack", true).unwrap();
-        new.create(Path::new("new")).unwrap();
+        new.create(Path::new("new"), 0o666).unwrap();
         assert_eq!(names(&path), ["old", "zarr.json"]);
         // Abandoned, as after an error.
         drop(new);
         assert_eq!((names(&path).len(), names(top.path()).len()), (2, 1));
         let new = open(&path, "pack", true).unwrap();
-        new.create(Path::new("new")).unwrap();
+        new.create(Path::new("new"), 0o666).unwrap();
         new.finish().unwrap();
         assert_eq!(
             (names(&path), names(top.path())),

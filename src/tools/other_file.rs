@@ -34,21 +34,22 @@ pub(super) fn copy_link(
     let target = source.posix().ok_or_else(no_link)?.read_link(path)?;
     let link = || {
         // Creates the directories above and removes what is at the path.
-        drop(destination.create_anew(path)?);
+        drop(destination.create_anew(path, 0)?);
         destination.storage.remove_file(path)?;
         destination.storage.symlink(Path::new(&target), path)
     };
     Ok(link().map_err(destination.failed(path))?)
 }
 
-/// Copies a file with its extended attributes of users.
+/// Copies a file with its permissions and its extended attributes of users.
 pub(super) fn copy_file(
     source: &dyn Storage,
     path: &Path,
     destination: &Destination,
 ) -> Result<(), OtherFileError> {
     let from = source.open(path)?;
-    let to = destination.create_anew(path).map_err(destination.failed(path))?;
+    let mode = from.stat()?.mode;
+    let to = destination.create_anew(path, mode).map_err(destination.failed(path))?;
     let (mut buffer, mut at) = (vec![0; PIECE_BYTES], 0);
     loop {
         let read = from.read_at(&mut buffer, at)?;

@@ -233,8 +233,8 @@ impl<'a> Transfer<'a> {
         let mut done = Transferred::default();
         let Some(reader) = self.find(coords, &mut done.damaged)? else { return Ok(done) };
         let path = self.copy.shard_path(coords);
-        let failed = |error| self.failed(coords, &path, error);
-        let made = match write_chunk(coords, &reader, &|| self.destination.create(&path)) {
+        let (mode, failed) = (reader.shard().mode, |error| self.failed(coords, &path, error));
+        let made = match write_chunk(coords, &reader, &|| self.destination.create(&path, mode)) {
             Err(ShardFileError::Write(error)) if is_there(&error) => {
                 let digest = copy(coords, &reader, &mut Vec::new(), &mut |_| Ok(()));
                 let digest = digest.map_err(failed)?;
@@ -243,7 +243,7 @@ impl<'a> Transfer<'a> {
                     Ok(digest)
                 } else {
                     done.written += 1;
-                    write_chunk(coords, &reader, &|| self.destination.create_anew(&path))
+                    write_chunk(coords, &reader, &|| self.destination.create_anew(&path, mode))
                 }
             }
             made => {
@@ -267,12 +267,13 @@ impl<'a> Transfer<'a> {
             return Ok(Transferred { digest, kept: 1, written: 0, damaged });
         }
         damaged.clear();
+        let mode = self.mode_of(shard)?;
         let mut find = |coords: &[u64]| {
             let found = self.find(coords, &mut damaged)?;
             report(found.as_ref().map_or(0, ChunkReader::nbytes));
             Ok(found.map(|reader| (reader, None)))
         };
-        let create = || self.destination.create_anew(&path);
+        let create = || self.destination.create_anew(&path, mode);
         let written = write_shard(&self.copy.layout, shard, self.packing, &mut find, &create);
         let written = written.map_err(|error| self.failed_shard(&path, error))?;
         let (digest, written) = match &written {
@@ -291,20 +292,38 @@ impl<'a> Transfer<'a> {
     ) -> Result<Option<ContentDigest>, TransferError> {
         let Some(there) = self.digest_there(shard)? else { return Ok(None) };
         let (mut digest, mut buffer) = (ContentDigest::default(), Vec::new());
-        let axes = shard.iter().zip(&self.copy.layout.shard_grid);
-        let spans: Vec<(u64, u64)> = axes
-            .map(|(coord, axis)| {
-                let (first, edge) = axis.span(*coord);
-                (first, (first + edge).min(axis.chunks()))
-            })
-            .collect();
-        for coords in boxed(&spans) {
+        for coords in boxed(&self.spans(shard)) {
             if let Some(reader) = self.find(&coords, damaged)? {
                 let chunk = copy(&coords, &reader, &mut buffer, &mut |_| Ok(()));
                 digest.add(&chunk.map_err(|error| self.failed(&coords, &PathBuf::new(), error))?);
             }
         }
         Ok((digest == there).then_some(digest))
+    }
+
+    /// Returns the first chunk of a shard of the copy along each axis, and the first one behind it.
+    fn spans(&self, shard: &[u64]) -> Vec<(u64, u64)> {
+        let axes = shard.iter().zip(&self.copy.layout.shard_grid);
+        axes.map(|(coord, axis)| {
+            let (first, edge) = axis.span(*coord);
+            (first, (first + edge).min(axis.chunks()))
+        })
+        .collect()
+    }
+
+    /// Returns the permissions of a shard of the copy: those that all files give that hold its
+    /// chunks. They must be known before the first chunk is written.
+    fn mode_of(&self, shard: &[u64]) -> Result<u32, TransferError> {
+        let mut mode = 0o777;
+        for coords in boxed(&self.spans(shard)) {
+            match self.source.store.chunk(&self.array.source, &coords, Freshness::Recent) {
+                Ok(Some(chunk)) => mode &= chunk.shard.mode,
+                Ok(None) => (),
+                Err(error) if error.is_damage() => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(mode)
     }
 
     /// Returns the digest of a file of the copy; `None` if it cannot be read.

@@ -158,6 +158,20 @@ replaced() {
 }
 check "create --force replaces an array or an empty directory, and nothing else" replaced
 
+locked_up() {
+    local new=(create private --shape 8 --dtype uint8 --chunk 4)
+    "$SHARDFS" "${new[@]}"
+    chmod 700 private
+    chmod 640 private/zarr.json
+    "$SHARDFS" "${new[@]}" --force
+    is "$(stat -c %a private private/zarr.json)" $'700\n640'
+    [[ $EUID != 0 ]] || chown 54322:54321 private private/zarr.json
+    "$SHARDFS" "${new[@]}" --force
+    [[ $EUID != 0 ]] || is "$(stat -c %u:%g private private/zarr.json)" $'54322:54321\n54322:54321'
+    is "$(stat -c %a private private/zarr.json)" $'700\n640'
+}
+check "create --force keeps owner and permissions" locked_up
+
 used() {
     "$SHARDFS" create used --shape 64,64 --dtype uint8 --chunk 8,8 --shard 32,32
     mount_view used --rw

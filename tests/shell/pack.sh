@@ -47,6 +47,43 @@ has_other_files() {
     [[ $(<noted-chunks.zarr/README) == 'a note' && $(<noted-chunks.zarr/waves/tables/a.csv) == 1,2 ]]
 }
 check "other files come along" has_other_files
+
+modes() { stat -c '%a %n' "$@" | tr '\n' ' '; }
+has_permissions() {
+    cp -r sample.zarr private.zarr
+    echo secret >private.zarr/waves/secret.txt
+    chmod -R go-rwx private.zarr
+    chmod 640 private.zarr/waves/c/0/0/1
+    chmod 755 private.zarr private.zarr/waves
+    (umask 022 && "$sf" unpack private.zarr private)
+    [[ $(modes private private/waves private/waves/c/0) == "755 private 755 private/waves 700 private/waves/c/0 " ]]
+    (cd private/waves && modes zarr.json secret.txt c/0/0/0 c/0/0/4 c/0/4) >said
+    [[ $(<said) == "600 zarr.json 600 secret.txt 600 c/0/0/0 640 c/0/0/4 700 c/0/4 " ]]
+    find private/waves/c -type f -exec chmod 664 {} +
+    chmod 640 private/waves/c/0/0/4
+    (umask 022 && "$sf" pack private packed-private --shard 64,64,64)
+    (cd packed-private/waves && modes . c/0/0/0 c/0/0/1 c/0/1/0 zarr.json) >said
+    [[ $(<said) == "755 . 644 c/0/0/0 640 c/0/0/1 644 c/0/1/0 600 zarr.json " ]]
+}
+check "copies have the permissions of what they are copied from, less the umask" has_permissions
+
+keeps_permissions() {
+    (umask 022 && "$sf" unpack sample.zarr locked)
+    chmod 700 locked
+    (umask 022 && "$sf" unpack --force sample.zarr locked)
+    [[ $(modes locked locked/waves) == "700 locked 755 locked/waves " ]]
+    mkdir -m 2750 locked-empty
+    "$sf" unpack sample.zarr locked-empty
+    [[ $(modes locked-empty) == "2750 locked-empty " ]]
+    [[ $EUID == 0 ]] || return 0
+    chown 54322:54322 locked
+    setfacl -m u:54321:rx,g::- -d -m u:54321:rx locked
+    getfacl -c locked >before
+    "$sf" pack --force chunks.zarr locked --shard 64,64,64
+    [[ $(stat -c %u:%g locked) == 54322:54322 ]]
+    getfacl -c locked | cmp - before
+}
+check "--force and an empty destination: the directory keeps its owner and permissions" keeps_permissions
 leaves_out_nodes() {
     cp -r sample.zarr half.zarr
     cp -r half.zarr/waves half.zarr/broken

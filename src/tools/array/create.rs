@@ -1,9 +1,11 @@
 //! Creating an array.
 
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{self, Mode, OFlags};
 use serde_json::Value;
 
 use super::consolidated::{Change, update_above};
@@ -15,7 +17,7 @@ use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
-use crate::tools::aside::{Aside, FileId, Place, Purpose, sweep};
+use crate::tools::aside::{Aside, FileId, Permissions, Place, Purpose, sweep};
 
 /// Destination at which an array is to be created.
 #[derive(Debug)]
@@ -68,13 +70,17 @@ impl Destination {
 }
 
 /// Creates an array with the metadata `document`. The array becomes visible only once all of it is
-/// written and durable; what it replaces stays in place until then.
+/// written and durable; what it replaces stays in place until then. Directory and document have the
+/// owner and the permissions of those that they replace.
 pub(crate) fn create(destination: Destination, document: &Value) -> Result<(), ArrayError> {
     let Destination { place, replaces } = destination;
     let path = place.path();
     sweep(&place)?;
     let aside = Aside::begin(&place, Purpose::Replace)?;
     let (new, directory) = aside.make_new()?;
+    if replaces.is_some() {
+        keep_permissions(&place, directory.as_fd()).map_err(io_error(&new))?;
+    }
     let storage = LocalStorage::at(directory.as_fd(), Arc::default()).map_err(io_error(&new))?;
     let content = Content::Memory(Arc::new(json::to_text(document)));
     put_file(&storage, Path::new(METADATA_FILE), &content).map_err(io_error(&path))?;
@@ -89,6 +95,18 @@ pub(crate) fn create(destination: Destination, document: &Value) -> Result<(), A
     let consolidated = update_above(&path, Change::Created(document));
     aside.remove()?;
     consolidated
+}
+
+/// Makes an empty metadata document with the permissions of the one at the place. What is put in its
+/// place keeps them.
+fn keep_permissions(place: &Place, new: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let old = fs::openat(place.open_directory()?, METADATA_FILE, flags, Mode::empty());
+    // A symbolic link has no permissions.
+    let Ok(old) = old else { return Ok(()) };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = fs::openat(new, METADATA_FILE, flags, Mode::from_raw_mode(0o600))?;
+    Permissions::of(old.as_fd())?.give(file.as_fd())
 }
 
 #[cfg(test)]

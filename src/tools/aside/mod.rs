@@ -15,6 +15,7 @@
 
 mod error;
 pub(crate) mod marker;
+mod permissions;
 mod place;
 mod removal;
 
@@ -31,6 +32,7 @@ use serde_json::{Value, json};
 pub(crate) use self::error::AsideError;
 use self::marker::is_id;
 pub(crate) use self::marker::{Marker, is_draft, new_id};
+pub(crate) use self::permissions::Permissions;
 pub(crate) use self::place::{FileId, Place};
 use self::removal::{open_within, remove};
 use crate::text::shown;
@@ -106,14 +108,26 @@ impl Aside {
         self.marker = None;
     }
 
-    /// Creates an empty directory for the new contents.
+    /// Creates an empty directory for the new contents, with the owner and the permissions of the
+    /// directory at the place, if there is one.
     pub(crate) fn make_new(&self) -> Result<(PathBuf, OwnedFd), AsideError> {
         let path = self.path().join(NEW);
-        let made = fs::mkdirat(&self.directory, NEW, Mode::from_raw_mode(0o777))
-            .and_then(|()| open_within(self.directory.as_fd(), c"new"));
-        match made {
+        let make = || {
+            let permissions = match self.place.open_directory() {
+                Ok(old) => Some(Permissions::of(old.as_fd())?),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            // Nobody else may enter it before it has them.
+            let mode = if permissions.is_some() { 0o700 } else { 0o777 };
+            fs::mkdirat(&self.directory, NEW, Mode::from_raw_mode(mode))?;
+            let directory = open_within(self.directory.as_fd(), c"new")?;
+            permissions.iter().try_for_each(|it| it.give(directory.as_fd()))?;
+            Ok(directory)
+        };
+        match make() {
             Ok(directory) => Ok((path, directory)),
-            Err(error) => Err(AsideError::Io { path, error: error.into() }),
+            Err(error) => Err(AsideError::Io { path, error }),
         }
     }
 

@@ -81,9 +81,9 @@ impl Place {
         Ok(fs::openat(&self.directory, &self.name, flags, Mode::empty())?)
     }
 
-    /// Creates an empty directory at this place.
-    pub(crate) fn make_directory(&self) -> io::Result<OwnedFd> {
-        fs::mkdirat(&self.directory, &self.name, Mode::from_raw_mode(0o777))?;
+    /// Creates an empty directory at this place, with permissions `mode`, less the umask.
+    pub(crate) fn make_directory(&self, mode: u32) -> io::Result<OwnedFd> {
+        fs::mkdirat(&self.directory, &self.name, Mode::from_raw_mode(mode))?;
         fs::fsync(&self.directory)?;
         self.open_directory()
     }
