@@ -20,7 +20,7 @@ use crate::format::order::ChunkOrder;
 use crate::source::{BadNode, Format, Node, OpenConfig, Source};
 use crate::text::many;
 use crate::text::{json_path, shown};
-use crate::tools::copy::{Copied, Plan, Shape};
+use crate::tools::copy::{Copied, Others, Plan, Shape};
 use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
 use crate::tools::shard_file::Packing;
@@ -135,7 +135,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
         plan.finish(destination).map_err(named)?;
     }
     drop(interruptible);
-    let report = Report { job, plan: &plan, copied: &copied, others, is_resumed };
+    let report = Report { job, plan: &plan, copied: &copied, others: &others, is_resumed };
     if args.json {
         report.print_json();
     } else {
@@ -143,6 +143,9 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     }
     for BadNode { path, error, .. } in &plan.left_out {
         complain(format_args!("{}: left out: {error}", shown(path)));
+    }
+    for (path, kind) in &others.left_out {
+        complain(format_args!("{}: left out: it is {kind}", shown(path)));
     }
     for defect in copied.iter().flat_map(|copied| &copied.damaged) {
         complain(defect);
@@ -180,7 +183,7 @@ struct Report<'a> {
     job: &'a Job<'a>,
     plan: &'a Plan<'a>,
     copied: &'a [Copied],
-    others: u64,
+    others: &'a Others,
     is_resumed: bool,
 }
 
@@ -203,8 +206,8 @@ impl Report<'_> {
         for path in &self.plan.other_rank {
             say(format_args!("{}: as it was, it has other dimensions", shown(path)));
         }
-        if self.others > 0 {
-            say(many(self.others, "other file"));
+        if self.others.copied > 0 {
+            say(many(self.others.copied, "other file"));
         }
     }
 
@@ -225,6 +228,9 @@ impl Report<'_> {
         let left_out = self.plan.left_out.iter();
         let left_out = left_out
             .map(|bad| json!({"path": json_path(&bad.directory), "error": bad.error.to_string()}));
+        let special = self.others.left_out.iter();
+        let special = special
+            .map(|(path, kind)| json!({"path": json_path(path), "error": format!("it is {kind}")}));
         say(format_args!(
             "{:#}",
             json!({
@@ -233,8 +239,8 @@ impl Report<'_> {
                 "destination": self.job.dest.to_string_lossy(),
                 "resumed": self.is_resumed,
                 "arrays": arrays.collect::<Vec<_>>(),
-                "other_files": self.others,
-                "left_out": left_out.collect::<Vec<_>>(),
+                "other_files": self.others.copied,
+                "left_out": left_out.chain(special).collect::<Vec<_>>(),
             })
         ));
     }

@@ -1,13 +1,14 @@
 //! An array of a source, independent of its storage format.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::compact_json::CompactJson;
 use super::config::Format;
 use crate::store::SourceArray;
+use crate::store::storage::FileKind;
 
 /// An array of a source.
 #[derive(Debug)]
@@ -94,5 +95,17 @@ impl Array {
     pub fn claims(&self, name: &OsStr) -> bool {
         let layout = &self.source.layout;
         name.to_str().is_some_and(|name| layout.keys.claims(name, layout.rank()))
+    }
+
+    /// Returns whether a view shows chunks in the place of a file of some kind at a path in the
+    /// array's directory. Of an array without shards it shows what is between the chunk files, too.
+    pub fn hides(&self, path: &Path, kind: FileKind) -> bool {
+        let layout = &self.source.layout;
+        let is_key = || {
+            let key = path.to_str();
+            key.is_some_and(|key| layout.keys.parse_leading(key, layout.rank()).is_some())
+        };
+        path.iter().next().is_some_and(|name| self.claims(name))
+            && (!self.is_unsharded() || kind != FileKind::Directory && is_key())
     }
 }

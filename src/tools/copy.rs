@@ -36,7 +36,7 @@ use crate::source::{METADATA_FILE, NODE_DOCUMENTS, NodeError};
 use crate::store::SourceArray;
 use crate::store::formats::{self, ShardFormat, indexed};
 use crate::store::journal::pending;
-use crate::store::storage::{FileKind, kind_of};
+use crate::store::storage::{DirItem, FileKind, kind_of};
 use crate::store::work::WORK_DIRECTORY;
 use crate::text::{count, shown};
 
@@ -168,6 +168,28 @@ pub(crate) struct Copied {
     pub kept: u64,
     /// Descriptions of the defects of chunks and shards in the source that could not be read.
     pub damaged: BTreeSet<String>,
+}
+
+/// Result of copying what is neither chunks nor metadata.
+#[derive(Debug, Default)]
+pub(crate) struct Others {
+    /// Number of files and symbolic links that were copied.
+    pub copied: u64,
+    /// Number of empty directories that were made.
+    pub directories: u64,
+    /// Paths of pipes, sockets and devices, which are not copied.
+    pub left_out: Vec<(PathBuf, FileKind)>,
+}
+
+/// Contents of a directory that are neither chunks nor metadata, by their paths.
+#[derive(Default)]
+struct OthersIn {
+    files: Vec<PathBuf>,
+    links: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+    special: Vec<(PathBuf, FileKind)>,
+    /// `true` if there is nothing at all.
+    is_empty: bool,
 }
 
 /// Plan of a copy.
@@ -369,54 +391,77 @@ impl<'a> Plan<'a> {
         modes.fold(0o666, |all, mode| all & mode)
     }
 
-    /// Copies the files and symbolic links that are neither chunks nor metadata, for a source of
-    /// Zarr v3 or v2. Returns their number once they are durable.
-    pub(crate) fn copy_others(&self, destination: &Destination) -> Result<u64, CopyError> {
+    /// Copies the files, symbolic links and empty directories that are neither chunks nor metadata,
+    /// for a source of Zarr v3 or v2. Returns once they are durable.
+    pub(crate) fn copy_others(&self, destination: &Destination) -> Result<Others, CopyError> {
+        let mut others = Others::default();
         if !self.arrays.iter().all(|array| array.array.has_own_directory()) {
-            return Ok(0);
+            return Ok(others);
         }
-        let (mut copied, mut directories) = (0, vec![PathBuf::new()]);
+        let mut directories = vec![PathBuf::new()];
         while let Some(directory) = directories.pop() {
             // The chunks of a node that is left out are left out, too.
             let has_array = || self.arrays.iter().any(|array| array.path.starts_with(&directory));
             if self.left_out.iter().any(|bad| bad.directory == directory) && !has_array() {
                 continue;
             }
-            let array = self.at(&directory);
-            let (mut files, mut links) = (Vec::new(), Vec::new());
-            let mut failed = Ok(());
-            let visit = &mut |item: crate::store::storage::DirItem<'_>| {
-                let path = directory.join(item.name);
-                let is_own = item.name.to_str().is_some_and(is_document)
-                    || item.name == WORK_DIRECTORY
-                    || array.is_some_and(|array| array.array.claims(item.name));
-                match kind_of(&*self.source.storage, &directory, &item) {
-                    Ok(Some(FileKind::Directory)) if !is_own => directories.push(path),
-                    Ok(Some(FileKind::File)) if !is_own => files.push(path),
-                    Ok(Some(FileKind::Symlink)) if !is_own => links.push(path),
-                    Ok(_) => (),
-                    Err(error) => {
-                        failed = Err(error);
-                        return ControlFlow::Break(());
-                    }
-                }
-                ControlFlow::Continue(())
-            };
-            let listed = self.source.storage.list(&directory, 0, visit).and(failed);
-            listed.map_err(|error| CopyError::Io { path: directory.clone(), error })?;
-            copied += (files.len() + links.len()) as u64;
+            let mut found = self.others_in(&directory)?;
+            if found.is_empty {
+                destination.make_like(&directory, &directory)?;
+                others.directories += 1;
+            }
+            others.copied += (found.files.len() + found.links.len()) as u64;
             let from = &*self.source.storage;
-            for path in files {
+            for path in found.files {
                 copy_file(from, &path, destination).map_err(failed_at(&path))?;
             }
-            for path in links {
+            for path in found.links {
                 copy_link(from, &path, destination).map_err(failed_at(&path))?;
             }
+            others.left_out.append(&mut found.special);
+            directories.append(&mut found.directories);
         }
-        if copied > 0 {
+        if others.copied + others.directories > 0 {
             destination.sync()?;
         }
-        Ok(copied)
+        Ok(others)
+    }
+
+    /// Finds what is in a directory of the source and neither a chunk nor metadata.
+    fn others_in(&self, directory: &Path) -> Result<OthersIn, CopyError> {
+        let mut nodes = directory.ancestors();
+        let array = nodes.find_map(|above| Some((above, self.at(above)?.array)));
+        let hides = |path: &Path, kind| {
+            let below =
+                array.and_then(|(above, array)| Some((array, path.strip_prefix(above).ok()?)));
+            below.is_some_and(|(array, path)| array.hides(path, kind))
+        };
+        let mut found = OthersIn { is_empty: true, ..OthersIn::default() };
+        let mut failed = Ok(());
+        let visit = &mut |item: DirItem<'_>| {
+            found.is_empty = false;
+            let path = directory.join(item.name);
+            let is_own = item.name.to_str().is_some_and(is_document) || item.name == WORK_DIRECTORY;
+            match kind_of(&*self.source.storage, directory, &item) {
+                Ok(Some(kind)) if !is_own && !hides(&path, kind) => match kind {
+                    FileKind::Directory => found.directories.push(path),
+                    FileKind::File => found.files.push(path),
+                    FileKind::Symlink => found.links.push(path),
+                    kind => found.special.push((path, kind)),
+                },
+                Ok(_) => (),
+                Err(error) => {
+                    failed = Err(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        let listed = self.source.storage.list(directory, 0, visit).and(failed);
+        listed.map_err(|error| CopyError::Io { path: directory.to_owned(), error })?;
+        // Directories of chunks are made for the chunks that are in them.
+        found.is_empty &= !hides(directory, FileKind::File);
+        Ok(found)
     }
 }
 

@@ -48,6 +48,27 @@ has_other_files() {
 }
 check "other files come along" has_other_files
 
+has_files_between_chunks() {
+    "$sf" unpack sample.zarr between.zarr
+    mkdir -p between.zarr/waves/c/sub/empty between.zarr/waves/c/0/9 between.zarr/empty
+    echo data >between.zarr/waves/c/sub/f
+    echo note >between.zarr/waves/c/notes
+    ln -s ../../notes between.zarr/waves/c/0/0/link
+    mkfifo between.zarr/pipe between.zarr/waves/c/0/pipe
+    "$sf" unpack between.zarr between-chunks 2>left | grep >/dev/null '^3 other files$'
+    [[ $(sort left) == "shardfs: pipe: left out: it is a named pipe"$'\n'"shardfs: waves/c/0/pipe: left out: it is a named pipe" ]]
+    rm between.zarr/pipe between.zarr/waves/c/0/pipe
+    rmdir between.zarr/waves/c/0/9
+    same_files between.zarr between-chunks
+    mount_view between.zarr
+    same_files "$MP" between-chunks
+    unmount_view
+    "$sf" pack between.zarr between-packed --shard 64,64,64 | grep >/dev/null '^3 other files$'
+    [[ $(<between-packed/waves/c/sub/f) == data && -d between-packed/empty ]]
+    "$sf" verify between-packed
+}
+check "files between chunk files and empty directories come along, pipes are named" has_files_between_chunks
+
 modes() { stat -c '%a %n' "$@" | tr '\n' ' '; }
 has_permissions() {
     cp -r sample.zarr private.zarr
