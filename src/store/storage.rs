@@ -232,7 +232,9 @@ pub trait PosixFile: StorageFile {
     /// Returns once bytes and length are durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Gives the file the owner and the permissions in `like`.
+    /// Gives the file the owner, the group and the permissions in `like`. Only root can give files
+    /// away: of owner and group it keeps what this process may not change, and then gives nobody but
+    /// its owner more permissions than `like`.
     fn set_owner(&self, like: &Stat) -> io::Result<()>;
 
     /// Changes attributes of the file.

@@ -196,6 +196,79 @@ if [[ ${#as_user[@]} != 0 ]]; then
     check "a source that may not be written is not" not_permitted
 fi
 
+# Two users of one group, in directories that pass it on: one owns the files, the other changes them. Or one owns
+# them, but is not in their group.
+owned_by() {
+    python3 "$here/shards.py" array "$1" 5
+    chown -R "$2" "$1"
+    find "$1" -type d -exec chmod "$3" {} +
+    find "$1" -type f -exec chmod "$4" {} +
+}
+member() { timeout 30 setpriv --reuid=1 --regid=1 --groups=64001 env -u XDG_STATE_HOME HOME="$TMP/member" "$@" </dev/null; }
+owners() { stat -c '%u:%g %a' "$@"; }
+
+# changed_by USER SOURCE [OPTION...]: a chunk is replaced and another one removed.
+changed_by() {
+    local who=$1 source=$2
+    shift 2
+    "$who" "$SHARDFS" mount --rw "$@" "$source" "$MP" >"$TMP/out" 2>&1
+    "$who" cp "$TMP/chunk" "$MP/c/0"
+    "$who" rm "$MP/c/4"
+    "$who" "$SHARDFS" sync "$MP"
+    "$who" sed -i "s/shards.py/the member/" "$MP/zarr.json"
+    "$who" "$SHARDFS" umount "$MP"
+    gone "$MP"
+    "$SHARDFS" verify "$source"
+    "$SHARDFS" unpack --force "$source" "$TMP/unpacked"
+    cmp "$TMP/chunk" "$TMP/unpacked/c/0"
+    [[ ! -e $TMP/unpacked/c/4 ]]
+    grep "the member" "$source/zarr.json"
+}
+
+shared() {
+    local how source mtime
+    MP=$TMP/member/mnt
+    echo "$MP" >>"$TMP/mounts"
+    for how in append in-place rewrite auto; do
+        source=$TMP/shared-$how.zarr
+        owned_by "$source" 65534:64001 2775 664
+        mtime=$(date -r "$source/c/0" +%s%N)
+        changed_by member "$source" --update "$how"
+        (($(date -r "$source/c/0" +%s%N) > mtime))
+        # A file in place of another belongs to who made it; the group and what it may do stay.
+        [[ $(owners "$source/zarr.json") == '1:64001 664' ]]
+        case $how in
+        append | in-place) [[ $(owners "$source/c/0") == '65534:64001 664' ]] ;;
+        rewrite) [[ $(owners "$source/c/0") == '1:64001 664' ]] ;;
+        esac
+    done
+    member "$SHARDFS" repack "$source"
+    [[ $(owners "$source/c/1") == '1:64001 664' ]]
+    member "$SHARDFS" resize "$source" --shape 32768
+    "$SHARDFS" verify "$source"
+}
+
+foreign_group() {
+    local source mode
+    place
+    # What the group of the old file may do, members of the new one may not.
+    for mode in 664:644 640:600 604:600; do
+        source=$TMP/foreign-${mode%:*}.zarr
+        owned_by "$source" 65534:64002 755 "${mode%:*}"
+        changed_by user "$source" --update rewrite
+        [[ $(owners "$source/c/0" "$source/zarr.json" | sort -u) == "65534:65534 ${mode#*:}" ]]
+    done
+}
+if [[ ${#as_user[@]} != 0 ]]; then
+    mkdir -p "$TMP/member/mnt"
+    chown -R 1:1 "$TMP/member"
+    head -c 4096 /dev/urandom >"$TMP/chunk"
+    check "arrays that a group shares can be changed by its members" shared
+    check "arrays of a group that their owner is not in can be changed" foreign_group
+else
+    skip "arrays that a group shares: there is only one user"
+fi
+
 # Before python3 becomes the user: what it is made of may be closed to others.
 place
 mkdir -p "$TMP/group/here" "$TMP/twin"

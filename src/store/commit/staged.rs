@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use crate::format::Coords;
 use crate::format::journal::ShardRecord;
@@ -14,8 +16,13 @@ use crate::store::content::Content;
 use crate::store::journal::Journal;
 use crate::store::loaded::ShardId;
 use crate::store::lock::ShardLock;
-use crate::store::storage::{PosixFile, PosixStorage, Stat, StorageFile, Timestamp, Version};
+use crate::store::storage::{
+    PosixFile, PosixStorage, SetStat, Stat, StorageFile, Timestamp, Version,
+};
 use crate::store::{ShardStore, SourceArray, StoreError};
+
+/// Attempts to date a file, a millisecond apart: together longer than a tick of the clock.
+const MAX_TOUCHES: usize = 20;
 
 /// Chunk to be committed.
 #[derive(Debug, Clone)]
@@ -166,5 +173,26 @@ pub(super) fn redate(file: &dyn PosixFile, before: &Stat) -> io::Result<()> {
         999_999_999 => Timestamp { seconds: seconds.saturating_add(1), nanoseconds: 0 },
         _ => Timestamp { seconds, nanoseconds: nanoseconds + 1 },
     };
-    file.set_mtime(next)
+    match file.set_mtime(next) {
+        // Any time can be set by the owner alone, the current one by everybody who may write.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            touch(file, Timestamp { seconds, nanoseconds })
+        }
+        set => set,
+    }
+}
+
+/// Sets the mtime to the current time, and waits for the clock until that is past `latest`. Where it
+/// will not be soon, because `latest` is in the future, it is past the start of the write at least.
+fn touch(file: &dyn PosixFile, latest: Timestamp) -> io::Result<()> {
+    let (atime, mtime) = (Some(latest), Some(latest));
+    let now = SetStat { atime, mtime, is_now: true, ..SetStat::default() };
+    for _ in 0..MAX_TOUCHES {
+        file.set_stat(&now)?;
+        if file.stat()?.mtime > latest {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }

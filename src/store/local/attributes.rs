@@ -38,6 +38,21 @@ fn times(set: &SetStat) -> Option<Timestamps> {
     (set.atime.is_some() || set.mtime.is_some()).then_some(times)
 }
 
+/// Returns the permissions in `like` as far as they mean the same in a file with this owner and
+/// group: nobody but its owner may do more with it than with the other one.
+pub(super) fn permissions_like(like: &Stat, file: &Stat) -> u32 {
+    let mode = match file.uid == like.uid {
+        true => like.mode,
+        false => like.mode & !libc::S_ISUID,
+    };
+    if file.gid == like.gid {
+        return mode;
+    }
+    // Members of the one group are others to the other one.
+    let both = mode >> 3 & mode & 0o7;
+    mode & !(libc::S_ISUID | libc::S_ISGID | 0o77) | both << 3 | both
+}
+
 pub(super) fn stat_of(file: &OwnedFd) -> io::Result<Stat> {
     Ok(from_raw(&fs::fstat(file)?))
 }

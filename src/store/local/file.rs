@@ -10,7 +10,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::{self, Mode, XattrFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::attributes::{MAX_XATTR_BYTES, set_stat, stat_of};
+use super::attributes::{MAX_XATTR_BYTES, permissions_like, set_stat, stat_of};
 use crate::stats::Stats;
 use crate::store::storage::{PosixFile, SetStat, Stat, StorageFile, Xattrs};
 
@@ -98,9 +98,18 @@ impl PosixFile for LocalFile {
         let now = self.stat()?;
         if (now.uid, now.gid) != (like.uid, like.gid) {
             let (uid, gid) = (fs::Uid::from_raw(like.uid), fs::Gid::from_raw(like.gid));
-            fs::fchown(&self.file, Some(uid), Some(gid))?;
+            let given = fs::fchown(&self.file, Some(uid), Some(gid)).or_else(|error| match error {
+                // Only root can give files away, but a member of the group can share them.
+                Errno::PERM => fs::fchown(&self.file, None, Some(gid)),
+                error => Err(error),
+            });
+            match given {
+                Ok(()) | Err(Errno::PERM) => (),
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(fs::fchmod(&self.file, Mode::from_raw_mode(like.mode))?)
+        let mode = permissions_like(like, &self.stat()?);
+        Ok(fs::fchmod(&self.file, Mode::from_raw_mode(mode))?)
     }
 
     fn set_stat(&self, set: &SetStat) -> io::Result<()> {

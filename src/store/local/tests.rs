@@ -77,6 +77,25 @@ fn what_is_written_is_there_and_nothing_is_written_outside() {
     refused(storage.remove_directory(Path::new("up/source")));
 }
 
+/// Only root can give files away, so these are the permissions of what others have written.
+#[test]
+fn a_file_that_keeps_another_owner_or_group_gives_nobody_more_permissions() {
+    let (_directory, storage) = storage();
+    let file = storage.stat(Path::new("file")).unwrap();
+    let of = |mode, uid, gid| Stat { mode, uid, gid, ..file };
+    let mine = of(0o600, 1, 2);
+    for (like, expected) in [
+        (of(0o6664, 1, 2), 0o6664),
+        (of(0o6664, 9, 2), 0o2664),
+        (of(0o6664, 1, 9), 0o644),
+        (of(0o640, 9, 9), 0o600),
+        (of(0o604, 9, 9), 0o600),
+        (of(0o666, 9, 9), 0o666),
+    ] {
+        assert_eq!(attributes::permissions_like(&like, &mine), expected, "{:o}", like.mode);
+    }
+}
+
 #[test]
 fn nothing_is_changed_through_a_link_within_the_source() {
     let (directory, storage) = storage();
