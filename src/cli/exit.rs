@@ -87,7 +87,11 @@ impl Failure {
             }
             Self::Background(_) => (),
             Self::Found(text) if text.is_empty() => (),
-            Self::Mount(MountError::NotWritten { .. } | MountError::Leftover { .. }) => {
+            Self::Mount(
+                MountError::NotWritten { .. }
+                | MountError::WouldBeLost { .. }
+                | MountError::Leftover { .. },
+            ) => {
                 tell(Lines(self));
             }
             _ => complain(self),
@@ -115,6 +119,7 @@ impl Failure {
                 | MountError::NoFusermount(_)
                 | MountError::Session(_)
                 | MountError::NotWritten { .. }
+                | MountError::WouldBeLost { .. }
                 | MountError::Leftover { .. }
                 | MountError::Killed { .. }
                 | MountError::Silent { .. }

@@ -26,7 +26,7 @@ use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::spool::{OPEN_NAME, SOURCE_NAME, saved_source};
 use crate::store::storage::{Need, PosixStorage, Storage};
-use crate::text::{count, shown};
+use crate::text::shown;
 
 /// Options of `-o`, for the help of both commands.
 macro_rules! options_of_o {
@@ -480,15 +480,8 @@ fn views(
 fn finisher(views: Arc<Views>) -> Arc<dyn Fn() -> bool + Send + Sync> {
     let done = std::sync::OnceLock::new();
     let finish = move || {
-        let unsaved = views.all().iter().map(|fs| {
-            let unsaved = fs.end_commits();
-            if unsaved > 0 {
-                let place = shown(&fs.config().writing.unsaved).to_string();
-                log::error!("{} could not be committed; see {place}", count(unsaved, "file"));
-            }
-            unsaved
-        });
-        unsaved.sum::<usize>() == 0
+        // All of them, whatever one cannot commit.
+        views.all().iter().map(|fs| fs.end_commits()).sum::<usize>() == 0
     };
     Arc::new(move || *done.get_or_init(&finish))
 }

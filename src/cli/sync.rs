@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::exit::Failure;
 use super::message::tell;
 use super::mount::unsaved_root;
-use crate::fs::{LEFTOVER_PATH, LOG_PATH, WAITING_PATH};
+use crate::fs::{IN_THE_END, LEFTOVER_PATH, LOG_PATH, LOST_IN_THE_END, WAITING_PATH};
 use crate::mount::{self, MountError};
 use crate::text::{Lines, shown};
 
@@ -79,13 +79,18 @@ pub(super) fn not_written(
     Failure::Mount(error)
 }
 
+/// Returns whether a list of what could not be written says that the end of the mount would lose it.
+pub(super) fn would_be_lost(list: &str) -> bool {
+    list.lines().any(|line| line.starts_with(LOST_IN_THE_END))
+}
+
 /// Advice where nothing is tried again.
 const GIVEN_UP: &str = "\nwhat was given up is not tried again: compare what others have written with \
                         what is saved, then `shardfs recover --unsaved DIR SOURCE` puts that in";
 
 /// Returns whether all changes in a list of those that wait were given up.
 fn is_given_up(waiting: &str) -> bool {
-    let mut changes = waiting.lines().filter(|line| !line.starts_with("what cannot be committed"));
+    let mut changes = waiting.lines().filter(|line| !line.starts_with(IN_THE_END));
     waiting.contains(": given up: ") && changes.all(|line| line.contains(": given up: "))
 }
 

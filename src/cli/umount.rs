@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::message::tell;
 use super::mount::unsaved_root;
-use super::sync::{killed, leftover, not_written, sync};
+use super::sync::{killed, leftover, not_written, sync, would_be_lost};
 use crate::mount::{self, MountError};
 use crate::text::{Line, shown};
 
@@ -18,6 +18,9 @@ const SYNC_PATIENCE: Duration = Duration::from_secs(5);
 const AFTER_HELP: &str = "\
 A lazy unmount makes everything durable first if that takes no longer than a few seconds. What is
 written later, by those who still use the mount, it cannot know about; it says where to look.
+
+A mount stays, with exit code 2, while its end would lose something: what can neither be committed nor be
+saved, for example because both disks are full. Only --lazy unmounts it then.
 
 Examples:
   shardfs umount /mnt/volume
@@ -42,13 +45,24 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return detach(&args.mountpoint);
     }
     mount::check_answers(&args.mountpoint)?;
+    let mut lost = false;
     // A mount whose process is dead must be unmounted all the same.
     let unwritten = match sync(&args.mountpoint) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(&args.mountpoint)?,
-        Err(error) => Some(not_written(&args.mountpoint, &error, |_| String::new())),
+        Err(error) => Some(not_written(&args.mountpoint, &error, |waiting| {
+            lost = would_be_lost(waiting);
+            if lost { stays(&args.mountpoint) } else { String::new() }
+        })),
         Ok(()) => None,
     };
     let leftover = leftover(&args.mountpoint);
+    if lost && let Some(unwritten) = unwritten {
+        return Err(unwritten);
+    }
+    if would_be_lost(&leftover) {
+        let (path, hint) = (args.mountpoint.clone(), stays(&args.mountpoint));
+        return Err(MountError::WouldBeLost { path, leftover, hint }.into());
+    }
     mount::unmount(&args.mountpoint, |pid, name| {
         tell(format_args!(
             "{} is unmounted here, but processes in another mount namespace have it still \
@@ -63,6 +77,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         None if leftover.is_empty() => Ok(()),
         None => Err(MountError::Leftover { path: args.mountpoint.clone(), leftover }.into()),
     }
+}
+
+/// Returns advice for a mount whose end would lose what was written.
+fn stays(mountpoint: &Path) -> String {
+    let name = shown(mountpoint);
+    format!(
+        "\nso it stays mounted: make room in the source or where it would be saved, then `shardfs umount {name}` \
+         again; `shardfs umount --lazy {name}` detaches it all the same"
+    )
 }
 
 /// Detaches a mount. What is written through it until its last user leaves cannot be known, so a
@@ -81,7 +104,10 @@ fn detach(mountpoint: &Path) -> Result<(), Failure> {
             match error.raw_os_error() {
                 Some(libc::ENOTCONN) => killed(mountpoint)?,
                 _ => {
-                    let hint = |_: &str| format!("\nit is detached all the same; {}", later());
+                    let hint = |waiting: &str| match would_be_lost(waiting) {
+                        true => "\nit is detached all the same".to_owned(),
+                        false => format!("\nit is detached all the same; {}", later()),
+                    };
                     Some(not_written(mountpoint, &error, hint))
                 }
             }

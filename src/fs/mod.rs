@@ -31,7 +31,9 @@ pub use self::page_policy::Pages;
 pub use self::read::ahead::{PageCache, PushAhead};
 pub use self::read::lister::{DirEntry, Listing};
 pub use self::request::{OpenHow, SetAttr, WriteHow};
-pub use self::state::control::{LEFTOVER_PATH, LOG_PATH, WAITING_PATH};
+pub use self::state::control::{
+    IN_THE_END, LEFTOVER_PATH, LOG_PATH, LOST_IN_THE_END, WAITING_PATH,
+};
 pub use self::state::fs::{Fs, SourceError};
 pub use self::state::handle::Opened;
 pub use self::views::{Place as ViewPlace, Views};

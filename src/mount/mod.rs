@@ -169,6 +169,16 @@ pub enum MountError {
         /// Advice to the user, one line.
         hint: String,
     },
+    /// It is not unmounted, because what exists in it alone cannot be saved.
+    #[error("{}: not unmounted, what is in it alone would be lost:\n{leftover}{hint}", shown(.path))]
+    WouldBeLost {
+        /// The mount point.
+        path: PathBuf,
+        /// What would be lost, a line each.
+        leftover: String,
+        /// Advice to the user, one line.
+        hint: String,
+    },
     /// It is unmounted, and the source lacks something that was written, or has something that was
     /// removed.
     #[error("{}: unmounted, and its source is not as it was shown:\n{leftover}", shown(.path))]

@@ -12,13 +12,15 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 use crate::text::shown;
 
@@ -100,6 +102,19 @@ impl Spool {
         fs::rename(saved, &to)?;
         sync_directories_above(&to, &self.directory)?;
         Ok(to)
+    }
+
+    /// Checks that there is room for files of `nbytes` together: takes it, and gives it back.
+    pub(crate) fn check_room(&self, nbytes: u64) -> io::Result<()> {
+        let file = self.create()?;
+        let mut file = file.file();
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, nbytes) {
+            Err(Errno::OPNOTSUPP) => {
+                io::copy(&mut io::repeat(0).take(nbytes), &mut file)?;
+                file.sync_all()
+            }
+            taken => Ok(taken?),
+        }
     }
 
     /// Creates an empty spool file that only its owner can read.
@@ -246,6 +261,8 @@ mod tests {
         drop(file);
         assert!(!unsaved.join(".spool/0/other").exists());
         drop(second);
+        spool.check_room(1 << 20).unwrap();
+        assert!(spool.check_room(1 << 62).is_err());
         spool.remove();
         assert!(!unsaved.exists());
     }

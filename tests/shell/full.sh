@@ -144,6 +144,87 @@ saved_at_the_end() {
 }
 check 'what is left at the end is put in by recover --unsaved' saved_at_the_end
 
+# A disk that holds the state directory as well, and a user who has none. In a mount namespace of its own, in which
+# everybody may open /dev/fuse: root saves in /var/lib.
+stays_in() {
+    disk=$TMP/disk-stays
+    as=(setpriv --reuid=65534 --regid=65534 --clear-groups env -u XDG_STATE_HOME "HOME=$1")
+    mkdir "$disk"
+    mount -t tmpfs -o size=3m,mode=777 tmpfs "$disk"
+    mknod -m 666 "$disk/fuse" c 10 229
+    mount --bind "$disk/fuse" /dev/fuse
+    install -m 755 "$SHARDFS" "$TMP/shardfs"
+    "${as[@]}" mkdir "$disk/m" "$disk/home"
+    "${as[@]}" "$TMP/shardfs" create "$disk/a" --shape 4,262144 --dtype uint8 --chunk 1,8192 --shard 4,262144
+    "${as[@]}" "$TMP/shardfs" mount --rw --log-file "$disk/log" "$disk/a" "$disk/m" >/dev/null 2>&1
+    fails_with 'No space' "${as[@]}" dd if=/dev/zero of="$disk/filler" bs=4K
+    "${as[@]}" mkdir -p "$disk/m/c/0"
+    "${as[@]}" cp "$TMP/chunk" "$disk/m/c/0/0"
+    "${as[@]}" cp "$TMP/chunk" "$disk/m/c/0/notes"
+    local said rc=0
+    said=$("${as[@]}" "$TMP/shardfs" umount "$disk/m" 2>&1) || rc=$?
+    echo "$said"
+    [[ $rc == 2 ]]
+    [[ $said == *"would be lost: it cannot be saved below $1/"*": $2"*"so it stays mounted"* ]]
+    "${as[@]}" cmp "$TMP/chunk" "$disk/m/c/0/0"
+    rm "$disk/filler"
+    # What is no chunk cannot be committed.
+    if [[ $1 == /nonexistent ]]; then
+        fails_with 'c/0/notes: no chunk' "${as[@]}" "$TMP/shardfs" umount "$disk/m"
+        is_mounted "$disk/m"
+        "${as[@]}" rm "$disk/m/c/0/notes"
+        "${as[@]}" "$TMP/shardfs" umount "$disk/m"
+    else
+        fails_with "saved as $disk/home/" "${as[@]}" "$TMP/shardfs" umount "$disk/m"
+        cmp "$TMP/chunk" "$disk"/home/.local/state/shardfs/unsaved/*/.other/c/0/notes
+    fi
+    not_mounted "$disk/m"
+    "$TMP/shardfs" unpack "$disk/a" "$TMP/unpacked"
+    cmp "$TMP/chunk" "$TMP/unpacked/c/0/0"
+}
+
+# The log of a mount that is ended all the same.
+tells_what_is_lost() {
+    disk=$TMP/disk-lost
+    mkdir "$disk"
+    mount -t tmpfs -o size=3m tmpfs "$disk"
+    "$SHARDFS" create "$disk/a" --shape 4,262144 --dtype uint8 --chunk 1,8192 --shard 4,262144
+    mkdir -p /var/lib/shardfs/unsaved
+    # Ends with this namespace.
+    mount -t tmpfs -o ro tmpfs /var/lib/shardfs/unsaved
+    mount_view "$disk/a" --rw --log-file "$TMP/log"
+    fails_with 'No space' dd if=/dev/zero of="$disk/filler" bs=4K
+    mkdir -p "$MP/c/0"
+    cp "$TMP/chunk" "$MP/c/0/0"
+    cp "$TMP/chunk" "$MP/c/0/1"
+    kill -s TERM "$(daemon_of "$MP")"
+    within 20 no_daemon_of "$MP"
+    tail -n 3 "$TMP/log"
+    grep '2 files could not be committed: 2 LOST$' "$TMP/log"
+}
+
+# in_namespace FUNCTION [ARG...]
+in_namespace() {
+    head -c 8192 /dev/urandom >"$TMP/chunk"
+    chmod 755 "$TMP"
+    TMP=$TMP SHARDFS=$SHARDFS unshare --mount --propagation private bash -c "
+        set -euo pipefail
+        trap 'umount --lazy \"\${MP:-\$disk/m}\" 2>/dev/null || true' EXIT
+        new_mount_point() { MP=\$(mktemp -d \"\$TMP/mnt.XXXXXX\"); }
+        $(declare -f is_mounted not_mounted within fails_with mount_view daemons daemon_of no_daemon_of "$1")
+        \"\$@\"" bash "$@"
+}
+if unshare --mount true 2>/dev/null; then
+    check 'umount leaves what can neither be committed nor saved on a full disk mounted' \
+        in_namespace stays_in "$TMP/disk-stays/home" 'No space left'
+    rm -rf "$TMP/disk-stays" "$TMP/unpacked"
+    check 'umount leaves what can neither be committed nor saved without a home mounted' \
+        in_namespace stays_in /nonexistent 'Permission denied'
+    check 'the log of a mount tells what is lost' in_namespace tells_what_is_lost
+else
+    skip 'what can neither be committed nor saved: no private mount namespace'
+fi
+
 unsaved_needs_a_directory() {
     "$SHARDFS" create --sample "$TMP/sample"
     [[ $(expect_exit 2 "$SHARDFS" recover --unsaved "$TMP/none" "$TMP/sample") == \

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::fs::form::View;
 use crate::fs::node::NodeKind;
+use crate::fs::state::control::LOST_IN_THE_END;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile};
 use crate::fs::state::overlay::{Name, What};
@@ -16,7 +17,50 @@ impl Fs {
     /// mount will leave out of the source.
     pub(in crate::fs) fn leftover_text(&self) -> String {
         let own = self.own_leftover_text();
-        self.others().fold(own, |text, other| text + &other.own_leftover_text())
+        let text = self.others().fold(own, |text, other| text + &other.own_leftover_text());
+        let lost = self.unsavable(!text.is_empty());
+        text + &lost.unwrap_or_default()
+    }
+
+    /// Returns a line that says why the end of the mount could not save what it could not commit. `None`
+    /// if it could, or if that need not be known (`is_needed`): finding out writes to the disk.
+    pub(in crate::fs) fn unsavable(&self, is_needed: bool) -> Option<String> {
+        let nbytes = if is_needed { self.bytes_to_save() } else { 0 };
+        if nbytes == 0 {
+            return None;
+        }
+        let error = self.spool.check_room(nbytes).err()?;
+        let place = shown(&self.config.writing.unsaved);
+        Some(format!("{LOST_IN_THE_END}it cannot be saved below {place}: {error}\n"))
+    }
+
+    /// Returns the space that files take in which everything is saved that is in the mount alone.
+    pub(in crate::fs) fn bytes_to_save(&self) -> u64 {
+        let own = self.own_bytes_to_save();
+        self.others().fold(own, |sum, other| sum + other.own_bytes_to_save())
+    }
+
+    fn own_bytes_to_save(&self) -> u64 {
+        const BLOCK: u64 = 4096;
+        let Some(overlay) = &self.overlay else { return 0 };
+        let names = overlay.names();
+        let nbytes = |(path, name): (PathBuf, &Name)| {
+            if let Some(change) = name.stage.as_ref().and_then(|stage| stage.change.as_ref()) {
+                return Some(change.content.as_ref()?.nbytes());
+            }
+            if name.place.is_none() {
+                return Some(self.content_to_save(&path, name)?.1.nbytes());
+            }
+            let What::File(file) = &name.what else { return None };
+            let state = file.state();
+            match &state.bytes {
+                Bytes::Here(content) if state.dirty => Some(content.nbytes()),
+                _ => None,
+            }
+        };
+        let files = names.all(Path::new("")).filter_map(nbytes);
+        // One more for its directory.
+        files.map(|nbytes| (nbytes.div_ceil(BLOCK) + 1) * BLOCK).sum()
     }
 
     fn own_leftover_text(&self) -> String {

@@ -2,13 +2,37 @@
 
 use std::path::Path;
 
+use crate::fs::state::control::IN_THE_END;
 use crate::fs::state::fs::Fs;
 use crate::text::{Line, shown};
 
 impl Fs {
-    /// Returns a list of the uncommitted changes in all views of the mount.
+    /// Returns a list of the uncommitted changes in all views of the mount, and what becomes of them
+    /// if the end of the mount cannot commit them.
     pub(in crate::fs) fn waiting_text(&self) -> String {
-        self.others().fold(self.own_waiting_text(), |text, other| text + &other.own_waiting_text())
+        let own = self.own_waiting_text();
+        let text = self.others().fold(own, |text, other| text + &other.own_waiting_text());
+        let has_failed = self.has_failed() || self.others().any(|other| other.has_failed());
+        match self.unsavable(has_failed) {
+            _ if text.is_empty() => text,
+            Some(lost) => text + &lost,
+            // They are removals.
+            None if self.bytes_to_save() == 0 && !text.contains(": given up: ") => text,
+            None => {
+                let [place, source] = [&self.config.writing.unsaved, &self.config.writing.source];
+                let (place, source) = (shown(place), shown(source));
+                format!(
+                    "{text}{IN_THE_END} is saved below {place}; `shardfs recover --unsaved {place} \
+                     {source}` puts it in\n"
+                )
+            }
+        }
+    }
+
+    /// Returns whether a change could not be committed so far.
+    fn has_failed(&self) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        overlay.names().all(Path::new("")).any(|(_, name)| name.error.is_some())
     }
 
     /// Returns a line for each uncommitted change, with the error if it could not be committed.
@@ -32,11 +56,6 @@ impl Fs {
             };
         }
         drop(names);
-        text += &self.failures.list();
-        if !text.is_empty() {
-            let place = shown(&self.config.writing.unsaved);
-            let _ = writeln!(text, "what cannot be committed in the end is saved below {place}");
-        }
-        text
+        text + &self.failures.list()
     }
 }

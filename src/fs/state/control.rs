@@ -19,6 +19,13 @@ pub const WAITING_PATH: &str = ".shardfs/waiting.txt";
 /// root.
 pub const LEFTOVER_PATH: &str = ".shardfs/leftover.txt";
 
+/// Beginning of the line in these lists that says what becomes of what the end of the mount cannot
+/// commit.
+pub const IN_THE_END: &str = "what cannot be committed in the end";
+
+/// Beginning of that line if the end of the mount could not save it, either.
+pub const LOST_IN_THE_END: &str = "what cannot be committed in the end would be lost: ";
+
 /// Path of the last lines of the log, relative to the mount's root.
 pub const LOG_PATH: &str = ".shardfs/log";
 

@@ -8,6 +8,8 @@ use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;
 use crate::fs::state::overlay::{Name, What};
+use crate::fs::write::unsaved::End;
+use crate::text::{count, shown};
 
 impl Fs {
     /// Commits at intervals until [`Fs::end_commits`] is called.
@@ -25,7 +27,7 @@ impl Fs {
     }
 
     /// Stops the commits at intervals and commits for the last time. Returns the number of chunks
-    /// that could not be committed; they are saved as files of their own.
+    /// that could not be committed; they are saved as files of their own, if that is possible.
     pub fn end_commits(&self) -> usize {
         *self.commits.ended.lock() = true;
         self.commits.wake.notify_all();
@@ -36,16 +38,16 @@ impl Fs {
         let all = || -> Vec<(PathBuf, Name)> {
             overlay.names().all(Path::new("")).map(|(path, name)| (path, name.clone())).collect()
         };
-        let mut unsaved = 0;
+        let mut ends = Vec::new();
         for (path, name) in all().iter().filter(|(_, name)| name.place.is_none()) {
-            unsaved += usize::from(self.save_scratch(path, name));
+            ends.extend(self.save_scratch(path, name));
         }
         // Commits the changes that were waiting for those.
         let _ = self.commit(Path::new(""));
         self.remove_documents_at_end();
         let mut arrays: HashMap<u64, Arc<ArrayView>> = HashMap::new();
         for (path, name) in all() {
-            unsaved += usize::from(self.save_chunk(&path, &name));
+            ends.extend(self.save_chunk(&path, &name));
         }
         for array in self.nodes.committed() {
             arrays.insert(array.source.id, array);
@@ -63,7 +65,25 @@ impl Fs {
             }
         }
         self.spool.remove();
-        unsaved
+        self.log_ends(&ends);
+        ends.len()
+    }
+
+    /// Logs what has become of changes that could not be committed.
+    fn log_ends(&self, ends: &[End]) {
+        if ends.is_empty() {
+            return;
+        }
+        let place = shown(&self.config.writing.unsaved);
+        let saved = format!("saved below {place}");
+        let words = [(End::Saved, &*saved), (End::Lost, "LOST"), (End::NotRemoved, "not removed")];
+        let parts = words.map(|(end, words)| {
+            let number = ends.iter().filter(|other| **other == end).count();
+            (number > 0).then(|| format!("{number} {words}"))
+        });
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let all = count(ends.len(), "file");
+        log::error!("{all} could not be committed: {}", parts.join(", "));
     }
 
     /// Stages the contents of files that are still open.

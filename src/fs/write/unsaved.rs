@@ -22,6 +22,23 @@ use crate::text::shown;
 /// Number of bytes of a saved file to read at once.
 pub(in crate::fs) const PIECE_BYTES: usize = 1 << 20;
 
+/// What has become of a change that could not be committed when its mount ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::fs) enum End {
+    /// What was written is saved.
+    Saved,
+    /// What was written could not be saved, either.
+    Lost,
+    /// It was a removal.
+    NotRemoved,
+}
+
+impl End {
+    fn of_written(is_saved: bool) -> Self {
+        if is_saved { Self::Saved } else { Self::Lost }
+    }
+}
+
 impl Fs {
     /// Names the spool file of a file after the first of its names that is a chunk.
     pub(in crate::fs) fn name_spool_file_of(
@@ -69,26 +86,25 @@ impl Fs {
     }
 
     /// Saves a file that exists in the mount alone, when the mount ends; removals that depend on it
-    /// may then proceed. Returns whether there was anything to save.
-    pub(in crate::fs) fn save_scratch(&self, path: &Path, name: &Name) -> bool {
-        let Some((file, content)) = self.content_to_save(path, name) else { return false };
+    /// may then proceed. `None` if there is nothing to save.
+    pub(in crate::fs) fn save_scratch(&self, path: &Path, name: &Name) -> Option<End> {
+        let (file, content) = self.content_to_save(path, name)?;
         let why = "it is no chunk, and was in the mount alone";
-        if self.save(&no_chunk(path), Some(file), Some(&content), &why) {
+        let is_saved = self.save(&no_chunk(path), Some(file), Some(&content), &why);
+        if is_saved {
             name.made.iter().for_each(|promise| promise.keep());
         }
-        true
+        Some(End::of_written(is_saved))
     }
 
-    /// Saves what was written to a chunk and could not be committed, when the mount ends. Returns
-    /// whether there was anything to save.
-    pub(in crate::fs) fn save_chunk(&self, path: &Path, name: &Name) -> bool {
+    /// Saves what was written to a chunk and could not be committed, when the mount ends. `None` if
+    /// everything was committed.
+    pub(in crate::fs) fn save_chunk(&self, path: &Path, name: &Name) -> Option<End> {
         if name.hidden.is_some() {
             log::error!("{}: renamed, but not removed", shown(path));
-            return true;
+            return Some(End::NotRemoved);
         }
-        if name.place.is_none() {
-            return false;
-        }
+        name.place.as_ref()?;
         let why = &"it could not be written to its shard";
         if let Some(change) = name.stage.as_ref().and_then(|stage| stage.change.as_ref()) {
             let path = name.place.as_ref().map_or_else(|| path.to_owned(), chunk_path);
@@ -96,19 +112,21 @@ impl Fs {
                 What::File(file) => Some(&**file),
                 _ => None,
             };
-            self.save(&path, file, change.content.as_ref(), why);
-            return true;
+            let is_saved = self.save(&path, file, change.content.as_ref(), why);
+            return Some(match change.content {
+                Some(_) => End::of_written(is_saved),
+                None => End::NotRemoved,
+            });
         }
-        let What::File(file) = &name.what else { return false };
+        let What::File(file) = &name.what else { return None };
         let state = file.state();
         let (is_dirty, bytes) = (state.dirty, state.bytes.clone());
         drop(state);
         match bytes {
             Bytes::Here(content) if is_dirty => {
-                self.save(path, Some(&**file), Some(&content), why);
-                true
+                Some(End::of_written(self.save(path, Some(&**file), Some(&content), why)))
             }
-            _ => false,
+            _ => None,
         }
     }
 
