@@ -12,7 +12,7 @@ pub const FILESYSTEM_TYPE: &str = "fuse.shardfs";
 ///
 /// ```text
 /// 36 35 98:0 /root /mount/point rw,noatime shared:1 - fuse.shardfs source rw,user_id=0
-/// id    device root  5th field             optional   type         source
+/// id    device root  5th field             optional   type         source options
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
@@ -32,6 +32,8 @@ pub(crate) struct Mount {
     pub kind: Vec<u8>,
     /// Source of the mount.
     pub source: OsString,
+    /// User who mounted it, for a FUSE mount.
+    pub user: Option<u32>,
 }
 
 /// Returns all mounts that this process can see, in the order in which they were made.
@@ -55,7 +57,10 @@ impl Mount {
         let dash = fields.iter().position(|field| *field == b"-")?;
         let (device, kind) = (device.to_vec(), fields.get(dash + 1)?.to_vec());
         let source = unescape(fields.get(dash + 2)?);
-        Some(Self { id, connection, device, root, place, is_writable, kind, source })
+        let options = std::str::from_utf8(fields.get(dash + 3).unwrap_or(&&b""[..])).ok();
+        let mut options = options.into_iter().flat_map(|options| options.split(','));
+        let user = options.find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+        Some(Self { id, connection, device, root, place, is_writable, kind, source, user })
     }
 
     /// Returns whether the mount is one of this program.
@@ -102,8 +107,9 @@ mod tests {
             let kind = FILESYSTEM_TYPE.as_bytes().to_vec();
             let (device, root) = (b"0:1".to_vec(), "/".into());
             let (place, source) = (place.into(), source.into());
-            let (id, connection, is_writable) = (1, 1, false);
-            Mount { id, connection, device, root, place, is_writable, kind, source }.shows_itself()
+            let (id, connection, is_writable, user) = (1, 1, false, None);
+            Mount { id, connection, device, root, place, is_writable, kind, source, user }
+                .shows_itself()
         };
         assert!(shows_itself("/d/mp", "/d"));
         assert!(shows_itself("/d/a/mp", "/d"));

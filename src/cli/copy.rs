@@ -11,7 +11,7 @@ use super::exit::Failure;
 use super::help::Words;
 use super::interrupt::Interruptible;
 use super::message::complain;
-use super::mounts::{check_apart, check_unused, commit_mounts};
+use super::mounts::{Purpose, check_apart, check_unused, commit_mounts};
 use super::open::{FormatArgs, open};
 use super::output::say;
 use super::progress::{Progress, Unit};
@@ -106,7 +106,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     if args.force {
         check_unused(job.dest)?;
     }
-    commit_mounts(job.source)?;
+    commit_mounts(job.source, Purpose::Read)?;
     let config = OpenConfig { level: job.level, format: args.format(), pad_edge: true };
     let source = open(job.source, config)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };

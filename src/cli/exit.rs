@@ -119,6 +119,7 @@ impl Failure {
                 | MountError::NoFusermount(_)
                 | MountError::Session(_)
                 | MountError::NotWritten { .. }
+                | MountError::Closed { .. }
                 | MountError::WouldBeLost { .. }
                 | MountError::Leftover { .. }
                 | MountError::Killed { .. }
@@ -132,6 +133,7 @@ impl Failure {
                 | MountError::Refused { .. }
                 | MountError::NotAllowed(_)
                 | MountError::Busy(_)
+                | MountError::OfAnother(_)
                 | MountError::Unmount { .. }
                 | MountError::Fusermount(_) => MOUNT,
             },

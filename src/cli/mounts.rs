@@ -4,21 +4,52 @@ use std::io;
 use std::path::Path;
 
 use super::exit::{Failure, system};
-use super::sync::{hint, not_written, sync};
-use crate::mount::{InMount, Use, check_answers, lie_apart, mount_of, uses_of, will_be};
+use super::message::complain;
+use super::sync::{closed, hint, is_closed, not_written, sync};
+use crate::mount::{
+    InMount, Use, check_answers, is_writable, lie_apart, mount_of, uses_of, will_be,
+};
 use crate::text::shown;
 
-/// Commits the uncommitted changes in mounts of a source. A mount whose process is dead has none.
-pub(super) fn commit_mounts(source: &Path) -> Result<(), Failure> {
+/// What a command does with its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It reads it.
+    Read,
+    /// It changes it.
+    Change,
+}
+
+/// Commits the uncommitted changes in mounts of a source. A mount that is read-only, or whose process
+/// is dead, has none. Those in mounts of other users cannot be known: that is said, and nothing is
+/// changed.
+pub(super) fn commit_mounts(source: &Path, purpose: Purpose) -> Result<(), Failure> {
     // A missing source is reported when it is opened.
     let Ok(whole) = source.canonicalize() else { return Ok(()) };
     for used in uses_of(&whole) {
         let Use::Shown(mountpoint) = used else { continue };
+        // It may be unmounted by now.
+        if !is_writable(&mountpoint).unwrap_or(false) {
+            continue;
+        }
         check_answers(&mountpoint)?;
-        if let Err(error) = sync(&mountpoint)
-            && error.raw_os_error() != Some(libc::ENOTCONN)
-        {
-            return Err(not_written(&mountpoint, &error, |it| hint(&mountpoint, it)));
+        match (sync(&mountpoint), purpose) {
+            (Ok(()), _) => (),
+            (Err(error), _) if error.raw_os_error() == Some(libc::ENOTCONN) => (),
+            (Err(error), Purpose::Read) if is_closed(&error) => {
+                let place = shown(&mountpoint);
+                complain(format_args!(
+                    "warning: {place}: mounted by another user: uncommitted changes cannot be seen"
+                ));
+            }
+            (Err(error), Purpose::Change) if is_closed(&error) => {
+                let refused =
+                    closed(&mountpoint, "; nothing was changed: it must be unmounted first")?;
+                refused.map_or(Ok(()), Err)?;
+            }
+            (Err(error), _) => {
+                return Err(not_written(&mountpoint, &error, |it| hint(&mountpoint, it)));
+            }
         }
     }
     Ok(())

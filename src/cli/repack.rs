@@ -10,7 +10,7 @@ use super::copy::{CopyArgs, Job, PackingArgs, Shard, location, run as copy, shap
 use super::exit::Failure;
 use super::interrupt::Interruptible;
 use super::message::complain;
-use super::mounts::{check_not_in_mount, commit_mounts};
+use super::mounts::{Purpose, check_not_in_mount, commit_mounts};
 use super::open::open;
 use super::output::say;
 use super::progress::{Progress, Unit};
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
-    commit_mounts(&args.source)?;
+    commit_mounts(&args.source, Purpose::Change)?;
     let config = OpenConfig { format: args.copy.format(), ..OpenConfig::default() };
     let source = open(&args.source, config)?;
     let has_shards = |array: &Arc<Array>| array.source.format.has_index();

@@ -7,7 +7,8 @@ use serde_json::json;
 use super::exit::{Failure, system};
 use super::interrupt::Interruptible;
 use super::list::{List, bytes, shape};
-use super::mounts::{check_not_in_mount, commit_mounts};
+use super::message::complain;
+use super::mounts::{Purpose, check_not_in_mount, commit_mounts};
 use super::output::print;
 use crate::format::json::to_text;
 use crate::text::{count, shown};
@@ -53,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let Args { source, shape: List(extents), keep_outside, dry_run, json } = args;
     check_not_in_mount(source, "resize")?;
     if !dry_run {
-        commit_mounts(source)?;
+        commit_mounts(source, Purpose::Change)?;
     }
     let resize = Resize::find(source, extents, *keep_outside).map_err(system)?;
     let interruptible = Interruptible::new(match (*dry_run, *keep_outside) {

@@ -39,6 +39,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             killed(&args.mountpoint)?.map_or(Ok(()), Err)
         }
+        Err(error) if is_closed(&error) => {
+            closed(&args.mountpoint, "; only that user can make it durable")?.map_or(Ok(()), Err)
+        }
         Err(error) => Err(not_written(&args.mountpoint, &error, |it| hint(&args.mountpoint, it))),
     }
 }
@@ -48,6 +51,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 pub(super) fn killed(mountpoint: &Path) -> Result<Option<Failure>, MountError> {
     let killed = || MountError::Killed { path: mountpoint.to_owned(), saved: unsaved_root() };
     Ok(mount::is_writable(mountpoint)?.then(|| killed().into()))
+}
+
+/// Returns whether the error of a sync says that this user may not look into the mount.
+pub(super) fn is_closed(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EACCES)
+}
+
+/// Returns the error of a mount that this user may not look into; none if it is read-only, and so has
+/// nothing to write.
+pub(super) fn closed(mountpoint: &Path, hint: &str) -> Result<Option<Failure>, MountError> {
+    let closed = || MountError::Closed { path: mountpoint.to_owned(), hint: hint.to_owned() };
+    Ok(mount::is_writable(mountpoint)?.then(|| closed().into()))
 }
 
 /// Makes a mount commit its uncommitted changes. A read-only mount has nothing to do.

@@ -8,12 +8,16 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::message::tell;
 use super::mount::unsaved_root;
-use super::sync::{killed, leftover, not_written, sync, would_be_lost};
+use super::sync::{closed, is_closed, killed, leftover, not_written, sync, would_be_lost};
 use crate::mount::{self, MountError};
 use crate::text::{Line, shown};
 
 /// Time that a mount has to write everything before it is detached without that.
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What becomes of a mount that this user may not look into.
+const UNASKED: &str = "; it is unmounted: the process behind it commits what is left, and its log names what \
+                       it cannot commit";
 
 const AFTER_HELP: &str = "\
 A lazy unmount makes everything durable first if that takes no longer than a few seconds. What is
@@ -49,6 +53,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // A mount whose process is dead must be unmounted all the same.
     let unwritten = match sync(&args.mountpoint) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(&args.mountpoint)?,
+        Err(error) if is_closed(&error) => closed(&args.mountpoint, UNASKED)?,
         Err(error) => Some(not_written(&args.mountpoint, &error, |waiting| {
             lost = would_be_lost(waiting);
             if lost { stays(&args.mountpoint) } else { String::new() }
@@ -103,6 +108,7 @@ fn detach(mountpoint: &Path) -> Result<(), Failure> {
             let error = sync(mountpoint).err().unwrap_or_else(given_up);
             match error.raw_os_error() {
                 Some(libc::ENOTCONN) => killed(mountpoint)?,
+                _ if is_closed(&error) => closed(mountpoint, UNASKED)?,
                 _ => {
                     let hint = |waiting: &str| match would_be_lost(waiting) {
                         true => "\nit is detached all the same".to_owned(),

@@ -135,6 +135,17 @@ pub enum MountError {
         /// Number of its FUSE connection.
         connection: u32,
     },
+    /// Another user has made a writable mount, in which this one may not look.
+    #[error("{}: another user has mounted it, so whether all is written cannot be known{hint}", shown(.path))]
+    Closed {
+        /// The mount point.
+        path: PathBuf,
+        /// What that means for the command.
+        hint: String,
+    },
+    /// The mount is another user's.
+    #[error("{}: another user has mounted it: only that user and root can unmount it", shown(.0))]
+    OfAnother(PathBuf),
     /// The kernel refused to unmount.
     #[error("cannot unmount {}: {error}", shown(.path))]
     Unmount {
@@ -417,7 +428,13 @@ fn unmount_now(mountpoint: &Path, flags: UnmountFlags) -> Result<(), MountError>
     let flags = flags | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(mountpoint, flags) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => fusermount::unmount(mountpoint, flags),
+        Err(rustix::io::Errno::PERM) => {
+            let own = rustix::process::getuid().as_raw();
+            match table::user(mountpoint) {
+                Some(user) if user != own => Err(MountError::OfAnother(mountpoint.to_owned())),
+                _ => fusermount::unmount(mountpoint, flags),
+            }
+        }
         Err(rustix::io::Errno::BUSY) => Err(MountError::Busy(mountpoint.to_owned())),
         Err(error) => Err(MountError::Unmount { path: mountpoint.to_owned(), error: error.into() }),
     }

@@ -50,6 +50,11 @@ pub(super) fn is_writable(mountpoint: &Path) -> bool {
     mounts().ok().and_then(|all| top(all, mountpoint)).is_some_and(|mount| mount.is_writable)
 }
 
+/// Returns the user who has made the topmost mount on `mountpoint`.
+pub(super) fn user(mountpoint: &Path) -> Option<u32> {
+    top(mounts().ok()?, mountpoint)?.user
+}
+
 /// Returns the number and name of a process in another mount namespace in which a FUSE connection
 /// is still mounted. A namespace that was created while the filesystem was mounted has it as well.
 pub(super) fn elsewhere(connection: u32) -> Option<(u32, String)> {
@@ -103,6 +108,12 @@ mod tests {
         assert_eq!(uses("/data/x y.zarr2"), []);
         assert_eq!(uses("/data").len(), 2);
         assert_eq!(uses("/mnt/c"), [Use::Holds("/mnt/c".into())]);
+    }
+
+    #[test]
+    fn the_user_who_mounted_is_known() {
+        let user = |place: &str| top(parse(TABLE), Path::new(place)).unwrap().user;
+        assert_eq!((user("/mnt/a b"), user("/mnt/c")), (Some(0), None));
     }
 
     #[test]

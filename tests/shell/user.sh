@@ -196,6 +196,53 @@ if [[ ${#as_user[@]} != 0 ]]; then
     check "a source that may not be written is not" not_permitted
 fi
 
+# Mounts that another user has made, and may not look into.
+of_others() {
+    local source=$TMP/others.zarr roots=$TMP/roots
+    place
+    mkdir -p "$roots"
+    echo "$roots" >>"$TMP/mounts"
+    python3 "$here/shards.py" array "$source" 5
+    chown -R 65534:65534 "$source"
+    head -c 4096 /dev/urandom >"$TMP/chunk"
+
+    "$SHARDFS" mount "$source" "$roots" >/dev/null 2>&1
+    user "$SHARDFS" unpack "$source" "$TMP/home/unpacked" 2>"$TMP/out"
+    [[ ! -s $TMP/out ]]
+    user "$SHARDFS" repack "$source"
+    user "$SHARDFS" resize "$source" --shape 65536
+    user "$SHARDFS" sync "$roots"
+    expect_exit 32 user "$SHARDFS" umount "$roots" >"$TMP/out"
+    grep "roots: another user has mounted it: only that user and root can unmount it" "$TMP/out"
+    "$SHARDFS" umount "$roots"
+
+    "$SHARDFS" mount --rw "$source" "$roots" >/dev/null 2>&1
+    user "$SHARDFS" unpack --force "$source" "$TMP/home/unpacked" 2>"$TMP/out"
+    grep "warning: $roots: mounted by another user: uncommitted changes cannot be seen" "$TMP/out"
+    expect_exit 2 user "$SHARDFS" repack "$source" | grep "another user has mounted it.*nothing was changed"
+    expect_exit 2 user "$SHARDFS" resize "$source" --shape 4096 | grep "another user has mounted it.*nothing was changed"
+    expect_exit 2 user "$SHARDFS" sync "$roots" >"$TMP/out"
+    grep "another user has mounted it.*only that user can make it durable" "$TMP/out"
+    fails_with '' grep waiting "$TMP/out"
+    "$SHARDFS" umount "$roots"
+
+    user "$SHARDFS" mount "$source" "$MP" >/dev/null 2>&1
+    "$SHARDFS" umount "$MP"
+    within 10 gone "$MP"
+    user "$SHARDFS" mount --rw "$source" "$MP" >/dev/null 2>&1
+    user cp "$TMP/chunk" "$MP/c/0"
+    expect_exit 2 "$SHARDFS" umount "$MP" >"$TMP/out"
+    grep "another user has mounted it.*it is unmounted" "$TMP/out"
+    within 10 gone "$MP"
+    "$SHARDFS" unpack --force "$source" "$TMP/home/unpacked"
+    cmp "$TMP/chunk" "$TMP/home/unpacked/c/0"
+}
+if [[ ${#as_user[@]} != 0 ]]; then
+    check "mounts of others are in nobody's way unless they may hold changes" of_others
+else
+    skip "mounts of others: there is only one user"
+fi
+
 # Two users of one group, in directories that pass it on: one owns the files, the other changes them. Or one owns
 # them, but is not in their group.
 owned_by() {
