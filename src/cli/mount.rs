@@ -24,7 +24,7 @@ use crate::number::to_usize;
 use crate::source::{Format, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
-use crate::store::spool::{OPEN_NAME, SOURCE_NAME, saved_source};
+use crate::store::spool::{OPEN_NAME, OTHER_DIRECTORY, SOURCE_NAME, saved_source};
 use crate::store::storage::{Need, PosixStorage, Storage};
 use crate::text::shown;
 
@@ -421,7 +421,14 @@ fn unsaved_directory() -> PathBuf {
 
 /// Returns what to do about a directory in which something of a source was saved.
 pub(super) fn saved_hint(saved: &Path, source: &Path) -> String {
+    let holds_chunks = holds_files(saved, Some(OTHER_DIRECTORY));
     let (saved, source) = (shown(saved), shown(source));
+    if !holds_chunks {
+        return format!(
+            "{source}: files that were beside chunks in an earlier mount are in {saved}: move them to \
+             where they belong"
+        );
+    }
     format!(
         "{source}: what an earlier mount could not commit is in {saved}; `shardfs recover --unsaved \
          {saved} {source}` puts its chunks in"
@@ -442,17 +449,19 @@ pub(super) fn saved_of(source: &Path) -> Vec<PathBuf> {
     };
     let entries = std::fs::read_dir(unsaved_root()).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    found.retain(|directory| is_of(directory) && !runs(directory) && holds_files(directory));
+    found.retain(|directory| is_of(directory) && !runs(directory) && holds_files(directory, None));
     found.sort();
     found
 }
 
 /// Returns whether a directory for changes that could not be committed holds something that was
-/// saved, and is whole.
-fn holds_files(directory: &Path) -> bool {
+/// saved, and is whole. Directories of the name `but` do not count.
+fn holds_files(directory: &Path, but: Option<&str>) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => holds_files(&entry.path()),
+        Ok(kind) if kind.is_dir() => {
+            but.is_none_or(|but| entry.file_name() != but) && holds_files(&entry.path(), but)
+        }
         _ => entry.file_name() != OPEN_NAME && entry.file_name() != SOURCE_NAME,
     })
 }

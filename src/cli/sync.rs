@@ -9,7 +9,7 @@ use super::message::tell;
 use super::mount::unsaved_root;
 use crate::fs::{IN_THE_END, LEFTOVER_PATH, LOG_PATH, LOST_IN_THE_END, WAITING_PATH};
 use crate::mount::{self, MountError};
-use crate::text::{Lines, shown};
+use crate::text::{Lines, count, shown};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -73,8 +73,21 @@ pub(super) fn sync(mountpoint: &Path) -> io::Result<()> {
 /// Returns what the end of a mount will leave out of its source, a line each; nothing if that may
 /// not be known to this user.
 pub(super) fn leftover(mountpoint: &Path) -> String {
-    let text = std::fs::read_to_string(mountpoint.join(LEFTOVER_PATH)).unwrap_or_default();
-    text.trim_end().to_owned()
+    shortened(&std::fs::read_to_string(mountpoint.join(LEFTOVER_PATH)).unwrap_or_default())
+}
+
+/// Maximum number of changes that a message lists.
+const MOST_LISTED: usize = 10;
+
+/// Returns the beginning of a list of changes and the number of the others, with the last line, which
+/// says what becomes of them.
+fn shortened(list: &str) -> String {
+    let is_change = |line: &&str| !line.starts_with(IN_THE_END);
+    let (mut changes, ends): (Vec<&str>, Vec<&str>) = list.lines().partition(is_change);
+    let more = changes.len().saturating_sub(MOST_LISTED);
+    let more = (more > 0).then(|| format!("and {}", count(more, "other change")));
+    changes.truncate(MOST_LISTED);
+    changes.into_iter().chain(more.as_deref()).chain(ends).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns an error that lists what could not be written, with advice that `hint` makes of the list.
@@ -89,7 +102,7 @@ pub(super) fn not_written(
         path: mountpoint.to_owned(),
         error: io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)),
         hint: hint(&waiting),
-        waiting: waiting.trim_end().to_owned(),
+        waiting: shortened(&waiting),
     };
     Failure::Mount(error)
 }

@@ -9,6 +9,7 @@ use super::exit::Failure;
 use super::message::tell;
 use super::mount::unsaved_root;
 use super::sync::{closed, is_closed, killed, leftover, not_written, sync, would_be_lost};
+use crate::fs::{IN_THE_END, TO_BE_SAVED};
 use crate::mount::{self, MountError};
 use crate::text::{Line, shown};
 
@@ -78,10 +79,22 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ));
     })?;
     match unwritten {
+        Some(Failure::Mount(MountError::NotWritten { path, error, waiting, hint })) => {
+            let waiting = in_the_past(&waiting);
+            Err(MountError::NotWritten { path, error, waiting, hint }.into())
+        }
         Some(unwritten) => Err(unwritten),
         None if leftover.is_empty() => Ok(()),
-        None => Err(MountError::Leftover { path: args.mountpoint.clone(), leftover }.into()),
+        None => {
+            let (path, leftover) = (args.mountpoint.clone(), in_the_past(&leftover));
+            Err(MountError::Leftover { path, leftover }.into())
+        }
     }
+}
+
+/// Returns a list of what the end of a mount would leave out of the source, once it has ended.
+fn in_the_past(list: &str) -> String {
+    list.replace(IN_THE_END, "what could not be committed").replace(TO_BE_SAVED, "it is saved as")
 }
 
 /// Returns advice for a mount whose end would lose what was written.

@@ -32,7 +32,7 @@ pub use self::read::ahead::{PageCache, PushAhead};
 pub use self::read::lister::{DirEntry, Listing};
 pub use self::request::{OpenHow, SetAttr, WriteHow};
 pub use self::state::control::{
-    IN_THE_END, LEFTOVER_PATH, LOG_PATH, LOST_IN_THE_END, WAITING_PATH,
+    IN_THE_END, LEFTOVER_PATH, LOG_PATH, LOST_IN_THE_END, TO_BE_SAVED, WAITING_PATH,
 };
 pub use self::state::fs::{Fs, SourceError};
 pub use self::state::handle::Opened;

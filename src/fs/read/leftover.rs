@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::fs::form::View;
 use crate::fs::node::NodeKind;
-use crate::fs::state::control::LOST_IN_THE_END;
+use crate::fs::state::control::{LOST_IN_THE_END, TO_BE_SAVED};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile};
 use crate::fs::state::overlay::{Name, What};
@@ -73,7 +73,7 @@ impl Fs {
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,
-                    "{}: no chunk, in the mount alone; it is to be saved as {} when that ends",
+                    "{}: no chunk, in the mount alone; {TO_BE_SAVED} {}",
                     shown(&path),
                     shown(&to)
                 );

@@ -23,6 +23,9 @@ pub const LEFTOVER_PATH: &str = ".shardfs/leftover.txt";
 /// commit.
 pub const IN_THE_END: &str = "what cannot be committed in the end";
 
+/// Words before the path under which the end of the mount will save a file that is no chunk.
+pub const TO_BE_SAVED: &str = "when that ends, it is to be saved as";
+
 /// Beginning of that line if the end of the mount could not save it, either.
 pub const LOST_IN_THE_END: &str = "what cannot be committed in the end would be lost: ";
 

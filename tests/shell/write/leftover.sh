@@ -21,12 +21,32 @@ beside_chunks() {
     cat "$work/said"
     saved=$(unsaved_of "$pid")
     [[ $(grep -c : "$work/said") == 2 ]]
-    grep -F "c/0/notes: no chunk, in the mount alone; it is to be saved as $saved/.other/c/0/notes when that ends" "$work/said"
+    grep -F "c/0/notes: no chunk, in the mount alone; it is saved as $saved/.other/c/0/notes" "$work/said"
     cmp "$data/text" "$saved/.other/c/0/notes"
     within 10 no_daemon_of "$MP"
+    "$SHARDFS" recover "$source" >"$work/said" 2>&1
+    grep "beside chunks in an earlier mount are in $saved: move them" "$work/said"
+    fails_with '' grep -e --unsaved "$work/said"
     in_shards
 }
 at_once "a file beside chunks is named by sync and umount, and saved" beside_chunks
+
+# A list of all of them would hide the rest of the message.
+many_beside_chunks() {
+    local number
+    fresh $plane
+    for number in {1..12}; do
+        cp "$data/text" "$MP/c/0/notes.$number"
+    done
+    "$SHARDFS" sync "$MP" >"$work/said" 2>&1
+    [[ $(grep -c 'no chunk' "$work/said") == 10 ]]
+    grep -x 'and 2 other changes' "$work/said"
+    [[ $(wc -l <"$MP/.shardfs/leftover.txt") == 12 ]]
+    rm "$MP"/c/0/notes.*
+    unmount_view
+    in_shards
+}
+at_once "of many files beside chunks the first ones are named" many_beside_chunks
 
 nothing_left() {
     fresh $plane
