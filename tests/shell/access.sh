@@ -140,6 +140,34 @@ new_shards() {
 }
 check "a new shard belongs to whoever made its first chunk, and to the group of its directory" new_shards
 
+# made_above NAME: an array of three dimensions in which the directory of shards c/0/0 exists, and c/0/1, for the
+# chunks in c/0/4 to c/0/7, does not.  Sets $array.
+made_above() {
+    "$SHARDFS" create --sample "$source/$1" >/dev/null
+    array=$source/$1/waves
+    rm -r "$array/c/0/1"
+}
+
+directories_above() {
+    made_above above
+    chmod 777 "$array"
+    mount_view "$source" --rw -o allow_other
+    mkdir "$MP/above/waves/c/0/4"
+    [[ $(stat -c '%u %a' "$MP/above/waves/c/0/4") == "0 755" ]]
+    fails_with "Permission denied" other mkdir "$array/c/0/1"
+    fails_with "Permission denied" other cp "$array/zarr.json" "$MP/above/waves/c/0/4/0"
+    unmount_view
+    [[ ! -e $array/c/0/1 ]]
+    chown 21003:21003 "$array/c/0"
+    chmod 755 "$array"
+    mount_view "$source" --rw -o allow_other
+    other mkdir "$MP/above/waves/c/0/4"
+    other cp "$array/zarr.json" "$MP/above/waves/c/0/4/0"
+    unmount_view
+    [[ $(stat -c %u "$array/c/0/1" "$array/c/0/1/0") == $'21003\n21003' ]]
+}
+check "a new directory above chunks is for those who may create the directory of its shards" directories_above
+
 # To be a chunk, or a document, a file is read and written anew.
 not_read_by_renaming() {
     local array=$source/arrays/plain home=$source/home

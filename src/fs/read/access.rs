@@ -26,7 +26,7 @@ use crate::fs::node::{ArrayView, At};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
 use crate::fs::state::target::Target;
-use crate::store::storage::{Need, PosixStorage, SetStat, StorageFile};
+use crate::store::storage::{Need, PosixStorage, SetStat, Stat, StorageFile};
 use crate::text::shown;
 
 /// Maximum number of shards of an array whose flat files other users may open.
@@ -244,13 +244,32 @@ impl Fs {
 
     /// Returns the path that the attributes of a directory are taken from if its shards' directory
     /// does not exist; `None` for other nodes.
-    pub(in crate::fs) fn shown_for(&self, target: &Target) -> Option<PathBuf> {
+    pub(in crate::fs) fn shown_for(&self, target: &Target) -> Result<Option<PathBuf>> {
         match target {
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
-                Some(array.source.path.clone())
+                Ok(Some(self.nearest_directory(array, coords)?.0))
             }
-            _ => None,
+            _ => Ok(None),
         }
+    }
+
+    /// Returns the directory of the shards below a directory above chunks, with its attributes, or
+    /// as long as it does not exist the nearest one above it. Whoever may write to that one may
+    /// create it, and nobody else.
+    pub(in crate::fs) fn nearest_directory(
+        &self,
+        array: &ArrayView,
+        coords: &[u64],
+    ) -> Result<(PathBuf, Stat)> {
+        let mut path = self.shard_directory(array, coords);
+        while array.source.format.has_keys() && path != array.source.path {
+            if let Some(stat) = self.store.shard_directory(&path)? {
+                return Ok((path, stat));
+            }
+            path.pop();
+        }
+        let stat = self.storage.stat(&array.source.path)?;
+        Ok((array.source.path.clone(), stat))
     }
 
     /// Gives a new file to the caller if it could not be created with the caller's rights.

@@ -214,7 +214,7 @@ impl Fs {
         let stat = match self.store.shard_directory(&path)? {
             Some(stat) => stat,
             None if self.is_made(array, coords) || self.shows_all(array) => {
-                self.storage.stat(&array.source.path)?
+                self.nearest_directory(array, coords)?.1
             }
             None => return Ok(None),
         };

@@ -128,7 +128,7 @@ impl Fs {
         let storage = self.storage.posix().ok_or(FsError::NoAttribute)?;
         let list = match storage.xattr(&path, name, follow) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) && follow => {
-                let above = self.shown_for(target).ok_or(FsError::NoAttribute)?;
+                let above = self.shown_for(target)?.ok_or(FsError::NoAttribute)?;
                 storage.xattr(&above, name, follow)
             }
             list => list,
