@@ -7,7 +7,6 @@ use serde_json::json;
 use super::exit::{Failure, system};
 use super::interrupt::Interruptible;
 use super::list::{List, bytes, shape};
-use super::message::complain;
 use super::mounts::{Purpose, check_not_in_mount, commit_mounts};
 use super::output::print;
 use crate::format::json::to_text;

@@ -23,7 +23,8 @@ fn a_missing_superchunk_is_damage_to_a_copy() {
     for shape in [Shape::Unsharded, Shape::Sharded(shards)] {
         let plan = Plan::new(&source, &nodes, &shape, false).unwrap();
         let there = tempfile::tempdir().unwrap();
-        let copy = Destination::open(&there.path().join("copy"), &json!({}), false).unwrap();
+        let place = there.path().join("copy");
+        let copy = Destination::open(&place, &source.storage, &json!({}), false).unwrap();
         let copied = plan.copy(&plan.arrays[0], &copy, NonZeroUsize::MIN, &|_| ()).unwrap();
         let missing = "shard data/__1.blp: it does not exist; the format has no absent chunks";
         assert_eq!(copied.damaged, BTreeSet::from([missing.to_owned()]));
