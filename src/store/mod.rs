@@ -7,6 +7,7 @@
 //! Body              -> ChunkReader             (an open file and a range in it)
 //! ```
 
+pub(crate) mod access_list;
 mod array;
 mod beneath;
 mod blob;

@@ -168,6 +168,63 @@ directories_above() {
 }
 check "a new directory above chunks is for those who may create the directory of its shards" directories_above
 
+default_lists() {
+    made_above listed
+    rm "$array/c/0/0/1"
+    chmod 777 "$array/c/0" "$array/c/0/0"
+    setfacl -d -m u:21001:rwx,g::-,o::- "$array/c/0" "$array/c/0/0"
+    mount_view "$source" --rw -o "allow_other,$1" --commit-interval 60
+    (
+        umask 022
+        other bash -c "echo new >'$MP/listed/waves/c/0/0/4'"
+        other mkdir "$MP/listed/waves/c/0/4"
+        other bash -c "echo new >'$MP/listed/waves/c/0/4/4'"
+        # Until it is committed nobody may do more with it.
+        [[ $1 == sync ]] || [[ $(stat -c %A "$MP/listed/waves/c/0/4/4") == -rw------- ]]
+        other touch "$array/c/0/0/file" "$array/c/0/file"
+        other mkdir "$array/c/0/made"
+    )
+    unmount_view
+    like c/0/0/1 c/0/0/file
+    like c/0/1 c/0/made
+    like c/0/1/1 c/0/file
+    rm -r "$source/listed"
+}
+default_lists_above() {
+    mkdir "$source/listed"
+    "$SHARDFS" create "$source/listed/waves" --shape 16,16,16 --dtype uint8 --chunk 2,2,2 --shard 4,4,4 >/dev/null
+    array=$source/listed/waves
+    mount_view "$source" --rw -o allow_other
+    mkdir -p "$MP/listed/waves/c/0/0"
+    echo first >"$MP/listed/waves/c/0/0/0"
+    unmount_view
+    # The array's own is another one.
+    setfacl -d -m u:21002:rwx "$array"
+    chmod 2777 "$array/c"
+    setfacl -d -m u:21001:rwx,g::-,o::- "$array/c"
+    mount_view "$source" --rw -o allow_other
+    (
+        umask 022
+        other mkdir -p "$MP/listed/waves/c/2/0"
+        other bash -c "echo new >'$MP/listed/waves/c/2/0/0'"
+        other mkdir -p "$array/c/made/made"
+        other touch "$array/c/made/made/file"
+    )
+    unmount_view
+    like c/1 c/made
+    like c/1/0 c/made/made
+    like c/1/0/0 c/made/made/file
+    rm -r "$source/listed"
+}
+# like NAME OTHER: both have the same owner, permissions and access control lists.
+like() {
+    [[ $(getfacl -cp "$array/$1") == "$(getfacl -cp "$array/$2")" ]] || { getfacl -p "$array/$1" "$array/$2"; return 1; }
+    [[ $(stat -c '%u:%g %A' "$array/$1") == "$(stat -c '%u:%g %A' "$array/$2")" ]]
+}
+check "new shards and their directories inherit access control lists as plain files do" default_lists xattr
+check "new shards and their directories inherit access control lists as plain files do, -o sync" default_lists sync
+check "new directories of shards inherit access control lists one from the other" default_lists_above
+
 # To be a chunk, or a document, a file is read and written anew.
 not_read_by_renaming() {
     local array=$source/arrays/plain home=$source/home

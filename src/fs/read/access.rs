@@ -26,6 +26,7 @@ use crate::fs::node::{ArrayView, At};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
 use crate::fs::state::target::Target;
+use crate::store::access_list::{Inherited, inherited};
 use crate::store::storage::{Need, PosixStorage, SetStat, Stat, StorageFile};
 use crate::text::shown;
 
@@ -270,6 +271,20 @@ impl Fs {
         }
         let stat = self.storage.stat(&array.source.path)?;
         Ok((array.source.path.clone(), stat))
+    }
+
+    /// Returns the access control list that a new file in a directory of the view will have: until
+    /// it is committed nobody may do more with it. `None` if it will have none.
+    pub(in crate::fs) fn inherited_in(&self, parent: u64, mode: u32) -> Result<Option<Inherited>> {
+        let Some(storage) = self.storage.posix().filter(|_| self.has_rights()) else {
+            return Ok(None);
+        };
+        let directory = match self.target(parent)? {
+            Target::Tree(array, coords) => self.nearest_directory(&array, &coords)?.0,
+            Target::Path(path) => path.to_path_buf(),
+            _ => return Ok(None),
+        };
+        Ok(inherited(storage, &directory, mode)?)
     }
 
     /// Gives a new file to the caller if it could not be created with the caller's rights.

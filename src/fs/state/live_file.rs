@@ -41,6 +41,8 @@ pub(in crate::fs) struct LiveState {
     /// Number of writes so far.
     pub writes: u64,
     pub mode: u32,
+    /// Permissions that it was created with, before a umask or an access control list took any away.
+    pub asked: u32,
     pub uid: u32,
     pub gid: u32,
     pub mtime: Timestamp,

@@ -58,9 +58,14 @@ impl Fs {
             }
             Slot::Chunk(path, _) | Slot::Scratch(path) | Slot::Document(path) => path,
         };
-        let (place, mode) = match &slot {
-            Slot::Chunk(_, place) => (Some(place), chunk_mode(mode & !caller.umask)),
-            _ => (None, mode & !caller.umask),
+        let (place, asked) = match &slot {
+            Slot::Chunk(_, place) => (Some(place), chunk_mode(mode)),
+            _ => (None, mode),
+        };
+        let mode = match self.inherited_in(parent, asked)? {
+            Some(inherited) => inherited.narrow_mode,
+            None if place.is_some() => chunk_mode(mode & !caller.umask),
+            None => mode & !caller.umask,
         };
         // Not even an empty file is left where nothing can be written.
         self.make_room()?;
@@ -70,6 +75,7 @@ impl Fs {
         let stage = place.map(|place| self.stage(place)).transpose()?;
         let ino = place.map(|Place { array, coords }| array.inodes.ino(array.tree.number(coords)));
         let file = self.new_file(ino, mode, caller.owner())?;
+        file.state().asked = asked;
         {
             let mut names = self.overlay()?.names();
             let name = names.put(path, What::File(Arc::clone(&file)), place.cloned());

@@ -312,5 +312,6 @@ fn split(mut pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
 pub(in crate::fs) fn maker(name: &Name) -> Option<Maker> {
     let What::File(file) = &name.what else { return None };
     let state = file.state();
-    Some(Maker { uid: state.uid, gid: state.gid, mode: state.mode & 0o666 })
+    let [mode, asked] = [state.mode, state.asked].map(|mode| mode & 0o666);
+    Some(Maker { uid: state.uid, gid: state.gid, mode, asked })
 }

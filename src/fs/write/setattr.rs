@@ -217,7 +217,7 @@ impl Fs {
         let is_chunk = state.names.iter().any(|name| !self.is_document(name))
             && matches!(state.bytes, Bytes::Stored(_));
         if let Some(mode) = set.mode.filter(|_| !is_chunk) {
-            state.mode = mode & 0o7777;
+            (state.mode, state.asked) = (mode & 0o7777, mode & 0o7777);
         }
         if let Some(mtime) = set.mtime {
             state.mtime = mtime;

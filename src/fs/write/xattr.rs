@@ -12,18 +12,13 @@ use crate::fs::node::At;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::target::Target;
 use crate::store::Freshness;
+use crate::store::access_list::{ACCESS_LIST, DEFAULT_LIST};
 
 const SHARD: &str = "user.shardfs.shard";
 
 const OFFSET: &str = "user.shardfs.offset";
 
 const NBYTES: &str = "user.shardfs.nbytes";
-
-/// Access control list, which refines the permission bits of a file.
-const ACCESS_LIST: &str = "system.posix_acl_access";
-
-/// Default access control list of new files in a directory.
-const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 impl Ownership {
     /// Returns an access control list of the source with the permissions in the umask cleared.

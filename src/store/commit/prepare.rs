@@ -17,12 +17,15 @@ use crate::format::index::ByteRange;
 use crate::format::journal::{CheckedRange, ShardRecord};
 use crate::format::plan::{Blob, Facts, Plan, Policy, Update};
 use crate::format::sharding::Location;
+use crate::store::access_list::{Inherited, inherited};
 use crate::store::blob::{bytes_of, fingerprint_of};
 use crate::store::commit_state::{ContentId, Lineage};
 use crate::store::formats::{Accepted, Change, ChangedShard, Planner};
 use crate::store::loaded::LoadedShard;
 use crate::store::lock::ShardLock;
-use crate::store::storage::{FileKind, PosixFile, SetStat, Stat, StorageFile, Version, if_present};
+use crate::store::storage::{
+    FileKind, PosixFile, SetStat, Stat, StorageFile, Version, Xattrs, if_present,
+};
 use crate::store::work::{WORK_DIRECTORY, new_name, unfit_or};
 use crate::store::{Freshness, StoreError, io_error};
 
@@ -31,6 +34,8 @@ const NEW_SHARD_MODE: u32 = 0o666;
 /// Temporary permissions of a file that is yet to get its owner and permissions, from the shard it
 /// replaces or from its maker.
 const REPLACING_MODE: u32 = 0o600;
+/// Temporary permissions of a directory that is yet to get its owner and permissions.
+const GIVEN_DIRECTORY_MODE: u32 = 0o700;
 
 /// Time after which a group takes no more shards: other processes wait for the journal.
 const MAX_TIME: Duration = Duration::from_secs(1);
@@ -345,14 +350,18 @@ impl<'a> Commit<'a> {
         blob: &Blob,
     ) -> Result<Work, StoreError> {
         let storage = self.storage;
-        let has_owner = old.is_some() || maker.is_some();
+        let given = match old {
+            Some(_) => None,
+            None => self.inherited(shard, maker).map_err(io_error(shard))?,
+        };
+        let has_owner = old.is_some() || maker.is_some() || given.is_some();
         let mode = if has_owner { REPLACING_MODE } else { NEW_SHARD_MODE };
         let (temporary, file) =
             self.make_new(|path| storage.create(path, mode)).map_err(io_error(shard))?;
         let write = || {
             self.sources(old).put(&*file, 0, blob)?;
-            if let (Some(maker), None) = (maker, old) {
-                file.set_owner(&self.made_by(maker, shard, file.stat()?)?)?;
+            if old.is_none() {
+                self.give_file(&*file, shard, maker, given.as_ref())?;
             }
             finish_new(&*file, old)
         };
@@ -448,11 +457,42 @@ impl<'a> Commit<'a> {
         Ok(Stat { uid: maker.uid, gid, mode: maker.mode, ..made })
     }
 
+    /// Returns the access control list that a new shard would have if it had been created in its
+    /// place rather than in the work directory.
+    fn inherited(&self, shard: &Path, maker: Option<Maker>) -> io::Result<Option<Inherited>> {
+        let above = shard.parent().unwrap_or(Path::new(""));
+        inherited(self.storage, above, maker.map_or(NEW_SHARD_MODE, |maker| maker.asked))
+    }
+
+    /// Gives a new shard to its maker, with the access control list that it would have inherited.
+    /// The owner comes first: no other group gets what is for the owner's.
+    fn give_file(
+        &self,
+        file: &dyn PosixFile,
+        shard: &Path,
+        maker: Option<Maker>,
+        list: Option<&Inherited>,
+    ) -> io::Result<()> {
+        if let Some(maker) = maker {
+            // That of the work directory.
+            file.take_xattrs(&Xattrs::new())?;
+            let mode = if list.is_some() { REPLACING_MODE } else { maker.mode };
+            file.set_owner(&self.made_by(Maker { mode, ..maker }, shard, file.stat()?)?)?;
+        }
+        // It sets the permissions, too.
+        list.map_or(Ok(()), |list| file.take_xattrs(&list.xattrs()))
+    }
+
     /// Gives a new directory to its maker; users who may read the new files may search it.
     fn give_directory(&self, path: &Path, maker: Option<Maker>) -> io::Result<()> {
         let Some(maker) = maker else { return Ok(()) };
         let made = self.storage.stat(path)?;
-        let mode = maker.mode | (maker.mode & 0o444) >> 2 | made.mode & libc::S_ISGID;
+        let searchable = |mode: u32| mode | (mode & 0o444) >> 2;
+        let above = path.parent().unwrap_or(Path::new(""));
+        let mode = match inherited(self.storage, above, searchable(maker.asked))? {
+            Some(inherited) => inherited.mode,
+            None => searchable(maker.mode),
+        } | made.mode & libc::S_ISGID;
         let Stat { uid, gid, mode, .. } = self.made_by(Maker { mode, ..maker }, path, made)?;
         let (uid, gid, mode) = (Some(uid), Some(gid), Some(mode));
         self.storage.set_stat(path, &SetStat { uid, gid, mode, ..SetStat::default() })
@@ -465,7 +505,11 @@ impl<'a> Commit<'a> {
         let names: Vec<_> = below.parent().into_iter().flat_map(Path::components).collect();
         for name in names {
             directory.push(name);
-            match self.storage.create_directory(&directory) {
+            let made = match maker {
+                Some(_) => self.storage.make_directory(&directory, GIVEN_DIRECTORY_MODE),
+                None => self.storage.create_directory(&directory),
+            };
+            match made {
                 Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
                     return Err(unfit_or(self.storage, &directory, error));
                 }

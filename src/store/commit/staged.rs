@@ -49,6 +49,8 @@ pub struct Maker {
     pub gid: u32,
     /// Permission bits.
     pub mode: u32,
+    /// Permission bits asked for: those where the directory passes on an access control list.
+    pub asked: u32,
 }
 
 /// Result of committing one staged chunk.

@@ -12,10 +12,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::attributes::{MAX_XATTR_BYTES, permissions_like, set_stat, stat_of};
 use crate::stats::Stats;
+use crate::store::access_list::ACCESS_LIST;
 use crate::store::storage::{PosixFile, SetStat, Stat, StorageFile, Xattrs};
-
-/// Extended attribute of an access control list.
-const ACL: &str = "system.posix_acl_access";
 
 /// Open file of a source.
 pub(super) struct LocalFile {
@@ -123,7 +121,7 @@ impl PosixFile for LocalFile {
             length => length?,
         };
         let names = names[..length].split(|byte| *byte == 0).map(OsStr::from_bytes);
-        let lasts = |name: &&OsStr| *name == ACL || name.as_bytes().starts_with(b"user.");
+        let lasts = |name: &&OsStr| *name == ACCESS_LIST || name.as_bytes().starts_with(b"user.");
         let value = |name: &OsStr| {
             let mut value = vec![0; MAX_XATTR_BYTES];
             match fs::fgetxattr(&self.file, name, &mut value[..]) {
@@ -138,8 +136,8 @@ impl PosixFile for LocalFile {
     }
 
     fn take_xattrs(&self, xattrs: &Xattrs) -> io::Result<()> {
-        if !xattrs.iter().any(|(name, _)| name == ACL) {
-            match fs::fremovexattr(&self.file, ACL) {
+        if !xattrs.iter().any(|(name, _)| name == ACCESS_LIST) {
+            match fs::fremovexattr(&self.file, ACCESS_LIST) {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => (),
                 Err(error) => return Err(error.into()),
             }
