@@ -168,6 +168,24 @@ directories_above() {
 }
 check "a new directory above chunks is for those who may create the directory of its shards" directories_above
 
+shown_absent() {
+    made_above shown
+    rm "$array/c/0/0/1"
+    chmod 777 "$array"
+    mount_view "$source" --rw --view raw --missing fill -o allow_other
+    other cat "$MP/shown/waves/c/0/0/4.raw" >/dev/null
+    fails_with "Permission denied" other cp "$MP/shown/waves/c/0/0/0.raw" "$MP/shown/waves/c/0/0/4.raw"
+    fails_with "Permission denied" other truncate -s 3 "$MP/shown/waves/c/0/4/0.raw"
+    unmount_view
+    [[ ! -e $array/c/0/0/1 && ! -e $array/c/0/1 ]]
+    chmod 777 "$array/c/0/0"
+    mount_view "$source" --rw --view raw --missing fill -o allow_other
+    other cp "$MP/shown/waves/c/0/0/0.raw" "$MP/shown/waves/c/0/0/4.raw"
+    unmount_view
+    [[ -e $array/c/0/0/1 ]]
+}
+check "a chunk without a shard is written by those who may create the shard" shown_absent
+
 default_lists() {
     made_above listed
     rm "$array/c/0/0/1"

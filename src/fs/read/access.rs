@@ -133,10 +133,16 @@ impl Fs {
         if let Target::Flat(array, _) = target {
             return self.permit_array(array, caller).map(|()| Permitted::Anything);
         }
-        match self.taken_from(target) {
-            Some(path) => self.permit_path(&path, need, caller),
-            None => Ok(Permitted::Anything),
+        let Some(path) = self.taken_from(target) else { return Ok(Permitted::Anything) };
+        let permitted = self.permit_path(&path, need, caller)?;
+        if let (Permitted::Nothing, Need::Write, Target::Tree(array, coords)) =
+            (permitted, need, target)
+        {
+            // A chunk that is shown although it has no shard: writing to it creates one.
+            let above = coords.split_last().map_or(&[][..], |(_, above)| above);
+            self.permit_path(&self.nearest_directory(array, above)?.0, Need::Write, caller)?;
         }
+        Ok(permitted)
     }
 
     /// Checks that a caller may write to the shard of a chunk.
