@@ -122,6 +122,7 @@ impl Failure {
                 | MountError::Closed { .. }
                 | MountError::WouldBeLost { .. }
                 | MountError::Leftover { .. }
+                | MountError::Ending(_)
                 | MountError::Killed { .. }
                 | MountError::Silent { .. }
                 | MountError::Signals(_) => SYSTEM,

@@ -456,7 +456,7 @@ pub(super) fn saved_of(source: &Path) -> Vec<PathBuf> {
 
 /// Returns whether a directory for changes that could not be committed holds something that was
 /// saved, and is whole. Directories of the name `but` do not count.
-fn holds_files(directory: &Path, but: Option<&str>) -> bool {
+pub(super) fn holds_files(directory: &Path, but: Option<&str>) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| match entry.file_type() {
         Ok(kind) if kind.is_dir() => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::exit::Failure;
 use super::message::tell;
-use super::mount::unsaved_root;
+use super::mount::{holds_files, unsaved_root};
 use super::sync::{closed, is_closed, killed, leftover, not_written, sync, would_be_lost};
 use crate::fs::{IN_THE_END, TO_BE_SAVED};
 use crate::mount::{self, MountError};
@@ -69,6 +69,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let (path, hint) = (args.mountpoint.clone(), stays(&args.mountpoint));
         return Err(MountError::WouldBeLost { path, leftover, hint }.into());
     }
+    let unsaved = mount::unsaved_of(&args.mountpoint);
     mount::unmount(&args.mountpoint, |pid, name| {
         tell(format_args!(
             "{} is unmounted here, but processes in another mount namespace have it still \
@@ -84,12 +85,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Err(MountError::NotWritten { path, error, waiting, hint }.into())
         }
         Some(unwritten) => Err(unwritten),
-        None if leftover.is_empty() => Ok(()),
+        None if leftover.is_empty() => {
+            let saved = unsaved.filter(|unsaved| holds_files(unsaved, None));
+            saved.map_or(Ok(()), |saved| Err(saved_late(&args.mountpoint, &saved)))
+        }
         None => {
             let (path, leftover) = (args.mountpoint.clone(), in_the_past(&leftover));
             Err(MountError::Leftover { path, leftover }.into())
         }
     }
+}
+
+/// Returns the error of a mount that was written to after it was synced, and has saved in the end
+/// what it could not commit.
+fn saved_late(mountpoint: &Path, saved: &Path) -> Failure {
+    let saved = shown(saved);
+    let leftover = format!(
+        "what was written last could not be committed; it is saved below {saved}: \
+         `shardfs recover --unsaved {saved} SOURCE` puts it in\n"
+    );
+    MountError::Leftover { path: mountpoint.to_owned(), leftover }.into()
 }
 
 /// Returns a list of what the end of a mount would leave out of the source, once it has ended.

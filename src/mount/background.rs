@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -84,10 +84,19 @@ pub fn report_ready() -> io::Result<()> {
 
 /// Returns a pidfd of the process that serves a mount; `None` if it cannot be determined.
 pub(super) fn daemon_of(mountpoint: &Path) -> Option<OwnedFd> {
-    let stats = std::fs::read(mountpoint.join(".shardfs/stats.json")).ok()?;
-    let stats: serde_json::Value = serde_json::from_slice(&stats).ok()?;
-    let pid = i32::try_from(stats.get("pid")?.as_i64()?).ok()?;
+    let pid = i32::try_from(stats_of(mountpoint)?.get("pid")?.as_i64()?).ok()?;
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// Returns the directory in which a mount saves what it cannot commit in the end; `None` if it is
+/// read-only, or that cannot be determined.
+pub fn unsaved_of(mountpoint: &Path) -> Option<PathBuf> {
+    Some(stats_of(mountpoint)?.get("unsaved")?.as_str()?.into())
+}
+
+fn stats_of(mountpoint: &Path) -> Option<serde_json::Value> {
+    let stats = std::fs::read(mountpoint.join(".shardfs/stats.json")).ok()?;
+    serde_json::from_slice(&stats).ok()
 }
 
 /// Name (`argv[0]`) of this program when it only probes the mount given as its argument.
@@ -159,14 +168,15 @@ pub(super) fn ends_soon(process: &OwnedFd) -> bool {
     ends_within(process, Duration::from_secs(1))
 }
 
-/// Waits until a process has ended; `is_late` is called if that takes longer than usual.
-pub(super) fn wait_for_end(process: Option<OwnedFd>, is_late: impl FnOnce()) {
-    let Some(process) = process else { return };
-    if !ends_within(&process, END_USUAL) {
-        is_late();
-        // A process that takes even longer is not waited for: its mount is gone.
-        ends_within(&process, END_PATIENCE);
+/// Waits until a process has ended; `is_late` is called if that takes longer than usual. Returns
+/// `false` if it is not waited for any longer: its mount is gone.
+pub(super) fn wait_for_end(process: Option<OwnedFd>, is_late: impl FnOnce()) -> bool {
+    let Some(process) = process else { return true };
+    if ends_within(&process, END_USUAL) {
+        return true;
     }
+    is_late();
+    ends_within(&process, END_PATIENCE)
 }
 
 /// Returns a process of this user that probes a mount already; `None` if there is none. One of

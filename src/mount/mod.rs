@@ -20,7 +20,7 @@ use fuser::{Notifier, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-pub use self::background::{PROBE, probe, run_within};
+pub use self::background::{PROBE, probe, run_within, unsaved_of};
 pub use self::overlap::{InMount, lie_apart, mount_of, will_be};
 pub use self::table::{Use, uses_of};
 pub use crate::mountinfo::FILESYSTEM_TYPE;
@@ -199,6 +199,13 @@ pub enum MountError {
         /// What is different, a line each.
         leftover: String,
     },
+    /// It is unmounted, and the process behind it still runs.
+    #[error(
+        "{}: unmounted, but the process behind it has not ended after half a minute: what it is still \
+         committing is durable once it has; its log says what could not be committed",
+        shown(.0)
+    )]
+    Ending(PathBuf),
     /// The process behind a writable mount has ended before it.
     #[error(
         "{}: the process behind it was killed: what was not durable yet is lost, but for long chunks \
@@ -319,12 +326,17 @@ pub fn unmount(mountpoint: &Path, report: impl FnOnce(u32, &str)) -> Result<(), 
     let connection = table::connection(mountpoint);
     let daemon = background::daemon_of(mountpoint);
     unmount_patiently(mountpoint, UnmountFlags::empty())?;
-    background::wait_for_end(daemon, || {
+    let mut is_elsewhere = false;
+    let has_ended = background::wait_for_end(daemon, || {
         if let Some((pid, name)) = connection.and_then(table::elsewhere) {
+            is_elsewhere = true;
             report(pid, &name);
         }
     });
-    Ok(())
+    match has_ended || is_elsewhere {
+        true => Ok(()),
+        false => Err(MountError::Ending(mountpoint.clone())),
+    }
 }
 
 /// Detaches the shardfs filesystem on `mountpoint` even if it is busy; it ends when its last user has

@@ -142,6 +142,34 @@ saved_at_the_end() {
     rm -r "$saved"
     "$SHARDFS" verify "$source"
 }
+# A file that is closed between the sync and the end of the mount.
+written_last() {
+    local writer saved
+    small_source last
+    mkdir -p "$MP/c/0"
+    dd if=/dev/zero of="$disk/fill" bs=64K 2>/dev/null || true
+    python3 - "$MP/c/0/0" <<'PY' &
+import os
+import sys
+import time
+
+with open(sys.argv[1], "wb") as file:
+    file.write(os.urandom(65536))
+    file.flush()
+    time.sleep(1)
+PY
+    writer=$!
+    sleep 0.7
+    expect_exit 2 "$SHARDFS" umount "$MP" >"$TMP/said"
+    wait "$writer"
+    saved=$(unsaved_of "$pid")
+    grep -F "it is saved below $saved: " "$TMP/said"
+    rm "$disk/fill"
+    "$SHARDFS" recover --unsaved "$saved" "$source"
+    [[ $("$SHARDFS" ls "$source" | cut -f 1) == c/0/0 ]]
+}
+check 'umount says that what was closed after its sync could not be committed' written_last
+
 check 'what is left at the end is put in by recover --unsaved' saved_at_the_end
 
 # A disk that holds the state directory as well, and a user who has none. In a mount namespace of its own, in which

@@ -1,6 +1,7 @@
 //! The control directory `.shardfs`, found by lookup in the mount's root but not listed.
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -35,6 +36,9 @@ pub const LOG_PATH: &str = ".shardfs/log";
 /// Length in bytes of the counters' file, which is padded with spaces: its size must be known
 /// before it is read.
 const STATS_BYTES: usize = 4096;
+
+/// Maximum length of a path in `stats.json`: a longer one is left out.
+const MAX_PATH_BYTES: usize = 512;
 
 /// File in `.shardfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,12 +92,14 @@ impl ControlFile {
 /// Contents of `.shardfs`.
 pub(in crate::fs) struct Control {
     stats: Arc<Stats>,
+    /// Directory in which changes are saved that cannot be committed; `None` in a read-only mount.
+    unsaved: Option<PathBuf>,
     started: SystemTime,
 }
 
 impl Control {
-    pub(in crate::fs) fn new(stats: Arc<Stats>) -> Self {
-        Self { stats, started: SystemTime::now() }
+    pub(in crate::fs) fn new(stats: Arc<Stats>, unsaved: Option<PathBuf>) -> Self {
+        Self { stats, unsaved, started: SystemTime::now() }
     }
 
     /// Returns the entry of a file, dated now and not cached, so that reads return the current
@@ -121,6 +127,10 @@ impl Control {
     pub(in crate::fs) fn stats_text(&self) -> Vec<u8> {
         let mut document = self.stats.to_json();
         document["pid"] = std::process::id().into();
+        let unsaved = self.unsaved.as_ref().and_then(|path| path.to_str());
+        if let Some(unsaved) = unsaved.filter(|path| path.len() <= MAX_PATH_BYTES) {
+            document["unsaved"] = unsaved.into();
+        }
         document["seconds"] = self.started.elapsed().unwrap_or_default().as_secs().into();
         let mut text = format!("{document:#}").into_bytes();
         text.resize(STATS_BYTES - 1, b' ');
@@ -150,7 +160,11 @@ mod tests {
     fn the_counters_fill_their_file_and_are_json() {
         let stats = Arc::new(Stats::default());
         stats.operations.read_bytes.add(u64::MAX);
-        let text = Control::new(stats).stats_text();
+        let path = |nbytes| Some(PathBuf::from("\"".repeat(nbytes)));
+        let text = Control::new(Arc::clone(&stats), path(MAX_PATH_BYTES + 1)).stats_text();
+        let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(document["unsaved"], serde_json::Value::Null);
+        let text = Control::new(stats, path(MAX_PATH_BYTES)).stats_text();
         assert_eq!(text.len(), STATS_BYTES);
         let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(document["operations"]["read_bytes"], u64::MAX);

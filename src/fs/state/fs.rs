@@ -181,7 +181,10 @@ impl Fs {
             moves: Mutex::default(),
             documents: OnceLock::new(),
             handles: sharded_slab::Slab::new(),
-            control: Control::new(Arc::clone(&stats)),
+            control: Control::new(
+                Arc::clone(&stats),
+                config.writable.then(|| config.writing.unsaved.clone()),
+            ),
             identities: Identities::new(config.store.trusted),
             overlay: config.writable.then(Overlay::default),
             commits: Commits::default(),
