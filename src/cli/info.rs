@@ -29,8 +29,8 @@ more chunks than the terminal has room for, a cell is a block of chunks, the dar
 
 With --json one object is printed: source, arrays, totals (of all arrays), bad (nodes whose metadata
 cannot be used: path, document, error). Each array has path, format, shape, data_type,
-data_type_configuration, dimension_names, fill_value, attributes, codecs, chunk_shape, shard_shape, chunk_grid, shard_grid, levels, chunks,
-shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
+data_type_configuration, dimension_names, fill_value, attributes, codecs, chunk_shape, shard_shape,
+chunk_grid, shard_grid, levels, chunks, shards, bytes, ratio, chunk_nbytes, shared, damaged, errors.
 
 Examples:
   shardfs info volume.zarr

@@ -454,16 +454,22 @@ pub(super) fn saved_of(source: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns whether a directory for changes that could not be committed holds something that was
-/// saved, and is whole. Directories of the name `but` do not count.
-pub(super) fn holds_files(directory: &Path, but: Option<&str>) -> bool {
+fn holds_files(directory: &Path, but: Option<&str>) -> bool {
+    saved_files(directory, but) > 0
+}
+
+/// Returns the number of files in a directory for changes that could not be committed that were
+/// saved, and are whole. Directories of the name `but` do not count.
+pub(super) fn saved_files(directory: &Path, but: Option<&str>) -> usize {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => {
-            but.is_none_or(|but| entry.file_name() != but) && holds_files(&entry.path(), but)
-        }
-        _ => entry.file_name() != OPEN_NAME && entry.file_name() != SOURCE_NAME,
-    })
+    let files = entries.map(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => match but.is_none_or(|but| entry.file_name() != but) {
+            true => saved_files(&entry.path(), but),
+            false => 0,
+        },
+        _ => usize::from(entry.file_name() != OPEN_NAME && entry.file_name() != SOURCE_NAME),
+    });
+    files.sum()
 }
 
 /// Creates the requested views.

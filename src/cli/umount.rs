@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::exit::Failure;
 use super::message::tell;
-use super::mount::{holds_files, unsaved_root};
+use super::mount::{saved_files, unsaved_root};
 use super::sync::{closed, is_closed, killed, leftover, not_written, sync, would_be_lost};
 use crate::fs::{IN_THE_END, TO_BE_SAVED};
 use crate::mount::{self, MountError};
+use crate::store::spool::SPOOL_DIRECTORY;
 use crate::text::{Line, shown};
 
 /// Time that a mount has to write everything before it is detached without that.
@@ -70,7 +71,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(MountError::WouldBeLost { path, leftover, hint }.into());
     }
     let unsaved = mount::unsaved_of(&args.mountpoint);
-    mount::unmount(&args.mountpoint, |pid, name| {
+    let saved =
+        || unsaved.as_ref().map_or(0, |unsaved| saved_files(unsaved, Some(SPOOL_DIRECTORY)));
+    let before = saved();
+    let ended = mount::unmount(&args.mountpoint, |pid, name| {
         tell(format_args!(
             "{} is unmounted here, but processes in another mount namespace have it still \
              (a container, a service): process {pid} ({}), for example. What was written is durable. \
@@ -78,21 +82,30 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             shown(&args.mountpoint),
             Line(&name)
         ));
-    })?;
-    match unwritten {
+    });
+    let known = match unwritten {
         Some(Failure::Mount(MountError::NotWritten { path, error, waiting, hint })) => {
             let waiting = in_the_past(&waiting);
             Err(MountError::NotWritten { path, error, waiting, hint }.into())
         }
         Some(unwritten) => Err(unwritten),
-        None if leftover.is_empty() => {
-            let saved = unsaved.filter(|unsaved| holds_files(unsaved, None));
-            saved.map_or(Ok(()), |saved| Err(saved_late(&args.mountpoint, &saved)))
-        }
+        None if leftover.is_empty() => match &unsaved {
+            Some(unsaved) if saved() > before => Err(saved_late(&args.mountpoint, unsaved)),
+            _ => Ok(()),
+        },
         None => {
             let (path, leftover) = (args.mountpoint.clone(), in_the_past(&leftover));
             Err(MountError::Leftover { path, leftover }.into())
         }
+    };
+    match (ended, known) {
+        (Ok(()), known) => known,
+        // It is unmounted, so nothing else lists what is left out.
+        (Err(error @ MountError::Ending(_)), Err(known)) => {
+            known.report();
+            Err(error.into())
+        }
+        (Err(error), _) => Err(error.into()),
     }
 }
 

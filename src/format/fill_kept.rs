@@ -5,6 +5,8 @@
 //! An absent chunk of an unsharded array holds the fill value itself. All of that is the same only
 //! if the codec encodes and decodes the fill value to itself.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::codec::Codec;
@@ -64,7 +66,8 @@ fn keeps(codec: &Codec, value: f64) -> bool {
             is_kept && is_held_by("astype")
         }
         "bitround" => {
-            let is_kept = number_of("keepbits") >= Some(significant_bits(value));
+            // The first one is not stored.
+            let is_kept = number_of("keepbits") >= Some(significant_bits(value) - 1.0);
             !value.is_finite() || value == 0.0 || value.abs() >= 1.0 && is_kept
         }
         _ => false,
@@ -75,11 +78,16 @@ fn keeps(codec: &Codec, value: f64) -> bool {
 fn holds(data_type: &str, value: f64) -> bool {
     let Some(data_type) = numpy::DataType::parse(data_type) else { return value == 0.0 };
     let is_below = |bits: i32| value.fract() == 0.0 && value.abs() < 2_f64.powi(bits);
+    // Without the smallest ones, of which fewer bits are stored.
+    let is_exact = |bits: f64, range: Range<f64>| {
+        let is_held = significant_bits(value) <= bits && range.contains(&value.abs());
+        !value.is_finite() || value == 0.0 || is_held
+    };
     let bits = i32::try_from(data_type.nbytes * 8).unwrap_or_default();
     match data_type.name {
         "float64" => true,
-        "float32" => !value.is_finite() || is_below(24),
-        "float16" => !value.is_finite() || is_below(11),
+        "float32" => is_exact(24.0, 2_f64.powi(-126)..2_f64.powi(128)),
+        "float16" => is_exact(11.0, 2_f64.powi(-14)..2_f64.powi(16)),
         name if name.starts_with("int") => is_below(SIGNIFICANT.min(bits - 1)),
         name if name.starts_with("uint") => value >= 0.0 && is_below(SIGNIFICANT.min(bits)),
         _ => value == 0.0,
@@ -120,8 +128,8 @@ mod tests {
             for value in [json!(0), json!("NaN"), json!("-Infinity"), json!(6), json!([0, 1])] {
                 assert!(kept(name, json!({"keepbits": 2}), value));
             }
-            assert!(!kept(name, json!({"keepbits": 13}), json!(-9999)));
-            assert!(kept(name, json!({"keepbits": 14}), json!(-9999)));
+            assert!(!kept(name, json!({"keepbits": 12}), json!(-9999)));
+            assert!(kept(name, json!({"keepbits": 13}), json!(-9999)));
             assert!(!kept(name, json!({"keepbits": 23}), json!(0.1)));
         }
         let digits = |astype: Value| json!({"digits": 2, "dtype": "<f8", "astype": astype});

@@ -140,8 +140,13 @@ impl Commits {
         }
     }
 
-    /// Returns whether a shard found in this state is as a commit of this store has left it.
+    /// Returns whether a shard found in this state is as a commit of this store has left it, with a
+    /// date that no other writer would set.
     pub(super) fn has_left(&self, id: ShardId, found: Version) -> bool {
+        // Where only the owner may set a date, it has the one of the clock.
+        if found.has_date_of_change() {
+            return false;
+        }
         let is_as_left = |lineage: &Lineage| lineage.is_durable && lineage.shard == Some(found);
         self.lineages.lock().get(&id).is_some_and(is_as_left)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::content::Content;
 use super::lock::has_name;
 use super::recover::remove_new;
-use super::storage::{PosixFile, PosixStorage, SetStat};
+use super::storage::{PosixFile, PosixStorage, SetStat, Stat, Xattrs};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
 use crate::text::shown;
 
@@ -82,7 +82,7 @@ fn put(
             (Some(attributes), _) => set_attributes(&*file, attributes)?,
             (None, Some(before)) => {
                 match storage.open_plain(path) {
-                    Ok(replaced) => file.take_xattrs(&replaced.lasting_xattrs()?)?,
+                    Ok(replaced) => take_lists(&*file, &replaced.lasting_xattrs()?, before)?,
                     // Of a file that this user may not read, no more than the owner is known.
                     Err(error) if is_unreadable(&error) => (),
                     Err(error) => return Err(error),
@@ -146,6 +146,15 @@ fn make_new(
         }
     }
     Err(io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+/// Gives a new file the owner and permissions in `like`, and these extended attributes. An access
+/// control list is for the file's group, so it comes after the owner; until then nobody else may open
+/// the file.
+pub(crate) fn take_lists(file: &dyn PosixFile, xattrs: &Xattrs, like: &Stat) -> io::Result<()> {
+    file.set_owner(&Stat { mode: 0o600, ..*like })?;
+    file.take_xattrs(xattrs)?;
+    file.set_owner(like)
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ use crate::source::{Array, Source};
 use crate::store::journal::Journal;
 use crate::store::new_shards::NewShards;
 use crate::store::owner::Owner;
+use crate::store::put::take_lists;
 use crate::store::recover::recover;
 use crate::store::storage::{PosixFile, Stat};
 use crate::store::{
@@ -83,7 +84,7 @@ pub enum RepackError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A new shard cannot be written, or cannot take the place of the old one.
-    #[error("{}: {error}; the shards are as they were, run the command again to go on", shown(.path))]
+    #[error("{}: {error}; no chunk is lost, run the command again to go on", shown(.path))]
     Write {
         /// Path that the error is about, relative to the source's root.
         path: PathBuf,
@@ -313,8 +314,7 @@ impl Shard<'_> {
             old => old.and_then(|old| old.lasting_xattrs()),
         };
         let xattrs = xattrs.map_err(|error| StoreError::Io { path: old, error })?;
-        let finished = new.take_xattrs(&xattrs).and_then(|()| new.set_owner(stat));
-        let finished = finished.and_then(|()| new.sync());
+        let finished = take_lists(new, &xattrs, stat).and_then(|()| new.sync());
         finished.map_err(|error| self.failed(path, error))?;
         Ok(true)
     }

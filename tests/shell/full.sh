@@ -352,7 +352,7 @@ repacks() {
     local before
     full_disk repack
     before=$(free_bytes)
-    fails_with 'the shards are as they were, run the command again' "$SHARDFS" repack "$source" --order f
+    fails_with 'no chunk is lost, run the command again' "$SHARDFS" repack "$source" --order f
     find "$source"
     [[ ! -e $source/.shardfs ]]
     [[ $(free_bytes) == "$before" ]]

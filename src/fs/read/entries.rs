@@ -1,5 +1,6 @@
 //! Attributes and entries of what is stored in the source.
 
+use std::ffi::OsStr;
 use std::hash::BuildHasher;
 use std::path::Path;
 
@@ -106,10 +107,14 @@ impl Fs {
     /// Refuses to report as absent what may be a chunk of an array whose metadata cannot be used: most
     /// chunks have no shard of the same name, and readers interpret absence as fill values.
     fn check_absent(&self, path: &Path, directory: &Path) -> Result<()> {
-        let (above, node) = self.nodes.governing(directory)?;
-        let NodeKind::Bad = node.kind else { return Ok(()) };
         let suffix = self.view().suffix();
         let is_key = |below: &str| may_be_key(below.strip_suffix(suffix).unwrap_or(below));
+        // Most absent names are none: nothing is looked up for them.
+        if !path.file_name().and_then(OsStr::to_str).is_some_and(is_key) {
+            return Ok(());
+        }
+        let (above, node) = self.nodes.governing(directory)?;
+        let NodeKind::Bad = node.kind else { return Ok(()) };
         match path.strip_prefix(above).ok().and_then(Path::to_str).is_some_and(is_key) {
             true => Err(FsError::BadMetadata(path.to_owned())),
             false => Ok(()),

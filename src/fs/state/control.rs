@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// Returns the entry of a file, dated now and not cached, so that reads return the current
-    /// contents. All but the counters contain paths that not every user may know; their length is
+    /// contents. All but the counters contain paths of the source that not every user may know; their length is
     /// known only once they are opened, and they are read around the kernel's page cache.
     pub(in crate::fs) fn file(&self, file: ControlFile) -> Entry {
         let (mode, size) = match file {

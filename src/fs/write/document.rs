@@ -144,6 +144,7 @@ impl Fs {
                 self.after_shrinking(&directory, array)
             }
             _ => {
+                let turn = self.documents();
                 let mut new = new;
                 let mut failed = None;
                 let absent = [libc::ENOENT, libc::ENOTDIR];
@@ -168,6 +169,7 @@ impl Fs {
                 if changed {
                     self.store_document(path, &directory, &new)
                 } else {
+                    drop(turn);
                     self.write_plain(path, &directory, content, is_free)
                 }
             }
@@ -206,12 +208,14 @@ impl Fs {
         is_free: bool,
     ) -> Result<()> {
         if !is_free {
+            let _turn = self.documents();
             self.write_source(path, content)?;
             self.nodes.forget(directory);
             return Ok(());
         }
         // Serialized: the last writer records the current state.
-        let _turn = self.moves.lock();
+        let _moves = self.moves.lock();
+        let _turn = self.documents();
         // Before the file becomes visible.
         self.nodes.set_plain(directory, None);
         let written = self.write_source(path, content);

@@ -23,6 +23,7 @@ use crate::store::commit_state::{ContentId, Lineage};
 use crate::store::formats::{Accepted, Change, ChangedShard, Planner};
 use crate::store::loaded::LoadedShard;
 use crate::store::lock::ShardLock;
+use crate::store::put::take_lists;
 use crate::store::storage::{
     FileKind, PosixFile, SetStat, Stat, StorageFile, Version, Xattrs, if_present,
 };
@@ -515,7 +516,11 @@ impl<'a> Commit<'a> {
                 }
                 Err(_) => (),
                 Ok(()) => {
-                    self.give_directory(&directory, maker).map_err(io_error(&directory))?;
+                    let given = self.give_directory(&directory, maker);
+                    given.map_err(io_error(&directory)).inspect_err(|_| {
+                        // It would stay closed to those who may write to it.
+                        let _ = self.storage.remove_directory(&directory);
+                    })?;
                 }
             }
         }
@@ -527,8 +532,7 @@ impl<'a> Commit<'a> {
 /// replaces and a later date. Returns its version.
 fn finish_new(file: &dyn PosixFile, old: Option<&Old>) -> io::Result<Version> {
     if let Some(old) = old {
-        file.take_xattrs(&old.file.lasting_xattrs()?)?;
-        file.set_owner(&old.stat)?;
+        take_lists(file, &old.file.lasting_xattrs()?, &old.stat)?;
         redate(file, &old.stat)?;
     }
     file.sync()?;

@@ -137,6 +137,11 @@ pub struct Version {
 const TICK: Duration = Duration::from_millis(10);
 
 impl Version {
+    /// Returns whether the content is dated by the change itself, and nobody has set its date since.
+    pub fn has_date_of_change(&self) -> bool {
+        self.mtime == self.ctime
+    }
+
     /// Returns the last change of the content.
     pub fn mtime(&self) -> Timestamp {
         self.mtime

@@ -4,9 +4,11 @@
 //! removed, and an array that is not listed would not exist.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use serde_json::{Map, Value};
 
 use super::error::ArrayError;
@@ -33,10 +35,10 @@ pub(super) enum Change<'a> {
 /// and without symbolic links. Groups without consolidated metadata, or that describe other nodes,
 /// stay as they are.
 pub(super) fn update_above(node: &Path, change: Change<'_>) -> Result<(), ArrayError> {
-    let groups = node.ancestors().skip(1);
-    let groups = groups.map_while(|group| Some((group, document_in(group).ok()??)));
     let mut updated = Ok(());
-    for (group, mut document) in groups {
+    for group in node.ancestors().skip(1) {
+        let _turn = lock_group(group);
+        let Ok(Some(mut document)) = document_in(group) else { break };
         let below = node.strip_prefix(group).ok().and_then(Path::to_str);
         if !below.is_some_and(|below| update(&mut document, below, change)) {
             continue;
@@ -46,6 +48,15 @@ pub(super) fn update_above(node: &Path, change: Change<'_>) -> Result<(), ArrayE
         }
     }
     updated
+}
+
+/// Waits until no other command updates the document of a group. Where the filesystem has no locks,
+/// nothing is waited for.
+fn lock_group(group: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = fs::open(group, flags, Mode::empty()).ok()?;
+    fs::flock(&directory, FlockOperation::LockExclusive).ok()?;
+    Some(directory)
 }
 
 /// Updates the entry of a node in the consolidated metadata of a group. Returns whether the group

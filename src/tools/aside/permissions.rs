@@ -35,8 +35,8 @@ impl Permissions {
     }
 
     /// Gives them to a new file, which nobody else may open yet. Only root gives files away: the
-    /// file of another user stays this user's, and if the group is none of this user's, no group
-    /// may open it.
+    /// file of another user stays this user's, and if the group is none of this user's, group and
+    /// others get what both of them had.
     pub(crate) fn give(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.stat.st_uid), Gid::from_raw(self.stat.st_gid));
         let mut mode = self.stat.st_mode & 0o7777;
@@ -45,7 +45,11 @@ impl Permissions {
             given => given,
         };
         match given {
-            Err(Errno::PERM) => mode &= !0o2070,
+            Err(Errno::PERM) => {
+                // Members of the one group are others to the other one.
+                let both = mode >> 3 & mode & 0o7;
+                mode = mode & !0o2077 | both << 3 | both;
+            }
             given => given?,
         }
         for name in LISTS {
