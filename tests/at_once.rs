@@ -318,6 +318,35 @@ fn a_chunk_that_is_removed_while_it_is_opened_is_not_there_again() {
     }
 }
 
+#[test]
+fn a_chunk_that_is_opened_while_it_is_removed_can_be_read() {
+    for nth in 1..LOOKUPS {
+        let mount = Mount::new(100);
+        mount.store(View::Raw, "a/c/0.raw", &[1; 100]);
+        mount.commit();
+        let (ino, (parent, name)) =
+            (mount.ino(View::Raw, "a/c/0.raw").unwrap(), mount.parent(View::Raw, "a/c/0.raw"));
+        let (sender, opened) = channel();
+        mount.meanwhile(nth, move |mount| {
+            let how = OpenHow { write: true, ..OpenHow::default() };
+            let opened = mount.fs(View::Raw).open_for(ino, how, &CALLER);
+            sender.send(opened.ok().map(|opened| opened.handle)).unwrap();
+        });
+        mount.fs(View::Raw).unlink(parent, name, &CALLER).unwrap();
+        mount.commit();
+        let Ok(handle) = opened.recv_timeout(Duration::from_millis(200)) else {
+            assert!(nth > 1);
+            return;
+        };
+        let Some(handle) = handle else { continue };
+        let mut bytes = [0; 200];
+        let read = mount.fs(View::Raw).read(ino, Some(handle), 0, &mut bytes).unwrap();
+        assert_eq!(bytes[..read], [1; 100], "{nth}");
+        mount.fs(View::Raw).release(handle);
+        assert_eq!(mount.ino(View::Raw, "a/c/0.raw"), None, "{nth}");
+    }
+}
+
 fn with_attribute(mount: &Mount, view: View, path: &str, name: &str) -> Vec<u8> {
     let text = mount.read(view, path).unwrap();
     let mut document: Value = serde_json::from_slice(&text).unwrap();

@@ -201,8 +201,8 @@ pub enum MountError {
     },
     /// It is unmounted, and the process behind it still runs.
     #[error(
-        "{}: unmounted, but the process behind it has not ended after half a minute: what it is still \
-         committing is durable once it has; its log says what could not be committed",
+        "{}: unmounted, but the process behind it has not ended after half a minute: what was written \
+         may be durable only once it has; its log says what could not be committed",
         shown(.0)
     )]
     Ending(PathBuf),

@@ -14,6 +14,13 @@ pub(crate) const ACCESS_LIST: &str = "system.posix_acl_access";
 /// Extended attribute of the default list of new files in a directory.
 pub(crate) const DEFAULT_LIST: &str = "system.posix_acl_default";
 
+/// Returns permissions without those that depend on the group: group and others get what both of
+/// them had, because members of the one group are others to another one.
+pub(crate) fn without_group(mode: u32) -> u32 {
+    let both = mode >> 3 & mode & 0o7;
+    mode & !(libc::S_ISGID | 0o77) | both << 3 | both
+}
+
 /// Length of the head of a list, which is followed by its entries.
 const HEAD_BYTES: usize = 4;
 /// Length of an entry: tag, permissions, id.
@@ -32,7 +39,7 @@ pub(crate) struct Inherited {
     list: Vec<u8>,
     /// Permission bits of a file with this list: those of the group are the mask.
     pub mode: u32,
-    /// Permission bits that let nobody do more without the list than with it.
+    /// Permission bits that let no user do more without the list than with it.
     pub narrow_mode: u32,
 }
 

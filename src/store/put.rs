@@ -149,8 +149,8 @@ fn make_new(
 }
 
 /// Gives a new file the owner and permissions in `like`, and these extended attributes. An access
-/// control list is for the file's group, so it comes after the owner; until then nobody else may open
-/// the file.
+/// control list is for the file's group, so it comes after the owner; until then no other user may
+/// open the file.
 pub(crate) fn take_lists(file: &dyn PosixFile, xattrs: &Xattrs, like: &Stat) -> io::Result<()> {
     file.set_owner(&Stat { mode: 0o600, ..*like })?;
     file.take_xattrs(xattrs)?;

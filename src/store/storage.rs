@@ -233,7 +233,7 @@ pub trait PosixFile: StorageFile {
     fn sync(&self) -> io::Result<()>;
 
     /// Gives the file the owner, the group and the permissions in `like`. Only root can give files
-    /// away: of owner and group it keeps what this process may not change, and then gives nobody but
+    /// away: of owner and group it keeps what this process may not change, and then gives no user but
     /// its owner more permissions than `like`.
     fn set_owner(&self, like: &Stat) -> io::Result<()>;
 

@@ -14,13 +14,18 @@ fi
 # Where root's mounts save what cannot be committed.
 unsaved_of() { find /var/lib/shardfs/unsaved -maxdepth 1 -name "*-$1" 2>/dev/null; }
 
-# small_source NAME: a source on a disk of 6 MiB; 256 chunks of 64 KiB do not fit. Sets source, disk and pid.
-small_source() {
+# small_disk NAME SIZE: a disk in memory. Sets disk, and source to a place on it.
+small_disk() {
     disk=$TMP/disk-$1
     mkdir "$disk"
-    mount -t tmpfs -o size=6m tmpfs "$disk"
+    mount -t tmpfs -o "size=$2" tmpfs "$disk"
     echo "$disk" >>"$TMP/mounts"
     source=$disk/a
+}
+
+# small_source NAME: a source on a disk of 6 MiB; 256 chunks of 64 KiB do not fit. Sets source, disk and pid.
+small_source() {
+    small_disk "$1" 6m
     "$SHARDFS" create "$source" --shape 16,1048576 --dtype uint8 --chunk 1,65536 --shard 4,262144
     mount_view "$source" --rw --dirty-limit 1M
     pid=$(daemon_of "$MP")
@@ -92,10 +97,8 @@ done
 
 # A chunk that is longer than a quarter of --dirty-limit lies in a file with its name.
 survives_a_kill() {
-    local saved disk=$TMP/disk-kill
-    mkdir "$disk"
-    mount -t tmpfs -o size=6m tmpfs "$disk"
-    echo "$disk" >>"$TMP/mounts"
+    local saved
+    small_disk kill 6m
     "$SHARDFS" create "$disk/a" --shape 4,4194304 --dtype uint8 --chunk 1,4194304 --shard 4,4194304
     head -c $((4 << 20)) /dev/urandom >"$TMP/chunk"
     mount_view "$disk/a" --rw --dirty-limit 1M --commit-interval 1000
@@ -334,11 +337,7 @@ check 'umount --lazy says that a writable mount in use goes on' lazily_in_use
 
 # full_disk NAME: a disk of 3 MiB with an array of 2 MiB on it, and 500 KiB of room. Sets disk and source.
 full_disk() {
-    disk=$TMP/disk-$1
-    mkdir "$disk"
-    mount -t tmpfs -o size=3m tmpfs "$disk"
-    echo "$disk" >>"$TMP/mounts"
-    source=$disk/a
+    small_disk "$1" 3m
     "$SHARDFS" create "$source" --shape 4,524288 --dtype uint8 --chunk 1,65536 --shard 4,524288
     mount_view "$source" --rw
     mkdir -p "$MP/c"

@@ -262,7 +262,7 @@ impl Fs {
 
     /// Returns the directory of the shards below a directory above chunks, with its attributes, or
     /// as long as it does not exist the nearest one above it. Whoever may write to that one may
-    /// create it, and nobody else.
+    /// create it, and no other user.
     pub(in crate::fs) fn nearest_directory(
         &self,
         array: &ArrayView,
@@ -280,7 +280,7 @@ impl Fs {
     }
 
     /// Returns the access control list that a new file in a directory of the view will have: until
-    /// it is committed nobody may do more with it. `None` if it will have none.
+    /// it is committed no user may do more with it. `None` if it will have none.
     pub(in crate::fs) fn inherited_in(&self, parent: u64, mode: u32) -> Result<Option<Inherited>> {
         let Some(storage) = self.storage.posix().filter(|_| self.has_rights()) else {
             return Ok(None);

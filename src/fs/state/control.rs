@@ -24,11 +24,11 @@ pub const LEFTOVER_PATH: &str = ".shardfs/leftover.txt";
 /// commit.
 pub const IN_THE_END: &str = "what cannot be committed in the end";
 
-/// Words before the path under which the end of the mount will save a file that is no chunk.
-pub const TO_BE_SAVED: &str = "when that ends, it is to be saved as";
-
 /// Beginning of that line if the end of the mount could not save it, either.
 pub const LOST_IN_THE_END: &str = "what cannot be committed in the end would be lost: ";
+
+/// Words before the path under which the end of the mount will save a file that is no chunk.
+pub const TO_BE_SAVED: &str = "when that ends, it is to be saved as";
 
 /// Path of the last lines of the log, relative to the mount's root.
 pub const LOG_PATH: &str = ".shardfs/log";
@@ -103,8 +103,9 @@ impl Control {
     }
 
     /// Returns the entry of a file, dated now and not cached, so that reads return the current
-    /// contents. All but the counters contain paths of the source that not every user may know; their length is
-    /// known only once they are opened, and they are read around the kernel's page cache.
+    /// contents. All but the counters contain paths of the source that not every user may know;
+    /// their length is known only once they are opened, and they are read around the kernel's page
+    /// cache.
     pub(in crate::fs) fn file(&self, file: ControlFile) -> Entry {
         let (mode, size) = match file {
             ControlFile::Stats => (0o444, STATS_BYTES as u64),

@@ -67,8 +67,6 @@ pub(in crate::fs) struct Stage {
     pub base: Base,
     /// Change to commit; `None` while it is being written.
     pub change: Option<Change>,
-    /// `true` in a copy of the stage that a name has.
-    pub is_shared: bool,
 }
 
 /// Change of a chunk.
@@ -187,6 +185,14 @@ impl Names {
 
     pub(in crate::fs) fn get_mut(&mut self, path: &Path) -> Option<&mut Name> {
         self.directories.get_mut(path.parent()?)?.get_mut(path.file_name()?)
+    }
+
+    /// Returns the file that a name stands for; `None` if it stands for none.
+    pub(in crate::fs) fn file(&self, path: &Path) -> Option<Arc<LiveFile>> {
+        match &self.get(path)?.what {
+            What::File(file) => Some(Arc::clone(file)),
+            What::Removed | What::Directory => None,
+        }
     }
 
     /// Returns a name if it is one of `file`: others may have taken it away since the file's names

@@ -18,6 +18,15 @@ use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::storage::PosixFile;
 
+/// Stage for a change of a chunk that is about to be made.
+#[derive(Clone)]
+pub(in crate::fs) enum Prepared {
+    /// The one that the chunk's name had.
+    OfName(Stage),
+    /// A new one.
+    New(Stage),
+}
+
 impl Fs {
     /// Records the state of a chunk before it is changed. Only undamaged shards can be written to.
     pub(in crate::fs) fn stage(&self, place: &Place) -> Result<Stage> {
@@ -29,7 +38,7 @@ impl Fs {
             freshness = Freshness::Again;
         }
         let base = self.store.base(&place.array.source, &place.coords, freshness)?;
-        Ok(Stage { base, change: None, is_shared: false })
+        Ok(Stage { base, change: None })
     }
 
     /// Records the state of the chunks that a file stands for before it is changed.
@@ -46,8 +55,7 @@ impl Fs {
         // opened.
         let [path] = &state.names[..] else { return Ok(()) };
         let Some(name) = names.get_mut(path) else { return Ok(()) };
-        let (Some(Stage { base, change, .. }), Some(place)) = (&name.stage, name.place.clone())
-        else {
+        let (Some(Stage { base, change }), Some(place)) = (&name.stage, name.place.clone()) else {
             return Ok(());
         };
         if writers.open.iter().all(|open| open.is_based_on(path, base, writers.mapped)) {
@@ -62,30 +70,33 @@ impl Fs {
         Err(FsError::Stale)
     }
 
-    /// Returns the stage of a name for a change of its chunk: the one that it has, or a new one.
-    pub(in crate::fs) fn stage_of(&self, path: &Path, place: &Place) -> Result<Stage> {
+    /// Prepares a change of a chunk: returns the stage that its name has, or a new one.
+    pub(in crate::fs) fn prepare(&self, path: &Path, place: &Place) -> Result<Prepared> {
         let staged = self.overlay()?.names().get(path).and_then(|name| name.stage.clone());
-        staged.map_or_else(|| self.stage(place), |stage| Ok(Stage { is_shared: true, ..stage }))
+        staged.map_or_else(
+            || self.stage(place).map(Prepared::New),
+            |stage| Ok(Prepared::OfName(stage)),
+        )
     }
 
-    /// Locks the names to record a change of a chunk in the stage of its name, or in `stage`. A
-    /// stage that was taken from the name is taken anew if a commit has ended it since: it knows the
-    /// chunk only as it was before that.
+    /// Locks the names to record a change of a chunk. Returns the stage to record it in if the name
+    /// has none.
     pub(in crate::fs) fn names_with(
         &self,
         path: &Path,
         place: &Place,
-        mut stage: Stage,
+        mut prepared: Prepared,
     ) -> Result<(MutexGuard<'_, Names>, Stage)> {
         loop {
             let names = self.overlay()?.names();
-            let is_ended = || names.get(path).is_none_or(|name| name.stage.is_none());
-            if !stage.is_shared || !is_ended() {
-                stage.is_shared = false;
-                return Ok((names, stage));
+            let is_staged = || names.get(path).is_some_and(|name| name.stage.is_some());
+            match prepared {
+                Prepared::New(stage) => return Ok((names, stage)),
+                Prepared::OfName(stage) if is_staged() => return Ok((names, stage)),
+                // A commit has ended it since: it knows the chunk only as it was before that.
+                Prepared::OfName(_) => drop(names),
             }
-            drop(names);
-            stage = self.stage(place)?;
+            prepared = Prepared::New(self.stage(place)?);
         }
     }
 

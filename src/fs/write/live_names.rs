@@ -8,8 +8,9 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
-use crate::fs::state::overlay::{Change, Kept, Stage, What};
+use crate::fs::state::overlay::{Change, Kept, What};
 use crate::fs::state::target::Target;
+use crate::fs::write::content::Prepared;
 use crate::fs::write::slot::Slot;
 use crate::fs::write::unsaved::name_spool_file;
 use crate::store::storage::FileKind;
@@ -83,7 +84,7 @@ impl Fs {
         let _replaced = self.keep_replaced(path, file)?;
         match slot {
             Slot::Chunk(_, place) => {
-                let stage = self.stage_of(path, place)?;
+                let prepared = self.prepare(path, place)?;
                 let _turn = file.turn();
                 let (bytes, writes) = {
                     let state = file.state();
@@ -95,7 +96,7 @@ impl Fs {
                 let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
                 let Encoded { chunk: content, shown } = encoded?;
                 self.end_chunk_file(path, place, Some(&**file))?;
-                let (mut names, stage) = self.names_with(path, place, stage)?;
+                let (mut names, stage) = self.names_with(path, place, prepared)?;
                 let is_stored = |name: &PathBuf| {
                     let is_chunk = names.get(name).is_some_and(|name| name.place.is_some());
                     name != path && (is_chunk || self.is_document(name))
@@ -171,15 +172,15 @@ impl Fs {
         state.is_open() || state.names.iter().any(|name| name != path)
     }
 
-    /// Removes the old name of a file; that of a chunk in `stage`, if there is one.
+    /// Removes the old name of a file; that of a chunk as it was `prepared`.
     pub(in crate::fs) fn unname_file(
         &self,
         slot: &Slot,
-        stage: Option<Stage>,
+        prepared: Option<Prepared>,
         caller: &Caller,
     ) -> Result<()> {
         match slot {
-            Slot::Chunk(path, place) => self.remove_chunk(path, place, stage),
+            Slot::Chunk(path, place) => self.remove_chunk(path, place, prepared),
             Slot::Scratch(path) => self.remove_name(path),
             Slot::Document(path) => self.remove_document(path),
             Slot::Source(path) => self.remove_source_file(path, caller),

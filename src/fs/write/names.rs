@@ -14,7 +14,8 @@ use crate::fs::request::OpenHow;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Opened;
 use crate::fs::state::live_file::{LiveFile, Place};
-use crate::fs::state::overlay::{Change, Hidden, Name, Stage, What};
+use crate::fs::state::overlay::{Change, Hidden, Name, What};
+use crate::fs::write::content::Prepared;
 use crate::fs::write::slot::Slot;
 use crate::store::Freshness;
 use crate::store::content::Content;
@@ -160,13 +161,13 @@ impl Fs {
         self.after_change(path)
     }
 
-    /// Stages the removal of a chunk, in `stage` or one taken now. The caller calls
+    /// Stages the removal of a chunk, `prepared` before or now. The caller calls
     /// [`Fs::after_change`] once it holds no lock.
     pub(in crate::fs) fn remove_chunk(
         &self,
         path: &Path,
         place: &Place,
-        stage: Option<Stage>,
+        prepared: Option<Prepared>,
     ) -> Result<()> {
         check_writable(place)?;
         if !place.array.source.format.has_keys() {
@@ -181,15 +182,18 @@ impl Fs {
             true => self.removed_chunk(&place.array)?.map(|chunk| Arc::new(chunk.to_vec())),
             false => None,
         };
-        let stage = stage.map_or_else(|| self.stage_of(path, place), Ok)?;
-        let before = self.overlay()?.names().get(path).map(|name| name.what.clone());
-        let live = match before {
-            Some(What::File(file)) => Some(file),
-            _ => None,
+        let prepared = prepared.map_or_else(|| self.prepare(path, place), Ok)?;
+        let (live, _kept, mut names, stage) = loop {
+            let live = self.overlay()?.names().file(path);
+            // Open handles keep reading the removed contents.
+            let kept = live.as_ref().map(|file| self.keep_here(file)).transpose()?;
+            let (names, stage) = self.names_with(path, place, prepared.clone())?;
+            if names.file(path).as_ref().map(Arc::as_ptr) == live.as_ref().map(Arc::as_ptr) {
+                break (live, kept, names, stage);
+            }
+            // Opened meanwhile: it is kept, too. Not with the names locked.
+            drop(names);
         };
-        // Open handles keep reading the removed contents.
-        let _kept = live.as_ref().map(|file| self.keep_here(file)).transpose()?;
-        let (mut names, stage) = self.names_with(path, place, stage)?;
         if let Some(file) = &live {
             names.leave(path, file);
         }

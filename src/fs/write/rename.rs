@@ -9,8 +9,9 @@ use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, OpenFile};
-use crate::fs::state::overlay::{Hidden, Stage, What};
+use crate::fs::state::overlay::{Hidden, What};
 use crate::fs::state::target::Target;
+use crate::fs::write::content::Prepared;
 use crate::fs::write::passthrough::{Moved, overwrite};
 use crate::fs::write::slot::Slot;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
@@ -108,10 +109,10 @@ impl Fs {
 
     /// Gives a file of the mount another name outside the source.
     fn rename_live(&self, from: &Slot, to: &Slot, caller: &Caller) -> Result<()> {
-        let stage = self.stage_to_leave(from)?;
+        let prepared = self.prepare_to_leave(from)?;
         let file = self.brought_here(|| self.file_of(from))?;
         self.name_file(to, &file, caller)?;
-        self.unname_file(from, stage, caller)?;
+        self.unname_file(from, prepared, caller)?;
         if let Slot::Document(_) = to {
             // Later writes through open handles do not change the document.
             file.state().open_files().iter().for_each(|open| open.leave());
@@ -119,12 +120,11 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns the stage in which the removal of a file's old name is to be recorded. It is taken
-    /// before the file's bytes are read: what others write to the chunk from now on, in another
-    /// view, too, is not removed.
-    fn stage_to_leave(&self, from: &Slot) -> Result<Option<Stage>> {
+    /// Prepares the removal of a file's old name, before the file's bytes are read: what others write
+    /// to the chunk from now on, in another view, too, is not removed.
+    fn prepare_to_leave(&self, from: &Slot) -> Result<Option<Prepared>> {
         match from {
-            Slot::Chunk(path, place) => self.stage_of(path, place).map(Some),
+            Slot::Chunk(path, place) => self.prepare(path, place).map(Some),
             _ => Ok(None),
         }
     }
@@ -132,7 +132,7 @@ impl Fs {
     /// Gives a file of the mount a name that is passed through; open handles follow to the file of
     /// the source.
     fn rename_to_source(&self, from: &Slot, to: &Path, caller: &Caller) -> Result<()> {
-        let stage = self.stage_to_leave(from)?;
+        let prepared = self.prepare_to_leave(from)?;
         let file = self.brought_here(|| self.file_of(from))?;
         // It cannot be a file of the mount and of the source at once.
         if file.state().names.iter().any(|name| Some(&**name) != from.path()) {
@@ -140,7 +140,7 @@ impl Fs {
         }
         self.free_name(to, FileKind::File)?;
         let moved = self.move_to_source(to, &file, caller)?;
-        self.become_source(&file, (from, to), (moved, stage), caller)
+        self.become_source(&file, (from, to), (moved, prepared), caller)
     }
 
     /// Turns a file of the source into one of the mount called `to`, to which open handles follow.
@@ -214,7 +214,7 @@ impl Fs {
         &self,
         file: &Arc<LiveFile>,
         (from, to): (&Slot, &Path),
-        (mut moved, stage): (Moved, Option<Stage>),
+        (mut moved, prepared): (Moved, Option<Prepared>),
         caller: &Caller,
     ) -> Result<()> {
         let _turn = self.moves.lock();
@@ -227,7 +227,7 @@ impl Fs {
             }
             let leave = || file.state().open_files().iter().for_each(|open| open.leave());
             drop(copy_writes(file, &mut moved)?);
-            self.unname_file(from, stage.clone(), caller)?;
+            self.unname_file(from, prepared.clone(), caller)?;
             // Now only pages of mappings that were closed have been written.
             let mut state = copy_writes(file, &mut moved).inspect_err(|_| leave())?;
             (state.bytes, state.dirty) = (Bytes::Moved(Arc::clone(&moved.file)), false);

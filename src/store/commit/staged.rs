@@ -176,7 +176,7 @@ pub(super) fn redate(file: &dyn PosixFile, before: &Stat) -> io::Result<()> {
         _ => Timestamp { seconds, nanoseconds: nanoseconds + 1 },
     };
     match file.set_mtime(next) {
-        // Any time can be set by the owner alone, the current one by everybody who may write.
+        // Any time can be set by the owner alone, the current one by every user who may write.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             touch(file, Timestamp { seconds, nanoseconds })
         }

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, Timespec, Timestamps};
 
+use crate::store::access_list::without_group;
 use crate::store::storage::{FileKind, SetStat, Stat, Timestamp};
 
 /// Maximum length of an extended attribute, or of the list of their names, in the kernel.
@@ -39,18 +40,16 @@ fn times(set: &SetStat) -> Option<Timestamps> {
 }
 
 /// Returns the permissions in `like` as far as they mean the same in a file with this owner and
-/// group: nobody but its owner may do more with it than with the other one.
+/// group: no user but its owner may do more with it than with the other one.
 pub(super) fn permissions_like(like: &Stat, file: &Stat) -> u32 {
     let mode = match file.uid == like.uid {
         true => like.mode,
         false => like.mode & !libc::S_ISUID,
     };
-    if file.gid == like.gid {
-        return mode;
+    match file.gid == like.gid {
+        true => mode,
+        false => without_group(mode & !libc::S_ISUID),
     }
-    // Members of the one group are others to the other one.
-    let both = mode >> 3 & mode & 0o7;
-    mode & !(libc::S_ISUID | libc::S_ISGID | 0o77) | both << 3 | both
 }
 
 pub(super) fn stat_of(file: &OwnedFd) -> io::Result<Stat> {

@@ -137,7 +137,7 @@ pub struct Version {
 const TICK: Duration = Duration::from_millis(10);
 
 impl Version {
-    /// Returns whether the content is dated by the change itself, and nobody has set its date since.
+    /// Returns whether the content is dated by the change itself, and its date was not set since.
     pub fn has_date_of_change(&self) -> bool {
         self.mtime == self.ctime
     }

@@ -7,8 +7,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use serde_json::{Map, Value};
 
 use super::error::ArrayError;
@@ -19,6 +22,11 @@ use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
 use crate::store::storage::Storage;
+
+/// Time to wait for another command that updates the document of a group.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two attempts to lock it.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// What a command has done with a node.
 #[derive(Clone, Copy)]
@@ -37,26 +45,42 @@ pub(super) enum Change<'a> {
 pub(super) fn update_above(node: &Path, change: Change<'_>) -> Result<(), ArrayError> {
     let mut updated = Ok(());
     for group in node.ancestors().skip(1) {
-        let _turn = lock_group(group);
         let Ok(Some(mut document)) = document_in(group) else { break };
-        let below = node.strip_prefix(group).ok().and_then(Path::to_str);
-        if !below.is_some_and(|below| update(&mut document, below, change)) {
-            continue;
-        }
-        if let Err(error) = put_document(group, &document) {
+        let Some(below) = node.strip_prefix(group).ok().and_then(Path::to_str) else { continue };
+        if update(&mut document, below, change)
+            && let Err(error) = update_group(group, below, change)
+        {
             updated = Err(ArrayError::Stale { group: group.to_owned(), error });
         }
     }
     updated
 }
 
-/// Waits until no other command updates the document of a group. Where the filesystem has no locks,
-/// nothing is waited for.
-fn lock_group(group: &Path) -> Option<OwnedFd> {
+/// Updates the document of a group as it is once no other command does.
+fn update_group(group: &Path, below: &str, change: Change<'_>) -> io::Result<()> {
+    let _turn = lock_group(group)?;
+    let document = document_in(group).map_err(io::Error::other)?;
+    let Some(mut document) = document else { return Ok(()) };
+    match update(&mut document, below, change) {
+        true => put_document(group, &document),
+        false => Ok(()),
+    }
+}
+
+/// Waits until no other command updates the document of a group, but not for ever: every user who
+/// may read the directory can lock it. `None` where the filesystem has no locks.
+fn lock_group(group: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = fs::open(group, flags, Mode::empty()).ok()?;
-    fs::flock(&directory, FlockOperation::LockExclusive).ok()?;
-    Some(directory)
+    let directory = fs::open(group, flags, Mode::empty())?;
+    let began = Instant::now();
+    loop {
+        match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(directory)),
+            Err(Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => thread::sleep(RETRY),
+            Err(Errno::WOULDBLOCK) => return Err(Errno::WOULDBLOCK.into()),
+            Err(_) => return Ok(None),
+        }
+    }
 }
 
 /// Updates the entry of a node in the consolidated metadata of a group. Returns whether the group
@@ -93,4 +117,35 @@ fn put_document(group: &Path, document: &Value) -> io::Result<()> {
     let storage = LocalStorage::open_root(group, Arc::default())?;
     let content = Content::Memory(Arc::new(json::to_text(document)));
     put_file(storage.writable()?, Path::new(METADATA_FILE), &content)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn commands_that_update_one_group_at_once_lose_nothing() {
+        let group = tempfile::tempdir().unwrap();
+        let group = group.path().canonicalize().unwrap();
+        let document = json!({"zarr_format": 3, "node_type": "group",
+            "consolidated_metadata": {"kind": "inline", "metadata": {}}});
+        std::fs::write(group.join(METADATA_FILE), document.to_string()).unwrap();
+        let array = json!({"zarr_format": 3, "node_type": "array"});
+        let create = |command: usize| {
+            for number in 0..10 {
+                let path = group.join(format!("{command}-{number}"));
+                update_above(&path, Change::Created(&array)).unwrap();
+            }
+        };
+        let create = &create;
+        thread::scope(|threads| {
+            (0..4).for_each(|command| drop(threads.spawn(move || create(command))));
+        });
+        let document = document_in(&group).unwrap().unwrap();
+        let nodes = document["consolidated_metadata"]["metadata"].as_object().unwrap();
+        assert_eq!(nodes.len(), 40);
+    }
 }

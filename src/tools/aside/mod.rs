@@ -118,7 +118,7 @@ impl Aside {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             };
-            // Nobody else may enter it before it has them.
+            // No other user may enter it before it has them.
             let mode = if permissions.is_some() { 0o700 } else { 0o777 };
             fs::mkdirat(&self.directory, NEW, Mode::from_raw_mode(mode))?;
             let directory = open_within(self.directory.as_fd(), c"new")?;

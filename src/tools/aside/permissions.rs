@@ -6,8 +6,10 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{self, Gid, Mode, Stat, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::store::access_list::{ACCESS_LIST, DEFAULT_LIST, without_group};
+
 /// Access control list of a file, and that of files made in a directory.
-const LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+const LISTS: [&str; 2] = [ACCESS_LIST, DEFAULT_LIST];
 /// Maximum length of an extended attribute.
 const MAX_LIST_BYTES: usize = 64 << 10;
 
@@ -34,7 +36,7 @@ impl Permissions {
         Ok(Self { stat: fs::fstat(file)?, lists })
     }
 
-    /// Gives them to a new file, which nobody else may open yet. Only root gives files away: the
+    /// Gives them to a new file, which no other user may open yet. Only root gives files away: the
     /// file of another user stays this user's, and if the group is none of this user's, group and
     /// others get what both of them had.
     pub(crate) fn give(&self, file: BorrowedFd<'_>) -> io::Result<()> {
@@ -45,11 +47,7 @@ impl Permissions {
             given => given,
         };
         match given {
-            Err(Errno::PERM) => {
-                // Members of the one group are others to the other one.
-                let both = mode >> 3 & mode & 0o7;
-                mode = mode & !0o2077 | both << 3 | both;
-            }
+            Err(Errno::PERM) => mode = without_group(mode),
             given => given?,
         }
         for name in LISTS {
