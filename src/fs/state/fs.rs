@@ -47,6 +47,7 @@ pub struct Fs {
     pub(in crate::fs) moves: Mutex<()>,
     /// Lock of all views of the mount, held from the reading of a stored document until what was
     /// changed in it is stored: several documents of a view may be made from one.
+    /// Taken after `moves`, and after the turn of a file.
     pub(in crate::fs) documents: OnceLock<Arc<Mutex<()>>>,
     pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
     pub(in crate::fs) control: Control,
