@@ -251,7 +251,13 @@ proptest! {
         let mount = Mount::new(&model, false);
         let before = mount.walk(100, Listing::Entries);
         for shard in places(&model.shards()) {
-            mount.storage.change(&model.key(&shard), |bytes| bytes.truncate(bytes.len() / cut));
+            mount.storage.change(&model.key(&shard), |bytes| {
+                let left = bytes.len() / cut;
+                // Where the index of an inner shard takes the place of the index, nothing tells.
+                if !model.levels[0].seems_whole(&bytes[..left]) {
+                    bytes.truncate(left);
+                }
+            });
         }
         let after = mount.walk(100, Listing::Entries);
         for (key, bytes) in before {

@@ -192,6 +192,20 @@ impl Level {
         16 * slots + if matches!(self.index, IndexKind::NoChecksum) { 0 } else { 4 }
     }
 
+    /// Whether a part of a shard whose index is at its end, and has a checksum, ends in an index of
+    /// any level.
+    pub(crate) fn seems_whole(&self, part: &[u8]) -> bool {
+        let part = match self.after[..] {
+            // Not looked at where only a part is read.
+            ["crc32c"] => part.split_last_chunk::<4>().map_or(&[][..], |(part, _)| part),
+            _ => part,
+        };
+        let slots = usize::try_from(self.per_shard.iter().product::<u64>()).unwrap();
+        let index = part.len().checked_sub(self.index_length(slots));
+        let index = index.and_then(|start| part[start..].split_last_chunk::<4>());
+        !self.at_start && index.is_some_and(|(index, sum)| crc32c(index).to_le_bytes() == *sum)
+    }
+
     fn encode_index(&self, per_shard: &[u64], slots: &[Coords], entries: &[[u64; 2]]) -> Vec<u8> {
         let mut words: Vec<u64> = entries.iter().flatten().copied().collect();
         if matches!(self.index, IndexKind::Transposed) {
