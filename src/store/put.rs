@@ -81,11 +81,8 @@ fn put(
         match (attributes, &before) {
             (Some(attributes), _) => set_attributes(&*file, attributes)?,
             (None, Some(before)) => {
-                match storage.open_plain(path) {
-                    Ok(replaced) => take_lists(&*file, &replaced.lasting_xattrs()?, before)?,
-                    // Of a file that this user may not read, no more than the owner is known.
-                    Err(error) if is_unreadable(&error) => (),
-                    Err(error) => return Err(error),
+                if let Some(lists) = lists(storage, path)? {
+                    take_lists(&*file, &lists, before)?;
                 }
                 file.set_owner(before)?;
             }
@@ -101,6 +98,16 @@ fn put(
     // The directory stays if other files are in it.
     let _ = storage.remove_directory(&work);
     written.map(|()| file)
+}
+
+/// Returns the extended attributes that a file which replaces the one at `path` must have; `None` if
+/// this user may not read it, so that no more than its owner is known.
+pub(crate) fn lists(storage: &dyn PosixStorage, path: &Path) -> io::Result<Option<Xattrs>> {
+    match storage.open_plain(path).and_then(|file| file.lasting_xattrs()) {
+        Ok(lists) => Ok(Some(lists)),
+        Err(error) if is_unreadable(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn is_unreadable(error: &io::Error) -> bool {

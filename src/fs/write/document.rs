@@ -17,7 +17,7 @@ use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::whole;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
-use crate::store::put::put_moved_file;
+use crate::store::put::{lists, put_moved_file, take_lists};
 use crate::store::storage::{FileKind, SetStat, if_present};
 use crate::text::shown;
 
@@ -302,6 +302,7 @@ impl Fs {
     fn remove_with_document(&self, path: &Path, document: &Path, caller: &Caller) -> Result<()> {
         let storage = self.storage.writable()?;
         let (text, stat) = (self.stored_document(document)?, self.storage.stat(document)?);
+        let lists = lists(storage, document)?;
         storage.remove_file(document)?;
         let removed = self.on_behalf(caller, |storage| storage.remove_directory(path));
         if removed.is_err() {
@@ -313,8 +314,16 @@ impl Fs {
                 ..SetStat::default()
             };
             let content = Content::Memory(Arc::new(text));
-            if let Err(error) = put_moved_file(storage, document, &content, &attributes) {
-                log::error!("{}: it was removed and cannot be put back: {error}", shown(document));
+            let put = put_moved_file(storage, document, &content, &attributes);
+            let put = put.and_then(|file| match &lists {
+                Some(lists) => take_lists(&*file, lists, &stat),
+                None => Ok(()),
+            });
+            if let Err(error) = put {
+                log::error!(
+                    "{}: it was removed and cannot be put back as it was: {error}",
+                    shown(document)
+                );
             }
         }
         removed
