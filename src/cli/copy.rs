@@ -141,6 +141,14 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     } else {
         report.print();
     }
+    for copied in copied.iter().filter(|copied| copied.outside > 0) {
+        let files = many(copied.outside, "file");
+        complain(format_args!(
+            "{}: left out: {files} outside the array's grid; `shardfs verify` of the source names \
+             them",
+            shown(&copied.path)
+        ));
+    }
     for BadNode { path, error, .. } in &plan.left_out {
         complain(format_args!("{}: left out: {error}", shown(path)));
     }
@@ -213,7 +221,7 @@ impl Report<'_> {
 
     fn print_json(&self) {
         let arrays = self.copied.iter().map(|copied| {
-            let Copied { path, digest, written, kept, damaged } = copied;
+            let Copied { path, digest, written, kept, damaged, outside } = copied;
             json!({
                 "path": json_path(path),
                 "chunks": digest.chunks,
@@ -222,6 +230,7 @@ impl Report<'_> {
                 "files_written": written,
                 "files_kept": kept,
                 "damaged": damaged,
+                "outside": outside,
                 "other_rank": self.plan.other_rank.contains(path),
             })
         });

@@ -21,6 +21,7 @@ use super::destination::{Destination, DestinationError};
 use super::digest::ContentDigest;
 use super::other_file::{OtherFileError, copy_file, copy_link};
 use super::shard_file::Packing;
+use super::strays::strays;
 use super::transfer::{Report, Transfer, TransferError};
 use crate::format::codec::parse_chain;
 use crate::format::error::MetadataError;
@@ -168,6 +169,8 @@ pub(crate) struct Copied {
     pub kept: u64,
     /// Descriptions of the defects of chunks and shards in the source that could not be read.
     pub damaged: BTreeSet<String>,
+    /// Number of files outside the source's shard grid, which are not copied.
+    pub outside: u64,
 }
 
 /// Result of copying what is neither chunks nor metadata.
@@ -362,7 +365,8 @@ impl<'a> Plan<'a> {
         let transfer = Transfer::new(source, array, destination, copy, packing);
         let done = transfer.run(threads, report)?;
         let (digest, written, kept, damaged) = (done.digest, done.written, done.kept, done.damaged);
-        Ok(Copied { path, digest, written, kept, damaged })
+        let outside = strays(source, array);
+        Ok(Copied { path, digest, written, kept, damaged, outside })
     }
 
     /// Writes the documents, which completes the copy; everything else must have been written.

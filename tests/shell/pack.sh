@@ -48,6 +48,19 @@ has_other_files() {
 }
 check "other files come along" has_other_files
 
+names_what_is_left_out() {
+    rm -rf grown.zarr grown-packed.zarr grown-again.zarr
+    cp -r chunks.zarr grown.zarr
+    cp grown.zarr/waves/c/0/0/0 grown.zarr/waves/c/0/0/99
+    "$sf" pack --json --shard -1,-1,-1 grown.zarr grown-packed.zarr 2>said | grep >/dev/null '"outside": 1,'
+    grep >/dev/null 'waves: left out: 1 file outside the array' said
+    cp grown-packed.zarr/waves/c/0/0/0 grown-packed.zarr/waves/c/9.9.9
+    cp grown-packed.zarr/waves/c/0/0/0 grown-packed.zarr/waves/c/0/0/7
+    "$sf" unpack grown-packed.zarr grown-again.zarr 2>said
+    grep >/dev/null 'waves: left out: 1 file outside the array' said
+}
+check "files outside the grid that are not copied are reported" names_what_is_left_out
+
 has_files_between_chunks() {
     "$sf" unpack sample.zarr between.zarr
     mkdir -p between.zarr/waves/c/sub/empty between.zarr/waves/c/0/9 between.zarr/empty
