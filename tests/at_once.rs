@@ -4,13 +4,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardfs::fs::{Caller, Fs, FsConfig, FsError, OpenHow, SetAttr, View, ViewConfig, Views};
+use shardfs::fs::{
+    Caller, Fs, FsConfig, FsError, OpenHow, SetAttr, View, ViewConfig, Views, WriteConfig,
+};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
 use shardfs::store::memory::MemoryStorage;
@@ -32,6 +35,7 @@ fn wait() {
 struct Mount {
     storage: Arc<MemoryStorage>,
     views: Views,
+    unsaved: tempfile::TempDir,
 }
 
 /// A file that is open for writing.
@@ -55,15 +59,18 @@ impl Mount {
                 "chunk_shape": [nbytes], "codecs": inner, "index_codecs": index}}]});
         storage.replace("a/zarr.json", document.to_string());
         storage.replace("zarr.json", json!({"zarr_format": 3, "node_type": "group"}).to_string());
+        let unsaved = tempfile::tempdir().unwrap();
         let views = VIEWS.map(|(_, view)| {
             let view = ViewConfig { view, is_one_of_several: true, ..ViewConfig::default() };
             // Nothing is believed: each request looks.
             let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
-            let config = FsConfig { view, writable: true, store, ..FsConfig::default() };
+            let writing =
+                WriteConfig { unsaved: unsaved.path().to_owned(), ..WriteConfig::default() };
+            let config = FsConfig { view, writable: true, store, writing, ..FsConfig::default() };
             let storage = Arc::clone(&storage) as Arc<dyn Storage>;
             Arc::new(Fs::new(storage, config, Arc::new(Stats::default())).unwrap())
         });
-        let mount = Arc::new(Self { storage, views: Views::new(views.to_vec()) });
+        let mount = Arc::new(Self { storage, views: Views::new(views.to_vec()), unsaved });
         for view in [View::Zarr3, View::Raw] {
             let (parent, name) = mount.parent(view, "a/c");
             mount.fs(view).mkdir(parent, name, 0o755, &CALLER).unwrap();
@@ -431,4 +438,105 @@ fn what_was_written_to_a_document_last_is_stored_last() {
         closed.unwrap();
         assert_eq!(mount.document()["attributes"], json!({"second": 1}), "{nth}");
     }
+}
+
+/// A document with another shape.
+fn with_shape(mount: &Mount, view: View, path: &str, extent: u64) -> Vec<u8> {
+    let mut document: Value = serde_json::from_slice(&mount.read(view, path).unwrap()).unwrap();
+    document["shape"] = json!([extent]);
+    document.to_string().into_bytes()
+}
+
+#[test]
+fn chunks_of_an_array_that_grows_again_are_not_removed_as_those_outside_its_smaller_shape() {
+    let mut tested = false;
+    for nth in 1..2 * LOOKUPS {
+        let mount = Mount::new(100);
+        for n in 0..8 {
+            mount.store(View::Raw, &format!("a/c/{n}.raw"), &[1; 100]);
+        }
+        mount.commit();
+        let [smaller, larger] =
+            [("a/zarr.json", View::Zarr3, 100), ("a/.zarray", View::Zarr2, 800)]
+                .map(|(path, view, extent)| (path, with_shape(&mount, view, path, extent)));
+        let open = mount.open(View::Zarr3, smaller.0);
+        mount.write(View::Zarr3, open, 0, &smaller.1);
+        let (sender, ended) = channel();
+        mount.meanwhile(nth, move |mount| {
+            let is_smaller = mount.document()["shape"][0] == 100;
+            if is_smaller {
+                mount.store(View::Zarr2, larger.0, &larger.1);
+                mount.store(View::Raw, "a/c/6.raw", &[7; 100]);
+                // Files in memory have no locks: it may fail where the other removal is under way.
+                let _ = mount.fs(View::Raw).commit(Path::new(""));
+            }
+            sender.send(is_smaller).unwrap();
+        });
+        let closed = mount.close(View::Zarr3, open);
+        let Ok(was_smaller) = ended.recv_timeout(Duration::from_millis(1000)) else {
+            assert!(tested);
+            return;
+        };
+        if closed.is_err() {
+            continue;
+        }
+        tested |= was_smaller;
+        mount.commit();
+        if was_smaller {
+            assert!(mount.read(View::Raw, "a/c/6.raw") == Some(vec![7; 100]), "{nth}");
+        }
+    }
+}
+
+#[test]
+fn fsync_waits_for_a_close_that_is_storing_the_document() {
+    for nth in 1..LOOKUPS {
+        let mount = Mount::new(100);
+        let path = "a/zarr.json";
+        let text = with_attribute(&mount, View::Zarr3, path, "new");
+        let [first, second] = [(); 2].map(|()| mount.open(View::Zarr3, path));
+        mount.write_whole(View::Zarr3, first, &text);
+        let (sender, ended) = channel();
+        mount.meanwhile(nth, move |mount| {
+            mount.fs(View::Zarr3).fsync(second.ino, second.handle).unwrap();
+            sender.send(mount.document()["attributes"].clone()).unwrap();
+        });
+        mount.close(View::Zarr3, first).unwrap();
+        let Ok(stored) = ended.recv_timeout(Duration::from_millis(1000)) else {
+            assert!(nth > 3);
+            return;
+        };
+        assert_eq!(stored, json!({"new": 1}), "{nth}");
+    }
+}
+
+#[test]
+fn what_was_written_to_a_decoded_chunk_after_its_last_close_is_saved_when_it_is_given_up() {
+    let mount = Mount::new(100);
+    mount.store(View::Raw, "a/c/0.raw", &[1; 100]);
+    let ino = mount.ino(View::Raw, "a/c/0.raw").unwrap();
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let open = mount.fs(View::Raw).open_for(ino, how, &CALLER).unwrap();
+    mount.write(View::Raw, Open { ino, handle: open.handle }, 0, &[2; 100]);
+    let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
+    let config = FsConfig { writable: true, store, ..FsConfig::default() };
+    let storage = Arc::clone(&mount.storage) as Arc<dyn Storage>;
+    let others = Fs::new(storage, config, Arc::new(Stats::default())).unwrap();
+    let directory = ["a", "c"].iter().fold(ROOT, |above, name| {
+        let entry = others.lookup(above, OsStr::new(name)).unwrap();
+        entry.map_or_else(
+            || others.mkdir(above, OsStr::new(name), 0o755, &CALLER).unwrap().attr.ino,
+            |entry| entry.attr.ino,
+        )
+    });
+    let (entry, chunk) = others.create(directory, OsStr::new("0"), 0o644, how, &CALLER).unwrap();
+    others.write(entry.attr.ino, chunk.handle, 0, b"of others").unwrap();
+    others.fsync(entry.attr.ino, chunk.handle).unwrap();
+    others.release(chunk.handle);
+    assert!(mount.fs(View::Raw).commit(Path::new("")).is_err());
+    let saved = std::fs::File::open(mount.unsaved.path().join("a/c/0")).unwrap();
+    let mut items = Vec::new();
+    flate2::read::GzDecoder::new(saved).read_to_end(&mut items).unwrap();
+    assert!(items == [2; 100]);
+    mount.fs(View::Raw).release(open.handle);
 }

@@ -7,7 +7,9 @@ mod support;
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use serde_json::json;
@@ -378,6 +380,52 @@ fn all_chunks_of_a_table_are_removed_in_the_order_in_which_they_are_listed() {
         fs.fsyncdir(ROOT, None).unwrap();
         let left: Vec<_> = storage.files().into_iter().map(|(path, ..)| path).collect();
         assert!(!left.iter().any(|path| path.starts_with("data")), "{left:?}");
+    }
+}
+
+#[test]
+fn a_chunk_of_a_table_that_is_removed_while_it_is_stored_is_not_there_again() {
+    for nth in 1..30 {
+        let storage = Arc::new(MemoryStorage::default());
+        bcolz(&storage, "");
+        let store = StoreConfig { trusted: Duration::ZERO, ..StoreConfig::default() };
+        let config = FsConfig { store, writable: true, ..FsConfig::default() };
+        let fs = Arc::new(Fs::new(storage.clone(), config, Arc::default()).unwrap());
+        let all = fs.lookup(ROOT, OsStr::new("c")).unwrap().unwrap().attr.ino;
+        let directory = fs.mkdir(all, OsStr::new("3"), 0o755, &CALLER).unwrap().attr.ino;
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let name = OsStr::new("0");
+        let (entry, open) = fs.create(directory, name, 0o644, how, &CALLER).unwrap();
+        let chunk = blosc(&[3; 48]);
+        // The last chunk must be whole before there is another one.
+        let last = fs.lookup(all, OsStr::new("2")).unwrap().unwrap().attr.ino;
+        let last = fs.lookup(last, name).unwrap().unwrap().attr.ino;
+        let whole = fs.open_for(last, OpenHow { truncate: true, ..how }, &CALLER).unwrap();
+        fs.write(last, whole.handle, 0, &chunk).unwrap();
+        fs.fsync(last, whole.handle).unwrap();
+        fs.release(whole.handle);
+        fs.write(entry.attr.ino, open.handle, 0, &chunk).unwrap();
+        fs.flush(entry.attr.ino, open.handle).unwrap();
+        fs.release(open.handle);
+        let (sender, ended) = channel();
+        let other = Arc::clone(&fs);
+        storage.act_before(nth, move || {
+            let (removed, then) = channel();
+            std::thread::spawn(move || {
+                sender.send(other.unlink(directory, OsStr::new("0"), &CALLER).is_ok()).unwrap();
+                let _ = removed.send(());
+            });
+            let _ = then.recv_timeout(Duration::from_millis(50));
+        });
+        let committed = fs.commit(Path::new(""));
+        let Ok(removed) = ended.recv_timeout(Duration::from_millis(1000)) else {
+            committed.unwrap();
+            assert!(nth > 3);
+            return;
+        };
+        fs.commit(Path::new("")).unwrap();
+        assert!(removed);
+        assert!(fs.lookup(directory, name).unwrap().is_none(), "{nth}");
     }
 }
 

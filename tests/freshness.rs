@@ -303,3 +303,34 @@ fn a_decoded_chunk_is_decoded_anew_if_its_shard_may_have_changed_within_a_tick()
     }
     panic!("too slow to do anything within a tick");
 }
+
+#[test]
+fn a_document_that_becomes_that_of_a_sharded_array_is_never_shown_as_it_is_stored() {
+    let unsharded = json!({"zarr_format": 3, "node_type": "array", "shape": [2],
+        "data_type": "uint8", "fill_value": 0, "codecs": ["bytes"],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}},
+        "chunk_key_encoding": {"name": "default"}});
+    let mut sharded = unsharded.clone();
+    sharded["codecs"] = json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": [1],
+        "codecs": ["bytes"], "index_codecs": ["bytes"]}}]);
+    let group = json!({"zarr_format": 3, "node_type": "group"});
+    for before in [None, Some(&unsharded), Some(&group)] {
+        let storage = Arc::new(MemoryStorage::default());
+        storage.replace("zarr.json", group.to_string());
+        storage.replace("x/notes", "");
+        before.iter().for_each(|text| storage.replace("x/zarr.json", text.to_string()));
+        let fs = Fs::new(storage.clone(), FsConfig::default(), Arc::new(Stats::default())).unwrap();
+        let x = fs.lookup(ROOT, OsStr::new("x")).unwrap().unwrap().attr.ino;
+        assert_eq!(fs.lookup(x, OsStr::new("zarr.json")).unwrap().is_some(), before.is_some());
+        assert!(fs.lookup(x, OsStr::new("notes")).unwrap().is_some());
+        storage.replace("x/zarr.json", sharded.to_string());
+        let document = fs.lookup(x, OsStr::new("zarr.json")).unwrap().unwrap().attr;
+        let handle = fs.open(document.ino).unwrap().handle;
+        let mut text = vec![0; 4096];
+        let read = fs.read(document.ino, Some(handle), 0, &mut text).unwrap();
+        fs.release(handle);
+        assert_eq!(read as u64, document.size);
+        let shown: serde_json::Value = serde_json::from_slice(&text[..read]).unwrap();
+        assert_eq!(shown["codecs"], json!([{"name": "bytes"}]), "{before:?}");
+    }
+}

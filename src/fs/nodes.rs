@@ -353,7 +353,12 @@ impl Nodes {
     /// Resolves a path in the view that is neither a chunk nor a directory above chunks.
     pub(super) fn at(&self, path: &Path) -> std::io::Result<At> {
         if let Some(described) = self.described_by(path)? {
-            let node = self.node(&described)?;
+            let mut node = self.node(&described)?;
+            if let NodeKind::Inherited | NodeKind::AsStored = node.kind {
+                // What is passed through is the file of now: it may have become the document of a
+                // sharded array since the node was read.
+                node = self.node_trusting(&described, Duration::ZERO)?;
+            }
             if let (Some(document), Some(stat)) = (&node.document, &node.stat) {
                 return Ok(At::Text(Arc::clone(document), *stat));
             }

@@ -242,8 +242,11 @@ fn new_names(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<Vec<PathBuf
         }
         ControlFlow::Continue(())
     };
-    storage.list(&directory, 0, &mut collect).map_err(io_error(&directory))?;
-    Ok(found)
+    match storage.list(&directory, 0, &mut collect) {
+        // Another process has removed it, which it does when it is empty.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
+        listed => listed.map(|()| found).map_err(io_error(&directory)),
+    }
 }
 
 /// Removes a new file from a work directory, unless another process has locked it.

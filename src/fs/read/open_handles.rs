@@ -113,6 +113,10 @@ impl Fs {
         match self.path_attr(path)?.kind {
             FileKind::File => {
                 let file = self.open_on_behalf(caller, path)?;
+                // It may have been replaced by the document of a sharded array since it was found.
+                if let At::Text(text, _) = self.nodes.at(path)? {
+                    return Ok(Handle::Text(text));
+                }
                 Ok(Handle::Open(OpenFile::new(Behind::Source(file), false)))
             }
             FileKind::Directory => Err(FsError::IsDirectory),

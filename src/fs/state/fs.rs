@@ -1,7 +1,8 @@
 //! The state of a mounted source, which all operations share.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -12,7 +13,7 @@ use crate::fs::config::FsConfig;
 use crate::fs::error::{FsError, LoadError, Result};
 use crate::fs::form::View;
 use crate::fs::load::Failed;
-use crate::fs::node::NodeKind;
+use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::nodes::Nodes;
 use crate::fs::state::ahead::Ahead;
 use crate::fs::state::commit_state::Commits;
@@ -49,6 +50,9 @@ pub struct Fs {
     /// changed in it is stored: several documents of a view may be made from one.
     /// Taken after `moves`, and after the turn of a file.
     pub(in crate::fs) documents: OnceLock<Arc<Mutex<()>>>,
+    /// Arrays that may have become smaller and still have chunks outside their shape, as they were
+    /// before, by directory.
+    pub(in crate::fs) shrinking: Mutex<HashMap<PathBuf, Arc<ArrayView>>>,
     pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
     pub(in crate::fs) control: Control,
     pub(in crate::fs) identities: Identities,
@@ -181,6 +185,7 @@ impl Fs {
             paths: Paths::default(),
             moves: Mutex::default(),
             documents: OnceLock::new(),
+            shrinking: Mutex::default(),
             handles: sharded_slab::Slab::new(),
             control: Control::new(
                 Arc::clone(&stats),

@@ -18,7 +18,7 @@ use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place, Shown};
 use crate::fs::state::order::Promise;
 use crate::store::content::Content;
 use crate::store::identity::Identity;
-use crate::store::storage::Stat;
+use crate::store::storage::{Stat, Version};
 use crate::store::{Base, StoreError};
 use crate::view::inode;
 
@@ -37,6 +37,8 @@ pub(in crate::fs) struct Name {
     pub after: Vec<Arc<Promise>>,
     /// File of the source that was renamed away and is to be removed.
     pub hidden: Option<Hidden>,
+    /// Version of the document in the source that was removed and stays there while its array does.
+    pub document: Option<Version>,
     /// Error of the last failed commit of its change.
     pub error: Option<Arc<StoreError>>,
 }
@@ -269,6 +271,7 @@ impl Names {
             made: Vec::new(),
             after: Vec::new(),
             hidden: None,
+            document: None,
             error: None,
         });
         let before = std::mem::replace(&mut entry.what, what);
@@ -368,6 +371,20 @@ impl Names {
         let name = self.put(path, What::Removed, None);
         name.hidden = Some(hidden);
         name.after.extend(after);
+    }
+
+    /// Forgets a file of the source that was hidden. Its name stays if it has become that of another
+    /// file, or if another file was hidden since.
+    pub(in crate::fs) fn unhide(&mut self, path: &Path, hidden: &Hidden) {
+        let Some(name) = self.get_mut(path) else { return };
+        let is_it = |now: &Hidden| now.stat.version() == hidden.stat.version();
+        if !name.hidden.as_ref().is_some_and(is_it) {
+            return;
+        }
+        match name.what {
+            What::Removed => drop(self.take(path)),
+            What::File(_) | What::Directory => name.hidden = None,
+        }
     }
 
     /// Records that a file of the source was linked to a name that is not durable yet.

@@ -18,7 +18,7 @@ use crate::fs::write::document_store::whole;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::put::{lists, put_moved_file, take_lists};
-use crate::store::storage::{FileKind, SetStat, if_present};
+use crate::store::storage::{FileKind, SetStat, Version, if_present};
 use crate::text::shown;
 
 impl Fs {
@@ -133,15 +133,12 @@ impl Fs {
         };
         match &node.kind {
             NodeKind::Sharded(array) => {
-                {
-                    let _turn = self.documents();
-                    let stored = self.stored(path);
-                    let stored = stored.map_err(|e| e.map_or_else(Into::into, refused))?;
-                    let (level, dialect) = (self.config.level, Dialect::of(path));
-                    let back = translate_back(&stored, &new, level, dialect).map_err(refused)?;
-                    self.store_document(path, &directory, &back)?;
-                }
-                self.after_shrinking(&directory, array)
+                let turn = self.documents();
+                let stored = self.stored(path);
+                let stored = stored.map_err(|e| e.map_or_else(Into::into, refused))?;
+                let (level, dialect) = (self.config.level, Dialect::of(path));
+                let back = translate_back(&stored, &new, level, dialect).map_err(refused)?;
+                self.store_shape(path, array, &back, &turn)
             }
             _ => {
                 let turn = self.documents();
@@ -238,8 +235,9 @@ impl Fs {
         if let NodeKind::Sharded(_) = &node.kind
             && if_present(self.storage.lstat(&directory))?.is_some()
         {
+            let removed = self.storage.stat(path)?;
             let mut names = self.overlay()?.names();
-            names.put(path, What::Removed, None);
+            names.put(path, What::Removed, None).document = Some(removed.version());
             return Ok(());
         }
         self.remove_name(path)?;
@@ -334,15 +332,23 @@ impl Fs {
         let Some(overlay) = &self.overlay else { return };
         let staying = self.staying_documents();
         for path in self.removed_documents() {
+            let removed = overlay.names().take(&path).and_then(|name| name.document);
             if staying.contains(&path) {
                 log::error!("{}: it stays, for its array has not been removed", shown(&path));
-            } else if let Err(error) =
-                self.storage.writable().and_then(|storage| storage.remove_file(&path))
-            {
+            } else if let Err(error) = self.remove_if_unchanged(&path, removed) {
                 log::error!("{}: {error}", shown(&path));
             }
-            overlay.names().take(&path);
         }
+    }
+
+    /// Removes a document, unless others have put another one in its place.
+    fn remove_if_unchanged(&self, path: &Path, removed: Option<Version>) -> Result<()> {
+        let Some(now) = if_present(self.storage.stat(path))? else { return Ok(()) };
+        if removed.is_none_or(|removed| !removed.has_same_content(&now.version())) {
+            log::warn!("{}: others have written it since it was removed: it stays", shown(path));
+            return Ok(());
+        }
+        Ok(self.storage.writable()?.remove_file(path)?)
     }
 }
 

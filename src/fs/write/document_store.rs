@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
+
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
@@ -48,18 +50,64 @@ impl Fs {
         Ok(())
     }
 
-    /// Removes the chunks outside the array's new shape.
+    /// Stores the document of an array, and removes the chunks outside its new shape. What fails is
+    /// tried again at the next change of the document, and at the end of the mount.
+    ///
+    /// The documents stay locked: no view must let the array grow again, and have chunks stored
+    /// there, while they are removed.
+    pub(in crate::fs) fn store_shape(
+        &self,
+        path: &Path,
+        before: &Arc<ArrayView>,
+        document: &serde_json::Value,
+        documents: &MutexGuard<'_, ()>,
+    ) -> Result<()> {
+        let directory = &before.source.path;
+        // Before it is stored: it may be there though an error is reported.
+        let noted = || Arc::clone(before);
+        self.shrinking.lock().entry(directory.clone()).or_insert_with(noted);
+        self.store_document(path, directory, document)?;
+        self.after_shrinking(directory, documents)
+    }
+
+    /// Removes the chunks outside the shape of an array if it has become smaller.
     pub(in crate::fs) fn after_shrinking(
         &self,
         directory: &Path,
-        before: &Arc<ArrayView>,
+        _documents: &MutexGuard<'_, ()>,
     ) -> Result<()> {
-        let node = self.nodes.node(directory)?;
-        let NodeKind::Sharded(now) = &node.kind else { return Ok(()) };
-        let shrunk = now.tree.grid().iter().zip(before.tree.grid()).any(|(now, was)| now < was);
-        if !shrunk || self.config.writing.keep_outside {
-            return Ok(());
+        let before = self.shrinking.lock().get(directory).cloned();
+        let Some(before) = before else { return Ok(()) };
+        if let NodeKind::Sharded(now) = &self.nodes.node(directory)?.kind {
+            let mut axes = now.tree.grid().iter().zip(before.tree.grid());
+            // Others may have put another array there.
+            let is_same = now.source.layout.has_same_chunks(&before.source.layout);
+            if is_same && axes.any(|(now, was)| now < was) && !self.config.writing.keep_outside {
+                self.remove_outside(directory, &before, now)?;
+            }
         }
+        self.shrinking.lock().remove(directory);
+        Ok(())
+    }
+
+    /// Removes what is outside the shapes of arrays that have become smaller, where that has failed
+    /// before.
+    pub(in crate::fs) fn finish_shrinking(&self) {
+        let unfinished: Vec<PathBuf> = self.shrinking.lock().keys().cloned().collect();
+        for directory in unfinished {
+            if let Err(error) = self.after_shrinking(&directory, &self.documents()) {
+                let why = "chunks outside its shape are still stored";
+                log::error!("{}: {why}: {error}", shown(&directory));
+            }
+        }
+    }
+
+    fn remove_outside(
+        &self,
+        directory: &Path,
+        before: &Arc<ArrayView>,
+        now: &ArrayView,
+    ) -> Result<()> {
         log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));
         // Uncommitted changes of these chunks belong to the old shape.
         self.commit(directory)?;

@@ -89,14 +89,10 @@ impl Fs {
             }),
         };
         let back = back.map_err(|error| refused(path, error))?;
-        if back == stored {
-            return Ok(());
-        }
-        self.store_document(&document, directory, &back)?;
-        drop(turn);
         match &node.kind {
-            NodeKind::Sharded(array) => self.after_shrinking(directory, array),
-            _ => Ok(()),
+            _ if back == stored => self.after_shrinking(directory, &turn),
+            NodeKind::Sharded(array) => self.store_shape(&document, array, &back, &turn),
+            _ => self.store_document(&document, directory, &back),
         }
     }
 

@@ -44,6 +44,7 @@ impl Fs {
         }
         // Commits the changes that were waiting for those.
         let _ = self.commit(Path::new(""));
+        self.finish_shrinking();
         self.remove_documents_at_end();
         let mut arrays: HashMap<u64, Arc<ArrayView>> = HashMap::new();
         for (path, name) in all() {

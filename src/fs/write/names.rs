@@ -172,6 +172,8 @@ impl Fs {
         check_writable(place)?;
         if !place.array.source.format.has_keys() {
             self.check_removable(place)?;
+            // A commit under way may be about to store it.
+            let _turn = self.commits.turn.lock();
             if !self.is_stored(place)? {
                 return self.remove_name(path);
             }

@@ -107,7 +107,8 @@ impl Fs {
             // A file without open handles may have been dropped since it was found: writes to it
             // would be lost.
             let names = self.overlay()?.names();
-            if !names.has(file) {
+            let is_unnamed = is_writable && file.state().names.is_empty();
+            if !names.has(file) || is_unnamed {
                 return Err(FsError::Stale);
             }
             self.opened(file, &open)?;

@@ -237,7 +237,7 @@ impl Fs {
         let removed = self.remove_if_same(path, hidden);
         let mut names = self.overlay()?.names();
         let Err(error) = removed else {
-            names.take(path);
+            names.unhide(path, hidden);
             return Ok(());
         };
         let is_denied = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
@@ -245,7 +245,7 @@ impl Fs {
         if is_denied {
             log::error!("{}: it has another name now, and is not removed: {error}", shown(path));
             self.failures.record(path, &error);
-            names.take(path);
+            names.unhide(path, hidden);
         } else if let Some(name) = names.get_mut(path) {
             name.error = Some(Arc::clone(&error));
         }

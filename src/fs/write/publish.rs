@@ -15,11 +15,12 @@ use crate::text::shown;
 impl Fs {
     /// Stages the contents of a file for commit, under all names that are chunks.
     pub(in crate::fs) fn publish(&self, file: &Arc<LiveFile>) -> Result<()> {
+        // Another close may have taken what is dirty, and not have stored it yet.
+        let turn = file.turn();
         if !file.state().dirty {
             return Ok(());
         }
         self.stage_names(file)?;
-        let turn = file.turn();
         let (paths, bytes, writes) = {
             let state = file.state();
             (state.names.clone(), state.bytes.clone(), state.writes)
@@ -157,14 +158,13 @@ impl Fs {
         }
         if last {
             self.end_document(file);
-        }
-        if let Some(overlay) = &self.overlay {
+        } else if let Some(overlay) = &self.overlay {
             overlay.names().drop_unused(file);
         }
     }
 
-    /// Removes a document without open handles from the overlay: it is in the source now, or was
-    /// refused.
+    /// Drops a file without open handles if it is no longer needed. A document is in the source
+    /// now, or was refused: it loses its name at once, so that no open finds what is being dropped.
     fn end_document(&self, file: &Arc<LiveFile>) {
         let Some(overlay) = &self.overlay else { return };
         let mut names = overlay.names();
@@ -179,6 +179,7 @@ impl Fs {
             // The kernel may have cached what was refused.
             self.identities.disturb(file.ino);
         }
+        names.drop_unused(file);
     }
 
     /// Stages what was written to a file without open handles, as when it is truncated by its path.
@@ -190,7 +191,6 @@ impl Fs {
         }
         let is_refused = published.is_ok() && file.state().dirty && !self.publish_empty(file);
         self.end_document(file);
-        self.overlay()?.names().drop_unused(file);
         if is_refused { Err(FsError::Invalid) } else { published }
     }
 }

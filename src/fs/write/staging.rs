@@ -8,15 +8,19 @@ use std::sync::atomic::Ordering;
 
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
+use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveState, Place};
 use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::{Stage, What, settle_bytes};
 use crate::fs::write::pending::{Round, Task, Unblocked};
-use crate::fs::write::unsaved::chunk_path;
+use crate::fs::write::unsaved::{chunk_path, no_chunk};
 use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::store::{Outcome, StagedChunk, StoreError};
 use crate::text::shown;
+
+/// Number of times that a change is saved before it is given up, if it is written to meanwhile.
+const SAVES: usize = 8;
 
 /// Chunk that is being committed.
 struct Waiting {
@@ -250,12 +254,26 @@ impl Fs {
     /// Keeps a failed change for the next attempt, or gives it up if another process has changed
     /// the chunk.
     fn settle_failed(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<()> {
-        if !matches!(**error, StoreError::Stale { .. } | StoreError::Replaced { .. }) {
-            if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
-                name.error = Some(Arc::clone(error));
+        if matches!(**error, StoreError::Stale { .. } | StoreError::Replaced { .. }) {
+            // What is written while it is being saved is saved, too.
+            for _ in 0..SAVES {
+                let Some(seen) = self.save_given_up(one, error)? else { break };
+                if self.give_up(one, error, seen)? {
+                    return Ok(());
+                }
             }
-            return Ok(());
         }
+        // It exists nowhere else: it stays here until it can be committed, or saved.
+        if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
+            name.error = Some(Arc::clone(error));
+        }
+        Ok(())
+    }
+
+    /// Saves what was written to a chunk that another process has changed, closed or not. Returns
+    /// the number of writes that are in what was saved, 0 for a removal; `None` if it cannot be
+    /// saved.
+    fn save_given_up(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<Option<u64>> {
         let name = self.overlay()?.names().get(&one.path).cloned();
         let (place, what) = name.map_or((None, None), |name| (name.place, Some(name.what)));
         let saved = place.as_ref().map_or_else(|| one.path.clone(), chunk_path);
@@ -263,46 +281,70 @@ impl Fs {
             Some(What::File(file)) => Some(file),
             _ => None,
         };
-        // Newer contents are given up with it.
-        let newer = file.as_ref().and_then(|file| match &*file.state() {
-            LiveState { dirty: true, bytes: Bytes::Here(content), .. } => Some(content.clone()),
-            _ => None,
-        });
-        let is_encoded = place.as_ref().is_none_or(|place| place.array.decoded_form().is_none());
-        let content = newer.filter(|_| is_encoded).or_else(|| one.chunk.content.clone());
-        let is_saved = self.save(&saved, file.as_deref(), content.as_ref(), error);
-        if !is_saved && content.is_some() {
-            // It exists nowhere else: it stays here until it can be saved.
-            if let Some(name) = self.overlay()?.names().get_mut(&one.path) {
-                name.error = Some(Arc::clone(error));
+        let (newer, writes) = file.as_ref().map_or((None, 0), |file| match &*file.state() {
+            LiveState { dirty: true, bytes: Bytes::Here(content), writes, .. } => {
+                (Some(content.clone()), *writes)
             }
-            return Ok(());
+            state => (None, state.writes),
+        });
+        let staged = one.chunk.content.as_ref();
+        let is_removal = newer.is_none() && staged.is_none();
+        let save = |path: &Path, content| self.save(path, file.as_deref(), content, error);
+        let is_saved = match (newer, &place) {
+            (None, _) => save(&saved, staged),
+            (Some(newer), None) => save(&saved, Some(&newer)),
+            // Newer contents are given up with it: as they would have been stored.
+            (Some(newer), Some(place)) => match self.encoded(place, &newer) {
+                Ok(Encoded { chunk: Some(chunk), .. }) => save(&saved, Some(&chunk)),
+                // They are no chunk, or that of an absent one.
+                _ => save(&no_chunk(&one.path), Some(&newer)) && save(&saved, staged),
+            },
+        };
+        Ok((is_saved || is_removal).then_some(writes))
+    }
+
+    /// Gives up a change that was saved, with the `seen` first writes of its file. Returns `false`
+    /// if more was written since.
+    fn give_up(&self, one: &Waiting, error: &Arc<StoreError>, seen: u64) -> Result<bool> {
+        let mut names = self.overlay()?.names();
+        let Some(name) = names.get_mut(&one.path) else {
+            self.failures.record(&one.path, error);
+            return Ok(true);
+        };
+        let file = match &name.what {
+            What::File(file) => Some(Arc::clone(file)),
+            _ => None,
+        };
+        if file.as_ref().is_some_and(|file| file.state().writes != seen) {
+            return Ok(false);
         }
         self.failures.record(&one.path, error);
-        let mut names = self.overlay()?.names();
-        let Some(name) = names.get_mut(&one.path) else { return Ok(()) };
-        if name.stage.as_ref().is_some_and(|stage| is_change(stage, one.number)) {
-            // From now on the chunk is what the other process has written.
-            (name.stage, name.error) = (None, None);
-            name.after.clear();
-            let (what, place) = (name.what.clone(), name.place.clone());
-            names.break_promises(&one.path, error);
-            if let What::File(file) = what {
-                let mut state = file.state();
+        if !name.stage.as_ref().is_some_and(|stage| is_change(stage, one.number)) {
+            return Ok(true);
+        }
+        // From now on the chunk is what the other process has written.
+        (name.stage, name.error) = (None, None);
+        name.after.clear();
+        let place = name.place.clone();
+        names.break_promises(&one.path, error);
+        if let Some(file) = &file {
+            let mut state = file.state();
+            // Later writes through open handles are based on contents that no longer exist.
+            let lost = (one.path.clone(), one.chunk.base.clone());
+            state.open_files().iter().for_each(|open| open.set_base(lost.clone()));
+            if state.names.len() == 1 {
                 state.dirty = false;
                 settle_bytes(&mut state, place);
-                // Later writes through open handles are based on contents that no longer exist.
-                let lost = (one.path.clone(), one.chunk.base.clone());
-                state.open_files().iter().for_each(|open| open.set_base(lost.clone()));
                 drop(state);
-                names.drop_unused(&file);
-            } else {
-                names.take(&one.path);
-                drop(names);
-                self.show_stored(&one.path, place)?;
+                names.drop_unused(file);
+                return Ok(true);
             }
         }
-        Ok(())
+        // A file with other names keeps its contents, but not this name.
+        names.take(&one.path);
+        drop(names);
+        self.show_stored(&one.path, place)?;
+        Ok(true)
     }
 
     /// Sets the modification time of a chunk whose shard is in the state `shard`.

@@ -1,0 +1,128 @@
+//! What becomes of changes, removals and documents when others have changed the source meanwhile,
+//! and of the rest of a change that has failed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+mod power;
+mod support;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use power::NO_FAULT;
+use power::mounted::{
+    CALLER, User, all_names, disk, found, is_scratch, mount, mount_as, with_mount,
+};
+use serde_json::{Value, json};
+use shardfs::format::plan::Policy;
+use shardfs::fs::{Fs, OpenHow, SetAttr, WriteConfig};
+use shardfs::store::memory::{Fault, MemoryStorage};
+use shardfs::view::inode::ROOT;
+
+/// Others write a chunk that waits to be committed.
+fn others_write(storage: &Arc<MemoryStorage>, name: &str, content: &[u8]) {
+    let other = mount(storage, Policy::Auto, Path::new("/nonexistent"));
+    User(&other).write(name, content, true);
+}
+
+#[test]
+fn a_file_of_two_chunks_keeps_the_one_that_others_have_not_written() {
+    with_mount(|user, storage, unsaved| {
+        user.write("a/c/0", b"ours", false);
+        user.unlink("a/c/4");
+        user.link("a/c/0", "a/c/4");
+        others_write(storage, "a/c/0", b"of others");
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert_eq!(user.read("a/c/0"), Some(b"of others".to_vec()));
+        assert_eq!(user.read("a/c/4"), Some(b"ours".to_vec()));
+        assert_eq!(std::fs::read(unsaved.join("a/c/0")).unwrap(), b"ours");
+        // It is reported once.
+        assert!(user.0.fsyncdir(ROOT, None).is_err());
+        user.write("a/c/4", b"again", true);
+        assert_eq!(found(storage, "a/c/0"), Some(b"of others".to_vec()));
+        assert_eq!(found(storage, "a/c/4"), Some(b"again".to_vec()));
+    });
+}
+
+#[test]
+fn a_document_that_others_write_after_its_removal_stays_when_the_mount_ends() {
+    for shards_are_left in [false, true] {
+        with_mount(|user, storage, _| {
+            let mut document: Value =
+                serde_json::from_slice(&user.read("a/zarr.json").unwrap()).unwrap();
+            user.unlink("a/zarr.json");
+            document["attributes"] = json!({"of": "others"});
+            storage.replace("a/zarr.json", document.to_string());
+            if !shards_are_left {
+                ["a/c/0", "a/c/1", "a/c/2"].iter().for_each(|shard| storage.remove(shard));
+            }
+            user.0.end_commits();
+            let files = storage.files();
+            let kept = files.iter().find(|(path, ..)| path == Path::new("a/zarr.json"));
+            assert_eq!(kept.unwrap().2, document.to_string().into_bytes(), "{shards_are_left}");
+        });
+    }
+}
+
+fn document(user: &User<'_>, extent: u64) -> Vec<u8> {
+    let mut document: Value = serde_json::from_slice(&user.read("a/zarr.json").unwrap()).unwrap();
+    document["shape"] = json!([extent]);
+    document.to_string().into_bytes()
+}
+
+/// Writes all of a document and closes it, whatever fails.
+fn try_to_write(fs: &Fs, path: &str, text: &[u8]) {
+    let ino = User(fs).ino(path).unwrap();
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let Ok(open) = fs.open_for(ino, how, &CALLER) else { return };
+    let set = SetAttr { size: Some(text.len() as u64), ..SetAttr::default() };
+    let _ = fs.write(ino, open.handle, 0, text);
+    let _ = fs.setattr(ino, Some(open.handle), &set, &CALLER);
+    let _ = fs.flush(ino, open.handle);
+    fs.release(open.handle);
+}
+
+#[test]
+fn chunks_outside_a_smaller_shape_go_though_the_first_attempt_fails() {
+    const FAILS: Fault =
+        Fault { errno: libc::ENOSPC, times: 1, half_done: false, changes_only: true };
+    let mut smaller = 0;
+    for nth in 0..40 {
+        let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let storage = disk(&before, false).now().storage(false);
+        let unsaved = directory.path().to_owned();
+        let fs = mount_as(&storage, WriteConfig { unsaved, ..WriteConfig::default() });
+        let text = document(&User(&fs), 2);
+        storage.fail(nth, FAILS);
+        try_to_write(&fs, "a/zarr.json", &text);
+        storage.fail(0, NO_FAULT);
+        fs.end_commits();
+        let fs = mount(&storage, Policy::Auto, directory.path());
+        let user = User(&fs);
+        let stored: Value = serde_json::from_slice(&user.read("a/zarr.json").unwrap()).unwrap();
+        if stored["shape"][0] != 2 {
+            continue;
+        }
+        smaller += 1;
+        user.write("a/zarr.json", &document(&user, 6), true);
+        let left: Vec<_> = (2..6).filter(|n| user.ino(&format!("a/c/{n}")).is_some()).collect();
+        assert!(left.is_empty(), "{nth}: {left:?}");
+    }
+    assert!(smaller > 10, "{smaller}");
+}
+
+#[test]
+fn what_is_removed_twice_is_removed_once() {
+    with_mount(|user, storage, _| {
+        let (parent, _) = user.parent("x").unwrap();
+        user.rename("x", "a/c/0.part");
+        user.write("x", b"new", false);
+        user.rename("x", "a/c/1.part");
+        user.0.fsyncdir(parent, None).ok();
+        user.0.end_commits();
+        assert!(found(storage, "x").is_none());
+        assert!(user.0.lookup(parent, OsStr::new("x")).unwrap().is_none());
+    });
+}
