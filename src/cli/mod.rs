@@ -35,6 +35,8 @@ mod views;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -94,6 +96,7 @@ fn raise_file_limit() {
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
     raise_file_limit();
+    survive_file_size_limit();
     let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
     if name == crate::mount::PROBE {
@@ -111,6 +114,15 @@ pub fn run() -> ExitCode {
     };
     let code = done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     output::unsaid().map_or(code, Failure::report)
+}
+
+/// Lets a write beyond the file size limit of the process fail with EFBIG. By default the signal that
+/// comes with it kills the process, and a mount has changes of all its users.
+fn survive_file_size_limit() {
+    let seen = Arc::new(AtomicBool::new(false));
+    if let Err(error) = signal_hook::flag::register(libc::SIGXFSZ, seen) {
+        log::debug!("SIGXFSZ: {error}");
+    }
 }
 
 fn run_command(command: Command) -> Result<(), Failure> {

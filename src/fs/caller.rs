@@ -112,6 +112,15 @@ impl Access {
         self.acts
     }
 
+    /// Returns the permissions that a caller may give a file. Files are this process's user's where it
+    /// does not act as the caller: set-user-ID would let the caller act as that user.
+    pub(super) fn permitted_mode(&self, mode: u32, caller: &Caller) -> u32 {
+        match self.acts || caller.uid == self.own {
+            true => mode & 0o7777,
+            false => mode & 0o1777,
+        }
+    }
+
     /// Returns the identity with which the source is accessed for a caller.
     pub(super) fn identity(&self, caller: &Caller) -> Result<Identity> {
         let Caller { uid, gid, umask, .. } = *caller;

@@ -26,6 +26,10 @@ pub struct ArrayView {
     /// `true` if a chunk that equals the fill value is stored, because an absent one may stand for
     /// something else.
     pub keeps_fill: bool,
+    /// Hash of what the bytes of its chunks stand for: the data type and the fill value.
+    pub(super) meaning: u64,
+    /// Device and inode number of its directory; `None` if there is none yet.
+    pub(super) place: Option<(u64, u64)>,
 }
 
 impl ArrayView {
@@ -33,6 +37,23 @@ impl ArrayView {
     pub(super) fn memory(&self) -> usize {
         let runs = self.source.layout.shard_grid.iter().map(ShardAxis::memory);
         size_of::<Self>() + runs.sum::<usize>()
+    }
+
+    /// Returns whether this is still the array that `known` was, though possibly of another shape:
+    /// what was written to a chunk of that one is what a chunk of this one holds.
+    pub(super) fn is_still(&self, known: &Self) -> bool {
+        let (source, before) = (&self.source, &known.source);
+        if source.format.name() != before.format.name() {
+            return false;
+        }
+        // The file of a whole array is replaced whenever it is written.
+        if !source.format.has_keys() {
+            return true;
+        }
+        let is_elsewhere = self.place.zip(known.place).is_some_and(|(now, before)| now != before);
+        !is_elsewhere
+            && self.meaning == known.meaning
+            && source.layout.has_same_chunks(&before.layout)
     }
 
     /// Returns the path of a chunk, or of a directory above chunks, in the view.

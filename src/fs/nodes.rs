@@ -108,25 +108,31 @@ impl Nodes {
         self.node_trusting(directory, self.trusted)
     }
 
-    /// Returns whether an array is still the one described by `known`, though possibly of another
-    /// shape, so that chunks written to it can be committed.
+    /// Returns the array that was `known`, possibly in another shape by now, so that chunks written to
+    /// it can be committed. `None` if others have removed it or put another one in its place.
     ///
     /// # Errors
     ///
     /// Fails while that cannot be determined: its metadata may just be being written.
-    pub(super) fn is_still_there(&self, known: &ArrayView) -> std::io::Result<bool> {
+    pub(super) fn still_there(&self, known: &ArrayView) -> std::io::Result<Option<Arc<ArrayView>>> {
         let node = self.node_trusting(&known.source.path, Duration::ZERO)?;
         Ok(match &node.kind {
-            NodeKind::Sharded(array) => {
-                let (source, known) = (&array.source, &known.source);
-                source.format.name() == known.format.name()
-                    && (!source.format.has_keys() || source.layout.has_same_chunks(&known.layout))
-            }
+            NodeKind::Sharded(array) => Some(Arc::clone(array)).filter(|now| now.is_still(known)),
             // Another process has removed its document.
-            NodeKind::Bad if node.place.is_some() => false,
+            NodeKind::Bad if node.place.is_some() => None,
             NodeKind::Bad => return Err(std::io::Error::other("its metadata cannot be used")),
-            _ => false,
+            _ => None,
         })
+    }
+
+    /// Compares an array with the source now, as far as it is known: numbers of one that others
+    /// have reshaped are stale.
+    pub(super) fn revalidate(&self, range: InodeRange) -> std::io::Result<()> {
+        let directory = self.arrays.read().get(&range).map(|known| known.directory.clone());
+        match directory {
+            Some(directory) => self.node_trusting(&directory, Duration::ZERO).map(drop),
+            None => Ok(()),
+        }
     }
 
     fn node_trusting(&self, directory: &Path, trusted: Duration) -> std::io::Result<Arc<Node>> {
@@ -157,7 +163,7 @@ impl Nodes {
                     return Ok(self.keep(directory, Node { place: Some(place), ..lost }));
                 }
                 self.not_shown.remove(directory);
-                Ok(self.keep(directory, self.placed(directory, node)))
+                Ok(self.keep(directory, Self::placed(node)))
             }
             Err(failed) => self.failed(directory, *failed, checked),
         }
@@ -254,9 +260,9 @@ impl Nodes {
     }
 
     /// Adds the identity of its directory to the node of an array.
-    fn placed(&self, directory: &Path, mut node: Node) -> Node {
-        if let NodeKind::Sharded(_) = node.kind {
-            node.place = self.storage.stat(directory).ok().map(|stat| stat.id());
+    fn placed(mut node: Node) -> Node {
+        if let NodeKind::Sharded(array) = &node.kind {
+            node.place = array.place;
         }
         node
     }
@@ -442,7 +448,7 @@ impl Nodes {
         directory: &Path,
         loaded: LoadedArray,
     ) -> Result<Arc<ArrayView>, MetadataError> {
-        let LoadedArray { layout, format, shown: how, hash } = loaded;
+        let LoadedArray { layout, format, shown: how, meaning, hash } = loaded;
         let tree = ChunkTree::new(how.keys, how.suffix, layout.chunk_grid())?;
         if self.is_one_of_several && tree.nodes() > MAX_NODES_IN_VIEW {
             let what = "chunks for a mount of several views";
@@ -460,7 +466,8 @@ impl Nodes {
             }
         }
         let (form, keeps_fill) = (how.form, how.keeps_fill);
-        Ok(Arc::new(ArrayView { source, tree, inodes, form, keeps_fill }))
+        let place = self.storage.stat(directory).ok().map(|stat| stat.id());
+        Ok(Arc::new(ArrayView { source, tree, inodes, form, keeps_fill, meaning, place }))
     }
 
     /// Returns the inode range of an array, and whether it was assigned by this call.

@@ -186,6 +186,12 @@ pub enum StoreError {
         /// Path of the array, relative to the source's root.
         array: PathBuf,
     },
+    /// The chunk lies outside the shape that others have given the array.
+    #[error("array {}: others have made it smaller in the meantime, and the chunk lies outside", shown(.array))]
+    Outside {
+        /// Path of the array, relative to the source's root.
+        array: PathBuf,
+    },
     /// The shard is not written because it, or a part of it, cannot be read.
     #[error(
         "{cause}; nothing is written to such a shard, `shardfs recover --scan` reports what can be done"
@@ -333,7 +339,7 @@ impl StoreError {
             | Self::ForeignRecord { .. }
             | Self::Plan { .. }
             | Self::Changing { .. } => libc::EIO,
-            Self::Stale { .. } | Self::Replaced { .. } => libc::ESTALE,
+            Self::Stale { .. } | Self::Replaced { .. } | Self::Outside { .. } => libc::ESTALE,
             Self::Refused { .. } => libc::EINVAL,
             Self::ReadOnly { .. } | Self::Compressed { .. } => libc::EROFS,
             Self::Io { error, .. } => match error.raw_os_error() {

@@ -296,3 +296,25 @@ linked() {
     unmount_view
 }
 check "a chunk is linked by those who may read its shard, and cut off by those who may write to it" linked
+
+# Where files are shown as those of another user, they are changed with the rights of the process that has mounted.
+privileges() {
+    local source=$TMP/privileges
+    mkdir "$source"
+    echo '{"zarr_format": 3, "node_type": "group"}' >"$source/zarr.json"
+    echo readme >"$source/readme"
+    cp "$(command -v id)" "$source/old"
+    chmod 4755 "$source/old"
+    mount_view "$source" --rw -o uid=21001,gid=21001,allow_other
+    fails_with "Operation not permitted" owner chmod 4755 "$MP/readme"
+    fails_with "Operation not permitted" owner chmod g+s "$MP/readme"
+    owner chmod 700 "$MP/readme"
+    # shellcheck disable=SC2016 # of perl
+    owner perl -e 'use Fcntl; sysopen(F, $ARGV[0], O_CREAT | O_WRONLY, 06755) or die' "$MP/new"
+    owner mkdir -m 2755 "$MP/sub" || true
+    owner chmod 4711 "$MP/old"
+    owner dd if="$(command -v cat)" of="$MP/old" bs=1M conv=notrunc status=none
+    unmount_view
+    [[ -z $(find "$source" -perm /6000) ]]
+}
+check "no program gets the rights of whoever has mounted" privileges

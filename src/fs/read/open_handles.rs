@@ -13,6 +13,7 @@ use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
 use crate::number::to_usize;
 use crate::store::storage::{FileKind, StorageFile};
+use crate::view::inode::InodeRange;
 
 impl Fs {
     /// Returns whether the file of an open chunk was replaced or removed through this mount since.
@@ -31,8 +32,12 @@ impl Fs {
     /// # Errors
     ///
     /// `Stale` if the number is that of an array before it was reshaped. Reported here and not by
-    /// the first listing, the kernel looks the path up anew.
+    /// the first listing, the kernel looks the path up anew; so the array is compared with the
+    /// source first, and the listing finds it as it is now.
     pub fn opendir(&self, ino: u64) -> Result<u64> {
+        if let Some((range, _)) = InodeRange::split(ino) {
+            self.nodes.revalidate(range)?;
+        }
         self.target(ino)?;
         let handle = self.directories.fetch_add(1, Ordering::Relaxed);
         if self.overlay.is_some() {

@@ -101,8 +101,9 @@ impl Fs {
         mode: u32,
         caller: &Caller,
     ) -> Result<Entry> {
+        let mode = self.access.permitted_mode(mode, caller);
         self.make_in_source(parent, name, kind, caller, |storage, path| {
-            storage.make_node(path, kind, mode & 0o7777)
+            storage.make_node(path, kind, mode)
         })
     }
 

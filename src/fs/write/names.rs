@@ -281,7 +281,7 @@ impl Fs {
             }
             Slot::Source(path) => {
                 self.free_name(&path, FileKind::Directory)?;
-                let mode = mode & 0o7777;
+                let mode = self.access.permitted_mode(mode, caller);
                 self.on_behalf(caller, |storage| storage.make_directory(&path, mode))?;
                 self.own(&path, caller);
                 self.path_entry(&path)

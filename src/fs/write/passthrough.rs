@@ -27,7 +27,8 @@ impl Fs {
         mode: u32,
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
-        let file = self.on_behalf(caller, |storage| storage.create(path, mode & 0o7777))?;
+        let mode = self.access.permitted_mode(mode, caller);
+        let file = self.on_behalf(caller, |storage| storage.create(path, mode))?;
         self.own(path, caller);
         let entry = self.path_entry(path)?;
         let open = OpenFile::new(Behind::Source(file), true);
@@ -72,7 +73,7 @@ impl Fs {
         let (bytes, writes, attributes) = {
             let state = file.state();
             let attributes = SetStat {
-                mode: Some(state.mode & 0o7777),
+                mode: Some(self.access.permitted_mode(state.mode, caller)),
                 uid: Some(state.uid),
                 gid: Some(state.gid),
                 mtime: Some(state.mtime),

@@ -1,6 +1,7 @@
 //! Renaming of files.
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -285,7 +286,8 @@ impl Fs {
             for (path, name) in self.overlay()?.names().all(from) {
                 match name.what {
                     What::Directory => made.push(path),
-                    What::File(_) | What::Removed => return Err(FsError::CrossDevice),
+                    // Not EXDEV: a copy of a sharded array is an unsharded one.
+                    What::File(_) | What::Removed => return Err(in_use()),
                 }
             }
         }
@@ -305,6 +307,10 @@ impl Fs {
         self.nodes.forget(to);
         Ok(())
     }
+}
+
+fn in_use() -> FsError {
+    io::Error::from_raw_os_error(libc::EBUSY).into()
 }
 
 /// Copies what was written to a file of the mount after `moved` was made from it, and returns its

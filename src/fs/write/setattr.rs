@@ -142,9 +142,15 @@ impl Fs {
         &self,
         set: &SetAttr,
         caller: &Caller,
-        before: impl FnOnce() -> io::Result<Stat>,
+        before: impl Fn() -> io::Result<Stat>,
         change: impl Fn(&dyn PosixStorage, &SetStat) -> io::Result<()>,
     ) -> Result<()> {
+        if let Some(mode) = set.mode {
+            let refused = mode & 0o7777 & !self.access.permitted_mode(mode, caller);
+            if refused != 0 && refused & !before()?.mode != 0 {
+                return Err(FsError::NotPermitted);
+            }
+        }
         let stat = SetStat {
             mode: set.mode.map(|mode| mode & 0o7777),
             uid: set.uid,

@@ -63,7 +63,8 @@ impl Fs {
                     None => Slot::Scratch(path),
                 })
             }
-            _ if directory.as_os_str().is_empty() && name == DIRECTORY_NAME => Ok(Slot::Control),
+            // Hidden in each directory of the source.
+            _ if name == DIRECTORY_NAME => Ok(Slot::Control),
             _ if self.is_hidden(&path)? => Ok(Slot::Control),
             _ if self.is_document(&path) => Ok(Slot::Document(path)),
             // A document that the view has made is there.

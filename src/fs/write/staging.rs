@@ -122,10 +122,7 @@ impl Fs {
         round: &mut Round,
     ) -> Result<()> {
         let chunks: Vec<StagedChunk> = waiting.iter().map(|one| one.chunk.clone()).collect();
-        let outcomes = match self.replaced(array) {
-            Some(error) => vec![Err(Arc::new(error)); chunks.len()],
-            None => self.store.commit(&array.source, &chunks, self.config.writing.policy),
-        };
+        let outcomes = self.commit_to(array, &chunks);
         if !array.source.format.has_keys() {
             // The metadata of these formats says how many chunks there are.
             self.nodes.forget(&array.source.path);
@@ -154,15 +151,39 @@ impl Fs {
         first
     }
 
-    /// Returns why nothing can be committed to an array: it was replaced by another, or that cannot
-    /// be determined. `None` if it is still there.
-    fn replaced(&self, array: &ArrayView) -> Option<StoreError> {
-        let path = array.source.path.clone();
-        match self.nodes.is_still_there(array) {
-            Ok(true) => None,
-            Ok(false) => Some(StoreError::Replaced { array: path }),
-            Err(error) => Some(StoreError::Io { path, error }),
-        }
+    /// Commits chunks to an array as it is now in the source.
+    fn commit_to(&self, array: &ArrayView, chunks: &[StagedChunk]) -> Vec<Outcome> {
+        let path = || array.source.path.clone();
+        let now = match self.nodes.still_there(array) {
+            Ok(Some(now)) => Ok(now),
+            Ok(None) => Err(StoreError::Replaced { array: path() }),
+            Err(error) => Err(StoreError::Io { path: path(), error }),
+        };
+        let now = match now {
+            Ok(now) => now,
+            Err(error) => return vec![Err(Arc::new(error)); chunks.len()],
+        };
+        // What is outside a shape that this mount has made smaller is committed, and then removed.
+        let is_removed_here = self.shrinking.lock().contains_key(&array.source.path);
+        let is_outside = |chunk: &StagedChunk| {
+            let mut axes = chunk.coords.iter().zip(now.tree.grid());
+            chunk.content.is_some() && axes.any(|(coord, extent)| coord >= extent)
+        };
+        let has_keys = array.source.format.has_keys();
+        let outside: Vec<bool> = match has_keys && !is_removed_here {
+            true => chunks.iter().map(is_outside).collect(),
+            false => vec![false; chunks.len()],
+        };
+        let inside = chunks.iter().zip(&outside).filter(|(_, is_outside)| !**is_outside);
+        let inside: Vec<StagedChunk> = inside.map(|(chunk, _)| chunk.clone()).collect();
+        let policy = self.config.writing.policy;
+        let mut committed = self.store.commit(&array.source, &inside, policy).into_iter();
+        let refused = Arc::new(StoreError::Outside { array: path() });
+        let outcome = |is_outside: &bool| match is_outside {
+            true => Err(Arc::clone(&refused)),
+            false => committed.next().unwrap_or(Ok(())),
+        };
+        outside.iter().map(outcome).collect()
     }
 
     /// Records the outcome of a commit of a chunk; returns whether the chunk was changed again
@@ -254,7 +275,7 @@ impl Fs {
     /// Keeps a failed change for the next attempt, or gives it up if another process has changed
     /// the chunk.
     fn settle_failed(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<()> {
-        if matches!(**error, StoreError::Stale { .. } | StoreError::Replaced { .. }) {
+        if error.errno() == libc::ESTALE {
             // What is written while it is being saved is saved, too.
             for _ in 0..SAVES {
                 let Some(seen) = self.save_given_up(one, error)? else { break };

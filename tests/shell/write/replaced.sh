@@ -1,0 +1,118 @@
+#!/bin/bash
+# Arrays that others replace, reshape or move while chunks of them wait to be committed: nothing goes where it does
+# not belong, and whoever asks is told.
+
+# shellcheck source=../../lib.sh
+. "$(dirname "$0")/../../lib.sh"
+here=$repo/tests/shell
+saved=${XDG_STATE_HOME:-$HOME/.local/state}/shardfs/unsaved
+[[ $(id -u) != 0 ]] || saved=/var/lib/shardfs/unsaved
+
+make_array() { python3 "$here/shards.py" array "$1" 65 --shards 4 --bytes 16; }
+make_group() {
+    rm -rf "$1"
+    mkdir "$1"
+    echo '{"zarr_format": 3, "node_type": "group"}' >"$1/zarr.json"
+}
+# found_saved TEXT: what was saved of mounts of this test
+found_saved() {
+    local record
+    for record in "$saved"/*/.source; do
+        grep -qs -- "$TMP/" "$record" || continue
+        if grep -rqs -- "$1" "${record%/.source}"; then return 0; fi
+    done
+    return 1
+}
+
+# An absent chunk is absent in both arrays: only what the array is tells them apart.
+replaced() {
+    local source=$TMP/replaced make=(--shape 64 --chunk 16 --shard 64)
+    make_group "$source"
+    "$SHARDFS" create "$source/a" "${make[@]}" --dtype int32
+    mount_view "$source" --rw --commit-interval 60
+    mkdir "$MP/a/c"
+    printf 'written before%50s' "" >"$MP/a/c/1"
+    rm -r "$source/a"
+    "$SHARDFS" create "$source/a" "${make[@]}" --dtype float32
+    fails_with "others have removed it in the meantime, or put another one in its place" "$SHARDFS" sync "$MP"
+    "$SHARDFS" umount "$MP" || true
+    [[ ! -e $source/a/c/0 ]]
+    found_saved 'written before'
+}
+check "what waits for an array that others replace does not go into the new one" replaced
+
+# The other mount removes what is outside; this one has not seen it.
+smaller() {
+    local source=$TMP/smaller.zarr first other
+    make_array "$source"
+    rm "$source/c/3"
+    mount_view "$source" --rw --commit-interval 60
+    first=$MP
+    printf '%-16s' outside >"$first/c/15"
+    mount_view "$source" --rw
+    other=$MP
+    sed 's/^    [0-9]*$/    100/' "$other/zarr.json" >"$TMP/document"
+    cp "$TMP/document" "$other/zarr.json"
+    "$SHARDFS" sync "$other"
+    unmount_view "$other"
+    fails_with "others have made it smaller" "$SHARDFS" sync "$first"
+    [[ ! -e $source/c/3 ]]
+    "$SHARDFS" umount "$first" || true
+    "$SHARDFS" resize "$source" --shape 256
+    mount_view "$source"
+    [[ ! -e $MP/c/15 ]]
+    unmount_view
+    found_saved outside
+}
+check "what waits for a chunk outside the shape that others have given the array is not committed" smaller
+
+# A copy, which EXDEV asks for, would be an unsharded array.
+moved() {
+    local source=$TMP/moved
+    make_group "$source"
+    make_array "$source/a"
+    mount_view "$source" --rw
+    exec 5<>"$MP/a/c/1"
+    fails_with "Device or resource busy" mv "$MP/a" "$MP/b"
+    printf '%-16s' two >&5
+    exec 5>&-
+    mv "$MP/a" "$MP/b"
+    grep -q two "$MP/b/c/1"
+    unmount_view
+    grep -q sharding_indexed "$source/b/zarr.json"
+    [[ ! -e $source/a && $(find "$source/b/c" -type f | wc -l) == 4 ]]
+}
+check "an array is moved with its shards, or not at all while a chunk is open for writing" moved
+
+# It is hidden where it is in the source.
+hidden() {
+    local source=$TMP/hidden
+    make_group "$source"
+    mount_view "$source" --rw
+    mkdir "$MP/sub"
+    fails_with "Operation not permitted" mkdir "$MP/sub/.shardfs"
+    fails_with "Operation not permitted" touch "$MP/sub/.shardfs"
+    rm -r "$MP/sub"
+    unmount_view
+}
+check "no file gets a name under which it would be hidden" hidden
+
+# The limit of the shell that has mounted is not one for the mount's life.
+limited() {
+    make_array "$TMP/limited.zarr"
+    (
+        ulimit -f 100
+        mount_view "$TMP/limited.zarr" --rw --commit-interval 60
+        echo "$MP" >"$TMP/limited.mp"
+    )
+    MP=$(<"$TMP/limited.mp")
+    printf '%-16s' kept >"$MP/c/3"
+    fails_with "" dd if=/dev/zero of="$MP/c/large" bs=1M count=40 conv=fsync status=none
+    grep -q kept "$MP/c/3"
+    rm -f "$MP/c/large"
+    unmount_view
+    mount_view "$TMP/limited.zarr"
+    grep -q kept "$MP/c/3"
+    unmount_view
+}
+check "a write beyond the limit of file sizes fails, and the mount stays" limited
