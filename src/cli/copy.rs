@@ -11,7 +11,7 @@ use super::exit::Failure;
 use super::help::Words;
 use super::interrupt::Interruptible;
 use super::message::complain;
-use super::mounts::{Purpose, check_apart, check_unused, commit_mounts};
+use super::mounts::{Purpose, check_apart, check_not_made_in_mount, check_unused, commit_mounts};
 use super::open::{FormatArgs, open};
 use super::output::say;
 use super::progress::{Progress, Unit};
@@ -102,6 +102,7 @@ pub(super) struct Job<'a> {
 
 /// Makes a copy, or resumes one.
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
+    check_not_made_in_mount(job.dest)?;
     check_apart(job.source, job.dest)?;
     if args.force {
         check_unused(job.dest)?;

@@ -61,6 +61,20 @@ names_what_is_left_out() {
 }
 check "files outside the grid that are not copied are reported" names_what_is_left_out
 
+not_in_a_mount() {
+    local command
+    cp -r sample.zarr mounted.zarr
+    mount_view mounted.zarr --rw
+    for command in unpack 'pack --shard -1,-1,-1'; do
+        # shellcheck disable=SC2086 # its options
+        fails_with "create it in the source, as $PWD/mounted.zarr/copy" "$sf" $command sample.zarr "$MP/copy"
+    done
+    unmount_view
+    [[ ! -e mounted.zarr/copy ]]
+    rm -r mounted.zarr
+}
+check "no copy is begun in a mount, where it could not be completed" not_in_a_mount
+
 has_files_between_chunks() {
     "$sf" unpack sample.zarr between.zarr
     mkdir -p between.zarr/waves/c/sub/empty between.zarr/waves/c/0/9 between.zarr/empty
