@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use super::error::StoreError;
 use super::io_error;
@@ -18,6 +20,8 @@ pub(super) const NOTE: &str = "locks";
 const MAX_NOTE_BYTES: u64 = 64 << 20;
 /// Attempts to lock a file that other processes keep removing.
 const LOCK_ATTEMPTS: usize = 1000;
+/// Time after which a wait for a lock is reported.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Permissions of lock files, less the process's umask: they have no contents, and other users have
 /// to be able to lock them.
 const LOCK_MODE: u32 = 0o666;
@@ -41,12 +45,30 @@ pub(super) fn lock_file(
 ) -> Result<Arc<dyn PosixFile>, StoreError> {
     for _ in 0..LOCK_ATTEMPTS {
         let file = open_or_make(storage, path, making)?;
-        file.lock().map_err(io_error(path))?;
+        wait_for(&*file, path).map_err(io_error(path))?;
         if has_name(storage, &*file, path).map_err(io_error(path))? {
             return Ok(file);
         }
     }
     Err(StoreError::Changing { shard: path.to_owned() })
+}
+
+/// Waits for the lock of a file; a long wait is reported while it lasts, for there is no other sign of
+/// its cause.
+fn wait_for(file: &dyn PosixFile, path: &Path) -> io::Result<()> {
+    if file.try_lock()? {
+        return Ok(());
+    }
+    // Dropped once the lock is there.
+    let (_waits, end) = channel::<()>();
+    let path = path.to_owned();
+    std::thread::spawn(move || {
+        if end.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let held = PATIENCE.as_secs();
+            log::warn!("{}: another process has locked it for {held} s: waiting", shown(&path));
+        }
+    });
+    file.lock()
 }
 
 /// Returns whether an open file is the one that has this name now.

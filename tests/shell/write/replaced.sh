@@ -84,6 +84,33 @@ moved() {
 }
 check "an array is moved with its shards, or not at all while a chunk is open for writing" moved
 
+# Whoever may read the journal may hold it.
+held() {
+    local source=$TMP/held.zarr holder
+    make_array "$source"
+    mount_view "$source" --rw --log-file "$TMP/held.log"
+    printf '%-16s' one >"$MP/c/0"
+    "$SHARDFS" sync "$MP"
+    python3 - "$source/.shardfs/journal" 7 <<'PY' &
+import fcntl
+import sys
+import time
+
+with open(sys.argv[1], "rb") as journal:
+    fcntl.lockf(journal, fcntl.LOCK_SH)
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+PY
+    holder=$!
+    sleep 0.5
+    printf '%-16s' two >"$MP/c/1"
+    "$SHARDFS" sync "$MP"
+    wait "$holder"
+    grep -q "another process has locked it for 5 s: waiting" "$TMP/held.log"
+    unmount_view
+}
+check "a commit that waits for another process says so" held
+
 # It is hidden where it is in the source.
 hidden() {
     local source=$TMP/hidden
