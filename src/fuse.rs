@@ -181,15 +181,23 @@ impl Adapter {
         act(place.fs, place.ino)
     }
 
-    /// Runs `act` in the view that an inode belongs to, and returns its entry as the mount shows
-    /// it.
-    fn entry_on(
+    /// Does the same with an operation that changes something.
+    fn change_on<T>(
         &self,
         ino: INodeNo,
-        act: impl FnOnce(&Fs, u64) -> Result<Entry, FsError>,
+        act: impl FnOnce(&Fs, u64) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        self.views.change(|| self.on(ino, act))
+    }
+
+    /// Makes an entry in the view that an inode belongs to, and returns it as the mount shows it.
+    fn make_on(
+        &self,
+        ino: INodeNo,
+        make: impl FnOnce(&Fs, u64) -> Result<Entry, FsError>,
     ) -> Result<Entry, FsError> {
         let place = self.views.at(ino.0)?;
-        Ok(place.entry(act(place.fs, place.ino)?))
+        Ok(place.entry(self.views.change(|| make(place.fs, place.ino))?))
     }
 
     fn read_into(
@@ -281,7 +289,11 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         let how = open_how(flags.0);
-        let open = || self.on(ino, |fs, ino| fs.open_for(ino, how, &caller(request, 0)));
+        let open_for = |fs: &Fs, ino| fs.open_for(ino, how, &caller(request, 0));
+        let open = || match how.write || how.truncate {
+            true => self.change_on(ino, open_for),
+            false => self.on(ino, open_for),
+        };
         match if how.truncate { self.change(ino, None, Change::Other, open) } else { open() } {
             Ok(opened) => {
                 let flags = self.flags.opened(self.opened(ino, opened), how.write);
@@ -322,7 +334,7 @@ impl Filesystem for Adapter {
         if !self.flags.writable {
             return reply.error(Errno::ENOSYS);
         }
-        self.reply_empty(self.on(ino, |fs, ino| fs.flush(ino, handle.0)), reply);
+        self.reply_empty(self.views.flush(ino.0, handle.0), reply);
     }
 
     fn release(
@@ -338,11 +350,7 @@ impl Filesystem for Adapter {
         if let Some(kept) = &self.kept {
             kept.closed(ino.0, handle.0);
         }
-        let released = self.on(ino, |fs, _ino| {
-            fs.release(handle.0);
-            Ok(())
-        });
-        self.reply_empty(released, reply);
+        self.reply_empty(self.views.release(ino.0, handle.0), reply);
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -510,7 +518,8 @@ impl Filesystem for Adapter {
         let change = set.size.map_or(Change::By(0), |_| Change::Other);
         let setattr = || {
             let place = self.views.at(ino.0)?;
-            Ok(place.attr(place.fs.setattr(place.ino, self.handle(handle), &set, &caller)?))
+            let setattr = || place.fs.setattr(place.ino, self.handle(handle), &set, &caller);
+            Ok(place.attr(self.views.change(setattr)?))
         };
         let done = self.change(ino, self.handle(handle), change, setattr);
         match done {
@@ -544,7 +553,7 @@ impl Filesystem for Adapter {
         };
         let how = OpenHow { write: true, exclusive: true, truncate: false };
         let caller = caller(request, umask);
-        let made = self.entry_on(parent, |fs, parent| {
+        let made = self.make_on(parent, |fs, parent| {
             if let Some(kind) = special {
                 return fs.make_node(parent, name, kind, mode, &caller);
             }
@@ -565,18 +574,24 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request, umask);
-        let made = self.entry_on(parent, |fs, parent| fs.mkdir(parent, name, mode, &caller));
+        let made = self.make_on(parent, |fs, parent| fs.mkdir(parent, name, mode, &caller));
         self.reply_entry(made, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let caller = caller(request, 0);
-        self.reply_empty(self.on(parent, |fs, parent| fs.unlink(parent, name, &caller)), reply);
+        self.reply_empty(
+            self.change_on(parent, |fs, parent| fs.unlink(parent, name, &caller)),
+            reply,
+        );
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let caller = caller(request, 0);
-        self.reply_empty(self.on(parent, |fs, parent| fs.rmdir(parent, name, &caller)), reply);
+        self.reply_empty(
+            self.change_on(parent, |fs, parent| fs.rmdir(parent, name, &caller)),
+            reply,
+        );
     }
 
     fn symlink(
@@ -588,7 +603,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request, 0);
-        let made = self.entry_on(parent, |fs, parent| fs.symlink(parent, name, target, &caller));
+        let made = self.make_on(parent, |fs, parent| fs.symlink(parent, name, target, &caller));
         self.reply_entry(made, reply);
     }
 
@@ -612,7 +627,7 @@ impl Filesystem for Adapter {
             from.check_same(&to)?;
             from.fs.rename((from.ino, name), (to.ino, new_name), no_replace, &caller)
         };
-        self.reply_empty(rename(), reply);
+        self.reply_empty(self.views.change(rename), reply);
     }
 
     fn link(
@@ -629,7 +644,7 @@ impl Filesystem for Adapter {
             file.check_same(&parent)?;
             Ok(parent.entry(parent.fs.link(file.ino, parent.ino, name, &caller)?))
         };
-        self.reply_entry(link(), reply);
+        self.reply_entry(self.views.change(link), reply);
     }
 
     fn create(
@@ -644,7 +659,8 @@ impl Filesystem for Adapter {
     ) {
         let (how, caller) = (open_how(flags), caller(request, umask));
         let created = self.views.at(parent.0).and_then(|place| {
-            let created = place.fs.create(place.ino, name, mode, how, &caller);
+            let create = || place.fs.create(place.ino, name, mode, how, &caller);
+            let created = self.views.change(create);
             created.map(|(entry, opened)| (place.entry(entry), opened))
         });
         match created {
@@ -676,7 +692,7 @@ impl Filesystem for Adapter {
         // The kernel writes mapped pages at their own offset, and appends at the end of the file
         // that it has cached.
         let how = WriteHow { append: !mapped && flags.0 & libc::O_APPEND != 0, mapped };
-        let write = || self.on(ino, |fs, ino| fs.write_as(ino, handle.0, offset, data, how));
+        let write = || self.change_on(ino, |fs, ino| fs.write_as(ino, handle.0, offset, data, how));
         let change = match how.append {
             true => Change::By(data.len() as u64),
             false => Change::To(offset.saturating_add(data.len() as u64)),
@@ -700,7 +716,7 @@ impl Filesystem for Adapter {
             // There is nothing to write. The kernel sends no further requests and returns success.
             return reply.error(Errno::ENOSYS);
         }
-        self.reply_empty(self.on(ino, |fs, ino| fs.fsync(ino, handle.0)), reply);
+        self.reply_empty(self.views.fsync(ino.0, handle.0), reply);
     }
 
     fn fsyncdir(
@@ -746,7 +762,7 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         let (caller, flags) = (caller(request, 0), flags.cast_unsigned());
-        let set = self.on(ino, |fs, ino| fs.setxattr(ino, name, value, flags, &caller));
+        let set = self.change_on(ino, |fs, ino| fs.setxattr(ino, name, value, flags, &caller));
         self.reply_empty(set, reply);
     }
 
@@ -755,7 +771,8 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         let caller = caller(request, 0);
-        self.reply_empty(self.on(ino, |fs, ino| fs.removexattr(ino, name, &caller)), reply);
+        let remove = |fs: &Fs, ino| fs.removexattr(ino, name, &caller);
+        self.reply_empty(self.change_on(ino, remove), reply);
     }
 }
 

@@ -595,3 +595,52 @@ fn a_decoded_chunk_whose_shard_is_replaced_while_it_is_opened_keeps_no_older_pag
     }
     assert!(reads_new);
 }
+
+#[test]
+fn what_is_changed_once_the_last_commits_have_begun_is_an_error() {
+    let mount = Mount::sample();
+    let raw = OTHER.repeat(NBYTES / 2);
+    let (parent, ..) = mount.find("raw/waves/c/0/0").unwrap();
+    let how = OpenHow { write: true, truncate: true, exclusive: false };
+    let place = mount.views.at(parent).unwrap();
+    let create = |name: &str| place.fs.create(place.ino, OsStr::new(name), 0o644, how, &CALLER);
+    let (entry, opened) = create("0.raw").unwrap();
+    let ino = place.outer(entry.attr.ino);
+    mount.on(ino, |fs, ino| fs.write(ino, opened.handle, 0, &raw)).unwrap();
+    assert_eq!(mount.views.end(), 0);
+    // A file that was open is in its shard, so its close has nothing to report.
+    assert_eq!(gunzip(&mount.read("zarr3/waves/c/0/0/0").unwrap()), raw);
+    mount.views.flush(ino, opened.handle).unwrap();
+    mount.views.fsync(ino, opened.handle).unwrap();
+    let changed = mount.views.change(|| -> Result<(), FsError> { panic!("it is not called") });
+    assert_eq!(changed.map_err(|error| error.errno()), Err(libc::EIO));
+    assert_eq!(mount.sync(), Err(libc::EIO));
+    // One that slips past the gate would be reported.
+    mount.on(ino, |fs, ino| fs.write(ino, opened.handle, 0, &[1])).unwrap();
+    assert_eq!(mount.views.flush(ino, opened.handle).unwrap_err().errno(), libc::EIO);
+    assert_eq!(mount.views.fsync(ino, opened.handle).unwrap_err().errno(), libc::EIO);
+    mount.views.release(ino, opened.handle).unwrap();
+}
+
+#[test]
+fn the_last_commits_wait_for_changes_under_way() {
+    let mount = Mount::sample();
+    let raw = OTHER.repeat(NBYTES / 2);
+    let (begun, begins) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (mount, raw) = (&mount, &raw);
+        scope.spawn(move || {
+            let changed = mount.views.change(|| {
+                begun.send(()).unwrap();
+                // Long enough for the other thread to get there.
+                std::thread::sleep(Duration::from_millis(100));
+                mount.write("raw/waves/c/0/0/0.raw", raw).unwrap();
+                Ok(())
+            });
+            changed.unwrap();
+        });
+        begins.recv().unwrap();
+        assert_eq!(mount.views.end(), 0);
+    });
+    assert_eq!(gunzip(&mount.read("zarr3/waves/c/0/0/0").unwrap()), raw);
+}

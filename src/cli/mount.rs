@@ -494,11 +494,7 @@ fn views(
 /// whether they could be made.
 fn finisher(views: Arc<Views>) -> Arc<dyn Fn() -> bool + Send + Sync> {
     let done = std::sync::OnceLock::new();
-    let finish = move || {
-        // All of them, whatever one cannot commit.
-        views.all().iter().map(|fs| fs.end_commits()).sum::<usize>() == 0
-    };
-    Arc::new(move || *done.get_or_init(&finish))
+    Arc::new(move || *done.get_or_init(|| views.end() == 0))
 }
 
 /// Returns whether the options of mount(8) ask for writing. A plain `rw` does not count, because

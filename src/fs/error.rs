@@ -89,6 +89,9 @@ pub enum FsError {
     /// A change could not be committed.
     #[error(transparent)]
     Commit(#[from] Arc<StoreError>),
+    /// The last commit has begun: what would be changed now would be lost.
+    #[error("the mount ends: nothing can be changed any more")]
+    Ended,
     /// There is no such extended attribute.
     #[error("no such extended attribute")]
     NoAttribute,
@@ -132,7 +135,7 @@ impl FsError {
             Self::BadHandle => libc::EBADF,
             Self::Commit(error) => error.errno(),
             Self::NoAttribute => libc::ENODATA,
-            Self::BadMetadata(_) | Self::Torn { .. } => libc::EIO,
+            Self::BadMetadata(_) | Self::Torn { .. } | Self::Ended => libc::EIO,
             Self::Store(error) => error.errno(),
             Self::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }

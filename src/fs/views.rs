@@ -13,6 +13,8 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
+
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
@@ -27,6 +29,9 @@ use crate::view::inode::{self, in_view, split_view};
 /// Views of a mount.
 pub struct Views {
     views: Vec<Arc<Fs>>,
+    /// `true` once the last commits have begun. Held for reading by every request that changes
+    /// something.
+    ended: RwLock<bool>,
 }
 
 /// View, and an inode number in it.
@@ -75,7 +80,7 @@ impl Views {
             let _ = fs.documents.set(Arc::clone(&documents));
             let _ = fs.others.set(others.map(Arc::downgrade).collect());
         }
-        Self { views }
+        Self { views, ended: RwLock::default() }
     }
 
     /// Returns every view.
@@ -87,6 +92,60 @@ impl Views {
     pub fn numbered(&self) -> impl Iterator<Item = (u64, &Arc<Fs>)> {
         let first = u64::from(self.views.len() > 1);
         (first..).zip(&self.views)
+    }
+
+    /// Runs `act`, which changes something, or returns once something is durable. All requests that
+    /// do so pass here, each of them once.
+    ///
+    /// # Errors
+    ///
+    /// `Ended` once [`Views::end`] was called: no commit would follow.
+    pub fn change<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let ended = self.ended.read();
+        if *ended { Err(FsError::Ended) } else { act() }
+    }
+
+    /// Refuses changes from now on, waits for those under way, and makes the last commits of all
+    /// views. Processes may still use the mount: one that was detached while it was busy is served
+    /// to its end. Returns the number of changes that could not be committed.
+    pub fn end(&self) -> usize {
+        // Of all views before the first one ends: what is written in one may be committed by
+        // another.
+        *self.ended.write() = true;
+        // All of them, whatever one cannot commit.
+        self.views.iter().map(|fs| fs.end_commits()).sum()
+    }
+
+    /// Handles FLUSH, sent for each close of a descriptor.
+    pub fn flush(&self, ino: u64, handle: u64) -> Result<()> {
+        let place = self.at(ino)?;
+        match self.change(|| place.fs.flush(place.ino, handle)) {
+            Err(FsError::Ended) => place.fs.check_committed(place.ino, handle),
+            done => done,
+        }
+    }
+
+    /// Returns once what was written to a file is durable.
+    pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
+        let place = self.at(ino)?;
+        match self.change(|| place.fs.fsync(place.ino, handle)) {
+            Err(FsError::Ended) => place.fs.check_committed(place.ino, handle),
+            done => done,
+        }
+    }
+
+    /// Closes an open file.
+    pub fn release(&self, ino: u64, handle: u64) -> Result<()> {
+        let place = self.at(ino)?;
+        let released = self.change(|| {
+            place.fs.release(handle);
+            Ok(())
+        });
+        match released {
+            // The last commits take what was written to it, and the handle ends with the process.
+            Err(FsError::Ended) => Ok(()),
+            done => done,
+        }
     }
 
     /// Returns the counters, which all views share.
@@ -260,11 +319,13 @@ impl Views {
 
     /// Returns once everything below a directory is durable.
     pub fn fsyncdir(&self, ino: u64, handle: u64) -> Result<()> {
-        if self.is_root(ino) {
-            let synced = self.views.iter().map(|fs| fs.fsyncdir(inode::ROOT, None));
-            return synced.fold(Ok(()), Result::and);
-        }
-        let place = self.at(ino)?;
-        place.fs.fsyncdir(place.ino, Some(handle))
+        self.change(|| {
+            if self.is_root(ino) {
+                let synced = self.views.iter().map(|fs| fs.fsyncdir(inode::ROOT, None));
+                return synced.fold(Ok(()), Result::and);
+            }
+            let place = self.at(ino)?;
+            place.fs.fsyncdir(place.ino, Some(handle))
+        })
     }
 }

@@ -28,6 +28,8 @@ impl Fs {
 
     /// Stops the commits at intervals and commits for the last time. Returns the number of chunks
     /// that could not be committed; they are saved as files of their own, if that is possible.
+    ///
+    /// Nothing may be changed any more: [`crate::fs::Views::end`] sees to that in a mount.
     pub fn end_commits(&self) -> usize {
         *self.commits.ended.lock() = true;
         self.commits.wake.notify_all();

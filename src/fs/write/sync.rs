@@ -105,6 +105,30 @@ impl Fs {
         error.map_or(Ok(()), |error| Err(FsError::Commit(error)))
     }
 
+    /// Answers FLUSH and FSYNC once the last commit has begun.
+    ///
+    /// # Errors
+    ///
+    /// Fails if something that was written to the file is not in the source, or not yet.
+    pub fn check_committed(&self, ino: u64, handle: u64) -> Result<()> {
+        let Ok(Behind::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
+        if file.state().dirty {
+            return Err(FsError::Ended);
+        }
+        let names = file.state().names.clone();
+        self.failures.check(handle, names.iter().map(PathBuf::as_path))?;
+        let overlay = self.overlay()?.names();
+        let mut waiting = names.iter().filter_map(|name| {
+            let name = overlay.get(name)?;
+            name.stage.as_ref()?.change.as_ref()?;
+            Some(name.error.clone())
+        });
+        match waiting.next() {
+            Some(error) => Err(error.map_or(FsError::Ended, FsError::Commit)),
+            None => Ok(()),
+        }
+    }
+
     /// Reports to the writer at close a chunk that can never be committed as it is.
     fn check_chunks(&self, file: &LiveFile) -> Result<()> {
         let names = file.state().names.clone();

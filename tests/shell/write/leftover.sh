@@ -89,6 +89,55 @@ document_goes() {
 }
 at_once "the document goes with the last shard, where the directory stays" document_goes
 
+# A process that works in the mount is served until the process behind it ends.
+told_before_the_end() {
+    local pid writer mp
+    fresh $plane
+    pid=$(daemon_of "$MP") mp=$MP
+    cat >"$work/writer.py" <<'PY'
+import itertools
+import os
+import sys
+
+names = [line.strip() for line in open(sys.argv[2])]
+os.chdir(sys.argv[1])
+with open(sys.argv[3], "w") as told:
+    for number, name in zip(itertools.count(), itertools.cycle(names)):
+        try:
+            with open(name, "wb", buffering=0) as chunk:
+                chunk.write(b"%-300d" % number)
+        except OSError:
+            break
+        print(number, name, file=told, flush=True)
+PY
+    printf '%s\n' "${present[@]}" >"$work/names"
+    python3 "$work/writer.py" "$MP" "$work/names" "$work/told" &
+    writer=$!
+    within 10 test -s "$work/told"
+    kill -TERM "$pid"
+    within 30 no_daemon_of "$mp"
+    wait "$writer"
+    rm -rf "$work/extracted"
+    python3 "$here/arrays.py" extract "$source" "$work/extracted"
+    # The last that was told of each, or what it could not be told of any more.
+    python3 - "$work/told" "$work/extracted" "$(unsaved_of "$pid")" <<'PY'
+import os
+import sys
+
+last = {}
+for line in open(sys.argv[1]):
+    number, name = line.split()
+    last[name] = int(number)
+assert last
+for name, number in last.items():
+    places = [os.path.join(root, name) for root in sys.argv[2:] if root]
+    found = [open(place, "rb").read() for place in places if os.path.exists(place)]
+    # An open has emptied it, and its write was refused.
+    assert any(not content or int(content) >= number for content in found), (name, number, found)
+PY
+}
+at_once "what was told to be written before TERM ends a busy mount is kept" told_before_the_end
+
 # Paths alone would be those of any array.
 another_source() {
     local pid saved sum ours
