@@ -246,5 +246,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .clamp(2, 16),
         writable: false,
     };
-    Ok(mount(floor, &spec)?.serve(Arc::new(Stats::default()), Arc::new(|| true), || ())?)
+    Ok(mount(floor, &spec)?.serve(Arc::new(Stats::default()), Arc::new(|| true), || Ok(()))?)
 }

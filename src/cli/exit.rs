@@ -123,6 +123,7 @@ impl Failure {
                 | MountError::WouldBeLost { .. }
                 | MountError::Leftover { .. }
                 | MountError::Ending(_)
+                | MountError::Interrupted(_)
                 | MountError::Killed { .. }
                 | MountError::Silent { .. }
                 | MountError::Signals(_) => SYSTEM,

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fs::Access;
@@ -300,17 +301,13 @@ impl Job {
         let adapter = Adapter::new(Arc::clone(&views));
         let revalidation = adapter.revalidation();
         let mounted = mount::mount(adapter, &spec)?;
-        notify_kernel(&mounted, &views, revalidation);
+        notify_kernel(&mounted, &views, revalidation)?;
         storage.serves(&spec.mountpoint);
-        let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();
-        let committing: Vec<_> =
-            writable.map(|fs| std::thread::spawn(move || fs.commit_at_intervals())).collect();
+        let committing = commit_at_intervals(&views)?;
         let finish = finisher(views);
         mounted.serve(stats, Arc::clone(&finish), || {
             log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
-            if !foreground && let Err(error) = background::report_ready() {
-                log::error!("cannot leave the terminal: {error}");
-            }
+            if foreground { Ok(()) } else { leave_caller() }
         })?;
         let is_durable = finish();
         // The threads have ended, or are about to end.
@@ -367,14 +364,42 @@ fn notify_kernel(
     mounted: &mount::Mounted<Adapter>,
     views: &Views,
     revalidation: Option<Revalidation>,
-) {
+) -> Result<(), Failure> {
     if let Some(revalidation) = revalidation {
         let notifier = mounted.notifier();
-        std::thread::spawn(move || revalidation.run(notifier));
+        start_thread("revalidation", move || revalidation.run(notifier))?;
     }
     if let Err(error) = push::start(views, || mounted.connection(), || mounted.notifier()) {
         log::warn!("no chunks are pushed ahead of their readers: {error}");
     }
+    Ok(())
+}
+
+/// Starts the threads that commit at intervals, one for each view that can be written.
+fn commit_at_intervals(views: &Views) -> Result<Vec<JoinHandle<()>>, Failure> {
+    let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();
+    writable.map(|fs| start_thread("commits", move || fs.commit_at_intervals())).collect()
+}
+
+fn start_thread(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Failure> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.spawn(run).map_err(|error| Failure::System(format!("no thread can be started: {error}")))
+}
+
+/// Reports to the command that waits for this process that the mount answers, and leaves it.
+///
+/// # Errors
+///
+/// Fails if that command has ended.
+fn leave_caller() -> std::io::Result<()> {
+    background::report_ready()?;
+    if let Err(error) = background::release_output() {
+        log::error!("cannot leave the terminal: {error}");
+    }
+    Ok(())
 }
 
 /// Returns what a source is that cannot be mounted because of what it is; `None` if the error says it.

@@ -70,11 +70,19 @@ pub fn leave_terminal() -> io::Result<()> {
     env::set_current_dir("/")
 }
 
-/// Reports readiness to the waiting parent process and releases the terminal.
+/// Reports readiness to the waiting parent process.
+///
+/// # Errors
+///
+/// Fails if that process has ended: it was interrupted.
 pub fn report_ready() -> io::Result<()> {
     let mut stdout = io::stdout();
     stdout.write_all(READY)?;
-    stdout.flush()?;
+    stdout.flush()
+}
+
+/// Lets go of the terminal, and of the pipe to the parent process, which waits until then.
+pub fn release_output() -> io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -14,7 +14,8 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 
-use super::{Access, MountError, MountSpec};
+use super::error::MountError;
+use super::spec::{Access, MountSpec};
 
 const PROGRAM: &str = "fusermount3";
 
@@ -42,7 +43,13 @@ pub(super) fn mount(spec: &MountSpec) -> Result<OwnedFd, MountError> {
     let output = child.wait_with_output().map_err(MountError::NoFusermount)?;
     match device {
         Some(device) if output.status.success() => Ok(device),
-        _ => Err(MountError::Fusermount(message(&output.stderr))),
+        made => {
+            if made.is_some() {
+                // It was interrupted after it had mounted. Its error is the one to report.
+                let _ = unmount(&spec.mountpoint, UnmountFlags::DETACH);
+            }
+            Err(MountError::Fusermount(message(&output.stderr)))
+        }
     }
 }
 

@@ -95,6 +95,49 @@ foreground_failure() {
 }
 check "foreground: a failed mount is exit code 32 too" foreground_failure
 
+# The command that waits for the daemon is gone before that can tell it.
+interrupted_command() {
+    new_mount_point
+    {
+        sleep 0.3
+        SHARDFS_IN_BACKGROUND=1 timeout 20 "$SHARDFS" mount "$TMP/a.zarr" "$MP" </dev/null 2>"$MP.log" ||
+            echo "exit $?" >>"$MP.log"
+    } | true
+    cat "$MP.log"
+    gone "$MP"
+    grep -F "$MP: unmounted again" "$MP.log"
+    grep -x 'exit 2' "$MP.log"
+}
+check "a mount whose command was interrupted is unmounted again" interrupted_command
+
+# Stopped right behind mount(2), before anything answers.
+early_signal() {
+    local job
+    new_mount_point
+    env --default-signal strace -f -o "$MP.trace" -e trace=mount -e inject=mount:delay_exit=1s \
+        "$SHARDFS" mount -f "$TMP/a.zarr" "$MP" </dev/null >"$MP.log" 2>&1 &
+    job=$!
+    within 10 is_mounted "$MP"
+    kill -s TERM "$(daemon_of "$MP" | head -n 1)"
+    wait "$job" || true
+    cat "$MP.log"
+    gone "$MP"
+}
+if [[ $(id -u) == 0 ]] && strace -o /dev/null true 2>/dev/null; then
+    check "a signal right behind mount(2) leaves no dead mount" early_signal
+fi
+
+# More threads than there is room for.
+no_threads() {
+    new_mount_point
+    (
+        ulimit -v 1500000
+        timeout 20 "$SHARDFS" mount -o threads=1024 --log-file "$TMP/threads.log" "$TMP/a.zarr" "$MP" </dev/null
+    ) || echo "exit $?"
+    within 10 gone "$MP"
+}
+check "a mount whose threads cannot be started is not left dead" no_threads
+
 # --- a busy mount ------------------------------------------------------------------------------------
 
 # busy COMMAND...: runs it while a process has a file of the mount open and works in it
@@ -104,7 +147,8 @@ busy() {
     holder=$!
     within 5 test "/proc/$holder/cwd" -ef "$MP/c"
     "$@" || rc=$?
-    kill "$holder"
+    # It may have seen the end of the mount, and be gone.
+    kill "$holder" 2>/dev/null || true
     wait "$holder" || true
     return "$rc"
 }
@@ -141,6 +185,46 @@ in_a_namespace() {
 }
 if unshare -m true 2>/dev/null; then
     check "umount tells of mount namespaces that have the mount still" in_a_namespace
+fi
+
+# Nor would its session end by itself.
+signalled_with_namespace() {
+    local mp
+    cp -r "$TMP/a.zarr" "$TMP/namespace.zarr"
+    mount_view "$TMP/namespace.zarr" --rw --commit-interval 1000 --log-file "$TMP/namespace.log"
+    mp=$MP
+    unshare -m sleep 60 &
+    sleep 0.3
+    cp "$MP/c/1" "$MP/c/0"
+    kill -s TERM "$(daemon_of "$mp")"
+    within 20 gone "$mp" || {
+        kill "$!"
+        return 1
+    }
+    kill "$!"
+    wait "$!" || true
+    cat "$TMP/namespace.log"
+    # Mount namespaces of other tests may have it as well.
+    grep -F 'a mount namespace that has it too' "$TMP/namespace.log"
+    mount_view "$TMP/namespace.zarr"
+    cmp "$MP/c/0" "$MP/c/1"
+    unmount_view
+}
+if unshare -m true 2>/dev/null; then
+    check "TERM ends a mount that another mount namespace has too" signalled_with_namespace
+fi
+
+detached_before() {
+    mount_view "$TMP/a.zarr"
+    local mp=$MP pid
+    pid=$(daemon_of "$MP")
+    end_it() {
+        umount -l "$mp" && kill -s TERM "$pid" && within 20 gone "$mp"
+    }
+    busy end_it
+}
+if [[ $(id -u) == 0 ]]; then
+    check "TERM ends a busy mount that was detached before" detached_before
 fi
 
 signalled_while_busy() {
