@@ -305,18 +305,21 @@ impl Job {
         storage.serves(&spec.mountpoint);
         let committing = commit_at_intervals(&views)?;
         let finish = finisher(views);
-        mounted.serve(stats, Arc::clone(&finish), || {
+        let served = mounted.serve(stats, Arc::clone(&finish), || {
             log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
             if foreground { Ok(()) } else { leave_caller() }
-        })?;
-        let is_durable = finish();
+        });
+        if let Err(error) = &served
+            && !foreground
+        {
+            // There may be no terminal any more.
+            log::error!("{error}");
+        }
+        let ended = end(served, &*finish);
         // The threads have ended, or are about to end.
         committing.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
-        match is_durable {
-            true => Ok(()),
-            false => Err(Failure::System("not everything could be committed".to_owned())),
-        }
+        ended
     }
 
     /// Returns an error if the source has no array with the level of sharding that is to be shown. A
@@ -400,6 +403,16 @@ fn leave_caller() -> std::io::Result<()> {
         log::error!("cannot leave the terminal: {error}");
     }
     Ok(())
+}
+
+/// Makes the last commits, however the mount has ended.
+fn end(served: Result<(), mount::MountError>, finish: &dyn Fn() -> bool) -> Result<(), Failure> {
+    let is_durable = finish();
+    served?;
+    match is_durable {
+        true => Ok(()),
+        false => Err(Failure::System("not everything could be committed".to_owned())),
+    }
 }
 
 /// Returns what a source is that cannot be mounted because of what it is; `None` if the error says it.
@@ -572,4 +585,26 @@ fn return_memory() {
 
 fn system(error: std::io::Error) -> Failure {
     Failure::System(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_commits_are_made_although_the_session_has_failed() {
+        let calls = std::cell::Cell::new(0);
+        let finish = |is_durable: bool| {
+            calls.set(calls.get() + 1);
+            is_durable
+        };
+        let failed = || Err(mount::MountError::Session(std::io::Error::other("it broke")));
+        for is_durable in [true, false] {
+            let ended = end(failed(), &|| finish(is_durable));
+            assert!(ended.is_err_and(|failure| failure.to_string().contains("it broke")));
+        }
+        assert!(end(Ok(()), &|| finish(true)).is_ok());
+        assert!(end(Ok(()), &|| finish(false)).is_err());
+        assert_eq!(calls.get(), 4);
+    }
 }

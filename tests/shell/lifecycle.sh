@@ -135,6 +135,8 @@ no_threads() {
         timeout 20 "$SHARDFS" mount -o threads=1024 --log-file "$TMP/threads.log" "$TMP/a.zarr" "$MP" </dev/null
     ) || echo "exit $?"
     within 10 gone "$MP"
+    cat "$TMP/threads.log"
+    grep -F 'the kernel does not answer' "$TMP/threads.log"
 }
 check "a mount whose threads cannot be started is not left dead" no_threads
 
