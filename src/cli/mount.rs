@@ -19,7 +19,7 @@ use super::size;
 use super::views::ViewArgs;
 use crate::fs::{Fs, FsConfig, SourceError, View, Views};
 use crate::fuse::{Adapter, Revalidation, push};
-use crate::mount::background::{self, Started};
+use crate::mount::background::{self, Inherited, Started};
 use crate::mount::{self, MountSpec};
 use crate::number::to_usize;
 use crate::source::{Format, OpenConfig, Source, Unsupported};
@@ -252,6 +252,7 @@ impl Job {
                 Started::Failed(code) => Err(Failure::Background(code)),
             };
         }
+        let inherited = if self.foreground { None } else { Some(Inherited::find()) };
         let name = shown(&source).to_string();
         let unsupported = |what| Failure::Unsupported { path: name.clone(), what };
         let format = self.options.fs.format;
@@ -283,6 +284,7 @@ impl Job {
             warnings.iter().for_each(complain);
         }
         self.start_logging()?;
+        inherited.into_iter().for_each(Inherited::close);
         warnings.iter().for_each(|warning| log::warn!("{warning}"));
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;

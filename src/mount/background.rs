@@ -7,6 +7,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
+use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -61,6 +62,37 @@ pub fn start() -> io::Result<Started> {
     }
     let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
     Ok(Started::Failed(code.filter(|code| *code != 0).unwrap_or(2)))
+}
+
+/// Files that this process was given by its parent, other than the standard ones. Whoever waits for
+/// them to be closed, as for a lock or the end of a pipe, must not wait for the end of the mount.
+pub struct Inherited(Vec<RawFd>);
+
+impl Inherited {
+    /// Finds them. Must be called before this process opens files of its own.
+    pub fn find() -> Self {
+        // Without /proc nothing is mounted in the first place.
+        let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let given: Vec<RawFd> = numbers.filter(|number| *number > libc::STDERR_FILENO).collect();
+        // The listing itself had one of the numbers, which is free again.
+        Self(given.into_iter().filter(|number| is_open(*number)).collect())
+    }
+
+    /// Closes them. Until then they can be named, as in `--log-file /dev/fd/3`.
+    pub fn close(self) {
+        for number in self.0 {
+            #[allow(unsafe_code, reason = "nothing in this process owns what it was given")]
+            // SAFETY: it was open before this process opened any file, so no value here owns it.
+            let closed = unsafe { OwnedFd::from_raw_fd(number) };
+            drop(closed);
+        }
+    }
+}
+
+/// Returns whether a number is that of an open file.
+fn is_open(number: RawFd) -> bool {
+    std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok()
 }
 
 /// Detaches from the controlling terminal. Must be called before threads are started.

@@ -95,6 +95,32 @@ foreground_failure() {
 }
 check "foreground: a failed mount is exit code 32 too" foreground_failure
 
+# Whoever holds a lock, or reads a pipe, waits until all have let go of it.
+given_files() {
+    local pid
+    exec 8>"$TMP/given.log" 9>"$TMP/given"
+    mount_view "$TMP/a.zarr" --log-file /dev/fd/8
+    exec 8>&- 9>&-
+    pid=$(daemon_of "$MP")
+    readlink "/proc/$pid"/fd/* >"$TMP/held"
+    cat "$TMP/held"
+    grep -qxF /dev/fuse "$TMP/held"
+    if grep -xF "$TMP/given" "$TMP/held"; then return 1; fi
+    # As the log it was opened by its name.
+    [[ $(grep -cxF "$TMP/given.log" "$TMP/held") == 1 ]]
+    grep -q 'is mounted on' "$TMP/given.log"
+    unmount_view
+}
+check "the daemon lets go of files that it was given" given_files
+
+lock_is_free() {
+    new_mount_point
+    flock "$TMP/lock" timeout 30 "$SHARDFS" mount "$TMP/a.zarr" "$MP" </dev/null >/dev/null
+    flock --nonblock "$TMP/lock" true
+    unmount_view
+}
+check "a lock that was held for the mount is free afterwards" lock_is_free
+
 # The command that waits for the daemon is gone before that can tell it.
 interrupted_command() {
     new_mount_point
