@@ -270,6 +270,7 @@ impl Job {
         let mountpoint = mountpoint.canonicalize().map_err(|error| {
             mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
         })?;
+        self.check_outside(&mountpoint)?;
         return_memory();
         let stats = Arc::new(Stats::default());
         // Opened before the mount, which may hide it: a source can be mounted on itself.
@@ -322,6 +323,36 @@ impl Job {
         committing.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         ended
+    }
+
+    /// Returns an error if a file that this process needs would lie in the mount.
+    fn check_outside(&self, mountpoint: &Path) -> Result<(), Failure> {
+        let lies_inside = |path: &Path| {
+            // One that cannot be followed is reported where it is opened.
+            mount::will_be(path).is_ok_and(|path| path.starts_with(mountpoint))
+        };
+        let place = shown(&mountpoint);
+        if let Some(log) = &self.log_file
+            && lies_inside(log)
+        {
+            return Err(Failure::Option(format!(
+                "--log-file {}: it would be hidden by the mount on {place}: name a file outside of it",
+                shown(log)
+            )));
+        }
+        let unsaved = unsaved_root();
+        if self.options.fs.writable && lies_inside(&unsaved) {
+            let elsewhere = match rustix::process::geteuid().is_root() {
+                true => "mount on another directory",
+                false => "mount on another directory, or set XDG_STATE_HOME to one outside of it",
+            };
+            return Err(Failure::System(format!(
+                "what cannot be committed is saved in {}, which would lie in the mount on {place}: the \
+                 mount would wait for itself; {elsewhere}",
+                shown(&unsaved)
+            )));
+        }
+        Ok(())
     }
 
     /// Returns an error if the source has no array with the level of sharding that is to be shown. A
@@ -433,13 +464,20 @@ fn unsupported_of(
 /// Returns the directory in which mounts save what they cannot commit in the end, each in one of its
 /// own. It must outlive this process and a reboot.
 pub(super) fn unsaved_root() -> PathBuf {
-    let state = if rustix::process::geteuid().is_root() {
-        Some(PathBuf::from("/var/lib"))
-    } else {
-        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
-        std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home)
+    let state = match rustix::process::geteuid().is_root() {
+        true => Some(PathBuf::from("/var/lib")),
+        false => state_directory(|name| std::env::var_os(name)),
     };
     state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved")
+}
+
+/// Returns the directory for the state of a user's programs, by variables of the environment. As the
+/// XDG Base Directory Specification has it, paths that are not absolute are ignored: this process is
+/// in another directory than its user.
+fn state_directory(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let directory = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || Some(directory("HOME")?.join(".local/state"));
+    directory("XDG_STATE_HOME").or_else(home)
 }
 
 /// Returns a warning if nothing could be saved there.
@@ -608,5 +646,20 @@ mod tests {
         assert!(end(Ok(()), &|| finish(true)).is_ok());
         assert!(end(Ok(()), &|| finish(false)).is_err());
         assert_eq!(calls.get(), 4);
+    }
+
+    #[test]
+    fn a_state_directory_is_absolute() {
+        let of = |xdg: Option<&str>, home: Option<&str>| {
+            state_directory(|name| match name {
+                "XDG_STATE_HOME" => xdg.map(Into::into),
+                _ => home.map(Into::into),
+            })
+        };
+        assert_eq!(of(Some("/state"), Some("/home/u")), Some("/state".into()));
+        for ignored in [None, Some(""), Some("state"), Some("./state")] {
+            assert_eq!(of(ignored, Some("/home/u")), Some("/home/u/.local/state".into()));
+            assert_eq!(of(ignored, ignored), None, "{ignored:?}");
+        }
     }
 }

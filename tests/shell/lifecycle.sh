@@ -136,6 +136,28 @@ interrupted_command() {
 }
 check "a mount whose command was interrupted is unmounted again" interrupted_command
 
+hidden_files() {
+    local state=/var/lib/shardfs/unsaved
+    new_mount_point
+    ln -s "$MP" "$TMP/to-mount"
+    fails_with "--log-file $TMP/to-mount/log: it would be hidden by the mount on $MP" \
+        timeout 20 "$SHARDFS" mount --log-file "$TMP/to-mount/log" "$TMP/a.zarr" "$MP"
+    not_mounted "$MP"
+    [[ ! -e $MP/log ]]
+    # A place of what cannot be committed that is below the mount point, for a command that may be killed.
+    state=$MP/state
+    local as=()
+    if [[ $(id -u) == 0 ]]; then
+        chmod o+rx "$TMP"
+        chmod o+rwx "$MP"
+        as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+    fi
+    fails_with "what cannot be committed is saved in $state/shardfs/unsaved, which would lie in the mount on $MP" \
+        env "XDG_STATE_HOME=$state" "${as[@]}" timeout 20 "$SHARDFS" mount --rw "$TMP/a.zarr" "$MP"
+    not_mounted "$MP"
+}
+check "files that the daemon needs are refused inside its mount point" hidden_files
+
 # Stopped right behind mount(2), before anything answers.
 early_signal() {
     local job
