@@ -221,7 +221,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     store.cache_size = args.cache_size.map_or(store.cache_size, to_usize);
     store.decode_limit = args.decode_limit.unwrap_or(store.decode_limit);
     let Args { foreground, log_file, verbose, .. } = args;
-    let log_file = log_file.map(std::path::absolute).transpose().map_err(system)?;
+    let log_file = log_file.as_deref().map(absolute).transpose()?;
     Job { options, log_file, verbose, foreground }.run(&args.source, &args.mountpoint)
 }
 
@@ -247,7 +247,7 @@ pub(super) fn root_of(source: &Path) -> std::io::Result<(PathBuf, Option<OsStrin
 impl Job {
     fn run(self, source: &Path, mountpoint: &Path) -> Result<(), Failure> {
         if !self.foreground && !background::is_background() {
-            return match background::start().map_err(system)? {
+            return match background::start().map_err(|error| cannot("be started", &error))? {
                 Started::Ready => Ok(()),
                 Started::Failed(code) => Err(Failure::Background(code)),
             };
@@ -256,11 +256,11 @@ impl Job {
         let name = shown(&source).to_string();
         let unsupported = |what| Failure::Unsupported { path: name.clone(), what };
         let format = self.options.fs.format;
+        // The process in the background is in another directory.
+        let place = absolute(source)?;
         if let Some(what) = Unsupported::of_path(source, format) {
             return Err(unsupported(what));
         }
-        // The process in the background is in another directory.
-        let place = std::path::absolute(source).map_err(system)?;
         let failed = |error: SourceError| match unsupported_of(&place, format, &error) {
             Some(what) => unsupported(what),
             None => Failure::Source { path: name.clone(), error },
@@ -381,7 +381,7 @@ impl Job {
 
     fn start_logging(&self) -> Result<(), Failure> {
         if !self.foreground {
-            background::leave_terminal().map_err(system)?;
+            background::leave_terminal().map_err(|error| cannot("leave the terminal", &error))?;
         }
         let destination = match &self.log_file {
             Some(path) => Destination::File(path),
@@ -623,8 +623,23 @@ fn return_memory() {
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
 }
 
-fn system(error: std::io::Error) -> Failure {
-    Failure::System(error.to_string())
+/// Returns an absolute path for one that may be relative to the current directory.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| {
+        let path = shown(&path);
+        Failure::System(match error.kind() {
+            std::io::ErrorKind::NotFound => format!(
+                "{path}: the current directory, which it is relative to, no longer exists: change to \
+                 one that does, or give its whole path"
+            ),
+            _ => format!("{path}: {error}"),
+        })
+    })
+}
+
+/// Makes a failure of what the background process cannot do.
+fn cannot(what: &str, error: &std::io::Error) -> Failure {
+    Failure::System(format!("the background process cannot {what}: {error}"))
 }
 
 #[cfg(test)]

@@ -136,6 +136,23 @@ interrupted_command() {
 }
 check "a mount whose command was interrupted is unmounted again" interrupted_command
 
+no_directory() {
+    local place=$TMP/removed
+    new_mount_point
+    mkdir "$place"
+    (
+        cd "$place"
+        rmdir "$place"
+        fails_with 'b.zarr: the current directory, which it is relative to, no longer exists' \
+            timeout 20 "$SHARDFS" mount b.zarr "$MP"
+        fails_with 'my.log: the current directory, which it is relative to, no longer exists' \
+            timeout 20 "$SHARDFS" mount --log-file my.log "$TMP/a.zarr" "$MP"
+        timeout 20 "$SHARDFS" mount "$TMP/a.zarr" "$MP" </dev/null >/dev/null
+    )
+    unmount_view
+}
+check "a relative path is named where the current directory was removed" no_directory
+
 hidden_files() {
     local state=/var/lib/shardfs/unsaved
     new_mount_point
