@@ -126,6 +126,7 @@ impl Failure {
                 | MountError::Interrupted(_)
                 | MountError::Killed { .. }
                 | MountError::Silent { .. }
+                | MountError::Thread(_)
                 | MountError::Signals(_) => SYSTEM,
                 MountError::Mountpoint { .. }
                 | MountError::NotADirectory(_)

@@ -422,7 +422,7 @@ fn start_thread(
     run: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, Failure> {
     let thread = std::thread::Builder::new().name(name.to_owned());
-    thread.spawn(run).map_err(|error| Failure::System(format!("no thread can be started: {error}")))
+    thread.spawn(run).map_err(|error| mount::MountError::Thread(error).into())
 }
 
 /// Reports to the command that waits for this process that the mount answers, and leaves it.

@@ -106,8 +106,8 @@ pub enum MountError {
     /// fusermount3 failed with this message.
     #[error("fusermount3: {0}")]
     Fusermount(String),
-    /// The FUSE session could not be established.
-    #[error("the kernel does not answer: {0}")]
+    /// The FUSE session could not be established, or has failed.
+    #[error("the session with the kernel has failed: {0}")]
     Session(#[source] io::Error),
     /// Not everything written through the mount is durable.
     #[error("{}: not everything could be written: {error}\n{waiting}{hint}", shown(.path))]
@@ -163,6 +163,9 @@ pub enum MountError {
     /// The command that has started the background process has ended before the mount answered.
     #[error("{}: unmounted again: the command that was to mount it was interrupted", shown(.0))]
     Interrupted(PathBuf),
+    /// A thread cannot be started.
+    #[error("no thread can be started: {0}")]
+    Thread(#[source] io::Error),
     /// Signals cannot be caught.
     #[error("signals: {0}")]
     Signals(#[source] io::Error),

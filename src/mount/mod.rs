@@ -116,9 +116,9 @@ impl<F: fuser::Filesystem> Mounted<F> {
         let (attached, has_ended) = (Arc::new(attached), Arc::default());
         let place = Arc::downgrade(&attached);
         let handler = Handler { attached: place, stats, finish, has_ended: Arc::clone(&has_ended) };
-        handler.start(signals).map_err(MountError::Session)?;
+        handler.start(signals).map_err(MountError::Thread)?;
         let mountpoint = attached.mountpoint();
-        let news = start(session, has_ended, mountpoint).map_err(MountError::Session)?;
+        let news = start(session, has_ended, mountpoint).map_err(MountError::Thread)?;
         let device = match news.recv() {
             Ok(News::Answered(device)) => device,
             ended => return outcome(ended),

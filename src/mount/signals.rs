@@ -78,15 +78,14 @@ impl Handler {
         // By an earlier signal, or detached by another process: it may be in use still.
         self.leave(END_GRACE, || {
             let other = attached.connection().and_then(table::elsewhere);
-            let users = match other {
-                Some((pid, name)) => {
-                    format!(
-                        "a mount namespace that has it too, process {pid} ({name}) for example,"
-                    )
-                }
-                None => "its last users".to_owned(),
-            };
-            log::warn!("{place}: unmounted; {users} will see errors from now on");
+            let why = other.map_or(String::new(), |(pid, name)| {
+                format!(
+                    ", by a mount namespace that has it too: process {pid} ({name}), for example"
+                )
+            });
+            log::warn!(
+                "{place}: unmounted, but still in use{why}; its users see errors from now on"
+            );
         });
     }
 

@@ -201,7 +201,7 @@ no_threads() {
     ) || echo "exit $?"
     within 10 gone "$MP"
     cat "$TMP/threads.log"
-    grep -F 'the kernel does not answer' "$TMP/threads.log"
+    grep -F 'the session with the kernel has failed' "$TMP/threads.log"
 }
 check "a mount whose threads cannot be started is not left dead" no_threads
 
@@ -272,7 +272,7 @@ signalled_with_namespace() {
     wait "$!" || true
     cat "$TMP/namespace.log"
     # Mount namespaces of other tests may have it as well.
-    grep -F 'a mount namespace that has it too' "$TMP/namespace.log"
+    grep -F 'still in use, by a mount namespace that has it too: process' "$TMP/namespace.log"
     mount_view "$TMP/namespace.zarr"
     cmp "$MP/c/0" "$MP/c/1"
     unmount_view
