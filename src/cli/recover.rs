@@ -35,8 +35,10 @@ Examples:
 /// a copy of it is put at the shard's end, and nothing else of the shard is touched.
 ///
 /// With --unsaved what a mount of SOURCE could not commit is put in: each chunk that is saved below
-/// DIR replaces the one in its shard, and its file is removed. The mount's log and `shardfs umount`
-/// name DIR, and DIR/.source names SOURCE: another one is refused without --force.
+/// DIR replaces the one in its shard, and its file is removed. Of several that were saved of a chunk
+/// the newest is put in; those that differ from it are moved to DIR/.other/.older. The mount's log
+/// and `shardfs umount` name DIR, and DIR/.source names SOURCE: another one is refused without
+/// --force.
 ///
 /// Exit codes: 0 all is well now, 1 a shard cannot be recovered, or not without --write, 2 it could
 /// not be done.

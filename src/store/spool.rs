@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A spool file has a name, so that it survives if the process is killed: `shardfs recover
-//! --unsaved` finds out from the name which chunk it is. It is removed when its bytes are no longer
-//! needed.
+//! --unsaved` finds out from the name which chunk it is, and from its modification time whether
+//! something newer was saved of the chunk. It is removed when its bytes are no longer needed.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, Timespec, Timestamps, UTIME_NOW, futimens};
 use rustix::io::Errno;
 
 use crate::text::shown;
@@ -132,8 +132,10 @@ impl SpoolFile {
         &self.file
     }
 
-    /// Renames the file after the chunk whose bytes it holds, a path relative to the source's root.
+    /// Renames the file after the chunk whose bytes it holds, a path relative to the source's root,
+    /// from now on.
     pub fn name_after(&self, chunk: &Path) -> io::Result<()> {
+        self.mark_newest()?;
         let to = self.directory.join(chunk);
         let mut path = self.path.lock();
         if *path == to {
@@ -149,6 +151,13 @@ impl SpoolFile {
 }
 
 impl SpoolFile {
+    /// Gives the file a date that tells that its bytes are newer than all that was saved of the same
+    /// chunk: they may have been written before.
+    pub(crate) fn mark_newest(&self) -> io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        Ok(futimens(&self.file, &Timestamps { last_access: now, last_modification: now })?)
+    }
+
     /// Makes it the saved file `to`, which is below the same directory as the spool; it stays there.
     pub(crate) fn become_saved(self, to: &Path) -> io::Result<()> {
         fs::rename(&*self.path.lock(), to)

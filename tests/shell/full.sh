@@ -301,6 +301,38 @@ saved_of_unsharded() {
 }
 check 'recover --unsaved puts in chunks of unsharded arrays' saved_of_unsharded
 
+# versions ARRAY: puts in what was saved of three chunks, more than once: what counts is when it was written.
+versions() {
+    local source=$1 saved=$TMP/versions older=$TMP/versions/.other/.older
+    rm -rf "$saved"
+    mkdir -p "$saved/c/0" "$saved"/.spool/{1,3,4}/c/0
+    printf 'given up' >"$saved/c/0/0"
+    printf 'newest' | tee "$saved/.spool/3/c/0/0" >"$saved/.spool/1/c/0/0"
+    printf 'before' >"$saved/.spool/4/c/0/1"
+    printf 'at the end' >"$saved/c/0/1"
+    printf 'once' >"$saved/.spool/4/c/0/2"
+    touch -d '2 minutes ago' "$saved/.spool/1/c/0/0"
+    touch -d '1 minute ago' "$saved/c/0/0" "$saved/.spool/4/c/0/1"
+    expect_exit 1 "$SHARDFS" recover --unsaved "$saved" --force "$source" >"$TMP/said"
+    cat "$TMP/said"
+    grep '3 chunks put in, 2 files left' "$TMP/said"
+    grep -F "$saved/c/0/0: older than what is in its" "$TMP/said"
+    # Not the next time either.
+    expect_exit 1 "$SHARDFS" recover --unsaved "$saved" --force "$source" >"$TMP/said"
+    cat "$TMP/said"
+    grep '0 chunks put in, 2 files left' "$TMP/said"
+    [[ $(cat "$older"/*/c/0/0) == 'given up' && $(cat "$older"/*/c/0/1) == before ]]
+    [[ $(find "$saved" -type f | wc -l) == 2 ]]
+    mount_view "$source"
+    [[ $(cat "$MP/c/0/0") == newest && $(cat "$MP/c/0/1") == 'at the end' && $(cat "$MP/c/0/2") == once ]]
+    unmount_view
+}
+"$SHARDFS" create "$TMP/versions-sharded" --shape 4,32 --dtype uint8 --chunk 1,8 --shard 4,32 >"$TMP/said"
+"$SHARDFS" create "$TMP/versions-unsharded" --shape 4,32 --dtype uint8 --chunk 1,8 --shard 1,8 >"$TMP/said"
+for layout in sharded unsharded; do
+    check "recover --unsaved puts in what is newest, and keeps what is older ($layout)" versions "$TMP/versions-$layout"
+done
+
 # A lazy unmount cannot wait, but must not hide what it knows.
 lazily() {
     local said rc=0

@@ -2,18 +2,23 @@
 //!
 //! ```text
 //! DIR/.source                   path of the source
-//! DIR/waves/c/0/0/1             saved when the mount ended
+//! DIR/waves/c/0/0/1             saved when it was given up, or when the mount ended
 //! DIR/.level-1/waves/c/0/0/1    the same, a chunk of the first level that is itself a shard
 //! DIR/.other/waves/c/0/0/x      no chunk
-//! DIR/.spool/7/waves/c/0/0/1    uncommitted when the process was killed; highest is newest
+//! DIR/.other/.older/0/waves/c/0 older than what `recover --unsaved` has put in of the same chunk
+//! DIR/.spool/7/waves/c/0/0/1    uncommitted when the process was killed, or saved before
 //! DIR/.spool/8/open             was still being written
 //! ```
+//!
+//! What is newest of a chunk is told by the modification times of the files: a chunk is also saved
+//! in the middle of a mount, and written to again after that.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::cli::exit::{Failure, system};
 use crate::cli::mount::root_of;
@@ -24,13 +29,17 @@ use crate::fs::{Fs, FsConfig};
 use crate::source::{Format, NODE_DOCUMENTS, OpenConfig};
 use crate::store::local::LocalStorage;
 use crate::store::spool::{
-    OPEN_NAME, SOURCE_NAME, SPOOL_DIRECTORY, level_of, remove_if_empty, saved_source,
+    OPEN_NAME, OTHER_DIRECTORY, SOURCE_NAME, SPOOL_DIRECTORY, level_directory, level_of,
+    make_directories, remove_if_empty, saved_source, sync_directories_above,
 };
 use crate::text::{Line, count, shown};
 use crate::tools::unsaved::Unsharded;
 
 /// Number of chunks that are committed together.
 const TOGETHER: usize = 4096;
+
+/// Directory of chunks of which something newer was put in, among the files that are no chunks.
+const OLDER_DIRECTORY: &str = ".older";
 
 /// A saved file below the directory.
 struct Saved {
@@ -40,6 +49,21 @@ struct Saved {
     path: PathBuf,
     /// Level of nested sharding of which it is a chunk; `None` for the innermost.
     level: Option<usize>,
+    /// When it was written. Files of the same tick of the clock are ordered by their numbers in the
+    /// spool; one outside it is older, as what was written since has just been marked as newer.
+    age: (SystemTime, Option<u64>),
+}
+
+/// All that was saved of a chunk.
+struct Versions {
+    newest: Saved,
+    older: Vec<Saved>,
+}
+
+impl Versions {
+    fn count(&self) -> usize {
+        1 + self.older.len()
+    }
 }
 
 /// Returns an error if there is no directory of that name.
@@ -92,17 +116,11 @@ pub(super) fn put_in(
     format: Option<Format>,
 ) -> Result<(), Failure> {
     let all = saved_below(directory).map_err(|error| failed(directory, &error))?;
-    let levels: BTreeSet<Option<usize>> = all.iter().map(|saved| saved.level).collect();
     let mut counts = Counts::default();
-    for level in levels {
-        let of_level: Vec<&Saved> = all.iter().filter(|saved| saved.level == level).collect();
-        put_level(
-            directory,
-            source,
-            OpenConfig { format, level, ..OpenConfig::default() },
-            &of_level,
-            &mut counts,
-        )?;
+    for of_level in all.chunk_by(|one, next| one.newest.level == next.newest.level) {
+        let level = of_level.first().and_then(|first| first.newest.level);
+        let config = OpenConfig { format, level, ..OpenConfig::default() };
+        put_level(directory, source, config, of_level, &mut counts)?;
     }
     let Counts { done, left } = counts;
     say(format_args!("{} put in, {} left", count(done, "chunk"), count(left, "file")));
@@ -121,90 +139,103 @@ struct Counts {
     left: usize,
 }
 
+impl Counts {
+    /// Says why all that was saved of a chunk stays where it is.
+    fn leave(&mut self, versions: &Versions, why: &dyn std::fmt::Display) {
+        self.left += versions.count();
+        say(format_args!("{}: {}", shown(&versions.newest.file), Line(why)));
+    }
+
+    /// Removes the file of a chunk that is in its place as it was saved. Of the older ones only those
+    /// of the same bytes go, too.
+    fn put(&mut self, directory: &Path, versions: &Versions, place: &str) -> Result<(), Failure> {
+        let newest = &versions.newest;
+        self.done += 1;
+        say(format_args!("{}: is in its {place} now", shown(&newest.path)));
+        // Before the newest one is removed: it would be put in the next time.
+        for older in &versions.older {
+            if holds_same(&older.file, &newest.file).map_err(|error| failed(&older.file, &error))? {
+                remove(directory, &older.file).map_err(|error| failed(&older.file, &error))?;
+                continue;
+            }
+            let to = set_aside(directory, older).map_err(|error| failed(&older.file, &error))?;
+            self.left += 1;
+            say(format_args!(
+                "{}: older than what is in its {place}; it is {} now: move it away",
+                shown(&older.file),
+                shown(&to)
+            ));
+        }
+        remove(directory, &newest.file).map_err(|error| failed(&newest.file, &error))
+    }
+}
+
 /// Commits saved chunks of one level.
 fn put_level(
     directory: &Path,
     source: &Path,
     config: OpenConfig,
-    all: &[&Saved],
-    Counts { done, left }: &mut Counts,
+    all: &[Versions],
+    counts: &mut Counts,
 ) -> Result<(), Failure> {
     let fs = open_fs(source, &config)?;
     let mut others = Vec::new();
     for some in all.chunks(TOGETHER) {
         let mut staged = Vec::new();
-        for &saved in some {
-            match stage(&fs, saved) {
-                Ok(true) => staged.push(saved),
-                Ok(false) => others.push(saved),
-                Err(error) => {
-                    *left += 1;
-                    say(format_args!("{}: {}", shown(&saved.file), Line(error)));
-                }
+        for versions in some {
+            match stage(&fs, &versions.newest) {
+                Ok(true) => staged.push(versions),
+                Ok(false) => others.push(versions),
+                Err(error) => counts.leave(versions, &error),
             }
         }
         let committed = fs.commit(Path::new(""));
-        // Of several that were saved of a chunk, the last one was staged over the others.
-        let newest: HashMap<&Path, &Saved> =
-            staged.iter().map(|saved| (saved.path.as_path(), *saved)).collect();
-        for saved in staged {
-            if !newest.get(&*saved.path).is_some_and(|newest| is_in_its_shard(&fs, newest)) {
-                *left += 1;
-                say(format_args!("{}: not in its shard", shown(&saved.file)));
-                continue;
+        for versions in staged {
+            match is_in_its_shard(&fs, &versions.newest) {
+                true => counts.put(directory, versions, "shard")?,
+                false => counts.leave(versions, &"not in its shard"),
             }
-            *done += 1;
-            say(format_args!("{}: is in its shard now", shown(&saved.path)));
-            remove(directory, &saved.file).map_err(|error| failed(&saved.file, &error))?;
         }
         committed.map_err(|error| Failure::Found(error.to_string()))?;
     }
     // Everything is committed: this has nothing to save, and removes the journals.
     fs.end_commits();
-    for (saved, put) in put_unsharded(source, config, &others)? {
+    for (versions, put) in put_unsharded(source, config, &others)? {
         match put {
-            Ok(true) => {
-                *done += 1;
-                say(format_args!("{}: is in its array now", shown(&saved.path)));
-                remove(directory, &saved.file).map_err(|error| failed(&saved.file, &error))?;
+            Ok(true) => counts.put(directory, versions, "array")?,
+            Ok(false) if is_older(&versions.newest) => {
+                counts.leave(versions, &"older than what was put in of its chunk; move it away");
             }
             Ok(false) => {
-                *left += 1;
-                say(format_args!(
-                    "{}: is no chunk of {}; move it away",
-                    shown(&saved.file),
-                    shown(source)
-                ));
+                let why = format!("is no chunk of {}; move it away", shown(source));
+                counts.leave(versions, &why);
             }
-            Err(error) => {
-                *left += 1;
-                say(format_args!("{}: {}", shown(&saved.file), Line(error)));
-            }
+            Err(error) => counts.leave(versions, &error),
         }
     }
     Ok(())
 }
 
-/// A saved file, and whether it is a chunk that was committed, or the error.
-type Put<'a> = (&'a Saved, Result<bool, String>);
+/// What was saved, and whether it is a chunk that was committed, or the error.
+type Put<'a> = (&'a Versions, Result<bool, String>);
 
 /// Commits chunks to arrays that are not sharded. Returns for each file whether it was one.
 fn put_unsharded<'a>(
     source: &Path,
     config: OpenConfig,
-    others: &[&'a Saved],
+    others: &[&'a Versions],
 ) -> Result<Vec<Put<'a>>, Failure> {
     if others.is_empty() {
         return Ok(Vec::new());
     }
     let source = open(source, config)?;
-    let paths: Vec<&Path> = others.iter().map(|saved| saved.path.as_path()).collect();
+    let paths: Vec<&Path> = others.iter().map(|other| other.newest.path.as_path()).collect();
     let arrays = Unsharded::above(&source, &paths);
     let put = |saved: &Saved| {
         let content = fs::read(&saved.file).map_err(|error| error.to_string())?;
         arrays.put(&saved.path, content).map_err(|error| error.to_string())
     };
-    Ok(others.iter().map(|saved| (*saved, put(saved))).collect())
+    Ok(others.iter().map(|other| (*other, put(&other.newest))).collect())
 }
 
 fn open_fs(source: &Path, config: &OpenConfig) -> Result<Fs, Failure> {
@@ -234,31 +265,30 @@ fn is_in_its_shard(fs: &Fs, saved: &Saved) -> bool {
     })
 }
 
-/// Returns the files below a directory, in the order in which they were written.
-fn saved_below(directory: &Path) -> io::Result<Vec<Saved>> {
+/// Returns what was saved below a directory, by level and path.
+fn saved_below(directory: &Path) -> io::Result<Vec<Versions>> {
     let mut all = Vec::new();
     let spool = directory.join(SPOOL_DIRECTORY);
-    let mut numbers = Vec::new();
     if is_directory(&spool)? {
         for entry in fs::read_dir(&spool)? {
             let entry = entry?;
             let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
-            if let Some(number) = number
-                && is_directory(&entry.path())?
-            {
-                numbers.push(number);
+            if number.is_some() && is_directory(&entry.path())? {
+                collect(&entry.path(), &entry.path(), number, &mut all)?;
             }
         }
     }
-    numbers.sort_unstable();
-    for number in numbers {
-        let top = spool.join(number.to_string());
-        collect(&top, &top, &mut all)?;
-    }
-    // Files saved at the end are newer than everything in the spool.
-    collect(directory, directory, &mut all)?;
+    collect(directory, directory, None, &mut all)?;
     all.retain(|saved| ![OPEN_NAME, SOURCE_NAME].map(Path::new).contains(&&*saved.path));
-    Ok(all)
+    let mut chunks: BTreeMap<(Option<usize>, PathBuf), Vec<Saved>> = BTreeMap::new();
+    for saved in all {
+        chunks.entry((saved.level, saved.path.clone())).or_default().push(saved);
+    }
+    let versions = |mut all: Vec<Saved>| {
+        all.sort_by_key(|saved| saved.age);
+        all.pop().map(|newest| Versions { newest, older: all })
+    };
+    Ok(chunks.into_values().filter_map(versions).collect())
 }
 
 /// Returns whether a directory of the spool exists; an error if there is something else. Committed
@@ -272,33 +302,78 @@ fn is_directory(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Adds the files at or below `directory`, with their paths relative to `top`.
-fn collect(top: &Path, directory: &Path, all: &mut Vec<Saved>) -> io::Result<()> {
+/// Adds the files at or below `directory`, with their paths relative to `top`, which has this number
+/// in the spool.
+fn collect(
+    top: &Path,
+    directory: &Path,
+    number: Option<u64>,
+    all: &mut Vec<Saved>,
+) -> io::Result<()> {
     let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let (file, kind) = (entry.path(), entry.file_type()?);
         if kind.is_dir() && file != top.join(SPOOL_DIRECTORY) {
-            collect(top, &file, all)?;
+            collect(top, &file, number, all)?;
         } else if kind.is_file()
             && let Ok(path) = file.strip_prefix(top)
         {
             let (level, path) = level_of(path);
-            all.push(Saved { path: path.to_owned(), level, file });
+            let age = (entry.metadata()?.modified()?, number);
+            all.push(Saved { path: path.to_owned(), level, age, file });
         }
     }
     Ok(())
 }
 
+/// Returns whether two files hold the same bytes.
+fn holds_same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (mut one, mut other) =
+        (BufReader::new(File::open(one)?), BufReader::new(File::open(other)?));
+    loop {
+        let (ours, theirs) = (one.fill_buf()?, other.fill_buf()?);
+        let nbytes = ours.len().min(theirs.len());
+        if nbytes == 0 || ours[..nbytes] != theirs[..nbytes] {
+            return Ok(ours.is_empty() && theirs.is_empty());
+        }
+        one.consume(nbytes);
+        other.consume(nbytes);
+    }
+}
+
+/// Moves a file to where it is not put in over what is newer, durably. Returns where it is.
+fn set_aside(top: &Path, saved: &Saved) -> io::Result<PathBuf> {
+    let below = top.join(OTHER_DIRECTORY).join(OLDER_DIRECTORY);
+    let level = saved.level.map(level_directory).unwrap_or_default();
+    let mut numbers = (0_u64..).map(|number| below.join(number.to_string()));
+    let free = numbers.find(|directory| directory.symlink_metadata().is_err());
+    let to = free.ok_or(io::ErrorKind::AlreadyExists)?.join(level).join(&saved.path);
+    to.parent().map_or(Ok(()), make_directories)?;
+    fs::rename(&saved.file, &to)?;
+    sync_directories_above(&to, top)?;
+    remove_empty_above(top, &saved.file);
+    Ok(to)
+}
+
+/// Returns whether a file was set aside before.
+fn is_older(saved: &Saved) -> bool {
+    saved.path.starts_with(Path::new(OTHER_DIRECTORY).join(OLDER_DIRECTORY))
+}
+
 /// Removes a file, and the directories above it that become empty, up to `top`.
 fn remove(top: &Path, file: &Path) -> io::Result<()> {
     fs::remove_file(file)?;
+    remove_empty_above(top, file);
+    remove_if_empty(top)
+}
+
+fn remove_empty_above(top: &Path, file: &Path) {
     for above in file.ancestors().skip(1).take_while(|above| above.starts_with(top)) {
         if fs::remove_dir(above).is_err() {
             break;
         }
     }
-    remove_if_empty(top)
 }
 
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {

@@ -15,6 +15,7 @@ use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::{Stage, What, settle_bytes};
 use crate::fs::write::pending::{Round, Task, Unblocked};
 use crate::fs::write::unsaved::{chunk_path, no_chunk};
+use crate::store::content::Content;
 use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::store::{Outcome, StagedChunk, StoreError};
 use crate::text::shown;
@@ -341,6 +342,12 @@ impl Fs {
         }
         self.failures.record(&one.path, error);
         if !name.stage.as_ref().is_some_and(|stage| is_change(stage, one.number)) {
+            if let Some(Content::File { file, .. }) =
+                name.stage.as_ref().and_then(|stage| stage.change.as_ref()?.content.as_ref())
+                && let Err(error) = file.mark_newest()
+            {
+                log::warn!("{}: its spool file looks older than it is: {error}", shown(&one.path));
+            }
             return Ok(true);
         }
         // From now on the chunk is what the other process has written.
