@@ -404,6 +404,29 @@ consolidated_later() {
 }
 check "verify: consolidated metadata that arrays contradict; resize repairs it" consolidated_later
 
+# A group further up may list the node all the same.
+consolidated_above_a_gap() {
+    grouped
+    rm hierarchy/sub/zarr.json
+    "$SHARDFS" resize hierarchy/sub/a --shape 3
+    is "$(member hierarchy/zarr.json consolidated_metadata metadata sub/a shape)" "[3]"
+}
+check "resize: consolidated metadata above a directory without a document is updated" consolidated_above_a_gap
+
+consolidated_unreadable() {
+    grouped
+    echo '{' >hierarchy/sub/zarr.json
+    expect_exit 2 "$SHARDFS" resize hierarchy/sub/a --shape 3 >said
+    grep -q 'sub: .*its consolidated metadata .* is of before: .*zarr.json: not valid JSON.*consolidate it again' said
+    is "$(member hierarchy/sub/a/zarr.json shape)" "[3]"
+    is "$(member hierarchy/zarr.json consolidated_metadata metadata sub/a shape)" "[3]"
+    expect_exit 2 "$SHARDFS" create hierarchy/sub/b --shape 5 --dtype uint8 >said
+    grep -q 'sub: .*consolidate it again' said
+    expect_exit 2 "$SHARDFS" delete hierarchy/sub/a >said
+    is "$(nodes hierarchy | grep -c sub/a)" 0
+}
+check "resize, create, delete: a document above that cannot be read is named" consolidated_unreadable
+
 consolidated_failing() {
     grouped
     chmod a-w hierarchy/sub

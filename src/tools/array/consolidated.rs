@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::error::ArrayError;
 use super::node::document_in;
 use crate::format::json;
-use crate::source::METADATA_FILE;
+use crate::source::{METADATA_FILE, NodeError};
 use crate::store::content::Content;
 use crate::store::local::LocalStorage;
 use crate::store::put::put_file;
@@ -41,15 +41,22 @@ pub(super) enum Change<'a> {
 
 /// Lets the consolidated metadata of all groups above a node say what it is now. `node` is absolute
 /// and without symbolic links. Groups without consolidated metadata, or that describe other nodes,
-/// stay as they are.
+/// stay as they are. A directory without a document may be below a group that describes the node all
+/// the same; what a document that cannot be read describes is not known.
 pub(super) fn update_above(node: &Path, change: Change<'_>) -> Result<(), ArrayError> {
     let mut updated = Ok(());
     for group in node.ancestors().skip(1) {
-        let Ok(Some(mut document)) = document_in(group) else { break };
         let Some(below) = node.strip_prefix(group).ok().and_then(Path::to_str) else { continue };
-        if update(&mut document, below, change)
-            && let Err(error) = update_group(group, below, change)
-        {
+        let of_group = match document_in(group) {
+            Ok(Some(mut document)) => match update(&mut document, below, change) {
+                true => update_group(group, below, change),
+                false => Ok(()),
+            },
+            // A pipe or a device lists no nodes.
+            Err(ArrayError::Metadata { error: NodeError::NotAFile(_), .. }) => Ok(()),
+            found => found.map(drop).map_err(io::Error::other),
+        };
+        if let Err(error) = of_group {
             updated = Err(ArrayError::Stale { group: group.to_owned(), error });
         }
     }
