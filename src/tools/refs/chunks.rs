@@ -15,7 +15,9 @@ use crate::format::grid::ShardAxis;
 use crate::memory::zeroed;
 use crate::store::entries::{Place, Span};
 use crate::store::storage::Stat;
-use crate::store::{Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray, StoreError};
+use crate::store::{
+    Body, Chunk, Freshness, LoadedShard, ShardStore, SourceArray, StoreError, io_error,
+};
 
 /// Maximum number of problems that are reported individually for a shard.
 const KEPT_PROBLEMS: usize = 100;
@@ -284,7 +286,7 @@ fn damage_of(writer: &Shard<'_, '_>, shard: &LoadedShard) -> Option<StoreError> 
     shard.damage().map(|damage| StoreError::Damaged { shard: path, damage })
 }
 
-/// Reads the bytes of a chunk.
+/// Reads the bytes of a chunk as they were when it was found.
 fn read(
     store: &ShardStore,
     array: &SourceArray,
@@ -296,8 +298,13 @@ fn read(
     let Some(reader) = reader else { return Err(StoreError::Changing { shard }) };
     // Embedded chunks are small, or already in memory.
     let bytes = zeroed(reader.nbytes()).map_err(std::io::Error::from);
-    let mut bytes = bytes.map_err(|error| StoreError::Io { path: shard.clone(), error })?;
-    reader.read(&mut bytes, 0).map_err(|error| StoreError::Io { path: shard, error })?;
+    let mut bytes = bytes.map_err(io_error(&shard))?;
+    let read = reader.read(&mut bytes, 0);
+    // Bytes of a shard that was changed may be those of another chunk, also where it was cut.
+    if !reader.unchanged().map_err(io_error(&shard))? {
+        return Err(StoreError::Changing { shard });
+    }
+    read.map_err(io_error(&shard))?;
     Ok(bytes)
 }
 
@@ -323,8 +330,24 @@ fn each_in_box<E>(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 mod tests {
     use super::*;
+    use crate::tools::testing::{open, plain, put};
+
+    #[test]
+    fn bytes_of_a_shard_that_was_changed_are_not_inlined() {
+        let directory = plain();
+        let source = open(&directory);
+        let array = source.arrays().next().unwrap();
+        let chunk = source.store.chunk(&array.source, &[0], Freshness::Now).unwrap().unwrap();
+        let read = || read(&source.store, &array.source, &[0], &chunk);
+        assert_eq!(read().unwrap(), b"ab");
+        // In place, and longer: the clock may not have moved on.
+        put(directory.path(), "c/0", &[b'x'; 100]);
+        let again = read();
+        assert!(matches!(again, Err(StoreError::Changing { .. })), "{again:?}");
+    }
 
     #[test]
     fn a_box_in_c_order() {
