@@ -158,7 +158,11 @@ impl DecodedForm {
         let (mut big_endian, mut fortran_order, mut from) = (self.appearance.big_endian, false, 0);
         if self.appearance.npy {
             let (header, start) = Header::parse(file)?;
-            big_endian = header.descr.starts_with('>');
+            // NumPy has no byte order for types that it does not have, and leaves their bytes as they
+            // were shown.
+            if !header.descr.starts_with('|') {
+                big_endian = header.descr.starts_with('>');
+            }
             // NumPy also writes `=`, and any byte order for items that have none.
             let kind = |descr: &str| descr.trim_start_matches(['<', '>', '|', '=']).to_owned();
             if kind(&header.descr) != kind(&data_type.descr(false)) {
@@ -253,8 +257,12 @@ mod tests {
     use super::*;
 
     fn form(shape: &[u64], appearance: Appearance) -> DecodedForm {
+        form_of("uint16", shape, appearance)
+    }
+
+    fn form_of(data_type: &str, shape: &[u64], appearance: Appearance) -> DecodedForm {
         let document = json!({"zarr_format": 3, "node_type": "array", "shape": shape,
-            "data_type": "uint16", "fill_value": 7,
+            "data_type": data_type, "fill_value": 7,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
             "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}]});
         DecodedForm::new(Pipeline::parse(&document).unwrap(), shape.to_vec(), appearance)
@@ -312,6 +320,22 @@ mod tests {
         ];
         for file in good {
             assert_eq!(form.chunk(&[0, 0], &file).as_ref(), Ok(&chunk));
+        }
+    }
+
+    #[test]
+    fn items_without_a_byte_order_are_read_in_the_one_that_is_shown() {
+        for big_endian in [false, true] {
+            let form = form_of("bfloat16", &[2, 3], Appearance { npy: true, big_endian, ..RAW });
+            let chunk = numbers(&[1, 2, 3, 4, 5, 6]);
+            let items = form.items(&[0, 0], &chunk).unwrap_or_else(|| chunk.clone());
+            // As NumPy saves what it has loaded from `>V2`.
+            let header =
+                Header { descr: "|V2".to_owned(), fortran_order: false, shape: vec![2, 3] };
+            let saved = [header.to_bytes(), items.clone()].concat();
+            assert_eq!(form.chunk(&[0, 0], &saved).as_ref(), Ok(&chunk));
+            let shown = [form.header(&[0, 0]), items].concat();
+            assert_eq!(form.chunk(&[0, 0], &shown).as_ref(), Ok(&chunk));
         }
     }
 
