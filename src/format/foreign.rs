@@ -10,6 +10,7 @@ use super::bloscpack::{Header, MetadataPlace};
 use super::chunk_key::{KeyEncoding, Prefix, Separator};
 use super::error::{MetadataError, shape};
 use super::index::{ENTRY_BYTES, IndexCodecs, IndexLocation};
+use super::json::bare_word;
 use super::limits::MAX_INDEX_BYTES;
 use super::numpy::DataType;
 use super::sharding::{PlainShards, ShardedArray};
@@ -148,12 +149,7 @@ pub fn superchunks(
     let row_bytes = row_bytes.filter(|nbytes| *nbytes > 0);
     let extent = Extent { chunklen, row_bytes, rows: whole[0] };
     let metadata = DataType::parse(text).map(|data_type| {
-        let fill = match storage.get("dflt") {
-            Some(number @ (Value::Number(_) | Value::Bool(_))) => number.clone(),
-            // One value for each column, equal for all of them.
-            Some(Value::Array(list)) => list.first().cloned().unwrap_or_else(|| json!(0)),
-            _ => json!(0),
-        };
+        let fill = fill_value(storage.get("dflt"), data_type);
         let attributes = match attributes {
             Some(Value::Object(members)) => members,
             _ => Map::new(),
@@ -161,6 +157,21 @@ pub fn superchunks(
         zarr_json(&whole, &chunk_shape, data_type, data_type.nbytes, fill, attributes)
     });
     Ok(SuperchunkArray { array: ForeignArray { layout, metadata }, extent })
+}
+
+/// Returns the fill value that stands for the default value of BLZ and bcolz, which write the bare
+/// words of Python; 0 if it is no number.
+fn fill_value(default: Option<&Value>, data_type: DataType) -> Value {
+    match default {
+        Some(number @ (Value::Number(_) | Value::Bool(_))) => number.clone(),
+        Some(Value::String(text)) if data_type.name.starts_with("float") => match bare_word(text) {
+            word @ ("NaN" | "Infinity" | "-Infinity") => json!(word),
+            _ => json!(0),
+        },
+        // One value for each column, equal for all of them.
+        Some(Value::Array(list)) => fill_value(list.first(), data_type),
+        _ => json!(0),
+    }
 }
 
 /// Returns whether a text can name a data type: a word, or a list of fields. Code is refused.
@@ -214,6 +225,26 @@ mod tests {
             (&metadata["fill_value"], &metadata["attributes"]),
             (&json!(0.5), &json!({"a": 1}))
         );
+    }
+
+    #[test]
+    fn a_default_that_is_no_json_number_is_the_fill_value() {
+        let fill = |data_type: &str, default: &str| {
+            let storage =
+                format!(r#"{{"dtype": "{data_type}", "chunklen": 8, "dflt": {default}}}"#);
+            let storage = crate::format::json::parse(storage.as_bytes()).unwrap();
+            let found = superchunks(&json!({"shape": [34]}), &storage, None, 1, 0).unwrap();
+            found.array.metadata.unwrap()["fill_value"].clone()
+        };
+        assert_eq!(fill("float64", "NaN"), json!("NaN"));
+        assert_eq!(fill("<f4", "Infinity"), json!("Infinity"));
+        assert_eq!(fill("float64", "[-Infinity, -Infinity]"), json!("-Infinity"));
+        assert_eq!(fill("float64", "[[NaN, NaN]]"), json!("NaN"));
+        for (data_type, default) in
+            [("int32", "NaN"), ("float64", "\"x\""), ("float64", "[]"), ("float64", "{}")]
+        {
+            assert_eq!(fill(data_type, default), json!(0), "{default}");
+        }
     }
 
     #[test]
