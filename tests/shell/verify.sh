@@ -370,3 +370,33 @@ names_the_document() {
     expect_exit 1 "$SHARDFS" info --json "$TMP/sample.zarr" | grep -F '"document": "waves/zarr.json"'
 }
 check 'a document that cannot be used is named' names_the_document
+
+# A chunk of 600 MiB of zeros. Where there is no memory for it, nothing is known about it.
+no_memory_to_decode() {
+    local array=$TMP/large
+    python3 - "$array" <<'PY'
+import json
+import os
+import struct
+import sys
+import zlib
+
+path, nbytes = sys.argv[1], 600 << 20
+os.makedirs(f"{path}/c")
+packer = zlib.compressobj(1, wbits=31)
+chunk = b"".join(packer.compress(bytes(1 << 20)) for _ in range(nbytes >> 20)) + packer.flush()
+open(f"{path}/c/0", "wb").write(chunk + struct.pack("<QQ", 0, len(chunk)))
+json.dump({
+    "zarr_format": 3, "node_type": "array", "shape": [nbytes], "data_type": "uint8", "fill_value": 0,
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [nbytes]}},
+    "chunk_key_encoding": {"name": "default"},
+    "codecs": [{"name": "sharding_indexed", "configuration": {
+        "chunk_shape": [nbytes], "index_codecs": [{"name": "bytes"}],
+        "codecs": [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 1}}]}}],
+}, open(f"{path}/zarr.json", "w"))
+PY
+    (ulimit -v 500000; expect_exit 1 timeout 60 "$SHARDFS" verify --decode "$array") >"$TMP/found"
+    cat "$TMP/found"
+    grep 'shard c/0: .*Cannot allocate memory' "$TMP/found"
+}
+check 'a chunk that there is no memory to decode is reported' no_memory_to_decode

@@ -6,18 +6,22 @@ use std::sync::Arc;
 use super::checks::{Checks, VerifyConfig, holds_blosc};
 use super::finding::{Finding, What, Within};
 use super::step::{Checked, Early};
+use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
 use crate::format::codec::parse_chain;
-use crate::format::pipeline::Pipeline;
+use crate::format::pipeline::{DecodeError, Pipeline};
 use crate::format::whole_shard::{self, Compression, ShardCodec};
-use crate::number::to_usize;
+use crate::memory::{NoMemory, ROOM, resize};
 use crate::source::{Array, Source};
 use crate::store::entries::{Place, Span};
-use crate::store::{Body, Chunk, Damage, LoadedShard, StoreError, io_error};
+use crate::store::{Chunk, ChunkReader, Damage, LoadedShard, StoreError, io_error};
 use crate::tools::parts::{Loaded, SharedShard};
 use crate::tools::survey::range_of;
 
 /// Maximum length in bytes of an encoded chunk that is decoded.
 const MAX_ENCODED_BYTES: u64 = 1 << 30;
+
+/// Maximum size of a buffer that is kept for the next chunk.
+const KEPT_BYTES: usize = 8 << 20;
 
 /// Codecs that always write a header, among those whose arrays cannot be decoded here.
 const WITH_HEADER: [&str; 3] = ["vlen-utf8", "vlen-bytes", "vlen-array"];
@@ -132,32 +136,29 @@ impl<'a> ChunkCheck<'a> {
         if !self.decodes {
             return;
         }
-        match self.read(span, chunk) {
-            Ok(()) => {
+        match self.read_and_decode(span, chunk) {
+            Ok(decoded) => {
                 self.checked.step.counts.bytes += found;
-                if let Err(what) = self.decode(span.first) {
-                    self.found(span, what);
+                if let Err(error) = decoded {
+                    self.found(span, What::Undecodable(error));
                 }
             }
             Err(error) => self.error(error, Some(span.first)),
         }
+        // What is kept has no room reserved.
+        for buffer in [&mut self.encoded, &mut self.decoded] {
+            if buffer.capacity() > KEPT_BYTES {
+                *buffer = Vec::new();
+            }
+        }
     }
 
-    fn decode(&mut self, coords: &[u64]) -> Result<(), What> {
-        let Some(pipeline) = self.pipeline else {
-            let encoded = std::mem::take(&mut self.encoded);
-            return match whole_shard::decode(&[BLOSC], encoded, MAX_ENCODED_BYTES) {
-                Ok(_) => Ok(()),
-                Err(error) => Err(What::Undecodable(error)),
-            };
-        };
-        self.decoded.resize(pipeline.nbytes(), 0);
-        let decoded = pipeline.decode_at(coords, &self.encoded, &mut self.decoded);
-        decoded.map_err(What::Undecodable)
-    }
-
-    /// Reads a chunk's bytes, which verifies the checksum that follows it.
-    fn read(&mut self, span: Span<'_>, chunk: &Chunk) -> Result<(), StoreError> {
+    /// Reads and decodes a chunk. An error of the store says nothing about the chunk's bytes.
+    fn read_and_decode(
+        &mut self,
+        span: Span<'_>,
+        chunk: &Chunk,
+    ) -> Result<Result<(), DecodeError>, StoreError> {
         let array = &self.checks.array.source;
         let shard = || array.shard_path(&self.shard.coords);
         let (found, limit) = (chunk.nbytes(), MAX_ENCODED_BYTES);
@@ -165,20 +166,45 @@ impl<'a> ChunkCheck<'a> {
             let damage = Arc::new(Damage::TooLong { found, limit });
             return Err(StoreError::Damaged { shard: shard(), damage });
         }
-        if let Body::InMemory { bytes, start, end } = &chunk.body {
-            self.encoded.clear();
-            self.encoded.extend_from_slice(bytes.get(*start..*end).unwrap_or_default());
-            return Ok(());
-        }
+        // It verifies the checksum that follows the chunk, and opens the shard.
         let reader = self.source.store.reader(array, span.first, chunk)?;
         let reader = reader.ok_or_else(|| StoreError::Changing { shard: shard() })?;
-        self.encoded.resize(to_usize(found), 0);
+        let decoded = self.decoded_nbytes(&reader).map_err(io_error(&shard()))?;
+        let _room = ROOM.take(reader.nbytes().saturating_add(decoded));
+        let no_memory = |none: NoMemory| io_error(&shard())(none.into());
+        resize(&mut self.encoded, reader.nbytes()).map_err(no_memory)?;
         let read = reader.read(&mut self.encoded, 0);
         let unchanged = reader.unchanged().map_err(io_error(&shard()))?;
         if !unchanged {
             return Err(StoreError::Changing { shard: shard() });
         }
-        read.map_err(io_error(&shard())).map(|_| ())
+        read.map_err(io_error(&shard()))?;
+        match self.decode(span.first) {
+            Err(DecodeError::NoMemory(none)) => {
+                Err(io_error(&array.shard_path(&self.shard.coords))(none.into()))
+            }
+            decoded => Ok(decoded),
+        }
+    }
+
+    /// Returns the memory in bytes that decoding a chunk takes, beside its own.
+    fn decoded_nbytes(&self, reader: &ChunkReader) -> std::io::Result<u64> {
+        if let Some(pipeline) = self.pipeline {
+            // Between codecs the chunk is about as long as it is in the end.
+            return Ok((pipeline.nbytes() as u64).saturating_mul(2));
+        }
+        let mut header = [0; BLOSC_BYTES];
+        reader.read(&mut header, 0)?;
+        Ok(u64::from(BloscHeader::parse(&header).decoded).min(MAX_ENCODED_BYTES))
+    }
+
+    fn decode(&mut self, coords: &[u64]) -> Result<(), DecodeError> {
+        let Some(pipeline) = self.pipeline else {
+            let encoded = std::mem::take(&mut self.encoded);
+            return whole_shard::decode(&[BLOSC], encoded, MAX_ENCODED_BYTES).map(drop);
+        };
+        resize(&mut self.decoded, pipeline.nbytes() as u64)?;
+        pipeline.decode_at(coords, &self.encoded, &mut self.decoded)
     }
 }
 
