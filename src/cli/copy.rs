@@ -25,6 +25,11 @@ use crate::tools::destination::Destination;
 use crate::tools::parallel::threads;
 use crate::tools::shard_file::Packing;
 
+/// What is said of a symbolic link that consolidated metadata lists and that leads to no node of the
+/// copy.
+const UNLISTED: &str = "left out of the consolidated metadata: the symbolic link leads to no array or \
+                        group of the copy";
+
 /// Options that all of them have.
 #[derive(Debug, clap::Args)]
 pub(super) struct CopyArgs {
@@ -153,6 +158,9 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     for BadNode { path, error, .. } in &plan.left_out {
         complain(format_args!("{}: left out: {error}", shown(path)));
     }
+    for path in &plan.unlisted {
+        complain(format_args!("{}: {UNLISTED}", shown(path)));
+    }
     for (path, kind) in &others.left_out {
         complain(format_args!("{}: left out: it is {kind}", shown(path)));
     }
@@ -238,6 +246,8 @@ impl Report<'_> {
         let left_out = self.plan.left_out.iter();
         let left_out = left_out
             .map(|bad| json!({"path": json_path(&bad.directory), "error": bad.error.to_string()}));
+        let unlisted = self.plan.unlisted.iter();
+        let unlisted = unlisted.map(|path| json!({"path": json_path(path), "error": UNLISTED}));
         let special = self.others.left_out.iter();
         let special = special
             .map(|(path, kind)| json!({"path": json_path(path), "error": format!("it is {kind}")}));
@@ -250,7 +260,7 @@ impl Report<'_> {
                 "resumed": self.is_resumed,
                 "arrays": arrays.collect::<Vec<_>>(),
                 "other_files": self.others.copied,
-                "left_out": left_out.chain(special).collect::<Vec<_>>(),
+                "left_out": left_out.chain(unlisted).chain(special).collect::<Vec<_>>(),
             })
         ));
     }

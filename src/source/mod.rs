@@ -31,6 +31,7 @@ pub use self::document::{METADATA_FILE, NODE_DOCUMENTS, is_document};
 pub(crate) use self::error::unfinished;
 pub use self::error::{NoTwin, NodeError};
 pub use self::found::{Found, FoundArray, FoundKind, Unusable};
+pub use self::links::Linked;
 pub use self::open::{Documents, NoLevel, OpenError, Source};
 pub(crate) use self::unfinished::unfinished_by;
 pub use self::unsupported::{Unsupported, is_of_other_format};

@@ -13,7 +13,7 @@ use super::config::{Format, OpenConfig, Probe, Unsharded};
 use super::document::{METADATA_FILE, document_at};
 use super::error::{NodeError, unfinished};
 use super::found::FoundKind;
-use super::links::OutwardLinks;
+use super::links::{Linked, OutwardLinks};
 use super::unfinished::unfinished_by;
 use super::unsupported::Unsupported;
 use super::walk::{Node, Nodes};
@@ -260,6 +260,11 @@ impl Source {
     /// Iterates over the nodes of the source in path order, as they are found.
     pub fn nodes(&self) -> Nodes<'_> {
         Nodes::new(&*self.storage, self.probe(), &self.next_id, &self.links)
+    }
+
+    /// Returns where a path leads through symbolic links, which [`Self::nodes`] does not follow.
+    pub fn follow(&self, path: &Path) -> Linked {
+        self.links.follow(path)
     }
 
     /// Returns the first node, if there is any. An empty work directory, which a copy or a commit has

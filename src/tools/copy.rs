@@ -29,10 +29,10 @@ use crate::format::index::IndexLocation;
 use crate::format::reshard::{Resharding, reshard, shard};
 use crate::format::sharding::{ShardedArray, parse_document};
 use crate::format::whole_shard::trailing_checksums;
-use crate::format::zarr2::{ZATTRS, ZMETADATA};
+use crate::format::zarr2::{ZARRAY, ZATTRS, ZMETADATA};
 use crate::source::CompactJson;
 use crate::source::apart::{group_documents, node_path};
-use crate::source::{Array, BadNode, Node, Source, is_document};
+use crate::source::{Array, BadNode, Linked, Node, Source, is_document};
 use crate::source::{METADATA_FILE, NODE_DOCUMENTS, NodeError};
 use crate::store::SourceArray;
 use crate::store::formats::{self, ShardFormat, indexed};
@@ -205,6 +205,9 @@ pub(crate) struct Plan<'a> {
     pub other_rank: Vec<PathBuf>,
     /// Nodes that are left out because their metadata cannot be used, each with the reason.
     pub left_out: Vec<BadNode>,
+    /// Symbolic links that consolidated metadata lists and that lead to no node of the copy. They
+    /// are not listed in the copy.
+    pub unlisted: BTreeSet<PathBuf>,
     /// Documents of the groups, by directory.
     groups: BTreeMap<PathBuf, Value>,
     /// Indexes into `arrays`, by directory in the copy.
@@ -221,8 +224,8 @@ impl<'a> Plan<'a> {
         leave_out: bool,
     ) -> Result<Self, CopyError> {
         let (arrays, other_rank, left_out) = (Vec::new(), Vec::new(), Vec::new());
-        let (groups, by_path) = (BTreeMap::new(), HashMap::new());
-        let mut plan = Self { source, arrays, other_rank, left_out, groups, by_path };
+        let (unlisted, groups, by_path) = (BTreeSet::new(), BTreeMap::new(), HashMap::new());
+        let mut plan = Self { source, arrays, other_rank, left_out, unlisted, groups, by_path };
         let mut groups = Vec::new();
         for node in nodes {
             match node {
@@ -293,32 +296,58 @@ impl<'a> Plan<'a> {
 
     /// Returns a group's path and document, with the consolidated metadata of arrays below it
     /// updated. It does not have what is left out: readers would see an array of fill values.
-    fn group(&self, path: &Path, groups: &[&Path]) -> Result<(PathBuf, Value), CopyError> {
+    fn group(&mut self, path: &Path, groups: &[&Path]) -> Result<(PathBuf, Value), CopyError> {
         let bad =
             |error: NodeError| CopyError::Bad { path: path.to_owned(), error: error.to_string() };
         let mut document = self.source.group(path).map_err(bad)?;
         let stored = self.source.zarr2_documents(path).map_err(bad)?.unwrap_or_default();
-        if stored.iter().any(|(name, _)| *name == ZMETADATA) {
-            document["consolidated_metadata"] = self.consolidated(path, groups)?;
+        if let Some((_, stored)) = stored.iter().find(|(name, _)| *name == ZMETADATA) {
+            document["consolidated_metadata"] = self.consolidated(path, stored, groups)?;
         }
         let nodes = document.get_mut("consolidated_metadata").and_then(|it| it.get_mut("metadata"));
         if let Some(Value::Object(nodes)) = nodes {
-            nodes.retain(|below, _| !self.lacks(&path.join(below), groups));
-            for (below, node) in nodes.iter_mut() {
+            nodes.retain(|below, node| {
                 let below = path.join(below);
                 if let Some(array) = self.at(&below) {
                     *node = array.document.value();
+                    return true;
                 }
-            }
+                if groups.contains(&below.as_path()) {
+                    return true;
+                }
+                if self.lacks(&below) {
+                    return false;
+                }
+                let is_listed = self.is_linked(&below, groups, node);
+                if !is_listed {
+                    self.unlisted.insert(below);
+                }
+                is_listed
+            });
         }
         Ok((path.to_owned(), document))
     }
 
-    /// Returns whether a node is left out, or was below one that is.
-    fn lacks(&self, path: &Path, groups: &[&Path]) -> bool {
+    /// Gives a node that consolidated metadata lists at a symbolic link the document of the array
+    /// that the link leads to. Returns `false` if the link, which is copied as it is, leads to no
+    /// node of the copy.
+    fn is_linked(&self, path: &Path, groups: &[&Path], node: &mut Value) -> bool {
+        match self.source.follow(path) {
+            Linked::No => true,
+            Linked::To { path: target, is_absolute: false } => match self.at(&target) {
+                Some(array) => {
+                    *node = array.document.value();
+                    true
+                }
+                None => groups.contains(&target.as_path()),
+            },
+            Linked::To { .. } | Linked::Away => false,
+        }
+    }
+
+    /// Returns whether what is no node of the copy is left out, or was below a node that is.
+    fn lacks(&self, path: &Path) -> bool {
         self.left_out.iter().any(|bad| path.starts_with(&bad.directory))
-            && self.at(path).is_none()
-            && !groups.contains(&path)
     }
 
     /// Returns the array at a directory of the copy; `None` if there is none.
@@ -326,8 +355,13 @@ impl<'a> Plan<'a> {
         self.by_path.get(path).map(|at| &self.arrays[*at])
     }
 
-    /// Returns Zarr v3 consolidated metadata for a group that had it in Zarr v2.
-    fn consolidated(&self, group: &Path, groups: &[&Path]) -> Result<Value, CopyError> {
+    /// Returns Zarr v3 consolidated metadata for a group that had it in Zarr v2, as `stored`.
+    fn consolidated(
+        &self,
+        group: &Path,
+        stored: &Value,
+        groups: &[&Path],
+    ) -> Result<Value, CopyError> {
         let mut nodes = BTreeMap::new();
         let mut add = |path: &Path, document: &Value| {
             if let Some(below) = path.strip_prefix(group).ok().and_then(Path::to_str)
@@ -343,6 +377,14 @@ impl<'a> Plan<'a> {
                 CopyError::Bad { path, error }
             };
             add(path, &self.source.group(path).map_err(bad)?);
+        }
+        // Those at symbolic links get the documents of their targets.
+        let listed = stored.get("metadata").and_then(Value::as_object);
+        for key in listed.into_iter().flat_map(serde_json::Map::keys) {
+            let path = group.join(Path::new(key).parent().unwrap_or(Path::new("")));
+            if key.ends_with(ZARRAY) && self.source.follow(&path) != Linked::No {
+                add(&path, &Value::Null);
+            }
         }
         Ok(json!({"kind": "inline", "must_understand": false, "metadata": nodes}))
     }

@@ -51,6 +51,30 @@ pub(crate) fn consolidated() -> TempDir {
     ])
 }
 
+/// Creates a group with consolidated metadata that lists the array `waves` of eight bytes and
+/// symbolic links: `alias` and `absolute` to the array, `folder` to the group itself, `nowhere`.
+pub(crate) fn linked() -> TempDir {
+    let array = array(&json!([8]), &json!([4]), &sharding(&json!([2]), &json!(["bytes"])));
+    let node = json!({"zarr_format": 3, "node_type": "group", "attributes": {}});
+    let mut group = node.clone();
+    group["consolidated_metadata"] = json!({"kind": "inline", "must_understand": false, "metadata": {
+            "waves": array, "alias": array, "absolute": array, "folder": node, "nowhere": array}});
+    let directory = with_files(&[
+        ("zarr.json", group.to_string().as_bytes()),
+        ("waves/zarr.json", array.to_string().as_bytes()),
+        ("waves/c/0", &shard(b"abcd", &[(0, 2), (2, 2)])),
+    ]);
+    let top = directory.path().canonicalize().unwrap();
+    let absolute = top.join("waves");
+    for (link, target) in
+        [("alias", Path::new("waves")), ("absolute", &absolute), ("folder", Path::new("."))]
+    {
+        std::os::unix::fs::symlink(target, top.join(link)).unwrap();
+    }
+    std::os::unix::fs::symlink("nothing", top.join("nowhere")).unwrap();
+    directory
+}
+
 /// Creates a bcolz array of five numbers in three files of two, the second of which is missing.
 pub(crate) fn without_superchunk() -> TempDir {
     let chunk = |bytes: &[u8]| {

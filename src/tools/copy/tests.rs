@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use super::*;
-use crate::tools::testing::{consolidated, open, without_superchunk};
+use crate::tools::testing::{consolidated, linked, open, without_superchunk};
 
 #[test]
 fn consolidated_metadata_of_a_copy_lacks_what_is_left_out() {
@@ -12,6 +12,22 @@ fn consolidated_metadata_of_a_copy_lacks_what_is_left_out() {
     assert_eq!(plan.left_out.len(), 1);
     let group = &plan.groups[Path::new("")]["consolidated_metadata"]["metadata"];
     assert_eq!(group.as_object().unwrap().keys().collect::<Vec<_>>(), ["sound"]);
+}
+
+#[test]
+fn consolidated_metadata_of_a_copy_describes_what_links_lead_to() {
+    let directory = linked();
+    let source = open(&directory);
+    let nodes: Vec<Node> = source.nodes().collect();
+    let plan = Plan::new(&source, &nodes, &Shape::Unsharded, false).unwrap();
+    let group = &plan.groups[Path::new("")]["consolidated_metadata"]["metadata"];
+    let names: Vec<_> = group.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["waves", "alias", "folder"]);
+    assert_eq!(group["alias"], plan.arrays[0].document.value());
+    assert_ne!(group["alias"]["codecs"][0]["name"], "sharding_indexed");
+    // What is absolute leads to the source from the copy.
+    let unlisted: Vec<_> = plan.unlisted.iter().map(PathBuf::as_path).collect();
+    assert_eq!(unlisted, ["absolute", "nowhere"].map(Path::new));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Documents of all nodes, for references.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::format::json;
 use crate::format::zarr2::{self, Missing, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::source::METADATA_FILE;
 use crate::source::apart::node_path;
-use crate::source::{Array, Node, Source};
+use crate::source::{Array, Linked, Node, Source};
 
 /// A node with its documents as references.
 pub(super) struct Prepared<'a> {
@@ -46,14 +46,24 @@ pub(super) fn prepare<'a>(
         _ => None,
     });
     let bad = bad.collect();
-    let mut prepared = Preparing { config, decided, found, bad, first: true, done };
+    let mut prepared = Preparing {
+        config,
+        decided,
+        by_path: by_path(found),
+        bad,
+        first: true,
+        done,
+        linked: BTreeMap::new(),
+        unlisted: BTreeSet::new(),
+        is_complete: false,
+    };
     let (mut nodes, mut left_out) = (Vec::new(), Vec::new());
     for node in found {
         let found = match node {
             Node::Journal(_) => continue,
             Node::Bad(node) => Err(node_problem(&node.path, &node.error)),
             Node::Group(directory) => prepared.group(source, directory),
-            Node::Array(array) => prepared.array(source, array, urls),
+            Node::Array(array) => prepared.array(source, array, &node_path(array), urls),
         };
         match found {
             Ok(node) => nodes.push(node),
@@ -61,7 +71,22 @@ pub(super) fn prepare<'a>(
             Err(Unusable::Failed(error)) => return Err(error),
         }
     }
+    prepared.add_linked(source, urls, &mut nodes, &mut left_out)?;
     Ok((nodes, left_out))
+}
+
+/// Returns all arrays and groups by their paths. In the draft of 2022 an array and a group may have
+/// the same one; it is that of the array.
+fn by_path(found: &[Node]) -> BTreeMap<PathBuf, &Node> {
+    let groups = found.iter().filter_map(|node| match node {
+        Node::Group(directory) => Some((directory.clone(), node)),
+        _ => None,
+    });
+    let arrays = found.iter().filter_map(|node| match node {
+        Node::Array(array) => Some((node_path(array), node)),
+        _ => None,
+    });
+    groups.chain(arrays).collect()
 }
 
 /// Documents of a node by name; `None` for a document that it does not have.
@@ -71,14 +96,20 @@ struct Preparing<'a> {
     config: &'a Config,
     /// Treatment of absent chunks.
     decided: &'a Decided,
-    /// All nodes.
-    found: &'a [Node],
+    /// All arrays and groups.
+    by_path: BTreeMap<PathBuf, &'a Node>,
     /// Directories of those that cannot be used.
     bad: Vec<&'a Path>,
     /// `true` if nothing was written yet.
     first: bool,
     /// Groups whose documents were written, and all arrays, which write their own.
     done: BTreeSet<PathBuf>,
+    /// Arrays that consolidated metadata lists at symbolic links, by the paths of those.
+    linked: BTreeMap<PathBuf, &'a Array>,
+    /// Symbolic links that consolidated metadata lists and that lead to no node.
+    unlisted: BTreeSet<PathBuf>,
+    /// `true` if all of `linked` is known. A group at a link may list itself, without an end.
+    is_complete: bool,
 }
 
 /// Reason why a node has no documents.
@@ -103,21 +134,22 @@ impl<'a> Preparing<'a> {
         &mut self,
         source: &'a Source,
         array: &'a Array,
+        path: &Path,
         urls: &'a Urls,
     ) -> Result<Prepared<'a>, Unusable> {
         let directory = &array.source.path;
         let problem = |why: String| node_problem(directory, why);
         let twin = || array.twin().ok_or_else(|| problem("it has no form in Zarr v3".to_owned()));
-        let path = node_path(array);
+        let own_path = node_path(array);
         let mut absent = None;
         let (documents, keys) = if let Some(documents) = self.as_stored(source, directory)? {
-            let treatment = absent::decided(self.decided, &path);
+            let treatment = absent::decided(self.decided, &own_path);
             if treatment.missing == Missing::Auto && treatment.has_absent {
                 absent = absent::text_as_stored(array);
             }
             (documents, array.source.layout.keys)
         } else if self.config.zarr2 {
-            let treatment = absent::decided(self.decided, &path);
+            let treatment = absent::decided(self.decided, &own_path);
             let two = zarr2::array(&twin()?, treatment.missing);
             let two = two.map_err(|error| problem(error.to_string()))?;
             if treatment.has_absent {
@@ -136,18 +168,44 @@ impl<'a> Preparing<'a> {
                 self.add_group(source, above, &mut text)?;
             }
         }
-        self.add(&path, documents, &mut text)?;
+        self.add(path, documents, &mut text)?;
         let refs = ArrayRefs {
             array: &array.source,
             store: &source.store,
             keys,
-            before: inside(&self.key(&path, "")?),
+            before: inside(&self.key(path, "")?),
             grid: array.source.layout.chunk_grid(),
             urls,
             config: self.config,
             absent,
         };
         Ok(Prepared { text, array: Some(refs) })
+    }
+
+    /// Prepares the arrays that consolidated metadata lists at symbolic links: without references
+    /// there, readers would see arrays of fill values.
+    fn add_linked(
+        &mut self,
+        source: &'a Source,
+        urls: &'a Urls,
+        nodes: &mut Vec<Prepared<'a>>,
+        left_out: &mut Vec<Problem>,
+    ) -> Result<(), RefsError> {
+        self.is_complete = true;
+        self.done.extend(self.linked.keys().cloned());
+        for (path, array) in self.linked.clone() {
+            match self.array(source, array, &path, urls) {
+                Ok(node) => nodes.push(node),
+                Err(Unusable::Problem(problem)) => left_out.push(problem),
+                Err(Unusable::Failed(error)) => return Err(error),
+            }
+        }
+        left_out.extend(std::mem::take(&mut self.unlisted).into_iter().map(|directory| {
+            let why = "the symbolic link leads to no array or group of the source, so it is left out \
+                       of the consolidated metadata";
+            Problem::Node { directory, why: why.to_owned() }
+        }));
+        Ok(())
     }
 
     fn group(&mut self, source: &Source, directory: &Path) -> Result<Prepared<'a>, Unusable> {
@@ -169,21 +227,26 @@ impl<'a> Preparing<'a> {
             for (_, document) in documents.iter_mut().filter(|(name, _)| *name == ZMETADATA) {
                 let nodes = document.as_mut().and_then(|document| document.get_mut("metadata"));
                 let above = |key: &str| Path::new(key).parent().unwrap_or(Path::new("")).to_owned();
-                self.leave_out_bad(nodes, &|key| directory.join(above(key)));
+                self.leave_out_bad(source, nodes, &|key| directory.join(above(key)));
             }
             self.done.insert(directory.to_owned());
             return Ok(self.add(directory, documents, text)?);
         }
         let mut group = source.group(directory).map_err(|error| node_problem(directory, error))?;
         let nodes = group.pointer_mut("/consolidated_metadata/metadata");
-        self.leave_out_bad(nodes, &|key| directory.join(key));
+        self.leave_out_bad(source, nodes, &|key| directory.join(key));
         let shown = show(group.clone(), None, Dialect::V3);
         let group = match shown.map_err(|error| node_problem(directory, error))? {
             Shown::Group(rewritten) => rewritten,
             Shown::AsStored | Shown::Array(..) => group,
         };
         let documents = if self.config.zarr2 {
-            let missing = |path: &str| absent::decided(self.decided, &directory.join(path)).missing;
+            let missing = |path: &str| {
+                let path = directory.join(path);
+                let linked = self.linked.get(&path);
+                absent::decided(self.decided, &linked.map_or(path, |array| node_path(array)))
+                    .missing
+            };
             let two = zarr2::group(&group, &missing);
             vec![(ZGROUP, Some(two.zgroup)), (ZATTRS, two.zattrs), (ZMETADATA, two.zmetadata)]
         } else {
@@ -194,20 +257,43 @@ impl<'a> Preparing<'a> {
     }
 
     /// Removes what is left out from consolidated metadata, for whose keys `directory_of` returns
-    /// the directories of their nodes: readers would see arrays of fill values.
-    fn leave_out_bad(&self, nodes: Option<&mut Value>, directory_of: &dyn Fn(&str) -> PathBuf) {
-        let is_found = |path: &Path| {
-            self.found.iter().any(|node| match node {
-                Node::Array(array) => node_path(array) == path,
-                Node::Group(directory) => directory == path,
-                Node::Bad(_) | Node::Journal(_) => false,
-            })
-        };
+    /// the directories of their nodes: readers would see arrays of fill values. Arrays at symbolic
+    /// links are noted, to be referenced.
+    fn leave_out_bad(
+        &mut self,
+        source: &Source,
+        nodes: Option<&mut Value>,
+        directory_of: &dyn Fn(&str) -> PathBuf,
+    ) {
         if let Some(Value::Object(nodes)) = nodes {
             nodes.retain(|key, _| {
                 let path = directory_of(key);
-                !self.bad.iter().any(|bad| path.starts_with(bad)) || is_found(&path)
+                if self.by_path.contains_key(&path) {
+                    return true;
+                }
+                !self.bad.iter().any(|bad| path.starts_with(bad)) && self.is_linked(source, path)
             });
+        }
+    }
+
+    /// Notes an array at a symbolic link. Returns `false` if the link leads to no node.
+    fn is_linked(&mut self, source: &Source, path: PathBuf) -> bool {
+        let target = match source.follow(&path) {
+            Linked::No => return true,
+            Linked::To { path: target, .. } => self.by_path.get(&target).copied(),
+            Linked::Away => None,
+        };
+        match target {
+            Some(Node::Array(_)) if self.is_complete => self.linked.contains_key(&path),
+            Some(Node::Array(array)) => {
+                self.linked.insert(path, array);
+                true
+            }
+            Some(_) => true,
+            None => {
+                self.unlisted.insert(path);
+                false
+            }
         }
     }
 

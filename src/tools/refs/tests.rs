@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::tools::testing::{
-    array, consolidated, open, put, shard, sharding, with_files, without_superchunk,
+    array, consolidated, linked, open, put, shard, sharding, with_files, without_superchunk,
 };
 
 fn config(zarr2: bool) -> Config {
@@ -39,6 +39,33 @@ fn consolidated_metadata_lacks_what_is_left_out() {
     let names = consolidated_names(&found[".zmetadata"], "/metadata");
     assert!(names.iter().any(|name| name == "sound/.zarray"));
     assert!(!names.iter().any(|name| name.starts_with("broken")), "{names:?}");
+}
+
+#[test]
+fn arrays_that_consolidated_metadata_lists_at_links_are_referenced() {
+    let directory = linked();
+    for zarr2 in [false, true] {
+        let (found, problems) = refs(&directory, zarr2);
+        let nowhere = "nowhere: the symbolic link leads to no array or group of the source, so it is \
+                       left out of the consolidated metadata";
+        assert_eq!(problems, [nowhere]);
+        let chunk = if zarr2 { "1" } else { "c/1" };
+        for array in ["alias", "absolute"] {
+            let of = |name: &str| &found[format!("{name}/{chunk}")];
+            assert_eq!(of(array), of("waves"), "{array}");
+            assert!(of(array).is_array(), "{array}");
+            let document = if zarr2 { ".zarray" } else { "zarr.json" };
+            let of = |name: &str| &found[format!("{name}/{document}")];
+            assert_eq!(of(array), of("waves"), "{array}");
+        }
+        let (document, member) = match zarr2 {
+            true => (".zmetadata", "/metadata"),
+            false => ("zarr.json", "/consolidated_metadata/metadata"),
+        };
+        let names = consolidated_names(&found[document], member);
+        assert!(names.iter().any(|name| name.starts_with("alias")), "{names:?}");
+        assert!(!names.iter().any(|name| name.starts_with("nowhere")), "{names:?}");
+    }
 }
 
 #[test]
