@@ -290,6 +290,15 @@ saved_of_unsharded() {
     printf 'GH' >"$saved/v2/2.0"
     printf 'IJ' >"$saved/v3/notes"
     fails_with 'has no .source that says of what it was saved' "$SHARDFS" recover --unsaved "$saved" "$source"
+    # They could put links in the place of what is read and removed.
+    chmod 777 "$saved/v2"
+    fails_with 'other users may write to it' "$SHARDFS" recover --unsaved "$saved" --force "$source"
+    chmod 755 "$saved/v2"
+    if [[ $(id -u) == 0 ]]; then
+        chown 21003 "$saved/v3/c"
+        fails_with 'it is the directory of user 21003' "$SHARDFS" recover --unsaved "$saved" --force "$source"
+        chown 0 "$saved/v3/c"
+    fi
     expect_exit 1 "$SHARDFS" recover --unsaved "$saved" --force "$source" >"$TMP/said"
     cat "$TMP/said"
     grep '2.0: is no chunk' "$TMP/said"

@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -302,6 +303,25 @@ fn is_directory(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Returns an error if other users may replace what is in a directory: they could have this process
+/// read, and remove, files that only it may. Mounts make directories in which no other user may do
+/// so.
+fn check_private(directory: &Path) -> io::Result<()> {
+    let found = fs::metadata(directory)?;
+    let own = rustix::process::geteuid().as_raw();
+    if found.uid() != own {
+        let (name, user) = (shown(directory), found.uid());
+        let why = format!("{name}: it is the directory of user {user}: run this as that user");
+        return Err(io::Error::other(why));
+    }
+    if found.mode() & 0o022 != 0 {
+        let name = shown(directory);
+        let why = format!("{name}: other users may write to it: chmod -R go-w, if all is yours");
+        return Err(io::Error::other(why));
+    }
+    Ok(())
+}
+
 /// Adds the files at or below `directory`, with their paths relative to `top`, which has this number
 /// in the spool.
 fn collect(
@@ -310,6 +330,7 @@ fn collect(
     number: Option<u64>,
     all: &mut Vec<Saved>,
 ) -> io::Result<()> {
+    check_private(directory)?;
     let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
