@@ -1,7 +1,9 @@
 //! JSON as Zarr writers write it, kept unchanged: members keep their order and numbers their text.
 //!
 //! zarr-python writes the bare words `NaN`, `Infinity` and `-Infinity` into attributes. They are
-//! not JSON, so [`parse`] replaces them by strings and [`to_text`] restores them.
+//! not JSON, so [`parse`] replaces them by strings and [`to_text`] restores them. The same holds for
+//! escapes of lone surrogates (`"\udc80"`), which Python writes for bytes that are not UTF-8: they are
+//! no characters, so no string in memory can hold them.
 
 use super::limits::MAX_JSON_VALUES;
 use serde_json::Value;
@@ -28,6 +30,12 @@ const BARE_WORDS: [(&str, &str); 3] = [
     ("NaN", r#""\u0000shardfs NaN""#),
 ];
 
+/// Text in a string that stands for the escape of a lone surrogate, before its four digits; before
+/// four zeros it stands for itself. It is short, since a document may consist of such escapes.
+const ESCAPE: &str = r"\u0000#";
+/// What follows [`ESCAPE`] where it stands for itself.
+const ITSELF: &str = "0000";
+
 /// Parses a document. A byte order mark is skipped. Nesting deeper than 128 levels is an error.
 pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
@@ -35,10 +43,17 @@ pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     if values > MAX_JSON_VALUES {
         return Err(JsonError::TooMany(values));
     }
-    serde_json::from_slice(bytes).or_else(|error| match replaced(bytes, &BARE_WORDS) {
-        Some(text) => Ok(serde_json::from_slice(&text)?),
-        None => Err(error.into()),
-    })
+    let plain = match bytes.windows(ESCAPE.len()).any(|text| text == ESCAPE.as_bytes()) {
+        true => None,
+        false => Some(serde_json::from_slice(bytes)),
+    };
+    match plain {
+        Some(Ok(value)) => Ok(value),
+        plain => match (replaced(bytes, &BARE_WORDS, hidden), plain) {
+            (None, Some(Err(error))) => Err(error.into()),
+            (text, _) => Ok(serde_json::from_slice(text.as_deref().unwrap_or(bytes))?),
+        },
+    }
 }
 
 /// Maximum memory in bytes of a document while it is parsed and written anew.
@@ -68,8 +83,8 @@ pub fn to_text(value: &Value) -> Vec<u8> {
     // The alternate form of a value's Display is the indented one; it cannot fail.
     let text = format!("{value:#}\n");
     let back = BARE_WORDS.map(|(word, stand_in)| (stand_in, word));
-    if text.contains(r"\u0000shardfs ")
-        && let Some(text) = replaced(text.as_bytes(), &back)
+    if (text.contains(r"\u0000shardfs ") || text.contains(ESCAPE))
+        && let Some(text) = replaced(text.as_bytes(), &back, restored)
     {
         return text;
     }
@@ -81,9 +96,50 @@ pub fn bare_word(text: &str) -> &str {
     text.strip_prefix("\0shardfs ").unwrap_or(text)
 }
 
-/// Replaces the first text of each pair by the second wherever it begins outside of strings.
-/// Returns `None` if there is no occurrence.
-fn replaced(bytes: &[u8], pairs: &[(&str, &str)]) -> Option<Vec<u8>> {
+/// What begins with an escape in a string: what stands for it, and its own length.
+type Replacement = Option<(Vec<u8>, usize)>;
+
+/// Returns the stand-in of a lone surrogate. A pair of surrogates is a character, and stays.
+fn hidden(rest: &[u8]) -> Replacement {
+    if rest.starts_with(ESCAPE.as_bytes()) {
+        return Some(([ESCAPE, ITSELF].concat().into_bytes(), ESCAPE.len()));
+    }
+    let (first, after) = surrogate(rest)?;
+    match surrogate(after) {
+        Some((second, _)) if first < 0xdc00 && second >= 0xdc00 => Some((rest[..12].to_vec(), 12)),
+        _ => Some(([ESCAPE.as_bytes(), &rest[2..6]].concat(), 6)),
+    }
+}
+
+/// Returns what a stand-in of [`hidden`] stands for.
+fn restored(rest: &[u8]) -> Replacement {
+    let digits = rest.strip_prefix(ESCAPE.as_bytes())?.get(..ITSELF.len())?;
+    let escape = match digits == ITSELF.as_bytes() {
+        true => ESCAPE.into(),
+        false => [br"\u", digits].concat(),
+    };
+    // A string that was never parsed may hold any digits.
+    (digits == ITSELF.as_bytes() || surrogate(&escape).is_some())
+        .then_some((escape, ESCAPE.len() + ITSELF.len()))
+}
+
+/// Returns the surrogate whose escape is at the beginning, and what follows it.
+fn surrogate(rest: &[u8]) -> Option<(u16, &[u8])> {
+    let (digits, after) = rest.strip_prefix(br"\u")?.split_at_checked(4)?;
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let number = u16::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?;
+    (0xd800..0xe000).contains(&number).then_some((number, after))
+}
+
+/// Replaces the first text of each pair by the second wherever it begins outside of strings, and
+/// what `escape` replaces in strings. Returns `None` if there is no occurrence.
+fn replaced(
+    bytes: &[u8],
+    pairs: &[(&str, &str)],
+    escape: fn(&[u8]) -> Replacement,
+) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len() + 64);
     let (mut in_string, mut found, mut at) = (false, false, 0);
     while at < bytes.len() {
@@ -95,6 +151,15 @@ fn replaced(bytes: &[u8], pairs: &[(&str, &str)]) -> Option<Vec<u8>> {
             out.extend_from_slice(to.as_bytes());
             at += from.len();
             found = true;
+            continue;
+        }
+        if in_string
+            && rest[0] == b'\\'
+            && let Some((stand_in, taken)) = escape(rest)
+        {
+            found |= stand_in != rest[..taken];
+            out.extend_from_slice(&stand_in);
+            at += taken;
             continue;
         }
         // An escape includes its next byte, so an escaped quote does not end the string.
@@ -131,6 +196,24 @@ mod tests {
     #[test]
     fn a_stand_in_within_a_string_stays_what_it_is() {
         survives(r#"["a\"\u0000shardfs NaN",NaN]"#);
+    }
+
+    #[test]
+    fn lone_surrogates_survive_and_pairs_stay_characters() {
+        survives(r#"{"path":"a\udc80b\uDCff","\ud800":["\ud83d","\ud83d\ud83d","\udc80\\udc80"]}"#);
+        survives(r#"["\udc80NaN",NaN,"\ud83dx"]"#);
+        let value = parse(br#"["\ud83d\ude00\udc80"]"#).unwrap();
+        let again = String::from_utf8(to_text(&value)).unwrap();
+        assert!(again.contains("\u{1f600}\\udc80"), "{again}");
+        for bad in [r#"["\ud8"#, r#"["\udc8g"]"#, r#"[\udc80]"#] {
+            parse(bad.as_bytes()).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn the_stand_in_of_a_surrogate_stays_what_it_is_in_a_string() {
+        survives(r#"["\u0000#dc80","\\u0000#dc80"]"#);
+        survives(r#"["\u0000#","\u0000#0000\udc80"]"#);
     }
 
     #[test]
