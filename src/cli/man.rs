@@ -22,18 +22,19 @@ const ADMINISTRATION: &str = "8";
 
 const AFTER_HELP: &str = "\
 Examples:
-  shardfs man /usr/local/share/man/man1
+  shardfs man /usr/local/share/man
   shardfs man - | man -l -
 
 Exit codes: 0 done, 2 it could not be done.";
 
 /// Write the manual pages of shardfs
 ///
-/// Makes shardfs.1, a page for each command, such as shardfs-mount.1, and mount.shardfs.8.
+/// Makes man1/shardfs.1, a page for each command, such as man1/shardfs-mount.1, and
+/// man8/mount.shardfs.8.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Args {
-    /// Directory for the pages, made if it is not there; with - the page shardfs.1 goes to stdout
+    /// Directory for man1 and man8, made if it is not there; with - the page shardfs.1 goes to stdout
     directory: PathBuf,
 }
 
@@ -48,14 +49,16 @@ pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
     if args.directory == Path::new(STDOUT) {
         return print(&page(&all, None).map_err(cannot(&args.directory))?.1);
     }
-    fs::create_dir_all(&args.directory).map_err(cannot(&args.directory))?;
     let mut helper = HelperArgs::command();
     helper.build();
     let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
     let pages = commands.map(|command| page(command, None));
     for made in pages.chain([page(&all, None), page(&helper, Some(ADMINISTRATION))]) {
         let (name, text) = made.map_err(cannot(&args.directory))?;
-        let path = args.directory.join(name);
+        let section = Path::new(&name).extension().unwrap_or_default().to_string_lossy();
+        let directory = args.directory.join(format!("man{section}"));
+        fs::create_dir_all(&directory).map_err(cannot(&directory))?;
+        let path = directory.join(name);
         fs::write(&path, text).map_err(cannot(&path))?;
     }
     Ok(())

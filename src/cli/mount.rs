@@ -373,7 +373,7 @@ impl Job {
         }
         let unwritable = storage.access(Path::new(""), Need::Write).err().map(|error| {
             let source = shown(source);
-            format!("{source}: mounted with --rw, but it cannot be written to: {error}")
+            format!("warning: {source}: every write will fail, it cannot be written to: {error}")
         });
         let saved = saved_of(source).into_iter().map(|saved| saved_hint(&saved, source));
         unwritable.into_iter().chain(unsavable()).chain(saved).collect()

@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Returns the error of a mount whose process has ended before it; none if it was read-only, which
 /// loses nothing.
 pub(super) fn killed(mountpoint: &Path) -> Result<Option<Failure>, MountError> {
-    let killed = || MountError::Killed { path: mountpoint.to_owned(), saved: unsaved_root() };
+    let killed = || MountError::killed(mountpoint, unsaved_root());
     Ok(mount::is_writable(mountpoint)?.then(|| killed().into()))
 }
 

@@ -1,9 +1,10 @@
 //! Errors of mounting and unmounting.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::table;
 use crate::text::shown;
 
 /// Maximum time for a mount to report the process behind it, which it can do at any time.
@@ -150,15 +151,17 @@ pub enum MountError {
     Ending(PathBuf),
     /// The process behind a writable mount has ended before it.
     #[error(
-        "{}: the process behind it was killed: what was not durable yet is lost, but for long chunks \
-         below {}; `shardfs recover SOURCE` finishes what it was writing and names them",
-        shown(.path), shown(.saved)
+        "{}: the process behind it was killed: what was not durable yet is lost, except long chunks, \
+         which are below {}; `shardfs recover {}` finishes what it was writing and names them",
+        shown(.path), shown(.saved), shown(.source_name)
     )]
     Killed {
         /// The mount point.
         path: PathBuf,
         /// Where mounts of this user save what they cannot commit.
         saved: PathBuf,
+        /// Name of its source; SOURCE if it is not known.
+        source_name: String,
     },
     /// The command that has started the background process has ended before the mount answered.
     #[error("{}: unmounted again: the command that was to mount it was interrupted", shown(.0))]
@@ -169,4 +172,15 @@ pub enum MountError {
     /// Signals cannot be caught.
     #[error("signals: {0}")]
     Signals(#[source] io::Error),
+}
+
+impl MountError {
+    /// Returns the error of a writable mount whose process has ended before it. `saved` is where mounts
+    /// of this user save what they cannot commit.
+    pub fn killed(mountpoint: &Path, saved: PathBuf) -> Self {
+        // With -o fsname= it may be any name.
+        let source = table::mounted_source(mountpoint).filter(|name| Path::new(name).is_absolute());
+        let source_name = source.unwrap_or_else(|| "SOURCE".to_owned());
+        Self::Killed { path: mountpoint.to_owned(), saved, source_name }
+    }
 }

@@ -6,8 +6,8 @@
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-pages=$TMP/man/pages
-"$SHARDFS" man "$pages"
+pages=$TMP/man/man1
+"$SHARDFS" man "$TMP/man"
 mapfile -t commands < <("$SHARDFS" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]\+\) .*/\1/p' | grep -vx help)
 
 # options COMMAND: the names of its options, as its help has them
@@ -16,7 +16,7 @@ options() { "$SHARDFS" "$1" --help | grep -oE '^ +(-[a-z],? )?(--[a-z0-9-]+)?' |
 each_command_has_a_page() {
     local command option
     ((${#commands[@]} >= 7))
-    [[ -s $pages/shardfs.1 && -s $pages/mount.shardfs.8 ]]
+    [[ -s $pages/shardfs.1 && -s $TMP/man/man8/mount.shardfs.8 ]]
     for command in "${commands[@]}"; do
         grep -q "shardfs\\\\-$command(1)" "$pages/shardfs.1"
         for option in $(options "$command"); do
@@ -30,7 +30,7 @@ check "each command has a page, with each of its options" each_command_has_a_pag
 
 pages_are_clean() {
     local page
-    for page in "$pages"/*; do
+    for page in "$TMP"/man/man?/*; do
         if command -v groff >/dev/null; then
             groff -man -ww -Tutf8 "$page" 2>"$TMP/warnings" >/dev/null
             fails_with "" grep . "$TMP/warnings"
@@ -44,7 +44,7 @@ pages_are_clean() {
 check "pages are formatted without a warning" pages_are_clean
 
 synopses_tell_how_to_call() {
-    plain() { sed 's/\\f[A-Z]//g; s/\\-/-/g' "$pages/$1"; }
+    plain() { sed 's/\\f[A-Z]//g; s/\\-/-/g' "$TMP/man/man${1##*.}/$1"; }
     plain shardfs-pack.1 | grep -F 'shardfs pack --shard SHAPE [--index WHERE] [--order ORDER]' | grep ' SOURCE DEST$'
     plain shardfs-info.1 | grep -F '[--map[=SHARD-KEY]]'
     plain mount.shardfs.8 | grep -Fx 'mount -t shardfs [-o OPTION,...] SOURCE MOUNTPOINT'
@@ -97,7 +97,7 @@ check "every option is in the documentation" options_are_documented
 
 pages_are_written_anew() {
     echo old >"$pages/shardfs-mount.1"
-    "$SHARDFS" man "$pages"
+    "$SHARDFS" man "$TMP/man"
     grep -q '^\.TH shardfs-mount 1' "$pages/shardfs-mount.1"
     cmp <("$SHARDFS" man -) "$pages/shardfs.1"
     "$SHARDFS" man - | head -n 1 >/dev/null
