@@ -114,6 +114,59 @@ fn chunks_outside_a_smaller_shape_go_though_the_first_attempt_fails() {
 }
 
 #[test]
+fn chunks_of_a_failed_removal_are_not_there_again_when_the_array_grows() {
+    with_mount(|user, storage, _| {
+        let (smaller, larger) = (document(user, 2), document(user, 6));
+        storage
+            .fail(4, Fault { errno: libc::ENOSPC, times: 3, half_done: false, changes_only: true });
+        try_to_write(user.0, "a/zarr.json", &smaller);
+        storage.fail(0, NO_FAULT);
+        try_to_write(user.0, "a/zarr.json", &smaller);
+        try_to_write(user.0, "a/zarr.json", &larger);
+        let left: Vec<_> = (2..6).filter(|n| user.ino(&format!("a/c/{n}")).is_some()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    });
+}
+
+/// Others make array `a` smaller.
+fn others_shrink(storage: &Arc<MemoryStorage>, extent: u64) {
+    let other = mount(storage, Policy::Auto, Path::new("/nonexistent"));
+    let user = User(&other);
+    user.write("a/zarr.json", &document(&user, extent), true);
+}
+
+#[test]
+fn a_chunk_is_not_removed_whose_new_name_is_outside_the_shape_that_others_have_made() {
+    with_mount(|user, storage, unsaved| {
+        let old = user.read("a/c/2").unwrap();
+        user.unlink("a/c/3");
+        user.0.commit(Path::new("")).unwrap();
+        user.rename("a/c/2", "a/c/3");
+        others_shrink(storage, 3);
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert_eq!(found(storage, "a/c/2").as_ref(), Some(&old));
+        assert_eq!(std::fs::read(unsaved.join("a/c/3")).ok(), Some(old));
+    });
+}
+
+#[test]
+fn a_mount_that_keeps_what_is_outside_commits_it_after_it_has_made_the_array_smaller() {
+    let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let storage = disk(&before, false).now().storage(false);
+    let (unsaved, keep_outside) = (directory.path().to_owned(), true);
+    let fs = mount_as(&storage, WriteConfig { unsaved, keep_outside, ..WriteConfig::default() });
+    let user = User(&fs);
+    let larger = document(&user, 6);
+    user.write("a/c/5", b"outside", false);
+    user.write("a/zarr.json", &document(&user, 2), false);
+    assert_eq!(fs.end_commits(), 0);
+    let fs = mount(&storage, Policy::Auto, directory.path());
+    User(&fs).write("a/zarr.json", &larger, true);
+    assert_eq!(User(&fs).read("a/c/5"), Some(b"outside".to_vec()));
+}
+
+#[test]
 fn what_is_removed_twice_is_removed_once() {
     with_mount(|user, storage, _| {
         let (parent, _) = user.parent("x").unwrap();

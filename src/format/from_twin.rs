@@ -115,7 +115,7 @@ fn same_member(member: &str, shown: Option<&Value>, written: Option<&Value>) -> 
 
 /// Normalizes an extension to an object with a configuration, with the default separator of a chunk
 /// key encoding.
-fn named(value: &Value) -> Value {
+pub(crate) fn named(value: &Value) -> Value {
     let mut object = match value {
         Value::String(name) => Map::from_iter([("name".to_owned(), name.as_str().into())]),
         Value::Object(object) => object.clone(),

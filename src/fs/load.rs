@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::format::from_twin::named;
 use crate::format::json;
 use crate::format::sharding::ShardedArray;
 use crate::fs::config::FsConfig;
@@ -61,8 +62,8 @@ pub(super) struct LoadedArray {
     pub format: Arc<dyn ShardFormat>,
     /// Form of its chunk files.
     pub shown: ShownArray,
-    /// Hash of what the bytes of its chunks stand for: the data type and the fill value.
-    pub meaning: u64,
+    /// Hash of its data type.
+    pub data_type: u64,
     /// Hash of everything that the meaning of a chunk's number depends on.
     pub hash: u64,
 }
@@ -221,8 +222,8 @@ impl Loader {
             Some(twin) => self.form_hash(twin, &shown.form, hash),
             None => hash,
         };
-        let meaning = ["data_type", "fill_value"].map(|name| twin_or_null[name].to_string());
-        let meaning = stable_hash(meaning.iter().map(String::as_bytes));
+        let data_type = named(&twin_or_null["data_type"]).to_string();
+        let data_type = stable_hash([data_type.as_bytes()]);
         let mut extra = found.shown_beside;
         let (mut document, mut hidden) = (None, documents);
         if self.view() == View::Zarr3 {
@@ -236,7 +237,7 @@ impl Loader {
         extra.append(&mut shown.documents);
         let extra = shared(extra);
         let kind =
-            LoadedKind::Array(Box::new(LoadedArray { layout, format, shown, meaning, hash }));
+            LoadedKind::Array(Box::new(LoadedArray { layout, format, shown, data_type, hash }));
         Ok(Loaded { kind, document, extra, hidden, stat: None })
     }
 

@@ -26,10 +26,12 @@ pub struct ArrayView {
     /// `true` if a chunk that equals the fill value is stored, because an absent one may stand for
     /// something else.
     pub keeps_fill: bool,
-    /// Hash of what the bytes of its chunks stand for: the data type and the fill value.
-    pub(super) meaning: u64,
+    /// Hash of its data type.
+    pub(super) data_type: u64,
     /// Device and inode number of its directory; `None` if there is none yet.
     pub(super) place: Option<(u64, u64)>,
+    /// Device and inode number of its document; `None` if there is none.
+    pub(super) described_by: Option<(u64, u64)>,
 }
 
 impl ArrayView {
@@ -50,9 +52,14 @@ impl ArrayView {
         if !source.format.has_keys() {
             return true;
         }
-        let is_elsewhere = self.place.zip(known.place).is_some_and(|(now, before)| now != before);
-        !is_elsewhere
-            && self.meaning == known.meaning
+        // Some filesystems give a directory another number while its document keeps its own.
+        let differ = |now: Option<_>, before: Option<_>| {
+            now.zip(before).is_some_and(|(now, before): ((u64, u64), (u64, u64))| now != before)
+        };
+        let is_another = differ(self.place, known.place)
+            && (differ(self.described_by, known.described_by) || self.described_by.is_none());
+        !is_another
+            && self.data_type == known.data_type
             && source.layout.has_same_chunks(&before.layout)
     }
 

@@ -163,7 +163,7 @@ impl Nodes {
                     return Ok(self.keep(directory, Node { place: Some(place), ..lost }));
                 }
                 self.not_shown.remove(directory);
-                Ok(self.keep(directory, Self::placed(node)))
+                Ok(self.keep(directory, node))
             }
             Err(failed) => self.failed(directory, *failed, checked),
         }
@@ -211,6 +211,7 @@ impl Nodes {
         stat: std::io::Result<Stat>,
         checked: Instant,
     ) -> Result<Node, Box<Failed>> {
+        let described_by = stat.as_ref().ok().map(Stat::id);
         let Loaded { kind, document, extra, hidden, stat } =
             self.loader.load(directory, &path, stat)?;
         let kind = match kind {
@@ -218,11 +219,15 @@ impl Nodes {
             LoadedKind::AsStored => NodeKind::AsStored,
             LoadedKind::Apart => NodeKind::Apart,
             LoadedKind::Array(array) => {
-                let view = self.register(directory, *array);
+                let view = self.register(directory, *array, described_by);
                 NodeKind::Sharded(view.map_err(|error| Failed::new(path, stat, error))?)
             }
         };
-        Ok(Node { kind, document, extra, hidden, stat, place: None, checked })
+        let place = match &kind {
+            NodeKind::Sharded(array) => array.place,
+            _ => None,
+        };
+        Ok(Node { kind, document, extra, hidden, stat, place, checked })
     }
 
     /// Records that the file with the name of a directory's document is not metadata: the
@@ -259,14 +264,6 @@ impl Nodes {
         }
     }
 
-    /// Adds the identity of its directory to the node of an array.
-    fn placed(mut node: Node) -> Node {
-        if let NodeKind::Sharded(array) = &node.kind {
-            node.place = array.place;
-        }
-        node
-    }
-
     /// Returns the identity `before` of an array's directory if the array was shown and has lost
     /// its `zarr.json`, but the directory is still there: another process is removing the array,
     /// and what is left in the directory are shards, not chunks.
@@ -277,8 +274,11 @@ impl Nodes {
         now: &Node,
     ) -> std::io::Result<Option<(u64, u64)>> {
         let (Some(before), NodeKind::Inherited) = (before, &now.kind) else { return Ok(None) };
-        let stat = if_present(self.storage.stat(directory))?;
-        Ok(stat.map(|stat| stat.id()).filter(|id| *id == before))
+        let Some(stat) = if_present(self.storage.stat(directory))? else { return Ok(None) };
+        // Where another mount of shardfs hides it, its place is that of the directory above.
+        let above = directory.parent().map(|above| self.storage.stat(above)).transpose()?;
+        let is_hidden = above.is_some_and(|above| above.id() == stat.id());
+        Ok((is_hidden || stat.id() == before).then_some(before))
     }
 
     /// Returns a line for each directory visited so far that the view cannot show, with the reason.
@@ -360,9 +360,14 @@ impl Nodes {
     pub(super) fn at(&self, path: &Path) -> std::io::Result<At> {
         if let Some(described) = self.described_by(path)? {
             let mut node = self.node(&described)?;
-            if let NodeKind::Inherited | NodeKind::AsStored = node.kind {
-                // What is passed through is the file of now: it may have become the document of a
-                // sharded array since the node was read.
+            // What is passed through is the file of now: it may have become the document of a sharded
+            // array since the node was read.
+            let may_have_become = match node.kind {
+                NodeKind::AsStored => true,
+                NodeKind::Inherited => self.storage.stat(path).is_ok(),
+                _ => false,
+            };
+            if may_have_become {
                 node = self.node_trusting(&described, Duration::ZERO)?;
             }
             if let (Some(document), Some(stat)) = (&node.document, &node.stat) {
@@ -447,8 +452,9 @@ impl Nodes {
         &self,
         directory: &Path,
         loaded: LoadedArray,
+        described_by: Option<(u64, u64)>,
     ) -> Result<Arc<ArrayView>, MetadataError> {
-        let LoadedArray { layout, format, shown: how, meaning, hash } = loaded;
+        let LoadedArray { layout, format, shown: how, data_type, hash } = loaded;
         let tree = ChunkTree::new(how.keys, how.suffix, layout.chunk_grid())?;
         if self.is_one_of_several && tree.nodes() > MAX_NODES_IN_VIEW {
             let what = "chunks for a mount of several views";
@@ -467,7 +473,9 @@ impl Nodes {
         }
         let (form, keeps_fill) = (how.form, how.keeps_fill);
         let place = self.storage.stat(directory).ok().map(|stat| stat.id());
-        Ok(Arc::new(ArrayView { source, tree, inodes, form, keeps_fill, meaning, place }))
+        let array =
+            ArrayView { source, tree, inodes, form, keeps_fill, data_type, place, described_by };
+        Ok(Arc::new(array))
     }
 
     /// Returns the inode range of an array, and whether it was assigned by this call.

@@ -62,12 +62,14 @@ fn wait_for(file: &dyn PosixFile, path: &Path) -> io::Result<()> {
     // Dropped once the lock is there.
     let (_waits, end) = channel::<()>();
     let path = path.to_owned();
-    std::thread::spawn(move || {
+    let report = move || {
         if end.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             let held = PATIENCE.as_secs();
-            log::warn!("{}: another process has locked it for {held} s: waiting", shown(&path));
+            log::warn!("{}: others have locked it for {held} s: waiting", shown(&path));
         }
-    });
+    };
+    // Without the thread there is no report.
+    let _ = std::thread::Builder::new().name("lock".to_owned()).spawn(report);
     file.lock()
 }
 

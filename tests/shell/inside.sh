@@ -104,6 +104,23 @@ on_itself() {
 }
 check "a source mounted on itself shows its chunks" on_itself
 
+# Absent chunks would be read as fill values.
+hidden_by_another() {
+    local first
+    new_source
+    mount_view "$SRC"
+    first=$MP
+    cat "$first/a/c/0" >/dev/null
+    own_mount "$SRC/a" "$SRC/a"
+    sleep 1.2
+    fails_with "Input/output error" cat "$first/a/c/1"
+    unmount_view "$SRC/a"
+    sleep 1.2
+    cat "$first/a/c/1" >/dev/null
+    unmount_view "$first"
+}
+check "an array that another mount hides is an error, not absent" hidden_by_another
+
 on_an_array_of_itself() {
     new_source
     own_mount "$SRC" "$SRC/a"

@@ -48,7 +48,8 @@ pub struct Fs {
     pub(in crate::fs) moves: Mutex<()>,
     /// Lock of all views of the mount, held from the reading of a stored document until what was
     /// changed in it is stored: several documents of a view may be made from one.
-    /// Taken after `moves`, and after the turn of a file.
+    /// Taken after `moves`, and after the turn of a file; before the turn of commits, for it is held
+    /// while chunks outside a smaller shape are committed and removed.
     pub(in crate::fs) documents: OnceLock<Arc<Mutex<()>>>,
     /// Arrays that may have become smaller and still have chunks outside their shape, as they were
     /// before, by directory.

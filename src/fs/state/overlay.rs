@@ -383,7 +383,7 @@ impl Names {
         }
         match name.what {
             What::Removed => drop(self.take(path)),
-            What::File(_) | What::Directory => name.hidden = None,
+            What::File(_) | What::Directory => (name.hidden, name.error) = (None, None),
         }
     }
 

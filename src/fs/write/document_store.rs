@@ -63,6 +63,8 @@ impl Fs {
         documents: &MutexGuard<'_, ()>,
     ) -> Result<()> {
         let directory = &before.source.path;
+        // What could not be removed must not be in a larger shape again.
+        self.after_shrinking(directory, documents)?;
         // Before it is stored: it may be there though an error is reported.
         let noted = || Arc::clone(before);
         self.shrinking.lock().entry(directory.clone()).or_insert_with(noted);
@@ -91,8 +93,8 @@ impl Fs {
     }
 
     /// Removes what is outside the shapes of arrays that have become smaller, where that has failed
-    /// before.
-    pub(in crate::fs) fn finish_shrinking(&self) {
+    /// before. Returns the number of arrays of which it fails again.
+    pub(in crate::fs) fn finish_shrinking(&self) -> usize {
         let unfinished: Vec<PathBuf> = self.shrinking.lock().keys().cloned().collect();
         for directory in unfinished {
             if let Err(error) = self.after_shrinking(&directory, &self.documents()) {
@@ -100,6 +102,7 @@ impl Fs {
                 log::error!("{}: {why}: {error}", shown(&directory));
             }
         }
+        self.shrinking.lock().len()
     }
 
     fn remove_outside(

@@ -46,7 +46,7 @@ impl Fs {
         }
         // Commits the changes that were waiting for those.
         let _ = self.commit(Path::new(""));
-        self.finish_shrinking();
+        let not_shrunk = self.finish_shrinking();
         self.remove_documents_at_end();
         let mut arrays: HashMap<u64, Arc<ArrayView>> = HashMap::new();
         for (path, name) in all() {
@@ -69,7 +69,7 @@ impl Fs {
         }
         self.spool.remove();
         self.log_ends(&ends);
-        ends.len()
+        ends.len() + not_shrunk
     }
 
     /// Logs what has become of changes that could not be committed.

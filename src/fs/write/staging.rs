@@ -155,36 +155,53 @@ impl Fs {
     /// Commits chunks to an array as it is now in the source.
     fn commit_to(&self, array: &ArrayView, chunks: &[StagedChunk]) -> Vec<Outcome> {
         let path = || array.source.path.clone();
-        let now = match self.nodes.still_there(array) {
-            Ok(Some(now)) => Ok(now),
+        let refused = match self.nodes.still_there(array) {
+            Ok(Some(now)) => Ok(self.outside(&now, chunks)),
             Ok(None) => Err(StoreError::Replaced { array: path() }),
             Err(error) => Err(StoreError::Io { path: path(), error }),
         };
-        let now = match now {
-            Ok(now) => now,
+        let refused = match refused {
+            Ok(refused) => refused,
             Err(error) => return vec![Err(Arc::new(error)); chunks.len()],
         };
+        let left = chunks.iter().zip(&refused).filter(|(_, is_refused)| !**is_refused);
+        let left: Vec<StagedChunk> = left.map(|(chunk, _)| chunk.clone()).collect();
+        let policy = self.config.writing.policy;
+        let mut committed = self.store.commit(&array.source, &left, policy).into_iter();
+        let error = Arc::new(StoreError::Outside { array: path() });
+        let outcome = |is_refused: &bool| match is_refused {
+            true => Err(Arc::clone(&error)),
+            false => committed.next().unwrap_or(Ok(())),
+        };
+        refused.iter().map(outcome).collect()
+    }
+
+    /// Returns for each chunk whether it lies outside the shape that others have given the array, or
+    /// depends on one that does.
+    fn outside(&self, now: &ArrayView, chunks: &[StagedChunk]) -> Vec<bool> {
         // What is outside a shape that this mount has made smaller is committed, and then removed.
-        let is_removed_here = self.shrinking.lock().contains_key(&array.source.path);
+        let is_ours = self.shrinking.lock().contains_key(&now.source.path);
+        if is_ours || self.config.writing.keep_outside || !now.source.format.has_keys() {
+            return vec![false; chunks.len()];
+        }
         let is_outside = |chunk: &StagedChunk| {
             let mut axes = chunk.coords.iter().zip(now.tree.grid());
             chunk.content.is_some() && axes.any(|(coord, extent)| coord >= extent)
         };
-        let has_keys = array.source.format.has_keys();
-        let outside: Vec<bool> = match has_keys && !is_removed_here {
-            true => chunks.iter().map(is_outside).collect(),
-            false => vec![false; chunks.len()],
-        };
-        let inside = chunks.iter().zip(&outside).filter(|(_, is_outside)| !**is_outside);
-        let inside: Vec<StagedChunk> = inside.map(|(chunk, _)| chunk.clone()).collect();
-        let policy = self.config.writing.policy;
-        let mut committed = self.store.commit(&array.source, &inside, policy).into_iter();
-        let refused = Arc::new(StoreError::Outside { array: path() });
-        let outcome = |is_outside: &bool| match is_outside {
-            true => Err(Arc::clone(&refused)),
-            false => committed.next().unwrap_or(Ok(())),
-        };
-        outside.iter().map(outcome).collect()
+        let mut refused: Vec<bool> = chunks.iter().map(is_outside).collect();
+        while refused.contains(&true) {
+            let depends = |chunk: &StagedChunk| {
+                let mut refused = chunks.iter().zip(&refused).filter(|(_, is)| **is);
+                refused.any(|(other, _)| chunk.with.contains(&other.coords))
+            };
+            let next: Vec<bool> =
+                chunks.iter().zip(&refused).map(|(chunk, is)| *is || depends(chunk)).collect();
+            if next == refused {
+                break;
+            }
+            refused = next;
+        }
+        refused
     }
 
     /// Records the outcome of a commit of a chunk; returns whether the chunk was changed again
@@ -276,7 +293,7 @@ impl Fs {
     /// Keeps a failed change for the next attempt, or gives it up if another process has changed
     /// the chunk.
     fn settle_failed(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<()> {
-        if error.errno() == libc::ESTALE {
+        if error.is_of_others() {
             // What is written while it is being saved is saved, too.
             for _ in 0..SAVES {
                 let Some(seen) = self.save_given_up(one, error)? else { break };
@@ -293,8 +310,8 @@ impl Fs {
     }
 
     /// Saves what was written to a chunk that another process has changed, closed or not. Returns
-    /// the number of writes that are in what was saved, 0 for a removal; `None` if it cannot be
-    /// saved.
+    /// the number of writes to its file that this covers, 0 if there is none; `None` if it cannot
+    /// be saved.
     fn save_given_up(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<Option<u64>> {
         let name = self.overlay()?.names().get(&one.path).cloned();
         let (place, what) = name.map_or((None, None), |name| (name.place, Some(name.what)));
@@ -318,8 +335,11 @@ impl Fs {
             // Newer contents are given up with it: as they would have been stored.
             (Some(newer), Some(place)) => match self.encoded(place, &newer) {
                 Ok(Encoded { chunk: Some(chunk), .. }) => save(&saved, Some(&chunk)),
-                // They are no chunk, or that of an absent one.
-                _ => save(&no_chunk(&one.path), Some(&newer)) && save(&saved, staged),
+                Ok(Encoded { chunk: None, .. }) => true,
+                Err(_) => {
+                    save(&no_chunk(&one.path), Some(&newer))
+                        && (staged.is_none() || save(&saved, staged))
+                }
             },
         };
         Ok((is_saved || is_removal).then_some(writes))

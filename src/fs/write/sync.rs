@@ -111,7 +111,11 @@ impl Fs {
     ///
     /// Fails if something that was written to the file is not in the source, or not yet.
     pub fn check_committed(&self, ino: u64, handle: u64) -> Result<()> {
-        let Ok(Behind::Live(file)) = self.writable_handle(ino, handle) else { return Ok(()) };
+        let file = match self.writable_handle(ino, handle) {
+            Ok(Behind::Live(file)) => file,
+            Ok(Behind::Source(file)) => return Ok(file.writable()?.sync()?),
+            Err(_) => return Ok(()),
+        };
         if file.state().dirty {
             return Err(FsError::Ended);
         }

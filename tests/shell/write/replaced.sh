@@ -106,7 +106,7 @@ PY
     printf '%-16s' two >"$MP/c/1"
     "$SHARDFS" sync "$MP"
     wait "$holder"
-    grep -q "another process has locked it for 5 s: waiting" "$TMP/held.log"
+    grep -q "others have locked it for 5 s: waiting" "$TMP/held.log"
     unmount_view
 }
 check "a commit that waits for another process says so" held
