@@ -107,8 +107,8 @@ pub(super) struct Job<'a> {
 
 /// Makes a copy, or resumes one.
 pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
-    check_not_made_in_mount(job.dest)?;
     check_apart(job.source, job.dest)?;
+    check_not_made_in_mount(job.dest)?;
     if args.force {
         check_unused(job.dest)?;
     }
