@@ -7,7 +7,7 @@ use serde_json::json;
 use super::exit::{Failure, system};
 use super::interrupt::Interruptible;
 use super::list::bytes;
-use super::mounts::{check_not_in_mount, check_unused};
+use super::mounts::check_unused;
 use super::output::print;
 use crate::format::json::to_text;
 use crate::text::{count, shown};
@@ -47,7 +47,6 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let Args { source, recursive, dry_run, json } = args;
     let deletion = Deletion::find(source, *recursive).map_err(system)?;
-    check_not_in_mount(source, "delete")?;
     check_unused(&deletion.path())?;
     let (kind, files, nbytes) = (deletion.kind, deletion.files, deletion.nbytes);
     let leftovers = deletion.leftovers();
