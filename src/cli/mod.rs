@@ -25,6 +25,7 @@ mod recover;
 mod refs;
 mod repack;
 mod resize;
+mod saved;
 mod size;
 mod sync;
 mod umount;

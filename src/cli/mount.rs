@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::fs::Access;
-
 use super::exit::Failure;
 use super::help::Words;
 use super::logging::{self, Destination};
 use super::message::{complain, tell};
 use super::open::FormatArgs;
 use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
+use super::saved::{saved_hint, saved_of, unsavable, unsaved_directory, unsaved_root};
 use super::size;
 use super::views::ViewArgs;
 use crate::fs::{Fs, FsConfig, SourceError, View, Views};
@@ -25,7 +24,6 @@ use crate::number::to_usize;
 use crate::source::{Format, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
-use crate::store::spool::{OPEN_NAME, OTHER_DIRECTORY, SOURCE_NAME, saved_source};
 use crate::store::storage::{Need, PosixStorage, Storage};
 use crate::text::shown;
 
@@ -461,95 +459,6 @@ fn unsupported_of(
     }
 }
 
-/// Returns the directory in which mounts save what they cannot commit in the end, each in one of its
-/// own. It must outlive this process and a reboot.
-pub(super) fn unsaved_root() -> PathBuf {
-    let state = match rustix::process::geteuid().is_root() {
-        true => Some(PathBuf::from("/var/lib")),
-        false => state_directory(|name| std::env::var_os(name)),
-    };
-    state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved")
-}
-
-/// Returns the directory for the state of a user's programs, by variables of the environment. As the
-/// XDG Base Directory Specification has it, paths that are not absolute are ignored: this process is
-/// in another directory than its user.
-fn state_directory(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let directory = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || Some(directory("HOME")?.join(".local/state"));
-    directory("XDG_STATE_HOME").or_else(home)
-}
-
-/// Returns a warning if nothing could be saved there.
-fn unsavable() -> Option<String> {
-    let root = unsaved_root();
-    let there = root.ancestors().find(|above| above.exists())?;
-    let error = rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).err()?;
-    let (root, error) = (shown(&root), std::io::Error::from(error));
-    Some(format!(
-        "what could not be committed in the end would be lost: {root} cannot be written to: {error}"
-    ))
-}
-
-fn unsaved_directory() -> PathBuf {
-    // Processes in containers may have one number at one second.
-    let started = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
-    unsaved_root().join(format!("{started}-{}", std::process::id()))
-}
-
-/// Returns what to do about a directory in which something of a source was saved.
-pub(super) fn saved_hint(saved: &Path, source: &Path) -> String {
-    let holds_chunks = holds_files(saved, Some(OTHER_DIRECTORY));
-    let (saved, source) = (shown(saved), shown(source));
-    if !holds_chunks {
-        return format!(
-            "{source}: files that were beside chunks in an earlier mount are in {saved}: move them to \
-             where they belong"
-        );
-    }
-    format!(
-        "{source}: what an earlier mount could not commit is in {saved}; `shardfs recover --unsaved \
-         {saved} {source}` puts its chunks in"
-    )
-}
-
-/// Returns the directories in which mounts of a source that have ended have saved something.
-pub(super) fn saved_of(source: &Path) -> Vec<PathBuf> {
-    let is_of =
-        |directory: &Path| saved_source(directory).ok().flatten().as_deref() == Some(source);
-    let runs = |directory: &Path| {
-        let process = directory.to_str().and_then(|name| name.rsplit_once('-'));
-        // One that has ended and waits for its parent has no program.
-        let program = |pid: &str| Path::new("/proc").join(pid).join("exe").read_link().ok();
-        // Another program may have the number by now.
-        let program = process.and_then(|(_, pid)| program(pid));
-        program.is_some_and(|program| program.to_string_lossy().contains("shardfs"))
-    };
-    let entries = std::fs::read_dir(unsaved_root()).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    found.retain(|directory| is_of(directory) && !runs(directory) && holds_files(directory, None));
-    found.sort();
-    found
-}
-
-fn holds_files(directory: &Path, but: Option<&str>) -> bool {
-    saved_files(directory, but) > 0
-}
-
-/// Returns the number of files in a directory for changes that could not be committed that were
-/// saved, and are whole. Directories of the name `but` do not count.
-pub(super) fn saved_files(directory: &Path, but: Option<&str>) -> usize {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let files = entries.map(|entry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => match but.is_none_or(|but| entry.file_name() != but) {
-            true => saved_files(&entry.path(), but),
-            false => 0,
-        },
-        _ => usize::from(entry.file_name() != OPEN_NAME && entry.file_name() != SOURCE_NAME),
-    });
-    files.sum()
-}
-
 /// Creates the requested views.
 fn views(
     storage: &Arc<LocalStorage>,
@@ -661,20 +570,5 @@ mod tests {
         assert!(end(Ok(()), &|| finish(true)).is_ok());
         assert!(end(Ok(()), &|| finish(false)).is_err());
         assert_eq!(calls.get(), 4);
-    }
-
-    #[test]
-    fn a_state_directory_is_absolute() {
-        let of = |xdg: Option<&str>, home: Option<&str>| {
-            state_directory(|name| match name {
-                "XDG_STATE_HOME" => xdg.map(Into::into),
-                _ => home.map(Into::into),
-            })
-        };
-        assert_eq!(of(Some("/state"), Some("/home/u")), Some("/state".into()));
-        for ignored in [None, Some(""), Some("state"), Some("./state")] {
-            assert_eq!(of(ignored, Some("/home/u")), Some("/home/u/.local/state".into()));
-            assert_eq!(of(ignored, ignored), None, "{ignored:?}");
-        }
     }
 }

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use super::exit::Failure;
 use super::message::complain;
-use super::mount::{saved_hint, saved_of};
 use super::mounts::check_not_in_mount;
 use super::open::{FormatArgs, open};
 use super::output::say;
+use super::saved::{saved_hint, saved_of};
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::new_shards;
 use crate::store::owner::Owner;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
 use super::message::tell;
-use super::mount::unsaved_root;
+use super::saved::unsaved_root;
 use crate::fs::{IN_THE_END, LEFTOVER_PATH, LOG_PATH, LOST_IN_THE_END, WAITING_PATH};
 use crate::mount::{self, MountError};
 use crate::text::{Lines, count, shown};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::exit::Failure;
 use super::message::tell;
-use super::mount::{saved_files, unsaved_root};
+use super::saved::{saved_files, unsaved_root};
 use super::sync::{closed, is_closed, killed, leftover, not_written, sync, would_be_lost};
 use crate::fs::{IN_THE_END, TO_BE_SAVED};
 use crate::mount::{self, MountError};

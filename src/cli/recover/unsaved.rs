@@ -10,7 +10,7 @@
 //! DIR/.spool/8/open             was still being written
 //! ```
 //!
-//! What is newest of a chunk is told by the modification times of the files: a chunk is also saved
+//! The modification times of the files say what is newest of a chunk: a chunk is also saved
 //! in the middle of a mount, and written to again after that.
 
 use std::collections::BTreeMap;
