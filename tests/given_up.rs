@@ -12,19 +12,13 @@ use std::sync::Arc;
 
 use power::NO_FAULT;
 use power::mounted::{
-    CALLER, User, all_names, disk, found, is_scratch, mount, mount_as, with_mount,
+    CALLER, User, all_names, disk, found, is_scratch, mount, mount_as, others_write, with_mount,
 };
 use serde_json::{Value, json};
 use shardfs::format::plan::Policy;
 use shardfs::fs::{Fs, OpenHow, SetAttr, WriteConfig};
 use shardfs::store::memory::{Fault, MemoryStorage};
 use shardfs::view::inode::ROOT;
-
-/// Others write a chunk that waits to be committed.
-fn others_write(storage: &Arc<MemoryStorage>, name: &str, content: &[u8]) {
-    let other = mount(storage, Policy::Auto, Path::new("/nonexistent"));
-    User(&other).write(name, content, true);
-}
 
 #[test]
 fn a_file_of_two_chunks_keeps_the_one_that_others_have_not_written() {

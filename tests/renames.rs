@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use power::NO_FAULT;
 use power::mounted::{
-    CALLER, User, all_names, copies, disk, found, is_scratch, mount, mount_as, with_mount,
+    CALLER, User, all_names, copies, disk, found, is_scratch, mount, mount_as, others_write,
+    with_mount,
 };
 use shardfs::format::plan::Policy;
 use shardfs::fs::{FsError, OpenHow, SetAttr, WriteConfig};
@@ -306,12 +307,6 @@ fn a_shard_that_others_replace_before_it_is_cloned_is_not_mixed_with_theirs() {
             assert!([old[1].clone(), Some(vec![8; 3000])].contains(&shown[1]), "{nth}");
         });
     }
-}
-
-/// Others write a chunk that waits to be committed.
-fn others_write(storage: &Arc<MemoryStorage>, name: &str, content: &[u8]) {
-    let other = mount(storage, Policy::Auto, Path::new("/nonexistent"));
-    User(&other).write(name, content, true);
 }
 
 #[test]

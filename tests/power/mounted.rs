@@ -172,6 +172,12 @@ pub(crate) fn with_mount(test: impl Fn(&User<'_>, &Arc<MemoryStorage>, &Path)) {
     test(&User(&fs), &storage, directory.path());
 }
 
+/// Others write a chunk that waits to be committed.
+pub(crate) fn others_write(storage: &Arc<MemoryStorage>, name: &str, content: &[u8]) {
+    let other = mount(storage, Policy::Auto, Path::new("/nonexistent"));
+    User(&other).write(name, content, true);
+}
+
 /// What another mount finds if this one is killed now.
 pub(crate) fn found(storage: &Arc<MemoryStorage>, name: &str) -> Option<Vec<u8>> {
     let left = MemoryStorage::with_files(storage.files(), storage.directories());
