@@ -1,5 +1,6 @@
 //! Counters of the mount's activity, shown in `.shardfs/stats.json`.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counter that any thread may increase.
@@ -142,9 +143,32 @@ counters! {
     }
 }
 
+/// How the kernel's requests reach the mount.
+#[derive(Debug)]
+pub struct Transport {
+    /// `classic` or `uring`.
+    pub name: &'static str,
+    /// Number of threads that answer requests.
+    pub threads: usize,
+    /// Why it is the classic one.
+    pub why: Option<String>,
+}
+
+impl Transport {
+    fn to_json(&self) -> serde_json::Value {
+        let Self { name, threads, why } = self;
+        match why {
+            Some(why) => serde_json::json!({ "name": name, "threads": threads, "why": why }),
+            None => serde_json::json!({ "name": name, "threads": threads }),
+        }
+    }
+}
+
 /// All counters of a mount.
 #[derive(Debug, Default)]
 pub struct Stats {
+    /// How requests arrive; set when the mount begins.
+    pub transport: OnceLock<Transport>,
     /// Requests from the kernel.
     pub operations: Operations,
     /// Operations on the source.
@@ -163,6 +187,7 @@ impl Stats {
     /// Returns the counters as a JSON object of objects.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
+            "transport": self.transport.get().map(Transport::to_json),
             "operations": self.operations.to_json(),
             "source": self.source.to_json(),
             "indexes": self.indexes.to_json(),

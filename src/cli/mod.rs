@@ -28,6 +28,7 @@ mod resize;
 mod saved;
 mod size;
 mod sync;
+mod transport;
 mod umount;
 mod unpack;
 mod verify;

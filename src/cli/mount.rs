@@ -15,9 +15,9 @@ use super::open::FormatArgs;
 use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
 use super::saved::{saved_hint, saved_of, unsavable, unsaved_directory, unsaved_root};
 use super::size;
+use super::transport::{self, Transport, start_thread};
 use super::views::ViewArgs;
 use crate::fs::{Fs, FsConfig, SourceError, View, Views};
-use crate::fuse::{Adapter, Revalidation, push};
 use crate::mount::background::{self, Inherited, Started};
 use crate::mount::{self, MountSpec};
 use crate::number::to_usize;
@@ -57,6 +57,9 @@ Options of -o:
   xattr               extended attributes user.shardfs.{shard,offset,nbytes} report where a chunk is
   fsname=NAME         name of the source in /proc/mounts
   threads=N           threads that answer requests, 2 to 1024
+  transport=HOW       how they get them: by io_uring where the kernel has FUSE over io_uring switched on
+                      (auto), from /dev/fuse (classic), or by io_uring with a warning if that is not
+                      to be had (uring)
   cache_size=BYTES    as --cache-size
   decoded_size=BYTES  as --decoded-size
   decode_limit=BYTES  as --decode-limit
@@ -299,11 +302,10 @@ impl Job {
         options.fs.writing.source = source;
         let views = views(&storage, &options, &stats).map_err(failed)?;
         let views = Arc::new(Views::new(views));
-        let adapter = Adapter::new(Arc::clone(&views));
-        let revalidation = adapter.revalidation();
-        let mounted = mount::mount(adapter, &spec)?;
-        notify_kernel(&mounted, &views, revalidation)?;
+        let transport = options.transport.unwrap_or_else(Transport::usual);
+        let mounted = transport::mount(transport, &views, &spec)?;
         storage.serves(&spec.mountpoint);
+        let (mounted, answering) = mounted.start(&views)?;
         let committing = commit_at_intervals(&views)?;
         let finish = finisher(views);
         let served = mounted.serve(stats, Arc::clone(&finish), || {
@@ -316,9 +318,14 @@ impl Job {
             // There may be no terminal any more.
             log::error!("{error}");
         }
+        let mut threads = committing;
+        if served.is_ok() {
+            // Otherwise there may be processes left that use the mount.
+            threads.extend(answering);
+        }
         let ended = end(served, &*finish);
-        // The threads have ended, or are about to end.
-        committing.into_iter().for_each(|thread| drop(thread.join()));
+        // They have ended, or are about to end.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         ended
     }
@@ -393,34 +400,10 @@ impl Job {
     }
 }
 
-/// Starts the threads that drop pages from the kernel's page cache and push others into it.
-fn notify_kernel(
-    mounted: &mount::Mounted<Adapter>,
-    views: &Views,
-    revalidation: Option<Revalidation>,
-) -> Result<(), Failure> {
-    if let Some(revalidation) = revalidation {
-        let notifier = mounted.notifier();
-        start_thread("revalidation", move || revalidation.run(notifier))?;
-    }
-    if let Err(error) = push::start(views, || mounted.connection(), || mounted.notifier()) {
-        log::warn!("no chunks are pushed ahead of their readers: {error}");
-    }
-    Ok(())
-}
-
 /// Starts the threads that commit at intervals, one for each view that can be written.
 fn commit_at_intervals(views: &Views) -> Result<Vec<JoinHandle<()>>, Failure> {
     let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();
     writable.map(|fs| start_thread("commits", move || fs.commit_at_intervals())).collect()
-}
-
-fn start_thread(
-    name: &str,
-    run: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, Failure> {
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    thread.spawn(run).map_err(|error| mount::MountError::Thread(error).into())
 }
 
 /// Reports to the command that waits for this process that the mount answers, and leaves it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::open::format;
 use super::size;
+use super::transport::Transport;
 use crate::format::plan::Policy;
 use crate::format::zarr2::Missing;
 use crate::fs::{FsConfig, Ownership, View, ViewConfig};
@@ -44,7 +45,7 @@ const WITHOUT_EFFECT: [&str; 25] = [
 ];
 
 /// Names of the options, with an equals sign if a value follows.
-pub(super) const NAMES: [&str; 27] = [
+pub(super) const NAMES: [&str; 28] = [
     "allow_other",
     "allow_root",
     "cache_size=",
@@ -67,6 +68,7 @@ pub(super) const NAMES: [&str; 27] = [
     "rw",
     "sync",
     "threads=",
+    "transport=",
     "uid=",
     "umask=",
     "update=",
@@ -99,6 +101,8 @@ pub(super) struct MountOptions {
     pub name: Option<String>,
     /// Number of threads that answer requests.
     pub threads: Option<usize>,
+    /// How requests reach the mount.
+    pub transport: Option<Transport>,
     /// Views to show; several are shown in a directory each.
     pub views: Vec<View>,
     /// Configuration of the filesystem.
@@ -155,6 +159,7 @@ impl MountOptions {
             ("fsname", Some(value)) => self.name = Some(value.to_owned()),
             ("level", Some(value)) => self.fs.level = Some(number(option, value, 10)?),
             ("threads", Some(value)) => self.threads = Some(threads(option, value)?),
+            ("transport", Some(value)) => self.transport = Some(transport(option, value)?),
             ("uid", Some(value)) => *uid = Some(number(option, value, 10)?),
             ("gid", Some(value)) => *gid = Some(number(option, value, 10)?),
             ("umask", Some(value)) => *umask = Some(number(option, value, 8)?),
@@ -264,6 +269,14 @@ fn threads(option: &str, value: &str) -> Result<usize, Failure> {
             Err(Failure::Option(text))
         }
     }
+}
+
+/// Parses the name of a transport.
+fn transport(option: &str, value: &str) -> Result<Transport, Failure> {
+    Transport::named(value).ok_or_else(|| {
+        let names = Transport::NAMES.map(|(name, _)| name).join(", ");
+        Failure::Option(format!("mount option {option:?}: {value:?} is none of {names}"))
+    })
 }
 
 /// Parses the name of an update policy.

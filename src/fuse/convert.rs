@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
 
-use crate::fs::{Attr, Caller, DirEntry, OpenHow, now};
+use crate::fs::{Attr, Caller, OpenHow, now};
 use crate::store::storage::{FileKind, Timestamp};
 
 /// Returns the caller of a request; `umask` holds the permission bits to clear in new files.
@@ -82,11 +82,6 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
         blksize: attr.block,
         flags: 0,
     }
-}
-
-/// Returns the attributes of an entry whose own are unknown; they are not cached.
-pub(super) fn placeholder(item: &DirEntry<'_>) -> FileAttr {
-    FileAttr { ino: INodeNo(item.ino), kind: file_type(item.kind), nlink: 1, ..NO_ATTR }
 }
 
 pub(super) fn file_type(kind: FileKind) -> FileType {

@@ -13,8 +13,8 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Maximum number of background requests of the kernel, mainly readahead.
 const MAX_BACKGROUND: u16 = 64;
 
-/// Maximum length of a request in bytes.
-const MAX_REQUEST: u32 = 1 << 20;
+/// Maximum length of the data of a request in bytes.
+pub(super) const MAX_REQUEST: u32 = 1 << 20;
 
 /// Kernel settings that apply to a mount as a whole. Benchmarks that compare with a mount use the
 /// same.

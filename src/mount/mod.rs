@@ -46,6 +46,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 pub struct Mounted<F: fuser::Filesystem> {
     session: Session<F>,
     connection: OwnedFd,
+    acl: SessionACL,
     signals: Signals,
     attached: Attached,
 }
@@ -75,7 +76,7 @@ pub fn mount<F: fuser::Filesystem>(
     config.clone_fd = true;
     let connection = device.try_clone().map_err(MountError::Session)?;
     let session = Session::from_fd(filesystem, device, acl, config).map_err(MountError::Session)?;
-    Ok(Mounted { session, connection, signals, attached })
+    Ok(Mounted { session, connection, acl, signals, attached })
 }
 
 /// What is learned about a mount while it is served.
@@ -90,6 +91,11 @@ impl<F: fuser::Filesystem> Mounted<F> {
     /// Returns the notifier through which notifications are sent to the kernel.
     pub fn notifier(&self) -> Notifier {
         self.session.notifier()
+    }
+
+    /// Returns whose requests are answered.
+    pub fn acl(&self) -> SessionACL {
+        self.acl
     }
 
     /// Returns another descriptor of the FUSE connection.

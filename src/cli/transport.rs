@@ -1,0 +1,131 @@
+//! How the kernel's requests reach a mount: `-o transport=`.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::exit::Failure;
+use crate::fs::Views;
+use crate::fuse::{Classic, Rings, Server, Unavailable, push};
+use crate::mount::{self, MountError, MountSpec, Mounted};
+use crate::stats::Transport as Served;
+
+/// Environment variable with the transport of mounts that are not given one.
+const VARIABLE: &str = "SHARDFS_TRANSPORT";
+
+/// Transport that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// Rings where the kernel has them.
+    Auto,
+    /// `/dev/fuse`, read by threads.
+    Classic,
+    /// Rings, with a warning where there are none.
+    Uring,
+}
+
+impl Transport {
+    /// Names of the transports.
+    pub(super) const NAMES: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("classic", Self::Classic), ("uring", Self::Uring)];
+
+    /// Returns the transport with that name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, transport)| *transport)
+    }
+
+    /// Returns the transport that the environment asks for.
+    pub(super) fn usual() -> Self {
+        let name = std::env::var(VARIABLE).ok();
+        let named = name.as_deref().map(|name| (name, Self::named(name)));
+        if let Some((name, None)) = named {
+            log::warn!("{VARIABLE}: {name:?} is none of auto, classic, uring: auto is used");
+        }
+        named.and_then(|(_, transport)| transport).unwrap_or(Self::Auto)
+    }
+
+    /// Starts threads with rings if they are wanted and to be had; otherwise returns why requests come
+    /// in the classic way.
+    fn prepare(self, threads: usize) -> Result<Rings, String> {
+        if self == Self::Classic {
+            return Err("it was asked for".to_owned());
+        }
+        Rings::prepare(threads).map_err(|error| self.report(&error))
+    }
+
+    /// Logs why there are no rings, and returns it. Where they were not asked for, they are usually
+    /// switched off.
+    fn report(self, error: &Unavailable) -> String {
+        let text = format!("requests are read from /dev/fuse, not by io_uring: {error}");
+        match (self, error) {
+            (Self::Uring, _) => log::warn!("{text}"),
+            (_, Unavailable::Kernel | Unavailable::SwitchedOff) => log::debug!("{text}"),
+            _ => log::info!("{text}"),
+        }
+        error.to_string()
+    }
+}
+
+/// Mount that exists, with all that answers its requests.
+pub(super) struct Transported {
+    mounted: Mounted<Classic>,
+    server: Arc<Server>,
+    rings: Option<Rings>,
+}
+
+/// Mounts `views`. Requests are not answered yet.
+pub(super) fn mount(
+    transport: Transport,
+    views: &Arc<Views>,
+    spec: &MountSpec,
+) -> Result<Transported, Failure> {
+    let rings = transport.prepare(spec.threads);
+    let server = Arc::new(Server::new(Arc::clone(views), rings.is_ok()));
+    let mounted = mount::mount(Classic::new(Arc::clone(&server)), spec)?;
+    let rings = match rings {
+        Ok(_) if !server.uses_rings() => Err(transport.report(&Unavailable::Kernel)),
+        rings => rings,
+    };
+    let served = match &rings {
+        Ok(rings) => Served { name: "uring", threads: rings.threads(), why: None },
+        Err(why) => Served { name: "classic", threads: spec.threads, why: Some(why.clone()) },
+    };
+    // Set once: a process has one mount.
+    let _ = views.stats().transport.set(served);
+    Ok(Transported { mounted, server, rings: rings.ok() })
+}
+
+impl Transported {
+    /// Starts the threads beside fuser's, which are left to be started. Returns those that end with the
+    /// mount.
+    pub(super) fn start(
+        self,
+        views: &Views,
+    ) -> Result<(Mounted<Classic>, Vec<JoinHandle<()>>), Failure> {
+        let Self { mounted, server, rings } = self;
+        // The kernel holds requests back until these threads are ready.
+        let threads = match rings {
+            Some(rings) => {
+                let device = mounted.connection().map_err(MountError::Session)?;
+                rings.serve(&server, mounted.acl(), device)
+            }
+            None => Vec::new(),
+        };
+        if let Some(revalidation) = server.revalidation() {
+            let notifier = mounted.notifier();
+            start_thread("revalidation", move || revalidation.run(notifier))?;
+        }
+        if let Err(error) = push::start(views, || mounted.connection(), || mounted.notifier()) {
+            log::warn!("no chunks are pushed ahead of their readers: {error}");
+        }
+        Ok((mounted, threads))
+    }
+}
+
+/// Starts a thread of a mount.
+pub(super) fn start_thread(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Failure> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.spawn(run).map_err(|error| MountError::Thread(error).into())
+}

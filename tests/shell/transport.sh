@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# How requests reach a mount: by io_uring where the kernel has it, from /dev/fuse wherever that is not
+# to be had, with one line that says why, and never a mount that hangs.
+. "$(dirname "$0")/../lib.sh"
+
+switch=/sys/module/fuse/parameters/enable_uring
+source=$TMP/array
+"$SHARDFS" create --shape 64,64 --chunk 8,8 --shard 32,32 --dtype uint16 "$source" >/dev/null
+
+# of_stats KEY: the value in the counters' section on the transport.
+of_stats() { python3 -c 'import json, sys; print(json.load(sys.stdin)["transport"].get(sys.argv[1]))' "$1" <"$MP/.shardfs/stats.json"; }
+
+# mount_by TRANSPORT [COMMAND...]: mounts in the foreground, with the log in $TMP/log; sets MP and PID.
+mount_by() {
+    local transport=$1
+    shift
+    new_mount_point
+    : >"$TMP/log"
+    "$@" "$SHARDFS" mount --foreground --rw -v -o transport="$transport" "$source" "$MP" 2>"$TMP/log" &
+    PID=$!
+    within 10 grep -q 'is mounted on' "$TMP/log"
+}
+
+end_mount() {
+    unmount_view
+    wait "$PID"
+}
+
+# works: files are written, read, listed, renamed and removed.
+works() {
+    head -c 128 /dev/urandom >"$TMP/chunk"
+    mkdir -p "$MP/c/0"
+    cp "$TMP/chunk" "$MP/c/0/0"
+    cmp "$TMP/chunk" "$MP/c/0/0"
+    sync "$MP/c/0/0"
+    mkdir "$MP/notes"
+    ln -s target "$MP/notes/link"
+    [[ $(readlink "$MP/notes/link") == target ]]
+    mkfifo "$MP/notes/pipe"
+    seq 100000 >"$MP/notes/numbers"
+    ln "$MP/notes/numbers" "$MP/notes/other"
+    mv "$MP/notes/numbers" "$MP/notes/renamed"
+    seq 100000 | cmp - "$MP/notes/other"
+    truncate -s 10 "$MP/notes/renamed"
+    [[ $(stat -c %s "$MP/notes/other") == 10 ]]
+    chmod 600 "$MP/notes/renamed"
+    touch -d '1969-12-31 23:59:58.5 UTC' "$MP/notes/renamed"
+    [[ $(stat -c '%a %.9Y' "$MP/notes/renamed") == '600 -1.500000000' ]]
+    for n in {1..500}; do : >"$MP/notes/$n.with-a-name-of-some-length"; done
+    [[ $(find "$MP/notes" -type f | wc -l) == 502 ]]
+    rm -r "$MP/notes"
+    rm "$MP/c/0/0"
+    [[ ! -e $MP/c/0/0 ]]
+    fails_with 'No such file' cat "$MP/c/9/9"
+    fails_with 'Not a directory' ls "$MP/zarr.json/x"
+    stat -f "$MP"
+}
+
+classic_on_request() {
+    mount_by classic
+    [[ $(of_stats name) == classic && $(of_stats why) == 'it was asked for' ]]
+    works
+    end_mount
+}
+check 'the classic transport is taken when it is asked for' classic_on_request
+
+bad_name() { fails_with 'is none of auto, classic, uring' "$SHARDFS" mount -o transport=pigeon "$source" "$TMP"; }
+check 'an unknown transport is refused' bad_name
+
+variable() {
+    new_mount_point
+    SHARDFS_TRANSPORT=classic "$SHARDFS" mount "$source" "$MP"
+    [[ $(of_stats why) == 'it was asked for' ]]
+    unmount_view
+}
+check 'the environment says what is taken where nothing else does' variable
+
+if [[ ! -w $switch ]]; then
+    skip "io_uring: no $switch that can be written"
+    exit
+fi
+was=$(<"$switch")
+io_uring_was=$(sysctl -n kernel.io_uring_disabled 2>/dev/null || true)
+
+restore() {
+    echo "$was" >"$switch"
+    [[ -z $io_uring_was ]] || sysctl -q kernel.io_uring_disabled="$io_uring_was"
+}
+trap 'rc=$?; restore; end $rc' EXIT
+
+# refused TEXT TRANSPORT [COMMAND...]: the classic transport serves, and one line says why.
+refused() {
+    local text=$1 transport=$2
+    shift 2
+    mount_by "$transport" "$@"
+    [[ $(of_stats name) == classic && $(of_stats why) == *"$text"* ]]
+    [[ $(grep -c 'not by io_uring' "$TMP/log") == 1 ]]
+    grep 'not by io_uring' "$TMP/log" | grep -qF "$text"
+    works
+    end_mount
+}
+
+echo N >"$switch"
+check 'a kernel that has it switched off' refused 'echo Y > /sys/module/fuse/parameters/enable_uring' uring
+echo Y >"$switch"
+
+by_rings() {
+    mount_by uring
+    [[ $(of_stats name) == uring && $(of_stats why) == None ]]
+    works
+    end_mount
+    not_mounted "$MP"
+    [[ ! -e /proc/$PID ]]
+}
+check 'requests come by io_uring' by_rings
+
+automatic() {
+    mount_by auto
+    [[ $(of_stats name) == uring ]]
+    end_mount
+}
+check 'io_uring is taken where it is switched on' automatic
+
+if (($(nproc) > 1)); then
+    check 'a process that may not run on every CPU' refused 'this process may run on 1 of' uring taskset -c 0
+fi
+if [[ -n $io_uring_was ]]; then
+    sysctl -q kernel.io_uring_disabled=2
+    check 'a system that forbids io_uring' refused 'the system refuses a ring' auto
+    sysctl -q kernel.io_uring_disabled="$io_uring_was"
+fi
+
+# Linux 5.12 and later count the memory of rings otherwise: either transport may serve.
+little_memory() {
+    mount_by auto prlimit --memlock=65536
+    works
+    end_mount
+}
+check 'a limit of 64 KiB for locked memory' little_memory
+
+switched_off_later() {
+    mount_by uring
+    echo N >"$switch"
+    works
+    end_mount
+    echo Y >"$switch"
+}
+check 'a mount goes on when it is switched off' switched_off_later
+
+other_users() {
+    mount_by uring
+    fails_with 'Permission denied' setpriv --reuid=65534 --clear-groups ls "$MP"
+    works
+    end_mount
+}
+check 'other users are refused' other_users
+
+# A thread waits for each of these writers' commits: others answer meanwhile.
+busy() {
+    mount_by uring
+    local n
+    for n in {0..7}; do
+        mkdir -p "$MP/c/$n"
+        head -c 128 /dev/urandom >"$MP/c/$n/$n"
+        for _ in {1..20}; do
+            head -c 128 /dev/urandom >"$MP/c/$n/$n"
+            sync "$MP/c/$n/$n"
+        done &
+        writers+=($!)
+    done
+    for n in {1..200}; do
+        timeout 10 ls -l "$MP/c/0" >/dev/null
+    done
+    wait "${writers[@]}"
+    end_mount
+}
+writers=()
+check 'requests are answered while others wait for commits' busy
+
+killed() {
+    local n
+    for n in {1..20}; do
+        mount_by uring
+        (while cat "$MP"/c/*/* && echo x >"$MP/file"; do :; done) >/dev/null 2>&1 &
+        reader=$!
+        sleep "0.0$((RANDOM % 10))"
+        kill -9 "$PID"
+        wait "$PID" || true
+        # Whoever waited got an error: nothing hangs.
+        timeout 10 tail --pid="$reader" -f /dev/null
+        umount "$MP"
+    done
+}
+check 'nothing hangs when the process is killed' killed
