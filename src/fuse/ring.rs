@@ -8,7 +8,7 @@
 //! ```text
 //! prepare    threads with their rings, before the kernel learns of it: whatever is missing, such as a
 //!            system call that is not permitted, ends in the classic transport
-//! INIT       the kernel is told that requests may come by rings, and holds them back from then on
+//! INIT       agrees with the kernel that requests come by rings, which holds them back from then on
 //! serve      every thread registers its entry; with one for each CPU, requests begin to arrive
 //! ```
 

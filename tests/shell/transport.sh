@@ -128,6 +128,8 @@ if [[ -n $io_uring_was ]]; then
     sysctl -q kernel.io_uring_disabled=2
     check 'a system that forbids io_uring' refused 'the system refuses a ring' auto
     sysctl -q kernel.io_uring_disabled="$io_uring_was"
+else
+    skip 'a system that forbids io_uring: no kernel.io_uring_disabled'
 fi
 
 # Linux 5.12 and later count the memory of rings otherwise: either transport may serve.
@@ -171,7 +173,8 @@ busy() {
     for n in {1..200}; do
         timeout 10 ls -l "$MP/c/0" >/dev/null
     done
-    wait "${writers[@]}"
+    # Each of them: wait with several names reports the last one alone.
+    for n in "${writers[@]}"; do wait "$n"; done
     end_mount
 }
 writers=()

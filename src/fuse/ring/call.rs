@@ -383,7 +383,7 @@ mod tests {
             assert!(!permits(SessionACL::RootAndOwner, opcode, 1001));
             assert!(permits(SessionACL::All, opcode, 1001));
         }
-        // The kernel writes pages back on behalf of nobody.
+        // The kernel writes pages back without naming a user.
         assert!(permits(SessionACL::Owner, opcode::WRITE, 0));
     }
 }
