@@ -82,7 +82,10 @@ pub(super) fn mount(
     let server = Arc::new(Server::new(Arc::clone(views), rings.is_ok()));
     let mounted = mount::mount(Classic::new(Arc::clone(&server)), spec)?;
     let rings = match rings {
-        Ok(_) if !server.uses_rings() => Err(transport.report(&Unavailable::Kernel)),
+        Ok(rings) if !server.uses_rings() => {
+            rings.end();
+            Err(transport.report(&Unavailable::Kernel))
+        }
         rings => rings,
     };
     let served = match &rings {

@@ -96,9 +96,27 @@ impl Rings {
         }
         let last = u16::try_from(queues).map_err(too_many)?;
         let queue_of_each = (0..last).flat_map(|queue| std::iter::repeat_n(queue, of_queue));
-        // One that fails ends the others, which wait for what is dropped with them.
-        let threads = queue_of_each.map(start_thread).collect::<io::Result<_>>()?;
-        Ok(Self { threads })
+        let mut rings = Self { threads: Vec::new() };
+        for queue in queue_of_each {
+            match start_thread(queue) {
+                Ok(thread) => rings.threads.push(thread),
+                Err(error) => {
+                    rings.end();
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(rings)
+    }
+
+    /// Returns once the threads have ended, and given back the memory that whoever answers requests in
+    /// their place needs.
+    pub fn end(self) {
+        for Waiting { start, thread, .. } in self.threads {
+            // It waits for what this would send.
+            drop(start);
+            drop(thread.join());
+        }
     }
 
     /// Returns the number of threads.
