@@ -138,6 +138,7 @@ impl Failure {
                 | MountError::Busy(_)
                 | MountError::OfAnother(_)
                 | MountError::Unmount { .. }
+                | MountError::NoRoom { .. }
                 | MountError::Fusermount(_) => MOUNT,
             },
             Self::Background(code) => *code,

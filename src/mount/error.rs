@@ -166,12 +166,35 @@ pub enum MountError {
     /// The command that has started the background process has ended before the mount answered.
     #[error("{}: unmounted again: the command that was to mount it was interrupted", shown(.0))]
     Interrupted(PathBuf),
+    /// There is no address space for the threads that are to answer requests.
+    #[error(
+        "no room for {threads} threads that answer requests, of 18 MiB each: {error}; {}",
+        advice(*.fitting)
+    )]
+    NoRoom {
+        /// Number of threads asked for.
+        threads: usize,
+        /// A smaller number of threads for which there is room.
+        fitting: Option<usize>,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
     /// A thread cannot be started.
     #[error("no thread can be started: {0}")]
     Thread(#[source] io::Error),
     /// Signals cannot be caught.
     #[error("signals: {0}")]
     Signals(#[source] io::Error),
+}
+
+/// Returns what to do where the limit of the address space leaves room for `fitting` threads.
+fn advice(fitting: Option<usize>) -> String {
+    let raise = "raise the limit of the address space (ulimit -v)";
+    match fitting {
+        Some(fitting) => format!("mount with -o threads={fitting}, or {raise}"),
+        None => raise.to_owned(),
+    }
 }
 
 impl MountError {

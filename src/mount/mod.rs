@@ -8,6 +8,7 @@ pub mod background;
 mod error;
 mod fusermount;
 mod overlap;
+mod room;
 mod signals;
 mod spec;
 mod table;
@@ -57,6 +58,7 @@ pub fn mount<F: fuser::Filesystem>(
     spec: &MountSpec,
 ) -> Result<Mounted<F>, MountError> {
     check_mountpoint(&spec.mountpoint)?;
+    room::check(spec.threads)?;
     let signals = signals::catch()?;
     let device = if rustix::process::geteuid().is_root() {
         mount_directly(spec)?

@@ -1,0 +1,34 @@
+//! Address space for the threads of a session.
+
+use memmap2::MmapOptions;
+
+use super::MountError;
+
+/// Bytes that fuser's buffer of a thread takes: requests of at most 16 MiB, and their headers.
+const BUFFER_BYTES: usize = (16 << 20) + (4 << 10);
+
+/// Bytes of a thread's stack, as Rust's library makes them.
+const STACK_BYTES: usize = 2 << 20;
+
+/// Bytes left to everything else that a mount allocates.
+const REST_BYTES: usize = 64 << 20;
+
+/// Returns an error if there is no room for so many threads that answer requests.
+///
+/// A buffer that cannot be allocated ends the process, and a mount that nothing answers for would be
+/// left. So it is tried before anything is mounted.
+pub(super) fn check(threads: usize) -> Result<(), MountError> {
+    let error = match reserve(threads) {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    let fewer = std::iter::successors(Some(threads / 2), |&fewer| Some(fewer / 2));
+    let fitting = fewer.take_while(|&fewer| fewer >= 2).find(|&fewer| reserve(fewer).is_ok());
+    Err(MountError::NoRoom { threads, fitting, error })
+}
+
+/// Maps what so many threads need, and gives it back. No memory is used.
+fn reserve(threads: usize) -> std::io::Result<()> {
+    let bytes = threads.saturating_mul(BUFFER_BYTES + STACK_BYTES).saturating_add(REST_BYTES);
+    MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map(drop)
+}
