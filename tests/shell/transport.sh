@@ -79,6 +79,9 @@ if [[ ! -w $switch ]]; then
     skip "io_uring: no $switch that can be written"
     exit
 fi
+# The switch is the whole system's: one run at a time uses it.
+exec {lock}</dev/fuse
+flock "$lock"
 was=$(<"$switch")
 io_uring_was=$(sysctl -n kernel.io_uring_disabled 2>/dev/null || true)
 
