@@ -23,7 +23,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use self::attributes::{MAX_XATTR_BYTES, kind_of, set_stat, stat_of};
+use self::attributes::{MAX_XATTR_BYTES, is_new, kind_of, set_stat, stat_of};
 use self::file::LocalFile;
 pub use self::file::try_lock;
 use super::beneath::{Beneath, Found, Links};
@@ -400,6 +400,14 @@ impl PosixStorage for LocalStorage {
 
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()> {
         set_stat(&self.open_unlinked(path, OFlags::PATH | OFlags::NOFOLLOW)?, set)
+    }
+
+    fn give_new(&self, path: &Path, set: &SetStat) -> io::Result<()> {
+        let made = self.open_unlinked(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        if !is_new(&made)? {
+            return Err(Errno::PERM.into());
+        }
+        set_stat(&made, set)
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {

@@ -211,6 +211,14 @@ pub trait PosixStorage: Storage {
     /// Changes attributes of a file, or of the symbolic link itself.
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()>;
 
+    /// Changes attributes of what this process has just made.
+    ///
+    /// # Errors
+    /// EPERM if something else has its name by now: what is not empty, or another user's.
+    fn give_new(&self, path: &Path, set: &SetStat) -> io::Result<()> {
+        self.set_stat(path, set)
+    }
+
     /// Returns once the names in a directory are durable.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }

@@ -304,7 +304,7 @@ impl Fs {
         let is_group_kept = parent.is_some_and(|parent| parent.mode & libc::S_ISGID != 0);
         let gid = (!is_group_kept).then_some(caller.gid);
         let set = SetStat { uid: Some(caller.uid), gid, ..SetStat::default() };
-        if let Err(error) = storage.set_stat(path, &set) {
+        if let Err(error) = storage.give_new(path, &set) {
             log::debug!("{}: {error}", shown(&path));
         }
     }

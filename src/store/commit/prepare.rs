@@ -496,7 +496,7 @@ impl<'a> Commit<'a> {
         } | made.mode & libc::S_ISGID;
         let Stat { uid, gid, mode, .. } = self.made_by(Maker { mode, ..maker }, path, made)?;
         let (uid, gid, mode) = (Some(uid), Some(gid), Some(mode));
-        self.storage.set_stat(path, &SetStat { uid, gid, mode, ..SetStat::default() })
+        self.storage.give_new(path, &SetStat { uid, gid, mode, ..SetStat::default() })
     }
 
     /// Creates the missing directories of a shard.

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::fs::{self, AtFlags, FileType, Mode, Timespec, Timestamps};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 
 use crate::store::access_list::without_group;
 use crate::store::storage::{FileKind, SetStat, Stat, Timestamp};
@@ -26,6 +26,33 @@ pub(super) fn set_stat(file: &OwnedFd, set: &SetStat) -> io::Result<()> {
         fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH)?;
     }
     Ok(())
+}
+
+/// Returns whether a file that is open with `O_PATH` may be what this process has just made: it is its
+/// own, has one name and is empty. Users who may write to a directory can put something else in the
+/// place of what was made in it, and it must not be given to them.
+pub(super) fn is_new(file: &OwnedFd) -> io::Result<bool> {
+    let stat = stat_of(file)?;
+    if stat.uid != rustix::process::geteuid().as_raw() {
+        return Ok(false);
+    }
+    match stat.kind {
+        FileKind::Directory => is_empty(file),
+        FileKind::File => Ok(stat.size == 0 && stat.links == 1),
+        _ => Ok(stat.links == 1),
+    }
+}
+
+/// Returns whether there is nothing in a directory that is open with `O_PATH`.
+fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = fs::Dir::new(fs::openat(directory, c".", flags, Mode::empty())?)?;
+    for entry in entries {
+        if ![c".", c".."].contains(&entry?.file_name()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns the times to be changed. `None` if there are none.

@@ -197,3 +197,31 @@ fn a_link_with_dots_is_followed_while_others_rename() {
     });
     assert!(failed.is_empty(), "{} errors, {:?}", failed.len(), failed.first());
 }
+
+#[test]
+fn only_what_was_just_made_is_given_away() {
+    let (directory, storage) = storage();
+    let set = SetStat { mode: Some(0o750), ..SetStat::default() };
+    let give = |name: &str| storage.give_new(Path::new(name), &set);
+    storage.make_directory(Path::new("new"), 0o700).unwrap();
+    give("new").unwrap();
+    assert_eq!(storage.stat(Path::new("new")).unwrap().mode, 0o750);
+
+    let refused = |name: &str| {
+        assert_eq!(give(name).unwrap_err().raw_os_error(), Some(libc::EPERM), "{name}");
+    };
+    // Something with contents has taken its name.
+    storage.make_directory(Path::new("new/below"), 0o700).unwrap();
+    refused("new");
+    refused("file");
+    storage.create(Path::new("empty"), 0o600).unwrap();
+    storage.link(Path::new("empty"), Path::new("other name")).unwrap();
+    refused("empty");
+    // Another user's.
+    if rustix::process::geteuid().is_root() {
+        storage.make_directory(Path::new("others"), 0o700).unwrap();
+        std::os::unix::fs::chown(directory.path().join("source/others"), Some(12345), None)
+            .unwrap();
+        refused("others");
+    }
+}
