@@ -150,17 +150,21 @@ pub struct Transport {
     pub name: &'static str,
     /// Number of threads that answer requests.
     pub threads: usize,
+    /// Length in bytes of the memory that rings share with the kernel; 0 for the classic one.
+    pub shared_nbytes: usize,
     /// Why it is the classic one.
     pub why: Option<String>,
 }
 
 impl Transport {
     fn to_json(&self) -> serde_json::Value {
-        let Self { name, threads, why } = self;
-        match why {
-            Some(why) => serde_json::json!({ "name": name, "threads": threads, "why": why }),
-            None => serde_json::json!({ "name": name, "threads": threads }),
+        let Self { name, threads, shared_nbytes, why } = self;
+        let mut json =
+            serde_json::json!({ "name": name, "threads": threads, "shared_bytes": shared_nbytes });
+        if let Some(why) = why {
+            json["why"] = why.as_str().into();
         }
+        json
     }
 }
 

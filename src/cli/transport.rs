@@ -89,8 +89,16 @@ pub(super) fn mount(
         rings => rings,
     };
     let served = match &rings {
-        Ok(rings) => Served { name: "uring", threads: rings.threads(), why: None },
-        Err(why) => Served { name: "classic", threads: spec.threads, why: Some(why.clone()) },
+        Ok(rings) => Served {
+            name: "uring",
+            threads: rings.threads(),
+            shared_nbytes: rings.nbytes(),
+            why: None,
+        },
+        Err(why) => {
+            let why = Some(why.clone());
+            Served { name: "classic", threads: spec.threads, shared_nbytes: 0, why }
+        }
     };
     // Set once: a process has one mount.
     let _ = views.stats().transport.set(served);
@@ -109,7 +117,7 @@ impl Transported {
         let threads = match rings {
             Some(rings) => {
                 let device = mounted.connection().map_err(MountError::Session)?;
-                rings.serve(&server, mounted.acl(), device)
+                rings.serve(&server, mounted.acl(), device, mount::end_mount)
             }
             None => Vec::new(),
         };

@@ -28,8 +28,7 @@ use nix::unistd::{Pid, geteuid};
 use thiserror::Error;
 
 use self::call::Allowed;
-use self::worker::{Entry, Worker};
-use super::kernel_flags::MAX_REQUEST;
+use self::worker::{ENTRY_NBYTES, Entry, Worker};
 use super::server::Server;
 
 /// Says whether the kernel module takes part: `Y` or `N`.
@@ -42,8 +41,6 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 const LEAST_THREADS: usize = 2;
 /// Threads at most; each has memory for a payload.
 const MOST_THREADS: u16 = 1024;
-/// Length of the longest payload in bytes.
-const PAYLOAD_NBYTES: usize = MAX_REQUEST as usize;
 /// The calling thread.
 const SELF: Pid = Pid::from_raw(0);
 
@@ -124,19 +121,25 @@ impl Rings {
         self.threads.len()
     }
 
+    /// Returns the length in bytes of the memory that the threads share with the kernel.
+    pub fn nbytes(&self) -> usize {
+        self.threads.len() * ENTRY_NBYTES
+    }
+
     /// Answers the requests of a mount, which has agreed to rings with the kernel, until it ends.
-    /// Returns the threads.
+    /// Returns the threads. If one of them cannot go on, it calls `end_mount`.
     pub fn serve(
         self,
         server: &Arc<Server>,
         acl: SessionACL,
         device: OwnedFd,
+        end_mount: fn(),
     ) -> Vec<JoinHandle<()>> {
         let allowed = Allowed { acl, owner: geteuid().as_raw() };
         let device = Arc::new(device);
         let start = |waiting: Waiting| {
             let (server, device) = (Arc::clone(server), Arc::clone(&device));
-            let worker = Worker { server, allowed, device, queue: waiting.queue };
+            let worker = Worker { server, allowed, device, queue: waiting.queue, end_mount };
             // A thread that waits for this takes it.
             let _ = waiting.start.send(worker);
             waiting.thread
@@ -152,7 +155,7 @@ fn start_thread(queue: u16) -> io::Result<Waiting> {
     let builder = thread::Builder::new().name(format!("ring-{queue}"));
     let thread = builder.spawn(move || {
         pin_to(queue);
-        match Entry::new(PAYLOAD_NBYTES) {
+        match Entry::new() {
             Ok(entry) => {
                 let _ = ready.send(Ok(()));
                 wait_and_serve(&workers, entry);
@@ -170,10 +173,10 @@ fn wait_and_serve(workers: &Receiver<Worker>, entry: Entry) {
     // Without a mount there is nothing to serve.
     let Ok(worker) = workers.recv() else { return };
     if let Err(error) = worker.run(entry) {
-        log::error!(
-            "a thread that answers the requests of CPU {} has ended: {error}",
-            worker.queue
-        );
+        log::error!("a ring of CPU {} has failed, so the mount ends: {error}", worker.queue);
+        // The request in its entry has no answer, and who sends one to a queue without threads waits
+        // for ever.
+        (worker.end_mount)();
     }
 }
 

@@ -34,6 +34,7 @@ use self::error::ANSWER_PATIENCE;
 pub use self::error::MountError;
 pub use self::overlap::{InMount, lie_apart, mount_of, will_be};
 use self::signals::Handler;
+pub use self::signals::end_mount;
 pub use self::spec::{Access, MountSpec};
 pub use self::table::{Use, uses_of};
 use self::unmounting::unmount_patiently;

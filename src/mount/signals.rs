@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -31,6 +32,14 @@ const UNSAVED_CODE: i32 = 2;
 /// outlive the process.
 pub(super) fn catch() -> Result<Signals, MountError> {
     Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(MountError::Signals)
+}
+
+/// Ends the mount of this process as a signal does: what was written is committed, and who waits for
+/// an answer gets an error.
+pub fn end_mount() {
+    if let Err(error) = kill_process(getpid(), Signal::TERM) {
+        log::error!("the mount cannot be ended: {error}");
+    }
 }
 
 /// What signals act on.

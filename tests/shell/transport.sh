@@ -198,3 +198,33 @@ killed() {
     done
 }
 check 'nothing hangs when the process is killed' killed
+
+# fails_at TIMES ERROR: the calls by which rings are served fail with ERROR, those TIMES of each thread.
+fails_at() {
+    mount_by uring strace -qq -f -o /dev/null -e trace=io_uring_enter -e inject="io_uring_enter:error=$2:when=$1"
+}
+
+broken() {
+    local tries=0
+    fails_at 40+ EBADFD
+    # Other threads take part of the requests. The one that fails has no answer for its caller.
+    while timeout -s KILL 20 stat -f "$MP" >/dev/null 2>"$TMP/stat"; do
+        (((tries += 1) < 2000))
+    done
+    cat "$TMP/stat"
+    grep -E 'Transport endpoint|connection abort|not connected' "$TMP/stat"
+    within 20 not_mounted "$MP"
+    wait "$PID" || true
+    grep -E 'a ring of CPU [0-9]+ has failed' "$TMP/log"
+}
+short_of_memory() {
+    fails_at 10+3 ENOMEM
+    works
+    end_mount
+}
+if strace -o /dev/null true 2>/dev/null; then
+    check 'a ring that fails ends the mount, and nothing hangs' broken
+    check 'a shortage of memory is waited out' short_of_memory
+else
+    skip 'threads that fail: no strace'
+fi

@@ -15,11 +15,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fuser::Errno;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use memmap2::MmapMut;
 
+use super::super::kernel_flags::MAX_REQUEST;
 use super::super::server::Server;
 use super::call::{Allowed, answer};
 use super::wire::{Call, HEADER_NBYTES, encode_outcome};
@@ -27,8 +29,17 @@ use super::wire::{Call, HEADER_NBYTES, encode_outcome};
 /// Length of the memory for the header of an entry: a page, which the kernel asks for.
 const HEADER_PAGE: usize = 4096;
 
+/// Length of the longest payload in bytes.
+const PAYLOAD_NBYTES: usize = MAX_REQUEST as usize;
+
+/// Length in bytes of the memory of an entry.
+pub(super) const ENTRY_NBYTES: usize = HEADER_PAGE + PAYLOAD_NBYTES;
+
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
+
+/// Time until a call is repeated that the kernel could not carry out for now.
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// Position of `len` in `struct io_uring_sqe`.
 const LEN_IN_SUBMISSION: usize = 24;
@@ -43,11 +54,10 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Creates a ring that only the calling thread may use, and memory for payloads of up to `nbytes`
-    /// bytes.
-    pub(super) fn new(nbytes: usize) -> io::Result<Self> {
+    /// Creates a ring that only the calling thread may use, and its memory.
+    pub(super) fn new() -> io::Result<Self> {
         let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2)?;
-        let mut memory = MmapMut::map_anon(HEADER_PAGE + nbytes)?;
+        let mut memory = MmapMut::map_anon(ENTRY_NBYTES)?;
         let (header, payload) = memory.split_at_mut(HEADER_PAGE);
         let place = |part: &mut [u8]| libc::iovec {
             iov_base: part.as_mut_ptr().cast(),
@@ -75,7 +85,7 @@ impl Entry {
         loop {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => (),
-                Err(error) if is_for_now(&error) => std::thread::yield_now(),
+                Err(error) if is_for_now(&error) => std::thread::sleep(PAUSE),
                 // Nothing can be said of the entry then: see `Worker::run`.
                 Err(error) => return Err(error),
             }
@@ -88,7 +98,8 @@ impl Entry {
 
 /// Returns whether a call is to be repeated.
 fn is_for_now(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+    let transient = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|errno| transient.contains(&errno))
 }
 
 /// Thread that answers requests of one queue.
@@ -101,6 +112,8 @@ pub(super) struct Worker {
     pub device: Arc<OwnedFd>,
     /// Number of the queue: that of a CPU.
     pub queue: u16,
+    /// Ends the mount.
+    pub end_mount: fn(),
 }
 
 impl Worker {
