@@ -499,9 +499,12 @@ fn check_writable(options: &MountOptions, is_named: bool, lists: &[String]) -> R
 }
 
 /// Returns the default number of threads: one for each processor, but at least 2, as one may wait
-/// for the disk, and at most 16.
+/// for the disk, and at most 16; fewer where the address space is limited.
 fn usual_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, std::num::NonZero::get).clamp(2, 16)
+    let wanted = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let wanted = wanted.clamp(2, 16);
+    // Where there is no room at all, mounting says so.
+    mount::fitting_threads(wanted).unwrap_or(wanted)
 }
 
 /// Makes the C library return freed memory to the system. Shard indexes come and go, hundreds of

@@ -33,6 +33,7 @@ pub use self::background::{PROBE, probe, run_within, unsaved_of};
 use self::error::ANSWER_PATIENCE;
 pub use self::error::MountError;
 pub use self::overlap::{InMount, lie_apart, mount_of, will_be};
+pub use self::room::fitting as fitting_threads;
 use self::signals::Handler;
 pub use self::signals::end_mount;
 pub use self::spec::{Access, MountSpec};

@@ -1,5 +1,7 @@
 //! Address space for the threads of a session.
 
+use std::num::NonZeroUsize;
+
 use memmap2::MmapOptions;
 
 use super::MountError;
@@ -9,6 +11,10 @@ const BUFFER_BYTES: usize = (16 << 20) + (4 << 10);
 
 /// Bytes of a thread's stack, as Rust's library makes them.
 const STACK_BYTES: usize = 2 << 20;
+
+/// Bytes that the C library sets aside for what threads allocate, for each of up to eight threads for
+/// each CPU.
+const ARENA_BYTES: usize = 64 << 20;
 
 /// Bytes left to everything else that a mount allocates.
 const REST_BYTES: usize = 64 << 20;
@@ -22,13 +28,22 @@ pub(super) fn check(threads: usize) -> Result<(), MountError> {
         Ok(()) => return Ok(()),
         Err(error) => error,
     };
-    let fewer = std::iter::successors(Some(threads / 2), |&fewer| Some(fewer / 2));
-    let fitting = fewer.take_while(|&fewer| fewer >= 2).find(|&fewer| reserve(fewer).is_ok());
+    let fitting = fitting(threads / 2);
     Err(MountError::NoRoom { threads, fitting, error })
+}
+
+/// Returns the number of threads that there is room for: as many as wanted, or a half of that, a
+/// quarter and so on. `None` if there is not even room for two.
+pub fn fitting(wanted: usize) -> Option<usize> {
+    let fewer = std::iter::successors(Some(wanted), |&fewer| Some(fewer / 2));
+    fewer.take_while(|&fewer| fewer >= 2).find(|&fewer| reserve(fewer).is_ok())
 }
 
 /// Maps what so many threads need, and gives it back. No memory is used.
 fn reserve(threads: usize) -> std::io::Result<()> {
-    let bytes = threads.saturating_mul(BUFFER_BYTES + STACK_BYTES).saturating_add(REST_BYTES);
+    let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let arenas = threads.min(cpus.saturating_mul(8)).saturating_mul(ARENA_BYTES);
+    let bytes = threads.saturating_mul(BUFFER_BYTES + STACK_BYTES).saturating_add(arenas);
+    let bytes = bytes.saturating_add(REST_BYTES);
     MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map(drop)
 }
