@@ -27,6 +27,12 @@ def facts() -> dict:
     }
 
 
+def has_rings() -> bool:
+    """Whether requests can come by io_uring."""
+    switch = Path("/sys/module/fuse/parameters/enable_uring")
+    return switch.exists() and switch.read_text().strip() == "Y"
+
+
 def versions(tools: Tools, variants: list[str]) -> dict:
     found = {
         "commit": first_line(["git", "-C", str(TOP), "describe", "--always", "--dirty"]),
@@ -37,6 +43,7 @@ def versions(tools: Tools, variants: list[str]) -> dict:
     }
     commands = {
         "shardfs": [tools.shardfs, "--version"],
+        "baseline": [tools.baseline, "--version"],
         "squashfuse_ll": ["squashfuse_ll", "--version"],
         "ratarmount": [tools.ratarmount, "--version"],
     }

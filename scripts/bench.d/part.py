@@ -36,7 +36,7 @@ def report(args: argparse.Namespace, packages: dict[str, str]) -> dict:
     if args.add:
         report = json.loads(args.json.read_text())
     else:
-        tools = Tools(args.shardfs, "", "")
+        tools = Tools(args.shardfs, "", "", "")
         report = {"machine": machine.facts(), "versions": machine.versions(tools, ["shardfs"]),
                   "rounds": args.rounds, "cpus": args.cpus, "cold": False, "skipped": {}, "sets": {}}
     report["versions"] |= {name: version(package) for name, package in packages.items()}

@@ -8,9 +8,13 @@ import sys
 from math import prod
 from statistics import median
 
-OPERATIONS = ["find", "find again", "find sizes", "read first", "read again", "read random"]
+OPERATIONS = ["find", "find again", "read listed", "find sizes", "read first", "read again", "read random"]
+READS = ["read listed", "read first", "read again", "read random"]
 PAIRS = [("shardfs", "floor"), ("shardfs-immutable", "floor-immutable")]
 COPYING = [("shardfs", "floor-copying"), ("shardfs-immutable", "floor-copying-immutable")]
+
+RINGS = [("shardfs-uring", "shardfs"), ("shardfs-uring-immutable", "shardfs-immutable")]
+BASELINES = [(f"shardfs{how}{when}", f"baseline{when}") for how in ("", "-uring") for when in ("", "-immutable")]
 
 # (operation, numerator, denominator, comparison, target); the project's own goals.
 TARGETS = [
@@ -26,6 +30,8 @@ TARGETS = [
     *((find, mount, floor, "<=", 1.2) for find in ("find", "find sizes") for mount, floor in PAIRS),
     ("find", "squashfuse_ll", "shardfs", None, None),
     ("find", "ratarmount", "shardfs", None, None),
+    *((read, *pair, None, None) for read in READS for pair in RINGS),
+    *((operation, *pair, None, None) for operation in OPERATIONS for pair in BASELINES),
 ]
 PLACES = {
     "one": "client and daemon share one CPU",
@@ -98,7 +104,7 @@ def print_ratios(variants: dict) -> None:
         if comparison:
             met = "met" if COMPARE[comparison](ratio, target) else "NOT met"
             mark = f"target {comparison} {target}: {met}"
-        print(f"  {op:12s} {above + ' / ' + below:36s} {ratio:7.2f} {fastest:6.2f}  "
+        print(f"  {op:12s} {above + ' / ' + below:48s} {ratio:7.2f} {fastest:6.2f}  "
               f"[{min(rounds):.2f}, {max(rounds):.2f}]  {mark}".rstrip())
 
 
@@ -140,6 +146,10 @@ def print_write(write: dict) -> None:
     def copy(copied: dict) -> None:
         times = {name: median(values) for name, values in copied["seconds"].items()}
         line(f"cp -r of {copied['files']} files, then fsync of the root", times["shardfs"], "s")
+        if "shardfs-uring" in times:
+            line("  by io_uring", times["shardfs-uring"], "s")
+            line("  by io_uring / shardfs", times["shardfs-uring"] / times["shardfs"], "x", "<=", 0.45)
+            line("  by io_uring / local", times["shardfs-uring"] / times["local"], "x", "<=", 3)
         line("  to the local filesystem, then sync", times["local"], "s")
         line("  shardfs / local", times["shardfs"] / times["local"], "x", "<=", 3)
         line("  bytes written / bytes asked", max(copied["source_bytes"]) / copied["asked"], "x")

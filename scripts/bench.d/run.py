@@ -16,9 +16,11 @@ import machine
 from data_sets import DATA_SETS, DataSet
 from variants import NAMES, BenchError, Daemon, Tools, mount_command, mounted, source_name, unmount_command
 
-# Each line runs on a mount of its own, so that its first operation finds nothing in the kernel.
+# Each line runs on a mount of its own, so that its first operation finds nothing in the kernel. Who
+# reads what was listed, as cp -r and tar do, asks for inodes that the kernel knows: chunks can be pushed
+# ahead of it. Who opens chunks by their keys, as Zarr libraries do, asks for unknown ones.
 SESSIONS = [
-    ["find", "find again"],
+    ["find", "find again", "read listed"],
     ["find sizes"],
     ["read first", "read again", "read random"],
 ]
@@ -106,8 +108,9 @@ def one_round(name: str, data: DataSet, dir: Path, client: Client, reserve: mach
     """All sessions of one variant, each on a fresh mount."""
     chunks = dir / "chunks"
     for operations in SESSIONS:
+        fills = any(operation.startswith("read") for operation in operations)
         reads = operations[0] == "read first"
-        if reads:
+        if fills:
             reserve.take()
         if not args.cold:
             # Just before it is measured: machines exist that take an idle page cache back.
@@ -122,7 +125,7 @@ def one_round(name: str, data: DataSet, dir: Path, client: Client, reserve: mach
         with mount as daemon:
             if args.cold:
                 drop_caches()
-            if reads:
+            if fills:
                 reserve.release()
             measure(operations, client, root, daemon, result)
             if daemon:
@@ -183,11 +186,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
-    for tool in ("reader", "shardfs", "floor", "ratarmount"):
+    for tool in ("reader", "shardfs", "baseline", "floor", "ratarmount"):
         parser.add_argument(f"--{tool}", required=True)
     args = parser.parse_args()
     args.variants = [name for name in NAMES if name in args.variants]
-    args.tools = Tools(args.shardfs, args.floor, args.ratarmount)
+    args.tools = Tools(args.shardfs, args.baseline, args.floor, args.ratarmount)
     args.client_prefix, args.daemon_prefix = machine.placement(args.cpus)
     return args
 

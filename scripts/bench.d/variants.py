@@ -12,9 +12,9 @@ from data_sets import DataSet
 
 # In the order they run. A mount and its floor are neighbours, so that they see the same machine.
 NAMES = [
-    "local", "floor-copying", "shardfs", "floor",
-    "floor-copying-immutable", "shardfs-immutable", "floor-immutable",
-    "squashfuse_ll", "ratarmount",
+    "local", "floor-copying", "baseline", "shardfs", "shardfs-uring", "floor",
+    "floor-copying-immutable", "baseline-immutable", "shardfs-immutable", "shardfs-uring-immutable",
+    "floor-immutable", "squashfuse_ll", "ratarmount",
 ]
 MOUNT_SECONDS = 60
 END_SECONDS = 20
@@ -27,6 +27,8 @@ class BenchError(Exception):
 @dataclass(frozen=True)
 class Tools:
     shardfs: str
+    # Another build of shardfs, to compare with.
+    baseline: str
     floor: str
     ratarmount: str
 
@@ -34,7 +36,7 @@ class Tools:
 def source_name(name: str) -> str:
     """What the variant reads, within the data set's directory; the floor reads nothing."""
     match name.removesuffix("-immutable"):
-        case "shardfs":
+        case "shardfs" | "shardfs-uring" | "baseline":
             return "array.zarr"
         case "squashfuse_ll":
             return "chunks.squashfs"
@@ -49,7 +51,14 @@ def mount_command(name: str, tools: Tools, data: DataSet, dir: Path, mountpoint:
     immutable = ["-o", "immutable"] if name.endswith("-immutable") else []
     match name.removesuffix("-immutable"):
         case "shardfs":
-            args = [tools.shardfs, "mount", "-f", *immutable, dir / "array.zarr", mountpoint]
+            args = [tools.shardfs, "mount", "-f", *transport("classic"), *immutable,
+                    dir / "array.zarr", mountpoint]
+        case "shardfs-uring":
+            args = [tools.shardfs, "mount", "-f", *transport("uring"), *immutable,
+                    dir / "array.zarr", mountpoint]
+        case "baseline":
+            # It may be too old for the option.
+            args = [tools.baseline, "mount", "-f", *immutable, dir / "array.zarr", mountpoint]
         case "floor":
             grid = "x".join(map(str, data.grid))
             args = [tools.floor, *immutable, "--grid", grid,
@@ -68,11 +77,15 @@ def mount_command(name: str, tools: Tools, data: DataSet, dir: Path, mountpoint:
     return [str(arg) for arg in args]
 
 
+def transport(name: str) -> list[str]:
+    return ["-o", f"transport={name}"]
+
+
 def unmount_command(name: str, tools: Tools, mountpoint: Path) -> list[str] | None:
     """None: a signal to the daemon unmounts it."""
     if name.startswith("floor"):
         return None
-    if name.startswith("shardfs"):
+    if name.startswith(("shardfs", "baseline")):
         return [tools.shardfs, "umount", str(mountpoint)]
     return ["fusermount3", "-u", str(mountpoint)]
 

@@ -18,7 +18,7 @@ import zarr
 import machine
 import part
 from part import in_turn, put_away, sync, warm
-from variants import BenchError, mounted
+from variants import BenchError, mounted, transport
 
 KIB = 1 << 10
 CHUNK = (32, 32, 32)
@@ -42,9 +42,9 @@ class Setting:
         self.random = numpy.random.default_rng(1)
 
     @contextmanager
-    def mount(self, source: Path):
-        command = [*self.args.daemon_prefix, self.args.shardfs, "mount", "-f", "--rw", str(source),
-                   str(self.mountpoint)]
+    def mount(self, source: Path, how: str = "classic"):
+        command = [*self.args.daemon_prefix, self.args.shardfs, "mount", "-f", "--rw", *transport(how),
+                   str(source), str(self.mountpoint)]
         unmount = [self.args.shardfs, "umount", str(self.mountpoint)]
         with mounted("shardfs-rw", command, unmount, self.mountpoint, self.args.run_dir):
             yield self.mountpoint
@@ -172,6 +172,8 @@ def copy_tree(setting: Setting) -> dict:
     """cp -r of a tree of chunk files into a mount, and to a directory beside it."""
     original = setting.args.data_dir / ("32k-quick" if setting.args.quick else "32k")
     seconds: dict[str, list[float]] = {"shardfs": [], "local": []}
+    if machine.has_rings():
+        seconds["shardfs-uring"] = []
     written = []
     for _, name in in_turn("write: cp -r", seconds, setting.args.rounds):
         target = setting.dir / "copied"
@@ -179,9 +181,10 @@ def copy_tree(setting: Setting) -> dict:
         target.mkdir()
         warm(original / "chunks")
         sync(target)
-        if name == "shardfs":
+        if name != "local":
             shutil.copy(original / "array.zarr/zarr.json", target)
-            with setting.mount(target) as mount:
+            how = "uring" if name == "shardfs-uring" else "classic"
+            with setting.mount(target, how) as mount:
                 start = time.perf_counter()
                 subprocess.run(["cp", "-r", original / "chunks/c", mount], check=True)
                 fsync(mount)
