@@ -250,6 +250,20 @@ def print_pack(pack: dict) -> None:
                   f"{result['chunks'] / seconds / 1e6:18.2f}{memory(runs):15.1f}{marks}")
 
 
+def print_requests(requests: dict) -> None:
+    """Requests for each chunk file, and which they are."""
+    print(f"\nrequests for each of {requests['files']} chunk files, on a fresh mount")
+    for part in ("reads", "writes"):
+        if "failed" in requests[part]:
+            print(f"  {part}: FAILED: {requests[part]['failed']}")
+            continue
+        for pattern, counts in requests[part].items():
+            each = {name.lower(): number / requests["files"] for name, number in counts.items()}
+            most = sorted((item for item in each.items() if item[1] >= 0.005), key=lambda item: -item[1])
+            print(f"  {pattern:28s}{sum(each.values()):7.2f}  "
+                  + " ".join(f"{name} {number:.2f}" for name, number in most))
+
+
 def main() -> None:
     with open(sys.argv[1]) as file:
         report = json.load(file)
@@ -262,6 +276,8 @@ def main() -> None:
         print_decode(report["decode"])
     if "pack" in report:
         print_pack(report["pack"])
+    if "requests" in report:
+        print_requests(report["requests"])
 
 
 if __name__ == "__main__":
