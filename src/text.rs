@@ -23,6 +23,57 @@ pub(crate) fn shown<P: AsRef<Path> + ?Sized>(path: &P) -> Shown<'_> {
     Shown(path.as_ref())
 }
 
+/// Returns a path as a word of a command for a shell. It is quoted if it has to be, with `$'...'` where
+/// bytes have to be escaped (bash, zsh, ksh).
+pub(crate) fn word<P: AsRef<Path> + ?Sized>(path: &P) -> Word<'_> {
+    Word(path.as_ref())
+}
+
+/// Path that is displayed as described at [`word`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Word<'a>(&'a Path);
+
+impl Display for Word<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let bytes = self.0.as_os_str().as_bytes();
+        if bytes.is_empty() {
+            return shown(self.0).fmt(f);
+        }
+        // It would be taken for an option.
+        if bytes.starts_with(b"-") {
+            f.write_str("./")?;
+        }
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(byte);
+        match std::str::from_utf8(bytes) {
+            Ok(text) if bytes.iter().all(is_plain) => f.write_str(text),
+            Ok(text) if !text.contains(is_hidden) => {
+                write!(f, "'{}'", text.replace('\'', r"'\''"))
+            }
+            _ => {
+                f.write_str("$'")?;
+                for part in bytes.utf8_chunks() {
+                    part.valid().chars().try_for_each(|char| write_quoted(f, char))?;
+                    part.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+                }
+                f.write_str("'")
+            }
+        }
+    }
+}
+
+/// Writes a character of a path between `$'` and `'`.
+fn write_quoted(out: &mut dyn Write, char: char) -> fmt::Result {
+    match char {
+        '\'' | '\\' => write!(out, "\\{char}"),
+        char if is_hidden(char) => {
+            let mut bytes = [0; 4];
+            let bytes = char.encode_utf8(&mut bytes).bytes();
+            bytes.into_iter().try_for_each(|byte| write!(out, "\\x{byte:02x}"))
+        }
+        char => out.write_char(char),
+    }
+}
+
 /// Path that is displayed as described at [`shown`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown<'a>(&'a Path);
@@ -158,6 +209,35 @@ mod tests {
         assert_eq!(name(b"a\nshardfs: error: b\r\t"), "a\\nshardfs: error: b\\r\\t");
         assert_eq!(name(b"\x1b[2J\x07\x7f\0"), "\\x1b[2J\\x07\\x7f\\x00");
         assert_eq!(name("\u{9b}2J\u{202e}\u{2028}".as_bytes()), "\\u{9b}2J\\u{202e}\\u{2028}");
+    }
+
+    #[test]
+    fn a_word_of_a_command_is_what_a_shell_takes_for_the_path() {
+        let names: [&[u8]; 12] = [
+            b"/data/a.zarr",
+            b"/data/my array",
+            b"it's",
+            b"$HOME/`id`",
+            b"a;b&c|d>e",
+            b"-rf",
+            b"*?[a]",
+            b"a\nb",
+            b"\xff'\\",
+            "größe".as_bytes(),
+            "a\u{202e}b'".as_bytes(),
+            b"~/#!x",
+        ];
+        for name in names {
+            let quoted = word(OsStr::from_bytes(name)).to_string();
+            assert!(!quoted.contains(is_hidden), "{quoted}");
+            let script = format!("printf %s {quoted}");
+            let output =
+                std::process::Command::new("bash").arg("-c").arg(&script).output().unwrap();
+            let output = output.stdout.strip_prefix(b"./".as_slice()).unwrap_or(&output.stdout);
+            assert_eq!(output, name, "{quoted}");
+        }
+        assert_eq!(word("/data/a.zarr").to_string(), "/data/a.zarr");
+        assert_eq!(word("my array").to_string(), "'my array'");
     }
 
     #[test]

@@ -166,5 +166,5 @@ def end(process: subprocess.Popen, mountpoint: Path) -> None:
 
 def is_mounted(path: Path) -> bool:
     """Asks the kernel's table: stat (os.path.ismount) fails on a mount whose daemon died."""
-    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
     return any(line.split()[1] == str(path) for line in mounts)

@@ -45,7 +45,7 @@ def detach(path: Path) -> None:
 
 
 def is_mounted(path: Path) -> bool:
-    with open("/proc/self/mounts") as mounts:
+    with open("/proc/self/mounts", errors="surrogateescape") as mounts:
         return any(line.split()[1] == str(path) for line in mounts)
 
 

@@ -9,7 +9,7 @@ use super::sync::{closed, hint, is_closed, not_written, sync};
 use crate::mount::{
     InMount, Use, check_answers, is_writable, lie_apart, mount_of, uses_of, will_be,
 };
-use crate::text::shown;
+use crate::text::{shown, word};
 
 /// What a command does with its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(super) fn check_unused(directory: &Path) -> Result<(), Failure> {
         Some(Use::Shown(place)) => Err(system(format!(
             "{name} is mounted on {}; unmount it first: shardfs umount {}",
             shown(place),
-            shown(place)
+            word(place)
         ))),
         Some(Use::Holds(place)) => Err(system(format!(
             "{name}: something is mounted on {}; unmount it first",

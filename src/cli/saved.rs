@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use crate::store::spool::{OPEN_NAME, OTHER_DIRECTORY, SOURCE_NAME, saved_source};
-use crate::text::shown;
+use crate::text::{shown, word};
 
 /// Returns the directory in which mounts save what they cannot commit in the end, each in one of its
 /// own. It must outlive this process and a reboot.
@@ -48,16 +48,20 @@ pub(super) fn unsaved_directory() -> PathBuf {
 /// Returns what to do about a directory in which something of a source was saved.
 pub(super) fn saved_hint(saved: &Path, source: &Path) -> String {
     let holds_chunks = holds_files(saved, Some(OTHER_DIRECTORY));
-    let (saved, source) = (shown(saved), shown(source));
     if !holds_chunks {
+        let (saved, source) = (shown(saved), shown(source));
         return format!(
             "{source}: files that were beside chunks in an earlier mount are in {saved}: move them to \
              where they belong"
         );
     }
     format!(
-        "{source}: what an earlier mount could not commit is in {saved}; `shardfs recover --unsaved \
-         {saved} {source}` puts its chunks in"
+        "{}: what an earlier mount could not commit is in {}; `shardfs recover --unsaved {} {}` puts its \
+         chunks in",
+        shown(source),
+        shown(saved),
+        word(saved),
+        word(source)
     )
 }
 

@@ -9,7 +9,7 @@ use super::message::tell;
 use super::saved::unsaved_root;
 use crate::fs::{IN_THE_END, LEFTOVER_PATH, LOG_PATH, LOST_IN_THE_END, WAITING_PATH};
 use crate::mount::{self, MountError};
-use crate::text::{Lines, count, shown};
+use crate::text::{Lines, count, shown, word};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -133,6 +133,6 @@ pub(super) fn hint(mountpoint: &Path, waiting: &str) -> String {
          they name, then `shardfs sync {}` again",
         shown(&waiting),
         shown(&log),
-        shown(mountpoint)
+        word(mountpoint)
     )
 }

@@ -12,7 +12,7 @@ use super::sync::{closed, is_closed, killed, leftover, not_written, sync, would_
 use crate::fs::{IN_THE_END, TO_BE_SAVED};
 use crate::mount::{self, MountError};
 use crate::store::spool::SPOOL_DIRECTORY;
-use crate::text::{Line, shown};
+use crate::text::{Line, shown, word};
 
 /// Time that a mount has to write everything before it is detached without that.
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);
@@ -112,10 +112,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Returns the error of a mount that was written to after it was synced, and has saved in the end
 /// what it could not commit.
 fn saved_late(mountpoint: &Path, saved: &Path) -> Failure {
-    let saved = shown(saved);
     let leftover = format!(
-        "what was written last could not be committed; it is saved below {saved}: \
-         `shardfs recover --unsaved {saved} SOURCE` puts it in\n"
+        "what was written last could not be committed; it is saved below {}: \
+         `shardfs recover --unsaved {} SOURCE` puts it in\n",
+        shown(saved),
+        word(saved)
     );
     MountError::Leftover { path: mountpoint.to_owned(), leftover }.into()
 }
@@ -127,7 +128,7 @@ fn in_the_past(list: &str) -> String {
 
 /// Returns advice for a mount whose end would lose what was written.
 fn stays(mountpoint: &Path) -> String {
-    let name = shown(mountpoint);
+    let name = word(mountpoint);
     format!(
         "\nso it stays mounted: make room in the source or where it would be saved, then `shardfs umount {name}` \
          again; `shardfs umount --lazy {name}` detaches it all the same"

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::table;
-use crate::text::shown;
+use crate::text::{shown, word};
 
 /// Maximum time for a mount to report the process behind it, which it can do at any time.
 pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ pub enum MountError {
     #[error("mount point {} is not a directory", shown(.0))]
     NotADirectory(PathBuf),
     /// A shardfs filesystem is already mounted there.
-    #[error("{} is already mounted on {}; unmount it first: shardfs umount {}", .source_name, shown(.path), shown(.path))]
+    #[error("{} is already mounted on {}; unmount it first: shardfs umount {}", .source_name, shown(.path), word(.path))]
     AlreadyMounted {
         /// Name of the source that is mounted.
         source_name: String,
@@ -153,7 +153,7 @@ pub enum MountError {
     #[error(
         "{}: the process behind it was killed: what was not durable yet is lost, except long chunks, \
          which are below {}; `shardfs recover {}` finishes what it was writing and names them",
-        shown(.path), shown(.saved), shown(.source_name)
+        shown(.path), shown(.saved), word(.source_name)
     )]
     Killed {
         /// The mount point.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::fs::state::control::IN_THE_END;
 use crate::fs::state::fs::Fs;
-use crate::text::{Line, shown};
+use crate::text::{Line, shown, word};
 
 impl Fs {
     /// Returns a list of the uncommitted changes in all views of the mount, and what becomes of them
@@ -20,10 +20,11 @@ impl Fs {
             None if self.bytes_to_save() == 0 && !text.contains(": given up: ") => text,
             None => {
                 let [place, source] = [&self.config.writing.unsaved, &self.config.writing.source];
-                let (place, source) = (shown(place), shown(source));
                 format!(
-                    "{text}{IN_THE_END} is saved below {place}; `shardfs recover --unsaved {place} \
-                     {source}` puts it in\n"
+                    "{text}{IN_THE_END} is saved below {}; `shardfs recover --unsaved {} {}` puts it in\n",
+                    shown(place),
+                    word(place),
+                    word(source)
                 )
             }
         }
