@@ -185,7 +185,7 @@ check 'requests are answered while others wait for commits' busy
 
 killed() {
     local n
-    for n in {1..20}; do
+    for ((n = 0; n < ${KILLS:-20}; n++)); do
         mount_by uring
         (while cat "$MP"/c/*/* && echo x >"$MP/file"; do :; done) >/dev/null 2>&1 &
         reader=$!
