@@ -232,7 +232,8 @@ impl Run {
         (*times, *users) = (*times + 1, *users + 1);
     }
 
-    /// One user less. The kernel forgets all that it was told at once, when nobody needs it any more.
+    /// One user less. The kernel forgets all that it was told when nothing needs it any more, and some of
+    /// it at any time: what it was told of a name that it knew as another file.
     fn forget(&self, ino: u64) {
         let mut told = self.told.borrow_mut();
         let (times, users) = told.get_mut(&ino).unwrap();
@@ -240,6 +241,9 @@ impl Run {
         if *users == 0 {
             self.fs.forget(ino, *times);
             told.remove(&ino);
+        } else if *times > *users && *times % 2 == 0 {
+            self.fs.forget(ino, 1);
+            *times -= 1;
         }
     }
 

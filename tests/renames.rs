@@ -508,6 +508,36 @@ fn a_name_beside_chunks_stays_when_the_kernel_forgets_the_chunk_that_it_is_linke
     });
 }
 
+/// The kernel forgets one lookup of a number that it uses when a name that it knew turns out to have it.
+#[test]
+fn a_renamed_chunk_keeps_its_number_when_the_kernel_forgets_some_of_its_lookups() {
+    with_mount(|user, storage, _| {
+        let content = user.read("a/c/0").unwrap();
+        let ino = user.ino("a/c/0").unwrap();
+        assert_eq!(user.ino("a/c/0"), Some(ino));
+        user.rename("a/c/0", "a/c/1");
+        user.0.commit(Path::new("")).unwrap();
+        user.0.forget(ino, 1);
+        user.write("a/c/0", b"another", false);
+        user.0.commit(Path::new("")).unwrap();
+        user.0.forget(ino, 1);
+
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let handle = user.0.open_for(ino, how, &CALLER).unwrap().handle;
+        let mut found_there = vec![0; 100];
+        let nbytes = user.0.read(ino, Some(handle), 0, &mut found_there).unwrap();
+        assert_eq!(found_there[..nbytes], content);
+        user.0.write(ino, handle, 0, b"X").unwrap();
+        user.0.release(handle);
+        user.0.commit(Path::new("")).unwrap();
+        let changed = [b"X", &content[1..]].concat();
+        assert_eq!(
+            ["a/c/0", "a/c/1"].map(|name| found(storage, name)),
+            [Some(b"another".to_vec()), Some(changed)]
+        );
+    });
+}
+
 #[test]
 fn what_cannot_be_saved_stays_in_the_mount_when_others_have_written_its_chunk() {
     with_mount(|user, storage, unsaved| {

@@ -90,7 +90,12 @@ impl Lister<'_> {
         let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
         // The number may belong to another file by now: the lookup that follows decides.
         let entry = entry.filter(|entry| !self.fs.has_moved(entry.attr.ino));
-        self.add(&DirEntry { name: OsStr::new(&name), ino, kind, next, entry })
+        self.add(&DirEntry { name: OsStr::new(&name), ino, kind, next, entry })?;
+        // The kernel counts it even if it is told no attributes.
+        if kind == FileKind::File && self.listing == Listing::Entries {
+            self.fs.chunk_looked_up(ino);
+        }
+        ControlFlow::Continue(())
     }
 
     /// Adds a file of the overlay.

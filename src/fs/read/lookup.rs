@@ -108,7 +108,11 @@ impl Fs {
                 let file = self.chunk_file(&array.path(&place.coords), &place)?;
                 self.live_entry(&file).map(Some)
             }
-            entry => Ok(entry),
+            Some(entry) => {
+                self.chunk_looked_up(entry.attr.ino);
+                Ok(Some(entry))
+            }
+            None => Ok(None),
         }
     }
 

@@ -216,8 +216,18 @@ impl Fs {
         &self.stats
     }
 
-    /// Handles FORGET: drops `lookups` references to an inode number. Numbers of chunks are
-    /// computed and not counted, unless a file of the overlay or of the source has one.
+    /// Counts a lookup of a chunk. Its number is computed, but in a writable mount a file may keep it that
+    /// is not this chunk any more, for as long as the kernel knows it.
+    pub(in crate::fs) fn chunk_looked_up(&self, ino: u64) {
+        let Some(overlay) = &self.overlay else { return };
+        match self.paths.has_adopted(ino) {
+            true => self.paths.looked_up(ino, 1),
+            false => overlay.names().looked_up(ino),
+        }
+    }
+
+    /// Handles FORGET: drops `lookups` references to an inode number. Those of chunks are counted in
+    /// writable mounts alone.
     pub fn forget(&self, ino: u64, lookups: u64) {
         if let Some(overlay) = &self.overlay
             && overlay.names().forget(ino, lookups)

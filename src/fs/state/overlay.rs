@@ -92,20 +92,18 @@ pub(in crate::fs) struct Overlay {
 pub(in crate::fs) struct Names {
     /// Paths are ordered by their components: everything below a directory is contiguous.
     pub(in crate::fs) directories: BTreeMap<PathBuf, BTreeMap<OsString, Name>>,
-    pub(in crate::fs) inodes: HashMap<u64, Known>,
+    /// Files by inode number.
+    pub(in crate::fs) inodes: HashMap<u64, Arc<LiveFile>>,
+    /// Lookup count of each number that the kernel knows, of files of the overlay and of chunks:
+    /// lookups reported to it, less those that it has forgotten. It may forget some of them, and go on
+    /// to use the number.
+    pub(in crate::fs) lookups: HashMap<u64, u64>,
     pub(in crate::fs) numbers: u64,
     /// Promises of names that are not durable yet, by the file of the source that was linked to
     /// them.
     pub(in crate::fs) links: HashMap<PathBuf, Vec<Arc<Promise>>>,
     /// `true` if a promise was broken since the removals that depend on it were last looked for.
     pub(in crate::fs) is_broken: bool,
-}
-
-#[derive(Debug)]
-pub(in crate::fs) struct Known {
-    pub(in crate::fs) file: Arc<LiveFile>,
-    /// Lookup count: lookups reported to the kernel, less those that it has forgotten.
-    pub(in crate::fs) lookups: u64,
 }
 
 /// File whose bytes stay in the overlay as long as this is there.
@@ -151,14 +149,12 @@ impl Overlay {
     /// unless another file has that number.
     pub(in crate::fs) fn file(&self, ino: Option<u64>, state: LiveState) -> Arc<LiveFile> {
         let mut names = self.names();
-        let (ino, lookups) = match ino.filter(|ino| !names.inodes.contains_key(ino)) {
-            // The kernel forgets all its lookups at once, which are more than those counted from
-            // now on.
-            Some(ino) => (ino, 1),
+        let ino = match ino.filter(|ino| !names.inodes.contains_key(ino)) {
+            Some(ino) => ino,
             None => loop {
                 let ino = inode::of_live(names.next_number());
-                if !names.inodes.contains_key(&ino) {
-                    break (ino, 0);
+                if !names.inodes.contains_key(&ino) && !names.lookups.contains_key(&ino) {
+                    break ino;
                 }
             },
         };
@@ -170,7 +166,7 @@ impl Overlay {
             counted,
             dirty,
         });
-        names.inodes.insert(ino, Known { file: Arc::clone(&file), lookups });
+        names.inodes.insert(ino, Arc::clone(&file));
         file
     }
 }
@@ -421,51 +417,59 @@ impl Names {
     }
 
     pub(in crate::fs) fn by_ino(&self, ino: u64) -> Option<Arc<LiveFile>> {
-        self.inodes.get(&ino).map(|known| Arc::clone(&known.file))
+        self.inodes.get(&ino).cloned()
     }
 
     /// Removes a file that has become one of the source, and its number. Returns the number's
     /// lookup count.
     pub(in crate::fs) fn release(&mut self, file: &Arc<LiveFile>) -> u64 {
-        let is_it = |known: &Known| Arc::ptr_eq(&known.file, file);
-        let is_its_number = self.inodes.get(&file.ino).is_some_and(is_it);
-        let known = if is_its_number { self.inodes.remove(&file.ino) } else { None };
-        known.map_or(0, |known| known.lookups)
+        if !self.has(file) {
+            return 0;
+        }
+        self.inodes.remove(&file.ino);
+        self.lookups.remove(&file.ino).unwrap_or(0)
     }
 
     /// Sets the lookup count of a file whose number the kernel knew as that of something else.
     pub(in crate::fs) fn set_lookups(&mut self, file: &LiveFile, lookups: u64) {
-        if let Some(known) = self.inodes.get_mut(&file.ino) {
-            known.lookups = lookups.max(1);
-        }
+        self.lookups.insert(file.ino, lookups.max(1));
     }
 
     /// Returns whether a file is still the one behind its number: it may have been dropped since it
     /// was found.
     pub(in crate::fs) fn has(&self, file: &Arc<LiveFile>) -> bool {
-        self.inodes.get(&file.ino).is_some_and(|known| Arc::ptr_eq(&known.file, file))
+        self.inodes.get(&file.ino).is_some_and(|known| Arc::ptr_eq(known, file))
     }
 
     /// Puts a file behind its number, unless another one is there.
     pub(in crate::fs) fn know(&mut self, file: &Arc<LiveFile>) {
-        let known = || Known { file: Arc::clone(file), lookups: 1 };
-        self.inodes.entry(file.ino).or_insert_with(known);
+        self.inodes.entry(file.ino).or_insert_with(|| Arc::clone(file));
     }
 
-    /// Counts a lookup of a file.
+    /// Counts a lookup of a file or of a chunk.
     pub(in crate::fs) fn looked_up(&mut self, ino: u64) {
-        if let Some(known) = self.inodes.get_mut(&ino) {
-            known.lookups += 1;
-        }
+        *self.lookups.entry(ino).or_default() += 1;
     }
 
-    /// Handles FORGET: drops `lookups` references; returns whether the inode is in the overlay.
+    /// Handles FORGET: drops `lookups` references; returns whether they were counted here.
     pub(in crate::fs) fn forget(&mut self, ino: u64, lookups: u64) -> bool {
-        let Some(known) = self.inodes.get_mut(&ino) else { return false };
-        known.lookups = known.lookups.saturating_sub(lookups);
-        let file = Arc::clone(&known.file);
-        self.drop_unused(&file);
-        true
+        let is_counted = match self.lookups.get_mut(&ino) {
+            Some(count) => {
+                *count = count.saturating_sub(lookups);
+                if *count == 0 {
+                    self.lookups.remove(&ino);
+                }
+                true
+            }
+            None => false,
+        };
+        match self.by_ino(ino) {
+            Some(file) => {
+                self.drop_unused(&file);
+                true
+            }
+            None => is_counted,
+        }
     }
 
     /// Drops a file that is no longer needed: one without names and open handles, or one whose
@@ -483,8 +487,10 @@ impl Names {
         if is_open {
             return;
         }
-        let is_it = |known: &&Known| Arc::ptr_eq(&known.file, file);
-        let Some(known) = self.inodes.get(&file.ino).filter(is_it) else { return };
+        if !self.has(file) {
+            return;
+        }
+        let is_known = self.lookups.contains_key(&file.ino);
         let state = file.state();
         let names = state.names.clone();
         let stored = matches!(state.bytes, Bytes::Stored(_));
@@ -501,12 +507,12 @@ impl Names {
             })
         };
         let is_unused = match names.is_empty() {
-            true => known.lookups == 0 || !inode::is_live(file.ino),
+            true => !is_known || !inode::is_live(file.ino),
             false => {
                 stored
                     && names.iter().all(is_chunk)
                     && !names.iter().any(waits)
-                    && (known.lookups == 0 || names.iter().all(is_its_number))
+                    && (!is_known || names.iter().all(is_its_number))
             }
         };
         if is_unused {

@@ -43,10 +43,12 @@ impl Fs {
         self.overlay()?;
         let slot = self.slot(parent, name)?;
         if let Some(entry) = self.lookup(parent, name)? {
-            if how.exclusive {
-                return Err(FsError::Exists);
-            }
-            let opened = self.open_for(entry.attr.ino, how, caller)?;
+            let opened = match how.exclusive {
+                true => Err(FsError::Exists),
+                false => self.open_for(entry.attr.ino, how, caller),
+            };
+            // Without a reply the kernel knows nothing of it.
+            let opened = opened.inspect_err(|_| self.forget(entry.attr.ino, 1))?;
             return Ok((entry, opened));
         }
         let path = match &slot {
