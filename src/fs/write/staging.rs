@@ -370,10 +370,14 @@ impl Fs {
             }
             return Ok(true);
         }
-        // From now on the chunk is what the other process has written.
+        // From now on the chunk is what the other process has written, though its shard may not have changed
+        // since the kernel was given the contents that are given up.
         (name.stage, name.error) = (None, None);
         name.after.clear();
         let place = name.place.clone();
+        if let (Some(place), Some(file)) = (&place, &file) {
+            self.served_other(place, file.ino);
+        }
         names.break_promises(&one.path, error);
         if let Some(file) = &file {
             let mut state = file.state();
@@ -393,6 +397,15 @@ impl Fs {
         drop(names);
         self.show_stored(&one.path, place)?;
         Ok(true)
+    }
+
+    /// Records that the kernel may have pages of a chunk that hold what its shard does not: the next open
+    /// drops them.
+    fn served_other(&self, Place { array, coords }: &Place, ino: u64) {
+        let shard = array.source.layout.locate(coords).shard;
+        for ino in [ino, array.inodes.ino(array.tree.number(coords))] {
+            self.identities.served_older(self.shard_identity(array, &shard), ino);
+        }
     }
 
     /// Sets the modification time of a chunk whose shard is in the state `shard`.

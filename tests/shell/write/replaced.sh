@@ -143,3 +143,28 @@ limited() {
     unmount_view
 }
 check "a write beyond the limit of file sizes fails, and the mount stays" limited
+
+# Its shard has not changed, and the kernel has pages of what was given up.
+shown_again() {
+    local source=$TMP/shown_again.zarr
+    make_array "$source"
+    mount_view "$source" --rw --commit-interval 60
+    printf '%-16s' stored >"$MP/c/0"
+    "$SHARDFS" sync "$MP"
+    sleep 1.2
+    printf '%-16s' given-up >"$MP/c/0"
+    grep -q given-up "$MP/c/0"
+    sed -i 's/"data_type": *"[a-z0-9]*"/"data_type": "int8"/' "$source/zarr.json"
+    sleep 1.2
+    fails_with "given up" "$SHARDFS" sync "$MP"
+    grep -q stored "$MP/c/0"
+    printf X | dd of="$MP/c/0" bs=1 seek=3 conv=notrunc status=none
+    [[ $(<"$MP/c/0") == stoXed* ]]
+    "$SHARDFS" sync "$MP"
+    grep -q stoXed "$MP/c/0"
+    unmount_view
+    mount_view "$source"
+    grep -q stoXed "$MP/c/0"
+    unmount_view
+}
+check "a chunk is shown as it is stored once a change of it is given up" shown_again
