@@ -42,13 +42,14 @@ impl ShardStore {
     }
 
     /// Removes the chunks of `array` that lie outside a smaller chunk grid, the shards that become
-    /// empty, and their directories. Chunks removed before an error stay removed; a second call
+    /// empty, and their directories; nothing of shards for which `may_change` is false. Chunks removed before an error stay removed; a second call
     /// continues.
     pub fn remove_outside(
         &self,
         array: &SourceArray,
         grid: &[u64],
         policy: Policy,
+        may_change: &dyn Fn(&[u64]) -> bool,
     ) -> Result<Outside, Arc<StoreError>> {
         let (mut found, mut removed, mut shards) = (Outside::default(), Vec::new(), 0);
         let flush = |removed: &mut Vec<StagedChunk>| -> Result<(), Arc<StoreError>> {
@@ -57,7 +58,11 @@ impl ShardStore {
         };
         self.each_shard(array, &mut |shard| -> Result<(), Arc<StoreError>> {
             let before = removed.len();
-            for coords in self.outside_of(array, grid, shard, &mut found)? {
+            let outside = self.outside_of(array, grid, shard, &mut found)?;
+            if !outside.is_empty() && !may_change(shard) {
+                return Ok(());
+            }
+            for coords in outside {
                 let base = self.base(array, &coords, Freshness::Now)?;
                 removed.push(StagedChunk {
                     coords,
@@ -229,7 +234,7 @@ mod tests {
             std::fs::write(directory.path().join("notes"), "mine").unwrap();
             let expected = Outside { shards: 4, chunks: 4, nbytes: 16 };
             assert_eq!(store.find_outside(&array, &[2, 2]).unwrap(), expected, "{keys:?}");
-            let removed = store.remove_outside(&array, &[2, 2], Policy::Auto).unwrap();
+            let removed = store.remove_outside(&array, &[2, 2], Policy::Auto, &|_| true).unwrap();
             assert_eq!(removed, expected, "{keys:?}");
             store.finish_commits(&array).unwrap();
             for chunk in &chunks {

@@ -318,3 +318,49 @@ privileges() {
     [[ -z $(find "$source" -perm /6000) ]]
 }
 check "no program gets the rights of whoever has mounted" privileges
+
+# shrink TO USER...: the user makes the array in $MP half as long, by writing its document or by putting another there.
+shrink() {
+    local how=$1 text
+    shift
+    text=$(sed 's/^\( *\)8192\(,\?\)$/\14096\2/' "$MP/zarr.json")
+    [[ $text == *4096* ]]
+    case $how in
+    write) "$@" tee "$MP/zarr.json" <<<"$text" >/dev/null ;;
+    rename)
+        "$@" tee "$MP/new" <<<"$text" >/dev/null
+        "$@" mv -f "$MP/new" "$MP/zarr.json"
+        ;;
+    esac
+}
+
+# Who may change the document may not thereby remove what is in the shards of others.
+shrunk() {
+    local source=$TMP/shrunk how
+    for how in write rename; do
+        rm -rf "$source"
+        "$SHARDFS" create --shape 8192 --chunk 1024 --shard 4096 --dtype uint8 "$source" >/dev/null
+        chmod 777 "$source"
+        chown 21003:21003 "$source/zarr.json"
+        mount_view "$source" --rw -o allow_other --log-file "$TMP/shrunk.log"
+        mkdir "$MP/c"
+        head -c 1024 /dev/urandom | tee "$MP/c/2" "$MP/c/5" >"$MP/c/7"
+        "$SHARDFS" sync "$MP"
+        before=$(stat -c '%s %Y' "$source/c/1")
+        shrink "$how" other
+        "$SHARDFS" sync "$MP"
+        [[ ! -e $MP/c/5 && $(stat -c '%s %Y' "$source/c/1") == "$before" ]]
+        grep -q "c/1: chunks outside the array's new shape stay" "$TMP/shrunk.log"
+        unmount_view
+        grep -q 4096 "$source/zarr.json"
+        # Root may.
+        sed -i 's/^\( *\)4096\(,\?\)$/\18192\2/; 0,/8192/!s/8192/4096/' "$source/zarr.json"
+        mount_view "$source" --rw -o allow_other
+        [[ -e $MP/c/5 ]]
+        shrink "$how" env
+        "$SHARDFS" sync "$MP"
+        [[ ! -e $source/c/1 && -e $source/c/0 ]]
+        unmount_view
+    done
+}
+check "who may change an array's shape removes no chunks of shards that others alone may change" shrunk

@@ -189,6 +189,19 @@ impl Fs {
         }
     }
 
+    /// Returns those of these users who may not do everything: what a change of theirs leads to is done
+    /// as far as they may do it.
+    pub(in crate::fs) fn limited(&self, callers: &[Caller]) -> Vec<Caller> {
+        let is_limited = |caller: &&Caller| self.has_rights() && !self.is_trusted(caller);
+        callers.iter().filter(is_limited).copied().collect()
+    }
+
+    /// Returns whether all of these users may write to the shard of an array.
+    pub(in crate::fs) fn may_all_write(&self, shard: &Path, callers: &[Caller]) -> bool {
+        let may = |caller| self.permit_path(shard, Need::Write, caller).is_ok();
+        callers.iter().all(may)
+    }
+
     /// Returns whether a caller has all the rights that this process has.
     fn is_trusted(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.access.own

@@ -81,6 +81,7 @@ impl Fs {
             dirty: true,
             staged: false,
             uses: 0,
+            writers: Vec::new(),
             copy: None,
         };
         Ok(self.overlay()?.file(ino.filter(|ino| !self.paths.has_adopted(*ino)), state))
@@ -111,6 +112,7 @@ impl Fs {
             dirty: false,
             staged: false,
             uses: 0,
+            writers: Vec::new(),
             copy: None,
         };
         let ino = Some(attr.ino).filter(|ino| !self.paths.has_adopted(*ino));

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::fs::caller::Access;
+use crate::fs::caller::{Access, Caller};
 use crate::fs::config::FsConfig;
 use crate::fs::error::{FsError, LoadError, Result};
 use crate::fs::form::View;
@@ -51,9 +51,8 @@ pub struct Fs {
     /// Taken after `moves`, and after the turn of a file; before the turn of commits, for it is held
     /// while chunks outside a smaller shape are committed and removed.
     pub(in crate::fs) documents: OnceLock<Arc<Mutex<()>>>,
-    /// Arrays that may have become smaller and still have chunks outside their shape, as they were
-    /// before, by directory.
-    pub(in crate::fs) shrinking: Mutex<HashMap<PathBuf, Arc<ArrayView>>>,
+    /// Arrays that may have become smaller and still have chunks outside their shape, by directory.
+    pub(in crate::fs) shrinking: Mutex<HashMap<PathBuf, Shrinking>>,
     pub(in crate::fs) handles: sharded_slab::Slab<Handle>,
     pub(in crate::fs) control: Control,
     pub(in crate::fs) identities: Identities,
@@ -121,6 +120,15 @@ pub enum SourceError {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[from] std::io::Error),
+}
+
+/// Array that may have become smaller.
+#[derive(Clone)]
+pub(in crate::fs) struct Shrinking {
+    /// The array as it was before.
+    pub before: Arc<ArrayView>,
+    /// Users who have made it smaller, but for those who may do anything.
+    pub writers: Vec<Caller>,
 }
 
 impl Fs {

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::Coords;
+use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::copy::Copy;
@@ -58,6 +59,8 @@ pub(in crate::fs) struct LiveState {
     pub staged: bool,
     /// Number of operations that need its bytes in the overlay.
     pub uses: usize,
+    /// Users who have changed it since it was last stored, but for those who may do anything.
+    pub writers: Vec<Caller>,
     /// Durable copy outside the source, kept while the file is durable nowhere else.
     pub copy: Option<Copy>,
 }
@@ -111,6 +114,14 @@ impl Drop for LiveFile {
 }
 
 impl LiveState {
+    /// Records that a user changes it.
+    pub(in crate::fs) fn written_by(&mut self, caller: &Caller) {
+        let is_it = |known: &Caller| (known.uid, known.gid) == (caller.uid, caller.gid);
+        if !self.writers.iter().any(is_it) {
+            self.writers.push(*caller);
+        }
+    }
+
     /// Marks the file as just written.
     pub(in crate::fs) fn written(&mut self) {
         (self.dirty, self.mtime, self.shown) = (true, crate::fs::attr::now(), Shown::Written);
@@ -178,6 +189,8 @@ pub(in crate::fs) struct OpenFile {
     /// `true` if its file has moved to a place that this handle cannot follow to.
     pub(in crate::fs) is_left: AtomicBool,
     bases: Mutex<Bases>,
+    /// User who has opened it for writing, unless that one may do anything.
+    caller: OnceLock<Caller>,
 }
 
 /// Path of a chunk in the view, and its state at some time.
@@ -207,8 +220,19 @@ pub(in crate::fs) enum Behind {
 impl OpenFile {
     pub(in crate::fs) fn new(behind: Behind, is_writable: bool) -> Arc<Self> {
         let (behind, is_left) = (RwLock::new(behind), AtomicBool::new(false));
-        let bases = Mutex::default();
-        Arc::new(Self { is_writable, behind, is_left, bases })
+        let (bases, caller) = (Mutex::default(), OnceLock::new());
+        Arc::new(Self { is_writable, behind, is_left, bases, caller })
+    }
+
+    /// Records who has opened it.
+    pub(in crate::fs) fn opened_by(&self, caller: &Caller) {
+        // Set once, right after the open.
+        let _ = self.caller.set(*caller);
+    }
+
+    /// Returns who has opened it for writing; `None` for those who may do anything.
+    pub(in crate::fs) fn caller(&self) -> Option<&Caller> {
+        self.caller.get()
     }
 
     /// Locks and returns the file behind it. The caller must hold no other lock of the filesystem.

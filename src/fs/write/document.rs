@@ -81,7 +81,13 @@ impl Fs {
             file.state().dirty = true;
             return Ok(());
         }
-        self.write_document(path, content).inspect_err(|_| file.state().dirty = true)
+        let writers = file.state().writers.clone();
+        let stored = self.write_document(path, content, &writers);
+        match &stored {
+            Ok(()) => file.state().writers.retain(|writer| !writers.contains(writer)),
+            Err(_) => file.state().dirty = true,
+        }
+        stored
     }
 
     /// Stores a document to which nothing was written, where it need not be metadata. Returns
@@ -94,7 +100,7 @@ impl Fs {
         let (Some(path), Bytes::Here(content)) = (names.first(), bytes) else { return false };
         content.nbytes() == 0
             && self.is_document(path)
-            && self.write_document(path, &content).is_ok()
+            && self.write_document(path, &content, &[]).is_ok()
     }
 
     /// Takes its name from a document that is open or was removed, after another file was put there:
@@ -111,10 +117,16 @@ impl Fs {
         Ok(())
     }
 
-    /// Stores a document, replacing the one that is there.
-    pub(in crate::fs) fn write_document(&self, path: &Path, content: &Content) -> Result<()> {
+    /// Stores a document that `writers` have changed, replacing the one that is there. What it makes of
+    /// other files is done as far as they may do it.
+    pub(in crate::fs) fn write_document(
+        &self,
+        path: &Path,
+        content: &Content,
+        writers: &[Caller],
+    ) -> Result<()> {
         if self.view() == View::Zarr2 {
-            return self.write_zarr2(path, content);
+            return self.write_zarr2(path, content, writers);
         }
         let (directory, node) = self.described_node(path)?;
         let refused = |error: MetadataError| {
@@ -138,7 +150,7 @@ impl Fs {
                 let stored = stored.map_err(|e| e.map_or_else(Into::into, refused))?;
                 let (level, dialect) = (self.config.level, Dialect::of(path));
                 let back = translate_back(&stored, &new, level, dialect).map_err(refused)?;
-                self.store_shape(path, array, &back, &turn)
+                self.store_shape(path, (array, writers), &back, &turn)
             }
             _ => {
                 let turn = self.documents();

@@ -8,9 +8,10 @@ use parking_lot::MutexGuard;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
+use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, NodeKind};
-use crate::fs::state::fs::Fs;
+use crate::fs::state::fs::{Fs, Shrinking};
 use crate::fs::state::live_file::Place;
 use crate::fs::state::overlay::What;
 use crate::memory::zeroed;
@@ -50,7 +51,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Stores the document of an array, and removes the chunks outside its new shape. What fails is
+    /// Stores the document of an array that `writers` have changed, and removes the chunks outside its new
+    /// shape, but for those in shards that these users may not write to. What fails is
     /// tried again at the next change of the document, and at the end of the mount.
     ///
     /// The documents stay locked: no view must let the array grow again, and have chunks stored
@@ -58,7 +60,7 @@ impl Fs {
     pub(in crate::fs) fn store_shape(
         &self,
         path: &Path,
-        before: &Arc<ArrayView>,
+        (before, writers): (&Arc<ArrayView>, &[Caller]),
         document: &serde_json::Value,
         documents: &MutexGuard<'_, ()>,
     ) -> Result<()> {
@@ -66,7 +68,7 @@ impl Fs {
         // What could not be removed must not be in a larger shape again.
         self.after_shrinking(directory, documents)?;
         // Before it is stored: it may be there though an error is reported.
-        let noted = || Arc::clone(before);
+        let noted = || Shrinking { before: Arc::clone(before), writers: writers.to_vec() };
         self.shrinking.lock().entry(directory.clone()).or_insert_with(noted);
         self.store_document(path, directory, document)?;
         self.after_shrinking(directory, documents)
@@ -79,13 +81,13 @@ impl Fs {
         _documents: &MutexGuard<'_, ()>,
     ) -> Result<()> {
         let before = self.shrinking.lock().get(directory).cloned();
-        let Some(before) = before else { return Ok(()) };
+        let Some(Shrinking { before, writers }) = before else { return Ok(()) };
         if let NodeKind::Sharded(now) = &self.nodes.node(directory)?.kind {
             let mut axes = now.tree.grid().iter().zip(before.tree.grid());
             // Others may have put another array there.
             let is_same = now.source.layout.has_same_chunks(&before.source.layout);
             if is_same && axes.any(|(now, was)| now < was) && !self.config.writing.keep_outside {
-                self.remove_outside(directory, &before, now)?;
+                self.remove_outside(directory, (&before, &writers), now)?;
             }
         }
         self.shrinking.lock().remove(directory);
@@ -108,7 +110,7 @@ impl Fs {
     fn remove_outside(
         &self,
         directory: &Path,
-        before: &Arc<ArrayView>,
+        (before, writers): (&Arc<ArrayView>, &[Caller]),
         now: &ArrayView,
     ) -> Result<()> {
         log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));
@@ -117,7 +119,20 @@ impl Fs {
         self.leave_outside(directory, now.tree.grid())?;
         let policy = self.config.writing.policy;
         self.nodes.note_commit(before);
-        let removed = self.store.remove_outside(&before.source, now.tree.grid(), policy);
+        let source = &before.source;
+        let may_change = |shard: &[u64]| {
+            let shard = source.shard_path(shard);
+            let may = self.may_all_write(&shard, writers);
+            if !may {
+                log::warn!(
+                    "{}: chunks outside the array's new shape stay: whoever has changed the shape may not \
+                     write to this shard",
+                    shown(&shard)
+                );
+            }
+            may
+        };
+        let removed = self.store.remove_outside(source, now.tree.grid(), policy, &may_change);
         removed.map(drop).map_err(FsError::Commit)
     }
 

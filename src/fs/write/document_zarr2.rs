@@ -8,6 +8,7 @@ use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
 use crate::fs::node::{Node, NodeKind};
@@ -42,7 +43,12 @@ impl Fs {
 
     /// Stores the contents of a document in the `zarr.json` of its node. A document outside a Zarr
     /// v3 node is an ordinary file of the source.
-    pub(in crate::fs) fn write_zarr2(&self, path: &Path, content: &Content) -> Result<()> {
+    pub(in crate::fs) fn write_zarr2(
+        &self,
+        path: &Path,
+        content: &Content,
+        writers: &[Caller],
+    ) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
         if !node.is_translated() {
@@ -53,7 +59,7 @@ impl Fs {
         self.check_zarr3(directory, &node)?;
         let text = whole(content)?;
         let written = json::parse(&text).map_err(|error| refused(path, error.into()))?;
-        self.translate_zarr2(path, Some(&written))
+        self.translate_zarr2(path, Some(&written), writers)
     }
 
     /// Removes a document. The one that marks a node stays as long as the node's directory: without
@@ -68,13 +74,18 @@ impl Fs {
         self.check_zarr3(directory, &node)?;
         if zarr2_name(path) == Some(ZATTRS) && !self.is_removed(&directory.join(ZARRAY)) {
             self.remove_name(path)?;
-            return self.translate_zarr2(path, None);
+            return self.translate_zarr2(path, None, &[]);
         }
         self.overlay()?.names().put(path, What::Removed, None);
         Ok(())
     }
 
-    fn translate_zarr2(&self, path: &Path, written: Option<&Value>) -> Result<()> {
+    fn translate_zarr2(
+        &self,
+        path: &Path,
+        written: Option<&Value>,
+        writers: &[Caller],
+    ) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
         let name = zarr2_name(path).unwrap_or_default();
@@ -91,7 +102,7 @@ impl Fs {
         let back = back.map_err(|error| refused(path, error))?;
         match &node.kind {
             _ if back == stored => self.after_shrinking(directory, &turn),
-            NodeKind::Sharded(array) => self.store_shape(&document, array, &back, &turn),
+            NodeKind::Sharded(array) => self.store_shape(&document, (array, writers), &back, &turn),
             _ => self.store_document(&document, directory, &back),
         }
     }

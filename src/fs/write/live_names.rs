@@ -141,7 +141,9 @@ impl Fs {
                 let Bytes::Here(content) = file.state().bytes.clone() else {
                     return Err(FsError::Stale);
                 };
-                self.write_document(path, &content)?;
+                let own = file.state().writers.clone();
+                let writers = [own, self.limited(&[*caller])].concat();
+                self.write_document(path, &content, &writers)?;
                 self.leave_document(path)
             }
             Slot::Source(_) => {

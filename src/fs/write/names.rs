@@ -87,7 +87,9 @@ impl Fs {
             }
         }
         let entry = self.live_entry(&file)?;
-        Ok((entry, self.open_live(&file, how)?))
+        let opened = self.open_live(&file, how)?;
+        self.opened_by(&file, opened.handle, OpenHow { truncate: true, ..how }, caller);
+        Ok((entry, opened))
     }
 
     /// Removes a file.

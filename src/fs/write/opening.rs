@@ -230,6 +230,23 @@ impl Fs {
         opened
     }
 
+    /// Records who has opened a file of the overlay for writing.
+    pub(in crate::fs) fn opened_by(
+        &self,
+        file: &LiveFile,
+        handle: u64,
+        how: OpenHow,
+        caller: &Caller,
+    ) {
+        let limited = if how.write { self.limited(&[*caller]) } else { Vec::new() };
+        for caller in limited {
+            self.open_handle(handle).inspect(|open| open.opened_by(&caller));
+            if how.truncate {
+                file.state().written_by(&caller);
+            }
+        }
+    }
+
     /// Checks that a file is known by its name to whoever is about to change it.
     ///
     /// # Errors
@@ -291,6 +308,7 @@ impl Fs {
             _ => return self.open_as(ino, caller),
         };
         let opened = self.open_live(&file, how)?;
+        self.opened_by(&file, opened.handle, how, caller);
         if how.truncate {
             let emptied = self.truncate_live(&file, 0, &Writers::default());
             emptied.inspect_err(|_| self.release(opened.handle))?;

@@ -73,7 +73,7 @@ impl Fs {
             }
             (Slot::Source(from), Slot::Document(to)) => {
                 let content = self.source_content(from, caller)?;
-                self.write_document(to, &content)?;
+                self.write_document(to, &content, &self.limited(&[*caller]))?;
                 self.leave_document(to)?;
                 self.remove_source_file(from, caller)?;
                 // Later writes through open handles do not change the document.

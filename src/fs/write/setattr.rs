@@ -65,6 +65,7 @@ impl Fs {
             Target::Live(file) => {
                 let open = handle.and_then(|handle| self.open_handle(handle));
                 let writers = Writers { open: open.into_iter().collect(), mapped: false };
+                self.resized_by(&file, set, caller);
                 self.set_live_attr(&file, set, &writers)?;
                 self.live_attr(&file)
             }
@@ -77,6 +78,7 @@ impl Fs {
             }
             Target::Path(path) if set.size.is_some() && self.is_document(&path) => {
                 let file = self.document_file(&path)?;
+                self.resized_by(&file, set, caller);
                 self.set_live_attr(&file, set, &Writers::default())?;
                 self.live_attr(&file)
             }
@@ -98,6 +100,12 @@ impl Fs {
                 Err(FsError::NotPermitted)
             }
         }
+    }
+
+    /// Records who changes the length of a file of the overlay.
+    fn resized_by(&self, file: &LiveFile, set: &SetAttr, caller: &Caller) {
+        let limited = set.size.map_or(Vec::new(), |_| self.limited(&[*caller]));
+        limited.iter().for_each(|caller| file.state().written_by(caller));
     }
 
     fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {

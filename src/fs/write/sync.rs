@@ -41,7 +41,9 @@ impl Fs {
                 open.check_written()?;
                 match (&*open.behind(), at) {
                     (Behind::Live(file), at) => {
-                        let written = self.write_live(file, at, data, &writers(file, &open));
+                        let writers = writers(file, &open);
+                        note_writers(file, &writers);
+                        let written = self.write_live(file, at, data, &writers);
                         if let (true, Err(error)) = (how.mapped, &written) {
                             self.note_lost_page(file, error);
                         }
@@ -55,6 +57,7 @@ impl Fs {
             None => {
                 let file = self.live(ino).ok_or(FsError::BadHandle)?;
                 let writers = Writers { open: file.state().open_files(), mapped: true };
+                note_writers(&file, &writers);
                 let written = self.write_live(&file, at, data, &writers);
                 written.inspect_err(|error| self.note_lost_page(&file, error))?;
             }
@@ -240,5 +243,12 @@ impl Fs {
             _ => Ok(()),
         };
         committed.and(given_up).and(synced.map_err(FsError::from))
+    }
+}
+
+/// Records who writes to a file of the overlay.
+fn note_writers(file: &LiveFile, writers: &Writers) {
+    for caller in writers.open.iter().filter_map(|open| open.caller()) {
+        file.state().written_by(caller);
     }
 }
