@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::hash::BuildHasher;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::format::chunk_key::may_be_key;
 use crate::fs::attr::{Attr, Entry};
@@ -11,6 +12,7 @@ use crate::fs::node::{ArrayView, At, NodeKind};
 use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::identity::FileKey;
+use crate::fs::state::live_file::LiveFile;
 use crate::source::is_document;
 use crate::store::Freshness;
 use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp, Version, if_present};
@@ -31,6 +33,20 @@ impl Fs {
     pub(in crate::fs) fn has_moved(&self, ino: u64) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         self.paths.has_adopted(ino) || overlay.names().by_ino(ino).is_some()
+    }
+
+    /// Returns the file of the overlay with an inode number if it has this name.
+    pub(in crate::fs) fn live_called(&self, ino: u64, path: &Path) -> Option<Arc<LiveFile>> {
+        let file = self.overlay.as_ref()?.names().by_ino(ino)?;
+        let is_called = file.state().names.iter().any(|name| name == path);
+        is_called.then_some(file)
+    }
+
+    /// Returns an inode number that no file has.
+    pub(in crate::fs) fn unused_number(&self) -> u64 {
+        let number =
+            self.overlay.as_ref().map_or(u64::MAX, |overlay| overlay.names().next_number());
+        inode::of_live(number)
     }
 
     /// Checks that what the view shows at a path is stored in the source at that path.

@@ -87,10 +87,18 @@ impl Lister<'_> {
         next: u64,
         entry: Option<Entry>,
     ) -> ControlFlow<()> {
-        let (name, ino) = (array.tree.name(coords), array.inodes.ino(array.tree.number(coords)));
-        // The number may belong to another file by now: the lookup that follows decides.
-        let entry = entry.filter(|entry| !self.fs.has_moved(entry.attr.ino));
-        self.add(&DirEntry { name: OsStr::new(&name), ino, kind, next, entry })?;
+        let name = array.tree.name(coords);
+        let (name, mut ino) = (OsStr::new(&name), array.inodes.ino(array.tree.number(coords)));
+        let mut entry = entry;
+        if self.listing == Listing::Entries && self.fs.has_moved(ino) {
+            if let Some(file) = self.fs.live_called(ino, &array.path(coords)) {
+                return self.live(name, &file, next);
+            }
+            // The number belongs to another file by now, whose attributes, generation included, the
+            // kernel must not take for others: it would give up that file. The lookup that follows decides.
+            (ino, entry) = (self.fs.unused_number(), None);
+        }
+        self.add(&DirEntry { name, ino, kind, next, entry })?;
         // The kernel counts it even if it is told no attributes.
         if kind == FileKind::File && self.listing == Listing::Entries {
             self.fs.chunk_looked_up(ino);
