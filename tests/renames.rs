@@ -538,6 +538,27 @@ fn a_renamed_chunk_keeps_its_number_when_the_kernel_forgets_some_of_its_lookups(
     });
 }
 
+/// The kernel would take the attributes and the generation in a listing for those of the file in use.
+#[test]
+fn a_chunk_is_not_listed_under_the_number_of_the_file_that_was_renamed_away() {
+    with_mount(|user, storage, _| {
+        let ino = user.ino("a/c/0").unwrap();
+        user.rename("a/c/0", "a/c/1");
+        user.0.commit(Path::new("")).unwrap();
+        others_write(storage, "a/c/0", b"of others");
+        let mut numbers = Vec::new();
+        let directory = user.ino("a/c").unwrap();
+        let mut sink = |item: &shardfs::fs::DirEntry<'_>| {
+            numbers.push((item.name.to_owned(), item.ino));
+            std::ops::ControlFlow::Continue(())
+        };
+        user.0.readdir(directory, 0, shardfs::fs::Listing::Entries, &mut sink).unwrap();
+        let listed = |name: &str| numbers.iter().find(|(it, _)| it == name).map(|(_, ino)| *ino);
+        assert_eq!(listed("1"), Some(ino));
+        assert!(listed("0").is_some_and(|number| number != ino), "{numbers:?}");
+    });
+}
+
 #[test]
 fn what_cannot_be_saved_stays_in_the_mount_when_others_have_written_its_chunk() {
     with_mount(|user, storage, unsaved| {
