@@ -364,3 +364,24 @@ shrunk() {
     done
 }
 check "who may change an array's shape removes no chunks of shards that others alone may change" shrunk
+
+# The same where files are shown as those of another user, who may change them all.
+shrunk_as_shown() {
+    local source=$TMP/shrunk-as-shown
+    "$SHARDFS" create --shape 8192 --chunk 1024 --shard 4096 --dtype uint8 "$source" >/dev/null
+    chmod 666 "$source/zarr.json"
+    mount_view "$source" --rw -o uid=21001,gid=21001,allow_other
+    owner mkdir "$MP/c"
+    for n in 2 5 7; do owner dd if=/dev/urandom of="$MP/c/$n" bs=1024 count=1 status=none; done
+    "$SHARDFS" sync "$MP"
+    before=$(stat -c '%s %Y' "$source/c/1")
+    shrink write other
+    [[ $(stat -c '%s %Y' "$source/c/1") == "$before" ]]
+    sed 's/^\( *\)4096\(,\?\)$/\18192\2/; 0,/8192/!s/8192/4096/' "$source/zarr.json" >"$TMP/zarr.json"
+    cat "$TMP/zarr.json" >"$source/zarr.json"
+    sleep 1.2
+    shrink write owner
+    [[ ! -e $source/c/1 && -e $source/c/0 ]]
+    unmount_view
+}
+check "the same where files are shown as those of another user" shrunk_as_shown

@@ -20,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::fs::attr::Attr;
 use crate::fs::caller::{Caller, Permitted};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, At};
@@ -196,9 +197,16 @@ impl Fs {
         callers.iter().filter(is_limited).copied().collect()
     }
 
-    /// Returns whether all of these users may write to the shard of an array.
+    /// Returns whether all of these users may write to the shard of an array. Where this process cannot
+    /// act as the caller, the attributes that the mount shows decide, as they do for its chunks.
     pub(in crate::fs) fn may_all_write(&self, shard: &Path, callers: &[Caller]) -> bool {
-        let may = |caller| self.permit_path(shard, Need::Write, caller).is_ok();
+        let may = |caller: &Caller| match self.access.acts {
+            true => self.permit_path(shard, Need::Write, caller).is_ok(),
+            false => self
+                .storage
+                .stat(shard)
+                .is_ok_and(|stat| may_write(caller, &self.config.ownership.attr(0, &stat))),
+        };
         callers.iter().all(may)
     }
 
@@ -321,4 +329,15 @@ impl Fs {
             log::debug!("{}: {error}", shown(&path));
         }
     }
+}
+
+/// Returns whether the permission bits of a file let a caller write to it. Supplementary groups and
+/// access control lists do not count.
+fn may_write(caller: &Caller, file: &Attr) -> bool {
+    let bit = match (caller.uid == file.uid, caller.gid == file.gid) {
+        (true, _) => 0o200,
+        (false, true) => 0o020,
+        (false, false) => 0o002,
+    };
+    file.mode & bit != 0
 }
