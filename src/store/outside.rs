@@ -42,8 +42,8 @@ impl ShardStore {
     }
 
     /// Removes the chunks of `array` that lie outside a smaller chunk grid, the shards that become
-    /// empty, and their directories; nothing of shards for which `may_change` is false. Chunks removed before an error stay removed; a second call
-    /// continues.
+    /// empty, and their directories; nothing of shards for which `may_change` is false. Chunks
+    /// removed before an error stay removed; a second call continues.
     pub fn remove_outside(
         &self,
         array: &SourceArray,

@@ -211,10 +211,11 @@ pub trait PosixStorage: Storage {
     /// Changes attributes of a file, or of the symbolic link itself.
     fn set_stat(&self, path: &Path, set: &SetStat) -> io::Result<()>;
 
-    /// Changes attributes of what this process has just made.
+    /// Changes attributes, the owner among them, of what this process has just made.
     ///
     /// # Errors
-    /// EPERM if something else has its name by now: what is not empty, or another user's.
+    /// EPERM if something else has its name by now: what is not empty, or neither this process's nor
+    /// the new owner's.
     fn give_new(&self, path: &Path, set: &SetStat) -> io::Result<()> {
         self.set_stat(path, set)
     }

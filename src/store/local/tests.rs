@@ -223,5 +223,8 @@ fn only_what_was_just_made_is_given_away() {
         std::os::unix::fs::chown(directory.path().join("source/others"), Some(12345), None)
             .unwrap();
         refused("others");
+        // Nothing is given away.
+        let set = SetStat { uid: Some(12345), mode: Some(0o750), ..SetStat::default() };
+        storage.give_new(Path::new("others"), &set).unwrap();
     }
 }
