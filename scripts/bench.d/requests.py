@@ -16,7 +16,7 @@ import zarr
 
 import part
 from part import say
-from variants import BenchError, mounted, transport
+from variants import BenchError, mounted
 
 SHAPE, CHUNK, SHARD = (128, 128, 128), (8, 8, 8), (64, 64, 64)
 FILES = 16**3
@@ -93,8 +93,7 @@ class Setting:
         out = self.dir / f"out-{time.monotonic_ns()}"
         filled = {"out": str(out), "tree": str(self.tree), "shape": str(SHAPE)}
         command = [re.sub(r"\{(\w+)\}", lambda found: filled[found[1]], word) for word in command]
-        args = [self.args.shardfs, "mount", "-f", *transport("classic"), *options, str(source),
-                str(self.mountpoint)]
+        args = [self.args.shardfs, "mount", "-f", *options, str(source), str(self.mountpoint)]
         unmount = [self.args.shardfs, "umount", str(self.mountpoint)]
         with mounted("shardfs", args, unmount, self.mountpoint, self.args.run_dir):
             connection = os.minor(os.stat(self.mountpoint).st_dev)

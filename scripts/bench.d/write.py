@@ -18,7 +18,7 @@ import zarr
 import machine
 import part
 from part import in_turn, put_away, sync, warm
-from variants import BenchError, mounted, transport
+from variants import BY_RINGS, BenchError, mounted
 
 KIB = 1 << 10
 CHUNK = (32, 32, 32)
@@ -42,9 +42,9 @@ class Setting:
         self.random = numpy.random.default_rng(1)
 
     @contextmanager
-    def mount(self, source: Path, how: str = "classic"):
-        command = [*self.args.daemon_prefix, self.args.shardfs, "mount", "-f", "--rw", *transport(how),
-                   str(source), str(self.mountpoint)]
+    def mount(self, source: Path, by: list[str] = []):
+        command = [*self.args.daemon_prefix, *by, self.args.shardfs, "mount", "-f", "--rw", str(source),
+                   str(self.mountpoint)]
         unmount = [self.args.shardfs, "umount", str(self.mountpoint)]
         with mounted("shardfs-rw", command, unmount, self.mountpoint, self.args.run_dir):
             yield self.mountpoint
@@ -183,8 +183,7 @@ def copy_tree(setting: Setting) -> dict:
         sync(target)
         if name != "local":
             shutil.copy(original / "array.zarr/zarr.json", target)
-            how = "uring" if name == "shardfs-uring" else "classic"
-            with setting.mount(target, how) as mount:
+            with setting.mount(target, BY_RINGS if name == "shardfs-uring" else []) as mount:
                 start = time.perf_counter()
                 subprocess.run(["cp", "-r", original / "chunks/c", mount], check=True)
                 fsync(mount)
