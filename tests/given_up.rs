@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use power::NO_FAULT;
 use power::mounted::{
-    CALLER, User, all_names, disk, found, is_scratch, mount, mount_as, others_write, with_mount,
+    CALLER, User, all_names, copies, disk, found, is_scratch, mount, mount_as, others_write,
+    with_mount,
 };
 use serde_json::{Value, json};
 use shardfs::format::plan::Policy;
@@ -171,5 +172,53 @@ fn what_is_removed_twice_is_removed_once() {
         user.0.end_commits();
         assert!(found(storage, "x").is_none());
         assert!(user.0.lookup(parent, OsStr::new("x")).unwrap().is_none());
+    });
+}
+
+#[test]
+fn what_cannot_be_saved_stays_in_the_mount_when_others_have_written_its_chunk() {
+    with_mount(|user, storage, unsaved| {
+        user.write("a/c/0", b"ours", false);
+        others_write(storage, "a/c/0", b"of others");
+        // No directory can be made there.
+        std::fs::write(unsaved.join("a"), "in the way").unwrap();
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert_eq!(user.read("a/c/0"), Some(b"ours".to_vec()));
+        std::fs::remove_file(unsaved.join("a")).unwrap();
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert_eq!(user.read("a/c/0"), Some(b"of others".to_vec()));
+        assert_eq!(std::fs::read(unsaved.join("a/c/0")).unwrap(), b"ours");
+    });
+}
+
+/// As `shardfs recover --unsaved` does: files are removed only if this says that they may go.
+#[test]
+fn a_saved_chunk_is_held_only_if_it_is_in_its_shard_as_it_was_saved() {
+    with_mount(|user, storage, _| {
+        let name = Path::new("a/c/0");
+        let held = |content: &[u8]| user.0.holds_saved(name, &mut &*content).unwrap();
+        assert!(user.0.put_saved(name, &mut &b"saved"[..]).unwrap());
+        assert!(!held(b"saved"));
+        user.0.commit(Path::new("")).unwrap();
+        assert!(held(b"saved"));
+        assert!(!held(b"save") && !held(b"saved more") && !held(b"SAVED"));
+        assert!(user.0.put_saved(name, &mut &b"again"[..]).unwrap());
+        others_write(storage, "a/c/0", b"of others");
+        assert!(user.0.commit(Path::new("")).is_err());
+        assert!(!held(b"again"));
+        assert!(!user.0.holds_saved(Path::new("x"), &mut &b""[..]).unwrap());
+    });
+}
+
+#[test]
+fn what_was_saved_of_a_chunk_stays_when_more_of_it_is_saved() {
+    with_mount(|user, storage, unsaved| {
+        for (ours, theirs) in [(b"one", b"1st"), (b"two", b"2nd")] {
+            user.write("a/c/0", ours, false);
+            others_write(storage, "a/c/0", theirs);
+            assert!(user.0.commit(Path::new("")).is_err());
+        }
+        assert_eq!(copies(unsaved), [b"one".to_vec(), b"two".to_vec()].into());
+        assert_eq!(std::fs::read(unsaved.join("a/c/0")).unwrap(), b"two");
     });
 }

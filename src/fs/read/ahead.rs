@@ -32,8 +32,8 @@ use crate::store::{Chunk, ChunkReader, Freshness};
 use crate::view::inode::InodeRange;
 
 /// Maximum length of a chunk that is pushed as it is stored. What pushing spares is a request for
-/// each chunk, and it costs another copy: measured, it halves the time for chunks of 32 and 64 KiB,
-/// and makes reading chunks of 128 KiB and more slower.
+/// each chunk, and it costs another copy: measured, it takes up to half of the time from chunks of
+/// 32 and 64 KiB, and makes reading chunks of 128 KiB and more slower.
 const MAX_NBYTES: u64 = 96 << 10;
 
 /// Maximum length of a decoded chunk that is pushed. Decoding costs more than the request that is

@@ -99,7 +99,7 @@ impl Lister<'_> {
             (ino, entry) = (self.fs.unused_number(), None);
         }
         self.add(&DirEntry { name, ino, kind, next, entry })?;
-        // The kernel counts it even if it is told no attributes.
+        // The kernel counts it even if it gets no attributes.
         if kind == FileKind::File && self.listing == Listing::Entries {
             self.fs.chunk_looked_up(ino);
         }

@@ -51,9 +51,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Stores the document of an array that `writers` have changed, and removes the chunks outside its new
-    /// shape, but for those in shards that these users may not write to. What fails is
-    /// tried again at the next change of the document, and at the end of the mount.
+    /// Stores the document of an array that `writers` have changed, and removes the chunks outside
+    /// its new shape, but for those in shards that these users may not write to. What fails is tried
+    /// again at the next change of the document, and at the end of the mount.
     ///
     /// The documents stay locked: no view must let the array grow again, and have chunks stored
     /// there, while they are removed.

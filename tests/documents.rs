@@ -1,0 +1,125 @@
+//! Documents that are written, renamed, linked and removed within a writable mount.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+mod power;
+mod support;
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use power::NO_FAULT;
+use power::mounted::{CALLER, User, all_names, disk, found, is_scratch, mount_as, with_mount};
+use shardfs::fs::{FsError, OpenHow, SetAttr, WriteConfig};
+use shardfs::store::memory::Fault;
+use shardfs::view::inode::ROOT;
+
+/// Makes the shape of an array smaller and removes all that is listed of it, as `rm -r` does, up to its
+/// directory.
+fn shrink_and_remove_up_to_the_directory(user: &User<'_>) {
+    let text = user.read("a/zarr.json").unwrap();
+    let mut document: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    document["shape"] = serde_json::json!([2]);
+    user.write("a/zarr.json", document.to_string().as_bytes(), true);
+    ["a/c/0", "a/c/1", "a/notes"].iter().for_each(|path| user.unlink(path));
+    user.0.rmdir(user.ino("a").unwrap(), OsStr::new("c"), &CALLER).unwrap();
+    user.unlink("a/zarr.json");
+}
+
+#[test]
+fn a_document_that_is_open_loses_its_name_to_one_that_is_renamed_there() {
+    with_mount(|user, _, _| {
+        let ino = user.ino("a/zarr.json").unwrap();
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let open = user.0.open_for(ino, how, &CALLER).unwrap();
+        let text = String::from_utf8(user.read("a/zarr.json").unwrap()).unwrap();
+        let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document["attributes"] = serde_json::json!({"new": true});
+        user.write("a/new.json", document.to_string().as_bytes(), false);
+        user.rename("a/new.json", "a/zarr.json");
+        let shown = user.read("a/zarr.json").unwrap();
+        assert!(String::from_utf8_lossy(&shown).contains("\"new\""));
+        // What is written to the old one goes nowhere.
+        let _ = user.0.write(ino, open.handle, 0, text.as_bytes());
+        let _ = user.0.flush(ino, open.handle);
+        user.0.release(open.handle);
+        assert_eq!(user.read("a/zarr.json"), Some(shown));
+    });
+}
+
+#[test]
+fn a_document_that_is_cut_off_by_its_path_stays_as_it_is() {
+    with_mount(|user, _, _| {
+        let before = user.read("a/zarr.json");
+        for length in [0, 10] {
+            let set = SetAttr { size: Some(length), ..SetAttr::default() };
+            let ino = user.ino("a/zarr.json").unwrap();
+            assert!(matches!(
+                user.0.setattr(ino, None, &set, &CALLER),
+                Err(FsError::Invalid | FsError::Refused { .. })
+            ));
+            assert_eq!(user.read("a/zarr.json"), before, "{length}");
+        }
+        assert_eq!(user.0.end_commits(), 0);
+    });
+}
+
+#[test]
+fn a_document_that_was_removed_and_renamed_back_stays() {
+    for link in [false, true] {
+        with_mount(|user, storage, _| {
+            let text = user.read("a/zarr.json").unwrap();
+            user.write("a/new.json", &text, false);
+            user.unlink("a/zarr.json");
+            match link {
+                true => user.link("a/new.json", "a/zarr.json"),
+                false => user.rename("a/new.json", "a/zarr.json"),
+            }
+            assert_eq!(user.read("a/zarr.json").as_ref(), Some(&text), "{link}");
+            assert_eq!(user.0.end_commits(), 0);
+            assert_eq!(found(storage, "a/zarr.json"), Some(text), "{link}");
+        });
+    }
+}
+
+#[test]
+fn the_directory_of_an_array_that_cannot_be_removed_keeps_its_document() {
+    // The first time there are shards outside the shape, then one operation fails after the other.
+    for nth in 0..30 {
+        let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let storage = disk(&before, false).now().storage(false);
+        let (unsaved, keep_outside) = (directory.path().to_owned(), nth == 0);
+        let fs =
+            mount_as(&storage, WriteConfig { unsaved, keep_outside, ..WriteConfig::default() });
+        shrink_and_remove_up_to_the_directory(&User(&fs));
+        storage.fail(nth, Fault { changes_only: true, ..NO_FAULT });
+        let removed = fs.rmdir(ROOT, OsStr::new("a"), &CALLER);
+        storage.fail(0, NO_FAULT);
+        let is_there = storage.files().iter().any(|(path, ..)| path == Path::new("a/zarr.json"));
+        assert_eq!(is_there, removed.is_err(), "{nth}: {removed:?}");
+        if nth == 0 {
+            assert!(matches!(removed, Err(FsError::NotEmpty)), "{removed:?}");
+        }
+        assert_eq!(User(&fs).read("a/zarr.json"), None, "{nth}: it was removed");
+    }
+}
+
+#[test]
+fn what_was_written_to_a_document_is_stored_though_it_is_linked_to_a_chunk() {
+    with_mount(|user, storage, _| {
+        let text = String::from_utf8(user.read("a/zarr.json").unwrap()).unwrap();
+        let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document["attributes"] = serde_json::json!({"new": true});
+        let ino = user.ino("a/zarr.json").unwrap();
+        let how = OpenHow { write: true, truncate: true, exclusive: false };
+        let open = user.0.open_for(ino, how, &CALLER).unwrap();
+        user.0.write(ino, open.handle, 0, document.to_string().as_bytes()).unwrap();
+        user.unlink("a/c/0");
+        user.link("a/zarr.json", "a/c/0");
+        user.0.flush(ino, open.handle).unwrap();
+        user.0.release(open.handle);
+        let stored = found(storage, "a/zarr.json").unwrap();
+        assert!(String::from_utf8_lossy(&stored).contains("\"new\""));
+    });
+}

@@ -1,0 +1,75 @@
+//! Inode numbers in a writable mount: a number is that of one file for as long as the kernel uses it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+mod power;
+mod support;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use power::mounted::{CALLER, found, others_write, with_mount};
+use shardfs::fs::{DirEntry, Listing, OpenHow};
+
+#[test]
+fn a_name_beside_chunks_stays_when_the_kernel_forgets_the_chunk_that_it_is_linked_to() {
+    with_mount(|user, _, _| {
+        user.write("a/c/0.part", b"both", false);
+        user.unlink("a/c/0");
+        user.link("a/c/0.part", "a/c/0");
+        user.0.commit(Path::new("")).unwrap();
+        user.0.forget(user.ino("a/c/0").unwrap(), 1000);
+        assert_eq!(user.read("a/c/0.part"), Some(b"both".to_vec()));
+    });
+}
+
+/// The kernel forgets one lookup of a number that it uses when a name that it knew turns out to have it.
+#[test]
+fn a_renamed_chunk_keeps_its_number_when_the_kernel_forgets_some_of_its_lookups() {
+    with_mount(|user, storage, _| {
+        let content = user.read("a/c/0").unwrap();
+        let ino = user.ino("a/c/0").unwrap();
+        assert_eq!(user.ino("a/c/0"), Some(ino));
+        user.rename("a/c/0", "a/c/1");
+        user.0.commit(Path::new("")).unwrap();
+        user.0.forget(ino, 1);
+        user.write("a/c/0", b"another", false);
+        user.0.commit(Path::new("")).unwrap();
+        user.0.forget(ino, 1);
+
+        let how = OpenHow { write: true, ..OpenHow::default() };
+        let handle = user.0.open_for(ino, how, &CALLER).unwrap().handle;
+        let mut found_there = vec![0; 100];
+        let nbytes = user.0.read(ino, Some(handle), 0, &mut found_there).unwrap();
+        assert_eq!(found_there[..nbytes], content);
+        user.0.write(ino, handle, 0, b"X").unwrap();
+        user.0.release(handle);
+        user.0.commit(Path::new("")).unwrap();
+        let changed = [b"X", &content[1..]].concat();
+        assert_eq!(
+            ["a/c/0", "a/c/1"].map(|name| found(storage, name)),
+            [Some(b"another".to_vec()), Some(changed)]
+        );
+    });
+}
+
+/// The kernel would take the attributes and the generation in a listing for those of the file in use.
+#[test]
+fn a_chunk_is_not_listed_under_the_number_of_the_file_that_was_renamed_away() {
+    with_mount(|user, storage, _| {
+        let ino = user.ino("a/c/0").unwrap();
+        user.rename("a/c/0", "a/c/1");
+        user.0.commit(Path::new("")).unwrap();
+        others_write(storage, "a/c/0", b"of others");
+        let mut numbers = Vec::new();
+        let directory = user.ino("a/c").unwrap();
+        let mut sink = |item: &DirEntry<'_>| {
+            numbers.push((item.name.to_owned(), item.ino));
+            ControlFlow::Continue(())
+        };
+        user.0.readdir(directory, 0, Listing::Entries, &mut sink).unwrap();
+        let listed = |name: &str| numbers.iter().find(|(it, _)| it == name).map(|(_, ino)| *ino);
+        assert_eq!(listed("1"), Some(ino));
+        assert!(listed("0").is_some_and(|number| number != ino), "{numbers:?}");
+    });
+}
