@@ -73,3 +73,27 @@ fn a_chunk_is_not_listed_under_the_number_of_the_file_that_was_renamed_away() {
         assert!(listed("0").is_some_and(|number| number != ino), "{numbers:?}");
     });
 }
+
+/// Placeholder attributes would make the kernel give up the file that it uses under that number.
+#[test]
+fn a_chunk_that_cannot_be_read_is_not_listed_under_the_number_that_it_had() {
+    with_mount(|user, storage, _| {
+        let ino = user.ino("a/c/0").unwrap();
+        let files = storage.files().into_iter();
+        for (path, ..) in files.filter(|(path, ..)| path.starts_with("a/c")) {
+            storage.replace(path.to_str().unwrap(), "no shard any more");
+        }
+        let mut numbers = Vec::new();
+        let directory = user.ino("a/c").unwrap();
+        let mut sink = |item: &DirEntry<'_>| {
+            numbers.push((item.name.to_owned(), item.ino, item.entry.is_some()));
+            ControlFlow::Continue(())
+        };
+        user.0.readdir(directory, 0, Listing::Entries, &mut sink).unwrap();
+        let listed = numbers.iter().find(|(name, ..)| name == "0");
+        assert!(
+            listed.is_some_and(|(_, number, has_entry)| *number != ino && !has_entry),
+            "{numbers:?}"
+        );
+    });
+}

@@ -14,7 +14,6 @@ mod load;
 mod node;
 mod nodes;
 mod not_shown;
-mod page_policy;
 mod read;
 mod request;
 mod state;
@@ -27,13 +26,13 @@ pub use self::config::{FsConfig, WriteConfig};
 pub use self::error::{FsError, LoadError, Result};
 pub use self::form::{View, ViewConfig};
 pub use self::node::NodeKind;
-pub use self::page_policy::Pages;
-pub use self::read::ahead::{PageCache, PushAhead};
 pub use self::read::lister::{DirEntry, Listing};
+pub use self::read::push::{PageCache, PushAhead};
 pub use self::request::{OpenHow, SetAttr, WriteHow};
-pub use self::state::control::{
+pub use self::state::control_files::{
     IN_THE_END, LEFTOVER_PATH, LOG_PATH, LOST_IN_THE_END, TO_BE_SAVED, WAITING_PATH,
 };
 pub use self::state::fs::{Fs, SourceError};
 pub use self::state::handle::Opened;
+pub use self::state::page_policy::Pages;
 pub use self::views::{Place as ViewPlace, Views};

@@ -19,7 +19,7 @@ use crate::fs::attr::{Attr, Entry};
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::read::lister::{DirEntry, Listing};
-use crate::fs::state::control::DIRECTORY_NAME;
+use crate::fs::state::control_files::DIRECTORY_NAME;
 use crate::fs::state::fs::Fs;
 use crate::number::to_usize;
 use crate::stats::Stats;

@@ -324,14 +324,13 @@ impl StoreError {
         }
     }
 
-    /// Returns the errno for this error. Never ENOENT: that means an empty chunk, which a reader
-    /// takes for fill values.
     /// Returns whether what was to be written has no place any more, because of what others did.
     pub fn is_of_others(&self) -> bool {
         matches!(self, Self::Stale { .. } | Self::Replaced { .. } | Self::Outside { .. })
     }
 
-    /// Returns the errno that reports the error.
+    /// Returns the errno that reports the error. Never ENOENT: that means an empty chunk, which a
+    /// reader takes for fill values.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Damaged { .. }

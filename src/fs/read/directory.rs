@@ -16,13 +16,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::flat::{FlatFile, FlatForm};
-use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
 use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::read::lister::{DOCUMENTS, DOT, DOT_DOT, DirEntry, Lister, Listing, OTHER, Sink};
 use crate::fs::read::overlay_names::SCRATCH;
-use crate::fs::state::control::{ControlFile, DIRECTORY_NAME};
+use crate::fs::state::control_files::{ControlFile, DIRECTORY_NAME};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
@@ -125,11 +124,14 @@ impl Lister<'_> {
             Ok(entry) => entry,
             // Removed since it was listed.
             Err(FsError::NotFound) => return ControlFlow::Continue(()),
-            Err(_) => Entry {
-                attr: unknown(fs.remember(path, None), kind.unwrap_or(FileKind::File)),
-                generation: 0,
-                lasting: false,
-            },
+            Err(_) => {
+                let kind = kind.unwrap_or(FileKind::File);
+                if self.listing == Listing::Entries {
+                    return self.without_attributes(name, kind, next);
+                }
+                let ino = fs.paths.number(path);
+                return self.add(&DirEntry { name, ino, kind, next, entry: None });
+            }
         };
         let (ino, kind) = (entry.attr.ino, entry.attr.kind);
         let wanted = self.listing == Listing::Entries;
@@ -258,22 +260,4 @@ impl Fs {
 /// is hidden.
 fn is_hidden(name: &OsStr) -> bool {
     name == DIRECTORY_NAME
-}
-
-/// Returns placeholder attributes, which are not cached: the lookup that follows reports the error.
-fn unknown(ino: u64, kind: FileKind) -> Attr {
-    let time = crate::store::storage::Timestamp::default();
-    Attr {
-        ino,
-        kind,
-        links: 1,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        mtime: time,
-        ctime: time,
-        atime: time,
-        block: 4096,
-    }
 }

@@ -9,10 +9,10 @@ use crate::format::chunk_key::may_be_key;
 use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, At, NodeKind};
-use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::identity::FileKey;
 use crate::fs::state::live_file::LiveFile;
+use crate::fs::state::page_policy::FileKey;
+use crate::fs::state::page_policy::Pages;
 use crate::source::is_document;
 use crate::store::Freshness;
 use crate::store::storage::{FileKind, Stat, StorageFile, Timestamp, Version, if_present};
@@ -44,9 +44,10 @@ impl Fs {
 
     /// Returns an inode number that no file has.
     pub(in crate::fs) fn unused_number(&self) -> u64 {
-        let number =
-            self.overlay.as_ref().map_or(u64::MAX, |overlay| overlay.names().next_number());
-        inode::of_live(number)
+        inode::of_live(match &self.overlay {
+            Some(overlay) => overlay.names().next_number(),
+            None => self.next_number(),
+        })
     }
 
     /// Checks that what the view shows at a path is stored in the source at that path.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::fs::form::View;
 use crate::fs::node::NodeKind;
-use crate::fs::state::control::{LOST_IN_THE_END, TO_BE_SAVED};
+use crate::fs::state::control_files::{LOST_IN_THE_END, TO_BE_SAVED};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile};
 use crate::fs::state::overlay::{Name, What};

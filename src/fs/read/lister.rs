@@ -88,21 +88,37 @@ impl Lister<'_> {
         entry: Option<Entry>,
     ) -> ControlFlow<()> {
         let name = array.tree.name(coords);
-        let (name, mut ino) = (OsStr::new(&name), array.inodes.ino(array.tree.number(coords)));
-        let mut entry = entry;
-        if self.listing == Listing::Entries && self.fs.has_moved(ino) {
-            if let Some(file) = self.fs.live_called(ino, &array.path(coords)) {
+        let (name, ino) = (OsStr::new(&name), array.inodes.ino(array.tree.number(coords)));
+        if self.listing == Listing::Entries && kind == FileKind::File {
+            let has_moved = self.fs.has_moved(ino);
+            if has_moved && let Some(file) = self.fs.live_called(ino, &array.path(coords)) {
                 return self.live(name, &file, next);
             }
-            // The number belongs to another file by now, whose attributes, generation included, the
-            // kernel must not take for others: it would give up that file. The lookup that follows decides.
-            (ino, entry) = (self.fs.unused_number(), None);
+            if has_moved || entry.is_none() {
+                return self.without_attributes(name, kind, next);
+            }
         }
         self.add(&DirEntry { name, ino, kind, next, entry })?;
-        // The kernel counts it even if it gets no attributes.
         if kind == FileKind::File && self.listing == Listing::Entries {
             self.fs.chunk_looked_up(ino);
         }
+        ControlFlow::Continue(())
+    }
+
+    /// Adds a file whose attributes are not available, under a number that no file has. Placeholder
+    /// attributes under its own number, or under one that belongs to another file by now, would make the
+    /// kernel give up the file that is in use under it; the lookup that follows returns the right number,
+    /// or the error.
+    pub(in crate::fs) fn without_attributes(
+        &mut self,
+        name: &OsStr,
+        kind: FileKind,
+        next: u64,
+    ) -> ControlFlow<()> {
+        let ino = self.fs.unused_number();
+        self.add(&DirEntry { name, ino, kind, next, entry: None })?;
+        // The kernel counts it all the same.
+        self.fs.chunk_looked_up(ino);
         ControlFlow::Continue(())
     }
 
@@ -124,7 +140,10 @@ impl Lister<'_> {
         }
         let entry = match self.listing {
             Listing::Names => None,
-            Listing::Entries => self.fs.live_entry(file).ok(),
+            Listing::Entries => match self.fs.live_entry(file) {
+                Ok(entry) => Some(entry),
+                Err(_) => return self.without_attributes(name, FileKind::File, next),
+            },
         };
         let (ino, kind, is_entry) = (file.ino, FileKind::File, entry.is_some());
         let flow = self.add(&DirEntry { name, ino, kind, next, entry });

@@ -9,7 +9,7 @@ use crate::fs::attr::{Attr, Entry};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
 use crate::fs::node::{ArrayView, NodeKind};
-use crate::fs::state::control::{ControlFile, DIRECTORY_NAME};
+use crate::fs::state::control_files::{ControlFile, DIRECTORY_NAME};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Handle;
 use crate::fs::state::live_file::{Behind, Place, Shown};

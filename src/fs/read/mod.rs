@@ -1,7 +1,6 @@
 //! Reading: lookups, attributes, listings and contents, of the source and of the overlay.
 
 pub(super) mod access;
-pub(super) mod ahead;
 pub(super) mod chunk_listing;
 pub(super) mod decoded;
 pub(super) mod directory;
@@ -15,6 +14,7 @@ pub(super) mod overlay_files;
 pub(super) mod overlay_names;
 pub(super) mod permitted_lookup;
 pub(super) mod presence;
+pub(super) mod push;
 pub(super) mod reading;
 pub(super) mod stored;
 pub(super) mod waiting;

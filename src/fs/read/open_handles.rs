@@ -2,15 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::At;
-use crate::fs::page_policy::Pages;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
+use crate::fs::state::page_policy::Pages;
 use crate::number::to_usize;
 use crate::store::storage::{FileKind, StorageFile};
 use crate::view::inode::InodeRange;
@@ -39,7 +38,7 @@ impl Fs {
             self.nodes.revalidate(range)?;
         }
         self.target(ino)?;
-        let handle = self.directories.fetch_add(1, Ordering::Relaxed);
+        let handle = self.next_number();
         if self.overlay.is_some() {
             self.failures.opened(handle);
         }

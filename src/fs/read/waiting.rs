@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::fs::state::control::IN_THE_END;
+use crate::fs::state::control_files::IN_THE_END;
 use crate::fs::state::fs::Fs;
 use crate::text::{Line, shown, word};
 

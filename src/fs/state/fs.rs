@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -15,16 +15,16 @@ use crate::fs::form::View;
 use crate::fs::load::Failed;
 use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::nodes::Nodes;
-use crate::fs::state::ahead::Ahead;
 use crate::fs::state::commit_state::Commits;
-use crate::fs::state::control::Control;
+use crate::fs::state::control_files::Control;
 use crate::fs::state::failures::Failures;
 use crate::fs::state::fill_chunks::FillChunks;
 use crate::fs::state::handle::Handle;
-use crate::fs::state::identity::Identities;
 use crate::fs::state::overlay::Overlay;
+use crate::fs::state::page_policy::Identities;
 use crate::fs::state::paths::Paths;
 use crate::fs::state::prefetch::Prefetch;
+use crate::fs::state::push_queue::Ahead;
 use crate::source::{self, unfinished};
 use crate::stats::Stats;
 use crate::store::spool::Spool;
@@ -63,8 +63,8 @@ pub struct Fs {
     pub(in crate::fs) spool: Spool,
     /// Changes that were given up after their file was closed.
     pub(in crate::fs) failures: Failures,
-    /// Handle of the next directory to be opened.
-    pub(in crate::fs) directories: AtomicU64,
+    /// The next number that is given once in a mount.
+    numbers: AtomicU64,
     pub(in crate::fs) prefetch: Prefetch,
     /// Chunks shown in place of absent ones.
     pub(in crate::fs) fill_chunks: FillChunks,
@@ -205,7 +205,7 @@ impl Fs {
             commits: Commits::default(),
             spool: Spool::new(&config.writing.unsaved, &config.writing.source),
             failures: Failures::default(),
-            directories: AtomicU64::new(FIRST_DIRECTORY),
+            numbers: AtomicU64::new(FIRST_DIRECTORY),
             others: OnceLock::new(),
             stats,
             hasher: RandomState::new(),
@@ -222,6 +222,12 @@ impl Fs {
     /// Returns the counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Returns a number that is given once in a mount: the handle of a directory, or what the number of a
+    /// file without attributes is made from.
+    pub(in crate::fs) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Counts a lookup of a chunk. Its number is computed, but in a writable mount a file may keep it that

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
 use crate::fs::node::ArrayView;
-use crate::fs::page_policy::Pages;
 use crate::fs::state::decoded_file::DecodedFile;
 use crate::fs::state::live_file::OpenFile;
+use crate::fs::state::page_policy::Pages;
 use crate::store::ChunkReader;
 use crate::store::storage::{Stat, Version};
 

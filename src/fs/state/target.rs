@@ -8,7 +8,7 @@ use crate::format::flat::FlatFile;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::Form;
 use crate::fs::node::ArrayView;
-use crate::fs::state::control::ControlFile;
+use crate::fs::state::control_files::ControlFile;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::LiveFile;
 use crate::fs::state::paths::Found;

@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
-use crate::fs::page_policy::Pages;
 use crate::fs::request::{OpenHow, Writers};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded, Opened};
 use crate::fs::state::live_file::{
     Behind, Bytes, ChunkBase, LiveFile, LiveState, OpenFile, Place, Shown,
 };
+use crate::fs::state::page_policy::Pages;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::Freshness;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::format::chunk_key::Prefix;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{At, NodeKind};
-use crate::fs::state::control::DIRECTORY_NAME;
+use crate::fs::state::control_files::DIRECTORY_NAME;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
 use crate::fs::state::target::Target;

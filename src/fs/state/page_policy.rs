@@ -1,4 +1,5 @@
-//! Tracking of what the kernel has cached of files that other processes may change.
+//! Whether the kernel may go on using the pages that it has cached of a file: tracking of what it has
+//! cached of files that other processes may change.
 //!
 //! The kernel caches names and attributes for a second. A file that was changed, and is then opened
 //! from these caches, must not be read through what the kernel has cached of it, least of all its
@@ -15,8 +16,6 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::fs::page_policy::Pages;
-
 /// Number of files to remember: more than can be looked up in the time for which the kernel caches.
 // Evaluated by the compiler, which rejects zero.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
@@ -27,6 +26,25 @@ const ARRAYS: NonZeroUsize = NonZeroUsize::new(1 << 10).unwrap();
 
 /// Margin after which the kernel's caches have expired: the kernel counts in ticks.
 const SLACK: Duration = Duration::from_millis(100);
+
+/// Page cache policy for opening a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// Cached pages are valid and kept.
+    Kept,
+    /// Cached pages are dropped, and the file is read again.
+    Dropped,
+    /// Reads bypass the cached pages and the cached length (direct I/O).
+    Bypassed,
+}
+
+impl Pages {
+    /// Returns [`Pages::Kept`] if what the kernel has cached is valid, otherwise
+    /// [`Pages::Bypassed`].
+    pub(in crate::fs) fn kept_if(holds: bool) -> Self {
+        if holds { Self::Kept } else { Self::Bypassed }
+    }
+}
 
 /// Files by a number chosen by the caller, each with a fingerprint that changes with the contents.
 pub(in crate::fs) struct Identities {

@@ -12,8 +12,8 @@
 //! written to after its chunk was read, and before it is pushed, and where the kernel does not
 //! report opens ([`Ahead`]).
 //!
-//! [`Ahead`]: crate::fs::state::ahead::Ahead
-//! [`Identities::may_push`]: crate::fs::state::identity::Identities::may_push
+//! [`Ahead`]: crate::fs::state::push_queue::Ahead
+//! [`Identities::may_push`]: crate::fs::state::page_policy::Identities::may_push
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -22,9 +22,9 @@ use std::sync::{Arc, Weak};
 use crate::fs::error::Result;
 use crate::fs::form::View;
 use crate::fs::node::ArrayView;
-use crate::fs::state::ahead::Job;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::readers::{WINDOW_BYTES, Window};
+use crate::fs::state::push_queue::Job;
+use crate::fs::state::readahead::{WINDOW_BYTES, Window};
 use crate::fs::state::target::Target;
 use crate::memory::zeroed;
 use crate::number::to_usize;

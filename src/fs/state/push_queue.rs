@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::fs::node::ArrayView;
-use crate::fs::state::readers::{Readers, Window};
+use crate::fs::state::readahead::{Readers, Window};
 
 /// Number of windows that wait to be pushed.
 const WAITING: usize = 64;
