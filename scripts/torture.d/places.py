@@ -162,15 +162,22 @@ class Disk:
         self.device = run("losetup", "-f", "--show", f"/proc/{os.getpid()}/fd/{self.file}")
         run("mount", "-t", self.kind, "-o", self.mount_options, self.device, self.top)
 
+    def is_attached(self) -> bool:
+        """Whether the device is still this place's: its backing file has the name of this run."""
+        try:
+            return self.tag in Path(f"/sys/block/{Path(self.device).name}/loop/backing_file").read_text()
+        except OSError:
+            return False
+
     def release(self) -> None:
         detach(self.top)
         if self.device:
-            # The device is busy for as long as the detached filesystem is.
+            # The device is busy for as long as the detached filesystem is. Once it is free, others may
+            # take it.
             deadline = time.monotonic() + 20
-            while True:
+            while self.is_attached():
                 done = subprocess.run(["losetup", "-d", self.device], stderr=subprocess.PIPE)
-                in_use = Path(f"/sys/block/{Path(self.device).name}/loop/backing_file").exists()
-                if not in_use:
+                if not self.is_attached():
                     break
                 if time.monotonic() > deadline:
                     raise Trouble(f"{self.device} cannot be freed: {done.stderr!r}")

@@ -166,10 +166,15 @@ impl Paths {
         taken.or_else(|| Some(Known::default()))
     }
 
-    /// Puts an entry back that [`Paths::take`] has removed.
+    /// Puts an entry back that [`Paths::take`] has removed. If its path was looked up meanwhile, the
+    /// lookups of both count.
     pub(crate) fn give_back(&self, ino: u64, known: Known) {
         let mut table = self.lock();
-        if table.known.contains_key(&ino) || known.names.is_empty() && !known.is_open() {
+        if let Some(there) = table.known.get_mut(&ino) {
+            there.lookups += known.lookups;
+            return;
+        }
+        if (known.names.is_empty() || known.lookups == 0) && !known.is_open() {
             return;
         }
         for name in &known.names {
@@ -276,6 +281,11 @@ impl Known {
     /// Returns the lookup count: lookups reported to the kernel, less those that it has forgotten.
     pub(in crate::fs) fn lookups(&self) -> u64 {
         self.lookups
+    }
+
+    /// Sets the lookup count, which another table has kept meanwhile.
+    pub(in crate::fs) fn set_lookups(&mut self, lookups: u64) {
+        self.lookups = lookups;
     }
 
     fn open_files(&self) -> Vec<Arc<OpenFile>> {

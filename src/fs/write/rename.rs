@@ -11,6 +11,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, OpenFile};
 use crate::fs::state::overlay::{Hidden, What};
+use crate::fs::state::paths::Known;
 use crate::fs::state::target::Target;
 use crate::fs::write::content::Prepared;
 use crate::fs::write::passthrough::{Moved, overwrite};
@@ -161,8 +162,8 @@ impl Fs {
         loop {
             let openers = self.paths.open_files(moved.attr.ino);
             let held: Vec<_> = openers.iter().map(|open| open.hold()).collect();
-            let Some(known) = self.paths.take(moved.attr.ino, &openers) else { continue };
-            match self.make_live((from, to), moved, &openers, known.lookups(), caller) {
+            let Some(mut known) = self.paths.take(moved.attr.ino, &openers) else { continue };
+            match self.make_live((from, to), moved, &openers, &mut known, caller) {
                 Ok((stat, file)) => {
                     for mut behind in held {
                         *behind = Behind::Live(Arc::clone(&file));
@@ -184,7 +185,7 @@ impl Fs {
         (from, to): (&Path, &Slot),
         moved: &Entry,
         openers: &[Arc<OpenFile>],
-        lookups: u64,
+        known: &mut Known,
         caller: &Caller,
     ) -> Result<(Stat, Arc<LiveFile>)> {
         let attr = &moved.attr;
@@ -198,11 +199,12 @@ impl Fs {
             state.mtime = stat.mtime;
             state.openers = openers.iter().map(Arc::downgrade).collect();
         }
-        self.overlay()?.names().set_lookups(&file, lookups);
+        self.overlay()?.names().set_lookups(&file, known.lookups());
         match self.name_file(to, &file, caller) {
             Ok(()) => Ok((stat, file)),
             Err(error) => {
-                self.overlay()?.names().release(&file);
+                // The kernel has looked it up, or forgotten it, in the meantime.
+                known.set_lookups(self.overlay()?.names().release(&file));
                 Err(error)
             }
         }

@@ -158,3 +158,17 @@ fn a_file_that_left_a_name_and_is_linked_to_it_again_has_one_number() {
     assert_eq!(source.remember(&paths, "a"), ino);
     assert_eq!(name(&paths, old), None);
 }
+
+#[test]
+fn a_number_that_is_given_back_counts_what_was_looked_up_meanwhile() {
+    let (paths, source) = (Paths::default(), Source::new());
+    let ino = source.remember(&paths, "a");
+    assert_eq!(source.remember(&paths, "a"), ino);
+    let taken = paths.take(ino, &[]).unwrap();
+    assert_eq!(source.remember(&paths, "a"), ino);
+    paths.give_back(ino, taken);
+    paths.forget(ino, 2);
+    assert_eq!(name(&paths, ino).as_deref(), Some("a"));
+    paths.forget(ino, 1);
+    assert_eq!(name(&paths, ino), None);
+}
