@@ -172,9 +172,9 @@ class Disk:
     def release(self) -> None:
         detach(self.top)
         if self.device:
-            # The device is busy for as long as the detached filesystem is. Once it is free, others may
-            # take it.
-            deadline = time.monotonic() + 20
+            # The device is busy for as long as the detached filesystem is, also where only another mount
+            # namespace has it. Once it is free, others may take it.
+            deadline = time.monotonic() + 180
             while self.is_attached():
                 done = subprocess.run(["losetup", "-d", self.device], stderr=subprocess.PIPE)
                 if not self.is_attached():

@@ -49,6 +49,25 @@ impl Caller {
     }
 }
 
+/// User who has changed a document, with the rights at that moment: what the change leads to may be
+/// done later, when the process has ended and its number is another one's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Author {
+    /// The process that made the change.
+    pub caller: Caller,
+    /// Identity with which the source is accessed for him; `None` if it cannot be determined, which
+    /// permits nothing.
+    pub identity: Option<Identity>,
+}
+
+impl Author {
+    /// Returns whether it is the same user with the same rights, whatever the process.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let ids = |author: &Self| (author.caller.uid, author.caller.gid);
+        ids(self) == ids(other) && self.identity == other.identity
+    }
+}
+
 /// File that a caller may access.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Permitted {

@@ -365,6 +365,32 @@ shrunk() {
 }
 check "who may change an array's shape removes no chunks of shards that others alone may change" shrunk
 
+# What counts are the rights with which the document was opened, also when that process has ended and its number
+# may be another one's.
+shrunk_by_group() {
+    local source=$TMP/shrunk-by-group
+    "$SHARDFS" create --shape 8192 --chunk 1024 --shard 4096 --dtype uint8 "$source" >/dev/null
+    chmod 777 "$source"
+    mount_view "$source" --rw -o allow_other
+    mkdir "$MP/c"
+    for n in 2 5 7; do head -c 1024 /dev/urandom >"$MP/c/$n"; done
+    "$SHARDFS" sync "$MP"
+    chown 21001:21004 "$source/zarr.json" "$source"/c/*
+    chmod 664 "$source/zarr.json" "$source"/c/*
+    chmod 777 "$source/c"
+    sleep 1.2
+    sed 's/^\( *\)8192\(,\?\)$/\14096\2/' "$MP/zarr.json" >"$TMP/zarr.json"
+    setpriv --reuid 21003 --regid 21003 --groups 21004 bash -c '
+        exec 3<>"$1/zarr.json"
+        (sleep 2; cat "$2" >&3) &' _ "$MP" "$TMP/zarr.json"
+    sleep 3
+    "$SHARDFS" sync "$MP"
+    [[ ! -e $source/c/1 && -e $source/c/0 ]]
+    unmount_view
+    grep -q 4096 "$source/zarr.json"
+}
+check "a process that ends after it has opened a document changes it with the rights of its groups" shrunk_by_group
+
 # The same where files are shown as those of another user, who may change them all.
 shrunk_as_shown() {
     local source=$TMP/shrunk-as-shown

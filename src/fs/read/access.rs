@@ -21,13 +21,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fs::attr::Attr;
-use crate::fs::caller::{Caller, Permitted};
+use crate::fs::caller::{Author, Caller, Permitted};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, At};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::Place;
 use crate::fs::state::target::Target;
 use crate::store::access_list::{Inherited, inherited};
+use crate::store::identity::Identity;
 use crate::store::storage::{Need, PosixStorage, SetStat, Stat, StorageFile};
 use crate::text::shown;
 
@@ -172,8 +173,6 @@ impl Fs {
     }
 
     fn permit_path(&self, path: &Path, need: Need, caller: &Caller) -> Result<Permitted> {
-        /// The file does not exist, or is damaged, which the store reports.
-        const NOT_A_FILE: [i32; 4] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EXDEV];
         if self.is_trusted(caller) {
             return Ok(Permitted::Anything);
         }
@@ -184,30 +183,38 @@ impl Fs {
                 Ok(Permitted::Anything)
             };
         }
-        match self.on_behalf(caller, |storage| storage.access(path, need)) {
+        self.permit_as(&self.access.identity(caller)?, path, need)
+    }
+
+    fn permit_as(&self, identity: &Identity, path: &Path, need: Need) -> Result<Permitted> {
+        /// The file does not exist, or is damaged, which the store reports.
+        const NOT_A_FILE: [i32; 4] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EXDEV];
+        let storage = self.storage.posix().ok_or(FsError::ReadOnly)?;
+        match identity.act(|| storage.access(path, need)).flatten().map_err(FsError::from) {
             Err(error) if NOT_A_FILE.contains(&error.errno()) => Ok(Permitted::Nothing),
             permitted => permitted.map(Permitted::File),
         }
     }
 
-    /// Returns those of these users who may not do everything: what a change of theirs leads to is done
-    /// as far as they may do it.
-    pub(in crate::fs) fn limited(&self, callers: &[Caller]) -> Vec<Caller> {
-        let is_limited = |caller: &&Caller| self.has_rights() && !self.is_trusted(caller);
-        callers.iter().filter(is_limited).copied().collect()
+    /// Returns a user who may not do everything, as the author of a change: what it leads to is done as
+    /// far as that user may do it. `None` for one who may do everything.
+    pub(in crate::fs) fn limited(&self, caller: &Caller) -> Option<Author> {
+        let is_limited = self.has_rights() && !self.is_trusted(caller);
+        is_limited.then(|| Author { caller: *caller, identity: self.access.identity(caller).ok() })
     }
 
     /// Returns whether all of these users may write to the shard of an array. Where this process cannot
     /// act as the caller, the attributes that the mount shows decide, as they do for its chunks.
-    pub(in crate::fs) fn may_all_write(&self, shard: &Path, callers: &[Caller]) -> bool {
-        let may = |caller: &Caller| match self.access.acts {
-            true => self.permit_path(shard, Need::Write, caller).is_ok(),
+    pub(in crate::fs) fn may_all_write(&self, shard: &Path, authors: &[Author]) -> bool {
+        let may_as = |identity: &Identity| self.permit_as(identity, shard, Need::Write).is_ok();
+        let may = |author: &Author| match self.access.acts {
+            true => author.identity.as_ref().is_some_and(may_as),
             false => self
                 .storage
                 .stat(shard)
-                .is_ok_and(|stat| may_write(caller, &self.config.ownership.attr(0, &stat))),
+                .is_ok_and(|stat| may_write(&author.caller, &self.config.ownership.attr(0, &stat))),
         };
-        callers.iter().all(may)
+        authors.iter().all(may)
     }
 
     /// Returns whether a caller has all the rights that this process has.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::fs::caller::{Access, Caller};
+use crate::fs::caller::{Access, Author};
 use crate::fs::config::FsConfig;
 use crate::fs::error::{FsError, LoadError, Result};
 use crate::fs::form::View;
@@ -128,7 +128,7 @@ pub(in crate::fs) struct Shrinking {
     /// The array as it was before.
     pub before: Arc<ArrayView>,
     /// Users who have made it smaller, but for those who may do anything.
-    pub writers: Vec<Caller>,
+    pub writers: Vec<Author>,
 }
 
 impl Fs {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::Coords;
-use crate::fs::caller::Caller;
+use crate::fs::caller::Author;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::copy::Copy;
@@ -60,7 +60,7 @@ pub(in crate::fs) struct LiveState {
     /// Number of operations that need its bytes in the overlay.
     pub uses: usize,
     /// Users who have changed it since it was last stored, but for those who may do anything.
-    pub writers: Vec<Caller>,
+    pub writers: Vec<Author>,
     /// Durable copy outside the source, kept while the file is durable nowhere else.
     pub copy: Option<Copy>,
 }
@@ -115,10 +115,9 @@ impl Drop for LiveFile {
 
 impl LiveState {
     /// Records that a user changes it.
-    pub(in crate::fs) fn written_by(&mut self, caller: &Caller) {
-        let is_it = |known: &Caller| (known.uid, known.gid) == (caller.uid, caller.gid);
-        if !self.writers.iter().any(is_it) {
-            self.writers.push(*caller);
+    pub(in crate::fs) fn written_by(&mut self, author: &Author) {
+        if !self.writers.iter().any(|known| known.is_same(author)) {
+            self.writers.push(author.clone());
         }
     }
 
@@ -190,7 +189,7 @@ pub(in crate::fs) struct OpenFile {
     pub(in crate::fs) is_left: AtomicBool,
     bases: Mutex<Bases>,
     /// User who has opened it for writing, unless that one may do anything.
-    caller: OnceLock<Caller>,
+    author: OnceLock<Author>,
 }
 
 /// Path of a chunk in the view, and its state at some time.
@@ -220,19 +219,19 @@ pub(in crate::fs) enum Behind {
 impl OpenFile {
     pub(in crate::fs) fn new(behind: Behind, is_writable: bool) -> Arc<Self> {
         let (behind, is_left) = (RwLock::new(behind), AtomicBool::new(false));
-        let (bases, caller) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self { is_writable, behind, is_left, bases, caller })
+        let (bases, author) = (Mutex::default(), OnceLock::new());
+        Arc::new(Self { is_writable, behind, is_left, bases, author })
     }
 
     /// Records who has opened it.
-    pub(in crate::fs) fn opened_by(&self, caller: &Caller) {
+    pub(in crate::fs) fn opened_by(&self, author: Author) {
         // Set once, right after the open.
-        let _ = self.caller.set(*caller);
+        let _ = self.author.set(author);
     }
 
     /// Returns who has opened it for writing; `None` for those who may do anything.
-    pub(in crate::fs) fn caller(&self) -> Option<&Caller> {
-        self.caller.get()
+    pub(in crate::fs) fn author(&self) -> Option<&Author> {
+        self.author.get()
     }
 
     /// Locks and returns the file behind it. The caller must hold no other lock of the filesystem.

@@ -7,7 +7,7 @@ use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
 use crate::format::from_twin::{is_sharded, translate_back, translate_group_back};
 use crate::format::json;
-use crate::fs::caller::{Caller, Owner};
+use crate::fs::caller::{Author, Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
 use crate::fs::node::{At, Node, NodeKind};
@@ -123,7 +123,7 @@ impl Fs {
         &self,
         path: &Path,
         content: &Content,
-        writers: &[Caller],
+        writers: &[Author],
     ) -> Result<()> {
         if self.view() == View::Zarr2 {
             return self.write_zarr2(path, content, writers);

@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::limits::MAX_METADATA_BYTES;
-use crate::fs::caller::Caller;
+use crate::fs::caller::Author;
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::state::fs::{Fs, Shrinking};
@@ -60,7 +60,7 @@ impl Fs {
     pub(in crate::fs) fn store_shape(
         &self,
         path: &Path,
-        (before, writers): (&Arc<ArrayView>, &[Caller]),
+        (before, writers): (&Arc<ArrayView>, &[Author]),
         document: &serde_json::Value,
         documents: &MutexGuard<'_, ()>,
     ) -> Result<()> {
@@ -110,7 +110,7 @@ impl Fs {
     fn remove_outside(
         &self,
         directory: &Path,
-        (before, writers): (&Arc<ArrayView>, &[Caller]),
+        (before, writers): (&Arc<ArrayView>, &[Author]),
         now: &ArrayView,
     ) -> Result<()> {
         log::info!("{}: the array has shrunk; chunks outside are removed", shown(directory));

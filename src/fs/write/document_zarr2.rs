@@ -8,7 +8,7 @@ use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use crate::fs::caller::Caller;
+use crate::fs::caller::Author;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
 use crate::fs::node::{Node, NodeKind};
@@ -47,7 +47,7 @@ impl Fs {
         &self,
         path: &Path,
         content: &Content,
-        writers: &[Caller],
+        writers: &[Author],
     ) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
@@ -84,7 +84,7 @@ impl Fs {
         &self,
         path: &Path,
         written: Option<&Value>,
-        writers: &[Caller],
+        writers: &[Author],
     ) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;

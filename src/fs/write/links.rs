@@ -38,7 +38,7 @@ impl Fs {
         }
         if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
             let content = self.source_content(from, caller)?;
-            self.write_document(to, &content, &self.limited(&[*caller]))?;
+            self.write_document(to, &content, self.limited(caller).as_slice())?;
             self.leave_document(to)?;
             self.paths.copied(ino);
         } else {

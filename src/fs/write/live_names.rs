@@ -142,7 +142,7 @@ impl Fs {
                     return Err(FsError::Stale);
                 };
                 let own = file.state().writers.clone();
-                let writers = [own, self.limited(&[*caller])].concat();
+                let writers = [own, self.limited(caller).into_iter().collect()].concat();
                 self.write_document(path, &content, &writers)?;
                 self.leave_document(path)
             }

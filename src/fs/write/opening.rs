@@ -238,12 +238,12 @@ impl Fs {
         how: OpenHow,
         caller: &Caller,
     ) {
-        let limited = if how.write { self.limited(&[*caller]) } else { Vec::new() };
-        for caller in limited {
-            self.open_handle(handle).inspect(|open| open.opened_by(&caller));
+        let limited = if how.write { self.limited(caller) } else { None };
+        if let Some(author) = limited {
             if how.truncate {
-                file.state().written_by(&caller);
+                file.state().written_by(&author);
             }
+            self.open_handle(handle).inspect(|open| open.opened_by(author));
         }
     }
 

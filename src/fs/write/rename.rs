@@ -74,7 +74,7 @@ impl Fs {
             }
             (Slot::Source(from), Slot::Document(to)) => {
                 let content = self.source_content(from, caller)?;
-                self.write_document(to, &content, &self.limited(&[*caller]))?;
+                self.write_document(to, &content, self.limited(caller).as_slice())?;
                 self.leave_document(to)?;
                 self.remove_source_file(from, caller)?;
                 // Later writes through open handles do not change the document.

@@ -104,8 +104,8 @@ impl Fs {
 
     /// Records who changes the length of a file of the overlay.
     fn resized_by(&self, file: &LiveFile, set: &SetAttr, caller: &Caller) {
-        let limited = set.size.map_or(Vec::new(), |_| self.limited(&[*caller]));
-        limited.iter().for_each(|caller| file.state().written_by(caller));
+        let limited = set.size.and_then(|_| self.limited(caller));
+        limited.iter().for_each(|author| file.state().written_by(author));
     }
 
     fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {

@@ -248,7 +248,7 @@ impl Fs {
 
 /// Records who writes to a file of the overlay.
 fn note_writers(file: &LiveFile, writers: &Writers) {
-    for caller in writers.open.iter().filter_map(|open| open.caller()) {
-        file.state().written_by(caller);
+    for author in writers.open.iter().filter_map(|open| open.author()) {
+        file.state().written_by(author);
     }
 }
