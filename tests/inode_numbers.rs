@@ -8,8 +8,12 @@ mod support;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use power::mounted::{CALLER, found, others_write, with_mount};
-use shardfs::fs::{DirEntry, Listing, OpenHow};
+use power::NO_FAULT;
+use power::mounted::{
+    CALLER, User, all_names, disk, found, is_scratch, mount_as, others_write, with_mount,
+};
+use shardfs::fs::{DirEntry, FsError, Listing, OpenHow, SetAttr, WriteConfig};
+use shardfs::store::memory::Fault;
 
 #[test]
 fn a_name_beside_chunks_stays_when_the_kernel_forgets_the_chunk_that_it_is_linked_to() {
@@ -96,4 +100,37 @@ fn a_chunk_that_cannot_be_read_is_not_listed_under_the_number_that_it_had() {
             "{numbers:?}"
         );
     });
+}
+
+/// The kernel goes on using the number that the chunk had: it was told that nothing was renamed.
+#[test]
+fn after_a_rename_that_could_not_be_committed_a_chunk_is_opened_by_the_number_of_its_new_file_alone()
+ {
+    const FULL: Fault =
+        Fault { errno: libc::ENOSPC, times: u64::MAX, half_done: false, changes_only: true };
+    for renamed in ["a/c/0.part", "a/c/1"] {
+        let before = all_names().into_iter().filter(|name| !is_scratch(name)).zip(1..).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let storage = disk(&before, false).now().storage(false);
+        let unsaved = directory.path().to_owned();
+        let fs = mount_as(&storage, WriteConfig { unsaved, sync: true, ..WriteConfig::default() });
+        let user = User(&fs);
+        let old = user.ino("a/c/0").unwrap();
+        user.write(renamed, b"renamed", false);
+        let new = user.ino(renamed).unwrap();
+
+        storage.fail(1, FULL);
+        let (from, to) = (user.parent(renamed).unwrap(), user.parent("a/c/0").unwrap());
+        assert_eq!(fs.rename(from, to, false, &CALLER).unwrap_err().errno(), libc::ENOSPC);
+        storage.fail(0, NO_FAULT);
+
+        let write = OpenHow { write: true, ..OpenHow::default() };
+        for how in [OpenHow::default(), write, OpenHow { truncate: true, ..write }] {
+            assert!(matches!(fs.open_for(old, how, &CALLER), Err(FsError::Stale)), "{renamed}");
+        }
+        let shorter = SetAttr { size: Some(1), ..SetAttr::default() };
+        assert!(matches!(fs.setattr(old, None, &shorter, &CALLER), Err(FsError::Stale)));
+        assert_eq!(user.ino("a/c/0"), Some(new), "{renamed}");
+        assert_eq!(user.read("a/c/0"), Some(b"renamed".to_vec()));
+    }
 }

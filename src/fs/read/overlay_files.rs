@@ -66,25 +66,9 @@ impl Fs {
         mode: u32,
         owner: Owner,
     ) -> Result<Arc<LiveFile>> {
-        let state = LiveState {
-            bytes: Bytes::Here(Content::Memory(Arc::default())),
-            shown: Shown::Written,
-            writes: 0,
-            mode: mode & 0o7777,
-            asked: mode & 0o7777,
-            uid: owner.uid,
-            gid: owner.gid,
-            mtime: now(),
-            names: Vec::new(),
-            openers: Vec::new(),
-            is_copied: false,
-            dirty: true,
-            staged: false,
-            uses: 0,
-            writers: Vec::new(),
-            copy: None,
-        };
-        Ok(self.overlay()?.file(ino.filter(|ino| !self.paths.has_adopted(*ino)), state))
+        let overlay = self.overlay()?;
+        let ino = ino.filter(|ino| !self.paths.has_adopted(*ino));
+        Ok(overlay.file(&mut overlay.names(), ino, LiveState::new(mode, owner, now())))
     }
 
     /// Returns the overlay's file of an existing chunk, creating it if needed.
@@ -97,38 +81,23 @@ impl Fs {
         check_writable(place)?;
         let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
         let attr = entry.ok_or(FsError::NotFound)?.attr;
+        let owner = Owner { uid: attr.uid, gid: attr.gid };
         let state = LiveState {
             bytes: Bytes::Stored(place.clone()),
-            shown: Shown::Written,
-            writes: 0,
-            mode: attr.mode,
-            asked: attr.mode,
-            uid: attr.uid,
-            gid: attr.gid,
-            mtime: attr.mtime,
-            names: Vec::new(),
-            openers: Vec::new(),
-            is_copied: false,
             dirty: false,
-            staged: false,
-            uses: 0,
-            writers: Vec::new(),
-            copy: None,
+            ..LiveState::new(attr.mode, owner, attr.mtime)
         };
         let ino = Some(attr.ino).filter(|ino| !self.paths.has_adopted(*ino));
-        let file = self.overlay()?.file(ino, state);
-        let mut names = self.overlay()?.names();
+        let overlay = self.overlay()?;
+        let mut names = overlay.names();
         // Another thread may have created it first, or removed the chunk.
-        if let Some(there) = names.get(path).map(|name| name.what.clone()) {
-            names.drop_unused(&file);
-            return match there {
-                What::File(other) => Ok(other),
-                What::Removed | What::Directory => Err(FsError::NotFound),
-            };
+        match names.get(path).map(|name| name.what.clone()) {
+            Some(What::File(other)) => return Ok(other),
+            Some(What::Removed | What::Directory) => return Err(FsError::NotFound),
+            None => (),
         }
+        let file = overlay.file(&mut names, ino, state);
         names.put(path, What::File(Arc::clone(&file)), Some(place.clone()));
-        // The kernel may have forgotten the number in the meantime.
-        names.know(&file);
         Ok(file)
     }
 

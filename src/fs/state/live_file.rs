@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::Coords;
-use crate::fs::caller::Author;
+use crate::fs::caller::{Author, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::copy::Copy;
@@ -114,6 +114,28 @@ impl Drop for LiveFile {
 }
 
 impl LiveState {
+    /// Creates the state of a file without contents and names, written at `mtime`.
+    pub(in crate::fs) fn new(mode: u32, owner: Owner, mtime: Timestamp) -> Self {
+        Self {
+            bytes: Bytes::Here(Content::Memory(Arc::default())),
+            shown: Shown::Written,
+            writes: 0,
+            mode: mode & 0o7777,
+            asked: mode & 0o7777,
+            uid: owner.uid,
+            gid: owner.gid,
+            mtime,
+            names: Vec::new(),
+            openers: Vec::new(),
+            is_copied: false,
+            dirty: true,
+            staged: false,
+            uses: 0,
+            writers: Vec::new(),
+            copy: None,
+        }
+    }
+
     /// Records that a user changes it.
     pub(in crate::fs) fn written_by(&mut self, author: &Author) {
         if !self.writers.iter().any(|known| known.is_same(author)) {

@@ -146,9 +146,14 @@ impl Overlay {
     }
 
     /// Creates a file without a name. Its inode number is `ino`, which the kernel may know already,
-    /// unless another file has that number.
-    pub(in crate::fs) fn file(&self, ino: Option<u64>, state: LiveState) -> Arc<LiveFile> {
-        let mut names = self.names();
+    /// unless another file has that number. `names` are those of this overlay: whoever names the file
+    /// keeps them locked until then, so that a second file of the same name does not get another number.
+    pub(in crate::fs) fn file(
+        &self,
+        names: &mut Names,
+        ino: Option<u64>,
+        state: LiveState,
+    ) -> Arc<LiveFile> {
         let ino = match ino.filter(|ino| !names.inodes.contains_key(ino)) {
             Some(ino) => ino,
             None => loop {
@@ -439,11 +444,6 @@ impl Names {
     /// was found.
     pub(in crate::fs) fn has(&self, file: &Arc<LiveFile>) -> bool {
         self.inodes.get(&file.ino).is_some_and(|known| Arc::ptr_eq(known, file))
-    }
-
-    /// Puts a file behind its number, unless another one is there.
-    pub(in crate::fs) fn know(&mut self, file: &Arc<LiveFile>) {
-        self.inodes.entry(file.ino).or_insert_with(|| Arc::clone(file));
     }
 
     /// Counts a lookup of a file or of a chunk.

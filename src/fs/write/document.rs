@@ -12,7 +12,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
 use crate::fs::node::{At, Node, NodeKind};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveFile};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState};
 use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::whole;
 use crate::source::METADATA_FILE;
@@ -35,19 +35,19 @@ impl Fs {
             At::Text(text, _) => text.to_vec(),
             _ => self.stored_document(path)?,
         };
-        let file =
-            self.new_file(Some(attr.ino), attr.mode, Owner { uid: attr.uid, gid: attr.gid })?;
-        {
-            let mut state = file.state();
-            state.bytes = Bytes::Here(Content::Memory(Arc::new(text)));
-            (state.dirty, state.mtime) = (false, attr.mtime);
-        }
-        let mut names = self.overlay()?.names();
+        let overlay = self.overlay()?;
+        let mut names = overlay.names();
         // Another thread may have created it first.
         if let Some(What::File(other)) = names.get(path).map(|name| name.what.clone()) {
-            names.release(&file);
             return Ok(other);
         }
+        let owner = Owner { uid: attr.uid, gid: attr.gid };
+        let state = LiveState {
+            bytes: Bytes::Here(Content::Memory(Arc::new(text))),
+            dirty: false,
+            ..LiveState::new(attr.mode, owner, attr.mtime)
+        };
+        let file = overlay.file(&mut names, Some(attr.ino), state);
         names.put(path, What::File(Arc::clone(&file)), None);
         Ok(file)
     }

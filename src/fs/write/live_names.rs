@@ -58,8 +58,8 @@ impl Fs {
         match target {
             Target::Live(file) => Ok(file),
             Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
-                let path = array.path(&coords);
-                self.chunk_file(&path, &Place { array, coords })
+                let ino = array.inodes.ino(array.tree.number(&coords));
+                self.own_chunk_file(ino, &Place { array, coords })
             }
             Target::Path(path) => {
                 let attr = self.path_attr(&path)?;

@@ -20,6 +20,7 @@ use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::Freshness;
 use crate::store::storage::Need;
+use crate::view::inode::InodeRange;
 
 impl Fs {
     /// Opens a file for reading.
@@ -255,13 +256,48 @@ impl Fs {
     pub(in crate::fs) fn check_named(&self, ino: u64) -> Result<()> {
         match self.commits.is_misnamed(ino, self.config.store.trusted) {
             true => Err(FsError::Stale),
-            false => Ok(()),
+            false => self.check_not_replaced(ino),
         }
     }
 
+    /// Checks that a chunk's own number is not used for a file that was renamed to the chunk's name and
+    /// has a number of its own, after a rename, for instance, that was done but could not be committed. The
+    /// kernel has the contents of that file under its number, and would go on showing them, and writing
+    /// pages of them, after a write by another number.
+    ///
+    /// # Errors
+    ///
+    /// `Stale`; the kernel then looks the name up.
+    fn check_not_replaced(&self, ino: u64) -> Result<()> {
+        if InodeRange::split(ino).is_none() || self.overlay()?.names().is_empty() {
+            return Ok(());
+        }
+        match self.target(ino)? {
+            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
+                let there = self.overlay()?.names().file(&array.path(&coords));
+                match there {
+                    Some(file) if file.ino != ino => Err(FsError::Stale),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the overlay's file of an existing chunk that the kernel knows by its own number.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if another file has just been renamed to the chunk's name.
+    pub(in crate::fs) fn own_chunk_file(&self, ino: u64, place: &Place) -> Result<Arc<LiveFile>> {
+        let file = self.chunk_file(&place.array.path(&place.coords), place)?;
+        if file.ino == ino { Ok(file) } else { Err(FsError::Stale) }
+    }
+
     fn open_once(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
-        if how.write {
-            self.check_named(ino)?;
+        match how.write {
+            true => self.check_named(ino)?,
+            false => self.check_not_replaced(ino)?,
         }
         let target = self.target(ino)?;
         let need = if how.write { Need::Write } else { Need::Read };
@@ -275,8 +311,7 @@ impl Fs {
             }
             Target::Live(file) => file,
             Target::Tree(array, coords) if how.write && coords.len() == array.tree.rank() => {
-                let path = array.path(&coords);
-                self.chunk_file(&path, &Place { array, coords })?
+                self.own_chunk_file(ino, &Place { array, coords })?
             }
             Target::Path(path) if how.write && self.is_document(&path) => {
                 self.document_file(&path)?

@@ -181,7 +181,6 @@ impl Fs {
     /// Changes the attributes of a chunk that is not in the overlay.
     fn set_chunk_attr(&self, place: Place, set: &SetAttr) -> Result<Attr> {
         let source = &place.array.source;
-        let path = place.array.path(&place.coords);
         let entry = self.tree_entry(&place.array, &place.coords, Freshness::Now)?;
         let mut attr = entry.ok_or(FsError::NotFound)?.attr;
         let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);
@@ -189,7 +188,7 @@ impl Fs {
             return Err(FsError::NotPermitted);
         }
         if set.size.is_some() {
-            let file = self.chunk_file(&path, &place)?;
+            let file = self.own_chunk_file(attr.ino, &place)?;
             self.set_live_attr(&file, set, &Writers::default())?;
             return self.live_attr(&file);
         }
