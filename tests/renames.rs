@@ -389,7 +389,7 @@ fn a_removal_that_cannot_be_committed_is_listed_with_its_reason_and_fails_each_f
         assert!(user.0.fsyncdir(ROOT, None).is_err());
         let text = waiting(user);
         storage.fail(0, NO_FAULT);
-        assert!(text.starts_with("a/c/0: "), "{text}");
+        assert!(text.starts_with("a/c/0 (removal): "), "{text}");
         user.0.fsyncdir(ROOT, None).unwrap();
         assert_eq!((waiting(user), found(storage, "a/c/0")), (String::new(), None));
     });

@@ -28,6 +28,17 @@ pub(in crate::fs) struct Encoded {
     pub shown: Shown,
 }
 
+impl Encoded {
+    /// Returns what readers see of a file with these contents; `None` if they see no file.
+    pub(in crate::fs) fn seen(&self, content: &Content) -> Option<Content> {
+        match &self.shown {
+            Shown::Written => Some(content.clone()),
+            Shown::Instead(content) => Some(content.clone()),
+            Shown::Nothing | Shown::Stored(_) => None,
+        }
+    }
+}
+
 impl Fs {
     /// Returns the file of a decoded chunk; `None` if the chunk does not exist and the view does
     /// not fill it in.

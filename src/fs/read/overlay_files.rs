@@ -59,6 +59,14 @@ impl Fs {
         })
     }
 
+    /// Returns whether a name that is not shown is that of a file whose next write may make it appear:
+    /// what was last written to it are fill values, or was refused.
+    pub(in crate::fs) fn may_reappear(&self, parent: u64, name: &OsStr) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        let directory = self.target(parent).and_then(|target| self.directory_path(&target));
+        directory.is_ok_and(|directory| overlay.names().file(&directory.join(name)).is_some())
+    }
+
     /// Creates a file without a name and without contents.
     pub(in crate::fs) fn new_file(
         &self,

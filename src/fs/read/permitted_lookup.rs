@@ -10,11 +10,12 @@ use crate::store::storage::Need;
 
 impl Fs {
     /// Looks a name up for a caller. The kernel must not cache entries that other users may not
-    /// look up.
+    /// look up; it caches the absence of what is `None`, and not that of `NotFound`.
     pub fn lookup_for(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Option<Entry>> {
         let is_shown = self.permit_directory(parent, Need::Find, caller)?;
         let Some(entry) = self.lookup(parent, name)? else {
-            return if is_shown { Ok(None) } else { Err(FsError::NotFound) };
+            let lasts = is_shown && !self.may_reappear(parent, name);
+            return if lasts { Ok(None) } else { Err(FsError::NotFound) };
         };
         // In an immutable mount files are not opened before they are read.
         let need = if self.config.store.immutable { Need::Read } else { Need::Find };

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::fs::state::control_files::IN_THE_END;
 use crate::fs::state::fs::Fs;
+use crate::fs::state::overlay::{Name, What};
 use crate::text::{Line, shown, word};
 
 impl Fs {
@@ -13,21 +14,33 @@ impl Fs {
         let own = self.own_waiting_text();
         let text = self.others().fold(own, |text, other| text + &other.own_waiting_text());
         let has_failed = self.has_failed() || self.others().any(|other| other.has_failed());
+        let has_removals = self.has_removals() || self.others().any(|other| other.has_removals());
+        let removals = match has_removals {
+            true => format!(
+                "{IN_THE_END} is not saved if it is a removal: what was to be removed stays in the source\n"
+            ),
+            false => String::new(),
+        };
         match self.unsavable(has_failed) {
             _ if text.is_empty() => text,
-            Some(lost) => text + &lost,
-            // They are removals.
-            None if self.bytes_to_save() == 0 && !text.contains(": given up: ") => text,
+            Some(lost) => text + &removals + &lost,
+            None if self.bytes_to_save() == 0 && !text.contains(": given up: ") => text + &removals,
             None => {
                 let [place, source] = [&self.config.writing.unsaved, &self.config.writing.source];
                 format!(
-                    "{text}{IN_THE_END} is saved below {}; `shardfs recover --unsaved {} {}` puts it in\n",
+                    "{text}{removals}{IN_THE_END} is saved below {}; `shardfs recover --unsaved {} {}` puts it in\n",
                     shown(place),
                     word(place),
                     word(source)
                 )
             }
         }
+    }
+
+    /// Returns whether a removal waits to be committed.
+    fn has_removals(&self) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        overlay.names().all(Path::new("")).any(|(_, name)| is_removal(name))
     }
 
     /// Returns whether a change could not be committed so far.
@@ -47,7 +60,8 @@ impl Fs {
             if !is_changed && name.hidden.is_none() {
                 continue;
             }
-            let path = shown(&path);
+            let removal = if is_removal(name) { " (removal)" } else { "" };
+            let path = format!("{}{removal}", shown(&path));
             let before = name.after.iter().find_map(|promise| promise.path());
             // Writing to a string cannot fail.
             let _ = match (&name.error, before) {
@@ -59,4 +73,10 @@ impl Fs {
         drop(names);
         text + &self.failures.list()
     }
+}
+
+/// Returns whether what waits under a name is its removal.
+fn is_removal(name: &Name) -> bool {
+    let changes = || name.stage.as_ref().is_some_and(|stage| stage.change.is_some());
+    name.hidden.is_some() || matches!(name.what, What::Removed) && changes()
 }

@@ -76,6 +76,8 @@ pub(in crate::fs) struct Stage {
 pub(in crate::fs) struct Change {
     /// New bytes; `None` if the chunk is removed.
     pub content: Option<Content>,
+    /// Bytes of its file as readers see them; `None` if there is no such file.
+    pub shown: Option<Content>,
     /// Unique number of the change.
     pub number: u64,
 }

@@ -94,7 +94,9 @@ impl Fs {
                 name_spool_file(place, &content);
                 let encoded = self.encoded(place, &content);
                 let encoded = encoded.inspect_err(|error| log::warn!("{error}"));
-                let Encoded { chunk: content, shown } = encoded?;
+                let encoded = encoded?;
+                let seen = encoded.seen(&content);
+                let Encoded { chunk: content, shown } = encoded;
                 self.end_chunk_file(path, place, Some(&**file))?;
                 let (mut names, stage) = self.names_with(path, place, prepared)?;
                 let is_stored = |name: &PathBuf| {
@@ -117,7 +119,7 @@ impl Fs {
                 let name = names.put(path, What::File(Arc::clone(file)), Some(place.clone()));
                 name.error = None;
                 let stage = name.stage.get_or_insert(stage);
-                stage.change = Some(Change { content, number });
+                stage.change = Some(Change { content, shown: seen, number });
                 if let Some(What::File(replaced)) = replaced {
                     names.drop_unused(&replaced);
                 }

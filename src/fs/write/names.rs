@@ -207,7 +207,7 @@ impl Fs {
         let name = names.put(path, What::Removed, Some(place.clone()));
         name.error = None;
         let stage = name.stage.get_or_insert(stage);
-        stage.change = Some(Change { content: left.map(Content::Memory), number });
+        stage.change = Some(Change { content: left.map(Content::Memory), shown: None, number });
         if let Some(file) = live {
             let without_name = file.state().names.is_empty();
             if without_name {

@@ -8,7 +8,6 @@ use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, OpenFile, Shown};
 use crate::fs::state::overlay::{Change, Name};
-use crate::fs::write::unsaved::chunk_path;
 use crate::store::content::Content;
 use crate::text::shown;
 
@@ -38,11 +37,13 @@ impl Fs {
             // In one critical section: a commit of older contents must not mark these as committed.
             let mut names = self.overlay()?.names();
             let mut state = file.state();
-            for (path, Encoded { chunk, shown }) in changes {
+            for (path, encoded) in changes {
                 let number = names.next_number();
                 let Some(name) = names.of_file(path, file) else { continue };
+                let seen = encoded.seen(&content);
+                let Encoded { chunk, shown } = encoded;
                 if let Some(stage) = &mut name.stage {
-                    stage.change = Some(Change { content: chunk, number });
+                    stage.change = Some(Change { content: chunk, shown: seen, number });
                     // The error of the previous contents, which will not be retried.
                     name.error = None;
                 }
@@ -66,12 +67,14 @@ impl Fs {
         file: &Arc<LiveFile>,
         content: &Content,
     ) -> Result<Option<Encoded>> {
-        let place = match self.overlay()?.names().of_file(path, file) {
-            Some(Name { place: Some(place), stage: Some(_), .. }) => place.clone(),
+        let (place, accepted) = match self.overlay()?.names().of_file(path, file) {
+            Some(Name { place: Some(place), stage: Some(stage), .. }) => {
+                (place.clone(), stage.change.as_ref().map(|change| change.shown.clone()))
+            }
             _ => return Ok(None),
         };
         // A refusal that was logged before, with the same contents since, is not logged again.
-        let is_told = matches!(file.state().shown, Shown::Stored(_));
+        let is_told = !matches!(file.state().shown, Shown::Written);
         let encoded = self.encoded(&place, content).inspect_err(|error| {
             // A shell closes a file once before it writes to it.
             let level = match is_told || content.nbytes() == 0 {
@@ -80,55 +83,58 @@ impl Fs {
             };
             log::log!(level, "{error}");
         });
-        encoded.map(Some).inspect_err(|_| file.state().shown = Shown::Stored(place))
+        encoded.map(Some).inspect_err(|_| {
+            file.state().shown = match accepted {
+                Some(Some(content)) => Shown::Instead(content),
+                Some(None) => Shown::Nothing,
+                None => Shown::Stored(place),
+            };
+        })
     }
 
-    /// Discards what was written to a chunk file and cannot become a chunk: the stored contents are
-    /// kept. A file that is opened or written to meanwhile is left as it is: its close ends it.
+    /// Discards what was written to a chunk file and cannot become a chunk: what was accepted before and
+    /// waits for its commit is kept, or else what is stored. A file that is open is left as it is: its
+    /// close ends it.
     pub(in crate::fs) fn revert(&self, file: &Arc<LiveFile>) {
-        let (names, writes) = {
+        let Ok(overlay) = self.overlay() else { return };
+        let mut names = overlay.names();
+        let mut paths = {
             let state = file.state();
-            (state.names.clone(), state.writes)
+            if state.is_open() || !state.dirty {
+                return;
+            }
+            state.names.clone()
         };
-        for path in names {
-            // Contents that were closed before are not affected.
-            let committed = self.commit(&path);
-            let Ok(overlay) = self.overlay() else { return };
-            let mut names = overlay.names();
-            {
-                let state = file.state();
-                if state.is_open() || state.writes != writes {
-                    return;
-                }
-            }
-            let Some(name) = names.of_file(&path, file) else { continue };
-            let Some(place) = name.place.clone() else { continue };
-            if place.array.decoded_form().is_none() {
-                continue;
-            }
-            let stage = name.stage.take();
-            let change = stage.as_ref().and_then(|stage| stage.change.as_ref());
-            if let (Some(change), Err(error)) = (change, committed) {
-                let content = change.content.as_ref();
-                let is_saved = self.save(&chunk_path(&place), Some(&**file), content, &error);
-                if !is_saved && content.is_some() {
-                    // It exists nowhere else.
-                    name.stage = stage;
-                    file.state().dirty = false;
-                    continue;
-                }
-                if let FsError::Commit(error) = error {
-                    self.failures.record(&path, &error);
-                    names.break_promises(&path, &error);
-                }
-            }
-            file.state().staged = false;
-            let mut state = file.state();
-            if matches!(&state.bytes, Bytes::Here(content) if content.nbytes() == 0) {
-                log::warn!("{}: it is not written: it has no bytes", shown(&path));
-            }
-            (state.bytes, state.shown, state.dirty) = (Bytes::Stored(place), Shown::Written, false);
+        let mut places = Vec::new();
+        paths.retain(|path| {
+            let place = names.of_file(path, file).and_then(|name| name.place.clone());
+            let place = place.filter(|place| place.array.decoded_form().is_some());
+            places.extend(place.clone());
+            place.is_some()
+        });
+        let Some(place) = places.pop() else { return };
+        let mut waiting =
+            paths.iter().filter_map(|path| names.get(path)?.stage.as_ref()?.change.as_ref());
+        let accepted = waiting.next().map(|change| change.shown.clone());
+        let mut state = file.state();
+        if matches!(&state.bytes, Bytes::Here(content) if content.nbytes() == 0) {
+            log::warn!(
+                "{}: it is not written: it has no bytes",
+                shown(&place.array.path(&place.coords))
+            );
         }
+        state.dirty = false;
+        (state.bytes, state.shown) = match accepted {
+            Some(Some(content)) => (Bytes::Here(content), Shown::Written),
+            Some(None) => (Bytes::Here(Content::Memory(Arc::default())), Shown::Nothing),
+            None => {
+                state.staged = false;
+                for path in &paths {
+                    names.get_mut(path).into_iter().for_each(|name| name.stage = None);
+                }
+                (Bytes::Stored(place), Shown::Written)
+            }
+        };
     }
 
     /// Adds an open handle to a file.
