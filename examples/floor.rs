@@ -231,6 +231,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             immutable: args.options.as_deref() == Some("immutable"),
             writable: false,
             shared: false,
+            sync: false,
         },
         tree: ChunkTree::new(keys, "", grid)?,
         content: (0..args.chunk_bytes).map(|n| (n % 251) as u8).collect(),

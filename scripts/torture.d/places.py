@@ -315,5 +315,5 @@ class View:
         other = [line for line in lines if not any(text in line for text in expected)]
         if done.returncode not in (0, 2) or other:
             raise Trouble(f"{command}: {done.stdout}")
-        self.process.wait(30)
+        self.process.wait(180)
         self.remove_unsaved()

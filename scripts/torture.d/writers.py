@@ -147,8 +147,6 @@ class Writer:
         # The chunk that is being changed.
         self.changing: tuple[int, int] | None = None
         self.number, self.sync = number, sync
-        # With -o sync a rename that has reported an error leaves a second in which names are uncertain.
-        self.expected = FAULTS | {errno.ESTALE} if sync else FAULTS
         self.random = random.Random(seed)
         self.log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.fsyncs = self.random.choice([0, 0.02, 0.1, 0.5])
@@ -172,7 +170,7 @@ class Writer:
                 os.chdir(self.mount)
                 break
             except OSError as error:
-                fault = self.faults and error.errno in self.expected
+                fault = self.faults and error.errno in FAULTS
                 self.log(f"{'f' if fault else 'e'} chdir: {error}")
                 # The mount has already ended.
                 if error.errno in GONE or fault and stopped():
@@ -185,7 +183,7 @@ class Writer:
             try:
                 self.step()
             except OSError as error:
-                fault = self.faults and error.errno in self.expected
+                fault = self.faults and error.errno in FAULTS
                 self.log(f"{'f' if fault else 'e'} {self.doing}: {error}")
                 if self.changing is not None:
                     number, at = self.changing

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::message::{complain, tell};
+use super::output::unless_closed;
 use crate::fs::SourceError;
 use crate::mount::MountError;
 use crate::source::OpenError;
@@ -83,7 +84,10 @@ impl Failure {
         match self {
             Self::Usage(error) | Self::ToolUsage(error) => {
                 // Nothing can be done if stderr cannot be written.
-                let _ = error.print();
+                let printed = unless_closed(error.print());
+                if let (Err(unsaid), false) = (printed, error.use_stderr()) {
+                    return unsaid.report();
+                }
             }
             Self::Background(_) => (),
             Self::Found(text) if text.is_empty() => (),

@@ -36,9 +36,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            killed(&args.mountpoint)?.map_or(Ok(()), Err)
-        }
+        Err(error) if is_killed(&error) => killed(&args.mountpoint)?.map_or(Ok(()), Err),
         Err(error) if is_closed(&error) => {
             closed(&args.mountpoint, "; only that user can make it durable")?.map_or(Ok(()), Err)
         }
@@ -51,6 +49,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 pub(super) fn killed(mountpoint: &Path) -> Result<Option<Failure>, MountError> {
     let killed = || MountError::killed(mountpoint, unsaved_root());
     Ok(mount::is_writable(mountpoint)?.then(|| killed().into()))
+}
+
+/// Returns whether the error of a sync says that the process of the mount has ended: before it was asked
+/// (ENOTCONN), or before it has answered.
+pub(super) fn is_killed(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 /// Returns whether the error of a sync says that this user may not look into the mount.

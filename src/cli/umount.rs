@@ -8,7 +8,9 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::message::tell;
 use super::saved::{saved_files, unsaved_root};
-use super::sync::{closed, is_closed, killed, leftover, not_written, sync, would_be_lost};
+use super::sync::{
+    closed, is_closed, is_killed, killed, leftover, not_written, sync, would_be_lost,
+};
 use crate::fs::{IN_THE_END, TO_BE_SAVED};
 use crate::mount::{self, MountError};
 use crate::store::spool::SPOOL_DIRECTORY;
@@ -54,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut lost = false;
     // A mount whose process is dead must be unmounted all the same.
     let unwritten = match sync(&args.mountpoint) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => killed(&args.mountpoint)?,
+        Err(error) if is_killed(&error) => killed(&args.mountpoint)?,
         Err(error) if is_closed(&error) => closed(&args.mountpoint, UNASKED)?,
         Err(error) => Some(not_written(&args.mountpoint, &error, |waiting| {
             lost = would_be_lost(waiting);
@@ -148,8 +150,8 @@ fn detach(mountpoint: &Path) -> Result<(), Failure> {
             // An error that was given up is reported once.
             let given_up = || io::Error::from_raw_os_error(libc::ESTALE);
             let error = sync(mountpoint).err().unwrap_or_else(given_up);
-            match error.raw_os_error() {
-                Some(libc::ENOTCONN) => killed(mountpoint)?,
+            match &error {
+                error if is_killed(error) => killed(mountpoint)?,
                 _ if is_closed(&error) => closed(mountpoint, UNASKED)?,
                 _ => {
                     let hint = |waiting: &str| match would_be_lost(waiting) {

@@ -6,6 +6,7 @@ use fuser::{FopenFlags, InitFlags, KernelConfig};
 
 use crate::fs::Pages;
 use crate::store::TRUSTED;
+use crate::store::storage::FileKind;
 
 /// Time for which the kernel may cache names and attributes of an immutable source.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -26,6 +27,10 @@ pub struct KernelFlags {
     pub writable: bool,
     /// `true` if users other than the one who mounts may access the mount.
     pub shared: bool,
+    /// `true` if names and removals return once they are durable. One that cannot be made durable reports
+    /// an error, from which the kernel concludes that nothing was done: it must not believe names of
+    /// files without a lookup.
+    pub sync: bool,
 }
 
 impl KernelFlags {
@@ -66,6 +71,16 @@ impl KernelFlags {
     /// Returns the time for which names and attributes may be cached.
     pub fn lasting(self) -> Duration {
         if self.immutable { FOREVER } else { TRUSTED }
+    }
+
+    /// Returns the time for which the kernel may cache a name of a file, and the attributes that it is
+    /// returned with; `None` stands for one that does not exist.
+    pub fn name_lasts(self, kind: Option<FileKind>) -> Duration {
+        match kind {
+            Some(FileKind::Directory) => self.lasting(),
+            _ if self.sync => Duration::ZERO,
+            _ => self.lasting(),
+        }
     }
 
     /// Returns the flags of an open file. Writers receive errors when they close it.

@@ -32,7 +32,7 @@ impl Server {
             }
             None => {
                 log::trace!("{}: there is no such name", shown(name));
-                Ok(Named { attr: None, generation: 0, valid: self.flags.lasting() })
+                Ok(Named { attr: None, generation: 0, valid: self.flags.name_lasts(None) })
             }
         }
     }
@@ -155,7 +155,7 @@ impl Server {
             let (attr, valid) = match &item.entry {
                 Some(Entry { attr, lasting, .. }) => {
                     Self::show(asked, item.ino, attr);
-                    (*attr, self.valid(*lasting))
+                    (*attr, self.name_valid(attr.kind, *lasting))
                 }
                 None => (placeholder(item), Duration::ZERO),
             };

@@ -12,6 +12,7 @@ use super::kernel_cache::{Asked, Change, KeptPages};
 use super::kernel_flags::KernelFlags;
 use super::revalidation::Revalidation;
 use crate::fs::{Attr, Caller, Entry, Fs, FsConfig, FsError, Opened, Pages, View, Views};
+use crate::store::storage::FileKind;
 
 /// Minimum interval between warnings that no more files can be opened.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
@@ -64,6 +65,7 @@ impl Server {
             immutable: configs().any(|config| config.store.immutable),
             writable: configs().any(|config| config.writable),
             shared: configs().any(|config| config.shared),
+            sync: configs().any(|config| config.writable && config.writing.sync),
         };
         let xattr = flags.shared || configs().any(|config| config.xattr);
         // The permission to read a file of a whole array is checked when it is opened.
@@ -169,10 +171,15 @@ impl Server {
         if lasting { self.flags.lasting() } else { Duration::ZERO }
     }
 
+    /// Returns the time for which the kernel may cache the name of a file or directory.
+    pub(super) fn name_valid(&self, kind: FileKind, lasting: bool) -> Duration {
+        if lasting { self.flags.name_lasts(Some(kind)) } else { Duration::ZERO }
+    }
+
     /// Returns an entry as the kernel is to cache it.
     pub(super) fn named(&self, entry: Entry) -> Named {
         let Entry { attr, generation, lasting } = entry;
-        Named { attr: Some(attr), generation, valid: self.valid(lasting) }
+        Named { attr: Some(attr), generation, valid: self.name_valid(attr.kind, lasting) }
     }
 
     /// Returns a handle; `None` if files are not opened, in which case the kernel sends handle 0.

@@ -401,4 +401,8 @@ full_stdout() {
     grep -qx 'shardfs: standard output: No space left on device (os error 28)' "$TMP/err"
 }
 check "a full stdout: recover" full_stdout recover "$TMP/a.zarr"
+for command in help --version 'help mount' 'mount --help'; do
+    # shellcheck disable=SC2086 # Words.
+    check "a full stdout: $command" full_stdout $command
+done
 check "a full stdout: recover --scan" full_stdout recover --scan "$TMP/bad.zarr"

@@ -1,9 +1,7 @@
 //! What a mount remembers of its commits.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
@@ -12,9 +10,6 @@ use crate::store::storage::Timestamp;
 
 /// Number of chunks whose modification times, and whose replacements, are remembered.
 const REMEMBERED: usize = 1 << 18;
-
-/// Margin after which the kernel has forgotten a name: it counts in ticks.
-const SLACK: Duration = Duration::from_millis(100);
 
 /// State of a mount's commits.
 pub(in crate::fs) struct Commits {
@@ -27,9 +22,6 @@ pub(in crate::fs) struct Commits {
     pub(in crate::fs) dates: Mutex<LruCache<PathBuf, (u64, Timestamp)>>,
     pub(in crate::fs) ended: Mutex<bool>,
     pub(in crate::fs) wake: Condvar,
-    /// Inode numbers of files that were renamed though the rename has reported an error, and when:
-    /// the kernel may still have the old name cached.
-    misnamed: Mutex<HashMap<u64, Instant>>,
     /// Inode numbers of chunks whose file was replaced or removed through this mount, with the
     /// number of the last time. What has the number of the chunk afterwards is another file.
     replaced: Mutex<LruCache<u64, u64>>,
@@ -44,7 +36,6 @@ impl Default for Commits {
             dates: Mutex::new(LruCache::unbounded()),
             ended: Mutex::default(),
             wake: Condvar::new(),
-            misnamed: Mutex::default(),
             replaced: Mutex::new(LruCache::unbounded()),
             replacements: AtomicU64::default(),
         }
@@ -55,19 +46,6 @@ impl Commits {
     /// Returns whether a commit has failed and no commit of everything has succeeded since.
     pub(in crate::fs) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
-    }
-
-    /// Records that a file was renamed, but the rename reports an error.
-    pub(in crate::fs) fn misname(&self, ino: u64) {
-        self.misnamed.lock().insert(ino, Instant::now());
-    }
-
-    /// Returns whether a kernel that caches names for `cached_for` may know a file by a name that is
-    /// not its own any more.
-    pub(in crate::fs) fn is_misnamed(&self, ino: u64, cached_for: Duration) -> bool {
-        let mut misnamed = self.misnamed.lock();
-        misnamed.retain(|_, since| since.elapsed() < cached_for + SLACK);
-        misnamed.contains_key(&ino)
     }
 
     /// Records that the file of the chunk with this inode number is about to be replaced or removed.

@@ -22,7 +22,7 @@ impl Fs {
         if self.peek(parent, name)?.is_some() {
             return Err(FsError::Exists);
         }
-        self.check_named(ino)?;
+        self.check_not_replaced(ino)?;
         let target = self.target(ino)?;
         // Writing to another name of it would be no change of a document, and would not be checked.
         if let Target::Path(from) = &target

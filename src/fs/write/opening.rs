@@ -248,27 +248,15 @@ impl Fs {
         }
     }
 
-    /// Checks that a file is known by its name to whoever is about to change it.
-    ///
-    /// # Errors
-    ///
-    /// `Stale` if the name may belong to another file by now; the kernel then looks it up.
-    pub(in crate::fs) fn check_named(&self, ino: u64) -> Result<()> {
-        match self.commits.is_misnamed(ino, self.config.store.trusted) {
-            true => Err(FsError::Stale),
-            false => self.check_not_replaced(ino),
-        }
-    }
-
     /// Checks that a chunk's own number is not used for a file that was renamed to the chunk's name and
-    /// has a number of its own, after a rename, for instance, that was done but could not be committed. The
+    /// has a number of its own, after a rename, for instance, that was done but has reported an error. The
     /// kernel has the contents of that file under its number, and would go on showing them, and writing
     /// pages of them, after a write by another number.
     ///
     /// # Errors
     ///
     /// `Stale`; the kernel then looks the name up.
-    fn check_not_replaced(&self, ino: u64) -> Result<()> {
+    pub(in crate::fs) fn check_not_replaced(&self, ino: u64) -> Result<()> {
         if InodeRange::split(ino).is_none() || self.overlay()?.names().is_empty() {
             return Ok(());
         }
@@ -295,10 +283,7 @@ impl Fs {
     }
 
     fn open_once(&self, ino: u64, how: OpenHow, caller: &Caller) -> Result<Opened> {
-        match how.write {
-            true => self.check_named(ino)?,
-            false => self.check_not_replaced(ino)?,
-        }
+        self.check_not_replaced(ino)?;
         let target = self.target(ino)?;
         let need = if how.write { Need::Write } else { Need::Read };
         self.permit_content(&target, need, caller)?;

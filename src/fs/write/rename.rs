@@ -94,17 +94,15 @@ impl Fs {
                 }
                 match (from, to) {
                     (Slot::Source(from), to) => {
+                        let by = self.access.identity(caller)?;
                         let (stat, file) = self.become_live(from, to, moved, caller)?;
-                        self.unname_source(from, stat, to_path, &file, caller)?;
+                        self.unname_source(from, Hidden { stat, by }, to_path, &file)?;
                     }
                     (from, Slot::Source(to)) => self.rename_to_source(from, to, caller)?,
                     (from, to) => self.rename_live(from, to, caller)?,
                 }
-                let committed = self.after_change(to_path);
-                committed.and_then(|()| self.after_change(from_path)).inspect_err(|_| {
-                    // The kernel takes an error for a sign that nothing was renamed.
-                    self.commits.misname(moved.attr.ino);
-                })
+                self.after_change(to_path)?;
+                self.after_change(from_path)
             }
         }
     }
@@ -251,15 +249,7 @@ impl Fs {
 
     /// Hides a file of the source that was renamed; it is removed once it is durable under its new
     /// name.
-    fn unname_source(
-        &self,
-        from: &Path,
-        stat: Stat,
-        to: &Path,
-        file: &LiveFile,
-        caller: &Caller,
-    ) -> Result<()> {
-        let hidden = Hidden { stat, by: self.access.identity(caller)? };
+    fn unname_source(&self, from: &Path, hidden: Hidden, to: &Path, file: &LiveFile) -> Result<()> {
         let mut names = self.overlay()?.names();
         let mut after = names.take_links(from);
         if file.state().names.iter().any(|name| name == to) {

@@ -36,7 +36,7 @@ impl Fs {
         match handle.and_then(|handle| self.open_handle(handle)) {
             Some(open) if set.size.is_some() => open.check_written()?,
             Some(_) => (),
-            None => self.check_named(ino)?,
+            None => self.check_not_replaced(ino)?,
         }
         let mut attr = self.setattr_once(ino, handle, set, caller);
         if matches!(attr, Err(FsError::Stale)) {
