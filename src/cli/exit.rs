@@ -8,11 +8,11 @@
 //!
 //! The first row is that of mount(8).
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::message::{complain, tell};
-use super::output::unless_closed;
 use crate::fs::SourceError;
 use crate::mount::MountError;
 use crate::source::OpenError;
@@ -76,6 +76,16 @@ pub(super) enum Failure {
     /// The background process failed with this exit code and has printed the reason.
     #[error("failed")]
     Background(u8),
+}
+
+/// Maps the result of writing to standard output; a reader that has closed it is no error.
+pub(super) fn unless_closed(done: io::Result<()>) -> Result<(), Failure> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::System(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Failure {

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
 use super::exit::Failure;
+pub(super) use super::exit::unless_closed;
 
 /// Size of the output buffer, in bytes.
 const WAITING_BYTES: usize = 64 << 10;
@@ -42,16 +43,6 @@ impl Output {
     /// Writes what is buffered.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.file.flush()
-    }
-}
-
-/// Maps the result of writing to standard output; a reader that has closed it is no error.
-pub(super) fn unless_closed(done: io::Result<()>) -> Result<(), Failure> {
-    match done {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::System(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -28,8 +28,8 @@ pub struct KernelFlags {
     /// `true` if users other than the one who mounts may access the mount.
     pub shared: bool,
     /// `true` if names and removals return once they are durable. One that cannot be made durable reports
-    /// an error, from which the kernel concludes that nothing was done: it must not believe names of
-    /// files without a lookup.
+    /// an error, from which the kernel concludes that nothing was done: it must cache no names of
+    /// files.
     pub sync: bool,
 }
 
