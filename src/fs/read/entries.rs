@@ -154,7 +154,7 @@ impl Fs {
         // While this file is open, another file of the same name has another inode number.
         // In a writable mount the mount itself changes files, and they stay the same files.
         let is_fixed = stat.is_some() || self.overlay.is_some();
-        let generation = if is_fixed { 0 } else { content };
+        let generation = if is_fixed { self.paths.generation(attr.ino) } else { content };
         Ok(Entry { attr, generation, lasting: true })
     }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use crate::format::grid::unravel;
 use crate::fs::node::ArrayView;
 use crate::fs::read::lister::{Lister, Listing};
-use crate::fs::state::live_file::Shown;
 use crate::fs::state::overlay::What;
 use crate::store::Freshness;
 use crate::store::storage::FileKind;
@@ -46,10 +45,10 @@ impl Lister<'_> {
         // stored.
         match self.fs.staged_at(&array.path(coords)) {
             Some(What::Removed) => return ControlFlow::Continue(()),
-            Some(What::File(file)) if !matches!(file.state().shown, Shown::Stored(_)) => {
+            Some(What::File(file)) => {
                 return self.live(OsStr::new(&array.tree.name(coords)), &file, next);
             }
-            Some(What::File(_) | What::Directory) | None => (),
+            Some(What::Directory) | None => (),
         }
         let entry = match self.listing {
             Listing::Names => None,

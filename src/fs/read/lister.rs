@@ -132,7 +132,9 @@ impl Lister<'_> {
         let shown = file.state().shown.clone();
         let is_nothing = match &shown {
             Shown::Nothing => true,
-            Shown::Stored(place) => !self.fs.is_stored(place).unwrap_or(true),
+            Shown::Stored(place) => {
+                !self.fs.shows_all(&place.array) && !self.fs.is_stored(place).unwrap_or(true)
+            }
             Shown::Written | Shown::Instead(_) => false,
         };
         if is_nothing {

@@ -9,7 +9,7 @@ use crate::fs::attr::{Attr, Entry, now};
 use crate::fs::caller::Owner;
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place, Shown};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number, Place, Shown};
 use crate::fs::state::overlay::What;
 use crate::store::Freshness;
 use crate::store::content::Content;
@@ -52,7 +52,10 @@ impl Fs {
                 Shown::Written | Shown::Instead(_) => Some(Some(self.live_entry(&file)?)),
                 Shown::Nothing => Some(None),
                 // As if it had not been written to.
-                Shown::Stored(_) => None,
+                Shown::Stored(_) => match self.live_entry(&file) {
+                    Err(FsError::NotFound) => Some(None),
+                    entry => Some(Some(entry?)),
+                },
             },
             // Looked up like any directory above chunks.
             Some(What::Directory) => None,
@@ -70,13 +73,18 @@ impl Fs {
     /// Creates a file without a name and without contents.
     pub(in crate::fs) fn new_file(
         &self,
-        ino: Option<u64>,
+        number: Option<Number>,
         mode: u32,
         owner: Owner,
     ) -> Result<Arc<LiveFile>> {
         let overlay = self.overlay()?;
-        let ino = ino.filter(|ino| !self.paths.has_adopted(*ino));
-        Ok(overlay.file(&mut overlay.names(), ino, LiveState::new(mode, owner, now())))
+        let number = number.filter(|number| !self.paths.has_adopted(number.ino));
+        Ok(overlay.file(&mut overlay.names(), number, LiveState::new(mode, owner, now())))
+    }
+
+    /// Returns a chunk's own number as that of its file from now on.
+    pub(in crate::fs) fn chunk_number(&self, ino: u64) -> Number {
+        Number { ino, generation: self.commits.replaced(ino) }
     }
 
     /// Returns the overlay's file of an existing chunk, creating it if needed.
@@ -104,7 +112,8 @@ impl Fs {
             Some(What::Removed | What::Directory) => return Err(FsError::NotFound),
             None => (),
         }
-        let file = overlay.file(&mut names, ino, state);
+        let number = ino.map(|ino| self.chunk_number(ino));
+        let file = overlay.file(&mut names, number, state);
         names.put(path, What::File(Arc::clone(&file)), Some(place.clone()));
         Ok(file)
     }
@@ -154,7 +163,7 @@ impl Fs {
         let attr = self.live_attr(file)?;
         self.overlay()?.names().looked_up(file.ino);
         let lasting = !self.is_refusable(file);
-        Ok(Entry { attr, generation: self.commits.replaced(file.ino), lasting })
+        Ok(Entry { attr, generation: file.generation, lasting })
     }
 
     /// Reads from a file of the overlay.

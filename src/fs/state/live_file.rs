@@ -26,12 +26,22 @@ pub(in crate::fs) struct Place {
 pub(in crate::fs) struct LiveFile {
     /// Inode number, which it keeps under all its names.
     pub ino: u64,
+    /// Generation of the number, which it keeps as well.
+    pub generation: u64,
     /// Held while its bytes are staged: what was written last must be staged last.
     pub(in crate::fs) turn: Mutex<()>,
     pub(in crate::fs) state: Mutex<LiveState>,
     /// Uncommitted bytes of this file; `dirty` counts those of all files.
     pub(in crate::fs) counted: AtomicU64,
     pub(in crate::fs) dirty: Arc<AtomicU64>,
+}
+
+/// Inode number of a file, and its generation: another file that gets the number later has a different
+/// one, and the kernel gives up what it knows of the former.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::fs) struct Number {
+    pub ino: u64,
+    pub generation: u64,
 }
 
 /// Mutable state of a file.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place, Shown};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number, Place, Shown};
 use crate::fs::state::order::Promise;
 use crate::store::content::Content;
 use crate::store::identity::Identity;
@@ -147,27 +147,28 @@ impl Overlay {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Creates a file without a name. Its inode number is `ino`, which the kernel may know already,
+    /// Creates a file without a name. Its inode number is `number`, which the kernel may know already,
     /// unless another file has that number. `names` are those of this overlay: whoever names the file
     /// keeps them locked until then, so that a second file of the same name does not get another number.
     pub(in crate::fs) fn file(
         &self,
         names: &mut Names,
-        ino: Option<u64>,
+        number: Option<Number>,
         state: LiveState,
     ) -> Arc<LiveFile> {
-        let ino = match ino.filter(|ino| !names.inodes.contains_key(ino)) {
-            Some(ino) => ino,
-            None => loop {
+        let is_free = |number: &Number| !names.inodes.contains_key(&number.ino);
+        let Number { ino, generation } = number.filter(is_free).unwrap_or_else(|| {
+            loop {
                 let ino = inode::of_live(names.next_number());
                 if !names.inodes.contains_key(&ino) && !names.lookups.contains_key(&ino) {
-                    break ino;
+                    break Number { ino, generation: 0 };
                 }
-            },
-        };
+            }
+        });
         let (counted, dirty) = (AtomicU64::new(0), Arc::clone(&self.dirty));
         let file = Arc::new(LiveFile {
             ino,
+            generation,
             turn: Mutex::default(),
             state: Mutex::new(state),
             counted,

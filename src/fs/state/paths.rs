@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::fs::error::{FsError, Result};
-use crate::fs::state::live_file::OpenFile;
+use crate::fs::state::live_file::{LiveFile, OpenFile};
 use crate::store::storage::{Stat, StorageFile};
 use crate::view::inode::{self, InodeRange};
 
@@ -57,6 +57,8 @@ pub(in crate::fs) struct Known {
     pages: Option<PagesOf>,
     /// Lookup count: lookups reported to the kernel, less those that it has forgotten.
     lookups: u64,
+    /// Generation of the number; 0 unless a file of the mount had it before.
+    generation: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -189,7 +191,14 @@ impl Paths {
 
     /// Takes over a file of the mount that has become the file `path` of the source and keeps its
     /// number.
-    pub(crate) fn adopt(&self, ino: u64, path: &Path, stat: &Stat, openers: &[Arc<OpenFile>]) {
+    pub(crate) fn adopt(
+        &self,
+        file: &LiveFile,
+        path: &Path,
+        stat: &Stat,
+        openers: &[Arc<OpenFile>],
+    ) {
+        let LiveFile { ino, generation, .. } = *file;
         let mut table = self.lock();
         table.unname(path);
         if table.drop_number(ino).is_none() {
@@ -197,9 +206,15 @@ impl Paths {
         }
         let open = openers.iter().map(Arc::downgrade).collect();
         let pages = Some(PagesOf::Unknown);
-        table.known.insert(ino, Known { open, pages, lookups: 1, ..Known::default() });
+        let known = Known { open, pages, lookups: 1, generation, ..Known::default() };
+        table.known.insert(ino, known);
         table.name(ino, path.into());
         table.set_file(ino, Some(stat.id()));
+    }
+
+    /// Returns the generation of a number.
+    pub(crate) fn generation(&self, ino: u64) -> u64 {
+        self.lock().known.get(&ino).map_or(0, |known| known.generation)
     }
 
     /// Adds `lookups` to the lookup count of a number.

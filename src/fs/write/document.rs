@@ -12,7 +12,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
 use crate::fs::node::{At, Node, NodeKind};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveFile, LiveState};
+use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number};
 use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::whole;
 use crate::source::METADATA_FILE;
@@ -47,7 +47,7 @@ impl Fs {
             dirty: false,
             ..LiveState::new(attr.mode, owner, attr.mtime)
         };
-        let file = overlay.file(&mut names, Some(attr.ino), state);
+        let file = overlay.file(&mut names, Some(Number { ino: attr.ino, generation: 0 }), state);
         names.put(path, What::File(Arc::clone(&file)), None);
         Ok(file)
     }

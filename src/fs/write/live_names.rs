@@ -97,8 +97,8 @@ impl Fs {
                 let encoded = encoded?;
                 let seen = encoded.seen(&content);
                 let Encoded { chunk: content, shown } = encoded;
-                self.end_chunk_file(path, place, Some(&**file))?;
                 let (mut names, stage) = self.names_with(path, place, prepared)?;
+                self.end_chunk_file(&names, path, place, Some(&**file));
                 let is_stored = |name: &PathBuf| {
                     let is_chunk = names.get(name).is_some_and(|name| name.place.is_some());
                     name != path && (is_chunk || self.is_document(name))
@@ -184,7 +184,7 @@ impl Fs {
         caller: &Caller,
     ) -> Result<()> {
         match slot {
-            Slot::Chunk(path, place) => self.remove_chunk(path, place, prepared),
+            Slot::Chunk(path, place) => self.remove_chunk(path, place, prepared, false),
             Slot::Scratch(path) => self.remove_name(path),
             Slot::Document(path) => self.remove_document(path),
             Slot::Source(path) => self.remove_source_file(path, caller),

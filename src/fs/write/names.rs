@@ -14,7 +14,7 @@ use crate::fs::request::OpenHow;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::Opened;
 use crate::fs::state::live_file::{LiveFile, Place};
-use crate::fs::state::overlay::{Change, Hidden, Name, What};
+use crate::fs::state::overlay::{Change, Hidden, Name, Names, What};
 use crate::fs::write::content::Prepared;
 use crate::fs::write::slot::Slot;
 use crate::store::Freshness;
@@ -77,7 +77,8 @@ impl Fs {
         }
         let stage = place.map(|place| self.stage(place)).transpose()?;
         let ino = place.map(|Place { array, coords }| array.inodes.ino(array.tree.number(coords)));
-        let file = self.new_file(ino, mode, caller.owner())?;
+        let number = ino.map(|ino| self.chunk_number(ino));
+        let file = self.new_file(number, mode, caller.owner())?;
         file.state().asked = asked;
         {
             let mut names = self.overlay()?.names();
@@ -109,8 +110,7 @@ impl Fs {
             Slot::Outside | Slot::Above(..) => Err(FsError::IsDirectory),
             Slot::Chunk(path, place) => {
                 self.permit_change(place, caller)?;
-                self.end_chunk_file(path, place, None)?;
-                self.remove_chunk(path, place, None)?;
+                self.remove_chunk(path, place, None, true)?;
                 self.after_change(path)
             }
             Slot::Scratch(path) => {
@@ -129,23 +129,24 @@ impl Fs {
         }
     }
 
-    /// Records that the file of a chunk is about to lose its name to `by`, or to nothing, unless it
-    /// has another one: what has the chunk's inode number afterwards is another file.
+    /// Records that the file of a chunk loses its name now, to `by` or to nothing, unless it has another
+    /// one: what has the chunk's inode number afterwards is another file.
     pub(in crate::fs) fn end_chunk_file(
         &self,
+        names: &Names,
         path: &Path,
         place: &Place,
         by: Option<&LiveFile>,
-    ) -> Result<()> {
+    ) {
         let ino = place.array.inodes.ino(place.array.tree.number(&place.coords));
-        let stays = match self.overlay()?.names().get(path).map(|name| &name.what) {
+        let stays = match names.get(path).map(|name| &name.what) {
             Some(What::File(file)) => file.ino != ino || file.state().names.len() > 1,
-            _ => false,
+            // It belongs to a file that has other names.
+            _ => self.paths.has_adopted(ino) || names.by_ino(ino).is_some(),
         };
         if !stays && by.is_none_or(|by| by.ino != ino) {
             self.commits.replace(ino);
         }
-        Ok(())
     }
 
     /// Removes a file of the source. One that was linked to a name beside it is removed only once
@@ -165,13 +166,14 @@ impl Fs {
         self.after_change(path)
     }
 
-    /// Stages the removal of a chunk, `prepared` before or now. The caller calls
-    /// [`Fs::after_change`] once it holds no lock.
+    /// Stages the removal of a chunk, `prepared` before or now. With it its file `ends`, or else it has got
+    /// another name. The caller calls [`Fs::after_change`] once it holds no lock.
     pub(in crate::fs) fn remove_chunk(
         &self,
         path: &Path,
         place: &Place,
         prepared: Option<Prepared>,
+        ends: bool,
     ) -> Result<()> {
         check_writable(place)?;
         if !place.array.source.format.has_keys() {
@@ -179,6 +181,9 @@ impl Fs {
             // A commit under way may be about to store it.
             let _turn = self.commits.turn.lock();
             if !self.is_stored(place)? {
+                if ends {
+                    self.end_chunk_file(&self.overlay()?.names(), path, place, None);
+                }
                 return self.remove_name(path);
             }
         }
@@ -200,6 +205,9 @@ impl Fs {
             // Opened meanwhile: it is kept, too. Not with the names locked.
             drop(names);
         };
+        if ends {
+            self.end_chunk_file(&names, path, place, None);
+        }
         if let Some(file) = &live {
             names.leave(path, file);
         }

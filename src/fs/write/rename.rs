@@ -9,7 +9,7 @@ use crate::fs::attr::Entry;
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, OpenFile};
+use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, Number, OpenFile};
 use crate::fs::state::overlay::{Hidden, What};
 use crate::fs::state::paths::Known;
 use crate::fs::state::target::Target;
@@ -190,7 +190,8 @@ impl Fs {
         let stat = self.storage.lstat(from)?;
         let content = self.source_content(from, caller)?;
         let owner = Owner { uid: attr.uid, gid: attr.gid };
-        let file = self.new_file(Some(attr.ino), attr.mode, owner)?;
+        let number = Number { ino: attr.ino, generation: moved.generation };
+        let file = self.new_file(Some(number), attr.mode, owner)?;
         {
             let mut state = file.state();
             state.bytes = Bytes::Here(content);
@@ -241,7 +242,7 @@ impl Fs {
             break openers;
         };
         openers.iter().for_each(|open| open.stay());
-        self.paths.adopt(file.ino, to, &stat, &openers);
+        self.paths.adopt(file, to, &stat, &openers);
         let lookups = self.overlay()?.names().release(file);
         self.paths.looked_up(file.ino, lookups.saturating_sub(1));
         Ok(())
