@@ -134,3 +134,33 @@ fn after_a_rename_that_could_not_be_committed_a_chunk_is_opened_by_the_number_of
         assert_eq!(user.read("a/c/0"), Some(b"renamed".to_vec()));
     }
 }
+
+/// With another generation the kernel takes it for another file, and gives up the one that is open.
+#[test]
+fn an_open_file_that_was_renamed_keeps_its_generation_when_its_old_name_is_given_to_another() {
+    for linked in [false, true] {
+        with_mount(|user, _, _| {
+            let entry = |path: &str| {
+                let (parent, name) = user.parent(path).unwrap();
+                let entry = user.0.lookup(parent, name).unwrap().unwrap();
+                (entry.attr.ino, entry.generation)
+            };
+            let before = entry("a/c/0");
+            let how = OpenHow { write: true, ..OpenHow::default() };
+            let handle = user.0.open_for(before.0, how, &CALLER).unwrap().handle;
+            user.unlink("a/c/1");
+            if linked {
+                user.link("a/c/0", "a/c/1");
+                user.unlink("a/c/0");
+            } else {
+                user.rename("a/c/0", "a/c/1");
+            }
+            user.write("a/c/0.part", b"another", false);
+            user.rename("a/c/0.part", "a/c/0");
+            assert_eq!(entry("a/c/1"), before);
+            user.unlink("a/c/0");
+            assert_eq!(entry("a/c/1"), before);
+            user.0.release(handle);
+        });
+    }
+}

@@ -295,6 +295,11 @@ impl KeptPages {
         }
     }
 
+    /// Returns a handle of an open file.
+    pub(super) fn handle_of(&self, ino: u64) -> Option<u64> {
+        self.files().get(&ino)?.handles.first().copied()
+    }
+
     /// Returns the open files that other processes may have changed, each with a handle.
     pub(super) fn following(&self) -> Vec<(u64, u64)> {
         self.files().iter().filter_map(|(ino, file)| Some((*ino, file.follows?))).collect()

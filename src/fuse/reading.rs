@@ -45,7 +45,14 @@ impl Server {
         caller: &Caller,
     ) -> Answer<(Attr, Duration)> {
         let asked = self.ask();
-        let (attr, lasting) = self.answer(self.views.getattr(ino, self.handle(handle), caller))?;
+        let mut found = self.views.getattr(ino, self.handle(handle), caller);
+        // The kernel sends no handle with fstat(2), also of a file that has no name any more.
+        if let Err(FsError::NotFound) = &found
+            && let Some(open) = self.kept().and_then(|kept| kept.handle_of(ino))
+        {
+            found = self.views.getattr(ino, Some(open), caller);
+        }
+        let (attr, lasting) = self.answer(found)?;
         Self::show(asked, ino, &attr);
         Ok((attr, self.valid(lasting)))
     }

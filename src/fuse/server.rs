@@ -108,7 +108,7 @@ impl Server {
 
     /// Returns the state of cached pages; `None` unless the kernel drops the pages of open files on
     /// notifications alone.
-    fn kept(&self) -> Option<&KeptPages> {
+    pub(super) fn kept(&self) -> Option<&KeptPages> {
         let kept = self.kept.as_deref();
         kept.filter(|_| self.drops_when_notified.load(Ordering::Acquire))
     }
