@@ -47,7 +47,7 @@ impl Server {
         let asked = self.ask();
         let mut found = self.views.getattr(ino, self.handle(handle), caller);
         // The kernel sends no handle with fstat(2), also of a file that has no name any more.
-        if let Err(FsError::NotFound) = &found
+        if let Err(FsError::Stale | FsError::NotFound) = &found
             && let Some(open) = self.kept().and_then(|kept| kept.handle_of(ino))
         {
             found = self.views.getattr(ino, Some(open), caller);

@@ -380,6 +380,7 @@ shrunk_by_group() {
     chmod 777 "$source/c"
     sleep 1.2
     sed 's/^\( *\)8192\(,\?\)$/\14096\2/' "$MP/zarr.json" >"$TMP/zarr.json"
+    # shellcheck disable=SC2016 # Expanded by that shell.
     setpriv --reuid 21003 --regid 21003 --groups 21004 bash -c '
         exec 3<>"$1/zarr.json"
         (sleep 2; cat "$2" >&3) &' _ "$MP" "$TMP/zarr.json"

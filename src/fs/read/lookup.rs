@@ -146,7 +146,7 @@ impl Fs {
     }
 
     /// Returns the attributes of an inode, or of an open file, and whether the kernel may cache
-    /// them.
+    /// them. `Stale` if a chunk does not exist any more: the kernel then looks its name up.
     pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<(Attr, bool)> {
         self.stats.operations.getattr.count();
         if let Some(attr) = handle.and_then(|handle| self.handle_attr(ino, handle)) {
@@ -167,13 +167,16 @@ impl Fs {
             Target::Live(file) => {
                 let is_nothing = matches!(file.state().shown, Shown::Nothing);
                 if is_nothing && handle.is_none() {
-                    return Err(FsError::NotFound);
+                    return Err(FsError::Stale);
                 }
                 Ok((self.live_attr(&file)?, !self.is_refusable(&file)))
             }
             Target::Tree(array, coords) => {
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
-                let Entry { attr, lasting, .. } = entry.ok_or(FsError::NotFound)?;
+                // An open asks for attributes, and looks the name up again if the file is stale.
+                let is_chunk = coords.len() == array.tree.rank();
+                let gone = if is_chunk { FsError::Stale } else { FsError::NotFound };
+                let Entry { attr, lasting, .. } = entry.ok_or(gone)?;
                 Ok((attr, lasting))
             }
         }

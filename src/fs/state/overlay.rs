@@ -449,6 +449,11 @@ impl Names {
         self.inodes.get(&file.ino).is_some_and(|known| Arc::ptr_eq(known, file))
     }
 
+    /// Returns whether the kernel knows a number of a file or of a chunk.
+    pub(in crate::fs) fn is_known(&self, ino: u64) -> bool {
+        self.lookups.contains_key(&ino)
+    }
+
     /// Counts a lookup of a file or of a chunk.
     pub(in crate::fs) fn looked_up(&mut self, ino: u64) {
         *self.lookups.entry(ino).or_default() += 1;

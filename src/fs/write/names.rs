@@ -77,7 +77,10 @@ impl Fs {
         }
         let stage = place.map(|place| self.stage(place)).transpose()?;
         let ino = place.map(|Place { array, coords }| array.inodes.ino(array.tree.number(coords)));
-        let number = ino.map(|ino| self.chunk_number(ino));
+        // The kernel may be about to open the file that was removed, and would open this one instead,
+        // which it takes for another.
+        let is_unknown = |ino: &u64| !self.overlay().is_ok_and(|it| it.names().is_known(*ino));
+        let number = ino.filter(is_unknown).map(|ino| self.chunk_number(ino));
         let file = self.new_file(number, mode, caller.owner())?;
         file.state().asked = asked;
         {
