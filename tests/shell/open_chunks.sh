@@ -81,6 +81,15 @@ def removed():
     os.close(file)
 
 
+def invalid(act, file):
+    try:
+        act(file)
+    except OSError as error:
+        assert error.strerror == "Invalid argument", error
+    else:
+        sys.exit("it was not refused")
+
+
 def refused():
     """In a view that decodes: others see what is stored while one has written what is no chunk."""
     put("0.raw", b"A")
@@ -90,22 +99,13 @@ def refused():
     os.fsync(file)
     stored = b"B" + b"A" * 4095
     os.ftruncate(file, 5)
-    try:
-        os.fsync(file)
-        sys.exit("it was not refused")
-    except OSError as error:
-        assert error.strerror == "Invalid argument", error
+    invalid(os.fsync, file)
     assert get("1.raw") == stored
     assert os.stat(path("1.raw")).st_ino == os.fstat(file).st_ino
     # Whoever opens it for writing as well shares what is written, and hears of the refusal.
-    other = os.open(path("1.raw"), os.O_RDWR)
-    try:
-        os.close(other)
-        sys.exit("it was not refused")
-    except OSError as error:
-        assert error.strerror == "Invalid argument", error
+    invalid(os.close, os.open(path("1.raw"), os.O_RDWR))
     assert sorted(os.listdir(directory)) == ["1.raw"]
-    os.close(file)
+    invalid(os.close, file)
     assert get("1.raw") == stored
 
 
