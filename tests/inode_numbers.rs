@@ -164,3 +164,32 @@ fn an_open_file_that_was_renamed_keeps_its_generation_when_its_old_name_is_given
         });
     }
 }
+
+/// Both need the table of numbers of paths and that of names.
+#[test]
+fn a_chunk_is_removed_while_paths_are_looked_up_after_a_chunk_became_a_file_of_the_source() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        with_mount(|user, _, _| {
+            user.rename("a/c/0", "plain");
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        user.write("a/c/1", b"content", false);
+                        user.unlink("a/c/1");
+                    }
+                });
+                for path in ["plain", "a/zarr.json", "b/zarr.json"] {
+                    scope.spawn(move || {
+                        for _ in 0..5000 {
+                            let ino = user.ino(path).unwrap();
+                            user.0.forget(ino, 1);
+                        }
+                    });
+                }
+            });
+        });
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(std::time::Duration::from_secs(120)).unwrap();
+}

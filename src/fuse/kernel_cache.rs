@@ -295,9 +295,9 @@ impl KeptPages {
         }
     }
 
-    /// Returns a handle of an open file.
-    pub(super) fn handle_of(&self, ino: u64) -> Option<u64> {
-        self.files().get(&ino)?.handles.first().copied()
+    /// Returns the handles of an open file.
+    pub(super) fn handles_of(&self, ino: u64) -> Vec<u64> {
+        self.files().get(&ino).map_or_else(Vec::new, |file| file.handles.clone())
     }
 
     /// Returns the open files that other processes may have changed, each with a handle.

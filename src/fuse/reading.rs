@@ -47,10 +47,15 @@ impl Server {
         let asked = self.ask();
         let mut found = self.views.getattr(ino, self.handle(handle), caller);
         // The kernel sends no handle with fstat(2), also of a file that has no name any more.
-        if let Err(FsError::Stale | FsError::NotFound) = &found
-            && let Some(open) = self.kept().and_then(|kept| kept.handle_of(ino))
-        {
-            found = self.views.getattr(ino, Some(open), caller);
+        if let (Err(FsError::Stale | FsError::NotFound), Some(kept)) = (&found, self.kept()) {
+            for open in kept.handles_of(ino) {
+                let by_handle = self.views.getattr(ino, Some(open), caller);
+                // It may have been closed meanwhile, and be that of another file.
+                if by_handle.is_ok() && kept.handles_of(ino).contains(&open) {
+                    found = by_handle;
+                    break;
+                }
+            }
         }
         let (attr, lasting) = self.answer(found)?;
         Self::show(asked, ino, &attr);

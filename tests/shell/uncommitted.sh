@@ -198,3 +198,49 @@ PY
     unmount_view
 }
 check 'a chunk of fill values is there at once when it is written again through the same descriptor' reappears
+
+# What was accepted is committed while a handle has refused contents: from then on others see what is stored.
+others_after_refusal() {
+    "$SHARDFS" create "$TMP/others" --shape 64 --dtype uint8 --chunk 16 --shard 32
+    mount_view "$TMP/others" --rw --view raw --commit-interval 60
+    mkdir "$MP/c"
+    python3 - "$MP" "$TMP/others/c/0" "$SHARDFS" <<'PY'
+import os
+import subprocess
+import sys
+import time
+
+mount, shard, shardfs = sys.argv[1:]
+path = f"{mount}/c/0.raw"
+
+
+def shown():
+    with open(path, "rb") as file:
+        return file.read()
+
+
+file = os.open(path, os.O_CREAT | os.O_RDWR)
+os.write(file, b"G" * 16)
+os.close(os.dup(file))
+os.ftruncate(file, 3)
+try:
+    os.close(os.dup(file))
+    sys.exit("it was not refused")
+except OSError as error:
+    assert error.strerror == "Invalid argument", error
+assert shown() == b"G" * 16
+subprocess.run([shardfs, "sync", mount], check=True)
+assert shown() == b"G" * 16
+with open(shard, "r+b") as other:
+    other.write(b"H" * 16)
+time.sleep(1.3)
+assert shown() == b"H" * 16, shown()
+try:
+    os.close(file)
+except OSError as error:
+    assert error.strerror == "Invalid argument", error
+assert shown() == b"H" * 16
+PY
+    unmount_view
+}
+check 'what others store is seen while one has written what is refused' others_after_refusal

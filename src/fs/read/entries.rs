@@ -139,8 +139,10 @@ impl Fs {
     }
 
     pub(in crate::fs) fn remember(&self, path: &Path, stat: Option<&Stat>) -> u64 {
-        // A file that was renamed away keeps the number of its first path.
-        let live = |ino| self.overlay.as_ref().is_some_and(|it| it.names().by_ino(ino).is_some());
+        // A file that was renamed away keeps the number of its first path. The names are locked before the
+        // table of paths, as everywhere.
+        let names = self.overlay.as_ref().map(|overlay| overlay.names());
+        let live = |ino| names.as_ref().is_some_and(|names| names.by_ino(ino).is_some());
         self.paths.remember(path, stat, live)
     }
 

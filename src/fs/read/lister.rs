@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use crate::fs::attr::Entry;
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{LiveFile, Shown};
+use crate::fs::state::live_file::{Bytes, LiveFile, Place, Shown};
 use crate::store::storage::FileKind;
 
 /// Positions after `.` and `..`. No filesystem uses the last ones.
@@ -129,14 +129,14 @@ impl Lister<'_> {
         file: &LiveFile,
         next: u64,
     ) -> ControlFlow<()> {
-        let shown = file.state().shown.clone();
-        let is_nothing = match &shown {
-            Shown::Nothing => true,
-            Shown::Stored(place) => {
-                !self.fs.shows_all(&place.array) && !self.fs.is_stored(place).unwrap_or(true)
-            }
-            Shown::Written | Shown::Instead(_) => false,
+        let (is_nothing, bytes) = {
+            let state = file.state();
+            (matches!(state.shown, Shown::Nothing), state.shown())
         };
+        let is_gone = |place: &Place| {
+            !self.fs.shows_all(&place.array) && !self.fs.is_stored(place).unwrap_or(true)
+        };
+        let is_nothing = is_nothing || matches!(&bytes, Bytes::Stored(place) if is_gone(place));
         if is_nothing {
             return ControlFlow::Continue(());
         }

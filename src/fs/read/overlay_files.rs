@@ -49,13 +49,14 @@ impl Fs {
             None => None,
             Some(What::Removed) => Some(None),
             Some(What::File(file)) => match shown {
-                Shown::Written | Shown::Instead(_) => Some(Some(self.live_entry(&file)?)),
                 Shown::Nothing => Some(None),
-                // As if it had not been written to.
-                Shown::Stored(_) => match self.live_entry(&file) {
-                    Err(FsError::NotFound) => Some(None),
-                    entry => Some(Some(entry?)),
-                },
+                Shown::Written | Shown::Instead(_) | Shown::Stored(_) => {
+                    match self.live_entry(&file) {
+                        // What is stored is shown, and others have removed it.
+                        Err(FsError::NotFound) => Some(None),
+                        entry => Some(Some(entry?)),
+                    }
+                }
             },
             // Looked up like any directory above chunks.
             Some(What::Directory) => None,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::fs::state::control_files::IN_THE_END;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::overlay::{Name, What};
+use crate::fs::state::overlay::Name;
 use crate::text::{Line, shown, word};
 
 impl Fs {
@@ -75,8 +75,8 @@ impl Fs {
     }
 }
 
-/// Returns whether what waits under a name is its removal.
+/// Returns whether what waits under a name is the removal of what is stored, of which nothing can be saved.
 fn is_removal(name: &Name) -> bool {
-    let changes = || name.stage.as_ref().is_some_and(|stage| stage.change.is_some());
-    name.hidden.is_some() || matches!(name.what, What::Removed) && changes()
+    let change = name.stage.as_ref().and_then(|stage| stage.change.as_ref());
+    name.hidden.is_some() || change.is_some_and(|change| change.content.is_none())
 }

@@ -148,8 +148,9 @@ impl Overlay {
     }
 
     /// Creates a file without a name. Its inode number is `number`, which the kernel may know already,
-    /// unless another file has that number. `names` are those of this overlay: whoever names the file
-    /// keeps them locked until then, so that a second file of the same name does not get another number.
+    /// unless another file has that number. `names` are those of this overlay: whoever creates the file of
+    /// a name that exists keeps them locked until it is named, so that of two who do so none gives it
+    /// another number.
     pub(in crate::fs) fn file(
         &self,
         names: &mut Names,

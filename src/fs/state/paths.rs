@@ -174,6 +174,9 @@ impl Paths {
         let mut table = self.lock();
         if let Some(there) = table.known.get_mut(&ino) {
             there.lookups += known.lookups;
+            there.open.extend(known.open);
+            there.is_copied |= known.is_copied;
+            there.generation = known.generation;
             return;
         }
         if (known.names.is_empty() || known.lookups == 0) && !known.is_open() {

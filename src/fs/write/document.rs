@@ -35,6 +35,7 @@ impl Fs {
             At::Text(text, _) => text.to_vec(),
             _ => self.stored_document(path)?,
         };
+        let number = Number { ino: attr.ino, generation: self.paths.generation(attr.ino) };
         let overlay = self.overlay()?;
         let mut names = overlay.names();
         // Another thread may have created it first.
@@ -47,7 +48,7 @@ impl Fs {
             dirty: false,
             ..LiveState::new(attr.mode, owner, attr.mtime)
         };
-        let file = overlay.file(&mut names, Some(Number { ino: attr.ino, generation: 0 }), state);
+        let file = overlay.file(&mut names, Some(number), state);
         names.put(path, What::File(Arc::clone(&file)), None);
         Ok(file)
     }

@@ -85,6 +85,10 @@ impl Fs {
         file.state().asked = asked;
         {
             let mut names = self.overlay()?.names();
+            // One that is not shown, but still open, loses its name to this one.
+            if let (Some(place), Some(_)) = (place, names.file(path)) {
+                self.end_chunk_file(&names, path, place, Some(&*file));
+            }
             let name = names.put(path, What::File(Arc::clone(&file)), place.cloned());
             if let Some(stage) = stage {
                 name.stage.get_or_insert(stage);

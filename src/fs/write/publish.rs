@@ -67,10 +67,8 @@ impl Fs {
         file: &Arc<LiveFile>,
         content: &Content,
     ) -> Result<Option<Encoded>> {
-        let (place, accepted) = match self.overlay()?.names().of_file(path, file) {
-            Some(Name { place: Some(place), stage: Some(stage), .. }) => {
-                (place.clone(), stage.change.as_ref().map(|change| change.shown.clone()))
-            }
+        let place = match self.overlay()?.names().of_file(path, file) {
+            Some(Name { place: Some(place), stage: Some(_), .. }) => place.clone(),
             _ => return Ok(None),
         };
         // A refusal that was logged before, with the same contents since, is not logged again.
@@ -83,13 +81,18 @@ impl Fs {
             };
             log::log!(level, "{error}");
         });
-        encoded.map(Some).inspect_err(|_| {
-            file.state().shown = match accepted {
+        if encoded.is_err() {
+            // In one critical section: a commit of what was accepted makes others see what is stored.
+            let mut names = self.overlay()?.names();
+            let accepted =
+                names.of_file(path, file).and_then(|name| name.stage.as_ref()?.change.as_ref());
+            file.state().shown = match accepted.map(|change| change.shown.clone()) {
                 Some(Some(content)) => Shown::Instead(content),
                 Some(None) => Shown::Nothing,
                 None => Shown::Stored(place),
             };
-        })
+        }
+        encoded.map(Some)
     }
 
     /// Discards what was written to a chunk file and cannot become a chunk: what was accepted before and
@@ -98,14 +101,11 @@ impl Fs {
     pub(in crate::fs) fn revert(&self, file: &Arc<LiveFile>) {
         let Ok(overlay) = self.overlay() else { return };
         let mut names = overlay.names();
-        let mut paths = {
-            let state = file.state();
-            if state.is_open() || !state.dirty {
-                return;
-            }
-            state.names.clone()
-        };
-        let mut places = Vec::new();
+        let mut state = file.state();
+        if state.is_open() || !state.dirty {
+            return;
+        }
+        let (mut paths, mut places) = (state.names.clone(), Vec::new());
         paths.retain(|path| {
             let place = names.of_file(path, file).and_then(|name| name.place.clone());
             let place = place.filter(|place| place.array.decoded_form().is_some());
@@ -116,7 +116,6 @@ impl Fs {
         let mut waiting =
             paths.iter().filter_map(|path| names.get(path)?.stage.as_ref()?.change.as_ref());
         let accepted = waiting.next().map(|change| change.shown.clone());
-        let mut state = file.state();
         if matches!(&state.bytes, Bytes::Here(content) if content.nbytes() == 0) {
             log::warn!(
                 "{}: it is not written: it has no bytes",

@@ -10,7 +10,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::{Bytes, LiveState, Place};
+use crate::fs::state::live_file::{Bytes, LiveState, Place, Shown};
 use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::{Stage, What, settle_bytes};
 use crate::fs::write::pending::{Round, Task, Unblocked};
@@ -237,6 +237,12 @@ impl Fs {
                 let mtime = {
                     let mut state = file.state();
                     if state.dirty {
+                        // What was written since may have been refused: others see what is stored now.
+                        if let (Shown::Instead(_) | Shown::Nothing, Some(place)) =
+                            (&state.shown, place)
+                        {
+                            state.shown = Shown::Stored(place);
+                        }
                         return Ok(true);
                     }
                     // In the same critical section: later writes stage the chunk anew.
