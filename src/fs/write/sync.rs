@@ -1,6 +1,5 @@
 //! Writes to open files, close and fsync.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -211,7 +210,9 @@ impl Fs {
             match (error, committed) {
                 (Some(error), _) => return Err(FsError::Commit(error)),
                 (None, committed) if now == number => {
-                    return committed.and(Err(FsError::Io(ErrorKind::ResourceBusy.into())));
+                    // It waits for another file that was renamed or linked from there.
+                    let busy = std::io::Error::from_raw_os_error(libc::EBUSY);
+                    return committed.and(Err(FsError::Io(busy)));
                 }
                 // It may be the error of this chunk, which went when the next change was made, or
                 // that of another.
