@@ -81,6 +81,24 @@ def removed():
     os.close(file)
 
 
+def replaced():
+    """Whoever has a chunk open that is replaced goes on reading what the kernel has of it, and sees its attributes."""
+    put("0", b"A")
+    if how == "committed":
+        with open(path("0")) as file:
+            os.fsync(file.fileno())
+    file = os.open(path("0"), os.O_RDONLY)
+    assert os.pread(file, 1, 0) == b"A"
+    with open(path("0.tmp"), "wb") as new:
+        new.write(b"B" * 4096)
+    os.rename(path("0.tmp"), path("0"))
+    for _ in range(2):
+        assert os.pread(file, 1 << 20, 0) == b"A" * 4096 and os.fstat(file).st_size == 4096
+        assert get("0") == b"B" * 4096
+        time.sleep(SECOND)
+    os.close(file)
+
+
 def invalid(act, file):
     try:
         act(file)
@@ -109,7 +127,7 @@ def refused():
     assert get("1.raw") == stored
 
 
-{"old name": old_name, "removed": removed, "refused": refused}[case]()
+{"old name": old_name, "removed": removed, "replaced": replaced, "refused": refused}[case]()
 PY
 
 # open_chunks CASE HOW OPTIONS: OPTIONS of mount, or "plain" for an ordinary directory.
@@ -136,6 +154,7 @@ for options in plain '--commit-interval 60' '--commit-interval 0.1' '-o sync'; d
     for how in committed uncommitted; do
         check "an open chunk that is removed keeps its bytes and attributes ($how, $options)" \
             open_chunks removed "$how" "$options"
+        check "an open chunk that is replaced is read as it was ($how, $options)" open_chunks replaced "$how" "$options"
     done
 done
 for options in '--view raw' '--view raw -o sync'; do

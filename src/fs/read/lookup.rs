@@ -24,9 +24,10 @@ impl Fs {
         let handle = self.handles.get(to_usize(handle))?;
         match &*handle {
             Handle::Chunk(chunk) => {
-                if !self.is_replaced(ino, &handle)
-                    && let Some(file) = self.live(ino)
-                {
+                if self.is_replaced(ino, &handle) {
+                    return Some(chunk.attr).filter(|_| !self.paths.has_adopted(ino));
+                }
+                if let Some(file) = self.live(ino) {
                     return self.live_attr(&file).ok();
                 }
                 if self.paths.has_adopted(ino) {
@@ -172,6 +173,10 @@ impl Fs {
                 Ok((self.live_attr(&file)?, !self.is_refusable(&file)))
             }
             Target::Tree(array, coords) => {
+                // Of a file that was replaced and is open the attributes are not those of the new one.
+                if handle.is_none() {
+                    self.check_not_replaced(ino)?;
+                }
                 let entry = self.tree_entry(&array, &coords, Freshness::Now)?;
                 // An open asks for attributes, and looks the name up again if the file is stale.
                 let is_chunk = coords.len() == array.tree.rank();

@@ -11,10 +11,12 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number, Place, Shown};
 use crate::fs::state::overlay::What;
+use crate::fs::state::target::Target;
 use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::spool::{Spool, SpoolFile};
 use crate::store::storage::{FileKind, Stat};
+use crate::view::inode::InodeRange;
 
 /// Maximum length of a chunk file in bytes.
 pub(in crate::fs) const MAX_CHUNK_BYTES: u64 = 1 << 40;
@@ -69,6 +71,31 @@ impl Fs {
         let Some(overlay) = &self.overlay else { return false };
         let directory = self.target(parent).and_then(|target| self.directory_path(&target));
         directory.is_ok_and(|directory| overlay.names().file(&directory.join(name)).is_some())
+    }
+
+    /// Checks that a chunk's own number is not used for a file that was renamed to the chunk's name and
+    /// has a number of its own, after a rename, for instance, that was done but has reported an error. The
+    /// kernel has the contents of that file under its number, and would go on showing them, and writing
+    /// pages of them, after a write by another number.
+    ///
+    /// # Errors
+    ///
+    /// `Stale`; the kernel then looks the name up.
+    pub(in crate::fs) fn check_not_replaced(&self, ino: u64) -> Result<()> {
+        let Some(overlay) = &self.overlay else { return Ok(()) };
+        if InodeRange::split(ino).is_none() || overlay.names().is_empty() {
+            return Ok(());
+        }
+        match self.target(ino)? {
+            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
+                let there = overlay.names().file(&array.path(&coords));
+                match there {
+                    Some(file) if file.ino != ino => Err(FsError::Stale),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Creates a file without a name and without contents.

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::format::Coords;
 use crate::format::flat::FlatFile;
+use crate::fs::attr::Attr;
 use crate::fs::node::ArrayView;
 use crate::fs::state::decoded_file::DecodedFile;
 use crate::fs::state::live_file::OpenFile;
@@ -33,6 +34,9 @@ pub(in crate::fs) struct OpenChunk {
     pub(in crate::fs) array: Arc<ArrayView>,
     pub(in crate::fs) coords: Coords,
     pub(in crate::fs) reader: ChunkReader,
+    /// Attributes when it was opened. Once its file is replaced they change no more: the kernel would
+    /// drop the pages that it has of it.
+    pub(in crate::fs) attr: Attr,
     /// Number of the last replacement of its file when it was opened.
     pub(in crate::fs) replaced: u64,
     /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).

@@ -20,7 +20,6 @@ use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::Freshness;
 use crate::store::storage::Need;
-use crate::view::inode::InodeRange;
 
 impl Fs {
     /// Opens a file for reading.
@@ -73,10 +72,13 @@ impl Fs {
                 let version = reader.shard().version();
                 let lineage = || self.store.lineage_of(&array.source, &shard, version);
                 let lineage = if self.overlay.is_some() { lineage() } else { None };
+                let (stat, nbytes) = (reader.shard(), reader.nbytes());
+                let attr = self.chunk_entry(&array, &coords, stat, nbytes).attr;
                 let chunk = OpenChunk {
                     array,
                     coords,
                     reader,
+                    attr,
                     replaced,
                     lineage,
                     served,
@@ -245,30 +247,6 @@ impl Fs {
                 file.state().written_by(&author);
             }
             self.open_handle(handle).inspect(|open| open.opened_by(author));
-        }
-    }
-
-    /// Checks that a chunk's own number is not used for a file that was renamed to the chunk's name and
-    /// has a number of its own, after a rename, for instance, that was done but has reported an error. The
-    /// kernel has the contents of that file under its number, and would go on showing them, and writing
-    /// pages of them, after a write by another number.
-    ///
-    /// # Errors
-    ///
-    /// `Stale`; the kernel then looks the name up.
-    pub(in crate::fs) fn check_not_replaced(&self, ino: u64) -> Result<()> {
-        if InodeRange::split(ino).is_none() || self.overlay()?.names().is_empty() {
-            return Ok(());
-        }
-        match self.target(ino)? {
-            Target::Tree(array, coords) if coords.len() == array.tree.rank() => {
-                let there = self.overlay()?.names().file(&array.path(&coords));
-                match there {
-                    Some(file) if file.ino != ino => Err(FsError::Stale),
-                    _ => Ok(()),
-                }
-            }
-            _ => Ok(()),
         }
     }
 
