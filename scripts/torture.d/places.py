@@ -315,5 +315,6 @@ class View:
         other = [line for line in lines if not any(text in line for text in expected)]
         if done.returncode not in (0, 2) or other:
             raise Trouble(f"{command}: {done.stdout}")
-        self.process.wait(180)
+        # Where another mount namespace has a copy of the mount, umount says so, and the process ends with it.
+        self.process.wait(180 if "another mount namespace" in done.stdout else 30)
         self.remove_unsaved()
