@@ -174,8 +174,11 @@ fn a_chunk_is_removed_while_paths_are_looked_up_after_a_chunk_became_a_file_of_t
             user.rename("a/c/0", "plain");
             std::thread::scope(|scope| {
                 scope.spawn(|| {
+                    // A name that was removed, and has no file of its own, is given to another.
+                    user.unlink("a/c/1");
                     for _ in 0..2000 {
-                        user.write("a/c/1", b"content", false);
+                        user.write("a/c/1.part", b"content", false);
+                        user.rename("a/c/1.part", "a/c/1");
                         user.unlink("a/c/1");
                     }
                 });
@@ -191,5 +194,5 @@ fn a_chunk_is_removed_while_paths_are_looked_up_after_a_chunk_became_a_file_of_t
         });
         done.send(()).unwrap();
     });
-    is_done.recv_timeout(std::time::Duration::from_secs(120)).unwrap();
+    is_done.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
 }

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::ops::{ControlFlow, Range};
 
 use crate::fs::attr::Entry;
+use crate::fs::error::FsError;
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place, Shown};
@@ -136,14 +137,16 @@ impl Lister<'_> {
         let is_gone = |place: &Place| {
             !self.fs.shows_all(&place.array) && !self.fs.is_stored(place).unwrap_or(true)
         };
-        let is_nothing = is_nothing || matches!(&bytes, Bytes::Stored(place) if is_gone(place));
-        if is_nothing {
-            return ControlFlow::Continue(());
-        }
         let entry = match self.listing {
-            Listing::Names => None,
+            _ if is_nothing => return ControlFlow::Continue(()),
+            Listing::Names => match &bytes {
+                Bytes::Stored(place) if is_gone(place) => return ControlFlow::Continue(()),
+                _ => None,
+            },
             Listing::Entries => match self.fs.live_entry(file) {
                 Ok(entry) => Some(entry),
+                // What is stored is shown, and others have removed it.
+                Err(FsError::NotFound) => return ControlFlow::Continue(()),
                 Err(_) => return self.without_attributes(name, FileKind::File, next),
             },
         };
