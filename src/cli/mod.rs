@@ -105,6 +105,10 @@ pub fn run() -> ExitCode {
         crate::mount::probe(Path::new(&arguments.next().unwrap_or_default()));
         return ExitCode::SUCCESS;
     }
+    if name == crate::mount::GUARD {
+        crate::mount::run_guard(arguments);
+        return ExitCode::SUCCESS;
+    }
     let done = if is_mount_helper(&name, arguments.peek()) {
         parse::<mount::HelperArgs>(name, arguments)
             .map_err(Failure::Usage)

@@ -125,7 +125,8 @@ impl Transported {
             let notifier = mounted.notifier();
             start_thread("revalidation", move || revalidation.run(notifier))?;
         }
-        if let Err(error) = push::start(views, || mounted.connection(), || mounted.notifier()) {
+        let (device, notifier) = (|| mounted.connection(), || mounted.notifier());
+        if let Err(error) = push::start(views, mounted.is_guarded(), device, notifier) {
             log::warn!("no chunks are pushed ahead of their readers: {error}");
         }
         Ok((mounted, threads))

@@ -33,14 +33,15 @@ struct Pages {
 }
 
 /// Starts the threads that push what readers are about to request, one for each view in which that
-/// is done.
+/// is done. `is_guarded` tells whether the mount ends if this process is killed while one of them waits.
 pub fn start(
     views: &Views,
+    is_guarded: bool,
     device: impl Fn() -> io::Result<OwnedFd>,
     notifier: impl Fn() -> Notifier,
 ) -> io::Result<()> {
     for (view, fs) in views.numbered() {
-        let Some(ahead) = PushAhead::start(fs) else { continue };
+        let Some(ahead) = PushAhead::start(fs, is_guarded) else { continue };
         let pages = Pages { device: device()?, notifier: notifier(), view };
         let thread = std::thread::Builder::new().name("ahead".to_owned());
         thread.spawn(move || ahead.run(&pages))?;

@@ -7,6 +7,7 @@ mod attached;
 pub mod background;
 mod error;
 mod fusermount;
+mod guard;
 mod overlap;
 mod room;
 mod signals;
@@ -32,6 +33,7 @@ use self::attached::Attached;
 pub use self::background::{PROBE, probe, run_within, unsaved_of};
 use self::error::ANSWER_PATIENCE;
 pub use self::error::MountError;
+pub use self::guard::{GUARD, run as run_guard};
 pub use self::overlap::{InMount, lie_apart, mount_of, will_be};
 pub use self::room::fitting as fitting_threads;
 use self::signals::Handler;
@@ -41,6 +43,7 @@ pub use self::table::{Use, uses_of};
 use self::unmounting::unmount_patiently;
 pub use crate::mountinfo::FILESYSTEM_TYPE;
 use crate::stats::Stats;
+use crate::text::shown;
 
 /// Maximum length of a readahead request, in KiB.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -52,6 +55,7 @@ pub struct Mounted<F: fuser::Filesystem> {
     acl: SessionACL,
     signals: Signals,
     attached: Attached,
+    is_guarded: bool,
 }
 
 /// Mounts `filesystem`. It is unmounted again if the value is dropped without being served.
@@ -69,6 +73,7 @@ pub fn mount<F: fuser::Filesystem>(
     };
     // Whatever fails from here on must not leave a mount that nothing answers for.
     let attached = Attached::new(&spec.mountpoint);
+    let is_guarded = guarded(&attached);
     let acl = match spec.access {
         Access::Owner => SessionACL::Owner,
         Access::Root => SessionACL::RootAndOwner,
@@ -80,7 +85,22 @@ pub fn mount<F: fuser::Filesystem>(
     config.clone_fd = true;
     let connection = device.try_clone().map_err(MountError::Session)?;
     let session = Session::from_fd(filesystem, device, acl, config).map_err(MountError::Session)?;
-    Ok(Mounted { session, connection, acl, signals, attached })
+    Ok(Mounted { session, connection, acl, signals, attached, is_guarded })
+}
+
+/// Lets another process end the mount if this one is killed and cannot end. Returns whether there is
+/// one.
+fn guarded(attached: &Attached) -> bool {
+    let Some(connection) = attached.connection() else { return false };
+    let started = guard::start(connection);
+    if let Err(error) = &started {
+        log::info!(
+            "{}: if this process is killed while it changes what the kernel has cached, the mount may \
+             hang until it is unmounted with umount -f: {error}",
+            shown(attached.mountpoint())
+        );
+    }
+    started.is_ok()
 }
 
 /// What is learned about a mount while it is served.
@@ -95,6 +115,11 @@ impl<F: fuser::Filesystem> Mounted<F> {
     /// Returns the notifier through which notifications are sent to the kernel.
     pub fn notifier(&self) -> Notifier {
         self.session.notifier()
+    }
+
+    /// Returns whether the mount ends if its process is killed, whatever its threads wait for.
+    pub fn is_guarded(&self) -> bool {
+        self.is_guarded
     }
 
     /// Returns whose requests are answered.

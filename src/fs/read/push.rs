@@ -9,8 +9,8 @@
 //! What is pushed counts as the answer to a read. A chunk is pushed only while every page that the
 //! kernel may have of it holds the same contents ([`Identities::may_push`]), so an open file is
 //! never a mixture of two versions. Nothing is pushed in writable mounts, since a page could be
-//! written to after its chunk was read, and before it is pushed, and where the kernel does not
-//! report opens ([`Ahead`]).
+//! written to after its chunk was read, and before it is pushed. Where the kernel does not report
+//! opens, a push may wait for a read ([`Ahead`]).
 //!
 //! [`Ahead`]: crate::fs::state::push_queue::Ahead
 //! [`Identities::may_push`]: crate::fs::state::page_policy::Identities::may_push
@@ -57,9 +57,10 @@ pub struct PushAhead {
 
 impl PushAhead {
     /// Starts to look for readers of a view that take chunks in order. `None` for a view in which
-    /// nothing is pushed.
-    pub fn start(fs: &Arc<Fs>) -> Option<Self> {
-        if fs.overlay.is_some() || fs.config.store.immutable || fs.view() == View::Flat {
+    /// nothing is pushed. A push may wait for a read only if `may_wait`.
+    pub fn start(fs: &Arc<Fs>, may_wait: bool) -> Option<Self> {
+        let waits = fs.config.store.immutable && !may_wait;
+        if fs.overlay.is_some() || waits || fs.view() == View::Flat {
             return None;
         }
         Some(Self { fs: Arc::downgrade(fs), jobs: fs.ahead.start()? })

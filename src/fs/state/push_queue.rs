@@ -2,9 +2,9 @@
 //! open meanwhile.
 //!
 //! A push waits for the locks of pages. The kernel holds them while it waits for the answer to a
-//! read, and a thread that waits so cannot be killed: if this process were killed before it has
-//! answered, neither it nor the mount would ever end. So no file is pushed while it is open, and an
-//! open waits for the end of a push.
+//! read, and a thread that waits so cannot be killed. So no file is pushed while it is open, and an
+//! open waits for the end of a push: a read that takes long holds up neither other pushes nor the end
+//! of this process. Where files are not opened, the mount's guard sees to that.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -121,7 +121,31 @@ never() {
     unmount_view
 }
 check "nothing is pushed in a writable mount" never --rw
-check "nothing is pushed where the kernel does not report opens" never -o immutable
+
+# Where the kernel does not report opens, a push may wait for a read. It takes another process to end the mount if
+# this one is killed then.
+unguarded() {
+    new_mount_point
+    strace -qq -f -o /dev/null -e trace=fsopen -e inject=fsopen:error=EPERM \
+        "$SHARDFS" mount --foreground -o immutable "$TMP/many.zarr" "$MP" 2>"$TMP/log" &
+    within 20 grep -q 'is mounted on' "$TMP/log"
+    grep -q 'umount -f' "$TMP/log"
+    take order
+    (($(counter chunks) == 0))
+    unmount_view
+    wait "$!"
+}
+if ((EUID == 0)); then
+    check "a reader in order requests few chunks (immutable)" ordered -o immutable
+    check "a reader in order requests few chunks (immutable, npy)" ordered -o immutable --view npy
+else
+    skip "chunks are pushed in an immutable mount: not root"
+fi
+if ((EUID == 0)) && [[ -z $(ls /sys/fs/fuse/connections) ]] && strace -o /dev/null true 2>/dev/null; then
+    check "nothing is pushed in an immutable mount without a guard" unguarded
+else
+    skip "an immutable mount without a guard: root is needed, strace, and nothing at /sys/fs/fuse/connections"
+fi
 
 # has_ended PID: nothing is left of it, but for a zombie that waits for its parent, not for a thread.
 has_ended() {
@@ -130,8 +154,8 @@ has_ended() {
 # A push that waited for a page of a read that is not answered any more could not be killed.
 killed() {
     local pid reader
-    for ((round = 0; round < 10; round++)); do
-        mount_view "$TMP/many.zarr"
+    for ((round = 0; round < ${KILLS:-10}; round++)); do
+        mount_view "$TMP/many.zarr" "$@"
         pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$MP/.shardfs/stats.json")
         (take order || true) 2>/dev/null &
         reader=$!
@@ -148,6 +172,7 @@ killed() {
 }
 if ((EUID == 0)); then
     check "a mount that is killed while chunks are pushed ends" killed
+    check "a mount that is killed while chunks are pushed ends (immutable)" killed -o immutable
 else
     skip "a mount that is killed while chunks are pushed ends: umount needs root"
 fi
