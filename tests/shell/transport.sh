@@ -135,6 +135,9 @@ else
     skip 'a system that forbids io_uring: no kernel.io_uring_disabled'
 fi
 
+check 'a filter of system calls that forbids io_uring' refused 'the system refuses a ring' auto \
+    python3 "$(dirname "$0")/without_rings.py"
+
 # Linux 5.12 and later count the memory of rings otherwise: either transport may serve.
 little_memory() {
     mount_by auto prlimit --memlock=65536
