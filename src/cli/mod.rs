@@ -34,7 +34,8 @@ mod unpack;
 mod verify;
 mod views;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -101,6 +102,7 @@ pub fn run() -> ExitCode {
     survive_file_size_limit();
     let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
+    set_process_name(&name);
     if name == crate::mount::PROBE {
         crate::mount::probe(Path::new(&arguments.next().unwrap_or_default()));
         return ExitCode::SUCCESS;
@@ -120,6 +122,16 @@ pub fn run() -> ExitCode {
     };
     let code = done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     output::unsaid().map_or(code, Failure::report)
+}
+
+/// Lets `ps`, `top` and `pkill` know this process by the name of its program. It starts itself through
+/// a link in /proc, whose name it would have otherwise.
+fn set_process_name(program: &OsStr) {
+    let name = Path::new(program).file_name().unwrap_or_default();
+    if let Ok(name) = CString::new(name.as_bytes()) {
+        // It is only a name.
+        let _ = rustix::thread::set_name(&name);
+    }
 }
 
 /// Lets a write beyond the file size limit of the process fail with EFBIG. By default the signal that

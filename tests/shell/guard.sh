@@ -50,6 +50,7 @@ lives_as_long() {
     pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$MP/.shardfs/stats.json")
     guard=$(guard_of "$pid")
     [[ $guard ]]
+    [[ $(<"/proc/$pid/comm") == "$(basename "$SHARDFS" | cut -c 1-15)" && $(<"/proc/$guard/comm") == shardfs-guard ]]
     # Whoever sends these means the process of the mount.
     kill -TERM "$guard"
     kill -INT "$guard"
