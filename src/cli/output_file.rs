@@ -32,8 +32,8 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Examines what is at a path. A regular file that exists is refused without `force`, and if it
-    /// is in the source; of a symbolic link the file that it leads to is meant.
+    /// Examines what is at a path. A regular file that exists is refused without `force`; one that
+    /// is in the source, or would be, always: among shards it would be a damaged one. Of a symbolic link the file that it leads to is meant.
     pub(super) fn find(path: &Path, source: &Path, force: bool) -> Result<Self, Failure> {
         let refused = |why: &str| Failure::System(format!("{}: {why}", shown(path)));
         if [STDOUT, STDOUT_DEVICE].iter().any(|name| path == Path::new(name)) {
@@ -47,7 +47,10 @@ impl Target {
             Err(_) if path.is_symlink() => {
                 return Err(refused("it is a symbolic link that leads nowhere"));
             }
-            Err(_) => return Ok(Self::File(path.to_owned())),
+            Err(_) => {
+                check_apart(source, path)?;
+                return Ok(Self::File(path.to_owned()));
+            }
         };
         if kind.is_char_device() || kind.is_fifo() {
             return Ok(Self::Stream(path.to_owned()));

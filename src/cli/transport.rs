@@ -113,6 +113,7 @@ impl Transported {
         views: &Views,
     ) -> Result<(Mounted<Classic>, Vec<JoinHandle<()>>), Failure> {
         let Self { mounted, server, rings } = self;
+        server.notify_through(mounted.notifier());
         // The kernel holds requests back until these threads are ready.
         let threads = match rings {
             Some(rings) => {

@@ -125,7 +125,26 @@ fn saved_late(mountpoint: &Path, saved: &Path) -> Failure {
 
 /// Returns a list of what the end of a mount would leave out of the source, once it has ended.
 fn in_the_past(list: &str) -> String {
-    list.replace(IN_THE_END, "what could not be committed").replace(TO_BE_SAVED, "it is saved as")
+    let line = |line: &str| match line.split_once(TO_BE_SAVED) {
+        // There was room for it when that was asked.
+        Some((what, to)) if is_missing(to.trim()) => {
+            format!(
+                "{what}it is lost, it could not be saved as{to} (the log of the mount says why)\n"
+            )
+        }
+        Some((what, to)) => format!("{what}it is saved as{to}\n"),
+        None => format!("{}\n", line.replace(IN_THE_END, "what could not be committed")),
+    };
+    list.lines().map(line).collect()
+}
+
+/// Returns whether there is certainly no file at a path that is shown so.
+fn is_missing(path: &str) -> bool {
+    let found = Path::new(path).symlink_metadata();
+    // A path with unusual characters is shown quoted.
+    path.starts_with('/')
+        && !path.contains('\\')
+        && found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Returns advice for a mount whose end would lose what was written.

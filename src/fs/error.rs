@@ -62,6 +62,9 @@ pub enum FsError {
     /// The file cannot be renamed across this boundary; it must be copied and deleted instead.
     #[error("it cannot be renamed across this boundary: copy it and delete the old one")]
     CrossDevice,
+    /// No filesystem has names of this length.
+    #[error("a name has at most 255 bytes")]
+    NameTooLong,
     /// The file would be too long.
     #[error("the file would be too long")]
     TooLarge,
@@ -131,6 +134,7 @@ impl FsError {
             Self::NotSupported => libc::EOPNOTSUPP,
             Self::Denied => libc::EACCES,
             Self::CrossDevice => libc::EXDEV,
+            Self::NameTooLong => libc::ENAMETOOLONG,
             Self::TooLarge => libc::EFBIG,
             Self::BadHandle => libc::EBADF,
             Self::Commit(error) => error.errno(),

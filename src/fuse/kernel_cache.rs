@@ -197,7 +197,7 @@ impl KeptPages {
         let is_written = file.writes > 0 || file.written.is_some();
         let is_known = file.writes > 0 || file.last_event > asked.0 || file.known == now;
         let pages = match pages {
-            Pages::Dropped | Pages::Bypassed
+            Pages::Dropped | Pages::Renewed | Pages::Bypassed
                 if is_written && is_known && file.has_pages && !file.is_outdated =>
             {
                 Pages::Kept
@@ -208,7 +208,7 @@ impl KeptPages {
         file.is_shared |= is_shared;
         file.handles.push(handle);
         file.follows = file.follows.or(follows.then_some(handle));
-        if pages == Pages::Dropped {
+        if let Pages::Dropped | Pages::Renewed = pages {
             (file.known, file.is_outdated) = (now, false);
         }
         file.known = file.known.or(now);

@@ -87,7 +87,7 @@ impl KernelFlags {
     pub fn opened(self, pages: Pages, write: bool) -> FopenFlags {
         let flags = match pages {
             Pages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
-            Pages::Dropped => FopenFlags::empty(),
+            Pages::Dropped | Pages::Renewed => FopenFlags::empty(),
             Pages::Bypassed => FopenFlags::FOPEN_DIRECT_IO,
         };
         if write { flags } else { flags | FopenFlags::FOPEN_NOFLUSH }

@@ -1,10 +1,10 @@
 //! What requests are answered with, whatever transport they come by.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use fuser::{Errno, FopenFlags, InitFlags, KernelConfig};
+use fuser::{Errno, FopenFlags, INodeNo, InitFlags, KernelConfig, Notifier};
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 
@@ -43,6 +43,8 @@ pub struct Server {
     pub(super) views: Arc<Views>,
     pub(super) flags: KernelFlags,
     kept: Option<Arc<KeptPages>>,
+    /// Set before the first request.
+    notifier: OnceLock<Notifier>,
     /// `true` if the kernel drops the pages of open files on notifications alone.
     drops_when_notified: AtomicBool,
     /// `true` if the kernel sends an open request before a file is read.
@@ -72,11 +74,12 @@ impl Server {
         let checked = |config: &FsConfig| config.shared && config.view.view == View::Flat;
         let opens = !flags.immutable || configs().any(checked);
         let kept = flags.writable.then(Arc::default);
-        let (drops_when_notified, uses_rings, warned) = Default::default();
+        let (notifier, drops_when_notified, uses_rings, warned) = Default::default();
         Self {
             views,
             flags,
             kept,
+            notifier,
             drops_when_notified,
             opens,
             xattr,
@@ -84,6 +87,12 @@ impl Server {
             uses_rings,
             warned,
         }
+    }
+
+    /// Sets the notifier through which the kernel is notified from now on.
+    pub fn notify_through(&self, notifier: Notifier) {
+        // A filesystem is served only once.
+        let _ = self.notifier.set(notifier);
     }
 
     /// Returns the task to run beside requests once the mount exists; `None` if it is not needed.
@@ -133,8 +142,22 @@ impl Server {
 
     /// Registers an open file; returns it as the kernel is to treat it.
     pub(super) fn opened(&self, ino: u64, opened: Opened, write: bool) -> OpenFile {
+        if opened.pages.attributes_may_be_old() {
+            self.drop_attributes(ino);
+        }
         let pages = self.pages_of(ino, opened);
         OpenFile { handle: opened.handle, flags: self.flags.opened(pages, write) }
+    }
+
+    /// Makes the kernel request the attributes of a file when it needs them next. It cuts reads off at
+    /// the length that it has cached, and programs take it for that of what they read.
+    fn drop_attributes(&self, ino: u64) {
+        /// No pages: the kernel may hold some locked until a request is answered.
+        const ATTRIBUTES: i64 = -1;
+        let Some(notifier) = self.notifier.get() else { return };
+        if let Err(error) = notifier.inval_inode(INodeNo(ino), ATTRIBUTES, 0) {
+            log::debug!("the kernel cannot drop the attributes of file {ino}: {error}");
+        }
     }
 
     fn pages_of(&self, ino: u64, opened: Opened) -> Pages {

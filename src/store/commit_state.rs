@@ -85,6 +85,11 @@ impl Base {
         self.lineage == before.lineage || self.chunk == before.chunk
     }
 
+    /// Returns the number of the shard's lineage, which changes made by this store keep.
+    pub fn lineage(&self) -> u64 {
+        self.lineage
+    }
+
     /// Returns the version of the shard when the chunk was staged. `None` if there was none.
     pub fn shard(&self) -> Option<Version> {
         self.shard

@@ -9,17 +9,22 @@
 //! A spool file has a name, so that it survives if the process is killed: `shardfs recover
 //! --unsaved` finds out from the name which chunk it is, and from its modification time whether
 //! something newer was saved of the chunk. It is removed when its bytes are no longer needed.
+//!
+//! A process that has spool files holds a shared lock (`flock`) of `.source`: until it is released,
+//! they are not for others to put in.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, Timespec, Timestamps, UTIME_NOW, futimens};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, Timespec, Timestamps, UTIME_NOW, flock, futimens,
+};
 use rustix::io::Errno;
 
 use crate::text::shown;
@@ -41,6 +46,8 @@ pub(crate) struct Spool {
     directory: PathBuf,
     source: PathBuf,
     next: AtomicU64,
+    /// The file that names the source, locked.
+    held: Mutex<Option<File>>,
 }
 
 /// Spool file, removed when it is dropped.
@@ -57,7 +64,8 @@ impl Spool {
     /// committed.
     pub(crate) fn new(unsaved: &Path, source: &Path) -> Self {
         let directory = unsaved.join(SPOOL_DIRECTORY);
-        Self { directory, source: source.to_owned(), next: AtomicU64::new(0) }
+        let (next, held) = (AtomicU64::new(0), Mutex::default());
+        Self { directory, source: source.to_owned(), next, held }
     }
 
     /// Creates the spool's own directory. What is saved says of which source it is before there is
@@ -76,7 +84,21 @@ impl Spool {
             // Other views of the mount use the same directory.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
+        }?;
+        self.hold(&record)
+    }
+
+    /// Locks the file that names the source, unless that is done. It may have been removed with all that
+    /// was saved.
+    fn hold(&self, record: &Path) -> io::Result<()> {
+        let mut held = self.held.lock();
+        let exists = |file: &File| file.metadata().is_ok_and(|found| found.nlink() > 0);
+        if !held.as_ref().is_some_and(exists) {
+            let file = File::open(record)?;
+            // Some filesystems have no locks; and it may be that everything is put in just now.
+            *held = flock(&file, FlockOperation::NonBlockingLockShared).is_ok().then_some(file);
         }
+        Ok(())
     }
 
     /// Creates the next directory in the spool.
@@ -104,17 +126,28 @@ impl Spool {
         Ok(to)
     }
 
-    /// Checks that there is room for files of `nbytes` together: takes it, and gives it back.
-    pub(crate) fn check_room(&self, nbytes: u64) -> io::Result<()> {
-        let file = self.create()?;
-        let mut file = file.file();
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, nbytes) {
-            Err(Errno::OPNOTSUPP) => {
-                io::copy(&mut io::repeat(0).take(nbytes), &mut file)?;
-                file.sync_all()
+    /// Checks that files can be saved, which are given by their paths and lengths in bytes: makes them
+    /// all, without their contents, and removes them again. No free space, inodes or quotas tell that,
+    /// nor whether names and paths are too long.
+    pub(crate) fn rehearse(&self, files: &[(PathBuf, u64)]) -> io::Result<()> {
+        let next_directory = || self.next_directory().map(TemporaryDirectory);
+        let (mut directory, mut full) = (next_directory()?, Vec::new());
+        for (path, nbytes) in files {
+            let is_in_the_way = |error: &io::Error| {
+                let kind = error.kind();
+                matches!(kind, io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory)
+            };
+            match make_file(&directory.0.join(path), *nbytes) {
+                // Of another view, or of an array that had this name before: saved files move aside.
+                Err(error) if is_in_the_way(&error) => {
+                    full.push(std::mem::replace(&mut directory, next_directory()?));
+                    make_file(&directory.0.join(path), *nbytes)?;
+                }
+                done => done?,
             }
-            taken => Ok(taken?),
         }
+        // Each is written under another name first.
+        self.create().map(drop)
     }
 
     /// Creates an empty spool file that only its owner can read.
@@ -123,6 +156,36 @@ impl Spool {
         let path = directory.join(OPEN_NAME);
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
         Ok(SpoolFile { file: file?, directory, path: Mutex::new(path) })
+    }
+}
+
+/// Directory that is removed with all that is in it when this is dropped.
+struct TemporaryDirectory(PathBuf);
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        // Created by `Spool::next_directory` for this alone.
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            log::warn!("{}: it cannot be removed: {error}", shown(&self.0));
+        }
+    }
+}
+
+/// Makes a file, and the directories above it, and takes the room for so many bytes.
+fn make_file(path: &Path, nbytes: u64) -> io::Result<()> {
+    if let Some(above) = path.parent() {
+        make_directories(above)?;
+    }
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    if nbytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, nbytes) {
+        Err(Errno::OPNOTSUPP) => {
+            io::copy(&mut io::repeat(0).take(nbytes), &mut file)?;
+            file.sync_all()
+        }
+        taken => Ok(taken?),
     }
 }
 
@@ -187,6 +250,35 @@ impl Spool {
     }
 }
 
+/// Right to put in what was saved below a directory. Nobody else has it while this lives.
+pub(crate) struct Claim {
+    _directory: File,
+    _source: Option<File>,
+    /// `true` if a mount that is alive has spool files there.
+    pub(crate) is_in_use: bool,
+}
+
+impl Claim {
+    /// Claims what was saved below a directory; `None` if another process has done so.
+    pub(crate) fn take(unsaved: &Path) -> io::Result<Option<Self>> {
+        let is_taken = |file: &File| {
+            let locked = flock(file, FlockOperation::NonBlockingLockExclusive);
+            matches!(locked, Err(Errno::WOULDBLOCK))
+        };
+        let directory = File::open(unsaved)?;
+        if is_taken(&directory) {
+            return Ok(None);
+        }
+        let source = match File::open(unsaved.join(SOURCE_NAME)) {
+            Ok(source) => Some(source),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let is_in_use = source.as_ref().is_some_and(is_taken);
+        Ok(Some(Self { _directory: directory, _source: source, is_in_use }))
+    }
+}
+
 /// Returns the source whose changes are saved below a directory; `None` if it does not say.
 pub(crate) fn saved_source(unsaved: &Path) -> io::Result<Option<PathBuf>> {
     match fs::read(unsaved.join(SOURCE_NAME)) {
@@ -221,6 +313,12 @@ pub(crate) fn sync_directories_above(file: &Path, top: &Path) -> io::Result<()> 
     Ok(())
 }
 
+/// Returns the path under which a file is saved that is no chunk: in another view its own path may
+/// be that of a chunk.
+pub(crate) fn beside_chunks(path: &Path) -> PathBuf {
+    Path::new(OTHER_DIRECTORY).join(path)
+}
+
 /// Returns the name of the directory of chunks of a level of nested sharding that are themselves
 /// shards: the chunks in them have the same keys.
 pub(crate) fn level_directory(level: usize) -> String {
@@ -251,6 +349,54 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_saved_is_put_in_by_one_process_and_no_spool_of_a_mount_that_lives() {
+        let top = tempfile::tempdir().unwrap();
+        let unsaved = top.path().join("unsaved");
+        let spool = Spool::new(&unsaved, Path::new("/data/a.zarr"));
+        let file = spool.create().unwrap();
+        let claim = Claim::take(&unsaved).unwrap().unwrap();
+        assert!(claim.is_in_use);
+        assert!(Claim::take(&unsaved).unwrap().is_none());
+        drop(claim);
+        assert!(Claim::take(&unsaved).unwrap().is_some());
+        drop((file, spool));
+        assert!(!Claim::take(&unsaved).unwrap().unwrap().is_in_use);
+        fs::remove_file(unsaved.join(SOURCE_NAME)).unwrap();
+        assert!(!Claim::take(&unsaved).unwrap().unwrap().is_in_use);
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_is_locked_again() {
+        let top = tempfile::tempdir().unwrap();
+        let unsaved = top.path().join("unsaved");
+        let spool = Spool::new(&unsaved, Path::new("/data/a.zarr"));
+        drop(spool.create().unwrap());
+        fs::remove_dir_all(&unsaved).unwrap();
+        let _file = spool.create().unwrap();
+        assert!(Claim::take(&unsaved).unwrap().unwrap().is_in_use);
+    }
+
+    #[test]
+    fn a_rehearsal_finds_out_what_cannot_be_saved_and_leaves_nothing() {
+        let top = tempfile::tempdir().unwrap();
+        let unsaved = top.path().join("unsaved");
+        let spool = Spool::new(&unsaved, Path::new("/data/a.zarr"));
+        let rehearse = |files: &[(&str, u64)]| {
+            let files: Vec<_> = files.iter().map(|(path, n)| (PathBuf::from(path), *n)).collect();
+            let outcome = spool.rehearse(&files);
+            assert_eq!(fs::read_dir(unsaved.join(SPOOL_DIRECTORY)).unwrap().count(), 0);
+            outcome
+        };
+        rehearse(&[("a/c/0/1", 1 << 20), ("b", 0), ("a/c/0/1", 5)]).unwrap();
+        rehearse(&[("a/c/0/1", 4), ("a/c/0/1/0", 4), ("a/c/0", 4)]).unwrap();
+        let name_too_long = rehearse(&[("b", 1), (&"x".repeat(256), 1)]).unwrap_err();
+        assert_eq!(name_too_long.raw_os_error(), Some(libc::ENAMETOOLONG));
+        assert!(rehearse(&[("a", 1 << 62)]).is_err());
+        spool.remove();
+        assert!(!unsaved.exists());
+    }
+
+    #[test]
     fn a_spool_file_has_the_name_of_its_chunk_until_it_is_dropped() {
         let top = tempfile::tempdir().unwrap();
         let unsaved = top.path().join("unsaved");
@@ -270,8 +416,6 @@ mod tests {
         drop(file);
         assert!(!unsaved.join(".spool/0/other").exists());
         drop(second);
-        spool.check_room(1 << 20).unwrap();
-        assert!(spool.check_room(1 << 62).is_err());
         spool.remove();
         assert!(!unsaved.exists());
     }

@@ -30,7 +30,7 @@ use crate::fs::{Fs, FsConfig};
 use crate::source::{Format, NODE_DOCUMENTS, OpenConfig};
 use crate::store::local::LocalStorage;
 use crate::store::spool::{
-    OPEN_NAME, OTHER_DIRECTORY, SOURCE_NAME, SPOOL_DIRECTORY, level_directory, level_of,
+    Claim, OPEN_NAME, OTHER_DIRECTORY, SOURCE_NAME, SPOOL_DIRECTORY, level_directory, level_of,
     make_directories, remove_if_empty, saved_source, sync_directories_above,
 };
 use crate::text::{Line, count, shown};
@@ -116,7 +116,19 @@ pub(super) fn put_in(
     source: &Path,
     format: Option<Format>,
 ) -> Result<(), Failure> {
-    let all = saved_below(directory).map_err(|error| failed(directory, &error))?;
+    let claim = Claim::take(directory).map_err(|error| failed(directory, &error))?;
+    let Some(claim) = claim else {
+        let why = "another process puts in what is there: once it has ended, this can be run again";
+        return Err(failed(directory, &why));
+    };
+    if claim.is_in_use {
+        say(format_args!(
+            "{}: of a mount that is alive, which commits them itself: left alone",
+            shown(&directory.join(SPOOL_DIRECTORY))
+        ));
+    }
+    let all =
+        saved_below(directory, !claim.is_in_use).map_err(|error| failed(directory, &error))?;
     let mut counts = Counts::default();
     for of_level in all.chunk_by(|one, next| one.newest.level == next.newest.level) {
         let level = of_level.first().and_then(|first| first.newest.level);
@@ -266,11 +278,11 @@ fn is_in_its_shard(fs: &Fs, saved: &Saved) -> bool {
     })
 }
 
-/// Returns what was saved below a directory, by level and path.
-fn saved_below(directory: &Path) -> io::Result<Vec<Versions>> {
+/// Returns what was saved below a directory, by level and path, in its spool only if `with_spool`.
+fn saved_below(directory: &Path, with_spool: bool) -> io::Result<Vec<Versions>> {
     let mut all = Vec::new();
     let spool = directory.join(SPOOL_DIRECTORY);
-    if is_directory(&spool)? {
+    if is_directory(&spool)? && with_spool {
         for entry in fs::read_dir(&spool)? {
             let entry = entry?;
             let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());

@@ -9,7 +9,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile};
 use crate::fs::state::overlay::{Name, What};
 use crate::store::content::Content;
-use crate::store::spool::OTHER_DIRECTORY;
+use crate::store::spool::beside_chunks;
 use crate::text::shown;
 
 impl Fs {
@@ -25,42 +25,42 @@ impl Fs {
     /// Returns a line that says why the end of the mount could not save what it could not commit. `None`
     /// if it could, or if that need not be known (`is_needed`): finding out writes to the disk.
     pub(in crate::fs) fn unsavable(&self, is_needed: bool) -> Option<String> {
-        let nbytes = if is_needed { self.bytes_to_save() } else { 0 };
-        if nbytes == 0 {
+        let files = if is_needed { self.files_to_save() } else { Vec::new() };
+        if files.is_empty() {
             return None;
         }
-        let error = self.spool.check_room(nbytes).err()?;
+        let error = self.spool.rehearse(&files).err()?;
         let place = shown(&self.config.writing.unsaved);
         Some(format!("{LOST_IN_THE_END}it cannot be saved below {place}: {error}\n"))
     }
 
-    /// Returns the space that files take in which everything is saved that is in the mount alone.
-    pub(in crate::fs) fn bytes_to_save(&self) -> u64 {
-        let own = self.own_bytes_to_save();
-        self.others().fold(own, |sum, other| sum + other.own_bytes_to_save())
+    /// Returns the paths and lengths in bytes of the files in which everything is saved that is in the
+    /// mount alone.
+    pub(in crate::fs) fn files_to_save(&self) -> Vec<(PathBuf, u64)> {
+        let mut files = self.own_files_to_save();
+        self.others().for_each(|other| files.extend(other.own_files_to_save()));
+        files
     }
 
-    fn own_bytes_to_save(&self) -> u64 {
-        const BLOCK: u64 = 4096;
-        let Some(overlay) = &self.overlay else { return 0 };
+    fn own_files_to_save(&self) -> Vec<(PathBuf, u64)> {
+        let Some(overlay) = &self.overlay else { return Vec::new() };
         let names = overlay.names();
-        let nbytes = |(path, name): (PathBuf, &Name)| {
+        let to_save = |(path, name): (PathBuf, &Name)| {
+            let Some(place) = &name.place else {
+                let nbytes = self.content_to_save(&path, name)?.1.nbytes();
+                return Some((beside_chunks(&path), nbytes));
+            };
             if let Some(change) = name.stage.as_ref().and_then(|stage| stage.change.as_ref()) {
-                return Some(change.content.as_ref()?.nbytes());
-            }
-            if name.place.is_none() {
-                return Some(self.content_to_save(&path, name)?.1.nbytes());
+                return Some((place.saved_path(), change.content.as_ref()?.nbytes()));
             }
             let What::File(file) = &name.what else { return None };
             let state = file.state();
             match &state.bytes {
-                Bytes::Here(content) if state.dirty => Some(content.nbytes()),
+                Bytes::Here(content) if state.dirty => Some((path, content.nbytes())),
                 _ => None,
             }
         };
-        let files = names.all(Path::new("")).filter_map(nbytes);
-        // One more for its directory.
-        files.map(|nbytes| (nbytes.div_ceil(BLOCK) + 1) * BLOCK).sum()
+        names.all(Path::new("")).filter_map(to_save).collect()
     }
 
     fn own_leftover_text(&self) -> String {
@@ -69,7 +69,7 @@ impl Fs {
         let Some(overlay) = &self.overlay else { return text };
         for (path, name) in overlay.names().all(Path::new("")) {
             if name.place.is_none() && self.content_to_save(&path, name).is_some() {
-                let to = self.config.writing.unsaved.join(OTHER_DIRECTORY).join(&path);
+                let to = self.config.writing.unsaved.join(beside_chunks(&path));
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,

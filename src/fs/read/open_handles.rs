@@ -102,8 +102,8 @@ impl Fs {
         let stat = open.source().ok_or(FsError::Stale)?.stat()?;
         self.paths.opened(ino, &stat, open)?;
         let content = self.fingerprint(&stat.version());
-        if self.identities.changed_recently(ino, content) && !open.is_writable {
-            return Ok(Pages::Bypassed);
+        if self.identities.changed_recently(ino, content) {
+            return Ok(if open.is_writable { Pages::Bypassed.to_write() } else { Pages::Bypassed });
         }
         let has_pages = self.paths.has_pages(ino, content);
         Ok(if has_pages { Pages::Kept } else { Pages::Dropped })

@@ -13,11 +13,11 @@ use crate::fs::read::stored::{OPEN_ATTEMPTS, read_text, torn};
 use crate::fs::state::decoded_file::SharedItems;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded};
-use crate::fs::state::live_file::Behind;
+use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile, Place};
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
 use crate::store::storage::Stat;
-use crate::store::{ChunkReader, Freshness};
+use crate::store::{Chunk, ChunkReader, Freshness};
 
 impl Fs {
     /// Returns the result of a read of an open file if it is in memory already; `None` if it must
@@ -98,7 +98,7 @@ impl Fs {
                         let others = file.state().open_files();
                         others.iter().for_each(|other| other.set_mapped_base(&base));
                     }
-                    self.read_live(file, offset, buffer)
+                    self.read_behind(ino, open, file, offset, buffer)
                 }
             },
             Handle::Decoded(open) => match self.is_as_opened(ino, open)? {
@@ -108,6 +108,45 @@ impl Fs {
             Handle::Flat(array, file) => self.read_whole(array, *file, offset, buffer),
             Handle::Text(text) => Ok(read_text(text, offset, buffer)),
         }
+    }
+
+    /// Reads from an open file of the overlay. One that is a stored chunk may have been changed by
+    /// another process since it was opened: what is read would be of another version than what was read
+    /// before, and cut off at the length that the kernel has cached.
+    fn read_behind(
+        &self,
+        ino: u64,
+        open: &OpenFile,
+        file: &LiveFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let read = self.read_live(file, offset, buffer)?;
+        let Bytes::Stored(place) = file.state().shown() else { return Ok(read) };
+        let Place { array, coords } = &place;
+        if self.is_as_opened_for_writing(open, &place)? {
+            return Ok(read);
+        }
+        let shard = array.source.layout.locate(coords).shard;
+        self.identities.served_older(self.shard_identity(array, &shard), ino);
+        Err(torn(array, coords, std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Returns whether a chunk holds what it did when it was opened for writing, or what was written
+    /// through this mount since.
+    fn is_as_opened_for_writing(&self, open: &OpenFile, place: &Place) -> Result<bool> {
+        let Place { array, coords } = place;
+        let (source, path) = (&array.source, array.path(coords));
+        let Some(base) = open.base_of(&path) else { return Ok(true) };
+        let shard = source.layout.locate(coords).shard;
+        let chunk = self.store.chunk(source, coords, Freshness::Recent)?;
+        let is_own = |chunk: Chunk| {
+            self.store.is_of_lineage(source, &shard, chunk.shard.version(), base.lineage())
+        };
+        if chunk.is_some_and(is_own) {
+            return Ok(true);
+        }
+        Ok(self.store.base(source, coords, Freshness::Recent)?.is_same_chunk(&base))
     }
 
     /// Reads from a file that was never opened, because the kernel was configured to omit opens.

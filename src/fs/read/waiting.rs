@@ -24,7 +24,9 @@ impl Fs {
         match self.unsavable(has_failed) {
             _ if text.is_empty() => text,
             Some(lost) => text + &removals + &lost,
-            None if self.bytes_to_save() == 0 && !text.contains(": given up: ") => text + &removals,
+            None if self.files_to_save().is_empty() && !text.contains(": given up: ") => {
+                text + &removals
+            }
             None => {
                 let [place, source] = [&self.config.writing.unsaved, &self.config.writing.source];
                 format!(

@@ -13,6 +13,7 @@ use crate::fs::node::ArrayView;
 use crate::fs::state::copy::Copy;
 use crate::store::Base;
 use crate::store::content::Content;
+use crate::store::spool::level_directory;
 use crate::store::storage::{PosixFile, StorageFile, Timestamp};
 
 /// Position of a chunk: its array and its coordinates.
@@ -20,6 +21,19 @@ use crate::store::storage::{PosixFile, StorageFile, Timestamp};
 pub(in crate::fs) struct Place {
     pub array: Arc<ArrayView>,
     pub coords: Coords,
+}
+
+impl Place {
+    /// Returns the path under which the chunk is saved: that in the view `zarr3`, relative to the
+    /// source's root, below a directory that names the level if the chunk is itself a shard.
+    pub(in crate::fs) fn saved_path(&self) -> PathBuf {
+        let source = &self.array.source;
+        let path = source.path.join(source.layout.keys.chunk_key(&self.coords));
+        match source.layout.shows_shards() {
+            true => Path::new(&level_directory(source.layout.levels.len())).join(path),
+            false => path,
+        }
+    }
 }
 
 /// File of the mount.
@@ -322,6 +336,13 @@ impl OpenFile {
         if bases.own.is_some() {
             bases.mapped = Some(base.clone());
         }
+    }
+
+    /// Returns the state of the chunk with this path that it was opened on, or as this mount has
+    /// committed it since; `None` if it was opened on another chunk, or if that is unknown.
+    pub(in crate::fs) fn base_of(&self, path: &Path) -> Option<Base> {
+        let bases = self.bases();
+        bases.own.as_ref().filter(|(at, _)| at == path).map(|(_, base)| base.clone())
     }
 
     /// Returns whether writes to it, or from the kernel's pages if `mapped`, can only be based on

@@ -34,11 +34,24 @@ pub enum Pages {
     Kept,
     /// Cached pages are dropped, and the file is read again.
     Dropped,
-    /// Reads bypass the cached pages and the cached length (direct I/O).
+    /// So are the cached attributes, the length among them: they may be those of older contents.
+    Renewed,
+    /// The attributes are dropped, and reads bypass the cached pages (direct I/O).
     Bypassed,
 }
 
 impl Pages {
+    /// Returns the policy for a file that is opened for writing, which cannot bypass the cached pages:
+    /// it may be mapped.
+    pub(in crate::fs) fn to_write(self) -> Self {
+        if self == Self::Bypassed { Self::Renewed } else { self }
+    }
+
+    /// Returns whether the kernel may have attributes of older contents.
+    pub fn attributes_may_be_old(self) -> bool {
+        matches!(self, Self::Renewed | Self::Bypassed)
+    }
+
     /// Returns [`Pages::Kept`] if what the kernel has cached is valid, otherwise
     /// [`Pages::Bypassed`].
     pub(in crate::fs) fn kept_if(holds: bool) -> Self {

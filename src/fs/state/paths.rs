@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::live_file::{LiveFile, OpenFile};
+use crate::fs::state::order::Promise;
 use crate::store::storage::{Stat, StorageFile};
 use crate::view::inode::{self, InodeRange};
 
@@ -52,6 +53,8 @@ pub(in crate::fs) struct Known {
     open: Vec<Weak<OpenFile>>,
     /// `true` if it was linked to a name that is not passed through, which has a copy.
     is_copied: bool,
+    /// Promises of these copies.
+    copies: Vec<Arc<Promise>>,
     /// Contents that the kernel's pages hold; `None` if it has none, because the file was never
     /// opened.
     pages: Option<PagesOf>,
@@ -176,6 +179,7 @@ impl Paths {
             there.lookups += known.lookups;
             there.open.extend(known.open);
             there.is_copied |= known.is_copied;
+            there.copies.extend(known.copies);
             there.generation = known.generation;
             return;
         }
@@ -232,6 +236,19 @@ impl Paths {
         if let Some(known) = self.lock().known.get_mut(&ino) {
             known.is_copied = true;
         }
+    }
+
+    /// Records that such a copy waits to be committed, with its promise.
+    pub(crate) fn copy_waits(&self, ino: u64, promise: &Arc<Promise>) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.copies.retain(|promise| promise.is_open());
+            known.copies.push(Arc::clone(promise));
+        }
+    }
+
+    /// Returns the promises of the copies of a file that may still wait.
+    pub(crate) fn copies(&self, ino: u64) -> Vec<Arc<Promise>> {
+        self.lock().known.get(&ino).map_or_else(Vec::new, |known| known.copies.clone())
     }
 
     /// Returns whether a chunk's inode number belongs to a file of the source now.

@@ -69,6 +69,7 @@ impl Fs {
             if let (Some(from), Some(to)) = (source, to.path()) {
                 let mut names = self.overlay()?.names();
                 let promise = names.promise(to);
+                self.paths.copy_waits(ino, &promise);
                 names.linked(&from, promise);
             }
         }

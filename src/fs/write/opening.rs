@@ -46,7 +46,7 @@ impl Fs {
                 return self.open_live(&file, OpenHow::default());
             }
             // No timestamp changes when one of its shards does.
-            Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Dropped),
+            Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Renewed),
             Target::Path(path) => self.open_at(ino, &path, caller)?,
             Target::Nameless(file) => (self.open_nameless(ino, file, false), Pages::Kept),
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
@@ -135,10 +135,8 @@ impl Fs {
             _ if self.is_refusable(file) => Pages::Bypassed,
             // Truncation leaves the kernel without pages.
             OpenHow { truncate: true, .. } => Pages::Kept,
-            _ => match self.live_pages(file) {
-                Pages::Bypassed if how.write => Pages::Dropped,
-                pages => pages,
-            },
+            _ if how.write => self.live_pages(file).to_write(),
+            _ => self.live_pages(file),
         };
         self.insert_live(file, how.write, pages, base)
     }
@@ -156,12 +154,12 @@ impl Fs {
             LiveState { shown: Shown::Written, bytes: Bytes::Stored(place), .. } => place.clone(),
             LiveState { shown: Shown::Written, .. } => return Pages::Kept,
             // The pages hold what was written.
-            _ => return Pages::Dropped,
+            _ => return Pages::Renewed,
         };
         match self.store.chunk(&array.source, &coords, Freshness::Now) {
             Ok(Some(chunk)) => self.chunk_pages(&array, &coords, chunk.shard.version(), file.ino),
             // Errors are reported by each read.
-            Ok(None) | Err(_) => Pages::Dropped,
+            Ok(None) | Err(_) => Pages::Renewed,
         }
     }
 
@@ -193,9 +191,10 @@ impl Fs {
         // That of the items, though another lookup may find the shard replaced meanwhile.
         let version = file.shard;
         let pages = version.map(|version| self.chunk_pages(array, coords, version, ino));
-        // An absent chunk may be created at any time, and its file has the same length as before.
+        // An absent chunk may be created at any time, and its file has the same length as before, unless
+        // the array was resized.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
-        let pages = pages.filter(|_| is_settled).unwrap_or(Pages::Dropped);
+        let pages = pages.filter(|_| is_settled).unwrap_or(Pages::Renewed);
         let shard = array.source.layout.locate(coords).shard;
         let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { version.and_then(lineage) } else { None };

@@ -12,7 +12,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, Place};
 use crate::fs::state::order::{Promise, Step, ready};
 use crate::fs::state::overlay::{Hidden, Name, Names, What};
-use crate::fs::write::unsaved::{chunk_path, no_chunk};
+use crate::store::spool::beside_chunks;
 use crate::store::storage::Stat;
 use crate::store::{Maker, StagedChunk, StoreError};
 use crate::text::shown;
@@ -193,7 +193,7 @@ impl Fs {
             if let Some((content, is_encoded)) = content {
                 let is_chunk = |place: &Place| is_encoded || place.array.decoded_form().is_none();
                 let place = place.filter(is_chunk);
-                let saved = place.as_ref().map_or_else(|| no_chunk(&path), chunk_path);
+                let saved = place.as_ref().map_or_else(|| beside_chunks(&path), Place::saved_path);
                 let Some(copy) = self.copy(&saved, &file, &content) else { return false };
                 let _older = file.state().copy.replace(copy);
             }

@@ -13,6 +13,9 @@ use crate::fs::state::live_file::Place;
 use crate::fs::state::target::Target;
 use crate::store::storage::if_present;
 
+/// Maximum length of a file's name in bytes.
+const NAME_MAX: usize = 255;
+
 /// Kind of object that a name in a directory of the view refers to, whether or not it exists.
 pub(in crate::fs) enum Slot {
     /// A chunk.
@@ -57,11 +60,11 @@ impl Fs {
             Target::Tree(array, coords) => {
                 let coord = text.and_then(|name| array.tree.coordinate(coords.len(), name));
                 let child = text.and_then(|name| array.tree.child(&coords, name));
-                Ok(match child {
-                    Some(coords) => in_tree(path, Place { array, coords }),
-                    None if coord.is_some() => Slot::Outside,
-                    None => Slot::Scratch(path),
-                })
+                match child {
+                    Some(coords) => Ok(in_tree(path, Place { array, coords })),
+                    None if coord.is_some() => Ok(Slot::Outside),
+                    None => beside_chunks(path, name),
+                }
             }
             // Hidden in each directory of the source.
             _ if name == DIRECTORY_NAME => Ok(Slot::Control),
@@ -85,7 +88,7 @@ impl Fs {
                     && resembles_chunk(name, array.tree.prefix())
                     && if_present(self.storage.lstat(&path))?.is_none()
                 {
-                    return Ok(Slot::Scratch(path));
+                    return beside_chunks(path, name);
                 }
                 Ok(Slot::Source(path))
             }
@@ -104,6 +107,14 @@ fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
         (Prefix::None, [first, ..]) | (Prefix::Joined, [b'c', first, ..]) => first.is_ascii_digit(),
         (Prefix::Apart, [b'c', b'.', ..]) => true,
         _ => false,
+    }
+}
+
+/// Returns the slot of a name beside chunks. What is there may have to be saved as a file.
+fn beside_chunks(path: PathBuf, name: &OsStr) -> Result<Slot> {
+    match name.len() <= NAME_MAX {
+        true => Ok(Slot::Scratch(path)),
+        false => Err(FsError::NameTooLong),
     }
 }
 

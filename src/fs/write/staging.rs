@@ -14,8 +14,8 @@ use crate::fs::state::live_file::{Bytes, LiveState, Place, Shown};
 use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::{Stage, What, settle_bytes};
 use crate::fs::write::pending::{Round, Task, Unblocked};
-use crate::fs::write::unsaved::{chunk_path, no_chunk};
 use crate::store::content::Content;
+use crate::store::spool::beside_chunks;
 use crate::store::storage::{FileKind, Stat, Timestamp};
 use crate::store::{Outcome, StagedChunk, StoreError};
 use crate::text::shown;
@@ -321,7 +321,7 @@ impl Fs {
     fn save_given_up(&self, one: &Waiting, error: &Arc<StoreError>) -> Result<Option<u64>> {
         let name = self.overlay()?.names().get(&one.path).cloned();
         let (place, what) = name.map_or((None, None), |name| (name.place, Some(name.what)));
-        let saved = place.as_ref().map_or_else(|| one.path.clone(), chunk_path);
+        let saved = place.as_ref().map_or_else(|| one.path.clone(), Place::saved_path);
         let file = match what {
             Some(What::File(file)) => Some(file),
             _ => None,
@@ -343,7 +343,7 @@ impl Fs {
                 Ok(Encoded { chunk: Some(chunk), .. }) => save(&saved, Some(&chunk)),
                 Ok(Encoded { chunk: None, .. }) => true,
                 Err(_) => {
-                    save(&no_chunk(&one.path), Some(&newer))
+                    save(&beside_chunks(&one.path), Some(&newer))
                         && (staged.is_none() || save(&saved, staged))
                 }
             },

@@ -159,7 +159,10 @@ impl Fs {
     /// other files are not reported.
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
         match self.writable_handle(ino, handle) {
-            Ok(Behind::Source(file)) => Ok(file.writable()?.sync()?),
+            Ok(Behind::Source(file)) => {
+                file.writable()?.sync()?;
+                self.commit_copies(ino)
+            }
             Ok(Behind::Live(file)) => {
                 self.publish(&file)?;
                 let committed = self.commit_file(&file);
@@ -187,6 +190,19 @@ impl Fs {
     fn commit_file(&self, file: &LiveFile) -> Result<()> {
         let names = file.state().names.clone();
         names.iter().map(|path| self.commit_name(path)).fold(Ok(()), Result::and)
+    }
+
+    /// Commits the chunks to which a file of the source was linked: each is a copy of it.
+    fn commit_copies(&self, ino: u64) -> Result<()> {
+        for promise in self.paths.copies(ino) {
+            if let Some(path) = promise.path() {
+                self.commit_name(&path)?;
+            }
+            if let Some(error) = promise.broken() {
+                return Err(FsError::Commit(error));
+            }
+        }
+        Ok(())
     }
 
     /// Commits the chunk of this name.

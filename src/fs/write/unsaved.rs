@@ -14,9 +14,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
 use crate::fs::state::overlay::{Name, What};
 use crate::store::content::Content;
-use crate::store::spool::{
-    OTHER_DIRECTORY, level_directory, make_directories, sync_directories_above,
-};
+use crate::store::spool::{beside_chunks, make_directories, sync_directories_above};
 use crate::text::shown;
 
 /// Number of bytes of a saved file to read at once.
@@ -68,7 +66,7 @@ impl Fs {
             return false;
         };
         let to = self.config.writing.unsaved.join(path);
-        match self.write_unsaved(path, &to, file, content) {
+        match self.write_unsaved(&to, file, content) {
             Ok(()) => {
                 // Of the same contents, or of older ones.
                 let _copy = file.and_then(|file| file.state().copy.take());
@@ -90,7 +88,7 @@ impl Fs {
     pub(in crate::fs) fn save_scratch(&self, path: &Path, name: &Name) -> Option<End> {
         let (file, content) = self.content_to_save(path, name)?;
         let why = "it is no chunk, and was in the mount alone";
-        let is_saved = self.save(&no_chunk(path), Some(file), Some(&content), &why);
+        let is_saved = self.save(&beside_chunks(path), Some(file), Some(&content), &why);
         if is_saved {
             name.made.iter().for_each(|promise| promise.keep());
         }
@@ -107,7 +105,7 @@ impl Fs {
         name.place.as_ref()?;
         let why = &"it could not be written to its shard";
         if let Some(change) = name.stage.as_ref().and_then(|stage| stage.change.as_ref()) {
-            let path = name.place.as_ref().map_or_else(|| path.to_owned(), chunk_path);
+            let path = name.place.as_ref().map_or_else(|| path.to_owned(), Place::saved_path);
             let file = match &name.what {
                 What::File(file) => Some(&**file),
                 _ => None,
@@ -140,7 +138,7 @@ impl Fs {
     ) -> Option<Copy> {
         let written = self.spool.next_directory().and_then(|directory| {
             let (to, copy) = (directory.join(path), Copy { directory });
-            self.write_unsaved(path, &to, Some(file), content)?;
+            self.write_unsaved(&to, Some(file), content)?;
             Ok((to, copy))
         });
         match written {
@@ -157,13 +155,17 @@ impl Fs {
         }
     }
 
-    /// Moves what was saved before under the same name to the spool, where it is older.
-    fn set_aside(&self, path: &Path, saved: &Path) -> io::Result<()> {
-        if !saved.exists() {
-            return Ok(());
-        }
-        let to = self.spool.set_aside(saved, path)?;
-        log::warn!("{}: what was saved of it before is in {} now", shown(path), shown(&to));
+    /// Moves what was saved before under the same name to the spool, where it is older; so it does a
+    /// file in the place of a directory above, which is a chunk of an array that has had this name.
+    fn set_aside(&self, to: &Path) -> io::Result<()> {
+        let unsaved = &self.config.writing.unsaved;
+        let is_in_the_way = |saved: &&Path| *saved == to || saved.is_file();
+        let above = to.ancestors().take_while(|saved| *saved != unsaved);
+        let saved = above.filter(|saved| saved.symlink_metadata().is_ok()).find(is_in_the_way);
+        let Some(saved) = saved else { return Ok(()) };
+        let name = saved.strip_prefix(unsaved).unwrap_or(saved);
+        let aside = self.spool.set_aside(saved, name)?;
+        log::warn!("{}: what was saved of it before is in {} now", shown(name), shown(&aside));
         Ok(())
     }
 
@@ -171,36 +173,18 @@ impl Fs {
     /// has a name in the spool that is not that of a chunk.
     fn write_unsaved(
         &self,
-        path: &Path,
         to: &Path,
         file: Option<&LiveFile>,
         content: &Content,
     ) -> io::Result<()> {
         let part = self.spool.create()?;
         write_out(part.file(), file, content)?;
+        self.set_aside(to)?;
         if let Some(parent) = to.parent() {
             make_directories(parent)?;
         }
-        self.set_aside(path, to)?;
         part.become_saved(to)?;
         sync_directories_above(to, &self.config.writing.unsaved)
-    }
-}
-
-/// Returns the path under which a file is saved that is no chunk: in another view its own path may
-/// be that of a chunk.
-pub(in crate::fs) fn no_chunk(path: &Path) -> PathBuf {
-    Path::new(OTHER_DIRECTORY).join(path)
-}
-
-/// Returns the path of a chunk in the view `zarr3`, relative to the source's root, below a directory
-/// that names the level if the chunk is itself a shard.
-pub(in crate::fs) fn chunk_path(place: &Place) -> PathBuf {
-    let source = &place.array.source;
-    let path = source.path.join(source.layout.keys.chunk_key(&place.coords));
-    match source.layout.shows_shards() {
-        true => Path::new(&level_directory(source.layout.levels.len())).join(path),
-        false => path,
     }
 }
 
@@ -209,10 +193,10 @@ pub(in crate::fs) fn chunk_path(place: &Place) -> PathBuf {
 pub(in crate::fs) fn name_spool_file(place: &Place, content: &Content) {
     if let Content::File { file, .. } = content
         && place.array.decoded_form().is_none()
-        && let Err(error) = file.name_after(&chunk_path(place))
+        && let Err(error) = file.name_after(&place.saved_path())
     {
         // It can be committed all the same.
-        log::debug!("{}: its spool file cannot be named: {error}", shown(&chunk_path(place)));
+        log::debug!("{}: its spool file cannot be named: {error}", shown(&place.saved_path()));
     }
 }
 
@@ -225,10 +209,15 @@ fn write_out(mut file: &File, live: Option<&LiveFile>, content: &Content) -> io:
             let state = live.state();
             (state.uid, state.gid, state.mode)
         };
+        let mut permitted = 0o777;
         if rustix::process::geteuid().is_root() {
-            fchown(file, Some(uid), Some(gid))?;
+            match fchown(file, Some(uid), Some(gid)) {
+                // The root of a container, for example. The bytes are what matters.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => permitted = 0o700,
+                given => given?,
+            }
         }
-        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+        file.set_permissions(Permissions::from_mode(mode & permitted))?;
     }
     let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
     while at < content.nbytes() {
