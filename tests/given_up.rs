@@ -180,11 +180,11 @@ fn what_cannot_be_saved_stays_in_the_mount_when_others_have_written_its_chunk() 
     with_mount(|user, storage, unsaved| {
         user.write("a/c/0", b"ours", false);
         others_write(storage, "a/c/0", b"of others");
-        // No directory can be made there.
-        std::fs::write(unsaved.join("a"), "in the way").unwrap();
+        // No spool can be made there.
+        std::fs::write(unsaved.join(".spool"), "in the way").unwrap();
         assert!(user.0.commit(Path::new("")).is_err());
         assert_eq!(user.read("a/c/0"), Some(b"ours".to_vec()));
-        std::fs::remove_file(unsaved.join("a")).unwrap();
+        std::fs::remove_file(unsaved.join(".spool")).unwrap();
         assert!(user.0.commit(Path::new("")).is_err());
         assert_eq!(user.read("a/c/0"), Some(b"of others".to_vec()));
         assert_eq!(std::fs::read(unsaved.join("a/c/0")).unwrap(), b"ours");

@@ -124,7 +124,7 @@ impl Fs {
         let read = self.read_live(file, offset, buffer)?;
         let Bytes::Stored(place) = file.state().shown() else { return Ok(read) };
         let Place { array, coords } = &place;
-        if self.is_as_opened_for_writing(open, &place)? {
+        if self.is_as_based(open, &place)? {
             return Ok(read);
         }
         let shard = array.source.layout.locate(coords).shard;
@@ -132,21 +132,29 @@ impl Fs {
         Err(torn(array, coords, std::io::ErrorKind::UnexpectedEof.into()))
     }
 
-    /// Returns whether a chunk holds what it did when it was opened for writing, or what was written
-    /// through this mount since.
-    fn is_as_opened_for_writing(&self, open: &OpenFile, place: &Place) -> Result<bool> {
+    /// Returns whether a chunk holds what it did when a file of the overlay was opened on it, or what
+    /// was written through this mount since.
+    fn is_as_based(&self, open: &OpenFile, place: &Place) -> Result<bool> {
         let Place { array, coords } = place;
         let (source, path) = (&array.source, array.path(coords));
         let Some(base) = open.base_of(&path) else { return Ok(true) };
         let shard = source.layout.locate(coords).shard;
         let chunk = self.store.chunk(source, coords, Freshness::Recent)?;
-        let is_own = |chunk: Chunk| {
-            self.store.is_of_lineage(source, &shard, chunk.shard.version(), base.lineage())
+        let is_known = |chunk: Chunk| {
+            let found = chunk.shard.version();
+            open.was_found_in(found)
+                || self.store.is_of_lineage(source, &shard, found, base.lineage())
         };
-        if chunk.is_some_and(is_own) {
+        if chunk.is_some_and(is_known) {
             return Ok(true);
         }
-        Ok(self.store.base(source, coords, Freshness::Recent)?.is_same_chunk(&base))
+        // This reads all of the chunk.
+        let now = self.store.base(source, coords, Freshness::Recent)?;
+        let is_same = now.is_same_chunk(&base);
+        if is_same {
+            open.found_in(now.shard(), &base);
+        }
+        Ok(is_same)
     }
 
     /// Reads from a file that was never opened, because the kernel was configured to omit opens.

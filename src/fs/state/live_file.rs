@@ -14,7 +14,7 @@ use crate::fs::state::copy::Copy;
 use crate::store::Base;
 use crate::store::content::Content;
 use crate::store::spool::level_directory;
-use crate::store::storage::{PosixFile, StorageFile, Timestamp};
+use crate::store::storage::{PosixFile, StorageFile, Timestamp, Version};
 
 /// Position of a chunk: its array and its coordinates.
 #[derive(Debug, Clone)]
@@ -247,6 +247,8 @@ struct Bases {
     /// The chunk that it was opened on, in its state at the open or as this mount has committed it
     /// since.
     pub(in crate::fs) own: Option<ChunkBase>,
+    /// Version of the shard in which the chunk was last found to be in that state.
+    found_in: Option<Version>,
     /// The oldest state that the kernel may have pages of.
     pub(in crate::fs) mapped: Option<ChunkBase>,
     /// `true` if the open made the kernel drop older pages, and it has not requested any since.
@@ -313,7 +315,7 @@ impl OpenFile {
     /// Sets the state that writes to it are based on.
     pub(in crate::fs) fn set_base(&self, base: ChunkBase) {
         let mut bases = self.bases();
-        (bases.own, bases.mapped) = (Some(base.clone()), Some(base));
+        (bases.own, bases.found_in, bases.mapped) = (Some(base.clone()), None, Some(base));
     }
 
     /// Sets the base of a file that was just opened; the kernel drops older pages before it
@@ -343,6 +345,19 @@ impl OpenFile {
     pub(in crate::fs) fn base_of(&self, path: &Path) -> Option<Base> {
         let bases = self.bases();
         bases.own.as_ref().filter(|(at, _)| at == path).map(|(_, base)| base.clone())
+    }
+
+    /// Returns whether the chunk was found to be in that state in this version of its shard.
+    pub(in crate::fs) fn was_found_in(&self, shard: Version) -> bool {
+        self.bases().found_in == Some(shard)
+    }
+
+    /// Records that it was found so, if `base` is still the one to compare with.
+    pub(in crate::fs) fn found_in(&self, shard: Option<Version>, base: &Base) {
+        let mut bases = self.bases();
+        if bases.own.as_ref().is_some_and(|(_, own)| own.lineage() == base.lineage()) {
+            bases.found_in = shard;
+        }
     }
 
     /// Returns whether writes to it, or from the kernel's pages if `mapped`, can only be based on

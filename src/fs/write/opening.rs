@@ -127,8 +127,10 @@ impl Fs {
     pub(in crate::fs) fn open_live(&self, file: &Arc<LiveFile>, how: OpenHow) -> Result<Opened> {
         // Before the page policy is chosen: no page may be older than the base.
         let base = match how {
-            OpenHow { write: true, truncate: false, .. } => self.base_of(file)?,
-            _ => None,
+            OpenHow { truncate: true, .. } => None,
+            OpenHow { write: true, .. } => self.base_of(file)?,
+            // Errors are reported by each read.
+            _ => self.stored_base(file).unwrap_or_default(),
         };
         let pages = match how {
             // A write to a document may be refused: the kernel must not cache it.
@@ -145,6 +147,14 @@ impl Fs {
     fn base_of(&self, file: &LiveFile) -> Result<Option<ChunkBase>> {
         let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(None) };
         Ok(Some((place.array.path(&place.coords), self.stage(&place)?.base)))
+    }
+
+    /// Does the same for a file that is not to be changed.
+    fn stored_base(&self, file: &LiveFile) -> Result<Option<ChunkBase>> {
+        let Bytes::Stored(place) = file.state().bytes.clone() else { return Ok(None) };
+        let Place { array, coords } = &place;
+        let base = self.store.base(&array.source, coords, Freshness::Now)?;
+        Ok(Some((array.path(coords), base)))
     }
 
     /// Returns the page cache policy of a file of the overlay, or of one that is still open though

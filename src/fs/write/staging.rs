@@ -276,12 +276,12 @@ impl Fs {
         Ok(false)
     }
 
-    /// Updates the base of open handles that keep writing to a chunk that was committed.
+    /// Updates the base of open handles of a chunk that was committed.
     fn set_bases(&self, one: &Waiting) -> Result<()> {
         let what = self.overlay()?.names().get(&one.path).map(|name| name.what.clone());
         let Some(What::File(file)) = what else { return Ok(()) };
         let open = file.state().open_files();
-        if open.iter().all(|open| !open.is_writable) {
+        if open.is_empty() {
             return Ok(());
         }
         match one.chunk.base.clone().committed(one.chunk.content.as_ref()) {

@@ -117,9 +117,9 @@ for flags in O_RDONLY O_RDWR; do
     check "a file that is passed through and has grown is read as a whole ($flags)" passed $flags
 done
 
-# A handle that is open for writing while another program replaces the chunk.
+# versions FLAGS: a handle while another mount replaces the chunk, which some process has open for writing
 versions() {
-    local source=$TMP/versions a nbytes=$((4 << 20))
+    local source=$TMP/versions.$RANDOM a nbytes=$((4 << 20))
     "$SHARDFS" create --shape $((2 * nbytes)) --dtype uint8 --chunk $nbytes --shard $((2 * nbytes)) "$source" >/dev/null
     mount_view "$source" --rw
     a=$MP
@@ -128,13 +128,14 @@ versions() {
     head -c $nbytes /dev/zero | tr '\0' o >"$a/c/0"
     sync "$a/c/0"
     settle
-    python3 - "$MP/c/0" "$a/c/0" $nbytes <<'PY'
+    python3 - "$MP/c/0" "$a/c/0" $nbytes "$1" <<'PY'
 import errno
 import os
 import sys
 
 path, other, nbytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
-fd = os.open(path, os.O_RDWR)
+writer = os.open(path, os.O_RDWR)
+fd = os.open(path, getattr(os, sys.argv[4]))
 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 assert os.pread(fd, 4096, 0) == b"o" * 4096
 with open(other, "r+b") as f:
@@ -149,15 +150,17 @@ for call in [lambda at=at: seen.update(os.pread(fd, 65536, at)) for at in range(
         assert error.errno == errno.EIO, error
 assert seen <= set(b"o"), seen
 try:
-    os.pwrite(fd, b"x", 100)
+    os.pwrite(writer, b"x", 100)
     raise AssertionError("written")
 except OSError as error:
     assert error.errno == errno.ESTALE, error
 os.close(fd)
+os.close(writer)
 with open(path, "rb") as f:
     assert f.read() == b"N" * nbytes
 PY
     unmount_view "$a"
     unmount_view
 }
-check "a handle that is open for writing never reads two versions of a chunk" versions
+check "a handle that is open for writing never reads two versions of a chunk" versions O_RDWR
+check "nor does one for reading beside it" versions O_RDONLY
