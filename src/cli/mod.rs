@@ -127,7 +127,11 @@ pub fn run() -> ExitCode {
 /// Lets `ps`, `top` and `pkill` know this process by the name of its program. It starts itself through
 /// a link in /proc, whose name it would have otherwise.
 fn set_process_name(program: &OsStr) {
-    let name = Path::new(program).file_name().unwrap_or_default();
+    let name = match program == crate::mount::GUARD {
+        // `pkill shardfs` means the process behind the mount.
+        true => OsStr::new("fuse-guard"),
+        false => Path::new(program).file_name().unwrap_or_default(),
+    };
     if let Ok(name) = CString::new(name.as_bytes()) {
         // It is only a name.
         let _ = rustix::thread::set_name(&name);

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use crate::store::spool::{OPEN_NAME, OTHER_DIRECTORY, SOURCE_NAME, saved_source};
+use crate::store::spool::{
+    OPEN_NAME, OTHER_DIRECTORY, REHEARSAL_DIRECTORY, SOURCE_NAME, saved_source,
+};
 use crate::text::{shown, word};
 
 /// Returns the directory in which mounts save what they cannot commit in the end, each in one of its
@@ -93,10 +95,13 @@ fn holds_files(directory: &Path, but: Option<&str>) -> bool {
 pub(super) fn saved_files(directory: &Path, but: Option<&str>) -> usize {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let files = entries.map(|entry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => match but.is_none_or(|but| entry.file_name() != but) {
-            true => saved_files(&entry.path(), but),
-            false => 0,
-        },
+        Ok(kind) if kind.is_dir() => {
+            let name = entry.file_name();
+            match name != REHEARSAL_DIRECTORY && but.is_none_or(|but| name != but) {
+                true => saved_files(&entry.path(), but),
+                false => 0,
+            }
+        }
         _ => usize::from(entry.file_name() != OPEN_NAME && entry.file_name() != SOURCE_NAME),
     });
     files.sum()

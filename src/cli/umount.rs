@@ -125,9 +125,9 @@ fn saved_late(mountpoint: &Path, saved: &Path) -> Failure {
 
 /// Returns a list of what the end of a mount would leave out of the source, once it has ended.
 fn in_the_past(list: &str) -> String {
-    let line = |line: &str| match line.split_once(TO_BE_SAVED) {
+    let line = |line: &str| match line.rsplit_once(TO_BE_SAVED) {
         // There was room for it when that was asked.
-        Some((what, to)) if is_missing(to.trim()) => {
+        Some((what, to)) if is_missing(to.strip_prefix(' ').unwrap_or(to)) => {
             format!(
                 "{what}it is lost, it could not be saved as{to} (the log of the mount says why)\n"
             )

@@ -12,13 +12,15 @@
 //! ```
 //!
 //! The signal comes from the kernel when the thread that has started the guard ends, which is all that
-//! can be seen of a process that another thread keeps alive. Where it ended as it should, there is no
+//! can be seen of a process that another thread keeps alive. A guard that is killed together with its
+//! mount (`cgroup.kill`, the end of a container) is of no use. Where it ended as it should, there is no
 //! connection any more, and nothing to abort.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -43,6 +45,14 @@ const READY: &[u8] = b"ready\n";
 /// Interval and number of looks at whether the process has ended after the signal came: another
 /// process may have sent it.
 const LOOKS: (Duration, usize) = (Duration::from_millis(20), 50);
+
+/// Returns whether the system may end all processes here at once, the guard among them, as it does at the
+/// end of a container.
+pub(super) fn may_end_with_all() -> bool {
+    /// The PID namespace of the system itself (`PROC_PID_INIT_INO` of the kernel).
+    const OF_SYSTEM: &str = "pid:[4026531836]";
+    std::fs::read_link("/proc/self/ns/pid").map_or(true, |own| own != Path::new(OF_SYSTEM))
+}
 
 /// Starts the guard of a connection. It lives until the thread that calls this has ended, which must
 /// therefore be one that ends with the process.
@@ -96,6 +106,7 @@ fn guard(connection: i32, parent: Pid) -> io::Result<()> {
     // last one is the kernel's.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])?;
     set_parent_process_death_signal(Some(Signal::USR2))?;
+    check_proc()?;
     let mut abort = open_abort(connection)?;
     io::stdout().write_all(READY)?;
     release_output()?;
@@ -108,6 +119,15 @@ fn guard(connection: i32, parent: Pid) -> io::Result<()> {
     // There may be no such connection any more.
     let _ = abort.write_all(b"1");
     Ok(())
+}
+
+/// Returns an error if /proc is that of another PID namespace: it tells nothing of the parent.
+fn check_proc() -> io::Result<()> {
+    let own = getpid().as_raw_nonzero().to_string();
+    match std::fs::read_link("/proc/self")?.to_str() == Some(&*own) {
+        true => Ok(()),
+        false => Err(io::Error::other("/proc is that of another PID namespace")),
+    }
 }
 
 /// Returns whether the parent process ends within a second.
@@ -128,7 +148,7 @@ fn has_ended(parent: Pid) -> bool {
     }
     // number (name) state ...; the name can be anything.
     let stat = std::fs::read(format!("/proc/{}/stat", parent.as_raw_nonzero()));
-    stat.map_or(true, |stat| {
+    stat.is_ok_and(|stat| {
         let state = stat.rsplit(|byte| *byte == b')').next().and_then(|rest| rest.get(1));
         matches!(state, Some(b'Z' | b'X'))
     })

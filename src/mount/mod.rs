@@ -119,7 +119,7 @@ impl<F: fuser::Filesystem> Mounted<F> {
 
     /// Returns whether the mount ends if its process is killed, whatever its threads wait for.
     pub fn is_guarded(&self) -> bool {
-        self.is_guarded
+        self.is_guarded && !guard::may_end_with_all()
     }
 
     /// Returns whose requests are answered.

@@ -40,6 +40,9 @@ const LEVEL_PREFIX: &str = ".level-";
 /// Name of a spool file that is still being written.
 pub(crate) const OPEN_NAME: &str = "open";
 
+/// Directory in the spool for files without contents, made to see whether as many can be saved.
+pub(crate) const REHEARSAL_DIRECTORY: &str = ".rehearsal";
+
 /// Creates spool files in a directory, which is created with the first one.
 #[derive(Debug)]
 pub(crate) struct Spool {
@@ -103,9 +106,14 @@ impl Spool {
 
     /// Creates the next directory in the spool.
     pub(crate) fn next_directory(&self) -> io::Result<PathBuf> {
+        self.next_below(&self.directory)
+    }
+
+    /// Creates the next directory in the spool, or in one in it.
+    fn next_below(&self, above: &Path) -> io::Result<PathBuf> {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let directory = self.directory.join(number.to_string());
+            let directory = above.join(number.to_string());
             self.make()?;
             match DirBuilder::new().mode(0o700).create(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
@@ -128,9 +136,13 @@ impl Spool {
 
     /// Checks that files can be saved, which are given by their paths and lengths in bytes: makes them
     /// all, without their contents, and removes them again. No free space, inodes or quotas tell that,
-    /// nor whether names and paths are too long.
+    /// nor whether names and paths are too long. If the process is killed meanwhile, none of them is
+    /// taken for what was saved: they are not in a directory with a number in the spool.
     pub(crate) fn rehearse(&self, files: &[(PathBuf, u64)]) -> io::Result<()> {
-        let next_directory = || self.next_directory().map(TemporaryDirectory);
+        self.make()?;
+        let top = self.directory.join(REHEARSAL_DIRECTORY);
+        make_directories(&top)?;
+        let next_directory = || self.next_below(&top).map(TemporaryDirectory);
         let (mut directory, mut full) = (next_directory()?, Vec::new());
         for (path, nbytes) in files {
             let is_in_the_way = |error: &io::Error| {
@@ -168,6 +180,8 @@ impl Drop for TemporaryDirectory {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             log::warn!("{}: it cannot be removed: {error}", shown(&self.0));
         }
+        // Another rehearsal may be under way.
+        let _ = self.0.parent().map(fs::remove_dir);
     }
 }
 
@@ -253,13 +267,13 @@ impl Spool {
 /// Right to put in what was saved below a directory. Nobody else has it while this lives.
 pub(crate) struct Claim {
     _directory: File,
-    _source: Option<File>,
     /// `true` if a mount that is alive has spool files there.
     pub(crate) is_in_use: bool,
 }
 
 impl Claim {
-    /// Claims what was saved below a directory; `None` if another process has done so.
+    /// Claims what was saved below a directory; `None` if another process has done so. What a rehearsal
+    /// has left that was killed is removed.
     pub(crate) fn take(unsaved: &Path) -> io::Result<Option<Self>> {
         let is_taken = |file: &File| {
             let locked = flock(file, FlockOperation::NonBlockingLockExclusive);
@@ -269,13 +283,19 @@ impl Claim {
         if is_taken(&directory) {
             return Ok(None);
         }
-        let source = match File::open(unsaved.join(SOURCE_NAME)) {
-            Ok(source) => Some(source),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        // Released at once: a mount that begins to have spool files takes it. On network filesystems it
+        // takes a file that is open for writing.
+        let is_in_use = match File::options().read(true).write(true).open(unsaved.join(SOURCE_NAME))
+        {
+            Ok(source) => is_taken(&source),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
-        let is_in_use = source.as_ref().is_some_and(is_taken);
-        Ok(Some(Self { _directory: directory, _source: source, is_in_use }))
+        let rehearsal = unsaved.join(SPOOL_DIRECTORY).join(REHEARSAL_DIRECTORY);
+        if !is_in_use && rehearsal.symlink_metadata().is_ok() {
+            fs::remove_dir_all(rehearsal)?;
+        }
+        Ok(Some(Self { _directory: directory, is_in_use }))
     }
 }
 

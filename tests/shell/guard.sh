@@ -50,7 +50,7 @@ lives_as_long() {
     pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$MP/.shardfs/stats.json")
     guard=$(guard_of "$pid")
     [[ $guard ]]
-    [[ $(<"/proc/$pid/comm") == "$(basename "$SHARDFS" | cut -c 1-15)" && $(<"/proc/$guard/comm") == shardfs-guard ]]
+    [[ $(<"/proc/$pid/comm") == "$(basename "$SHARDFS" | cut -c 1-15)" && $(<"/proc/$guard/comm") == fuse-guard ]]
     # Whoever sends these means the process of the mount.
     kill -TERM "$guard"
     kill -INT "$guard"
@@ -86,3 +86,23 @@ killed() {
     unmount_view
 }
 check "a guard ends with its mount, not the mount with its guard" killed
+
+# other_proc: /proc is that of the system, which knows this process by another number
+other_proc() {
+    mount_view "$TMP/array.zarr" --rw
+    echo more >>"$MP/note"
+    sleep 0.5
+    ls "$MP"
+    umount "$MP"
+}
+if unshare --mount --pid --fork true 2>/dev/null; then
+    check "a mount in a PID namespace that sees another /proc" \
+        unshare --mount --pid --fork --propagation private bash -c "
+            set -euo pipefail
+            TMP=$TMP SHARDFS=$SHARDFS
+            new_mount_point() { MP=\$(mktemp -d \"\$TMP/mnt.XXXXXX\"); }
+            $(declare -f mount_view other_proc)
+            other_proc"
+else
+    skip "a mount in a PID namespace: there are none"
+fi

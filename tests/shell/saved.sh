@@ -102,6 +102,57 @@ else
     skip "a mount stays while what it would save has no inodes: no private mount namespace"
 fi
 
+# What is found out by a rehearsal leaves nothing that could be taken for what was saved.
+rehearsed() {
+    local source=$TMP/rehearsed saved pid n asking
+    "$SHARDFS" create --shape 256 --dtype uint8 --chunk 1 --shard 256 "$source" >/dev/null
+    for _ in 1 2 3 4 5; do
+        mount_view "$source" --rw --commit-interval 1000
+        saved=$(unsaved_of "$MP")
+        pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$MP/.shardfs/stats.json")
+        mkdir -p "$MP/c"
+        for n in {0..255}; do printf durable >"$MP/c/$n"; done
+        "$SHARDFS" sync "$MP"
+        for n in {0..255}; do printf newer >"$MP/c/$n"; done
+        echo scratch >"$MP/c/1.tmp"
+        (cat "$MP/.shardfs/leftover.txt" || true) >/dev/null 2>&1 &
+        asking=$!
+        for ((n = 0; n < 200; n++)); do
+            [[ ! -d $saved/.spool/.rehearsal ]] || break
+        done
+        kill -KILL "$pid"
+        wait "$asking"
+        umount --lazy "$MP"
+        if [[ -d $saved ]]; then
+            "$SHARDFS" recover --unsaved "$saved" "$source" >"$TMP/said"
+            cat "$TMP/said"
+            grep '^0 chunks put in, 0 files left' "$TMP/said"
+            [[ ! -e $saved/.spool/.rehearsal ]]
+            rm -rf "$saved"
+        fi
+        mount_view "$source"
+        [[ $(cat "$MP"/c/* | sed 's/durable//g') == '' ]]
+        unmount_view
+    done
+}
+if [[ $EUID == 0 ]]; then
+    check "a rehearsal that is killed leaves nothing to be put in" rehearsed
+else
+    skip "a rehearsal that is killed: umount needs root"
+fi
+
+blank() {
+    "$SHARDFS" create --sample "$TMP/blank"
+    mount_view "$TMP/blank" --rw
+    local saved
+    saved=$(unsaved_of "$MP")
+    echo text >"$MP/waves/c/0/0/tmp "
+    fails_with 'it is saved as' "$SHARDFS" umount "$MP"
+    [[ $(<"$saved/.other/waves/c/0/0/tmp ") == text ]]
+    rm -r "$saved"
+}
+check "umount names what is saved, whatever its name" blank
+
 # While the mount lives, what waits in its spool is its own.
 living() {
     local source=$TMP/living saved
@@ -167,6 +218,41 @@ PY
     [[ $(<"$MP/a/c/0/0") == data ]]
     unmount_view
 }
+
+given_up() {
+    local source=$TMP/given_up a saved
+    "$SHARDFS" create "$source" --shape 32,32 --dtype uint8 --chunk 4,4 --shard 16,16
+    echo data >"$source/note"
+    mount_view "$source" --rw --commit-interval 1000
+    a=$MP
+    mount_view "$source" --rw
+    python3 - "$a" "$MP" <<'PY'
+import errno
+import os
+import sys
+
+one, other = sys.argv[1:]
+os.makedirs(one + "/c/0")
+fd = os.open(one + "/note", os.O_RDWR)
+os.link(one + "/note", one + "/c/0/0")
+os.makedirs(other + "/c/0", exist_ok=True)
+with open(other + "/c/0/0", "wb") as f:
+    f.write(b"of others")
+    f.flush()
+    os.fsync(f.fileno())
+try:
+    os.fsync(fd)
+    raise AssertionError("not reported")
+except OSError as error:
+    assert error.errno == errno.ESTALE, error
+os.fsync(fd)
+PY
+    saved=$(unsaved_of "$a")
+    fails_with 'given up' timeout 60 "$SHARDFS" umount "$a"
+    rm -r "$saved"
+    unmount_view
+}
+check "fsync of a file reports once that its copy in a chunk was given up" given_up
 if [[ $EUID == 0 ]]; then
     check "fsync of a file makes the chunks durable to which it was linked" linked
 else

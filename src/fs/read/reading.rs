@@ -63,8 +63,10 @@ impl Fs {
                 self.read_handle(ino, &handle, offset, buffer)?
             }
             Some(handle) => match (&*handle, self.live(ino)) {
-                // Opened before a process began to write to it.
-                (Handle::Chunk(_) | Handle::Decoded(_), Some(file)) => {
+                // Opened before a process began to write to it, which has written.
+                (Handle::Chunk(_) | Handle::Decoded(_), Some(file))
+                    if !matches!(file.state().shown(), Bytes::Stored(_)) =>
+                {
                     self.read_live(&file, offset, buffer)?
                 }
                 // It was a chunk when it was opened, and is passed through now.

@@ -246,6 +246,13 @@ impl Paths {
         }
     }
 
+    /// Forgets the promises of those copies that wait no longer.
+    pub(crate) fn forget_settled_copies(&self, ino: u64) {
+        if let Some(known) = self.lock().known.get_mut(&ino) {
+            known.copies.retain(|promise| promise.is_open());
+        }
+    }
+
     /// Returns the promises of the copies of a file that may still wait.
     pub(crate) fn copies(&self, ino: u64) -> Vec<Arc<Promise>> {
         self.lock().known.get(&ino).map_or_else(Vec::new, |known| known.copies.clone())

@@ -7,6 +7,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::request::{WriteHow, Writers};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
+use crate::fs::state::order::Promise;
 use crate::fs::state::overlay::Name;
 use crate::fs::state::target::Target;
 use crate::fs::write::pending::Unblocked;
@@ -193,16 +194,18 @@ impl Fs {
     }
 
     /// Commits the chunks to which a file of the source was linked: each is a copy of it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if one of them is still uncommitted, and once if it was given up.
     fn commit_copies(&self, ino: u64) -> Result<()> {
-        for promise in self.paths.copies(ino) {
-            if let Some(path) = promise.path() {
-                self.commit_name(&path)?;
-            }
-            if let Some(error) = promise.broken() {
-                return Err(FsError::Commit(error));
-            }
-        }
-        Ok(())
+        let commit = |promise: Arc<Promise>| {
+            let committed = promise.path().map_or(Ok(()), |path| self.commit_name(&path));
+            promise.broken().map_or(committed, |error| Err(FsError::Commit(error)))
+        };
+        let committed = self.paths.copies(ino).into_iter().map(commit).fold(Ok(()), Result::and);
+        self.paths.forget_settled_copies(ino);
+        committed
     }
 
     /// Commits the chunk of this name.

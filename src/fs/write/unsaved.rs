@@ -211,13 +211,15 @@ fn write_out(mut file: &File, live: Option<&LiveFile>, content: &Content) -> io:
         };
         let mut permitted = 0o777;
         if rustix::process::geteuid().is_root() {
-            match fchown(file, Some(uid), Some(gid)) {
-                // The root of a container, for example. The bytes are what matters.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => permitted = 0o700,
-                given => given?,
+            // It may be the root of a container, or the owner's quota is used up. The bytes are what matters.
+            if let Err(error) = fchown(file, Some(uid), Some(gid)) {
+                log::warn!("what is saved stays this process's own, not user {uid}'s: {error}");
+                permitted = 0o700;
             }
         }
-        file.set_permissions(Permissions::from_mode(mode & permitted))?;
+        if let Err(error) = file.set_permissions(Permissions::from_mode(mode & permitted)) {
+            log::warn!("what is saved can be read by its owner alone: {error}");
+        }
     }
     let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
     while at < content.nbytes() {

@@ -117,7 +117,7 @@ for flags in O_RDONLY O_RDWR; do
     check "a file that is passed through and has grown is read as a whole ($flags)" passed $flags
 done
 
-# versions FLAGS: a handle while another mount replaces the chunk, which some process has open for writing
+# versions FLAGS first|later: a handle while another mount replaces the chunk, which some process has open for writing
 versions() {
     local source=$TMP/versions.$RANDOM a nbytes=$((4 << 20))
     "$SHARDFS" create --shape $((2 * nbytes)) --dtype uint8 --chunk $nbytes --shard $((2 * nbytes)) "$source" >/dev/null
@@ -128,16 +128,18 @@ versions() {
     head -c $nbytes /dev/zero | tr '\0' o >"$a/c/0"
     sync "$a/c/0"
     settle
-    python3 - "$MP/c/0" "$a/c/0" $nbytes "$1" <<'PY'
+    python3 - "$MP/c/0" "$a/c/0" $nbytes "$@" <<'PY'
 import errno
 import os
 import sys
 
 path, other, nbytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
-writer = os.open(path, os.O_RDWR)
-fd = os.open(path, getattr(os, sys.argv[4]))
+flags, is_first = getattr(os, sys.argv[4]), sys.argv[5] == "first"
+writer = os.open(path, os.O_RDWR) if is_first else None
+fd = os.open(path, flags)
 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 assert os.pread(fd, 4096, 0) == b"o" * 4096
+writer = writer or os.open(path, os.O_RDWR)
 with open(other, "r+b") as f:
     f.write(b"N" * nbytes)
     f.flush()
@@ -162,5 +164,6 @@ PY
     unmount_view "$a"
     unmount_view
 }
-check "a handle that is open for writing never reads two versions of a chunk" versions O_RDWR
-check "nor does one for reading beside it" versions O_RDONLY
+check "a handle that is open for writing never reads two versions of a chunk" versions O_RDWR first
+check "nor does one for reading beside it" versions O_RDONLY first
+check "nor does one for reading that was there before" versions O_RDONLY later
