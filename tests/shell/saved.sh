@@ -117,8 +117,8 @@ rehearsed() {
         echo scratch >"$MP/c/1.tmp"
         (cat "$MP/.shardfs/leftover.txt" || true) >/dev/null 2>&1 &
         asking=$!
-        for ((n = 0; n < 200; n++)); do
-            [[ ! -d $saved/.spool/.rehearsal ]] || break
+        for ((n = 0; n < 2000; n++)); do
+            if [[ -d $saved/.spool/.rehearsal ]] || compgen -G "$saved/.spool/[0-9]*" >/dev/null; then break; fi
         done
         kill -KILL "$pid"
         wait "$asking"
