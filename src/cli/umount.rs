@@ -129,13 +129,13 @@ fn in_the_past(list: &str) -> String {
         // There was room for it when that was asked.
         Some((what, to)) if is_missing(to.strip_prefix(' ').unwrap_or(to)) => {
             format!(
-                "{what}it is lost, it could not be saved as{to} (the log of the mount says why)\n"
+                "{what}it is lost, it could not be saved as{to} (the log of the mount says why)"
             )
         }
-        Some((what, to)) => format!("{what}it is saved as{to}\n"),
-        None => format!("{}\n", line.replace(IN_THE_END, "what could not be committed")),
+        Some((what, to)) => format!("{what}it is saved as{to}"),
+        None => line.replace(IN_THE_END, "what could not be committed"),
     };
-    list.lines().map(line).collect()
+    list.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns whether there is certainly no file at a path that is shown so.
