@@ -28,9 +28,7 @@
 //!
 //! offsets   i64 for each chunk and each spare entry, from the file's first byte; -1 unknown
 //!
-//! chunk     a Blosc 1 buffer
-//!   0  u8   version    1  u8  version of the compressor    2  u8  flags    3  u8  size of an item
-//!   4  u32  bytes before compression     8  u32  block size     12  u32  bytes of the whole buffer
+//! chunk     a Blosc buffer (`blosc`)
 //! ```
 //!
 //! Superchunk files of BLZ and bcolz have a header of 16 bytes, format version 1: "blpk", the
@@ -39,7 +37,7 @@
 use std::fmt;
 use std::io::Read;
 
-use super::chunk_error::ChunkDefect;
+use super::blosc::BLOSC_BYTES;
 use super::digest::Digest;
 use crate::text::count;
 
@@ -49,10 +47,6 @@ pub const HEADER_BYTES: usize = 32;
 pub const SUPERCHUNK_BYTES: usize = 16;
 /// Length of the metadata's own header in bytes.
 pub const METADATA_HEADER_BYTES: usize = 32;
-/// Length of the header of a Blosc buffer in bytes.
-pub const BLOSC_BYTES: usize = 16;
-/// Maximum uncompressed bytes of a Blosc buffer.
-pub const MAX_BLOSC: u32 = i32::MAX as u32 - 16;
 /// Length of an entry in the table of offsets, in bytes.
 pub const OFFSET_BYTES: u64 = 8;
 /// Maximum length of the metadata in bytes, both stored and decoded.
@@ -336,46 +330,6 @@ impl MetadataPlace {
         }
         Ok(text)
     }
-}
-
-/// Header of a Blosc buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BloscHeader {
-    /// Uncompressed bytes.
-    pub decoded: u32,
-    /// Length of the whole buffer in bytes.
-    pub nbytes: u32,
-}
-
-impl BloscHeader {
-    /// Parses the header of a buffer.
-    pub fn parse(bytes: &[u8; BLOSC_BYTES]) -> Self {
-        let word = |at| int32(bytes, at).cast_unsigned();
-        Self { decoded: word(4), nbytes: word(12) }
-    }
-
-    /// Returns the reason why this cannot be a chunk of `expected` uncompressed bytes, if that
-    /// number is known; `None` if it can.
-    pub fn defect(self, expected: Option<u32>) -> Option<ChunkDefect> {
-        if (self.nbytes as usize) < BLOSC_BYTES {
-            return Some(ChunkDefect::ShorterThanHeader);
-        }
-        let other = expected.is_some_and(|expected| expected != self.decoded);
-        other.then_some(ChunkDefect::OtherLength)
-    }
-}
-
-/// Encodes `bytes` uncompressed as a Blosc buffer, for readers that require all chunks to have the
-/// same length. `None` if they exceed [`MAX_BLOSC`].
-pub fn blosc_buffer(bytes: &[u8], typesize: u8) -> Option<Vec<u8>> {
-    let decoded = u32::try_from(bytes.len()).ok().filter(|length| *length <= MAX_BLOSC)?;
-    // Version 2 of the format, version 1 of LZ4, the flag for uncompressed bytes; one block.
-    let mut buffer = vec![2, 1, 2, typesize.max(1)];
-    for word in [decoded, decoded, decoded + 16] {
-        buffer.extend(word.to_le_bytes());
-    }
-    buffer.extend(bytes);
-    Some(buffer)
 }
 
 /// Returns the header of a superchunk file.

@@ -65,7 +65,7 @@ pub enum Refusal {
     /// It has more bytes than a chunk.
     #[error("it holds more bytes than a chunk of this file may, before compression")]
     MoreBytes,
-    /// Its decoded length is 0 or more than [`MAX_BLOSC`](super::bloscpack::MAX_BLOSC).
+    /// Its decoded length is 0 or more than [`MAX_BLOSC`](super::blosc::MAX_BLOSC).
     #[error("it holds no bytes, or more than any Blosc buffer may, before compression")]
     NoBlosc,
     /// It is not a Blosc buffer of the length in its header.

@@ -3,6 +3,7 @@
 //! Nothing here opens files, takes locks or knows the mount. Every input may be hostile: sizes and
 //! counts are checked against [`limits`] before anything is allocated, and arithmetic is checked.
 
+pub mod blosc;
 pub mod bloscpack;
 pub(crate) mod chain;
 pub mod chunk_error;

@@ -9,7 +9,7 @@ use super::error::{Damage, StoreError, io_error};
 use super::loaded::{Body, Chunk};
 use super::shard_store::{ShardStore, VerifiedKey};
 use super::storage::StorageFile;
-use crate::format::bloscpack::blosc_buffer;
+use crate::format::blosc::blosc_buffer;
 use crate::format::chunk_error::ChunkDefect;
 use crate::format::digest::Digest;
 use crate::format::index::ByteRange;

@@ -76,7 +76,7 @@ pub(crate) fn linked() -> TempDir {
 }
 
 /// Creates a bcolz array of five numbers in three files of two, the second of which is missing.
-pub(crate) fn without_superchunk() -> TempDir {
+pub(crate) fn without_chunk_file() -> TempDir {
     let chunk = |bytes: &[u8]| {
         let length = u32::try_from(bytes.len()).unwrap();
         let lengths = [length, length, length + 16].map(u32::to_le_bytes).concat();

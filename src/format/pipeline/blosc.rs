@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use super::error::{DecodeError, EncodeError};
-use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
+use crate::format::blosc::{BLOSC_BYTES, BloscHeader};
 use crate::memory::zeroed;
 
 /// Compression parameters of a buffer.

@@ -17,7 +17,8 @@
 use std::collections::BTreeMap;
 
 use super::{Blob, Facts, Plan, PlanError, Policy, Source, Update, Write, end, overlap};
-use crate::format::bloscpack::{HEADER_BYTES, Header, MAX_BLOSC, OFFSET_BYTES};
+use crate::format::blosc::MAX_BLOSC;
+use crate::format::bloscpack::{HEADER_BYTES, Header, OFFSET_BYTES};
 use crate::format::chunk_error::{ChunkDefect, Refusal};
 use crate::format::index::ByteRange;
 use crate::format::limits::MAX_INDEX_BYTES;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
+use crate::format::blosc::{BLOSC_BYTES, BloscHeader};
 use crate::format::chunk_error::Refusal;
 use crate::store::content::Content;
 

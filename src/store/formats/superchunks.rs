@@ -12,9 +12,9 @@ use super::found_chunks::{self, Contents, FoundChunks};
 use super::length::Length;
 use super::shard_format::{Accepted, Change, ChangedShard, Framing, Reading, ShardFormat};
 use super::{blosc_buffer, bloscpack};
+use crate::format::blosc::{BLOSC_BYTES, BloscHeader};
 use crate::format::bloscpack::{
-    BLOSC_BYTES, BloscHeader, BloscpackError, Part, SUPERCHUNK_BYTES, parse_superchunk,
-    superchunk_header,
+    BloscpackError, Part, SUPERCHUNK_BYTES, parse_superchunk, superchunk_header,
 };
 use crate::format::chunk_error::Refusal;
 use crate::format::chunk_key::number;

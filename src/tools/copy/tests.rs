@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use super::*;
-use crate::tools::testing::{consolidated, linked, open, without_superchunk};
+use crate::tools::testing::{consolidated, linked, open, without_chunk_file};
 
 #[test]
 fn consolidated_metadata_of_a_copy_lacks_what_is_left_out() {
@@ -32,7 +32,7 @@ fn consolidated_metadata_of_a_copy_describes_what_links_lead_to() {
 
 #[test]
 fn a_missing_superchunk_is_damage_to_a_copy() {
-    let directory = without_superchunk();
+    let directory = without_chunk_file();
     let source = open(&directory);
     let nodes: Vec<Node> = source.nodes().collect();
     let shards = Shards { shape: Some(vec![4]), ..Shards::default() };

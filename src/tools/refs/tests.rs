@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::tools::testing::{
-    array, consolidated, linked, open, put, shard, sharding, with_files, without_superchunk,
+    array, consolidated, linked, open, put, shard, sharding, with_files, without_chunk_file,
 };
 
 fn config(zarr2: bool) -> Config {
@@ -89,7 +89,7 @@ fn consolidated_metadata_stored_as_zarr_v2_lacks_what_is_left_out() {
 
 #[test]
 fn a_missing_superchunk_cannot_be_referenced() {
-    let (found, problems) = refs(&without_superchunk(), false);
+    let (found, problems) = refs(&without_chunk_file(), false);
     let missing = "shard data/__1.blp: it does not exist; the format has no absent chunks";
     assert_eq!(problems, [missing]);
     assert_eq!(found["c/1"], json!(""));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::checks::{Checks, VerifyConfig, holds_blosc};
 use super::finding::{Finding, What, Within};
 use super::step::{Checked, Early};
-use crate::format::bloscpack::{BLOSC_BYTES, BloscHeader};
+use crate::format::blosc::{BLOSC_BYTES, BloscHeader};
 use crate::format::codec::parse_chain;
 use crate::format::pipeline::{DecodeError, Pipeline};
 use crate::format::whole_shard::{self, Compression, ShardCodec};
@@ -26,7 +26,7 @@ const KEPT_BYTES: usize = 8 << 20;
 /// Codecs that always write a header, among those whose arrays cannot be decoded here.
 const WITH_HEADER: [&str; 3] = ["vlen-utf8", "vlen-bytes", "vlen-array"];
 
-/// Codec of the chunks in Bloscpack files and superchunks.
+/// Codec of chunks that are Blosc buffers without metadata that says so.
 const BLOSC: ShardCodec = ShardCodec::Compressed(Compression::Blosc);
 
 /// Rule for chunks of zero bytes.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::file::{Head, head};
-use crate::format::bloscpack::BLOSC_BYTES;
+use crate::format::blosc::BLOSC_BYTES;
 use crate::format::chunk_error::Refusal;
 use crate::format::index::ByteRange;
 use crate::format::plan::bloscpack::{NewChunk, OldFile, plan, refused};

@@ -5,9 +5,9 @@
 
 use std::io;
 
+use crate::format::blosc::{BLOSC_BYTES, BloscHeader};
 use crate::format::bloscpack::{
-    BLOSC_BYTES, BloscHeader, BloscpackError, HEADER_BYTES, Header, METADATA_HEADER_BYTES,
-    MetadataPlace, OFFSET_BYTES, Part,
+    BloscpackError, HEADER_BYTES, Header, METADATA_HEADER_BYTES, MetadataPlace, OFFSET_BYTES, Part,
 };
 use crate::format::chunk_error::ChunkDefect;
 use crate::format::index::{ByteRange, ENTRY_BYTES};
