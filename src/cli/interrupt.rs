@@ -2,8 +2,10 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
@@ -20,10 +22,26 @@ impl Interruptible {
     }
 
     /// Installs the guard of a command that writes to a file under a temporary name, which is removed
-    /// before the process ends; `hint` describes what is there then.
-    pub(super) fn removing(draft: PathBuf, hint: &'static str) -> Self {
-        // Nothing can be done if it cannot be removed.
-        Self::with(hint, move || drop(std::fs::remove_file(draft)))
+    /// before the process ends; `hint` describes what is there then. `make` makes the file, and
+    /// `path_of` returns its path: one that is made before signals are caught could be left.
+    pub(super) fn removing<T, E>(
+        hint: &'static str,
+        make: impl FnOnce() -> Result<T, E>,
+        path_of: impl FnOnce(&T) -> PathBuf,
+    ) -> Result<(T, Self), E> {
+        let made = Arc::new(Mutex::new(None));
+        let to_remove = Arc::clone(&made);
+        // A signal that comes while the file is made waits for it.
+        let mut path = made.lock();
+        let installed = Self::with(hint, move || {
+            // Nothing can be done if it cannot be removed.
+            let removed: Option<PathBuf> = to_remove.lock().take();
+            drop(removed.map(std::fs::remove_file));
+        });
+        let file = make();
+        *path = file.as_ref().ok().map(path_of);
+        drop(path);
+        file.map(|file| (file, installed))
     }
 
     fn with(hint: &'static str, clean: impl FnOnce() + Send + 'static) -> Self {

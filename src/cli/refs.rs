@@ -117,8 +117,11 @@ fn to_stream(args: &Args, source: &Source, config: &Config, out: File) -> Result
 
 fn to_file(args: &Args, source: &Source, config: &Config, path: &Path) -> Result<(), Failure> {
     let progress = Progress::new(Unit::Things("chunks"), None);
-    let draft = draft(path)?;
-    let interruptible = Interruptible::removing(draft.path().to_owned(), "nothing was written");
+    let (draft, interruptible) = Interruptible::removing(
+        "nothing was written",
+        || draft(path),
+        |draft| draft.path().to_owned(),
+    )?;
     let mut out = BufWriter::new(draft);
     let done = write(source, config, &mut out, &mut |chunks| progress.add(chunks));
     drop(progress);

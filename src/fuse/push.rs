@@ -33,7 +33,7 @@ struct Pages {
 }
 
 /// Starts the threads that push what readers are about to request, one for each view in which that
-/// is done. `is_guarded` tells whether the mount ends if this process is killed while one of them waits.
+/// is done. `is_guarded`: whether the mount ends if this process is killed while one of them waits.
 pub fn start(
     views: &Views,
     is_guarded: bool,

@@ -121,7 +121,7 @@ fn guard(connection: i32, parent: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns an error if /proc is that of another PID namespace: it tells nothing of the parent.
+/// Returns an error if /proc is that of another PID namespace: the parent is not in it.
 fn check_proc() -> io::Result<()> {
     let own = getpid().as_raw_nonzero().to_string();
     match std::fs::read_link("/proc/self")?.to_str() == Some(&*own) {

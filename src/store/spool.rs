@@ -264,7 +264,7 @@ impl Spool {
     }
 }
 
-/// Right to put in what was saved below a directory. Nobody else has it while this lives.
+/// Right to put in what was saved below a directory. No other process has it while this lives.
 pub(crate) struct Claim {
     _directory: File,
     /// `true` if a mount that is alive has spool files there.
