@@ -33,7 +33,8 @@ pub(super) enum Target {
 
 impl Target {
     /// Examines what is at a path. A regular file that exists is refused without `force`; one that
-    /// is in the source, or would be, always: among shards it would be a damaged one. Of a symbolic link the file that it leads to is meant.
+    /// is in the source, or would be, always: among shards it would be a damaged one. Of a symbolic
+    /// link the file that it leads to is meant.
     pub(super) fn find(path: &Path, source: &Path, force: bool) -> Result<Self, Failure> {
         let refused = |why: &str| Failure::System(format!("{}: {why}", shown(path)));
         if [STDOUT, STDOUT_DEVICE].iter().any(|name| path == Path::new(name)) {

@@ -180,8 +180,6 @@ impl Drop for TemporaryDirectory {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             log::warn!("{}: it cannot be removed: {error}", shown(&self.0));
         }
-        // Another rehearsal may be under way.
-        let _ = self.0.parent().map(fs::remove_dir);
     }
 }
 
@@ -255,6 +253,7 @@ impl Spool {
     /// empty.
     pub(crate) fn remove(&self) {
         // Errors are ignored: the spool stays if something is in it, and need not exist.
+        let _ = fs::remove_dir(self.directory.join(REHEARSAL_DIRECTORY));
         let _ = fs::remove_dir(&self.directory);
         if let Some(unsaved) = self.directory.parent()
             && let Err(error) = remove_if_empty(unsaved)
@@ -404,7 +403,9 @@ mod tests {
         let rehearse = |files: &[(&str, u64)]| {
             let files: Vec<_> = files.iter().map(|(path, n)| (PathBuf::from(path), *n)).collect();
             let outcome = spool.rehearse(&files);
-            assert_eq!(fs::read_dir(unsaved.join(SPOOL_DIRECTORY)).unwrap().count(), 0);
+            let spool = unsaved.join(SPOOL_DIRECTORY);
+            assert_eq!(fs::read_dir(spool.join(REHEARSAL_DIRECTORY)).unwrap().count(), 0);
+            assert_eq!(fs::read_dir(spool).unwrap().count(), 1, "all is in that directory");
             outcome
         };
         rehearse(&[("a/c/0/1", 1 << 20), ("b", 0), ("a/c/0/1", 5)]).unwrap();

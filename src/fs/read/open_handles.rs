@@ -103,7 +103,7 @@ impl Fs {
         self.paths.opened(ino, &stat, open)?;
         let content = self.fingerprint(&stat.version());
         if self.identities.changed_recently(ino, content) {
-            return Ok(if open.is_writable { Pages::Bypassed.to_write() } else { Pages::Bypassed });
+            return Ok(if open.is_writable { Pages::Renewed } else { Pages::Bypassed });
         }
         let has_pages = self.paths.has_pages(ino, content);
         Ok(if has_pages { Pages::Kept } else { Pages::Dropped })

@@ -200,11 +200,14 @@ impl Fs {
         let file = file.ok_or(FsError::NotFound)?;
         // That of the items, though another lookup may find the shard replaced meanwhile.
         let version = file.shard;
-        let pages = version.map(|version| self.chunk_pages(array, coords, version, ino));
-        // An absent chunk may be created at any time, and its file has the same length as before, unless
-        // the array was resized.
+        // An absent chunk may be created at any time.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
-        let pages = pages.filter(|_| is_settled).unwrap_or(Pages::Renewed);
+        let pages = match version.map(|version| self.chunk_pages(array, coords, version, ino)) {
+            Some(pages) if is_settled => pages,
+            Some(Pages::Kept | Pages::Dropped) => Pages::Dropped,
+            // The array may have been resized, which changes the length of its last chunks.
+            Some(Pages::Renewed | Pages::Bypassed) | None => Pages::Renewed,
+        };
         let shard = array.source.layout.locate(coords).shard;
         let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { version.and_then(lineage) } else { None };

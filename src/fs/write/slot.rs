@@ -63,7 +63,7 @@ impl Fs {
                 match child {
                     Some(coords) => Ok(in_tree(path, Place { array, coords })),
                     None if coord.is_some() => Ok(Slot::Outside),
-                    None => beside_chunks(path, name),
+                    None => scratch(path, name),
                 }
             }
             // Hidden in each directory of the source.
@@ -88,7 +88,7 @@ impl Fs {
                     && resembles_chunk(name, array.tree.prefix())
                     && if_present(self.storage.lstat(&path))?.is_none()
                 {
-                    return beside_chunks(path, name);
+                    return scratch(path, name);
                 }
                 Ok(Slot::Source(path))
             }
@@ -111,7 +111,7 @@ fn resembles_chunk(name: &OsStr, prefix: Prefix) -> bool {
 }
 
 /// Returns the slot of a name beside chunks. What is there may have to be saved as a file.
-fn beside_chunks(path: PathBuf, name: &OsStr) -> Result<Slot> {
+fn scratch(path: PathBuf, name: &OsStr) -> Result<Slot> {
     match name.len() <= NAME_MAX {
         true => Ok(Slot::Scratch(path)),
         false => Err(FsError::NameTooLong),
