@@ -12,7 +12,9 @@
 //! none, and one that finds everything in the page cache never seems to read in order.
 //!
 //! What is pushed to a reader that turns elsewhere is lost. So of each array no more may be lost
-//! than a small part of what its readers have taken.
+//! than a small part of what its readers have taken. What is pushed while its reader requests it is
+//! no such loss, a shorter window would make it worse: a reader that has caught up is left the next
+//! few chunks, its lead, so that the pushes get ahead of it again.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -34,6 +36,8 @@ pub(in crate::fs) const WINDOW_BYTES: u64 = 4 << 20;
 /// Number of reads for which nothing is pushed to a reader whose next chunk cannot be pushed, the
 /// first time and at most.
 const REST: Range<u64> = 8..1024;
+/// Maximum number of chunks that are left to a reader that has caught up.
+const LEAD: u64 = 16;
 /// Number of chunks of an array that may be lost in any case, and the part of those taken.
 const LOSS: (u64, u64) = (16, 20);
 
@@ -72,6 +76,8 @@ struct Reader {
     window: u64,
     /// Numbers and lengths of the chunks that were pushed and not passed yet.
     pushed: VecDeque<(u64, u64)>,
+    /// Number of chunks behind the last requested one that would be pushed too late.
+    lead: u64,
     /// Number of requests until the next attempt to push.
     resting: u64,
     /// How long it rests the next time.
@@ -136,7 +142,21 @@ impl Readers {
                 reader.pushed.push_back((number, nbytes));
                 reader.window = reader.window.min(WINDOW_BYTES / nbytes.max(1));
             }
-            None => self.lost(array, 1),
+            None => {
+                self.lost(array, 1);
+                self.late(array, number);
+            }
+        }
+    }
+
+    /// Records that the reader that a chunk was pushed for has requested it meanwhile.
+    fn late(&mut self, array: u64, number: u64) {
+        let has_passed = |reader: &&mut Reader| {
+            reader.array == array
+                && (number..number.saturating_add(WINDOW.end)).contains(&reader.at)
+        };
+        if let Some(reader) = self.readers.iter_mut().rev().find(has_passed) {
+            reader.lead = (reader.lead * 2).clamp(1, LEAD);
         }
     }
 
@@ -157,9 +177,9 @@ impl Readers {
         }
     }
 
-    /// Returns whether a reader still has a chunk that was to be pushed ahead of it.
+    /// Returns whether a chunk that was to be pushed is still far enough ahead of its reader.
     pub(in crate::fs) fn is_ahead(&mut self, array: u64, number: u64) -> bool {
-        self.behind(array, number).is_some()
+        self.behind(array, number).is_some_and(|reader| number - reader.at > reader.lead)
     }
 
     fn lost(&mut self, array: u64, chunks: u64) {
@@ -178,8 +198,8 @@ impl Readers {
 impl Reader {
     fn new(array: u64, at: u64) -> Self {
         let (in_order, end, window, rest) = (1, at + 1, WINDOW.start, REST.start);
-        let (pushed, resting) = (VecDeque::new(), 0);
-        Self { array, at, in_order, end, window, pushed, resting, rest }
+        let (pushed, lead, resting) = (VecDeque::new(), 0, 0);
+        Self { array, at, in_order, end, window, pushed, lead, resting, rest }
     }
 
     /// Moves on to a chunk behind the last one. Returns the number of pushed chunks that it has
@@ -196,6 +216,9 @@ impl Reader {
         if used > 0 {
             self.window = (self.window * 2).clamp(WINDOW.start, WINDOW.end);
             self.rest = REST.start;
+        }
+        if passed > LEAD {
+            self.lead = self.lead.saturating_sub(1);
         }
         (passed, used)
     }
@@ -343,5 +366,59 @@ mod tests {
         assert!(readers.is_ahead(1, 3) && !readers.is_ahead(2, 3) && !readers.is_ahead(1, 7));
         request(&mut readers, 3);
         assert!(!readers.is_ahead(1, 3) && readers.is_ahead(1, 4));
+    }
+
+    #[test]
+    fn a_reader_that_has_caught_up_is_left_the_next_chunks() {
+        let mut readers = Readers::default();
+        read_three(&mut readers);
+        let ahead = |readers: &mut Readers| (4..20).find(|number| readers.is_ahead(1, *number));
+        request(&mut readers, 3);
+        assert_eq!(ahead(&mut readers), Some(4));
+        for lead in [1, 2, 4, 8, LEAD, LEAD] {
+            readers.pushed(1, 3, NBYTES);
+            assert_eq!(readers.readers[0].lead, lead);
+        }
+        assert_eq!(ahead(&mut readers), None);
+        readers.readers[0].lead = 2;
+        assert_eq!(ahead(&mut readers), Some(6));
+        // Many that come in time make it shorter.
+        readers.readers[0].end = 100;
+        (10..11 + LEAD).for_each(|number| readers.pushed(1, number, NBYTES));
+        request(&mut readers, 50);
+        assert_eq!(readers.readers[0].lead, 1);
+    }
+
+    /// A reader that is about as fast as what pushes ahead of it: for each request it takes, two
+    /// chunks are pushed, one of which was begun before.
+    #[test]
+    fn few_chunks_are_pushed_too_late() {
+        let begin = |queue: &mut VecDeque<u64>, readers: &mut Readers| {
+            let place = queue.iter().position(|next| readers.is_ahead(1, *next))?;
+            queue.drain(..=place).next_back()
+        };
+        let (mut readers, mut cached) = (Readers::default(), std::collections::HashSet::new());
+        let (mut queue, mut begun) = (VecDeque::new(), None);
+        let (mut requests, mut late) = (0, 0);
+        for number in 0..10_000 {
+            if cached.contains(&number) {
+                continue;
+            }
+            requests += 1;
+            if let Some(Window { numbers, marker }) = request(&mut readers, number).window {
+                queue.extend(numbers.filter(|number| *number != marker));
+            }
+            let pushed = [begun, begin(&mut queue, &mut readers)];
+            begun = begin(&mut queue, &mut readers);
+            for chunk in pushed.into_iter().flatten() {
+                late += u32::from(chunk <= number);
+                cached.insert(chunk);
+                readers.pushed(1, chunk, NBYTES);
+            }
+        }
+        assert!(
+            requests < 10_000 / 2 && late < 10_000 / 20,
+            "{requests} requests, {late} too late"
+        );
     }
 }
