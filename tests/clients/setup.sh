@@ -37,7 +37,7 @@ command -v npm >/dev/null || missing+=(npm)
 if ((${#missing[@]})); then
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
         apt-get -qq update
-        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${missing[@]}" >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 install -y "${missing[@]}" >/dev/null
     else
         echo "missing Debian packages: ${missing[*]}" >&2
         exit 1
