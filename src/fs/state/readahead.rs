@@ -13,8 +13,9 @@
 //!
 //! What is pushed to a reader that turns elsewhere is lost. So of each array no more may be lost
 //! than a small part of what its readers have taken. What is pushed while its reader requests it is
-//! no such loss, a shorter window would make it worse: a reader that has caught up is left the next
-//! few chunks, its lead, so that the pushes get ahead of it again.
+//! lost as well. Without more, a reader as fast as the pushes would meet them again and again, and
+//! its windows become shorter each time: a reader that has caught up is left the next few chunks,
+//! its lead, so that the pushes get ahead of it again.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -149,7 +150,7 @@ impl Readers {
         }
     }
 
-    /// Records that the reader that a chunk was pushed for has requested it meanwhile.
+    /// Records that a chunk was pushed too late if a reader has just passed it.
     fn late(&mut self, array: u64, number: u64) {
         let has_passed = |reader: &&mut Reader| {
             reader.array == array
