@@ -14,14 +14,12 @@ counter() {
         "$MP/.shardfs/stats.json" "$1"
 }
 
-# take ORDER [N]: reads chunk files in this order, each as far as it goes, and pauses between them, since a reader
-# that is as fast as what pushes ahead of it requests some itself
+# take ORDER [N]: reads chunk files in this order, each as far as it goes
 take() {
     python3 - "$1" "${2:-$number}" $number "${top:-$MP}/c" "${suffix:-}" <<'PY'
 import os
 import random
 import sys
-import time
 
 order, count, number, top, suffix = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
 os.listdir(top)         # the kernel knows the chunks from now on
@@ -34,7 +32,6 @@ for n in numbers[:count]:
     with open(f"{top}/{n}{suffix}", "rb", buffering=0) as f:
         got = f.read()
     assert got[-4096:] == bytes([7]) * 4096, (n, len(got), set(got))
-    time.sleep(0.0001)
 PY
 }
 
