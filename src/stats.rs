@@ -100,6 +100,26 @@ counters! {
 }
 
 counters! {
+    /// Requests to a store on the network.
+    Remote {
+        /// Requests sent, repeated ones included.
+        requests,
+        /// Pages of listings asked for.
+        lists,
+        /// Bytes fetched.
+        bytes,
+        /// Requests that the store refused because they were too many.
+        throttled,
+        /// Requests without an answer, or answered by an error of the server, which are repeated.
+        lost,
+        /// Requests that have failed, with all of their repetitions.
+        failed,
+        /// Milliseconds until answers began, all together.
+        wait_ms,
+    }
+}
+
+counters! {
     /// Shard indexes.
     Indexes {
         /// Indexes read from shards.
@@ -177,6 +197,8 @@ pub struct Stats {
     pub operations: Operations,
     /// Operations on the source.
     pub source: Source,
+    /// Requests to a store on the network.
+    pub remote: Remote,
     /// Shard indexes.
     pub indexes: Indexes,
     /// Decoded chunks.
@@ -194,6 +216,7 @@ impl Stats {
             "transport": self.transport.get().map(Transport::to_json),
             "operations": self.operations.to_json(),
             "source": self.source.to_json(),
+            "remote": self.remote.to_json(),
             "indexes": self.indexes.to_json(),
             "decoded": self.decoded.to_json(),
             "ahead": self.ahead.to_json(),

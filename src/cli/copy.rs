@@ -15,6 +15,7 @@ use super::mounts::{Purpose, check_apart, check_not_made_in_mount, check_unused,
 use super::open::{FormatArgs, open};
 use super::output::say;
 use super::progress::{Progress, Unit};
+use super::remote::RemoteArgs;
 use crate::format::index::IndexLocation;
 use crate::format::order::ChunkOrder;
 use crate::source::{BadNode, Format, Node, OpenConfig, Source};
@@ -47,6 +48,8 @@ pub(super) struct CopyArgs {
     /// Print the result as one JSON document
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 impl CopyArgs {
@@ -114,7 +117,7 @@ pub(super) fn run(job: &Job<'_>, args: &CopyArgs) -> Result<(), Failure> {
     }
     commit_mounts(job.source, Purpose::Read)?;
     let config = OpenConfig { level: job.level, format: args.format(), pad_edge: true };
-    let source = open(job.source, config)?;
+    let source = open(job.source, config, &args.remote)?;
     let named = |error| Failure::Copy { path: job.source.clone(), error };
     let nodes: Vec<Node> = source.nodes().collect();
     let plan = Plan::new(&source, &nodes, &job.shape, args.skip_damaged).map_err(named)?;

@@ -14,6 +14,7 @@ use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
 use super::output_file::{Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
+use super::remote::RemoteArgs;
 use crate::source::{Array, BadNode, Node, OpenConfig, Source};
 use crate::text::{Line, json_path, shown};
 use crate::tools::info::{ArrayInfo, Contents, Kind, Level, info};
@@ -63,12 +64,14 @@ pub(super) struct Args {
     level: LevelArgs,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (level, format) = (args.level.level, args.format.format());
     let config = OpenConfig { level, format, ..OpenConfig::default() };
-    let source = open(&args.source, config)?.for_one_pass();
+    let source = open(&args.source, config, &args.remote)?.for_one_pass();
     let picture = picture(args, &source)?;
     let chosen = match &args.map {
         Some(Some(key)) => Some(shard_of(&source, key)?),

@@ -10,6 +10,7 @@ use super::message::complain;
 use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
+use super::remote::RemoteArgs;
 use crate::source::{OpenConfig, Source};
 use crate::text::{many, shown};
 use crate::tools::ls::{Extent, Query, Row, Rows, list};
@@ -60,12 +61,14 @@ pub(super) struct Args {
     level: LevelArgs,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (level, format) = (args.level.level, args.format.format());
     let config = OpenConfig { level, format, ..OpenConfig::default() };
-    let source = open(&args.source, config)?.for_one_pass();
+    let source = open(&args.source, config, &args.remote)?.for_one_pass();
     let query = Query {
         prefix: args.key_prefix.clone(),
         missing: args.missing,

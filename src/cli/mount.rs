@@ -12,8 +12,9 @@ use super::help::Words;
 use super::logging::{self, Destination};
 use super::message::{complain, tell};
 use super::open::FormatArgs;
-use super::options::{MountOptions, NAMES as OPTION_NAMES, policy, seconds};
+use super::options::{MountOptions, NAMES as OPTION_NAMES, policy};
 use super::saved::{saved_hint, saved_of, unsavable, unsaved_directory, unsaved_root};
+use super::seconds::seconds;
 use super::size;
 use super::transport::{self, Transport, start_thread};
 use super::views::ViewArgs;
@@ -24,6 +25,7 @@ use crate::number::to_usize;
 use crate::source::{Format, OpenConfig, Source, Unsupported};
 use crate::stats::Stats;
 use crate::store::local::LocalStorage;
+use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
 use crate::store::storage::{Need, PosixStorage, Storage};
 use crate::text::shown;
 
@@ -226,6 +228,39 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     Job { options, log_file, verbose, foreground }.run(&args.source, &args.mountpoint)
 }
 
+/// Threads that answer requests of a mount whose source is on the network: most of them wait.
+const REMOTE_THREADS: usize = 64;
+
+/// Source of a mount, opened.
+struct OpenedSource {
+    storage: Arc<dyn Storage>,
+    /// The same if it is on a filesystem.
+    local: Option<Arc<LocalStorage>>,
+    /// Name of the file in it that is mounted instead of all.
+    file: Option<OsString>,
+    /// Its real path, or its URL.
+    path: PathBuf,
+}
+
+impl OpenedSource {
+    fn local(source: &Path, stats: &Arc<Stats>) -> std::io::Result<Self> {
+        let path = source.canonicalize()?;
+        let (root, file) = root_of(&path)?;
+        let local = Arc::new(LocalStorage::open_root(&root, Arc::clone(stats))?);
+        let storage = Arc::clone(&local) as Arc<dyn Storage>;
+        Ok(Self { storage, local: Some(local), file, path })
+    }
+
+    fn remote(
+        url: &SourceUrl,
+        options: &RemoteOptions,
+        stats: &Arc<Stats>,
+    ) -> Result<Self, SetupError> {
+        let storage = Arc::new(RemoteStorage::new(url, options, Arc::clone(stats))?);
+        Ok(Self { storage, local: None, file: None, path: PathBuf::from(url.to_string()) })
+    }
+}
+
 /// A mount to be made.
 struct Job {
     options: MountOptions,
@@ -257,9 +292,16 @@ impl Job {
         let name = shown(&source).to_string();
         let unsupported = |what| Failure::Unsupported { path: name.clone(), what };
         let format = self.options.fs.format;
+        let given = Place::of(source).map_err(|error| unsupported(Unsupported::Url(error)))?;
         // The process in the background is in another directory.
-        let place = absolute(source)?;
-        if let Some(what) = Unsupported::of_path(source, format) {
+        let place = match &given {
+            Place::Path(path) => absolute(path)?,
+            Place::Url(_) => source.to_owned(),
+        };
+        let source = &place;
+        if matches!(given, Place::Path(_))
+            && let Some(what) = Unsupported::of_path(source, format)
+        {
             return Err(unsupported(what));
         }
         let failed = |error: SourceError| match unsupported_of(&place, format, &error) {
@@ -267,7 +309,6 @@ impl Job {
             None => Failure::Source { path: name.clone(), error },
         };
         self.check_level(source)?;
-        let source = source.canonicalize().map_err(|error| failed(error.into()))?;
         let mountpoint = mountpoint.canonicalize().map_err(|error| {
             mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
         })?;
@@ -275,12 +316,17 @@ impl Job {
         return_memory();
         let stats = Arc::new(Stats::default());
         // Opened before the mount, which may hide it: a source can be mounted on itself.
-        let (root, file) = root_of(&source).map_err(|error| failed(error.into()))?;
-        let storage = LocalStorage::open_root(&root, Arc::clone(&stats));
-        let storage = Arc::new(storage.map_err(|error| failed(error.into()))?);
+        let opened = match &given {
+            Place::Path(_) => {
+                OpenedSource::local(source, &stats).map_err(|error| failed(error.into()))?
+            }
+            Place::Url(url) => OpenedSource::remote(url, &self.remote(), &stats)
+                .map_err(|error| Failure::Option(format!("{name}: {error}")))?,
+        };
+        let OpenedSource { storage, local, file, path: source } = opened;
         crate::text::name_root(&source);
         let mut warnings = self.options.without_effect();
-        warnings.extend(self.warnings(&storage, &source));
+        warnings.extend(local.iter().flat_map(|storage| self.warnings(storage, &source)));
         if !self.foreground {
             // The log goes elsewhere.
             warnings.iter().for_each(complain);
@@ -290,12 +336,20 @@ impl Job {
         warnings.iter().for_each(|warning| log::warn!("{warning}"));
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;
+        if local.is_none() {
+            options.fs.store.trusted = options.remote.trusted;
+            // Threads that wait for the network would hold up the rings that they belong to.
+            options.transport = options.transport.or(Transport::named("classic"));
+        }
         options.fs.shared = options.access == mount::Access::Everybody;
         let spec = MountSpec {
             name: options.name.clone().unwrap_or_else(|| source.to_string_lossy().into_owned()),
             mountpoint,
             access: options.access,
-            threads: options.threads.unwrap_or_else(usual_threads),
+            threads: options.threads.unwrap_or_else(|| match local {
+                Some(_) => usual_threads(),
+                None => mount::fitting_threads(REMOTE_THREADS).unwrap_or(REMOTE_THREADS),
+            }),
             writable: options.fs.writable,
         };
         options.fs.writing.unsaved = unsaved_directory();
@@ -304,7 +358,7 @@ impl Job {
         let views = Arc::new(Views::new(views));
         let transport = options.transport.unwrap_or_else(Transport::usual);
         let mounted = transport::mount(transport, &views, &spec)?;
-        storage.serves(&spec.mountpoint);
+        local.iter().for_each(|storage| storage.serves(&spec.mountpoint));
         let (mounted, answering) = mounted.start(&views)?;
         let committing = commit_at_intervals(&views)?;
         let finish = finisher(views);
@@ -328,6 +382,15 @@ impl Job {
         threads.into_iter().for_each(|thread| drop(thread.join()));
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         ended
+    }
+
+    /// Returns how a source on the network is reached.
+    fn remote(&self) -> RemoteOptions {
+        let mut options = self.options.remote.clone();
+        if self.options.fs.store.immutable {
+            options.trusted = Duration::MAX;
+        }
+        options
     }
 
     /// Returns an error if a file that this process needs would lie in the mount.
@@ -366,7 +429,8 @@ impl Job {
         let FsConfig { level, format, .. } = self.options.fs;
         let config = OpenConfig { level, format, ..OpenConfig::default() };
         let is_asked = level.is_some_and(|level| level > 0);
-        let opened = if is_asked { Source::open(source, config).ok() } else { None };
+        let open = || Source::open_place(source, config, &self.options.remote).ok();
+        let opened = if is_asked { open() } else { None };
         let checked = opened.map_or(Ok(()), |source| source.check_level());
         checked.map_err(|error| Failure::Option(format!("{}: {error}", shown(source))))
     }
@@ -444,7 +508,7 @@ fn unsupported_of(
 
 /// Creates the requested views.
 fn views(
-    storage: &Arc<LocalStorage>,
+    storage: &Arc<dyn Storage>,
     options: &MountOptions,
     stats: &Arc<Stats>,
 ) -> Result<Vec<Arc<Fs>>, SourceError> {
@@ -455,7 +519,7 @@ fn views(
         config.view.is_one_of_several = several;
         // A file of a whole array is read-only.
         config.writable &= *view != View::Flat;
-        Fs::new(Arc::clone(storage) as Arc<dyn Storage>, config, Arc::clone(stats)).map(Arc::new)
+        Fs::new(Arc::clone(storage), config, Arc::clone(stats)).map(Arc::new)
     };
     options.views.iter().map(view).collect()
 }

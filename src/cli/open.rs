@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::builder::TypedValueParser;
 
 use super::help::Words;
+use super::remote::RemoteArgs;
 use crate::source::{Format, OpenConfig, OpenError, Source};
 
 const FORMATS: Words = Words(&Format::WORDS);
@@ -61,12 +62,15 @@ pub(super) struct LevelArgs {
 }
 
 /// Opens the source of a command. Messages call its root by its path from then on.
-pub(super) fn open(path: &Path, config: OpenConfig) -> Result<Source, OpenError> {
-    let source = Source::open(path, config)?;
+pub(super) fn open(
+    path: &Path,
+    config: OpenConfig,
+    remote: &RemoteArgs,
+) -> Result<Source, OpenError> {
+    let source = Source::open_place(path, config, &remote.options())?;
     let failed = |error| OpenError::NoLevel { path: path.to_owned(), error };
     source.check_level().map_err(failed)?;
-    if let Ok(path) = path.canonicalize() {
-        crate::text::name_root(&path);
-    }
+    // A URL has a last name as well.
+    crate::text::name_root(&path.canonicalize().unwrap_or_else(|_| source.name.clone()));
     Ok(source)
 }

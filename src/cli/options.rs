@@ -1,10 +1,10 @@
 //! Mount options as in mount(8) and /etc/fstab: `-o ro,allow_other,uid=1000`.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use super::exit::Failure;
 use super::open::format;
+use super::seconds::seconds;
 use super::size;
 use super::transport::Transport;
 use crate::format::plan::Policy;
@@ -13,6 +13,7 @@ use crate::fs::{FsConfig, Ownership, View, ViewConfig};
 use crate::mount::Access;
 use crate::number::to_usize;
 use crate::store::StoreConfig;
+use crate::store::remote::RemoteOptions;
 
 /// Options that are accepted without effect: those about the time and user of mounting, those that
 /// always hold, and those that are never honoured, since a mount stays `nosuid,nodev,noexec`.
@@ -45,9 +46,12 @@ const WITHOUT_EFFECT: [&str; 25] = [
 ];
 
 /// Names of the options, with an equals sign if a value follows.
-pub(super) const NAMES: [&str; 28] = [
+pub(super) const NAMES: [&str; 39] = [
+    "account=",
     "allow_other",
     "allow_root",
+    "anonymous",
+    "ca=",
     "cache_size=",
     "commit_interval=",
     "decode_limit=",
@@ -55,6 +59,8 @@ pub(super) const NAMES: [&str; 28] = [
     "dirty_limit=",
     "edge=",
     "endian=",
+    "endpoint=",
+    "fetch_size=",
     "format=",
     "fsname=",
     "gid=",
@@ -64,15 +70,21 @@ pub(super) const NAMES: [&str; 28] = [
     "level=",
     "missing=",
     "pad_edge",
+    "region=",
+    "requester_pays",
+    "requests=",
     "ro",
     "rw",
     "sync",
     "threads=",
+    "timeout=",
     "transport=",
+    "trusted=",
     "uid=",
     "umask=",
     "update=",
     "view=",
+    "virtual_host",
     "xattr",
 ];
 
@@ -105,6 +117,8 @@ pub(super) struct MountOptions {
     pub transport: Option<Transport>,
     /// Views to show; several are shown in a directory each.
     pub views: Vec<View>,
+    /// How a source on the network is reached.
+    pub remote: RemoteOptions,
     /// Configuration of the filesystem.
     pub fs: FsConfig,
     /// Names of the options that were given and have an effect in some mounts only.
@@ -170,6 +184,7 @@ impl MountOptions {
                 *decoded_size = to_usize(bytes(option, value)?);
             }
             ("decode_limit", Some(value)) => *decode_limit = bytes(option, value)?,
+            _ if self.set_remote(option, name, value)? => (),
             ("comment", Some(_)) => (),
             _ if WITHOUT_EFFECT.contains(&option) || option.starts_with("x-") => (),
             ("remount", None) => {
@@ -180,6 +195,35 @@ impl MountOptions {
             _ => return Err(Failure::Option(format!("unknown mount option {option:?}"))),
         }
         Ok(())
+    }
+
+    /// Sets an option of sources on the network; returns whether it is one.
+    fn set_remote(
+        &mut self,
+        option: &str,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<bool, Failure> {
+        let time = |value: &str| {
+            seconds(value)
+                .map_err(|error| Failure::Option(format!("mount option {option:?}: {error}")))
+        };
+        let remote = &mut self.remote;
+        match (name, value) {
+            ("endpoint", Some(value)) => remote.endpoint = Some(value.to_owned()),
+            ("region", Some(value)) => remote.region = Some(value.to_owned()),
+            ("account", Some(value)) => remote.account = Some(value.to_owned()),
+            ("ca", Some(value)) => remote.ca = Some(value.into()),
+            ("anonymous", None) => remote.anonymous = true,
+            ("virtual_host" | "virtual-host", None) => remote.virtual_host = true,
+            ("requester_pays" | "requester-pays", None) => remote.requester_pays = true,
+            ("timeout", Some(value)) => remote.timeout = time(value)?,
+            ("trusted", Some(value)) => remote.trusted = time(value)?,
+            ("requests", Some(value)) => remote.requests = number(option, value, 10)?,
+            ("fetch_size", Some(value)) => remote.window_bytes = to_usize(bytes(option, value)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Sets an option of the views.
@@ -319,14 +363,6 @@ fn either(option: &str, value: &str, words: [&str; 2]) -> Result<bool, Failure> 
             Err(Failure::Option(format!("{option} {value:?} is neither {one} nor {other}")))
         }
     }
-}
-
-/// Parses a number of seconds, possibly with a fraction.
-pub(super) fn seconds(value: &str) -> Result<Duration, String> {
-    let seconds: Option<f64> = value.trim_end_matches('s').parse().ok();
-    seconds
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| format!("{value:?} is not a number of seconds"))
 }
 
 fn bytes(option: &str, value: &str) -> Result<u64, Failure> {

@@ -9,6 +9,7 @@ use super::message::complain;
 use super::mounts::check_not_in_mount;
 use super::open::{FormatArgs, open};
 use super::output::say;
+use super::remote::RemoteArgs;
 use super::saved::{saved_hint, saved_of};
 use crate::source::{Node, OpenConfig, Source};
 use crate::store::new_shards;
@@ -68,7 +69,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(directory) = &args.unsaved {
         unsaved::check_directory(directory)?;
     }
-    let source = open(&args.source, OpenConfig { format, ..OpenConfig::default() })?;
+    let source =
+        open(&args.source, OpenConfig { format, ..OpenConfig::default() }, &RemoteArgs::default())?;
     let interrupted = finish_commits(&source).or_else(|failure| {
         // What a mount shows may look like what an interrupted one has left.
         check_not_in_mount(&args.source, "recover").and(Err(failure))

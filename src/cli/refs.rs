@@ -12,8 +12,10 @@ use super::open::{FormatArgs, open};
 use super::output::say;
 use super::output_file::{STDOUT, Target, cannot, draft, publish};
 use super::progress::{Progress, Unit};
+use super::remote::RemoteArgs;
 use super::size;
 use crate::source::{OpenConfig, Source};
+use crate::store::remote::Place;
 use crate::text::many;
 use crate::text::shown;
 use crate::tools::refs::{self, Config, Problem, RefsError, Summary, Version};
@@ -75,6 +77,8 @@ pub(super) struct Args {
     skip_damaged: bool,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 /// Returns an error if the name of the output file asks for Parquet.
@@ -97,7 +101,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check_form(&args.output)?;
     let target = Target::find(&args.output, &args.source, args.force)?;
     let format = args.format.format();
-    let source = open(&args.source, OpenConfig { format, pad_edge: true, level: None })?;
+    let source =
+        open(&args.source, OpenConfig { format, pad_edge: true, level: None }, &args.remote)?;
     let config = config(args)?;
     match target.stream()? {
         Some(stream) => to_stream(args, &source, &config, stream),
@@ -142,6 +147,9 @@ fn to_file(args: &Args, source: &Source, config: &Config, path: &Path) -> Result
 fn config(args: &Args) -> Result<Config, Failure> {
     let base = match &args.base_url {
         Some(url) => url.clone(),
+        None if matches!(Place::of(&args.source), Ok(Place::Url(_))) => {
+            args.source.to_string_lossy().into_owned()
+        }
         None => {
             let path = args.source.canonicalize().map_err(|error| cannot(&args.source, &error))?;
             let text = path.to_str().map(ToOwned::to_owned);

@@ -14,6 +14,7 @@ use super::mounts::{Purpose, check_not_in_mount, commit_mounts};
 use super::open::open;
 use super::output::say;
 use super::progress::{Progress, Unit};
+use super::remote::RemoteArgs;
 use crate::format::index::IndexLocation;
 use crate::source::{Array, Node, OpenConfig};
 use crate::text::{json_path, many, shown};
@@ -78,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn in_place(args: &Args, packing: Packing) -> Result<(), Failure> {
     commit_mounts(&args.source, Purpose::Change)?;
     let config = OpenConfig { format: args.copy.format(), ..OpenConfig::default() };
-    let source = open(&args.source, config)?;
+    let source = open(&args.source, config, &RemoteArgs::default())?;
     let has_shards = |array: &Arc<Array>| array.source.format.has_index();
     let name = shown(&args.source);
     let how = How { packing, skip_damaged: args.copy.skips_damaged() };

@@ -9,6 +9,7 @@ use super::exit::Failure;
 use super::open::{FormatArgs, LevelArgs, open};
 use super::output::{Output, unless_closed};
 use super::progress::{Progress, Unit};
+use super::remote::RemoteArgs;
 use crate::source::OpenConfig;
 use crate::text::{json_path, many};
 use crate::tools::verify::{Counts, Finding, Step, VerifyConfig, What, verify};
@@ -48,12 +49,14 @@ pub(super) struct Args {
     level: LevelArgs,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (level, format) = (args.level.level, args.format.format());
     let config = OpenConfig { level, format, ..OpenConfig::default() };
-    let source = open(&args.source, config)?.for_one_pass();
+    let source = open(&args.source, config, &args.remote)?.for_one_pass();
     let mut output = Output::new().map_err(|error| Failure::System(error.to_string()))?;
     let progress = Progress::new(Unit::Things("chunks"), None);
     let config = VerifyConfig { decode: args.decode };

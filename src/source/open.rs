@@ -21,6 +21,7 @@ use crate::format::draft2022;
 use crate::format::metadata::NodeMetadata;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::local::LocalStorage;
+use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
 use crate::store::storage::{Storage, if_present};
 use crate::store::work::WORK_DIRECTORY;
 use crate::store::{ShardStore, StoreConfig, StoreError};
@@ -57,6 +58,15 @@ pub enum OpenError {
         /// The error.
         #[source]
         error: std::io::Error,
+    },
+    /// The store on the network cannot be reached.
+    #[error("{}: {error}", shown(.path))]
+    Setup {
+        /// The URL.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: Box<SetupError>,
     },
     /// No array of the source has the requested level of sharding.
     #[error("{}: {error}", shown(.path))]
@@ -108,6 +118,64 @@ pub type Documents = Vec<(&'static str, Value)>;
 impl Source {
     /// Opens a directory or a file as a source.
     pub fn open(path: &Path, config: OpenConfig) -> Result<Self, OpenError> {
+        Self::open_place(path, config, &RemoteOptions::default())
+    }
+
+    /// Opens a directory, a file or a URL as a source.
+    pub fn open_place(
+        path: &Path,
+        config: OpenConfig,
+        remote: &RemoteOptions,
+    ) -> Result<Self, OpenError> {
+        let bad = |error| {
+            let what = Unsupported::Url(error);
+            OpenError::Unsupported { path: path.to_owned(), what }
+        };
+        match Place::of(path).map_err(bad)? {
+            Place::Path(path) => Self::open_path(&path, config),
+            Place::Url(url) => Self::open_url(&url, config, remote),
+        }
+    }
+
+    /// Opens a source on the network.
+    fn open_url(
+        url: &SourceUrl,
+        config: OpenConfig,
+        remote: &RemoteOptions,
+    ) -> Result<Self, OpenError> {
+        let name = PathBuf::from(url.to_string());
+        let failed = |error| OpenError::Io { path: name.clone(), error };
+        let stats = Arc::default();
+        let storage = RemoteStorage::new(url, remote, Arc::clone(&stats));
+        let storage = storage
+            .map_err(|error| OpenError::Setup { path: name.clone(), error: Box::new(error) })?;
+        let storage: Arc<dyn Storage> = Arc::new(storage);
+        storage.list(Path::new(""), 0, &mut |_| ControlFlow::Break(())).map_err(failed)?;
+        if let Some(by) = unfinished_by(&*storage, Path::new("")) {
+            return Err(OpenError::Unfinished { path: name, by });
+        }
+        let how = StoreConfig {
+            pad_edge: config.pad_edge,
+            trusted: remote.trusted,
+            ..StoreConfig::default()
+        };
+        let store = ShardStore::new(Arc::clone(&storage), how, stats);
+        let (links, next_id) = (OutwardLinks::default(), AtomicU64::new(0));
+        let source =
+            Self { name: name.clone(), storage, store, config, file: None, next_id, links };
+        let is_other = !source.is_of_its_format().map_err(failed)?;
+        match (config.format, source.first_node()) {
+            (_, None) => Err(OpenError::NoNode(name)),
+            (Some(format), Some(_)) if is_other => {
+                let is = "something else".to_owned();
+                let what = Unsupported::OtherFormat { named: format.name(), is };
+                Err(OpenError::Unsupported { path: name, what })
+            }
+            (_, Some(_)) => Ok(source),
+        }
+    }
+
+    fn open_path(path: &Path, config: OpenConfig) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Io { path: path.to_owned(), error };
         let unsupported = |what| OpenError::Unsupported { path: path.to_owned(), what };
         if let Some(what) = Unsupported::of_path(path, config.format) {

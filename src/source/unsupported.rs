@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::config::Format;
 use super::document::METADATA_FILE;
 use crate::format::zarr2::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::store::remote::{Place, UrlError};
 use crate::text::shown;
 
 /// Name of the documents of N5.
@@ -19,12 +20,9 @@ const HEAD_BYTES: usize = 4096;
 /// A recognized kind of input that shardfs does not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    /// A URL.
-    #[error(
-        "URLs are not read: copy the array to a local filesystem, or mount the store with a program \
-         such as rclone and give the directory"
-    )]
-    Url,
+    /// A URL that names no source.
+    #[error(transparent)]
+    Url(UrlError),
     /// A ZIP archive, such as `.zarr.zip` and `.ozx`.
     #[error(
         "it is a ZIP archive: unpack it (`unzip FILE -d DIRECTORY`), or mount it with a program such \
@@ -69,8 +67,8 @@ impl Unsupported {
     /// Returns the kind of a path that can never be a source of this format, or of any if none is
     /// named; `None` if it may be one.
     pub fn of_path(path: &Path, format: Option<Format>) -> Option<Self> {
-        if path.to_str().is_some_and(is_url) && !path.exists() {
-            return Some(Self::Url);
+        if let Err(error) = Place::of(path) {
+            return Some(Self::Url(error));
         }
         if !path.is_file() {
             return None;
@@ -112,14 +110,6 @@ pub fn is_of_other_format(directory: &Path) -> bool {
     [ZARRAY, ZGROUP, N5_DOCUMENT].iter().any(|name| directory.join(name).exists())
 }
 
-fn is_url(text: &str) -> bool {
-    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
-    scheme.is_some_and(|scheme| {
-        !scheme.is_empty()
-            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
-    })
-}
-
 /// Returns the first bytes of a regular file; `None` if it cannot be read. Opening a named pipe would
 /// wait for a writer.
 fn head(path: &Path) -> Option<Vec<u8>> {
@@ -145,7 +135,9 @@ mod tests {
             path
         };
         let of = |path: PathBuf| Unsupported::of_path(&path, None);
-        assert_eq!(of("s3://bucket/a.zarr".into()), Some(Unsupported::Url));
+        let is_url = |found| matches!(found, Some(Unsupported::Url(_)));
+        assert!(is_url(of("ftp://host/a.zarr".into())));
+        assert_eq!(of("s3://bucket/a.zarr".into()).filter(|_| cfg!(feature = "remote")), None);
         assert_eq!(of("/no/such/path".into()), None);
         assert_eq!(of(file("a.zarr.zip", b"PK\x03\x04...")), Some(Unsupported::Zip));
         assert_eq!(of(file("a.h5", b"\x89HDF\r\n\x1a\n")), Some(Unsupported::Hdf5));

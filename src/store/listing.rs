@@ -42,6 +42,9 @@ impl ShardStore {
             return Ok(Arc::new(Window::of_all(array, prefix, from, most)));
         }
         let flat = is_flat(array);
+        if !self.storage.can_list() {
+            return Ok(Arc::new(Window::of_grid(array, prefix, from, flat)));
+        }
         let path =
             if flat { array.path.clone() } else { array.path.join(array.layout.keys.key(prefix)) };
         let key = (array.id, path);
@@ -83,6 +86,10 @@ impl ShardStore {
     /// Returns the attributes of a directory of shards. `None` if there is none. Something else in
     /// its place is damage.
     pub fn shard_directory(&self, path: &Path) -> Result<Option<Stat>, StoreError> {
+        if !self.storage.can_list() {
+            // It exists as far as the shards below it do.
+            return self.storage.stat(Path::new("")).map(Some).map_err(io_error(path));
+        }
         let damage = match self.storage.stat(path) {
             Ok(stat) if stat.kind == FileKind::Directory => return Ok(Some(stat)),
             Ok(stat) => Damage::NotADirectory(stat.kind),

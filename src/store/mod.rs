@@ -37,6 +37,11 @@ pub mod owner;
 pub(crate) mod put;
 mod reader;
 pub mod recover;
+#[cfg(feature = "remote")]
+pub mod remote;
+#[cfg(not(feature = "remote"))]
+#[path = "remote_absent.rs"]
+pub mod remote;
 mod replace;
 pub mod scan;
 mod shard;

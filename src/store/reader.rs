@@ -132,7 +132,8 @@ impl ChunkReader {
                 Ok(length)
             }
             ReadFrom::File { file, offset: start, .. } => {
-                match file.read_at(buffer, start + offset)? {
+                let chunk = ByteRange { offset: *start, nbytes: self.nbytes() };
+                match file.read_within(buffer, start + offset, chunk)? {
                     read if read == length => Ok(length),
                     _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
                 }

@@ -87,6 +87,8 @@ impl ShardStore {
     fn trusted_for(&self, freshness: Freshness) -> Duration {
         match freshness {
             Freshness::Again => Duration::ZERO,
+            // The read that follows fails if the shard has changed.
+            Freshness::Now if self.storage.pins_versions() => self.config.trusted,
             Freshness::Now => self.config.trusted.min(JUST_NOW),
             Freshness::Recent => self.config.trusted,
         }
@@ -195,7 +197,7 @@ impl ShardStore {
         }
         for _ in 0..LOAD_ATTEMPTS {
             let asked = now();
-            let file = match self.storage.open(path) {
+            let file = match self.open_shard(array, coords, path) {
                 Ok(file) => file,
                 Err(error) => return self.not_opened(array, id, path, error),
             };
@@ -218,6 +220,20 @@ impl ShardStore {
             return Ok(Some(Arc::new(shard)));
         }
         Err(StoreError::Changing { shard: path.to_owned() })
+    }
+
+    /// Opens a shard whose index is read next.
+    fn open_shard(
+        &self,
+        array: &SourceArray,
+        coords: &[u64],
+        path: &Path,
+    ) -> std::io::Result<Arc<dyn StorageFile>> {
+        let extents = array.layout.chunks_per_shard(0, coords);
+        match array.format.expected(&array.layout, &extents) {
+            Some(expected) => self.storage.open_expecting(path, expected),
+            None => self.storage.open(path),
+        }
     }
 
     /// Handles a shard that cannot be opened: it is absent, damaged, or not accessible to this

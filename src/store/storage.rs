@@ -38,10 +38,25 @@ pub struct DirItem<'a> {
 /// Function called for each name of a directory; returns whether to go on.
 pub type Visit<'a> = dyn FnMut(DirItem<'_>) -> ControlFlow<()> + 'a;
 
+/// Part of a file that who opens it is about to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// This number of bytes from the start, or all if there are fewer.
+    First(u64),
+    /// This number of bytes at the end, or all if there are fewer.
+    Last(u64),
+}
+
 /// Tree of files, for reading.
 pub trait Storage: Send + Sync {
     /// Opens a file, following symbolic links that stay within the source.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
+
+    /// Opens a file of which a part is read next. A storage where each request takes long may answer
+    /// both at once.
+    fn open_expecting(&self, path: &Path, _expected: Expected) -> io::Result<Arc<dyn StorageFile>> {
+        self.open(path)
+    }
 
     /// Returns the attributes of a file, following symbolic links that stay within the source.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
@@ -60,6 +75,19 @@ pub trait Storage: Send + Sync {
     /// Visits the names of a directory, without `.` and `..`, from the start (0) or from where an
     /// earlier listing stopped ([`DirItem::next`]).
     fn list(&self, path: &Path, from: u64, visit: &mut Visit<'_>) -> io::Result<()>;
+
+    /// Returns whether the names in a directory can be listed. Where they cannot, everything that
+    /// may be there has to be tried.
+    fn can_list(&self) -> bool {
+        true
+    }
+
+    /// Returns whether an open file stays the version that it was opened as: reads of one that was
+    /// replaced meanwhile fail with ESTALE. So what is read is never older than it is believed to be,
+    /// and needs no other request that finds out whether it has changed.
+    fn pins_versions(&self) -> bool {
+        false
+    }
 
     /// Returns the operations of a POSIX filesystem; `None` if the storage is not on one, and so
     /// has neither links nor owners, and cannot be changed.
@@ -81,6 +109,12 @@ pub trait StorageFile: Send + Sync {
     /// Reads at `offset` and returns the number of bytes; fewer than asked for only at the end of
     /// the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Reads at `offset` as [`Self::read_at`] does. All of `within`, which the range lies in, will be
+    /// read soon: a storage where each request takes long may fetch it at once.
+    fn read_within(&self, buffer: &mut [u8], offset: u64, _within: ByteRange) -> io::Result<usize> {
+        self.read_at(buffer, offset)
+    }
 
     /// Reads ranges that are needed together and returns the bytes of each; a storage where each
     /// request takes long may answer them with fewer requests than ranges.

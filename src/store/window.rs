@@ -47,6 +47,19 @@ impl Window {
         Self { from, numbers: (from..to).collect(), complete: to == shards, directory: None }
     }
 
+    /// Creates a window of all shards, or directories of shards, that may exist below the leading
+    /// coordinates `prefix`, for storages that cannot list which do.
+    pub(super) fn of_grid(array: &SourceArray, prefix: &[u64], from: u64, is_flat: bool) -> Self {
+        let mut grid = array.layout.shard_grid.iter().map(ShardAxis::shards);
+        let all = if is_flat {
+            grid.fold(1, u64::saturating_mul)
+        } else {
+            grid.nth(prefix.len()).unwrap_or(0)
+        };
+        let to = all.min(from.saturating_add(WINDOW_SHARDS as u64));
+        Self { from, numbers: (from..to).collect(), complete: to == all, directory: None }
+    }
+
     /// Creates the window of a directory in which there is nothing.
     pub(super) fn empty(from: u64) -> Self {
         Self { from, numbers: Vec::new(), complete: true, directory: None }

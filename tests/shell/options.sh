@@ -140,7 +140,9 @@ mkdir "$TMP/taken"
 check "a sample where something is" refused 2 "$TMP/taken: it exists, and --sample replaces nothing: give another name" \
     create --sample "$TMP/taken"
 
-check "an address is named as such" not_mounting 32 'URLs are not read' mount s3://bucket/a.zarr @MP@
+check "an address of another kind is named as such" not_mounting 32 'ftp:// is none of s3, gs, az' mount ftp://host/a.zarr @MP@
+check "a password in an address is refused" not_mounting 32 'give credentials in the environment' \
+    mount https://me:secret@host/a.zarr @MP@
 printf 'PK\003\004rest' >"$TMP/a.zarr.zip"
 check "a ZIP archive is named as such" not_mounting 32 'ZIP archive: unpack it' mount "$TMP/a.zarr.zip" @MP@
 check "so it is by commands" refused 2 'ZIP archive: unpack it' info "$TMP/a.zarr.zip"

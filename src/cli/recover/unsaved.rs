@@ -26,6 +26,7 @@ use crate::cli::mount::root_of;
 use crate::cli::mounts::check_apart;
 use crate::cli::open::open;
 use crate::cli::output::say;
+use crate::cli::remote::RemoteArgs;
 use crate::fs::{Fs, FsConfig};
 use crate::source::{Format, NODE_DOCUMENTS, OpenConfig};
 use crate::store::local::LocalStorage;
@@ -241,7 +242,7 @@ fn put_unsharded<'a>(
     if others.is_empty() {
         return Ok(Vec::new());
     }
-    let source = open(source, config)?;
+    let source = open(source, config, &RemoteArgs::default())?;
     let paths: Vec<&Path> = others.iter().map(|other| other.newest.path.as_path()).collect();
     let arrays = Unsharded::above(&source, &paths);
     let put = |saved: &Saved| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::keys;
 use super::shard_format::{Accepted, Change, ChangedShard, Reading, ShardFormat};
 use crate::format::Coords;
-use crate::format::index::{ByteRange, ShardIndex, product};
+use crate::format::index::{ByteRange, IndexLocation, ShardIndex, product};
 use crate::format::journal::ShardRecord;
 use crate::format::plan::{self, Blob, Changes, ShardLayout, Source};
 use crate::format::sharding::{ShardedArray, ShardingLevel};
@@ -17,7 +17,7 @@ use crate::format::whole_shard::trailing_checksums;
 use crate::store::error::{Damage, StoreError};
 use crate::store::index_reader::IndexReader;
 use crate::store::loaded::{Body, LoadedShard, Ready};
-use crate::store::storage::FileKind;
+use crate::store::storage::{Expected, FileKind};
 use crate::store::unfinished::{Found, examine, old_index};
 
 /// Shards with an index.
@@ -48,6 +48,16 @@ impl ShardFormat for Indexed {
     /// Shards that are compressed as a whole can only be read.
     fn is_writable(&self, layout: &ShardedArray) -> bool {
         layout.levels.iter().all(|level| trailing_checksums(&level.after).is_some())
+    }
+
+    fn expected(&self, layout: &ShardedArray, chunks_per_shard: &[u64]) -> Option<Expected> {
+        let level = layout.levels.first()?;
+        let trailing = trailing_checksums(&level.after)?;
+        let stored = level.index_codecs.stored_size(product(chunks_per_shard)?)?;
+        Some(match level.index_location {
+            IndexLocation::Start => Expected::First(stored),
+            IndexLocation::End => Expected::Last(stored.checked_add(trailing)?),
+        })
     }
 
     fn read(&self, reading: &Reading<'_>) -> io::Result<Result<Ready, Damage>> {

@@ -17,7 +17,7 @@ use crate::stats::Stats;
 use crate::store::content::Content;
 use crate::store::error::{Damage, StoreError};
 use crate::store::loaded::{LoadedShard, Ready};
-use crate::store::storage::{Stat, Storage, StorageFile};
+use crate::store::storage::{Expected, Stat, Storage, StorageFile};
 
 /// Format in which the shards of an array are stored: how its files are named, where their chunks
 /// are, and how they change.
@@ -94,6 +94,13 @@ pub trait ShardFormat: Debug + Send + Sync {
     /// Returns whether the last chunk of the array can be removed.
     fn can_shrink(&self) -> bool {
         true
+    }
+
+    /// Returns the part of a shard with these chunks along its axes that [`Self::read`] needs, if it
+    /// is known before the shard's length is.
+    fn expected(&self, layout: &ShardedArray, chunks_per_shard: &[u64]) -> Option<Expected> {
+        let _ = (layout, chunks_per_shard);
+        None
     }
 
     /// Reads where the chunks of a shard are.

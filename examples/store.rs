@@ -1,0 +1,39 @@
+//! Serves the files below a directory as the bucket `bucket` of an object store, on loopback, and
+//! as those of a web server: what tests of real mounts read. Prints its address, and ends with its
+//! standard input.
+//!
+//! usage: store DIRECTORY [LATENCY-MS]
+
+#![allow(clippy::unwrap_used, reason = "a tool of tests stops at the first surprise")]
+
+#[path = "../tests/support/object_server.rs"]
+mod object_server;
+
+use std::io::{Read, stdin};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use object_server::Server;
+
+fn main() {
+    let mut args = std::env::args_os().skip(1);
+    let directory = PathBuf::from(args.next().unwrap());
+    let latency = args.next().map_or(0, |text| text.to_str().unwrap().parse().unwrap());
+    let server = Server::start();
+    put_all(&server, &directory, Path::new(""));
+    server.set_latency(Duration::from_millis(latency));
+    println!("{}", server.url());
+    drop(stdin().read_to_end(&mut Vec::new()));
+}
+
+fn put_all(server: &Server, top: &Path, below: &Path) {
+    for item in std::fs::read_dir(top.join(below)).unwrap() {
+        let path = below.join(item.unwrap().file_name());
+        let whole = top.join(&path);
+        if whole.is_dir() {
+            put_all(server, top, &path);
+        } else if whole.is_file() {
+            server.put(path.to_str().unwrap(), std::fs::read(whole).unwrap());
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Sources on the network: objects of a store, read by requests for ranges of bytes.
+//!
+//! ```text
+//! Storage --- storage: names, opening        StorageFile --- file: one version of an object
+//!                |                                              |
+//!             names: what is known, since when               windows: what was fetched
+//!                |                                              |
+//!                +---------------------- client ----------------+
+//!                     requests, waited for; limits on them; errors
+//! ```
+//!
+//! A file that is open is one version of an object: each request names its entity tag, and a store
+//! that has another version by now says so. Nothing else in this crate is asynchronous, or knows
+//! that there is a network.
+
+mod attributes;
+mod client;
+mod error;
+mod file;
+mod limits;
+mod names;
+mod options;
+mod storage;
+mod url;
+mod windows;
+
+pub use self::options::{RemoteOptions, SetupError};
+pub use self::storage::RemoteStorage;
+pub use self::url::{Place, Protocol, SourceUrl, UrlError};

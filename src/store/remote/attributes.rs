@@ -1,0 +1,119 @@
+//! Attributes of objects and directories, as files have them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use object_store::ObjectMeta;
+use object_store::path::Path as Key;
+
+use crate::store::storage::{FileKind, Stat, Timestamp};
+
+/// What tells two versions of an object apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Object {
+    /// Length in bytes.
+    pub nbytes: u64,
+    /// Entity tag, as the store spells it; `None` if it has none.
+    pub tag: Option<String>,
+    /// Last change, in seconds: listings are more precise than answers to requests for an object.
+    pub modified: i64,
+}
+
+/// To whom everything in a store belongs, and when directories were changed: stores know neither.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+    /// Number that stands for the store, as the device of its files.
+    pub store: u64,
+    /// Time of the mount.
+    pub since: Timestamp,
+}
+
+impl Object {
+    /// Returns what the store says of an object.
+    pub(super) fn of(meta: &ObjectMeta) -> Self {
+        let tag = meta.e_tag.clone().filter(|tag| !tag.is_empty());
+        Self { nbytes: meta.size, tag, modified: meta.last_modified.timestamp() }
+    }
+
+    /// Returns whether both are the same version. Dates count only where there are no tags.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (&self.tag, &other.tag) {
+            (Some(tag), Some(other_tag)) => {
+                self.nbytes == other.nbytes && bare(tag) == bare(other_tag)
+            }
+            _ => self.nbytes == other.nbytes && self.modified == other.modified,
+        }
+    }
+
+    /// Returns a number that no other version of any object has, as far as a hash can tell.
+    pub(super) fn id(&self, key: &Key) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        key.as_ref().hash(&mut hasher);
+        self.nbytes.hash(&mut hasher);
+        match &self.tag {
+            Some(tag) => bare(tag).hash(&mut hasher),
+            None => self.modified.hash(&mut hasher),
+        }
+        // The other half of the numbers is that of directories.
+        hasher.finish() & (u64::MAX >> 1)
+    }
+
+    /// Returns the attributes of the object as a file.
+    pub(super) fn stat(&self, key: &Key, owner: Owner) -> Stat {
+        let time = Timestamp { seconds: self.modified, nanoseconds: 0 };
+        Stat {
+            mtime: time,
+            ctime: time,
+            atime: time,
+            ..stat(FileKind::File, self.id(key), self.nbytes, owner)
+        }
+    }
+}
+
+/// Returns the attributes of a directory.
+pub(super) fn directory(key: &str, owner: Owner) -> Stat {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    stat(FileKind::Directory, hasher.finish() | 1 << 63, 0, owner)
+}
+
+fn stat(kind: FileKind, ino: u64, size: u64, owner: Owner) -> Stat {
+    let Owner { uid, gid, store, since } = owner;
+    let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
+    let (mtime, ctime, atime) = (since, since, since);
+    Stat { dev: store, ino, kind, mode, uid, gid, links: 1, size, mtime, ctime, atime }
+}
+
+/// Returns a tag without quotation marks, with which some stores spell it and some do not.
+fn bare(tag: &str) -> &str {
+    tag.trim_matches('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(nbytes: u64, tag: Option<&str>, modified: i64) -> Object {
+        Object { nbytes, tag: tag.map(str::to_owned), modified }
+    }
+
+    #[test]
+    fn versions_are_told_apart_by_tag_and_by_date_only_where_there_is_none() {
+        let one = object(5, Some("\"a\""), 1);
+        assert!(one.is_same(&object(5, Some("a"), 2)));
+        assert!(!one.is_same(&object(5, Some("b"), 1)));
+        assert!(!one.is_same(&object(6, Some("a"), 1)));
+        assert!(object(5, None, 1).is_same(&object(5, None, 1)));
+        assert!(!object(5, None, 1).is_same(&object(5, None, 2)));
+    }
+
+    #[test]
+    fn numbers_follow_key_and_version() {
+        let (key, other) = (Key::from("a"), Key::from("b"));
+        let one = object(5, Some("\"a\""), 1);
+        assert_eq!(one.id(&key), object(5, Some("a"), 2).id(&key));
+        assert_ne!(one.id(&key), one.id(&other));
+        assert_ne!(one.id(&key), object(5, Some("c"), 1).id(&key));
+    }
+}

@@ -1,0 +1,331 @@
+//! Requests to a store, one at a time for the thread that waits for it.
+//!
+//! ```text
+//! thread of the mount --> Client::get --> Limits --> object_store (signs, repeats) --> Counted --> network
+//! ```
+//!
+//! Everything that is asynchronous is in this file: other threads wait for one request, at most as
+//! long as its timeout.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use super::error::RequestError;
+use super::limits::Limits;
+use super::options::{Opened, RemoteOptions, SetupError};
+use super::url::SourceUrl;
+use crate::stats::Stats;
+
+/// Longest answer that is asked for at once, in bytes.
+pub(super) const LONGEST: u64 = 1 << 30;
+
+/// Threads that receive answers.
+const THREADS: usize = 2;
+
+/// Longest time for which an answer may ask to wait before the request is repeated.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Part of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The first bytes, as far as there are any.
+    First(u64),
+    /// The last bytes, as far as there are any.
+    Last(u64),
+    /// A range.
+    Range(u64, u64),
+}
+
+/// Condition on the version of an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum If<'a> {
+    /// None.
+    Any,
+    /// It has this entity tag.
+    Is(&'a str),
+    /// It has another one.
+    IsNot(&'a str),
+}
+
+/// Answer to a request for a part of an object.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// What the store says of the object.
+    pub meta: ObjectMeta,
+    /// Offset of the bytes in the object.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Connection to a store.
+pub(super) struct Client {
+    objects: Arc<dyn ObjectStore>,
+    pages: Option<Arc<dyn PaginatedListStore>>,
+    has_suffixes: bool,
+    limits: Arc<Limits>,
+    timeout: Duration,
+    stats: Arc<Stats>,
+    runtime: Handle,
+    _threads: Threads,
+}
+
+/// Threads that receive answers. They end with the connection, without being waited for: one may be
+/// looking up a name.
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Client {
+    /// Sets up a connection; sends no request.
+    pub(super) fn new(
+        url: &SourceUrl,
+        options: &RemoteOptions,
+        stats: Arc<Stats>,
+    ) -> Result<Self, SetupError> {
+        // Fails if it is set already: then it is this one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("requests")
+            .enable_all()
+            .build()
+            .map_err(SetupError::Runtime)?;
+        let limits = Arc::new(Limits::new(options.requests));
+        let connector = Counted { limits: Arc::clone(&limits), stats: Arc::clone(&stats) };
+        let Opened { objects, pages, has_suffixes } = options.open(url, connector)?;
+        Ok(Self {
+            objects,
+            pages,
+            has_suffixes,
+            limits,
+            timeout: options.timeout,
+            stats,
+            runtime: runtime.handle().clone(),
+            _threads: Threads(Some(runtime)),
+        })
+    }
+
+    /// Returns whether the names in a directory can be listed.
+    pub(super) fn can_list(&self) -> bool {
+        self.pages.is_some()
+    }
+
+    /// Reads a part of an object.
+    pub(super) fn get(
+        &self,
+        key: &Key,
+        wanted: Wanted,
+        when: If<'_>,
+    ) -> Result<Answer, RequestError> {
+        let answer = match wanted {
+            Wanted::Last(nbytes) if !self.has_suffixes => {
+                let meta = self.head(key, when)?;
+                let start = meta.size.saturating_sub(nbytes);
+                let tag = meta.e_tag.clone();
+                let when = tag.as_deref().map_or(If::Any, If::Is);
+                self.wait(self.request(key, Wanted::Range(start, meta.size), when))
+            }
+            wanted => self.wait(self.request(key, wanted, when)),
+        };
+        match answer {
+            // Of an empty object no range can be asked for.
+            Err(RequestError::BehindEnd) => {
+                let meta = self.head(key, when)?;
+                match meta.size {
+                    0 => Ok(Answer { meta, offset: 0, bytes: Vec::new() }),
+                    _ => Err(RequestError::BehindEnd),
+                }
+            }
+            answer => answer,
+        }
+    }
+
+    /// Returns what the store says of an object.
+    pub(super) fn head(&self, key: &Key, when: If<'_>) -> Result<ObjectMeta, RequestError> {
+        let options = GetOptions { head: true, ..conditional(when) };
+        self.wait(async {
+            let _permit = self.limits.acquire().await;
+            Ok(self.objects.get_opts(key, options).await?.meta)
+        })
+    }
+
+    /// Lists a page of the keys that begin with `prefix`, and of the directories among them. `None`
+    /// as the token asks for the first page.
+    pub(super) fn list(
+        &self,
+        prefix: &str,
+        token: Option<String>,
+        most: Option<usize>,
+    ) -> Result<PaginatedListResult, RequestError> {
+        let Some(pages) = &self.pages else {
+            return Err(RequestError::Other("a web server lists no directories".to_owned()));
+        };
+        self.stats.remote.lists.count();
+        let options = PaginatedListOptions {
+            delimiter: Some("/".into()),
+            max_keys: most,
+            page_token: token,
+            ..PaginatedListOptions::default()
+        };
+        let prefix = if prefix.is_empty() { None } else { Some(prefix) };
+        self.wait(async {
+            let _permit = self.limits.acquire().await;
+            Ok(pages.list_paginated(prefix, options).await?)
+        })
+    }
+
+    async fn request(
+        &self,
+        key: &Key,
+        wanted: Wanted,
+        when: If<'_>,
+    ) -> Result<Answer, RequestError> {
+        let range = match wanted {
+            Wanted::First(nbytes) => GetRange::Bounded(0..nbytes),
+            Wanted::Last(nbytes) => GetRange::Suffix(nbytes),
+            Wanted::Range(from, to) => GetRange::Bounded(from..to),
+        };
+        let options = GetOptions { range: Some(range), ..conditional(when) };
+        let _permit = self.limits.acquire().await;
+        let result = self.objects.get_opts(key, options).await?;
+        let (meta, range) = (result.meta.clone(), result.range.clone());
+        let expected = range.end.saturating_sub(range.start);
+        let has_tag = |tag: &str| meta.e_tag.as_deref() == Some(tag);
+        match when {
+            // The server has ignored the condition.
+            If::Is(tag) if !has_tag(tag) => return Err(RequestError::Replaced),
+            If::IsNot(tag) if has_tag(tag) => return Err(RequestError::Unchanged),
+            _ => (),
+        }
+        if let Wanted::Range(from, to) = wanted
+            && range != (from..to)
+        {
+            return Err(RequestError::Wrong(format!("{} bytes from {}", expected, range.start)));
+        }
+        if expected > LONGEST {
+            return Err(RequestError::Wrong(format!("{expected} bytes")));
+        }
+        let mut bytes = Vec::new();
+        let length = usize::try_from(expected).map_err(|_| RequestError::NoMemory)?;
+        bytes.try_reserve_exact(length).map_err(|_| RequestError::NoMemory)?;
+        let mut stream = result.into_stream();
+        while let Some(part) = stream.next().await {
+            let part = part?;
+            if bytes.len() + part.len() > length {
+                return Err(RequestError::Wrong(format!("more than the {length} bytes announced")));
+            }
+            bytes.extend_from_slice(&part);
+        }
+        if bytes.len() < length {
+            let text = format!("{} of the {length} bytes announced", bytes.len());
+            return Err(RequestError::Wrong(text));
+        }
+        self.stats.remote.bytes.add(expected);
+        Ok(Answer { meta, offset: range.start, bytes })
+    }
+
+    /// Waits for a request, at most as long as it may take.
+    fn wait<T>(
+        &self,
+        request: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        let late = RequestError::Late(Some(self.timeout));
+        let timed = async { tokio::time::timeout(self.timeout, request).await };
+        let result = self.runtime.block_on(timed).unwrap_or(Err(late));
+        if result.as_ref().is_err_and(RequestError::is_failure) {
+            self.stats.remote.failed.count();
+        }
+        result
+    }
+}
+
+fn conditional(when: If<'_>) -> GetOptions {
+    match when {
+        If::Any => GetOptions::default(),
+        If::Is(tag) => GetOptions { if_match: Some(tag.to_owned()), ..GetOptions::default() },
+        If::IsNot(tag) => {
+            GetOptions { if_none_match: Some(tag.to_owned()), ..GetOptions::default() }
+        }
+    }
+}
+
+/// Connector that counts requests, and lets the limits know of refusals.
+#[derive(Debug)]
+struct Counted {
+    limits: Arc<Limits>,
+    stats: Arc<Stats>,
+}
+
+#[derive(Debug)]
+struct CountedService {
+    client: HttpClient,
+    limits: Arc<Limits>,
+    stats: Arc<Stats>,
+}
+
+impl HttpConnector for Counted {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = ReqwestConnector::default().connect(options)?;
+        let (limits, stats) = (Arc::clone(&self.limits), Arc::clone(&self.stats));
+        Ok(HttpClient::new(CountedService { client, limits, stats }))
+    }
+}
+
+#[async_trait]
+impl HttpService for CountedService {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let remote = &self.stats.remote;
+        remote.requests.count();
+        // Signatures are in headers and in queries; neither is logged.
+        let what = format!("{} {}", request.method(), request.uri().path());
+        let range = request.headers().get("range").and_then(|it| it.to_str().ok());
+        let what = range.map_or_else(|| what.clone(), |range| format!("{what} {range}"));
+        let asked = Instant::now();
+        let answer = self.client.execute(request).await;
+        let after = asked.elapsed();
+        remote.wait_ms.add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        match &answer {
+            Err(error) => {
+                remote.lost.count();
+                log::debug!("{what}: {error} after {after:.1?}");
+            }
+            Ok(answer) => {
+                let status = answer.status().as_u16();
+                log::debug!("{what}: {status} after {after:.1?}");
+                match status {
+                    429 | 503 => {
+                        remote.throttled.count();
+                        self.limits.refused(asked + after);
+                        let wait =
+                            answer.headers().get("retry-after").and_then(|it| it.to_str().ok());
+                        let wait = wait.and_then(|seconds| seconds.parse().ok());
+                        if let Some(wait) = wait.map(Duration::from_secs) {
+                            tokio::time::sleep(wait.min(LONGEST_WAIT)).await;
+                        }
+                    }
+                    500.. => remote.lost.count(),
+                    _ => self.limits.answered(),
+                }
+            }
+        }
+        answer
+    }
+}

@@ -1,0 +1,116 @@
+//! Errors of requests, and what they are to a reader of files.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use object_store::Error as StoreError;
+use object_store::client::{HttpError, HttpErrorKind};
+
+/// Reason why a request has brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// There is no such object.
+    #[error("there is no such object")]
+    Absent,
+    /// The object is not the one that was asked for any more.
+    #[error("it was replaced")]
+    Replaced,
+    /// The object is still the one that the caller knows.
+    #[error("it is unchanged")]
+    Unchanged,
+    /// The range asked for begins behind the object's end.
+    #[error("the range begins behind its end")]
+    BehindEnd,
+    /// There was no answer in time.
+    #[error("no answer in time{}", .0.map_or(String::new(), |it| format!(" ({} s)", it.as_secs_f64())))]
+    Late(Option<Duration>),
+    /// The store refuses access.
+    #[error("access is refused: {0}")]
+    Denied(String),
+    /// The server sends whole objects to those who ask for ranges.
+    #[error("the server cannot send a part of a file: it does not support requests for ranges")]
+    NoRanges,
+    /// The answer is not what was asked for.
+    #[error("the answer is no answer to the request: {0}")]
+    Wrong(String),
+    /// There is no memory for the answer.
+    #[error("there is no memory for the answer")]
+    NoMemory,
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl RequestError {
+    /// Returns the error as one of reading a file. Only what the store has said to be absent is so:
+    /// a store that cannot be reached says nothing about its objects.
+    pub(super) fn to_io(&self) -> io::Error {
+        io::Error::from_raw_os_error(match self {
+            Self::Absent => libc::ENOENT,
+            Self::Replaced => libc::ESTALE,
+            Self::Denied(_) => libc::EACCES,
+            Self::Late(_) => libc::ETIMEDOUT,
+            Self::NoMemory => libc::ENOMEM,
+            Self::Unchanged
+            | Self::BehindEnd
+            | Self::NoRanges
+            | Self::Wrong(_)
+            | Self::Other(_) => libc::EIO,
+        })
+    }
+
+    /// Returns whether it says something about the store, not about the object: that is logged.
+    pub(super) fn is_failure(&self) -> bool {
+        !matches!(self, Self::Absent | Self::Replaced | Self::Unchanged | Self::BehindEnd)
+    }
+}
+
+impl From<StoreError> for RequestError {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            StoreError::NotFound { .. } => Self::Absent,
+            StoreError::Precondition { .. } => Self::Replaced,
+            StoreError::NotModified { .. } => Self::Unchanged,
+            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+                Self::Denied(last_cause(&error))
+            }
+            _ => {
+                let text = last_cause(&error);
+                if is_timeout(&error) {
+                    Self::Late(None)
+                } else if text.contains("non-partial response") {
+                    Self::NoRanges
+                } else if text.contains("416") {
+                    Self::BehindEnd
+                } else if text.contains("Requested ") || text.contains("Content-Range") {
+                    Self::Wrong(text)
+                } else {
+                    Self::Other(text)
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether a request ended because no answer came.
+fn is_timeout(error: &StoreError) -> bool {
+    let mut cause: Option<&dyn Error> = Some(error);
+    while let Some(error) = cause {
+        let http = error.downcast_ref::<HttpError>();
+        if http.is_some_and(|http| http.kind() == HttpErrorKind::Timeout) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Returns the text of the innermost cause, in one line: those around it repeat it, with addresses.
+fn last_cause(error: &dyn Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}

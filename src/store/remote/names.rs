@@ -1,0 +1,216 @@
+//! What is known of the names in a store, and since when: answers to requests for single names, and
+//! listings of directories, which answer for every name in them.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::attributes::Object;
+use crate::store::byte_cache::ByteCache;
+
+/// Number of single names of which something is remembered.
+const SINGLE_NAMES: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
+/// Budget for listings in bytes.
+const LISTINGS_BYTES: usize = 16 << 20;
+
+/// What a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Name {
+    /// An object.
+    Object(Object),
+    /// Objects whose keys go on after it.
+    Directory,
+}
+
+/// Names in a directory.
+#[derive(Debug)]
+pub(super) struct Listing {
+    /// When they were asked for.
+    pub at: Instant,
+    /// The names, sorted. All of them, or those of the first page.
+    pub names: Vec<(String, Name)>,
+    /// `true` if these are all.
+    pub is_complete: bool,
+    /// Where pages begin: the number of names before them, and what to ask for them with.
+    pub pages: Vec<(u64, String)>,
+}
+
+/// Answer about a single name: when it was asked for, and what it stands for, if anything. `None` if it
+/// was found out since that what is known is not true any more.
+type Single = (Instant, Option<Option<Name>>);
+
+/// Names in a store.
+pub(super) struct Names {
+    /// Time for which an answer is believed.
+    trusted: Duration,
+    single: Mutex<LruCache<PathBuf, Single>>,
+    listings: Mutex<ByteCache<PathBuf, Arc<Listing>>>,
+}
+
+impl Listing {
+    fn get(&self, name: &str) -> Option<&Name> {
+        let at = self.names.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
+        self.names.get(at).map(|(_, name)| name)
+    }
+
+    fn memory(&self) -> usize {
+        const EACH: usize = 96;
+        let names = self.names.iter().map(|(name, _)| name.len() + EACH).sum::<usize>();
+        let pages = self.pages.iter().map(|(_, token)| token.len() + EACH).sum::<usize>();
+        size_of::<Self>() + names + pages
+    }
+}
+
+impl Names {
+    /// Creates an empty table whose answers are believed for a time.
+    pub(super) fn new(trusted: Duration) -> Self {
+        Self {
+            trusted,
+            single: Mutex::new(LruCache::new(SINGLE_NAMES)),
+            listings: Mutex::new(ByteCache::new(LISTINGS_BYTES)),
+        }
+    }
+
+    fn is_fresh(&self, at: Instant) -> bool {
+        at.elapsed() < self.trusted
+    }
+
+    /// Returns what a path stands for, `Some(None)` if nothing; `None` if that must be asked.
+    pub(super) fn known(&self, path: &Path) -> Option<Option<Name>> {
+        let single = self.single.lock().get(path).cloned();
+        let single = single.filter(|(at, _)| self.is_fresh(*at));
+        let listed = self.listed(path);
+        match (single, listed) {
+            (Some((at, _)), Some((later, name))) if later > at => Some(name),
+            (Some((_, name)), _) => name,
+            (None, Some((_, name))) => Some(name),
+            (None, None) => None,
+        }
+    }
+
+    /// Returns what a listing says about a path: that of the directory above, or of one further
+    /// above in which the way to it is missing.
+    fn listed(&self, path: &Path) -> Option<(Instant, Option<Name>)> {
+        let mut listings = self.listings.lock();
+        for (depth, below) in path.ancestors().enumerate() {
+            let (Some(above), Some(name)) = (below.parent(), below.file_name()) else { break };
+            let Some(listing) = listings.get(above).filter(|it| self.is_fresh(it.at)) else {
+                continue;
+            };
+            return match name.to_str().and_then(|name| listing.get(name)) {
+                Some(name) if depth == 0 => Some((listing.at, Some(name.clone()))),
+                Some(Name::Directory) => None,
+                // Nothing lies below an object.
+                Some(Name::Object(_)) => Some((listing.at, None)),
+                None if listing.is_complete => Some((listing.at, None)),
+                None => None,
+            };
+        }
+        None
+    }
+
+    /// Returns the object that a path was the last time, however long ago.
+    pub(super) fn last(&self, path: &Path) -> Option<Object> {
+        match self.single.lock().get(path) {
+            Some((_, Some(Some(Name::Object(object))))) => Some(object.clone()),
+            _ => None,
+        }
+    }
+
+    /// Records the answer to a request that was made at some time.
+    pub(super) fn note(&self, path: &Path, at: Instant, name: Option<Name>) {
+        self.single.lock().put(path.to_owned(), (at, Some(name)));
+    }
+
+    /// Records that what is known of a path is not true any more, whatever a listing says.
+    pub(super) fn distrust(&self, path: &Path) {
+        self.single.lock().put(path.to_owned(), (Instant::now(), None));
+    }
+
+    /// Returns the listing of a directory, if it is fresh.
+    pub(super) fn listing(&self, directory: &Path) -> Option<Arc<Listing>> {
+        self.listings.lock().get(directory).filter(|listing| self.is_fresh(listing.at))
+    }
+
+    /// Records the listing of a directory.
+    pub(super) fn note_listing(&self, directory: &Path, listing: Listing) -> Arc<Listing> {
+        let (bytes, listing) = (listing.memory(), Arc::new(listing));
+        self.listings.lock().put(directory.to_owned(), Arc::clone(&listing), bytes);
+        listing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(1000);
+
+    fn object(nbytes: u64) -> Name {
+        Name::Object(Object { nbytes, tag: None, modified: 0 })
+    }
+
+    fn listing(names: &[(&str, Name)], is_complete: bool) -> Listing {
+        let names = names.iter().map(|(name, what)| ((*name).to_owned(), what.clone())).collect();
+        Listing { at: Instant::now(), names, is_complete, pages: Vec::new() }
+    }
+
+    #[test]
+    fn a_complete_listing_answers_for_every_name_below() {
+        let names = Names::new(LONG);
+        let root = listing(&[("a", Name::Directory), ("x", object(3))], true);
+        names.note_listing(Path::new(""), root);
+        assert_eq!(names.known(Path::new("x")), Some(Some(object(3))));
+        assert_eq!(names.known(Path::new("a")), Some(Some(Name::Directory)));
+        assert_eq!(names.known(Path::new("b")), Some(None));
+        assert_eq!(names.known(Path::new("b/c/d")), Some(None));
+        // What is in a directory is not known from above, and in an object there is nothing.
+        assert_eq!(names.known(Path::new("a/c")), None);
+        assert_eq!(names.known(Path::new("x/c")), Some(None));
+    }
+
+    #[test]
+    fn the_first_page_says_nothing_about_absence() {
+        let names = Names::new(LONG);
+        names.note_listing(Path::new("d"), listing(&[("a", object(1))], false));
+        assert_eq!(names.known(Path::new("d/a")), Some(Some(object(1))));
+        assert_eq!(names.known(Path::new("d/b")), None);
+    }
+
+    #[test]
+    fn the_later_answer_counts() {
+        let names = Names::new(LONG);
+        names.note(Path::new("a"), Instant::now(), None);
+        assert_eq!(names.known(Path::new("a")), Some(None));
+        std::thread::sleep(Duration::from_millis(2));
+        names.note_listing(Path::new(""), listing(&[("a", object(1))], true));
+        assert_eq!(names.known(Path::new("a")), Some(Some(object(1))));
+        std::thread::sleep(Duration::from_millis(2));
+        names.note(Path::new("a"), Instant::now(), Some(object(2)));
+        assert_eq!(names.known(Path::new("a")), Some(Some(object(2))));
+    }
+
+    #[test]
+    fn what_was_found_out_to_be_old_is_asked_again() {
+        let names = Names::new(LONG);
+        names.note_listing(Path::new(""), listing(&[("a", object(1))], true));
+        std::thread::sleep(Duration::from_millis(2));
+        names.distrust(Path::new("a"));
+        assert_eq!(names.known(Path::new("a")), None);
+        names.note(Path::new("a"), Instant::now(), None);
+        assert_eq!(names.known(Path::new("a")), Some(None));
+    }
+
+    #[test]
+    fn nothing_is_believed_for_longer_than_allowed() {
+        let names = Names::new(Duration::ZERO);
+        names.note(Path::new("a"), Instant::now(), Some(object(2)));
+        names.note_listing(Path::new(""), listing(&[], true));
+        assert_eq!(names.known(Path::new("a")), None);
+        assert_eq!(names.last(Path::new("a")), Some(Object { nbytes: 2, tag: None, modified: 0 }));
+    }
+}

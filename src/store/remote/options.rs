@@ -1,0 +1,278 @@
+//! How a store is reached: options of the command line, and of the environment for what they leave
+//! out. Credentials come from the environment and from what the machine provides, never from
+//! options.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::HttpConnector;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::list::PaginatedListStore;
+use object_store::{BackoffConfig, Certificate, ClientOptions, ObjectStore, RetryConfig};
+
+use super::url::{Protocol, SourceUrl};
+use crate::text::shown;
+
+/// Time after which a request that has no answer yet fails, with all of its repetitions.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Requests that may be under way at once.
+const REQUESTS: usize = 64;
+
+/// Time for which a name, an index and a listing are believed.
+const TRUSTED: Duration = Duration::from_secs(60);
+
+/// Memory for parts of objects that were fetched, in bytes.
+const WINDOW_BYTES: usize = 256 << 20;
+
+/// How a store is reached.
+#[derive(Debug, Clone)]
+pub struct RemoteOptions {
+    /// Address of a store that is not the provider's own, such as `https://s3.example.org`.
+    pub endpoint: Option<String>,
+    /// Region of the bucket.
+    pub region: Option<String>,
+    /// Account of Azure Blob Storage.
+    pub account: Option<String>,
+    /// `true` if requests are not signed.
+    pub anonymous: bool,
+    /// `true` if the bucket is part of the host's name, not of the path.
+    pub virtual_host: bool,
+    /// `true` if who asks pays for requests and transfer.
+    pub requester_pays: bool,
+    /// File of certificates, in PEM form, that are accepted besides those of the system.
+    pub ca: Option<PathBuf>,
+    /// Time after which a request fails.
+    pub timeout: Duration,
+    /// Requests that may be under way at once.
+    pub requests: usize,
+    /// Time for which a name, an index and a listing are believed.
+    pub trusted: Duration,
+    /// Memory for parts of objects that were fetched, in bytes.
+    pub window_bytes: usize,
+}
+
+impl Default for RemoteOptions {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            region: None,
+            account: None,
+            anonymous: false,
+            virtual_host: false,
+            requester_pays: false,
+            ca: None,
+            timeout: TIMEOUT,
+            requests: REQUESTS,
+            trusted: TRUSTED,
+            window_bytes: WINDOW_BYTES,
+        }
+    }
+}
+
+/// A store, ready for requests.
+pub(super) struct Opened {
+    pub objects: Arc<dyn ObjectStore>,
+    /// The same, for listings; `None` if it has none.
+    pub pages: Option<Arc<dyn PaginatedListStore>>,
+    /// `true` if the last bytes of an object can be asked for without its length.
+    pub has_suffixes: bool,
+}
+
+/// Reason why a store cannot be reached at all.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The file of certificates cannot be read.
+    #[error("ca={}: {error}", shown(.path))]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+    /// The file of certificates is none.
+    #[error("ca={}: it holds no certificates: {error}", shown(.path))]
+    NoCertificates {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: object_store::Error,
+    },
+    /// Options or environment do not fit together.
+    #[error("{0}")]
+    Store(#[from] object_store::Error),
+    /// No thread can be started.
+    #[error("no thread can be started for requests: {0}")]
+    Runtime(#[source] io::Error),
+}
+
+impl RemoteOptions {
+    /// Sets up a store; sends no request.
+    pub(super) fn open(
+        &self,
+        url: &SourceUrl,
+        connector: impl HttpConnector,
+    ) -> Result<Opened, SetupError> {
+        let client = self.client_options(url)?;
+        let anonymous =
+            self.anonymous || url.protocol != Protocol::Web && !has_credentials(url.protocol);
+        Ok(match url.protocol {
+            Protocol::S3 => {
+                let mut builder = AmazonS3Builder::from_env()
+                    .with_bucket_name(url.bucket())
+                    .with_virtual_hosted_style_request(self.virtual_host)
+                    .with_client_options(client)
+                    .with_retry(self.retries())
+                    .with_http_connector(connector);
+                if let Some(endpoint) = &self.endpoint {
+                    builder = builder.with_endpoint(endpoint);
+                }
+                if let Some(region) = &self.region {
+                    builder = builder.with_region(region);
+                }
+                if anonymous {
+                    builder = builder.with_skip_signature(true);
+                }
+                if self.requester_pays {
+                    builder = builder.with_request_payer(true);
+                }
+                Opened::of(builder.build()?, true)
+            }
+            Protocol::Gcs => {
+                let mut builder = GoogleCloudStorageBuilder::from_env()
+                    .with_bucket_name(url.bucket())
+                    .with_client_options(client)
+                    .with_retry(self.retries())
+                    .with_http_connector(connector);
+                if let Some(endpoint) = &self.endpoint {
+                    builder = builder.with_base_url(endpoint);
+                }
+                if anonymous {
+                    builder = builder.with_skip_signature(true);
+                }
+                Opened::of(builder.build()?, true)
+            }
+            Protocol::Azure => {
+                let mut builder = MicrosoftAzureBuilder::from_env()
+                    .with_container_name(url.bucket())
+                    .with_client_options(client)
+                    .with_retry(self.retries())
+                    .with_http_connector(connector);
+                if let Some(endpoint) = &self.endpoint {
+                    builder = builder.with_endpoint(endpoint.clone());
+                }
+                if let Some(account) = &self.account {
+                    builder = builder.with_account(account);
+                }
+                if anonymous {
+                    builder = builder.with_skip_signature(true);
+                }
+                Opened::of(builder.build()?, false)
+            }
+            Protocol::Web => {
+                let builder = HttpBuilder::new()
+                    .with_url(&url.base)
+                    .with_client_options(client)
+                    .with_retry(self.retries())
+                    .with_http_connector(connector);
+                let objects = Arc::new(builder.build()?);
+                Opened { objects, pages: None, has_suffixes: true }
+            }
+        })
+    }
+
+    fn client_options(&self, url: &SourceUrl) -> Result<ClientOptions, SetupError> {
+        let endpoint = self.endpoint.clone().or_else(|| environment_endpoint(url.protocol));
+        let is_plain = |address: &str| address.starts_with("http://");
+        let is_plain = is_plain(&url.base) || endpoint.as_deref().is_some_and(is_plain);
+        let mut options = ClientOptions::new()
+            .with_allow_http(is_plain)
+            .with_http1_only()
+            .with_connect_timeout(self.attempt().min(Duration::from_secs(10)))
+            // An answer that stops is asked for again; how long all takes is limited elsewhere.
+            .with_read_timeout(self.attempt())
+            .with_timeout_disabled();
+        if let Some(path) = &self.ca {
+            let failed = |error| SetupError::Certificates { path: path.clone(), error };
+            let text = fs::read(path).map_err(failed)?;
+            let none = |error| SetupError::NoCertificates { path: path.clone(), error };
+            for certificate in Certificate::from_pem_bundle(&text).map_err(none)? {
+                options = options.with_root_certificate(certificate);
+            }
+        }
+        Ok(options)
+    }
+
+    /// Time without a byte after which a request is repeated.
+    fn attempt(&self) -> Duration {
+        self.timeout / 3
+    }
+
+    /// Repetitions of a request: as many as fit into the time that it may take.
+    fn retries(&self) -> RetryConfig {
+        let backoff = BackoffConfig {
+            init_backoff: Duration::from_millis(50),
+            max_backoff: Duration::from_secs(5),
+            ..BackoffConfig::default()
+        };
+        RetryConfig { backoff, max_retries: usize::MAX, retry_timeout: self.timeout }
+    }
+}
+
+impl Opened {
+    fn of(store: impl ObjectStore + PaginatedListStore, has_suffixes: bool) -> Self {
+        let objects = Arc::new(store);
+        let pages = Some(Arc::clone(&objects) as Arc<dyn PaginatedListStore>);
+        Self { objects, pages, has_suffixes }
+    }
+}
+
+/// Address at which machines of a provider are given credentials.
+const METADATA_SERVICE: ([u8; 4], u16) = ([169, 254, 169, 254], 80);
+/// Time within which it answers where there is one.
+const METADATA_WAIT: Duration = Duration::from_secs(1);
+
+/// Returns whether there is anything to sign requests with. Without, they are not signed: public data
+/// needs no signature, and a store that does says so.
+fn has_credentials(protocol: Protocol) -> bool {
+    let prefixes: &[&str] = match protocol {
+        Protocol::S3 => &["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_", "AWS_CONTAINER_CREDENTIALS_"],
+        Protocol::Gcs => &["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"],
+        Protocol::Azure => &["AZURE_STORAGE_", "AZURE_CLIENT_", "AZURE_FEDERATED_"],
+        Protocol::Web => &[],
+    };
+    let mut names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let is_set = names.any(|name| {
+        name != "AZURE_STORAGE_ACCOUNT_NAME" && prefixes.iter().any(|known| name.starts_with(known))
+    });
+    let has_file = || {
+        let home = env::var_os("HOME").filter(|_| protocol == Protocol::Gcs);
+        home.is_some_and(|home| {
+            PathBuf::from(home).join(".config/gcloud/application_default_credentials.json").exists()
+        })
+    };
+    is_set
+        || has_file()
+        || TcpStream::connect_timeout(&METADATA_SERVICE.into(), METADATA_WAIT).is_ok()
+}
+
+/// Returns the address of a store that the environment names.
+fn environment_endpoint(protocol: Protocol) -> Option<String> {
+    let names: &[&str] = match protocol {
+        Protocol::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
+        Protocol::Gcs => &["GOOGLE_BASE_URL"],
+        Protocol::Azure => &["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"],
+        Protocol::Web => &[],
+    };
+    names.iter().find_map(|name| env::var(name).ok())
+}

@@ -1,0 +1,109 @@
+//! What stands for sources on the network where shardfs is built without them: no URL is one.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::storage::{Stat, Storage, StorageFile, Visit};
+use crate::stats::Stats;
+
+/// Place of a source on the network, of which there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceUrl(Infallible);
+
+/// What a source is given as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A path of this machine.
+    Path(PathBuf),
+    /// A place on the network.
+    Url(SourceUrl),
+}
+
+/// Reason why a URL names no source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this shardfs was built without sources on the network (the feature \"remote\")")]
+pub struct UrlError;
+
+/// Reason why a store cannot be reached at all.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SetupError(UrlError);
+
+/// How a store is reached.
+#[derive(Debug, Clone, Default)]
+pub struct RemoteOptions {
+    /// Address of a store that is not the provider's own.
+    pub endpoint: Option<String>,
+    /// Region of the bucket.
+    pub region: Option<String>,
+    /// Account of Azure Blob Storage.
+    pub account: Option<String>,
+    /// `true` if requests are not signed.
+    pub anonymous: bool,
+    /// `true` if the bucket is part of the host's name.
+    pub virtual_host: bool,
+    /// `true` if who asks pays.
+    pub requester_pays: bool,
+    /// File of certificates.
+    pub ca: Option<PathBuf>,
+    /// Time after which a request fails.
+    pub timeout: Duration,
+    /// Requests that may be under way at once.
+    pub requests: usize,
+    /// Time for which a name, an index and a listing are believed.
+    pub trusted: Duration,
+    /// Memory for parts of objects that were fetched, in bytes.
+    pub window_bytes: usize,
+}
+
+/// Storage of a source on the network, of which there is none.
+pub struct RemoteStorage(Infallible);
+
+impl Place {
+    /// Returns the path that a source is given as.
+    ///
+    /// # Errors
+    /// It is a URL.
+    pub fn of(source: &Path) -> Result<Self, UrlError> {
+        let is_url = source.to_str().is_some_and(|text| text.contains("://")) && !source.exists();
+        if is_url { Err(UrlError) } else { Ok(Self::Path(source.to_owned())) }
+    }
+}
+
+impl SourceUrl {
+    /// Returns the last name of the URL.
+    pub fn name(&self) -> &str {
+        match self.0 {}
+    }
+}
+
+impl fmt::Display for SourceUrl {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {}
+    }
+}
+
+impl RemoteStorage {
+    /// Sets up the connection to a source.
+    pub fn new(url: &SourceUrl, _: &RemoteOptions, _: Arc<Stats>) -> Result<Self, SetupError> {
+        match url.0 {}
+    }
+}
+
+impl Storage for RemoteStorage {
+    fn open(&self, _: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        match self.0 {}
+    }
+
+    fn stat(&self, _: &Path) -> io::Result<Stat> {
+        match self.0 {}
+    }
+
+    fn list(&self, _: &Path, _: u64, _: &mut Visit<'_>) -> io::Result<()> {
+        match self.0 {}
+    }
+}

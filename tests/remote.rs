@@ -1,0 +1,396 @@
+//! Sources on an object store: what they show, what they ask for, and what they do when the store
+//! misbehaves.
+
+#![cfg(feature = "remote")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+#[path = "support/foreign.rs"]
+mod foreign;
+#[path = "support/object_server.rs"]
+mod object_server;
+mod power;
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foreign::{bcolz, ino, read, shown};
+use object_server::{Asked, BUCKET, Fault, Server};
+use serde_json::json;
+use shardfs::fs::{Fs, FsConfig, FsError, View, ViewConfig};
+use shardfs::source::{OpenConfig, Source};
+use shardfs::store::StoreConfig;
+use shardfs::store::memory::MemoryStorage;
+use shardfs::store::remote::{Place, RemoteOptions, RemoteStorage, SourceUrl};
+use shardfs::store::storage::Storage;
+use shardfs::tools::verify::{Step, VerifyConfig, verify};
+use support::{IndexKind, Model, places};
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn model() -> Model {
+    let level = power::level(&[4, 2], IndexKind::Usual, false);
+    let chunks = (0..8_u8).flat_map(|i| (0..4_u8).map(move |j| (i, j)));
+    let chunks = chunks.filter(|(i, j)| (i * 4 + j) % 5 != 3);
+    let chunks = chunks.map(|(i, j)| (vec![i.into(), j.into()], vec![i * 4 + j; 10])).collect();
+    Model {
+        shape: vec![8, 4],
+        chunk: vec![1, 1],
+        levels: vec![level],
+        keys: ("default", "/"),
+        chunks,
+    }
+}
+
+/// A hierarchy: a group, a sharded array, an array of Zarr v2, a table, and a file beside them.
+fn files() -> MemoryStorage {
+    let files = MemoryStorage::default();
+    let (model, group) = (model(), json!({"zarr_format": 3, "node_type": "group"}));
+    files.replace("zarr.json", group.to_string());
+    files.replace("sharded/zarr.json", model.metadata().to_string());
+    for shard in places(&model.shards()) {
+        if let Some(bytes) = model.shard(&shard) {
+            files.replace(&format!("sharded/{}", model.key(&shard)), bytes);
+        }
+    }
+    let zarray = json!({"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "|u1",
+        "compressor": null, "fill_value": 0, "order": "C", "filters": null});
+    files.replace("v2/.zarray", zarray.to_string());
+    files.replace("v2/0", vec![1, 2]);
+    bcolz(&files, "table/");
+    files.replace("notes.txt", "passed through");
+    files.replace("empty", "");
+    files
+}
+
+/// A server with the files below a key.
+fn server(files: &MemoryStorage, below: &str) -> Server {
+    let server = Server::start();
+    for (path, _, bytes) in files.files() {
+        server.put(&format!("{below}{}", path.to_str().unwrap()), bytes);
+    }
+    server
+}
+
+fn url(text: &str) -> SourceUrl {
+    match Place::of(Path::new(text)).unwrap() {
+        Place::Url(url) => url,
+        Place::Path(path) => panic!("a path: {path:?}"),
+    }
+}
+
+fn options(server: &Server, trusted: Duration) -> RemoteOptions {
+    RemoteOptions {
+        endpoint: Some(server.url()),
+        anonymous: true,
+        trusted,
+        timeout: Duration::from_secs(20),
+        ..RemoteOptions::default()
+    }
+}
+
+fn bucket(server: &Server, below: &str, trusted: Duration) -> Arc<dyn Storage> {
+    let url = url(&format!("s3://{BUCKET}/{below}"));
+    Arc::new(RemoteStorage::new(&url, &options(server, trusted), Arc::default()).unwrap())
+}
+
+fn mount(storage: Arc<dyn Storage>, view: View, trusted: Duration) -> Fs {
+    let store = StoreConfig { trusted, ..StoreConfig::default() };
+    let view = ViewConfig { view, ..ViewConfig::default() };
+    Fs::new(storage, FsConfig { store, view, ..FsConfig::default() }, Arc::default()).unwrap()
+}
+
+/// Requests since the last call, as text.
+fn asked(server: &Server) -> Vec<String> {
+    let asked = server.take_asked().into_iter();
+    asked
+        .map(|(method, what, range)| format!("{method} {what} {range}").trim().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_bucket_is_shown_in_every_view_as_the_same_files_are() {
+    let files = Arc::new(files());
+    for below in ["", "a/deep prefix+%41/"] {
+        let server = server(&files, below);
+        for view in [View::Zarr3, View::Zarr2, View::Npy, View::Raw, View::Flat] {
+            let expected = shown(&mount(Arc::clone(&files) as Arc<_>, view, LONG));
+            assert!(expected.len() > 2, "{view:?}: {expected:?}");
+            let below = below.replace('%', "%25").replace(' ', "%20");
+            let found = shown(&mount(bucket(&server, &below, LONG), view, LONG));
+            assert_eq!(found, expected, "{view:?} below {below:?}");
+        }
+    }
+}
+
+#[test]
+fn names_on_many_pages_are_all_listed() {
+    let files = Arc::new(files());
+    let server = server(&files, "");
+    let expected = shown(&mount(Arc::clone(&files) as Arc<_>, View::Zarr3, LONG));
+    for page in [1, 2, 3] {
+        server.set_page(page);
+        let found = shown(&mount(bucket(&server, "", LONG), View::Zarr3, LONG));
+        assert_eq!(found, expected, "{page} names on a page");
+    }
+}
+
+#[test]
+fn a_directory_hides_an_object_of_its_name() {
+    let server = Server::start();
+    server.put("a", "an object");
+    server.put("a/b", "below it");
+    server.put("c/", "a placeholder for a directory");
+    let storage = bucket(&server, "", LONG);
+    let mut names = Vec::new();
+    storage
+        .list(Path::new(""), 0, &mut |item| {
+            names.push((item.name.to_str().unwrap().to_owned(), item.kind.unwrap()));
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    use shardfs::store::storage::FileKind::Directory;
+    assert_eq!(names, [("a".to_owned(), Directory), ("c".to_owned(), Directory)]);
+    assert_eq!(storage.stat(Path::new("a")).unwrap().kind, Directory);
+}
+
+#[test]
+fn a_chunk_takes_one_request_and_the_others_of_its_shard_none() {
+    let server = server(&files(), "");
+    let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
+    let mounting = asked(&server);
+    assert!(mounting.len() <= 3, "{mounting:?}");
+    // The node of the array.
+    ino(&fs, "sharded/zarr.json");
+    asked(&server);
+    let chunk = ino(&fs, "sharded/c/0/0");
+    // The directories of chunks are those of shards that exist: one listing tells them all.
+    assert_eq!(asked(&server), ["GET ?sharded/c/", "GET sharded/c/0/0 bytes=-132"]);
+    for name in ["sharded/c/0/1", "sharded/c/1/0", "sharded/c/2/1"] {
+        ino(&fs, name);
+    }
+    assert_eq!(asked(&server), [""; 0]);
+    assert_eq!(read(&fs, chunk).unwrap(), [0; 10]);
+    assert_eq!(asked(&server), ["GET sharded/c/0/0 bytes=0-9"]);
+    ino(&fs, "sharded/c/4/0");
+    assert_eq!(asked(&server), ["GET sharded/c/1/0 bytes=-132"]);
+}
+
+#[test]
+fn an_absent_shard_is_absent_by_one_answer() {
+    let server = server(&files(), "");
+    server.remove("sharded/c/1/1");
+    let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
+    ino(&fs, "sharded/zarr.json");
+    asked(&server);
+    let directory = ino(&fs, "sharded/c/5");
+    asked(&server);
+    for name in ["2", "3", "2"] {
+        assert!(fs.lookup(directory, name.as_ref()).unwrap().is_none());
+    }
+    let found = asked(&server);
+    assert!(found.len() <= 1, "{found:?}");
+}
+
+#[test]
+fn a_replaced_shard_is_never_mixed_with_what_it_was() {
+    let server = server(&files(), "");
+    // Found, and believed for long.
+    let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
+    let chunk = ino(&fs, "sharded/c/0/0");
+    let handle = fs.open(chunk).unwrap().handle;
+    let mut other = model();
+    other.chunks.insert(vec![0, 0], vec![77; 10]);
+    other.chunks.remove(&vec![0, 1]);
+    server.put("sharded/c/0/0", other.shard(&[0, 0]).unwrap());
+    // Nothing of the old version was read: the new one is as good.
+    let mut bytes = [9; 10];
+    assert_eq!(fs.read(chunk, Some(handle), 0, &mut bytes).unwrap(), 10);
+    assert_eq!(bytes, [77; 10]);
+    fs.release(handle);
+    assert_eq!(read(&fs, chunk).unwrap(), [77; 10]);
+}
+
+#[test]
+fn what_has_changed_is_seen_after_the_time_of_trust() {
+    let server = server(&files(), "");
+    let fs = mount(bucket(&server, "", Duration::ZERO), View::Zarr3, Duration::ZERO);
+    let chunk = ino(&fs, "sharded/c/0/0");
+    assert_eq!(read(&fs, chunk).unwrap(), [0; 10]);
+    asked(&server);
+    // Unchanged: a question without an answer's body.
+    ino(&fs, "sharded/c/0/0");
+    let found = asked(&server);
+    assert!(found.iter().any(|it| it == "HEAD sharded/c/0/0"), "{found:?}");
+    let mut other = model();
+    other.chunks.insert(vec![0, 0], vec![77; 12]);
+    server.put("sharded/c/0/0", other.shard(&[0, 0]).unwrap());
+    assert_eq!(read(&fs, ino(&fs, "sharded/c/0/0")).unwrap(), [77; 12]);
+    server.remove("sharded/c/0/0");
+    assert!(fs.lookup(ino(&fs, "sharded/c/0"), "0".as_ref()).unwrap().is_none());
+}
+
+/// Returns the contents of all chunks, or the errno of those that could not be read.
+fn chunks(fs: &Fs) -> BTreeMap<Vec<u64>, Result<Option<Vec<u8>>, i32>> {
+    let mut found = BTreeMap::new();
+    for coords in places(&[8, 4]) {
+        let name = format!("{}", coords[1]);
+        let looked =
+            fs.lookup(ino(fs, &format!("sharded/c/{}", coords[0])), name.as_ref()).and_then(
+                |entry| entry.map(|entry| read(fs, entry.attr.ino).map_err(Errno)).transpose_io(),
+            );
+        found.insert(coords, looked.map_err(|error| error.errno()));
+    }
+    found
+}
+
+/// Error of reading, as the helper returns it.
+struct Errno(i32);
+
+trait TransposeIo<T> {
+    fn transpose_io(self) -> Result<Option<T>, FsError>;
+}
+
+impl<T> TransposeIo<T> for Option<Result<T, Errno>> {
+    fn transpose_io(self) -> Result<Option<T>, FsError> {
+        match self {
+            None => Ok(None),
+            Some(Ok(value)) => Ok(Some(value)),
+            Some(Err(Errno(errno))) => Err(std::io::Error::from_raw_os_error(errno).into()),
+        }
+    }
+}
+
+#[test]
+fn answers_that_are_lost_or_wrong_are_errors_or_repeated_and_never_absence() {
+    let files = Arc::new(files());
+    let model = model();
+    let expected = |coords: &Vec<u64>| model.chunks.get(coords).cloned();
+    let mut errors = 0;
+    for seed in 0..16_u64 {
+        let server = server(&files, "");
+        let url = url(&format!("s3://{BUCKET}"));
+        let options =
+            RemoteOptions { timeout: Duration::from_secs(3), ..options(&server, Duration::ZERO) };
+        let storage = Arc::new(RemoteStorage::new(&url, &options, Arc::default()).unwrap());
+        let fs = mount(storage, View::Zarr3, Duration::ZERO);
+        for row in 0..8 {
+            ino(&fs, &format!("sharded/c/{row}"));
+        }
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        server.fail(move |asked: &Asked| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            if !asked.1.contains("sharded/c/") || random % 3 > 0 {
+                return None;
+            }
+            Some(match random >> 20 & 7 {
+                0 => Fault::Status(500, None),
+                1 => Fault::Status(503, Some(0)),
+                2 => Fault::NoAnswer,
+                3 => Fault::CutOff(5),
+                4 => Fault::Late(Duration::from_millis(20)),
+                5 => Fault::WholeObject,
+                6 => Fault::OtherRange,
+                _ => Fault::NoConditions,
+            })
+        });
+        for (coords, found) in chunks(&fs) {
+            match found {
+                Ok(found) => assert_eq!(found, expected(&coords), "{coords:?}, seed {seed}"),
+                Err(errno) => {
+                    errors += 1;
+                    assert!([libc::EIO, libc::ETIMEDOUT].contains(&errno), "{coords:?}: {errno}");
+                }
+            }
+        }
+        server.behave();
+        for (coords, found) in chunks(&fs) {
+            assert_eq!(found, Ok(expected(&coords)), "{coords:?} afterwards, seed {seed}");
+        }
+    }
+    assert!(errors > 0);
+}
+
+#[test]
+fn a_store_that_is_silent_is_an_error_after_the_timeout_and_recovers() {
+    let server = server(&files(), "");
+    let url = url(&format!("s3://{BUCKET}"));
+    let options = RemoteOptions { timeout: Duration::from_millis(400), ..options(&server, LONG) };
+    let storage = Arc::new(RemoteStorage::new(&url, &options, Arc::default()).unwrap());
+    let fs = mount(storage, View::Zarr3, LONG);
+    let chunk = ino(&fs, "sharded/c/0/0");
+    server.fail(|_| Some(Fault::Silence));
+    let begun = Instant::now();
+    assert_eq!(read(&fs, chunk), Err(libc::ETIMEDOUT));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    server.behave();
+    assert_eq!(read(&fs, chunk).unwrap(), [0; 10]);
+}
+
+#[test]
+fn a_server_without_ranges_is_an_error() {
+    let server = server(&files(), "");
+    let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
+    let chunk = ino(&fs, "sharded/c/0/0");
+    server.fail(|_| Some(Fault::WholeObject));
+    assert_eq!(read(&fs, chunk), Err(libc::EIO));
+}
+
+#[test]
+fn access_that_is_refused_is_no_absence() {
+    let server = server(&files(), "");
+    let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
+    let above = ino(&fs, "sharded/c/0");
+    server.fail(|asked| asked.1.contains("c/0/0").then_some(Fault::Status(403, None)));
+    let refused = fs.lookup(above, "0".as_ref()).map(|entry| entry.is_some());
+    // It is there, and damaged: its chunks cannot be read.
+    assert!(matches!(refused, Ok(true) | Err(_)), "{refused:?}");
+}
+
+#[test]
+fn a_web_server_shows_an_array_without_listing_it() {
+    let files = files();
+    let server = Server::start();
+    for (path, _, bytes) in files.files() {
+        server.put(&format!("data/{}", path.to_str().unwrap()), bytes);
+    }
+    let url = url(&format!("{}/data/sharded", server.url()));
+    let options = RemoteOptions { trusted: LONG, ..RemoteOptions::default() };
+    let storage = Arc::new(RemoteStorage::new(&url, &options, Arc::default()).unwrap());
+    let fs = mount(storage, View::Zarr3, LONG);
+    let model = model();
+    let found: BTreeMap<_, _> =
+        shown(&fs).into_iter().filter(|(name, _)| name.starts_with("c/")).collect();
+    let expected = model
+        .chunks
+        .iter()
+        .map(|(coords, bytes)| (format!("c/{}/{}", coords[0], coords[1]), Ok(bytes.clone())));
+    assert_eq!(found, expected.collect());
+}
+
+#[test]
+fn commands_read_buckets() {
+    let server = server(&files(), "x/");
+    let name = format!("s3://{BUCKET}/x");
+    let open = || {
+        let (config, options) = (OpenConfig::default(), options(&server, LONG));
+        Source::open_place(Path::new(&name), config, &options)
+    };
+    let source = open().unwrap();
+    let counts = verify(&source, VerifyConfig::default(), |_| Ok::<(), ()>(())).unwrap();
+    assert_eq!((counts.defects, counts.chunks > 20), (0, true));
+    let mut broken = model().shard(&[1, 0]).unwrap();
+    *broken.last_mut().unwrap() ^= 1;
+    server.put("x/sharded/c/1/0", broken);
+    let mut findings = Vec::new();
+    let take = |step: Step| {
+        findings.extend(step.findings.iter().map(ToString::to_string));
+        Ok::<(), ()>(())
+    };
+    assert_eq!(verify(&open().unwrap(), VerifyConfig::default(), take).unwrap().defects, 1);
+    assert!(findings[0].contains("sharded/c/1/0"), "{findings:?}");
+}

@@ -1,0 +1,179 @@
+#!/bin/bash
+# Sources on an object store and on a web server: mounts of them show what mounts of the same files do,
+# in every view; commands read them; a store that is gone is an error in time; nothing hangs, and no
+# credentials are to be seen anywhere.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/shell
+
+(cd "$repo" && cargo build --quiet --example store)
+store=$repo/target/debug/examples/store
+
+# start_store DIRECTORY [LATENCY-MS]: sets URL, and STORE, its process, which ends with this script.
+start_store() {
+    local out
+    out=$(mktemp "$TMP/store.XXXXXX")
+    mkfifo "$out.end"
+    "$store" "$@" <"$out.end" >"$out" &
+    STORE=$!
+    # Held open until this script ends, and the store with it.
+    # shellcheck disable=SC2034 # it is never written to
+    exec {held}>"$out.end"
+    within 20 test -s "$out"
+    URL=$(<"$out")
+}
+
+mkdir "$TMP/top"
+"$SHARDFS" create --sample "$TMP/top/sample.zarr" >/dev/null
+python3 "$here/arrays.py" "$TMP/top/arrays" >/dev/null 2>&1 || true
+start_store "$TMP/top"
+there=(-o "endpoint=$URL,anonymous")
+
+same() {
+    local view
+    for view in zarr3 zarr2 npy raw flat; do
+        mount_view "$TMP/top/sample.zarr" --view "$view"
+        local local_mp=$MP
+        mount_view s3://bucket/sample.zarr "${there[@]}" --view "$view" "$@"
+        diff -r "$local_mp" "$MP"
+        unmount_view "$local_mp"
+        unmount_view
+    done
+}
+check "a bucket shows what the same files do" same
+check "a bucket shows what the same files do (immutable)" same -o immutable
+
+on_the_web() {
+    mount_view "$TMP/top/sample.zarr"
+    local local_mp=$MP node
+    node=$(cd "$local_mp" && find . -name c -type d | head -n 1)
+    node=${node%/c}
+    mount_view "$URL/sample.zarr/${node#./}"
+    diff -r "$local_mp/$node" "$MP"
+    unmount_view "$local_mp"
+    unmount_view
+}
+check "a web server shows an array" on_the_web
+
+by_commands() {
+    local command
+    for command in "info" "ls -l" "verify --decode"; do
+        # shellcheck disable=SC2086 # a command and its option
+        "$SHARDFS" $command "$TMP/top/sample.zarr" | sed "s|$TMP/top/||" >"$TMP/expected"
+        # shellcheck disable=SC2086
+        "$SHARDFS" $command --endpoint "$URL" --anonymous s3://bucket/sample.zarr >"$TMP/found"
+        diff "$TMP/expected" "$TMP/found"
+    done
+    "$SHARDFS" unpack "$TMP/top/sample.zarr" "$TMP/unpacked" >/dev/null
+    "$SHARDFS" unpack --endpoint "$URL" --anonymous s3://bucket/sample.zarr "$TMP/fetched" >/dev/null
+    diff -r "$TMP/unpacked" "$TMP/fetched"
+    "$SHARDFS" refs --endpoint "$URL" --anonymous s3://bucket/sample.zarr -o "$TMP/refs.json" >/dev/null
+    grep -q 's3://bucket/sample.zarr' "$TMP/refs.json"
+}
+check "commands read a bucket as they read files" by_commands
+
+new_mount_point
+check "nothing is written to a bucket" fails_with 'not on a filesystem' \
+    "$SHARDFS" mount --rw "${there[@]}" s3://bucket/sample.zarr "$MP"
+
+check "a key that nothing is below is no source" fails_with 'there is no metadata in it' \
+    timeout 60 "$SHARDFS" info --endpoint "$URL" --anonymous s3://bucket/nothing.zarr
+
+no_secrets() {
+    local secret=b7e1c0ffee place
+    AWS_ACCESS_KEY_ID=AKIDEXAMPLE AWS_SECRET_ACCESS_KEY=$secret \
+        mount_view s3://bucket/sample.zarr -o "endpoint=$URL" -v --log-file "$TMP/secret.log"
+    find "$MP" -type f -exec cat {} + >/dev/null
+    for place in "$TMP/secret.log" /proc/self/mounts "$MP/.shardfs/stats.json" "$MP/.shardfs/log"; do
+        grep -q . "$place"
+        if grep -q "$secret" "$place"; then return 1; fi
+    done
+    if tr '\0' ' ' <"/proc/$(daemon_of "$MP")/cmdline" | grep -q "$secret"; then return 1; fi
+    unmount_view
+}
+check "credentials are nowhere to be seen" no_secrets
+
+counted() {
+    mount_view s3://bucket/sample.zarr "${there[@]}"
+    find "$MP" -type f -exec cat {} + >/dev/null
+    python3 - "$MP/.shardfs/stats.json" <<'PY'
+import json
+import sys
+
+with open(sys.argv[1]) as f:
+    remote = json.load(f)["remote"]
+print(remote)
+assert remote["requests"] > 3 and remote["bytes"] > 1000 and remote["lists"] > 0
+assert remote["failed"] == remote["lost"] == remote["throttled"] == 0
+PY
+    unmount_view
+}
+check "stats.json counts what was asked of a store" counted
+
+# The store is stopped: it accepts connections, and answers nothing.
+stopped() {
+    local chunk
+    mount_view s3://bucket/sample.zarr "${there[@]}" -o timeout=2
+    chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
+    kill -STOP "$STORE"
+    fails_with 'timed out' timeout 30 cat "$chunk"
+    timeout 30 "$SHARDFS" umount "$MP"
+    kill -CONT "$STORE"
+}
+check "a store that does not answer is an error in time, and no reason not to unmount" stopped
+
+recovers() {
+    local chunk
+    mount_view s3://bucket/sample.zarr "${there[@]}" -o timeout=2
+    chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
+    kill -STOP "$STORE"
+    fails_with 'timed out' timeout 30 cat "$chunk"
+    kill -CONT "$STORE"
+    within 10 cat "$chunk"
+    unmount_view
+}
+check "a store that answers again needs no other mount" recovers
+
+if corpus=$(corpus_dir); then
+    start_store "$corpus"
+    there=(-o "endpoint=$URL,anonymous")
+    export PYTHONDONTWRITEBYTECODE=1
+    python3 - "$corpus" >"$TMP/stores" <<'PY'
+import glob
+import json
+import os
+import sys
+
+corpus = sys.argv[1]
+stores = {}
+for path in sorted(glob.glob(os.path.join(corpus, "manifests", "*", "*.json"))):
+    with open(path) as f:
+        manifest = json.load(f)
+    # A file that is an array by itself is no source on a store yet.
+    if manifest["kind"].startswith(("zarr3", "draft2022", "bcolz")):
+        stores.setdefault(manifest["store"], []).append(path)
+for store, manifests in stores.items():
+    print(store, *manifests)
+PY
+    while read -r source manifests; do
+        metadata=(--metadata)
+        case $source in
+        */draft2022/*) metadata=() ;;
+        */bcolz/* | */blz/*) metadata=(--allow zarr.json --allow header.json --allow metadata.json) ;;
+        esac
+        for options in "" ",immutable"; do
+            if ! mount_view "s3://bucket/$source" -o "endpoint=$URL,anonymous$options"; then
+                fail "$source$options: mount: $(cat "$MP.log")"
+                continue
+            fi
+            for manifest in $manifests; do
+                check "$source${options/,/ }: $(basename "$manifest" .json)" \
+                    python3 "$corpus/check_mount.py" "$manifest" "$MP" "${metadata[@]}" --level -1
+            done
+            unmount_view
+        done
+    done <"$TMP/stores"
+else
+    skip "no corpus: set SHARDFS_CORPUS"
+fi
