@@ -173,9 +173,48 @@ fn a_chunk_takes_one_request_and_the_others_of_its_shard_none() {
     }
     assert_eq!(asked(&server), [""; 0]);
     assert_eq!(read(&fs, chunk).unwrap(), [0; 10]);
-    assert_eq!(asked(&server), ["GET sharded/c/0/0 bytes=0-9"]);
+    assert_eq!(asked(&server), ["GET sharded/c/0/0 bytes=1-10"]);
     ino(&fs, "sharded/c/4/0");
     assert_eq!(asked(&server), ["GET sharded/c/1/0 bytes=-132"]);
+}
+
+/// Bytes that requests have asked for in shards, and their number.
+fn data_asked(server: &Server) -> (u64, usize) {
+    let asked = server.take_asked();
+    let ranges = asked.iter().filter(|(_, what, _)| what.contains("sharded/c/"));
+    let nbytes = ranges.filter_map(|(_, _, range)| {
+        let (from, to) = range.strip_prefix("bytes=")?.split_once('-')?;
+        Some(to.parse::<u64>().ok()? + 1 - from.parse::<u64>().ok()?)
+    });
+    let nbytes: Vec<u64> = nbytes.collect();
+    (nbytes.iter().sum(), nbytes.len())
+}
+
+#[test]
+fn chunks_read_in_order_come_together_and_others_alone() {
+    let server = server(&files(), "");
+    let model = model();
+    let in_order: Vec<_> =
+        places(&[8, 4]).into_iter().filter(|at| model.chunks.contains_key(at)).collect();
+    let read_all = |chunks: &[Vec<u64>]| {
+        let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
+        for at in chunks {
+            let found = read(&fs, ino(&fs, &format!("sharded/c/{}/{}", at[0], at[1]))).unwrap();
+            assert_eq!(found, model.chunks[at], "{at:?}");
+        }
+        // Requests that no thread waits for may still arrive.
+        std::thread::sleep(Duration::from_millis(100));
+        data_asked(&server)
+    };
+    let (nbytes, requests) = read_all(&in_order);
+    assert!(requests < in_order.len() / 2, "{requests} requests for {} chunks", in_order.len());
+    let shards: usize = places(&[2, 2]).iter().map(|at| model.shard(at).unwrap().len()).sum();
+    assert!(nbytes <= shards as u64, "{nbytes} bytes of {shards}");
+    // Whoever jumps about gets what it asks for, byte for byte.
+    let jumping: Vec<_> = in_order.iter().rev().step_by(2).cloned().collect();
+    let (nbytes, requests) = read_all(&jumping);
+    let wanted: usize = jumping.iter().map(|at| model.chunks[at].len()).sum();
+    assert_eq!((nbytes, requests), (wanted as u64, jumping.len()));
 }
 
 #[test]

@@ -338,6 +338,8 @@ impl Job {
         options.fs.file = file;
         if local.is_none() {
             options.fs.store.trusted = options.remote.trusted;
+            // Several readers share the memory.
+            options.fs.store.longest_window = (options.remote.window_bytes / 4) as u64;
             // Threads that wait for the network would hold up the rings that they belong to.
             options.transport = options.transport.or(Transport::named("classic"));
         }

@@ -28,6 +28,9 @@ pub struct StoreConfig {
     /// `true` if a missing shard is damage in formats in which all exist. Where shards are written, it
     /// must be absence: a damaged one is not replaced.
     pub missing_is_damage: bool,
+    /// Length up to which windows grow that are fetched ahead of readers, in bytes, where the source
+    /// is on the network.
+    pub longest_window: u64,
     /// Largest block or page size of the underlying filesystem, in bytes. ext4 was seen to zero the
     /// rest of the last block of a truncated file before the new length was durable.
     pub block_size: u64,
@@ -44,6 +47,7 @@ impl Default for StoreConfig {
             decode_limit: 1 << 30,
             pad_edge: false,
             missing_is_damage: false,
+            longest_window: 64 << 20,
             block_size: 64 << 10,
         }
     }

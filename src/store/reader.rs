@@ -28,6 +28,7 @@ impl ShardStore {
         coords: &[u64],
         chunk: &Chunk,
     ) -> Result<Option<ChunkReader>, StoreError> {
+        self.fetch_ahead_of(array, coords);
         let source = match &chunk.body {
             Body::InMemory { bytes, start, end } => {
                 ReadFrom::Memory { bytes: Arc::clone(bytes), start: *start, end: *end }

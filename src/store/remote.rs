@@ -19,6 +19,7 @@ mod error;
 mod file;
 mod limits;
 mod names;
+mod openings;
 mod options;
 mod storage;
 mod url;

@@ -16,6 +16,7 @@ use super::decoded_cache::DecodedChunks;
 use super::error::StoreError;
 use super::loaded::{LoadedShard, ShardId};
 use super::storage::{PosixStorage, Storage, StorageFile, Version};
+use super::streams::Streams;
 use super::window::Window;
 use crate::format::index::ByteRange;
 use crate::number::to_usize;
@@ -44,6 +45,7 @@ pub struct ShardStore {
     loading: [Mutex<()>; LOADING_STRIPES],
     pub(super) decoded: DecodedChunks,
     pub(super) commits: Commits,
+    pub(super) streams: Streams,
     pub(super) open_files: OpenFiles,
 }
 
@@ -100,6 +102,7 @@ impl ShardStore {
             reported: Mutex::new(LruCache::new(at_least_one(REPORTED_ERRORS))),
             decoded: DecodedChunks::new(config.decoded_size),
             commits: Commits::default(),
+            streams: Streams::default(),
             loading: [const { Mutex::new(()) }; LOADING_STRIPES],
             storage,
             config,

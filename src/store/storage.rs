@@ -58,6 +58,12 @@ pub trait Storage: Send + Sync {
         self.open(path)
     }
 
+    /// Says that [`Self::open_expecting`] will be called soon. Returns whether it then needs no
+    /// request; a storage where requests take long sends one now, and returns at once.
+    fn announce(&self, _path: &Path, _expected: Expected) -> bool {
+        false
+    }
+
     /// Returns the attributes of a file, following symbolic links that stay within the source.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
 
@@ -115,6 +121,10 @@ pub trait StorageFile: Send + Sync {
     fn read_within(&self, buffer: &mut [u8], offset: u64, _within: ByteRange) -> io::Result<usize> {
         self.read_at(buffer, offset)
     }
+
+    /// Says that ranges will be read soon. A storage where requests take long requests them now, and
+    /// returns at once.
+    fn fetch_ahead(&self, _ranges: &[ByteRange]) {}
 
     /// Reads ranges that are needed together and returns the bytes of each; a storage where each
     /// request takes long may answer them with fewer requests than ranges.

@@ -15,6 +15,9 @@ use crate::fs::state::overlay::What;
 use crate::store::LoadedShard;
 use crate::store::storage::FileKind;
 
+/// Shards whose indexes are requested before the first of them is listed.
+const ANNOUNCED: usize = 64;
+
 impl Lister<'_> {
     /// Lists the names below a directory above chunks.
     pub(in crate::fs) fn children(
@@ -57,6 +60,11 @@ impl Lister<'_> {
             let last = if window.complete { None } else { window.numbers.last().copied() };
             let mut shards: BTreeSet<u64> = window.from(first).iter().copied().collect();
             shards.extend(staged_shards.range(first..=last.unwrap_or(u64::MAX)));
+            if axis + 1 == array.tree.rank() {
+                let place = |shard: &u64| [&prefix[..], &[*shard]].concat();
+                let next: Vec<Coords> = shards.iter().take(ANNOUNCED).map(place).collect();
+                self.fs.store.announce(source, &next);
+            }
             for shard in &shards {
                 let (start, edge) = grid.span(*shard);
                 let range = start.max(from)..(start + edge).min(extent);

@@ -192,6 +192,27 @@ impl Client {
         })
     }
 
+    /// Sends a request that no thread waits for, and passes on what came of it.
+    pub(super) fn send(
+        self: &Arc<Self>,
+        key: Key,
+        wanted: Wanted,
+        tag: Option<String>,
+        done: impl FnOnce(Result<Answer, RequestError>) + Send + 'static,
+    ) {
+        let client = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let when = tag.as_deref().map_or(If::Any, If::Is);
+            let timed = tokio::time::timeout(client.timeout, client.request(&key, wanted, when));
+            done(timed.await.unwrap_or(Err(RequestError::Late(Some(client.timeout)))));
+        });
+    }
+
+    /// Returns whether the last bytes of an object can be asked for without its length.
+    pub(super) fn has_suffixes(&self) -> bool {
+        self.has_suffixes
+    }
+
     async fn request(
         &self,
         key: &Key,

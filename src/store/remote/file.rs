@@ -9,10 +9,10 @@ use object_store::path::Path as Key;
 use parking_lot::Mutex;
 
 use super::attributes::{Object, Owner};
-use super::client::{Client, If, Wanted};
+use super::client::{Answer, Client, If, Wanted};
 use super::error::RequestError;
 use super::names::Names;
-use super::windows::{Fetch, Windows};
+use super::windows::{Part, Windows};
 use crate::format::index::ByteRange;
 use crate::number::to_usize;
 use crate::stats::Stats;
@@ -21,22 +21,64 @@ use crate::store::storage::{Stat, StorageFile};
 /// Longest part of an object that is fetched at once for a reader, in bytes.
 const WINDOW: u64 = 8 << 20;
 
+/// Longest gap between two ranges that is fetched with them, in bytes: a request takes longer.
+const GAP: u64 = 1 << 20;
+
 /// Version of an object, open for reading. Every request for a part of it names the version: bytes
 /// of two versions are never mixed.
 pub(super) struct RemoteFile {
     pub client: Arc<Client>,
     pub windows: Arc<Windows>,
-    pub names: Arc<Names>,
     pub stats: Arc<Stats>,
     pub owner: Owner,
+    pub version: Arc<ObjectVersion>,
+    /// Bytes that came with the answer by which the file was opened, and their offset.
+    pub first: Mutex<Option<(u64, Vec<u8>)>>,
+}
+
+/// Version of an object, and whether the store has another one by now.
+pub(super) struct ObjectVersion {
+    pub names: Arc<Names>,
     /// Path of the object, and its key.
     pub path: PathBuf,
     pub key: Key,
     pub object: Object,
-    /// Bytes that came with the answer by which the file was opened, and their offset.
-    pub first: Mutex<Option<(u64, Vec<u8>)>>,
     /// `true` once the store has answered that the object is another one.
     pub replaced: AtomicBool,
+}
+
+impl ObjectVersion {
+    /// Returns the entity tag that requests name. `None` if it is none that a server compares.
+    fn tag(&self) -> Option<&str> {
+        self.object.tag.as_deref().filter(|tag| !tag.starts_with("W/"))
+    }
+
+    /// Returns the bytes of an answer to a request for a range.
+    fn bytes(
+        &self,
+        (from, to): (u64, u64),
+        answer: Result<Answer, RequestError>,
+    ) -> io::Result<Vec<u8>> {
+        let answer =
+            answer.and_then(|answer| match Object::of(&answer.meta).is_same(&self.object) {
+                true => Ok(answer.bytes),
+                // A server without tags, or one that ignores conditions.
+                false => Err(RequestError::Replaced),
+            });
+        answer.map_err(|error| {
+            if matches!(
+                error,
+                RequestError::Replaced | RequestError::Absent | RequestError::BehindEnd
+            ) {
+                self.names.distrust(&self.path);
+                self.replaced.store(true, Ordering::Relaxed);
+            }
+            if error.is_failure() {
+                log::error!("{}: bytes {from} to {to}: {error}", self.key);
+            }
+            error.to_io()
+        })
+    }
 }
 
 impl RemoteFile {
@@ -50,36 +92,14 @@ impl RemoteFile {
             return false;
         };
         buffer.copy_from_slice(part);
-        if part.len() == bytes.len() || from + part.len() == bytes.len() {
+        if from + part.len() == bytes.len() {
             *first = None;
         }
         true
     }
 
-    /// Fetches a range of the object.
-    fn fetch(&self, from: u64, to: u64) -> Result<Vec<u8>, RequestError> {
-        let tag = self.object.tag.as_deref().filter(|tag| !tag.starts_with("W/"));
-        let when = tag.map_or(If::Any, If::Is);
-        let answer = self.client.get(&self.key, Wanted::Range(from, to), when);
-        let answer =
-            answer.and_then(|answer| match Object::of(&answer.meta).is_same(&self.object) {
-                true => Ok(answer.bytes),
-                // A server without tags, or one that ignores conditions.
-                false => Err(RequestError::Replaced),
-            });
-        if let Err(error) = &answer {
-            if matches!(
-                error,
-                RequestError::Replaced | RequestError::Absent | RequestError::BehindEnd
-            ) {
-                self.names.distrust(&self.path);
-                self.replaced.store(true, Ordering::Relaxed);
-            }
-            if error.is_failure() {
-                log::error!("{}: bytes {from} to {to}: {error}", self.key);
-            }
-        }
-        answer
+    fn part(&self, from: u64, to: u64) -> Part {
+        Part { object: self.version.object.id(&self.version.key), from, to }
     }
 
     /// Reads from the window that holds `offset`, at most to its end.
@@ -87,27 +107,61 @@ impl RemoteFile {
         let skipped = (offset - within.offset) / WINDOW * WINDOW;
         let from = within.offset + skipped;
         let to = (from + WINDOW).min(within.offset + within.nbytes);
-        let id = self.object.id(&self.key);
-        let bytes = self.windows.get(Fetch { object: id, from, to }, || {
-            self.fetch(from, to).map_err(|error| error.to_io())
+        let version = &self.version;
+        let fetched = self.windows.get(self.part(from, to), || {
+            let when = version.tag().map_or(If::Any, If::Is);
+            let answer = self.client.get(&version.key, Wanted::Range(from, to), when);
+            version.bytes((from, to), answer)
         })?;
-        let at = to_usize(offset - from);
-        let part = bytes.get(at..).unwrap_or_default();
+        let start = to_usize(offset - fetched.from);
+        let end = to_usize(to - fetched.from).min(fetched.bytes.len());
+        let part = fetched.bytes.get(start..end).unwrap_or_default();
         let length = part.len().min(buffer.len());
         buffer[..length].copy_from_slice(&part[..length]);
         Ok(length)
     }
+
+    /// Requests a part that nobody waits for yet.
+    fn send(&self, from: u64, to: u64) {
+        let Some(fetching) = self.windows.begin(self.part(from, to)) else { return };
+        let version = Arc::clone(&self.version);
+        let (key, tag) = (version.key.clone(), version.tag().map(str::to_owned));
+        self.client.send(key, Wanted::Range(from, to), tag, move |answer| {
+            // Who waits for it gets the error.
+            let _ = fetching.end(version.bytes((from, to), answer));
+        });
+    }
+}
+
+/// Joins ranges that lie close together, up to the length of a window. What is returned is sorted.
+fn joined(ranges: &[ByteRange], end: u64) -> Vec<(u64, u64)> {
+    let within = |range: &ByteRange| {
+        let to = range.offset.checked_add(range.nbytes)?.min(end);
+        (range.offset < to).then_some((range.offset, to))
+    };
+    let mut sorted: Vec<(u64, u64)> = ranges.iter().filter_map(within).collect();
+    sorted.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in sorted {
+        match joined.last_mut() {
+            Some(last) if from <= last.1 + GAP && to.max(last.1) - last.0 <= WINDOW => {
+                last.1 = last.1.max(to);
+            }
+            _ => joined.push((from, to)),
+        }
+    }
+    joined
 }
 
 impl StorageFile for RemoteFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let left = self.object.nbytes.saturating_sub(offset);
+        let left = self.version.object.nbytes.saturating_sub(offset);
         let length = to_usize(left.min(buffer.len() as u64));
         self.read_within(&mut buffer[..length], offset, ByteRange { offset, nbytes: length as u64 })
     }
 
     fn read_within(&self, buffer: &mut [u8], offset: u64, within: ByteRange) -> io::Result<usize> {
-        let end = within.offset.saturating_add(within.nbytes).min(self.object.nbytes);
+        let end = within.offset.saturating_add(within.nbytes).min(self.version.object.nbytes);
         let length = to_usize(end.saturating_sub(offset).min(buffer.len() as u64));
         let buffer = &mut buffer[..length];
         self.stats.source.read.count();
@@ -126,17 +180,27 @@ impl StorageFile for RemoteFile {
         Ok(done)
     }
 
+    fn fetch_ahead(&self, ranges: &[ByteRange]) {
+        for (from, to) in joined(ranges, self.version.object.nbytes) {
+            // A longer one is a chunk that its reader asks for window by window.
+            if to - from <= WINDOW {
+                self.send(from, to);
+            }
+        }
+    }
+
     /// Returns the attributes of the version that is open, without a request; once the store has
     /// answered that there is another one, those of that.
     fn stat(&self) -> io::Result<Stat> {
-        if !self.replaced.load(Ordering::Relaxed) {
-            return Ok(self.object.stat(&self.key, self.owner));
+        let ObjectVersion { key, object, replaced, .. } = &*self.version;
+        if !replaced.load(Ordering::Relaxed) {
+            return Ok(object.stat(key, self.owner));
         }
-        let meta = self.client.head(&self.key, If::Any).map_err(|error| match error {
+        let meta = self.client.head(key, If::Any).map_err(|error| match error {
             RequestError::Absent => io::Error::from_raw_os_error(libc::ESTALE),
             error => error.to_io(),
         })?;
-        Ok(Object::of(&meta).stat(&self.key, self.owner))
+        Ok(Object::of(&meta).stat(key, self.owner))
     }
 }
 
@@ -150,5 +214,29 @@ impl StorageFile for RemoteDirectory {
 
     fn stat(&self) -> io::Result<Stat> {
         Ok(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_lie_close_are_fetched_at_once() {
+        let ranges = |ranges: &[(u64, u64)]| {
+            let range =
+                |(offset, nbytes): &(u64, u64)| ByteRange { offset: *offset, nbytes: *nbytes };
+            joined(&ranges.iter().map(range).collect::<Vec<_>>(), 100 << 20)
+        };
+        assert_eq!(ranges(&[(20, 10), (0, 10), (5, 10)]), [(0, 30)]);
+        let far = 10 + GAP + 1;
+        assert_eq!(ranges(&[(0, 10), (far, 1)]), [(0, 10), (far, far + 1)]);
+        assert_eq!(ranges(&[(0, 10), (far - 1, 1)]), [(0, far)]);
+        // No longer than a window, unless one range is.
+        let half = WINDOW / 2;
+        let chunks = [(0, half), (half, half), (2 * half, half), (3 * half, 3 * half)];
+        assert_eq!(ranges(&chunks), [(0, WINDOW), (WINDOW, 3 * half), (3 * half, 6 * half)]);
+        // What lies behind the end is left out.
+        assert_eq!(ranges(&[(200 << 20, 5), (u64::MAX, 5), (7, 0)]), []);
     }
 }

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use object_store::path::Path as Key;
 use parking_lot::Mutex;
@@ -16,8 +16,9 @@ use rustix::process::{getegid, geteuid};
 use super::attributes::{Object, Owner, directory};
 use super::client::{Answer, Client, If, Wanted};
 use super::error::RequestError;
-use super::file::{RemoteDirectory, RemoteFile};
+use super::file::{ObjectVersion, RemoteDirectory, RemoteFile};
 use super::names::{Listing, Name, Names};
+use super::openings::{Finish, Openings};
 use super::options::{RemoteOptions, SetupError};
 use super::url::SourceUrl;
 use super::windows::Windows;
@@ -29,6 +30,12 @@ use crate::store::storage::{
 /// Names in a directory up to which a listing is kept as a whole.
 const KEPT_NAMES: usize = 20_000;
 
+/// Longest part of an object that is requested before it is opened, in bytes.
+const LONGEST_OPENING: u64 = 1 << 20;
+
+/// Longest time for which such a part can be used.
+const OPENING_TRUSTED: Duration = Duration::from_secs(10);
+
 /// Names by which it is found out whether a web server has a directory: it lists none.
 const NODE_DOCUMENTS: [&str; 3] = ["zarr.json", ".zarray", ".zgroup"];
 
@@ -37,6 +44,7 @@ pub struct RemoteStorage {
     client: Arc<Client>,
     windows: Arc<Windows>,
     names: Arc<Names>,
+    openings: Openings,
     /// Key of the root, and a slash unless it is empty.
     root: String,
     owner: Owner,
@@ -59,6 +67,7 @@ impl RemoteStorage {
             client: Arc::new(Client::new(url, options, Arc::clone(&stats))?),
             windows: Arc::new(Windows::new(options.window_bytes)),
             names: Arc::new(Names::new(options.trusted)),
+            openings: Openings::new(options.trusted.min(OPENING_TRUSTED)),
             root,
             owner,
             stats,
@@ -248,14 +257,23 @@ impl RemoteStorage {
             client: Arc::clone(&self.client),
             windows: Arc::clone(&self.windows),
             stats: Arc::clone(&self.stats),
-            names: Arc::clone(&self.names),
             owner: self.owner,
-            path: path.to_owned(),
-            key,
-            object,
+            version: Arc::new(ObjectVersion {
+                names: Arc::clone(&self.names),
+                path: path.to_owned(),
+                key,
+                object,
+                replaced: AtomicBool::new(false),
+            }),
             first: Mutex::new(first),
-            replaced: AtomicBool::new(false),
         })
+    }
+}
+
+fn wanted(expected: Expected) -> Wanted {
+    match expected {
+        Expected::First(nbytes) => Wanted::First(nbytes),
+        Expected::Last(nbytes) => Wanted::Last(nbytes),
     }
 }
 
@@ -284,12 +302,12 @@ impl Storage for RemoteStorage {
             Some(Some(Name::Directory)) => return self.open(path),
             _ => (),
         }
-        let (key, at) = (self.key(path)?, Instant::now());
-        let wanted = match expected {
-            Expected::First(nbytes) => Wanted::First(nbytes),
-            Expected::Last(nbytes) => Wanted::Last(nbytes),
+        let key = self.key(path)?;
+        let (at, answer) = match self.openings.take(path) {
+            Some((at, answer)) => (at, Ok(answer)),
+            None => (Instant::now(), self.client.get(&key, wanted(expected), If::Any)),
         };
-        match self.client.get(&key, wanted, If::Any) {
+        match answer {
             Ok(Answer { meta, offset, bytes }) => {
                 let object = Object::of(&meta);
                 self.names.note(path, at, Some(Name::Object(object.clone())));
@@ -302,6 +320,31 @@ impl Storage for RemoteStorage {
                 Err(Self::failed(&key, &error))
             }
         }
+    }
+
+    fn announce(&self, path: &Path, expected: Expected) -> bool {
+        let (Expected::First(nbytes) | Expected::Last(nbytes)) = expected;
+        if matches!(self.names.known(path), Some(None | Some(Name::Directory))) {
+            return true;
+        }
+        if nbytes > LONGEST_OPENING || !self.client.has_suffixes() {
+            return false;
+        }
+        let Ok(key) = self.key(path) else { return true };
+        let opening = match self.openings.begin(path) {
+            Ok(opening) => opening,
+            Err(is_answered) => return is_answered,
+        };
+        let (names, path, at) = (Arc::clone(&self.names), path.to_owned(), opening.at);
+        let finish = Finish(opening);
+        self.client.send(key, wanted(expected), None, move |answer| {
+            if let Err(RequestError::Absent) = &answer {
+                names.note(&path, at, None);
+            }
+            // Who opens the object asks for it again, and gets the error.
+            finish.with(answer.ok());
+        });
+        false
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {

@@ -1,0 +1,95 @@
+//! Objects that are about to be opened: their first or last bytes are requested before they are
+//! needed, many at a time.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::{Condvar, Mutex};
+
+use super::client::Answer;
+
+/// Objects that are remembered.
+const OPENINGS: NonZeroUsize = NonZeroUsize::new(128).unwrap();
+
+/// Answer to the request by which an object is to be opened; `None` if there was none.
+type Result = Option<Answer>;
+
+/// An object that is about to be opened.
+pub(super) struct Opening {
+    /// When it was requested.
+    pub at: Instant,
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+enum State {
+    Asked,
+    Done(Box<Result>),
+}
+
+/// Objects that are about to be opened.
+pub(super) struct Openings {
+    /// Time for which an answer can be used.
+    trusted: Duration,
+    known: Mutex<LruCache<PathBuf, Arc<Opening>>>,
+}
+
+impl Openings {
+    /// Creates an empty table whose answers can be used for a time.
+    pub(super) fn new(trusted: Duration) -> Self {
+        Self { trusted, known: Mutex::new(LruCache::new(OPENINGS)) }
+    }
+
+    /// Returns an opening that is to be requested now. `Err` if it was requested before: whether it is
+    /// answered.
+    pub(super) fn begin(&self, path: &Path) -> std::result::Result<Arc<Opening>, bool> {
+        let mut known = self.known.lock();
+        if let Some(opening) = known.get(path)
+            && opening.at.elapsed() < self.trusted
+        {
+            return Err(matches!(*opening.state.lock(), State::Done(_)));
+        }
+        let (at, state) = (Instant::now(), Mutex::new(State::Asked));
+        let opening = Arc::new(Opening { at, state, done: Condvar::new() });
+        known.put(path.to_owned(), Arc::clone(&opening));
+        Ok(opening)
+    }
+
+    /// Takes the answer to the request for an object, and when that was sent. Waits for it. `None` if
+    /// there is none.
+    pub(super) fn take(&self, path: &Path) -> Option<(Instant, Answer)> {
+        let opening = self.known.lock().pop(path)?;
+        if opening.at.elapsed() >= self.trusted {
+            return None;
+        }
+        let mut state = opening.state.lock();
+        loop {
+            match &mut *state {
+                State::Asked => opening.done.wait(&mut state),
+                State::Done(answer) => return answer.take().map(|answer| (opening.at, answer)),
+            }
+        }
+    }
+}
+
+/// Ends an opening for those who wait for it, even if it is dropped.
+pub(super) struct Finish(pub Arc<Opening>);
+
+impl Finish {
+    pub(super) fn with(self, answer: Option<Answer>) {
+        *self.0.state.lock() = State::Done(Box::new(answer));
+    }
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        if matches!(*state, State::Asked) {
+            *state = State::Done(Box::new(None));
+        }
+        self.0.done.notify_all();
+    }
+}
