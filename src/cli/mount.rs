@@ -66,6 +66,19 @@ Options of -o:
   decoded_size=BYTES  as --decoded-size
   decode_limit=BYTES  as --decode-limit
 
+Options of -o for sources that are URLs:
+  endpoint=URL        address of a store that is not the provider's own
+  region=NAME         region of the bucket
+  account=NAME        account of Azure Blob Storage
+  anonymous           do not sign requests: for public data
+  virtual_host        the bucket is part of the host's name, not of the path
+  requester_pays      requests and transfer are paid for by who asks
+  ca=FILE             accept the certificates in this file, too
+  timeout=S           how long a request may take, with its repetitions (60)
+  requests=N          how many requests may be under way at once (64)
+  trusted=S           how long names, indexes and listings are believed (60)
+  fetch_size=BYTES    memory for what was fetched (256M)
+
 Exit codes: 0 mounted and answering; 1 wrong usage; 2 system error; 32 mount failure.
 
 "
@@ -102,7 +115,7 @@ const OPTIONS: Words = Words(&OPTION_NAMES);
 #[command(after_long_help = MOUNT_HELP)]
 pub(super) struct Args {
     /// Directory of a Zarr v3 or v2 array or group, or a folder of such; a Bloscpack file; a BLZ or
-    /// bcolz directory
+    /// bcolz directory; a URL such as s3://bucket/volume.zarr
     source: PathBuf,
     /// Where to mount it: a directory
     #[arg(value_hint = clap::ValueHint::DirPath)]
