@@ -86,7 +86,7 @@ fn stat(kind: FileKind, ino: u64, size: u64, owner: Owner) -> Stat {
 }
 
 /// Returns a tag without quotation marks, with which some stores spell it and some do not.
-fn bare(tag: &str) -> &str {
+pub(super) fn bare(tag: &str) -> &str {
     tag.trim_matches('"')
 }
 

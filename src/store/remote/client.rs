@@ -21,6 +21,7 @@ use object_store::path::Path as Key;
 use object_store::{ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use super::attributes::bare;
 use super::error::RequestError;
 use super::limits::Limits;
 use super::options::{Opened, RemoteOptions, SetupError};
@@ -204,7 +205,9 @@ impl Client {
         self.runtime.spawn(async move {
             let when = tag.as_deref().map_or(If::Any, If::Is);
             let timed = tokio::time::timeout(client.timeout, client.request(&key, wanted, when));
-            done(timed.await.unwrap_or(Err(RequestError::Late(Some(client.timeout)))));
+            let result = timed.await.unwrap_or(Err(RequestError::Late(Some(client.timeout))));
+            client.count_failure(&result);
+            done(result);
         });
     }
 
@@ -229,7 +232,8 @@ impl Client {
         let result = self.objects.get_opts(key, options).await?;
         let (meta, range) = (result.meta.clone(), result.range.clone());
         let expected = range.end.saturating_sub(range.start);
-        let has_tag = |tag: &str| meta.e_tag.as_deref() == Some(tag);
+        // Listings of some stores spell tags without quotation marks.
+        let has_tag = |tag: &str| meta.e_tag.as_deref().map(bare) == Some(bare(tag));
         match when {
             // The server has ignored the condition.
             If::Is(tag) if !has_tag(tag) => return Err(RequestError::Replaced),
@@ -271,10 +275,14 @@ impl Client {
         let late = RequestError::Late(Some(self.timeout));
         let timed = async { tokio::time::timeout(self.timeout, request).await };
         let result = self.runtime.block_on(timed).unwrap_or(Err(late));
+        self.count_failure(&result);
+        result
+    }
+
+    fn count_failure<T>(&self, result: &Result<T, RequestError>) {
         if result.as_ref().is_err_and(RequestError::is_failure) {
             self.stats.remote.failed.count();
         }
-        result
     }
 }
 

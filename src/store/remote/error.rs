@@ -7,6 +7,10 @@ use std::time::Duration;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
+/// How the text of an answer with the status 416 begins. An answer of any other status may hold this
+/// number as well, in what the server says.
+const BEHIND_END: &str = "Server returned non-2xx status code: 416";
+
 /// Reason why a request has brought nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
@@ -81,7 +85,7 @@ impl From<StoreError> for RequestError {
                     Self::Late(None)
                 } else if text.contains("non-partial response") {
                     Self::NoRanges
-                } else if text.contains("416") {
+                } else if text.starts_with(BEHIND_END) {
                     Self::BehindEnd
                 } else if text.contains("Requested ") || text.contains("Content-Range") {
                     Self::Wrong(text)

@@ -121,7 +121,7 @@ impl RemoteFile {
         Ok(length)
     }
 
-    /// Requests a part that nobody waits for yet.
+    /// Requests a part that is not under way yet.
     fn send(&self, from: u64, to: u64) {
         let Some(fetching) = self.windows.begin(self.part(from, to)) else { return };
         let version = Arc::clone(&self.version);

@@ -115,7 +115,7 @@ impl Windows {
         fetching.end(fetched)
     }
 
-    /// Begins the fetch of a part that nobody waits for yet. `None` if it is there already, or being
+    /// Begins the fetch of a part. `None` if it is there already, or being
     /// fetched.
     pub(super) fn begin(self: &Arc<Self>, part: Part) -> Option<Fetching> {
         let mut state = self.state.lock();
