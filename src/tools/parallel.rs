@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::ScopedJoinHandle;
 
 use parking_lot::Mutex;
 
@@ -52,7 +53,7 @@ pub(crate) fn in_order<T: Send, R: Send, E: Send>(
     let queue = Mutex::new(queue);
     std::thread::scope(|scope| {
         let finder = scope.spawn(move || find(&mut numbered(&things, &tokens)));
-        for _ in 0..threads.get() {
+        let worker = |_| {
             let (queue, work, done) = (&queue, &work, done.clone());
             scope.spawn(move || {
                 while let Some((number, thing)) = next(queue) {
@@ -60,18 +61,20 @@ pub(crate) fn in_order<T: Send, R: Send, E: Send>(
                         break;
                     }
                 }
-            });
-        }
+            })
+        };
+        let workers: Vec<_> = (0..threads.get()).map(worker).collect();
         drop(done);
         let taken = take_in_order(&results, &free, &mut take);
         // Closes the channels, so that the finder and the workers end.
         drop((free, results));
         // Drains the queue, to unblock a finder whose items are no longer taken.
         while next(&queue).is_some() {}
-        match finder.join() {
-            Ok(found) => taken.and(found),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        let found = joined(finder);
+        // Not left to the scope, which would detach them. In glibc 2.36, pthread_detach of a thread that
+        // ends in this moment may free a later one instead, which then cannot be joined.
+        workers.into_iter().for_each(joined);
+        taken.and(found)
     })
 }
 
@@ -87,6 +90,11 @@ fn numbered<'a, T>(
         number += 1;
         Ok(())
     }
+}
+
+/// Waits for a thread, and returns what it did, or goes on with its panic.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn next<T>(queue: &Mutex<Receiver<T>>) -> Option<T> {

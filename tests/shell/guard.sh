@@ -11,9 +11,11 @@ fi
 # stuck [GUARD]: a process that cannot end by itself, with a file that it does not answer for; sets PID
 stuck() {
     new_mount_point
-    python3 "$here/stuck.py" "$MP" "$@" >"$TMP/said" &
+    # A file of its own: one of before would say so until it is truncated, in a process that has yet to begin.
+    said=$(mktemp "$TMP/said.XXXXXX")
+    python3 "$here/stuck.py" "$MP" "$@" >"$said" &
     PID=$!
-    within 20 grep -q stuck "$TMP/said"
+    within 20 grep -q stuck "$said"
 }
 
 # has_ended: no thread of the process is left
