@@ -28,6 +28,7 @@ pub mod mount;
 mod mountinfo;
 mod number;
 mod recent;
+mod requester;
 pub mod source;
 pub mod stats;
 pub mod store;

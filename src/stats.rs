@@ -108,10 +108,16 @@ counters! {
         lists,
         /// Bytes fetched.
         bytes,
+        /// Parts of objects found in the cache on disk.
+        cached,
+        /// Bytes read from there.
+        cached_bytes,
         /// Requests that the store refused because they were too many.
         throttled,
         /// Requests without an answer, or answered by an error of the server, which are repeated.
         lost,
+        /// Requests sent once more because their answers were late.
+        sent_twice,
         /// Requests that have failed, with all of their repetitions.
         failed,
         /// Milliseconds until answers began, all together.

@@ -69,15 +69,19 @@ Options of -o:
 Options of -o for sources that are URLs:
   endpoint=URL        address of a store that is not the provider's own
   region=NAME         region of the bucket
+  profile=NAME        profile of ~/.aws to use
   account=NAME        account of Azure Blob Storage
   anonymous           do not sign requests: for public data
   virtual_host        the bucket is part of the host's name, not of the path
   requester_pays      requests and transfer are paid for by who asks
+  absent=403          take objects that may not be read for absent ones
   ca=FILE             accept the certificates in this file, too
   timeout=S           how long a request may take, with its repetitions (60)
   requests=N          how many requests may be under way at once (64)
   trusted=S           how long names, indexes and listings are believed (60)
   fetch_size=BYTES    memory for what was fetched (256M)
+  cache_dir=DIR       keep what was fetched there, for the next mount as well
+  cache_limit=BYTES   up to this length (10G)
 
 Exit codes: 0 mounted and answering; 1 wrong usage; 2 system error; 32 mount failure.
 
@@ -338,7 +342,7 @@ impl Job {
         };
         let OpenedSource { storage, local, file, path: source } = opened;
         crate::text::name_root(&source);
-        let mut warnings = self.options.without_effect();
+        let mut warnings = self.options.without_effect(matches!(given, Place::Url(_)));
         warnings.extend(local.iter().flat_map(|storage| self.warnings(storage, &source)));
         if !self.foreground {
             // The log goes elsewhere.
@@ -352,7 +356,7 @@ impl Job {
         if local.is_none() {
             options.fs.store.trusted = options.remote.trusted;
             // Several readers share the memory.
-            options.fs.store.longest_window = (options.remote.window_bytes / 4) as u64;
+            options.fs.store.longest_window = (options.remote.window_bytes / 8) as u64;
             // Threads that wait for the network would hold up the rings that they belong to.
             options.transport = options.transport.or(Transport::named("classic"));
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::exit::Failure;
 use super::open::format;
+use super::remote::forbidden;
 use super::seconds::seconds;
 use super::size;
 use super::transport::Transport;
@@ -46,12 +47,15 @@ const WITHOUT_EFFECT: [&str; 25] = [
 ];
 
 /// Names of the options, with an equals sign if a value follows.
-pub(super) const NAMES: [&str; 39] = [
+pub(super) const NAMES: [&str; 43] = [
+    "absent=",
     "account=",
     "allow_other",
     "allow_root",
     "anonymous",
     "ca=",
+    "cache_dir=",
+    "cache_limit=",
     "cache_size=",
     "commit_interval=",
     "decode_limit=",
@@ -70,6 +74,7 @@ pub(super) const NAMES: [&str; 39] = [
     "level=",
     "missing=",
     "pad_edge",
+    "profile=",
     "region=",
     "requester_pays",
     "requests=",
@@ -102,6 +107,25 @@ const OF_VIEWS: [(&str, &[View]); 5] = [
     ("edge", &[View::Npy, View::Raw]),
     ("keep_fill", &[View::Npy, View::Raw]),
     ("missing", &[View::Npy, View::Raw, View::Zarr2]),
+];
+
+/// Options that have an effect on sources that are URLs only.
+const OF_URLS: [&str; 15] = [
+    "absent",
+    "account",
+    "anonymous",
+    "ca",
+    "cache_dir",
+    "cache_limit",
+    "endpoint",
+    "fetch_size",
+    "profile",
+    "region",
+    "requester_pays",
+    "requests",
+    "timeout",
+    "trusted",
+    "virtual_host",
 ];
 
 /// Parsed options of a mount.
@@ -212,6 +236,15 @@ impl MountOptions {
         match (name, value) {
             ("endpoint", Some(value)) => remote.endpoint = Some(value.to_owned()),
             ("region", Some(value)) => remote.region = Some(value.to_owned()),
+            ("profile", Some(value)) => remote.profile = Some(value.to_owned()),
+            ("absent", Some(value)) => {
+                forbidden(value).map_err(|error| {
+                    Failure::Option(format!("mount option {option:?}: {error}"))
+                })?;
+                remote.forbidden_is_absent = true;
+            }
+            ("cache_dir", Some(value)) => remote.cache_dir = Some(value.into()),
+            ("cache_limit", Some(value)) => remote.cache_limit = bytes(option, value)?,
             ("account", Some(value)) => remote.account = Some(value.to_owned()),
             ("ca", Some(value)) => remote.ca = Some(value.into()),
             ("anonymous", None) => remote.anonymous = true,
@@ -243,14 +276,14 @@ impl MountOptions {
 
     /// Records that an option was given.
     pub(super) fn give(&mut self, option: &str) {
-        let mut known = OF_VIEWS.iter().map(|(name, _)| *name).chain(OF_WRITING);
+        let mut known = OF_VIEWS.iter().map(|(name, _)| *name).chain(OF_WRITING).chain(OF_URLS);
         let is_it = |name: &&str| option.replace('-', "_") == **name;
         self.given.extend(known.find(is_it));
     }
 
     /// Returns warnings about options that have no effect in this mount. They are not refused: lines
     /// in /etc/fstab have them.
-    pub(super) fn without_effect(&self) -> Vec<String> {
+    pub(super) fn without_effect(&self, is_url: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         for option in &self.given {
             let views = OF_VIEWS.iter().find(|(name, _)| name == option).map(|(_, views)| *views);
@@ -263,6 +296,7 @@ impl MountOptions {
                 None if OF_WRITING.contains(option) && !self.fs.writable => {
                     "the mount is read-only".to_owned()
                 }
+                None if OF_URLS.contains(option) && !is_url => "the source is no URL".to_owned(),
                 None => continue,
             };
             warnings.push(format!("the option {option} has no effect: {why}"));
@@ -417,7 +451,7 @@ mod tests {
 
     #[test]
     fn options_without_effect_are_named() {
-        let warnings = |text| parse(text).unwrap().without_effect();
+        let warnings = |text| parse(text).unwrap().without_effect(false);
         assert_eq!(
             warnings("sync,endian=big,commit_interval=3,view=zarr2,missing=fill"),
             [
@@ -435,6 +469,11 @@ mod tests {
         );
         let none: [&str; 0] = [];
         assert_eq!(warnings("rw,sync,update=append,dirty_limit=1M,keep_outside"), none);
+        assert_eq!(
+            warnings("trusted=5"),
+            ["the option trusted has no effect: the source is no URL"]
+        );
+        assert_eq!(parse("trusted=5,cache_dir=/x").unwrap().without_effect(true), none);
         assert_eq!(warnings("view=npy:zarr3,endian=big,edge=clip,missing=fill,ro,immutable"), none);
     }
 

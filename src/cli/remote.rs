@@ -16,6 +16,9 @@ pub(super) struct RemoteArgs {
     /// Region of the bucket
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
+    /// Profile of ~/.aws to use
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
     /// Account of Azure Blob Storage
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
@@ -28,6 +31,9 @@ pub(super) struct RemoteArgs {
     /// Requests and transfer are paid for by who asks
     #[arg(long)]
     requester_pays: bool,
+    /// Take objects that may not be read for absent ones: 403
+    #[arg(long, value_name = "STATUS", value_parser = forbidden)]
+    absent: Option<()>,
     /// Accept the certificates in this file, too
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -43,11 +49,13 @@ impl RemoteArgs {
     /// Returns how a store is reached.
     pub(super) fn options(&self) -> RemoteOptions {
         let usual = RemoteOptions::default();
-        let Self { endpoint, region, account, anonymous, virtual_host, requester_pays, ca, .. } =
-            self.clone();
+        let Self { endpoint, region, profile, account, anonymous, .. } = self.clone();
+        let Self { virtual_host, requester_pays, ca, .. } = self.clone();
         RemoteOptions {
             endpoint,
             region,
+            profile,
+            forbidden_is_absent: self.absent.is_some(),
             account,
             anonymous,
             virtual_host,
@@ -57,5 +65,13 @@ impl RemoteArgs {
             requests: self.requests.unwrap_or(usual.requests),
             ..usual
         }
+    }
+}
+
+/// Parses the status by which a store says that an object is absent, besides 404.
+pub(super) fn forbidden(value: &str) -> Result<(), String> {
+    match value {
+        "403" => Ok(()),
+        _ => Err("only 403 can mean that as well as 404".to_owned()),
     }
 }

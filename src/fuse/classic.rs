@@ -18,6 +18,7 @@ use super::convert::{NO_ATTR, caller, file_attr, file_type, timestamp};
 use super::reading::Xattr;
 use super::server::{Answer, Named, OpenFile, Server};
 use crate::fs::SetAttr;
+use crate::requester::serve;
 
 thread_local! {
     /// Buffer from which read data is sent to the kernel.
@@ -41,6 +42,7 @@ impl Filesystem for Classic {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _serving = serve(request.pid());
         entry(self.0.lookup(parent.0, name, &caller(request, 0)), reply);
     }
 
@@ -55,13 +57,15 @@ impl Filesystem for Classic {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
+        let _serving = serve(request.pid());
         match self.0.getattr(ino.0, number(handle), &caller(request, 0)) {
             Ok((attr, valid)) => reply.attr(&valid, &file_attr(&attr)),
             Err(errno) => reply.error(errno),
         }
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        let _serving = serve(request.pid());
         match self.0.readlink(ino.0) {
             Ok(target) => reply.data(target.as_encoded_bytes()),
             Err(errno) => reply.error(errno),
@@ -69,6 +73,7 @@ impl Filesystem for Classic {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _serving = serve(request.pid());
         match self.0.open(ino.0, flags.0, &caller(request, 0)) {
             Ok(OpenFile { handle, flags }) => reply.opened(FileHandle(handle), flags),
             Err(errno) => reply.error(errno),
@@ -77,7 +82,7 @@ impl Filesystem for Classic {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -86,6 +91,7 @@ impl Filesystem for Classic {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _serving = serve(request.pid());
         let size = size as usize;
         if let Some(shared) = self.0.read_shared(ino.0, handle.0, offset, size) {
             return reply.data(shared.as_ref());
@@ -125,7 +131,8 @@ impl Filesystem for Classic {
         empty(self.0.release(ino.0, handle.0), reply);
     }
 
-    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _serving = serve(request.pid());
         match self.0.opendir(ino.0) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(errno) => reply.error(errno),
@@ -152,6 +159,7 @@ impl Filesystem for Classic {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        let _serving = serve(request.pid());
         let listed = self.0.readdir(ino.0, offset, &caller(request, 0), &mut |item| {
             reply.add(INodeNo(item.ino), item.next, file_type(item.kind), item.name)
         });
@@ -169,6 +177,7 @@ impl Filesystem for Classic {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _serving = serve(request.pid());
         let caller = caller(request, 0);
         let listed = self.0.readdirplus(ino.0, offset, &caller, &mut |item, attr, valid| {
             let (ino, attr) = (INodeNo(item.ino), file_attr(attr));
@@ -181,7 +190,8 @@ impl Filesystem for Classic {
         }
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _serving = serve(request.pid());
         match self.0.statfs() {
             Ok(space) => reply.statfs(
                 space.blocks,
@@ -205,10 +215,12 @@ impl Filesystem for Classic {
         size: u32,
         reply: ReplyXattr,
     ) {
+        let _serving = serve(request.pid());
         xattr(self.0.getxattr(ino.0, name, size, &caller(request, 0)), reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _serving = serve(request.pid());
         xattr(self.0.listxattr(ino.0, size, &caller(request, 0)), reply);
     }
 

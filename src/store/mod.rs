@@ -43,6 +43,7 @@ pub mod remote;
 #[cfg(not(feature = "remote"))]
 #[path = "remote_absent.rs"]
 pub mod remote;
+mod remote_options;
 mod replace;
 pub mod scan;
 mod shard;

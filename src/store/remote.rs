@@ -4,7 +4,7 @@
 //! Storage --- storage: names, opening        StorageFile --- file: one version of an object
 //!                |                                              |
 //!             names: what is known, since when               windows: what was fetched
-//!                |                                              |
+//!                |                                              |  and disk_cache, if there is one
 //!                +---------------------- client ----------------+
 //!                     requests, waited for; limits on them; errors
 //! ```
@@ -14,17 +14,23 @@
 //! that there is a network.
 
 mod attributes;
+mod cached_part;
 mod client;
+mod disk_cache;
 mod error;
 mod file;
+mod latency;
 mod limits;
 mod names;
 mod openings;
 mod options;
+mod profile;
 mod storage;
 mod url;
 mod windows;
 
+pub use self::disk_cache::CacheError;
 pub use self::options::{RemoteOptions, SetupError};
+pub use self::profile::ProfileError;
 pub use self::storage::RemoteStorage;
 pub use self::url::{Place, Protocol, SourceUrl, UrlError};

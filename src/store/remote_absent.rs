@@ -5,10 +5,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::storage::{Stat, Storage, StorageFile, Visit};
 use crate::stats::Stats;
+pub use crate::store::remote_options::RemoteOptions;
 
 /// Place of a source on the network, of which there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,33 +32,6 @@ pub struct UrlError;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SetupError(UrlError);
-
-/// How a store is reached.
-#[derive(Debug, Clone, Default)]
-pub struct RemoteOptions {
-    /// Address of a store that is not the provider's own.
-    pub endpoint: Option<String>,
-    /// Region of the bucket.
-    pub region: Option<String>,
-    /// Account of Azure Blob Storage.
-    pub account: Option<String>,
-    /// `true` if requests are not signed.
-    pub anonymous: bool,
-    /// `true` if the bucket is part of the host's name.
-    pub virtual_host: bool,
-    /// `true` if who asks pays.
-    pub requester_pays: bool,
-    /// File of certificates.
-    pub ca: Option<PathBuf>,
-    /// Time after which a request fails.
-    pub timeout: Duration,
-    /// Requests that may be under way at once.
-    pub requests: usize,
-    /// Time for which a name, an index and a listing are believed.
-    pub trusted: Duration,
-    /// Memory for parts of objects that were fetched, in bytes.
-    pub window_bytes: usize,
-}
 
 /// Storage of a source on the network, of which there is none.
 pub struct RemoteStorage(Infallible);

@@ -58,7 +58,7 @@ impl ShardStore {
         } else if self.is_absent(id, freshness) {
             return Ok(None);
         }
-        let _loading = self.loading_lock(&id);
+        let _loading = self.loading_lock_of_requester(&id, &path)?;
         // Another thread may have loaded it while this one waited for the lock.
         if let Some(shard) = self.shards.lock().get(&id)
             && (trusted(&shard) || self.is_current(&shard, &path))
@@ -346,7 +346,7 @@ impl ShardStore {
     ) -> Result<Arc<LoadedShard>, StoreError> {
         let outer = &location.shard;
         let current = |shard: &LoadedShard| shard.stat.version() == parent.stat.version();
-        let _loading = self.loading_lock(&id);
+        let _loading = self.loading_lock_of_requester(&id, &array.shard_path(outer))?;
         let cached = self.shards.lock().get(&id).filter(|shard| current(shard));
         let shard = match cached {
             Some(shard) => {

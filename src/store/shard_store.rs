@@ -1,7 +1,8 @@
 //! Store of a source's shards: its state, and what all of its operations share.
 
+use std::io;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lru::LruCache;
@@ -13,13 +14,14 @@ use super::byte_cache::ByteCache;
 use super::commit_state::Commits;
 use super::config::StoreConfig;
 use super::decoded_cache::DecodedChunks;
-use super::error::StoreError;
+use super::error::{StoreError, io_error};
 use super::loaded::{LoadedShard, ShardId};
 use super::storage::{PosixStorage, Storage, StorageFile, Version};
 use super::streams::Streams;
 use super::window::Window;
 use crate::format::index::ByteRange;
 use crate::number::to_usize;
+use crate::requester;
 use crate::stats::Stats;
 
 /// Stripes of the lock that keeps two threads from reading the same index at once.
@@ -121,6 +123,10 @@ impl ShardStore {
 
     /// Logs an error once.
     pub fn report(&self, error: &StoreError) {
+        // A reader that was ended while it waited: nothing is wrong with the source.
+        if error.errno() == libc::EINTR {
+            return;
+        }
         let text = error.to_string();
         if self.reported.lock().put(text.clone(), ()).is_none() {
             match error.hint() {
@@ -148,6 +154,27 @@ impl ShardStore {
     /// Locks the loading of a shard.
     pub(super) fn loading_lock(&self, id: &ShardId) -> MutexGuard<'_, ()> {
         self.loading[id.stripe(LOADING_STRIPES)].lock()
+    }
+
+    /// Locks the loading of a shard for a thread that answers a request: another may wait for an answer
+    /// of the network with the lock held.
+    ///
+    /// # Errors
+    /// EINTR if the process whose request it is has been ended meanwhile.
+    pub(super) fn loading_lock_of_requester(
+        &self,
+        id: &ShardId,
+        path: &Path,
+    ) -> Result<MutexGuard<'_, ()>, StoreError> {
+        let stripe = &self.loading[id.stripe(LOADING_STRIPES)];
+        loop {
+            if let Some(lock) = stripe.try_lock_for(requester::LOOK) {
+                return Ok(lock);
+            }
+            if requester::is_ending() {
+                return Err(io_error(path)(io::Error::from_raw_os_error(libc::EINTR)));
+            }
+        }
     }
 
     /// Drops all cached state of a shard, including what another thread is about to put into the

@@ -27,6 +27,8 @@ pub(crate) const BUCKET: &str = "bucket";
 pub(crate) enum Fault {
     /// This status, and perhaps after how many seconds to ask again.
     Status(u16, Option<u64>),
+    /// 403, with this code as the reason.
+    Refused(&'static str),
     /// The connection is closed without an answer.
     NoAnswer,
     /// The connection is closed after this number of bytes of the body.
@@ -63,6 +65,7 @@ struct State {
     tags: AtomicU64,
     latency_ms: AtomicU64,
     page: AtomicU64,
+    lists_bare_tags: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -121,6 +124,11 @@ impl Server {
     /// Sets how many names a page of a listing has.
     pub(crate) fn set_page(&self, names: u64) {
         self.state.page.store(names, Ordering::Relaxed);
+    }
+
+    /// Listings spell entity tags without quotation marks from now on.
+    pub(crate) fn list_bare_tags(&self) {
+        self.state.lists_bare_tags.store(true, Ordering::Relaxed);
     }
 
     /// Sets how long every answer takes.
@@ -210,6 +218,12 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
             let body = "<Error><Code>Fault</Code></Error>";
             return send(stream, *status, &after, body.as_bytes(), None);
         }
+        Some(Fault::Refused(code)) => {
+            let body = format!("<Error><Code>{code}</Code></Error>");
+            // An answer to HEAD has no body.
+            let body = if request.method == "HEAD" { "" } else { &body };
+            return send(stream, 403, "", body.as_bytes(), None);
+        }
         Some(Fault::NoAnswer) => return false,
         Some(Fault::Late(wait)) => thread::sleep(*wait),
         Some(Fault::Silence) => {
@@ -292,6 +306,7 @@ fn listing(state: &State, request: &Request) -> String {
     let page = state.page.load(Ordering::Relaxed);
     let most = get("max-keys").parse().unwrap_or(page).min(page);
     let delimited = get("delimiter") == "/";
+    let is_bare = state.lists_bare_tags.load(Ordering::Relaxed);
     let objects = state.objects.lock().unwrap();
     let mut names: BTreeMap<String, Option<&Object>> = BTreeMap::new();
     for (key, object) in objects.iter().filter(|(key, _)| key.starts_with(&prefix)) {
@@ -312,7 +327,7 @@ fn listing(state: &State, request: &Request) -> String {
                 text,
                 "<Contents><Key>{name}</Key><LastModified>2026-11-25T10:00:00.123Z</LastModified>\
                  <ETag>{}</ETag><Size>{}</Size></Contents>",
-                object.tag.replace('"', "&quot;"),
+                object.tag.replace('"', if is_bare { "" } else { "&quot;" }),
                 object.bytes.len()
             )
             .unwrap(),

@@ -46,6 +46,11 @@ impl Object {
         }
     }
 
+    /// Returns the entity tag that requests name. `None` if it is none that a server compares.
+    pub(super) fn strong_tag(&self) -> Option<&str> {
+        self.tag.as_deref().filter(|tag| !tag.starts_with("W/"))
+    }
+
     /// Returns a number that no other version of any object has, as far as a hash can tell.
     pub(super) fn id(&self, key: &Key) -> u64 {
         let mut hasher = DefaultHasher::new();

@@ -18,14 +18,16 @@ use object_store::client::{
 };
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::path::Path as Key;
-use object_store::{ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore};
+use object_store::{ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::attributes::bare;
-use super::error::RequestError;
+use super::error::{RequestError, is_forbidden};
+use super::latency::Latency;
 use super::limits::Limits;
 use super::options::{Opened, RemoteOptions, SetupError};
-use super::url::SourceUrl;
+use super::url::{Protocol, SourceUrl};
+use crate::requester;
 use crate::stats::Stats;
 
 /// Longest answer that is asked for at once, in bytes.
@@ -76,6 +78,10 @@ pub(super) struct Client {
     pages: Option<Arc<dyn PaginatedListStore>>,
     has_suffixes: bool,
     limits: Arc<Limits>,
+    latency: Arc<Latency>,
+    forbidden_is_absent: bool,
+    /// Tells by the text of a refusal whether it means that there is no such object.
+    is_absent: fn(&str) -> bool,
     timeout: Duration,
     stats: Arc<Stats>,
     runtime: Handle,
@@ -110,13 +116,21 @@ impl Client {
             .build()
             .map_err(SetupError::Runtime)?;
         let limits = Arc::new(Limits::new(options.requests));
-        let connector = Counted { limits: Arc::clone(&limits), stats: Arc::clone(&stats) };
+        let latency = Arc::new(Latency::default());
+        let connector = Counted {
+            limits: Arc::clone(&limits),
+            latency: Arc::clone(&latency),
+            stats: Arc::clone(&stats),
+        };
         let Opened { objects, pages, has_suffixes } = options.open(url, connector)?;
         Ok(Self {
             objects,
             pages,
             has_suffixes,
             limits,
+            latency,
+            forbidden_is_absent: options.forbidden_is_absent,
+            is_absent: is_absent(options, url.protocol),
             timeout: options.timeout,
             stats,
             runtime: runtime.handle().clone(),
@@ -162,10 +176,41 @@ impl Client {
     /// Returns what the store says of an object.
     pub(super) fn head(&self, key: &Key, when: If<'_>) -> Result<ObjectMeta, RequestError> {
         let options = GetOptions { head: true, ..conditional(when) };
-        self.wait(async {
+        let found = self.wait(async {
             let _permit = self.limits.acquire().await;
-            Ok(self.objects.get_opts(key, options).await?.meta)
-        })
+            Ok(self.first_answer(key, &options).await?.meta)
+        });
+        match found {
+            // Only an answer with a body says why.
+            Err(RequestError::Denied(_)) if self.forbidden_is_absent => {
+                Ok(self.wait(self.request(key, Wanted::First(1), when))?.meta)
+            }
+            found => found,
+        }
+    }
+
+    /// Sends a request for an object. One whose answer is late is sent once more, on another
+    /// connection, and the first answer counts; unless the store has said that there are too many.
+    async fn first_answer(
+        &self,
+        key: &Key,
+        options: &GetOptions,
+    ) -> Result<GetResult, RequestError> {
+        let ask = || self.objects.get_opts(key, options.clone());
+        let first = ask();
+        tokio::pin!(first);
+        let result = match tokio::time::timeout(self.latency.late_after(), &mut first).await {
+            Ok(result) => result,
+            Err(_) if self.limits.is_refused(Instant::now()) => first.await,
+            Err(_) => {
+                self.stats.remote.sent_twice.count();
+                tokio::select! {
+                    result = &mut first => result,
+                    result = ask() => result,
+                }
+            }
+        };
+        result.map_err(|error| RequestError::from_store(error, self.is_absent))
     }
 
     /// Lists a page of the keys that begin with `prefix`, and of the directories among them. `None`
@@ -176,12 +221,27 @@ impl Client {
         token: Option<String>,
         most: Option<usize>,
     ) -> Result<PaginatedListResult, RequestError> {
+        self.list_page(prefix, token, most, Some("/"))
+    }
+
+    /// Lists the first page of all keys that begin with `prefix`, however deep.
+    pub(super) fn list_deep(&self, prefix: &str) -> Result<PaginatedListResult, RequestError> {
+        self.list_page(prefix, None, None, None)
+    }
+
+    fn list_page(
+        &self,
+        prefix: &str,
+        token: Option<String>,
+        most: Option<usize>,
+        delimiter: Option<&'static str>,
+    ) -> Result<PaginatedListResult, RequestError> {
         let Some(pages) = &self.pages else {
             return Err(RequestError::Other("a web server lists no directories".to_owned()));
         };
         self.stats.remote.lists.count();
         let options = PaginatedListOptions {
-            delimiter: Some("/".into()),
+            delimiter: delimiter.map(Into::into),
             max_keys: most,
             page_token: token,
             ..PaginatedListOptions::default()
@@ -229,7 +289,7 @@ impl Client {
         };
         let options = GetOptions { range: Some(range), ..conditional(when) };
         let _permit = self.limits.acquire().await;
-        let result = self.objects.get_opts(key, options).await?;
+        let result = self.first_answer(key, &options).await?;
         let (meta, range) = (result.meta.clone(), result.range.clone());
         let expected = range.end.saturating_sub(range.start);
         // Listings of some stores spell tags without quotation marks.
@@ -267,14 +327,19 @@ impl Client {
         Ok(Answer { meta, offset: range.start, bytes })
     }
 
-    /// Waits for a request, at most as long as it may take.
+    /// Waits for a request, at most as long as it may take, and as the process lives that needs it.
     fn wait<T>(
         &self,
         request: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
-        let late = RequestError::Late(Some(self.timeout));
-        let timed = async { tokio::time::timeout(self.timeout, request).await };
-        let result = self.runtime.block_on(timed).unwrap_or(Err(late));
+        let result = self.runtime.block_on(async {
+            tokio::select! {
+                result = tokio::time::timeout(self.timeout, request) => {
+                    result.unwrap_or(Err(RequestError::Late(Some(self.timeout))))
+                }
+                () = requester_ends() => Err(RequestError::Interrupted),
+            }
+        });
         self.count_failure(&result);
         result
     }
@@ -283,6 +348,23 @@ impl Client {
         if result.as_ref().is_err_and(RequestError::is_failure) {
             self.stats.remote.failed.count();
         }
+    }
+}
+
+/// Returns what tells whether a refusal means that there is no such object. A store that checks
+/// credentials says by a code whether it is that.
+fn is_absent(options: &RemoteOptions, protocol: Protocol) -> fn(&str) -> bool {
+    match (options.forbidden_is_absent, protocol) {
+        (false, _) => |_| false,
+        (true, Protocol::Web) => |_| true,
+        (true, _) => is_forbidden,
+    }
+}
+
+/// Returns when the process that waits for this thread is to end.
+async fn requester_ends() {
+    while !requester::is_ending() {
+        tokio::time::sleep(requester::LOOK).await;
     }
 }
 
@@ -300,6 +382,7 @@ fn conditional(when: If<'_>) -> GetOptions {
 #[derive(Debug)]
 struct Counted {
     limits: Arc<Limits>,
+    latency: Arc<Latency>,
     stats: Arc<Stats>,
 }
 
@@ -307,14 +390,16 @@ struct Counted {
 struct CountedService {
     client: HttpClient,
     limits: Arc<Limits>,
+    latency: Arc<Latency>,
     stats: Arc<Stats>,
 }
 
 impl HttpConnector for Counted {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
-        let (limits, stats) = (Arc::clone(&self.limits), Arc::clone(&self.stats));
-        Ok(HttpClient::new(CountedService { client, limits, stats }))
+        let (limits, latency) = (Arc::clone(&self.limits), Arc::clone(&self.latency));
+        let stats = Arc::clone(&self.stats);
+        Ok(HttpClient::new(CountedService { client, limits, latency, stats }))
     }
 }
 
@@ -351,7 +436,10 @@ impl HttpService for CountedService {
                         }
                     }
                     500.. => remote.lost.count(),
-                    _ => self.limits.answered(),
+                    _ => {
+                        self.latency.note(after);
+                        self.limits.answered();
+                    }
                 }
             }
         }

@@ -11,6 +11,10 @@ use object_store::client::{HttpError, HttpErrorKind};
 /// number as well, in what the server says.
 const BEHIND_END: &str = "Server returned non-2xx status code: 416";
 
+/// What may help those who are refused access.
+const FORBIDDEN_HINT: &str =
+    "; a store that says so of what does not exist is read with \"absent=403\"";
+
 /// Reason why a request has brought nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
@@ -26,11 +30,14 @@ pub(super) enum RequestError {
     /// The range asked for begins behind the object's end.
     #[error("the range begins behind its end")]
     BehindEnd,
+    /// The process that needs the answer was ended.
+    #[error("the process that has asked was ended")]
+    Interrupted,
     /// There was no answer in time.
     #[error("no answer in time{}", .0.map_or(String::new(), |it| format!(" ({} s)", it.as_secs_f64())))]
     Late(Option<Duration>),
-    /// The store refuses access.
-    #[error("access is refused: {0}")]
+    /// The store refuses access (401, 403).
+    #[error("access is refused: {0}{hint}", hint = if .0.contains("403 Forbidden") { FORBIDDEN_HINT } else { "" })]
     Denied(String),
     /// The server sends whole objects to those who ask for ranges.
     #[error("the server cannot send a part of a file: it does not support requests for ranges")]
@@ -55,6 +62,7 @@ impl RequestError {
             Self::Replaced => libc::ESTALE,
             Self::Denied(_) => libc::EACCES,
             Self::Late(_) => libc::ETIMEDOUT,
+            Self::Interrupted => libc::EINTR,
             Self::NoMemory => libc::ENOMEM,
             Self::Unchanged
             | Self::BehindEnd
@@ -66,7 +74,19 @@ impl RequestError {
 
     /// Returns whether it says something about the store, not about the object: that is logged.
     pub(super) fn is_failure(&self) -> bool {
-        !matches!(self, Self::Absent | Self::Replaced | Self::Unchanged | Self::BehindEnd)
+        !matches!(
+            self,
+            Self::Absent | Self::Replaced | Self::Unchanged | Self::BehindEnd | Self::Interrupted
+        )
+    }
+
+    /// Returns what an error of the store says. `is_absent` tells by the text of a refusal whether that
+    /// is how the store says that there is no such object.
+    pub(super) fn from_store(error: StoreError, is_absent: fn(&str) -> bool) -> Self {
+        match Self::from(error) {
+            Self::Denied(text) if is_absent(&text) => Self::Absent,
+            error => error,
+        }
     }
 }
 
@@ -95,6 +115,12 @@ impl From<StoreError> for RequestError {
             }
         }
     }
+}
+
+/// Returns whether the store forbids what it may also hide, by the text of the refusal. Credentials
+/// that are wrong or have expired have other codes than this one.
+pub(super) fn is_forbidden(text: &str) -> bool {
+    text.contains("AccessDenied")
 }
 
 /// Returns whether a request ended because no answer came.

@@ -10,9 +10,10 @@ use parking_lot::Mutex;
 
 use super::attributes::{Object, Owner};
 use super::client::{Answer, Client, If, Wanted};
+use super::disk_cache::{CachedObject, DiskCache};
 use super::error::RequestError;
 use super::names::Names;
-use super::windows::{Part, Windows};
+use super::windows::{Fetching, Part, Windows};
 use crate::format::index::ByteRange;
 use crate::number::to_usize;
 use crate::stats::Stats;
@@ -22,50 +23,51 @@ use crate::store::storage::{Stat, StorageFile};
 const WINDOW: u64 = 8 << 20;
 
 /// Longest gap between two ranges that is fetched with them, in bytes: a request takes longer.
-const GAP: u64 = 1 << 20;
+const GAP: u64 = 2 << 20;
 
 /// Version of an object, open for reading. Every request for a part of it names the version: bytes
 /// of two versions are never mixed.
 pub(super) struct RemoteFile {
-    pub client: Arc<Client>,
     pub windows: Arc<Windows>,
     pub stats: Arc<Stats>,
     pub owner: Owner,
     pub version: Arc<ObjectVersion>,
     /// Bytes that came with the answer by which the file was opened, and their offset.
-    pub first: Mutex<Option<(u64, Vec<u8>)>>,
+    pub first: Mutex<Option<(u64, Arc<Vec<u8>>)>>,
 }
 
 /// Version of an object, and whether the store has another one by now.
 pub(super) struct ObjectVersion {
+    pub client: Arc<Client>,
     pub names: Arc<Names>,
     /// Path of the object, and its key.
     pub path: PathBuf,
     pub key: Key,
     pub object: Object,
+    /// Where its parts are kept on disk, if they are.
+    pub cache: Option<(Arc<DiskCache>, CachedObject)>,
     /// `true` once the store has answered that the object is another one.
     pub replaced: AtomicBool,
 }
 
 impl ObjectVersion {
-    /// Returns the entity tag that requests name. `None` if it is none that a server compares.
-    fn tag(&self) -> Option<&str> {
-        self.object.tag.as_deref().filter(|tag| !tag.starts_with("W/"))
-    }
-
     /// Returns the bytes of an answer to a request for a range.
     fn bytes(
         &self,
         (from, to): (u64, u64),
         answer: Result<Answer, RequestError>,
-    ) -> io::Result<Vec<u8>> {
+    ) -> io::Result<Arc<Vec<u8>>> {
         let answer =
             answer.and_then(|answer| match Object::of(&answer.meta).is_same(&self.object) {
                 true => Ok(answer.bytes),
                 // A server without tags, or one that ignores conditions.
                 false => Err(RequestError::Replaced),
             });
-        answer.map_err(|error| {
+        let bytes = answer.map(Arc::new);
+        if let (Ok(bytes), Some((cache, object))) = (&bytes, &self.cache) {
+            cache.put(object, from, bytes);
+        }
+        bytes.map_err(|error| {
             if matches!(
                 error,
                 RequestError::Replaced | RequestError::Absent | RequestError::BehindEnd
@@ -78,6 +80,29 @@ impl ObjectVersion {
             }
             error.to_io()
         })
+    }
+
+    /// Fetches a part, from the cache on disk or by a request. Who waits for it gets the error, if
+    /// there is one.
+    fn fetch(self: &Arc<Self>, part: Part, fetching: Fetching) {
+        let Part { from, to, .. } = part;
+        match self.cache.as_ref().and_then(|(cache, object)| cache.get(object, from, to)) {
+            Some(bytes) => fetching.end(Ok(Arc::new(bytes))),
+            None => self.request(part, fetching),
+        }
+    }
+
+    fn request(self: &Arc<Self>, Part { from, to, .. }: Part, fetching: Fetching) {
+        let version = Arc::clone(self);
+        let (key, tag) = (self.key.clone(), self.object.strong_tag().map(str::to_owned));
+        self.client.send(key, Wanted::Range(from, to), tag, move |answer| {
+            fetching.end(version.bytes((from, to), answer));
+        });
+    }
+
+    /// Returns whether a part seems to be in the cache on disk.
+    fn is_cached(&self, from: u64, to: u64) -> bool {
+        self.cache.as_ref().is_some_and(|(cache, object)| cache.has(object, from, to))
     }
 }
 
@@ -107,29 +132,14 @@ impl RemoteFile {
         let skipped = (offset - within.offset) / WINDOW * WINDOW;
         let from = within.offset + skipped;
         let to = (from + WINDOW).min(within.offset + within.nbytes);
-        let version = &self.version;
-        let fetched = self.windows.get(self.part(from, to), || {
-            let when = version.tag().map_or(If::Any, If::Is);
-            let answer = self.client.get(&version.key, Wanted::Range(from, to), when);
-            version.bytes((from, to), answer)
-        })?;
+        let part = self.part(from, to);
+        let fetched = self.windows.get(part, |fetching| self.version.fetch(part, fetching))?;
         let start = to_usize(offset - fetched.from);
         let end = to_usize(to - fetched.from).min(fetched.bytes.len());
         let part = fetched.bytes.get(start..end).unwrap_or_default();
         let length = part.len().min(buffer.len());
         buffer[..length].copy_from_slice(&part[..length]);
         Ok(length)
-    }
-
-    /// Requests a part that is not under way yet.
-    fn send(&self, from: u64, to: u64) {
-        let Some(fetching) = self.windows.begin(self.part(from, to)) else { return };
-        let version = Arc::clone(&self.version);
-        let (key, tag) = (version.key.clone(), version.tag().map(str::to_owned));
-        self.client.send(key, Wanted::Range(from, to), tag, move |answer| {
-            // Who waits for it gets the error.
-            let _ = fetching.end(version.bytes((from, to), answer));
-        });
     }
 }
 
@@ -181,10 +191,21 @@ impl StorageFile for RemoteFile {
     }
 
     fn fetch_ahead(&self, ranges: &[ByteRange]) {
-        for (from, to) in joined(ranges, self.version.object.nbytes) {
+        let end = self.version.object.nbytes;
+        let is_needed = |range: &&ByteRange| {
+            let to = range.offset.saturating_add(range.nbytes).min(end);
+            !self.windows.has(self.part(range.offset, to))
+                && !self.version.is_cached(range.offset, to)
+        };
+        let ranges: Vec<ByteRange> = ranges.iter().filter(is_needed).copied().collect();
+        for (from, to) in joined(&ranges, end) {
             // A longer one is a chunk that its reader asks for window by window.
-            if to - from <= WINDOW {
-                self.send(from, to);
+            if to - from > WINDOW {
+                continue;
+            }
+            let part = self.part(from, to);
+            if let Some(fetching) = self.windows.begin(part) {
+                self.version.request(part, fetching);
             }
         }
     }
@@ -192,11 +213,11 @@ impl StorageFile for RemoteFile {
     /// Returns the attributes of the version that is open, without a request; once the store has
     /// answered that there is another one, those of that.
     fn stat(&self) -> io::Result<Stat> {
-        let ObjectVersion { key, object, replaced, .. } = &*self.version;
+        let ObjectVersion { client, key, object, replaced, .. } = &*self.version;
         if !replaced.load(Ordering::Relaxed) {
             return Ok(object.stat(key, self.owner));
         }
-        let meta = self.client.head(key, If::Any).map_err(|error| match error {
+        let meta = client.head(key, If::Any).map_err(|error| match error {
             RequestError::Absent => io::Error::from_raw_os_error(libc::ESTALE),
             error => error.to_io(),
         })?;

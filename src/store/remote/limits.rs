@@ -14,6 +14,8 @@ const LEAST: f64 = 2.0;
 const ANSWERS_FOR_ONE_MORE: f64 = 64.0;
 /// Time within which several refusals count as one: they answer requests that were sent together.
 const ONE_REFUSAL: Duration = Duration::from_millis(200);
+/// Time after a refusal in which none is sent that is not needed.
+const CALM_AFTER: Duration = Duration::from_secs(10);
 
 /// Limit on the requests that are under way.
 #[derive(Debug)]
@@ -77,6 +79,11 @@ impl Limits {
         }
     }
 
+    /// Returns whether the store has lately refused requests because there were too many.
+    pub(super) fn is_refused(&self, now: Instant) -> bool {
+        self.state.lock().refused.is_some_and(|last| now.duration_since(last) < CALM_AFTER)
+    }
+
     /// Records that the store has refused a request because there are too many.
     pub(super) fn refused(&self, now: Instant) {
         let mut state = self.state.lock();
@@ -130,5 +137,14 @@ mod tests {
         assert!((most(&limits) - 10.0).abs() < 1e-9);
         (1..9).for_each(|n| limits.refused(start + n * ONE_REFUSAL));
         assert!((most(&limits) - LEAST).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_store_that_refuses_is_left_alone_for_a_while() {
+        let (limits, start) = (Limits::new(20), Instant::now());
+        assert!(!limits.is_refused(start));
+        limits.refused(start);
+        assert!(limits.is_refused(start + CALM_AFTER / 2));
+        assert!(!limits.is_refused(start + CALM_AFTER));
     }
 }

@@ -14,6 +14,9 @@ use crate::store::byte_cache::ByteCache;
 
 /// Number of single names of which something is remembered.
 const SINGLE_NAMES: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
+/// Number of directories that are remembered as large.
+// Evaluated by the compiler, which rejects zero.
+const LARGE: NonZeroUsize = NonZeroUsize::new(1 << 12).unwrap();
 /// Budget for listings in bytes.
 const LISTINGS_BYTES: usize = 16 << 20;
 
@@ -49,6 +52,8 @@ pub(super) struct Names {
     trusted: Duration,
     single: Mutex<LruCache<PathBuf, Single>>,
     listings: Mutex<ByteCache<PathBuf, Arc<Listing>>>,
+    /// Directories below which too many objects are to be listed at once.
+    large: Mutex<LruCache<PathBuf, ()>>,
 }
 
 impl Listing {
@@ -72,6 +77,7 @@ impl Names {
             trusted,
             single: Mutex::new(LruCache::new(SINGLE_NAMES)),
             listings: Mutex::new(ByteCache::new(LISTINGS_BYTES)),
+            large: Mutex::new(LruCache::new(LARGE)),
         }
     }
 
@@ -129,6 +135,16 @@ impl Names {
     /// Records that what is known of a path is not true any more, whatever a listing says.
     pub(super) fn distrust(&self, path: &Path) {
         self.single.lock().put(path.to_owned(), (Instant::now(), None));
+    }
+
+    /// Returns whether the objects below a directory cannot be listed at once, as far as is known.
+    pub(super) fn is_large(&self, directory: &Path) -> bool {
+        self.large.lock().get(directory).is_some()
+    }
+
+    /// Records that the objects below a directory cannot be listed at once: there are too many.
+    pub(super) fn note_large(&self, directory: &Path) {
+        self.large.lock().put(directory.to_owned(), ());
     }
 
     /// Returns the listing of a directory, if it is fresh.

@@ -10,6 +10,7 @@ use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 
 use super::client::Answer;
+use crate::requester;
 
 /// Objects that are remembered.
 const OPENINGS: NonZeroUsize = NonZeroUsize::new(128).unwrap();
@@ -59,7 +60,7 @@ impl Openings {
     }
 
     /// Takes the answer to the request for an object, and when that was sent. Waits for it. `None` if
-    /// there is none.
+    /// there is none, or the process that waits for this thread is to end.
     pub(super) fn take(&self, path: &Path) -> Option<(Instant, Answer)> {
         let opening = self.known.lock().pop(path)?;
         if opening.at.elapsed() >= self.trusted {
@@ -68,7 +69,12 @@ impl Openings {
         let mut state = opening.state.lock();
         loop {
             match &mut *state {
-                State::Asked => opening.done.wait(&mut state),
+                State::Asked => {
+                    let waited = opening.done.wait_for(&mut state, requester::LOOK);
+                    if waited.timed_out() && requester::is_ending() {
+                        return None;
+                    }
+                }
                 State::Done(answer) => return answer.take().map(|answer| (opening.at, answer)),
             }
         }

@@ -1,6 +1,6 @@
-//! How a store is reached: options of the command line, and of the environment for what they leave
-//! out. Credentials come from the environment and from what the machine provides, never from
-//! options.
+//! How a store is reached: what users set, and what the environment and profiles say of what they
+//! leave out. Credentials come from the environment, from profiles and from what the machine provides,
+//! never from options.
 
 use std::env;
 use std::fs;
@@ -18,65 +18,11 @@ use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::{BackoffConfig, Certificate, ClientOptions, ObjectStore, RetryConfig};
 
+use super::disk_cache::CacheError;
+use super::profile::{Profile, ProfileError};
 use super::url::{Protocol, SourceUrl};
+pub use crate::store::remote_options::RemoteOptions;
 use crate::text::shown;
-
-/// Time after which a request that has no answer yet fails, with all of its repetitions.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Requests that may be under way at once.
-const REQUESTS: usize = 64;
-
-/// Time for which a name, an index and a listing are believed.
-const TRUSTED: Duration = Duration::from_secs(60);
-
-/// Memory for parts of objects that were fetched, in bytes.
-const WINDOW_BYTES: usize = 256 << 20;
-
-/// How a store is reached.
-#[derive(Debug, Clone)]
-pub struct RemoteOptions {
-    /// Address of a store that is not the provider's own, such as `https://s3.example.org`.
-    pub endpoint: Option<String>,
-    /// Region of the bucket.
-    pub region: Option<String>,
-    /// Account of Azure Blob Storage.
-    pub account: Option<String>,
-    /// `true` if requests are not signed.
-    pub anonymous: bool,
-    /// `true` if the bucket is part of the host's name, not of the path.
-    pub virtual_host: bool,
-    /// `true` if who asks pays for requests and transfer.
-    pub requester_pays: bool,
-    /// File of certificates, in PEM form, that are accepted besides those of the system.
-    pub ca: Option<PathBuf>,
-    /// Time after which a request fails.
-    pub timeout: Duration,
-    /// Requests that may be under way at once.
-    pub requests: usize,
-    /// Time for which a name, an index and a listing are believed.
-    pub trusted: Duration,
-    /// Memory for parts of objects that were fetched, in bytes.
-    pub window_bytes: usize,
-}
-
-impl Default for RemoteOptions {
-    fn default() -> Self {
-        Self {
-            endpoint: None,
-            region: None,
-            account: None,
-            anonymous: false,
-            virtual_host: false,
-            requester_pays: false,
-            ca: None,
-            timeout: TIMEOUT,
-            requests: REQUESTS,
-            trusted: TRUSTED,
-            window_bytes: WINDOW_BYTES,
-        }
-    }
-}
 
 /// A store, ready for requests.
 pub(super) struct Opened {
@@ -111,6 +57,12 @@ pub enum SetupError {
     /// Options or environment do not fit together.
     #[error("{0}")]
     Store(#[from] object_store::Error),
+    /// A profile cannot be used.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// There can be no cache on disk.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     /// No thread can be started.
     #[error("no thread can be started for requests: {0}")]
     Runtime(#[source] io::Error),
@@ -123,9 +75,19 @@ impl RemoteOptions {
         url: &SourceUrl,
         connector: impl HttpConnector,
     ) -> Result<Opened, SetupError> {
-        let client = self.client_options(url)?;
-        let anonymous =
-            self.anonymous || url.protocol != Protocol::Web && !has_credentials(url.protocol);
+        let profile = match url.protocol {
+            Protocol::S3 => self.profile()?,
+            _ => None,
+        };
+        let setting = |name| profile.as_ref().and_then(|it| it.get(name)).map(str::to_owned);
+        let endpoint = self.endpoint.clone().or_else(|| environment_endpoint(url.protocol));
+        let endpoint = endpoint.or_else(|| setting("endpoint_url"));
+        let client = self.client_options(url, endpoint.as_deref())?;
+        let credentials = profile.as_ref().and_then(Profile::credentials);
+        let anonymous = self.anonymous
+            || url.protocol != Protocol::Web
+                && credentials.is_none()
+                && !has_credentials(url.protocol);
         Ok(match url.protocol {
             Protocol::S3 => {
                 let mut builder = AmazonS3Builder::from_env()
@@ -134,11 +96,15 @@ impl RemoteOptions {
                     .with_client_options(client)
                     .with_retry(self.retries())
                     .with_http_connector(connector);
-                if let Some(endpoint) = &self.endpoint {
+                if let Some(endpoint) = endpoint {
                     builder = builder.with_endpoint(endpoint);
                 }
-                if let Some(region) = &self.region {
+                let region = self.region.clone().or_else(environment_region);
+                if let Some(region) = region.or_else(|| setting("region")) {
                     builder = builder.with_region(region);
+                }
+                if let Some(credentials) = credentials {
+                    builder = builder.with_credentials(credentials);
                 }
                 if anonymous {
                     builder = builder.with_skip_signature(true);
@@ -154,8 +120,8 @@ impl RemoteOptions {
                     .with_client_options(client)
                     .with_retry(self.retries())
                     .with_http_connector(connector);
-                if let Some(endpoint) = &self.endpoint {
-                    builder = builder.with_base_url(endpoint);
+                if let Some(endpoint) = endpoint {
+                    builder = builder.with_base_url(&endpoint);
                 }
                 if anonymous {
                     builder = builder.with_skip_signature(true);
@@ -168,8 +134,8 @@ impl RemoteOptions {
                     .with_client_options(client)
                     .with_retry(self.retries())
                     .with_http_connector(connector);
-                if let Some(endpoint) = &self.endpoint {
-                    builder = builder.with_endpoint(endpoint.clone());
+                if let Some(endpoint) = endpoint {
+                    builder = builder.with_endpoint(endpoint);
                 }
                 if let Some(account) = &self.account {
                     builder = builder.with_account(account);
@@ -191,10 +157,22 @@ impl RemoteOptions {
         })
     }
 
-    fn client_options(&self, url: &SourceUrl) -> Result<ClientOptions, SetupError> {
-        let endpoint = self.endpoint.clone().or_else(|| environment_endpoint(url.protocol));
+    /// Returns the profile to use; `None` if the environment has credentials, unless one is named.
+    fn profile(&self) -> Result<Option<Profile>, SetupError> {
+        let is_needed = self.profile.is_some() || env::var_os("AWS_ACCESS_KEY_ID").is_none();
+        if self.anonymous || !is_needed {
+            return Ok(None);
+        }
+        Ok(Profile::read(self.profile.as_deref())?)
+    }
+
+    fn client_options(
+        &self,
+        url: &SourceUrl,
+        endpoint: Option<&str>,
+    ) -> Result<ClientOptions, SetupError> {
         let is_plain = |address: &str| address.starts_with("http://");
-        let is_plain = is_plain(&url.base) || endpoint.as_deref().is_some_and(is_plain);
+        let is_plain = is_plain(&url.base) || endpoint.is_some_and(is_plain);
         let mut options = ClientOptions::new()
             .with_allow_http(is_plain)
             .with_http1_only()
@@ -266,8 +244,13 @@ fn has_credentials(protocol: Protocol) -> bool {
         || TcpStream::connect_timeout(&METADATA_SERVICE.into(), METADATA_WAIT).is_ok()
 }
 
+/// Returns the region that the environment names.
+fn environment_region() -> Option<String> {
+    ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| env::var(name).ok())
+}
+
 /// Returns the address of a store that the environment names.
-fn environment_endpoint(protocol: Protocol) -> Option<String> {
+pub(super) fn environment_endpoint(protocol: Protocol) -> Option<String> {
     let names: &[&str] = match protocol {
         Protocol::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
         Protocol::Gcs => &["GOOGLE_BASE_URL"],

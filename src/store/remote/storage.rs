@@ -1,25 +1,28 @@
 //! A store on the network as a [`Storage`].
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
+use object_store::ObjectMeta;
 use object_store::path::Path as Key;
 use parking_lot::Mutex;
 use rustix::process::{getegid, geteuid};
 
-use super::attributes::{Object, Owner, directory};
+use super::attributes::{Object, Owner, bare, directory};
 use super::client::{Answer, Client, If, Wanted};
+use super::disk_cache::{CachedObject, DiskCache};
 use super::error::RequestError;
 use super::file::{ObjectVersion, RemoteDirectory, RemoteFile};
 use super::names::{Listing, Name, Names};
 use super::openings::{Finish, Openings};
-use super::options::{RemoteOptions, SetupError};
+use super::options::{RemoteOptions, SetupError, environment_endpoint};
 use super::url::SourceUrl;
 use super::windows::Windows;
 use crate::stats::Stats;
@@ -45,6 +48,10 @@ pub struct RemoteStorage {
     windows: Arc<Windows>,
     names: Arc<Names>,
     openings: Openings,
+    /// What was fetched is kept there, if it is.
+    cache: Option<Arc<DiskCache>>,
+    /// What the store is called in the cache.
+    store: String,
     /// Key of the root, and a slash unless it is empty.
     root: String,
     owner: Owner,
@@ -63,7 +70,13 @@ impl RemoteStorage {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
         let owner = Owner { uid, gid, store: hasher.finish(), since: SystemTime::now().into() };
         let root = if url.root.is_empty() { String::new() } else { format!("{}/", url.root) };
+        let cache = |directory: &PathBuf| {
+            DiskCache::open(directory, options.cache_limit, Arc::clone(&stats))
+        };
+        let endpoint = options.endpoint.clone().or_else(|| environment_endpoint(url.protocol));
         Ok(Self {
+            cache: options.cache_dir.as_ref().map(cache).transpose()?,
+            store: format!("{} {}", endpoint.unwrap_or_default(), url.base),
             client: Arc::new(Client::new(url, options, Arc::clone(&stats))?),
             windows: Arc::new(Windows::new(options.window_bytes)),
             names: Arc::new(Names::new(options.trusted)),
@@ -109,10 +122,12 @@ impl RemoteStorage {
         if !self.client.can_list() {
             return self.find_on_web(path);
         }
+        // That of the root first: it often answers for everything below.
         let above = path.parent().unwrap_or(Path::new(""));
-        let is_long = self.names.listing(above).is_some_and(|listing| !listing.is_complete);
-        if !is_long {
-            self.first_page(above)?;
+        for directory in [Path::new(""), above] {
+            if self.names.listing(directory).is_none() && !self.list_below(directory)? {
+                self.first_page(directory)?;
+            }
             if let Some(known) = self.names.known(path) {
                 return Ok(known);
             }
@@ -160,6 +175,32 @@ impl RemoteStorage {
         let page = self.client.list(&prefix, None, Some(1));
         let page = page.map_err(|error| Self::failed(&Key::from(prefix), &error))?.result;
         Ok(!page.objects.is_empty() || !page.common_prefixes.is_empty())
+    }
+
+    /// Lists all that is below a directory by one request, if there is not too much of it. Returns
+    /// whether that was so.
+    fn list_below(&self, path: &Path) -> io::Result<bool> {
+        if self.names.listing(path).is_some() || self.names.is_large(path) {
+            return Ok(false);
+        }
+        let (prefix, at) = (self.prefix(path)?, Instant::now());
+        let page = self.client.list_deep(&prefix);
+        let page = page.map_err(|error| Self::failed(&Key::from(prefix.as_str()), &error))?;
+        let directories = below(path, &prefix, &page.result.objects);
+        // An empty object may stand for a directory, as consoles make one: its key ends with a slash,
+        // which only a listing of its directory tells.
+        let is_empty = |name: &Name| matches!(name, Name::Object(object) if object.nbytes == 0);
+        let has_more = page.page_token.is_some_and(|token| !token.is_empty());
+        if has_more || directories.values().flat_map(BTreeMap::values).any(is_empty) {
+            self.names.note_large(path);
+            return Ok(false);
+        }
+        for (directory, names) in directories {
+            let (is_complete, pages) = (true, Vec::new());
+            let names = names.into_iter().collect();
+            self.names.note_listing(&directory, Listing { at, names, is_complete, pages });
+        }
+        Ok(true)
     }
 
     /// Lists the first names of a directory.
@@ -245,20 +286,47 @@ impl RemoteStorage {
         Ok(())
     }
 
+    /// Returns what a version of an object is called in the cache; `None` if it is not kept.
+    fn cached(&self, key: &Key, object: &Object) -> Option<CachedObject> {
+        self.cache.as_ref()?;
+        let tag = bare(object.strong_tag()?);
+        Some(CachedObject::new(&self.store, key.as_ref(), tag, object.nbytes))
+    }
+
+    /// Returns the part of an object that is expected to be read, and its offset, if it is in the
+    /// cache on disk. Finds out first which version the object has: a listing tells that of many.
+    fn expected_in_cache(
+        &self,
+        path: &Path,
+        key: &Key,
+        expected: Expected,
+    ) -> io::Result<Option<(Object, u64, Vec<u8>)>> {
+        let Some(cache) = &self.cache else { return Ok(None) };
+        let Some(Name::Object(object)) = self.find(path)? else { return Ok(None) };
+        let (from, to) = match expected {
+            Expected::First(nbytes) => (0, nbytes.min(object.nbytes)),
+            Expected::Last(nbytes) => (object.nbytes.saturating_sub(nbytes), object.nbytes),
+        };
+        let found = self.cached(key, &object).and_then(|it| cache.get(&it, from, to));
+        Ok(found.map(|bytes| (object, from, bytes)))
+    }
+
     fn file(
         &self,
         path: &Path,
         key: Key,
         object: Object,
-        first: Option<(u64, Vec<u8>)>,
+        first: Option<(u64, Arc<Vec<u8>>)>,
     ) -> Arc<dyn StorageFile> {
         self.stats.source.open.count();
+        let cached = self.cached(&key, &object);
         Arc::new(RemoteFile {
-            client: Arc::clone(&self.client),
             windows: Arc::clone(&self.windows),
             stats: Arc::clone(&self.stats),
             owner: self.owner,
             version: Arc::new(ObjectVersion {
+                client: Arc::clone(&self.client),
+                cache: self.cache.clone().zip(cached),
                 names: Arc::clone(&self.names),
                 path: path.to_owned(),
                 key,
@@ -268,6 +336,31 @@ impl RemoteStorage {
             first: Mutex::new(first),
         })
     }
+}
+
+/// Returns the names in a directory and in all directories below it, sorted, from the keys of all
+/// objects there. A directory hides an object of its name.
+fn below(
+    top: &Path,
+    prefix: &str,
+    objects: &[ObjectMeta],
+) -> BTreeMap<PathBuf, BTreeMap<String, Name>> {
+    let mut found = BTreeMap::from([(top.to_owned(), BTreeMap::new())]);
+    for meta in objects {
+        let Some(key) = meta.location.as_ref().strip_prefix(prefix) else { continue };
+        let mut directory = top.to_owned();
+        let mut parts = key.split('/').peekable();
+        while let Some(name) = parts.next().filter(|name| !name.is_empty()) {
+            let names = found.entry(directory.clone()).or_default();
+            if parts.peek().is_some() {
+                names.insert(name.to_owned(), Name::Directory);
+                directory.push(name);
+            } else {
+                names.entry(name.to_owned()).or_insert_with(|| Name::Object(Object::of(meta)));
+            }
+        }
+    }
+    found
 }
 
 fn wanted(expected: Expected) -> Wanted {
@@ -303,6 +396,9 @@ impl Storage for RemoteStorage {
             _ => (),
         }
         let key = self.key(path)?;
+        if let Some((object, offset, bytes)) = self.expected_in_cache(path, &key, expected)? {
+            return Ok(self.file(path, key, object, Some((offset, Arc::new(bytes)))));
+        }
         let (at, answer) = match self.openings.take(path) {
             Some((at, answer)) => (at, Ok(answer)),
             None => (Instant::now(), self.client.get(&key, wanted(expected), If::Any)),
@@ -311,6 +407,10 @@ impl Storage for RemoteStorage {
             Ok(Answer { meta, offset, bytes }) => {
                 let object = Object::of(&meta);
                 self.names.note(path, at, Some(Name::Object(object.clone())));
+                let bytes = Arc::new(bytes);
+                if let Some((cache, cached)) = self.cache.as_ref().zip(self.cached(&key, &object)) {
+                    cache.put(&cached, offset, &bytes);
+                }
                 Ok(self.file(path, key, object, Some((offset, bytes))))
             }
             Err(error) => {
@@ -331,6 +431,13 @@ impl Storage for RemoteStorage {
             return false;
         }
         let Ok(key) = self.key(path) else { return true };
+        if self.cache.is_some() && self.client.can_list() {
+            // Which version it has is not found out here: nothing is waited for.
+            let is_known = self.names.known(path).is_some();
+            if !is_known || matches!(self.expected_in_cache(path, &key, expected), Ok(Some(_))) {
+                return is_known;
+            }
+        }
         let opening = match self.openings.begin(path) {
             Ok(opening) => opening,
             Err(is_answered) => return is_answered,
@@ -384,6 +491,9 @@ impl Storage for RemoteStorage {
         self.stats.source.list.count();
         if !self.client.can_list() {
             return self.list_documents(path, from, visit);
+        }
+        if from == 0 {
+            let _ = self.list_below(path)?;
         }
         let Some(listing) = self.names.listing(path).filter(|listing| listing.is_complete) else {
             return self.list_pages(path, from, visit);

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 
+use crate::requester;
+
 /// Parts that begin before the one that is looked for, and may hold it.
 const BEFORE: usize = 16;
 
@@ -93,11 +95,15 @@ impl Windows {
         Self { state: Mutex::new(State { kept, used, bytes: 0, under_way }), budget }
     }
 
-    /// Returns a part: from what was fetched, from what another thread is fetching, or by `fetch`.
+    /// Returns a part: from what was fetched, from what is being fetched, or by `fetch`, which begins
+    /// that. The fetch goes on for others if this thread stops waiting.
+    ///
+    /// # Errors
+    /// Those of the fetch; EINTR if the process that waits for this thread is to end.
     pub(super) fn get(
         self: &Arc<Self>,
         part: Part,
-        fetch: impl FnOnce() -> io::Result<Vec<u8>>,
+        fetch: impl FnOnce(Fetching),
     ) -> io::Result<Fetched> {
         let mut state = self.state.lock();
         if let Some(fetched) = state.kept(part) {
@@ -111,8 +117,15 @@ impl Windows {
         }
         let fetching = self.register(&mut state, part);
         drop(state);
-        let fetched = fetch();
-        fetching.end(fetched)
+        let shared = Arc::clone(&fetching.shared);
+        fetch(fetching);
+        shared.wait()
+    }
+
+    /// Returns whether a part is there, or being fetched.
+    pub(super) fn has(&self, part: Part) -> bool {
+        let state = self.state.lock();
+        covering(&state.kept, part).is_some() || covering(&state.under_way, part).is_some()
     }
 
     /// Begins the fetch of a part. `None` if it is there already, or being
@@ -135,7 +148,12 @@ impl UnderWay {
     fn wait(&self) -> io::Result<Fetched> {
         let mut result = self.result.lock();
         while result.is_none() {
-            self.done.wait(&mut result);
+            if self.done.wait_for(&mut result, requester::LOOK).timed_out()
+                && result.is_none()
+                && requester::is_ending()
+            {
+                return Err(io::Error::from_raw_os_error(libc::EINTR));
+            }
         }
         match &*result {
             Some(Ok(fetched)) => Ok(fetched.clone()),
@@ -153,15 +171,14 @@ pub(super) struct Fetching {
 }
 
 impl Fetching {
-    /// Ends the fetch with its result, which it returns.
-    pub(super) fn end(self, fetched: io::Result<Vec<u8>>) -> io::Result<Fetched> {
-        let fetched = fetched.map(|bytes| Fetched { from: self.part.from, bytes: Arc::new(bytes) });
+    /// Ends the fetch with its result, for those who wait for it, and for those who need it later.
+    pub(super) fn end(self, fetched: io::Result<Arc<Vec<u8>>>) {
+        let fetched = fetched.map(|bytes| Fetched { from: self.part.from, bytes });
         if let Ok(Fetched { bytes, .. }) = &fetched {
             self.windows.state.lock().keep(self.part, bytes, self.windows.budget);
         }
-        let errno = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        *self.shared.result.lock() = Some(fetched.as_ref().map(Clone::clone).map_err(errno));
-        fetched
+        let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        *self.shared.result.lock() = Some(fetched.map_err(errno));
     }
 }
 
@@ -192,8 +209,17 @@ mod tests {
         Part { object: 1, from, to }
     }
 
-    fn never() -> io::Result<Vec<u8>> {
+    fn never(_: Fetching) {
         panic!("it is there")
+    }
+
+    fn brings(bytes: impl IntoIterator<Item = u8>) -> impl FnOnce(Fetching) {
+        let bytes = bytes.into_iter().collect();
+        move |fetching| fetching.end(Ok(Arc::new(bytes)))
+    }
+
+    fn fails(fetching: Fetching) {
+        fetching.end(Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)));
     }
 
     #[test]
@@ -204,10 +230,10 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     begun.wait();
-                    let found = windows.get(part(0, 3), || {
+                    let found = windows.get(part(0, 3), |fetching| {
                         fetched.fetch_add(1, Ordering::Relaxed);
                         thread::sleep(Duration::from_millis(20));
-                        Ok(vec![1, 2, 3])
+                        fetching.end(Ok(Arc::new(vec![1, 2, 3])));
                     });
                     assert_eq!(*found.unwrap().bytes, [1, 2, 3]);
                 });
@@ -220,10 +246,10 @@ mod tests {
     #[test]
     fn a_longer_part_holds_shorter_ones() {
         let windows = Arc::new(Windows::new(100));
-        windows.get(part(10, 20), || Ok((10..20).collect())).unwrap();
+        windows.get(part(10, 20), brings(10..20)).unwrap();
         windows.get(part(12, 13), never).unwrap();
         // One that begins later hides none that is longer.
-        windows.begin(part(14, 22)).unwrap().end(Ok((14..22).collect())).unwrap();
+        windows.begin(part(14, 22)).unwrap().end(Ok(Arc::new((14..22).collect())));
         let found = windows.get(part(15, 19), never).unwrap();
         assert_eq!(found.bytes[usize::try_from(15 - found.from).unwrap()], 15);
         assert_eq!(windows.get(part(11, 20), never).unwrap().from, 10);
@@ -240,7 +266,7 @@ mod tests {
         thread::scope(|scope| {
             let reader = scope.spawn(|| windows.get(part(1, 2), never).unwrap().bytes.len());
             thread::sleep(Duration::from_millis(20));
-            fetching.end(Ok(vec![1, 2, 3])).unwrap();
+            fetching.end(Ok(Arc::new(vec![1, 2, 3])));
             assert_eq!(reader.join().unwrap(), 3);
         });
     }
@@ -248,32 +274,45 @@ mod tests {
     #[test]
     fn a_fetch_that_failed_is_tried_again() {
         let windows = Arc::new(Windows::new(100));
-        let failed = windows.get(part(0, 3), || Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)));
+        let failed = windows.get(part(0, 3), fails);
         assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::ETIMEDOUT));
         drop(windows.begin(part(0, 3)).unwrap());
-        assert_eq!(*windows.get(part(0, 3), || Ok(vec![9; 3])).unwrap().bytes, [9; 3]);
+        assert_eq!(*windows.get(part(0, 3), brings([9; 3])).unwrap().bytes, [9; 3]);
     }
 
     #[test]
     fn a_thread_that_unwinds_leaves_no_one_waiting() {
         let windows = Arc::new(Windows::new(100));
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _ = windows.get(part(0, 3), || panic!("in a test"));
+            let _ = windows.get(part(0, 3), |_fetching| panic!("in a test"));
         }));
         assert!(caught.is_err());
-        assert_eq!(*windows.get(part(0, 3), || Ok(vec![9; 3])).unwrap().bytes, [9; 3]);
+        assert_eq!(*windows.get(part(0, 3), brings([9; 3])).unwrap().bytes, [9; 3]);
     }
 
     #[test]
     fn the_least_recently_used_parts_make_room() {
         let windows = Arc::new(Windows::new(6));
         for from in [0, 10] {
-            windows.get(part(from, from + 3), || Ok(vec![0; 3])).unwrap();
+            windows.get(part(from, from + 3), brings([0; 3])).unwrap();
         }
         windows.get(part(0, 3), never).unwrap();
-        windows.get(part(20, 23), || Ok(vec![0; 3])).unwrap();
+        windows.get(part(20, 23), brings([0; 3])).unwrap();
         windows.get(part(0, 3), never).unwrap();
         assert!(windows.begin(part(10, 13)).is_some());
         assert_eq!(windows.state.lock().bytes, 6);
+    }
+
+    #[test]
+    fn who_is_to_end_waits_no_longer_and_others_get_what_was_fetched() {
+        let windows = Arc::new(Windows::new(100));
+        let mut begun = None;
+        // No process has this number: it has ended.
+        let serving = requester::serve(u32::MAX >> 1);
+        let waited = windows.get(part(0, 3), |fetching| begun = Some(fetching));
+        assert_eq!(waited.unwrap_err().raw_os_error(), Some(libc::EINTR));
+        drop(serving);
+        begun.unwrap().end(Ok(Arc::new(vec![1, 2, 3])));
+        assert_eq!(*windows.get(part(0, 3), never).unwrap().bytes, [1, 2, 3]);
     }
 }

@@ -1,0 +1,98 @@
+//! The process for which a thread works. Where that takes as long as a network does, the thread finds
+//! out that the process was to be ended, and stops waiting: until its request is answered, the kernel
+//! ends no process.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// Time between two looks at the process, for those who wait longer.
+pub(crate) const LOOK: Duration = Duration::from_millis(200);
+
+/// Signals by which a process is asked to end: SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM. One that ends
+/// it at once is SIGKILL to the kernel, whichever was sent.
+const ENDING: u64 = bit(libc::SIGHUP)
+    | bit(libc::SIGINT)
+    | bit(libc::SIGQUIT)
+    | bit(libc::SIGKILL)
+    | bit(libc::SIGTERM);
+
+const fn bit(signal: libc::c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+thread_local! {
+    /// The thread of the process whose request is being answered by this one; 0 if it is none.
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A request that is being answered.
+pub(crate) struct Serving(());
+
+/// Notes for which thread of another process this one works, until the result is dropped.
+pub(crate) fn serve(thread: u32) -> Serving {
+    THREAD.set(thread);
+    Serving(())
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        THREAD.set(0);
+    }
+}
+
+/// Returns whether the process that waits for this thread is to end, or has ended.
+pub(crate) fn is_ending() -> bool {
+    match THREAD.get() {
+        0 => false,
+        thread => match std::fs::read_to_string(format!("/proc/{thread}/status")) {
+            Ok(status) => is_to_end(&status),
+            // The thread is gone. Anything else, such as too many open files, says nothing about it.
+            Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+        },
+    }
+}
+
+/// Returns whether a signal waits for a process, by its status in `/proc`, that asks it to end.
+fn is_to_end(status: &str) -> bool {
+    let mask = |name: &str| {
+        let mut lines = status.lines();
+        let text = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        u64::from_str_radix(text.trim(), 16).ok()
+    };
+    let mask = |name| mask(name).unwrap_or_default();
+    (mask("SigPnd") | mask("ShdPnd")) & !mask("SigBlk") & ENDING != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_to_end_once_a_signal_that_says_so_waits_for_it() {
+        let status = |pending: u64, shared: u64, blocked: u64| {
+            format!(
+                "Name:\tcat\nSigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
+            )
+        };
+        assert!(!is_to_end(&status(0, 0, 0)));
+        assert!(is_to_end(&status(bit(libc::SIGKILL), 0, 0)));
+        assert!(is_to_end(&status(0, bit(libc::SIGTERM), 0)));
+        // It does not want to know of it now, or it says nothing about its end.
+        assert!(!is_to_end(&status(0, bit(libc::SIGINT), bit(libc::SIGINT))));
+        assert!(!is_to_end(&status(bit(libc::SIGCHLD), bit(libc::SIGWINCH), 0)));
+        assert!(!is_to_end(""));
+    }
+
+    #[test]
+    fn a_thread_works_for_one_process_or_for_none() {
+        assert!(!is_ending());
+        let serving = serve(std::process::id());
+        assert!(!is_ending());
+        drop(serving);
+        // No process has this number.
+        let gone = serve(u32::MAX >> 1);
+        assert!(is_ending());
+        drop(gone);
+        assert!(!is_ending());
+    }
+}

@@ -1,0 +1,494 @@
+//! Parts of objects kept on disk, so that the next mount does not fetch them again.
+//!
+//! ```text
+//! CACHE_DIR/shardfs-parts/
+//!   OBJECT/           hash of store, key and entity tag, 32 hexadecimal digits: one version of an object
+//!     FROM-TO         bytes of a part, by its offsets in hexadecimal digits (cached_part)
+//!     .new-...        a part that is being written
+//! ```
+//!
+//! A part is written under another name and renamed: what is there is whole, or its checksums say
+//! that it is not. Several mounts may share a directory. What was used least recently is removed when
+//! all together becomes longer than the limit. Only files of these names are ever removed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, Metadata};
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+
+use super::cached_part;
+use crate::stats::Stats;
+use crate::text::shown;
+
+/// Directory within the one that is given.
+const DIRECTORY: &str = "shardfs-parts";
+/// What the name of a part that is being written begins with.
+const NEW: &str = ".new-";
+/// Objects whose parts are remembered.
+// Evaluated by the compiler, which rejects zero.
+const OBJECTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+/// Length of parts that wait to be written, in bytes: what comes faster than the disk takes it is not
+/// kept.
+const WAITING: u64 = 64 << 20;
+/// Time after which the use of a part is noted again.
+const USE_NOTED: Duration = Duration::from_secs(60);
+/// Age of a part that is being written after which its writer has ended without a trace.
+const ABANDONED: Duration = Duration::from_secs(3600);
+/// Time for which nothing is written to a disk that has refused to take more.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// Reason why a directory cannot hold a cache.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// It cannot be created or opened.
+    #[error("cache_dir={}: {error}", shown(.path))]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: io::Error,
+    },
+    /// Other users could put something else in its place.
+    #[error(
+        "cache_dir={}: it must belong to this user or to root, and others must not be able to write to it",
+        shown(.0)
+    )]
+    Unsafe(PathBuf),
+    /// Other users can read or change what is in it.
+    #[error("{}: it must be this user's own, and closed to others: chmod 700", shown(.0))]
+    NotPrivate(PathBuf),
+}
+
+/// Version of an object, as the cache knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct CachedObject(String);
+
+impl CachedObject {
+    /// Returns the version of an object that has an entity tag, in a store.
+    pub(super) fn new(store: &str, key: &str, tag: &str, nbytes: u64) -> Self {
+        let nbytes = nbytes.to_string();
+        let mut hasher = Sha256::new();
+        for part in [store, key, tag, &nbytes] {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        let hash = hasher.finalize();
+        Self(hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// Where the parts of an object end, by where they begin, and when its directory was read.
+#[derive(Default)]
+struct Parts {
+    read: Option<(i64, i64)>,
+    ends: BTreeMap<u64, u64>,
+}
+
+/// Part that is to be written.
+struct Job {
+    object: CachedObject,
+    offset: u64,
+    bytes: Arc<Vec<u8>>,
+}
+
+/// Cache on disk.
+pub(super) struct DiskCache {
+    root: PathBuf,
+    limit: u64,
+    objects: Mutex<LruCache<CachedObject, Parts>>,
+    waiting: AtomicU64,
+    jobs: Mutex<Sender<Job>>,
+    stats: Arc<Stats>,
+}
+
+impl DiskCache {
+    /// Opens or creates a cache. What is put into it is written by a thread of its own, which ends
+    /// when the cache is dropped.
+    pub(super) fn open(
+        directory: &Path,
+        limit: u64,
+        stats: Arc<Stats>,
+    ) -> Result<Arc<Self>, CacheError> {
+        let failed = |error| CacheError::Directory { path: directory.to_owned(), error };
+        let root = std::path::absolute(directory).map_err(failed)?.join(DIRECTORY);
+        DirBuilder::new().recursive(true).mode(0o700).create(&root).map_err(failed)?;
+        let found = |path: &Path| fs::metadata(path).map_err(failed);
+        if !is_safe(&found(directory)?) {
+            return Err(CacheError::Unsafe(directory.to_owned()));
+        }
+        if !is_private(&fs::symlink_metadata(&root).map_err(failed)?) {
+            return Err(CacheError::NotPrivate(root));
+        }
+        let (jobs, queue) = channel();
+        let cache = Arc::new(Self {
+            root,
+            limit,
+            objects: Mutex::new(LruCache::new(OBJECTS)),
+            waiting: AtomicU64::new(0),
+            jobs: Mutex::new(jobs),
+            stats,
+        });
+        let writer = Arc::downgrade(&cache);
+        std::thread::Builder::new()
+            .name("cache".to_owned())
+            .spawn(move || write_all(&queue, &writer))
+            .map_err(failed)?;
+        Ok(cache)
+    }
+
+    /// Returns the bytes from `from` to `to` of an object, if they are there.
+    pub(super) fn get(&self, object: &CachedObject, from: u64, to: u64) -> Option<Vec<u8>> {
+        let directory = self.root.join(&object.0);
+        let (start, end) = self.covering(object, &directory, from, to)?;
+        let path = directory.join(part_name(start, end));
+        let found = File::open(&path).and_then(|file| {
+            let found = cached_part::read(&file, from, to)?;
+            note_use(&file)?;
+            Ok(found)
+        });
+        match found {
+            Ok(Some(bytes)) => {
+                self.stats.remote.cached.count();
+                self.stats.remote.cached_bytes.add(bytes.len() as u64);
+                return Some(bytes);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                log::warn!("{}: {error}", shown(&path));
+            }
+            _ => {
+                log::warn!("{}: it is damaged, and removed", shown(&path));
+                let _ = fs::remove_file(&path);
+            }
+        }
+        if let Some(parts) = self.objects.lock().get_mut(object) {
+            parts.ends.remove(&start);
+        }
+        None
+    }
+
+    /// Returns whether the bytes from `from` to `to` of an object seem to be there.
+    pub(super) fn has(&self, object: &CachedObject, from: u64, to: u64) -> bool {
+        self.covering(object, &self.root.join(&object.0), from, to).is_some()
+    }
+
+    /// Returns the part of an object that holds a range.
+    fn covering(
+        &self,
+        object: &CachedObject,
+        directory: &Path,
+        from: u64,
+        to: u64,
+    ) -> Option<(u64, u64)> {
+        let find = |parts: &Parts| {
+            let mut before = parts.ends.range(..=from).rev().take(16);
+            before.find(|(_, end)| **end >= to).map(|(start, end)| (*start, *end))
+        };
+        let known = self.objects.lock().get(object).map(|parts| (find(parts), parts.read));
+        if let Some((Some(found), _)) = known {
+            return Some(found);
+        }
+        // Read again only if there are other names in it by now.
+        let changed = fs::metadata(directory).ok().map(|it| (it.mtime(), it.mtime_nsec()));
+        if changed.is_none() || known.is_some_and(|(_, read)| read == changed) {
+            return None;
+        }
+        let names = fs::read_dir(directory)
+            .ok()?
+            .filter_map(|item| item.ok()?.file_name().into_string().ok());
+        let parts =
+            Parts { read: changed, ends: names.filter_map(|name| part_of(&name)).collect() };
+        let found = find(&parts);
+        self.objects.lock().put(object.clone(), parts);
+        found
+    }
+
+    /// Keeps a part of an object, which is written some time later.
+    pub(super) fn put(&self, object: &CachedObject, offset: u64, bytes: &Arc<Vec<u8>>) {
+        let nbytes = bytes.len() as u64;
+        if nbytes == 0 || nbytes > self.limit / 2 {
+            return;
+        }
+        if self.waiting.fetch_add(nbytes, Ordering::Relaxed) > WAITING {
+            self.waiting.fetch_sub(nbytes, Ordering::Relaxed);
+            return;
+        }
+        let job = Job { object: object.clone(), offset, bytes: Arc::clone(bytes) };
+        // Fails if the writer has ended: then nothing is kept.
+        let _ = self.jobs.lock().send(job);
+    }
+
+    /// Writes a part, and returns the length of its file.
+    fn write(&self, job: &Job) -> io::Result<u64> {
+        let directory = self.root.join(&job.object.0);
+        let create = || DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        create()?;
+        let (from, nbytes) = (job.offset, job.bytes.len() as u64);
+        let path = directory.join(part_name(from, from + nbytes));
+        let mut file = tempfile::Builder::new().prefix(NEW).tempfile_in(&directory)?;
+        cached_part::write(&mut file, from, &job.bytes)?;
+        file.persist(path)?;
+        Ok(cached_part::file_length(nbytes))
+    }
+}
+
+/// Writes what is put into a cache, until that is dropped.
+fn write_all(queue: &Receiver<Job>, cache: &std::sync::Weak<DiskCache>) {
+    let (mut used, mut paused) = (None, None::<Instant>);
+    while let Ok(job) = queue.recv() {
+        let Some(cache) = cache.upgrade() else { break };
+        let nbytes = job.bytes.len() as u64;
+        if paused.is_none_or(|at| at.elapsed() > PAUSE) {
+            let root = &cache.root;
+            let known = used.get_or_insert_with(|| make_room(root, cache.limit));
+            match cache.write(&job) {
+                Ok(written) => *known += written,
+                Err(error) => {
+                    paused = Some(Instant::now());
+                    log::warn!("{}: nothing is kept for a minute: {error}", shown(root));
+                }
+            }
+            if *known > cache.limit {
+                *known = make_room(root, cache.limit);
+            }
+        }
+        drop(job);
+        cache.waiting.fetch_sub(nbytes, Ordering::Relaxed);
+    }
+}
+
+/// Removes what was used least recently if there is more than the limit, until a tenth of it is free.
+/// Returns the length of what is left.
+fn make_room(root: &Path, limit: u64) -> u64 {
+    let mut files = parts_below(root);
+    let mut used: u64 = files.iter().map(|(_, nbytes, _)| nbytes).sum();
+    if used <= limit {
+        return used;
+    }
+    files.sort();
+    for (_, nbytes, path) in files {
+        if used <= limit / 10 * 9 {
+            break;
+        }
+        if fs::remove_file(&path).is_ok() {
+            used = used.saturating_sub(nbytes);
+        }
+        // Fails while there is another part of the same object.
+        let _ = path.parent().map(fs::remove_dir);
+    }
+    used
+}
+
+/// Returns all parts: when each was used, its length, and its path. What writers that were killed
+/// have left is removed.
+fn parts_below(root: &Path) -> Vec<(SystemTime, u64, PathBuf)> {
+    let items = |path: &Path| fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+    let mut files = Vec::new();
+    let is_object = |name: &str| name.len() == 32 && name.bytes().all(|it| it.is_ascii_hexdigit());
+    let objects = items(root).filter(|item| item.file_name().to_str().is_some_and(is_object));
+    for item in objects.flat_map(|object| items(&object.path())) {
+        let (name, Ok(found)) = (item.file_name(), item.metadata()) else { continue };
+        let name = name.to_str().unwrap_or_default();
+        let Ok(used) = found.modified() else { continue };
+        if part_of(name).is_some() {
+            files.push((used, found.len(), item.path()));
+        } else if name.starts_with(NEW) && used.elapsed().is_ok_and(|age| age > ABANDONED) {
+            let _ = fs::remove_file(item.path());
+        }
+    }
+    files
+}
+
+/// Notes that a part is used: its date decides how long it stays.
+fn note_use(file: &File) -> io::Result<()> {
+    let found = file.metadata()?.modified()?;
+    match found.elapsed() {
+        Ok(age) if age <= USE_NOTED => Ok(()),
+        _ => file.set_modified(SystemTime::now()),
+    }
+}
+
+fn part_name(from: u64, to: u64) -> String {
+    format!("{from:x}-{to:x}")
+}
+
+/// Returns the offsets in the name of a part.
+fn part_of(name: &str) -> Option<(u64, u64)> {
+    let (from, to) = name.split_once('-')?;
+    let (from, to) = (u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?);
+    (from < to && part_name(from, to) == name).then_some((from, to))
+}
+
+/// Returns whether a directory is closed to other users.
+fn is_private(found: &Metadata) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0
+}
+
+/// Returns whether no other user can rename what is in a directory.
+fn is_safe(found: &Metadata) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let others_write = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+    found.is_dir() && [own, 0].contains(&found.uid()) && !others_write
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn within(seconds: u64, is_done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_done() {
+            assert!(begun.elapsed() < Duration::from_secs(seconds), "not in time");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn open(directory: &Path, limit: u64) -> Arc<DiskCache> {
+        DiskCache::open(directory, limit, Arc::default()).unwrap()
+    }
+
+    fn object(key: &str) -> CachedObject {
+        CachedObject::new("s3://bucket", key, "tag", 1000)
+    }
+
+    fn put(cache: &DiskCache, object: &CachedObject, from: u64, bytes: &[u8]) {
+        cache.put(object, from, &Arc::new(bytes.to_vec()));
+        within(10, || cache.waiting.load(Ordering::Relaxed) == 0);
+    }
+
+    /// Paths of all parts.
+    fn parts(directory: &Path) -> Vec<PathBuf> {
+        parts_below(&directory.join(DIRECTORY)).into_iter().map(|(.., path)| path).collect()
+    }
+
+    #[test]
+    fn what_was_put_is_there_for_the_next_as_well() {
+        let directory = tempfile::tempdir().unwrap();
+        let (cache, object) = (open(directory.path(), 1 << 20), object("a"));
+        assert_eq!(cache.get(&object, 0, 3), None);
+        put(&cache, &object, 10, b"0123456789");
+        assert_eq!(cache.get(&object, 12, 15).unwrap(), b"234");
+        assert_eq!(cache.get(&object, 12, 21), None);
+        let next = open(directory.path(), 1 << 20);
+        assert_eq!(next.get(&object, 10, 20).unwrap(), b"0123456789");
+        // What one of them adds, the other finds.
+        put(&cache, &object, 100, b"abc");
+        assert_eq!(next.get(&object, 100, 103).unwrap(), b"abc");
+        assert_eq!(next.get(&self::object("b"), 10, 20), None);
+        assert_ne!(object, CachedObject::new("s3://bucket", "a", "other", 1000));
+        assert_ne!(object, CachedObject::new("s3://bucketa", "", "tag", 1000));
+    }
+
+    #[test]
+    fn what_is_damaged_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (cache, object) = (open(directory.path(), 1 << 20), object("a"));
+        put(&cache, &object, 0, b"0123456789");
+        let path = parts(directory.path()).remove(0);
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(cache.get(&object, 0, 3), None);
+        assert!(!path.exists());
+        // Cut off, as by a power cut.
+        put(&cache, &object, 0, b"0123456789");
+        fs::write(&path, &bytes[..20]).unwrap();
+        assert_eq!(cache.get(&object, 0, 3), None);
+        put(&cache, &object, 0, b"0123456789");
+        assert_eq!(cache.get(&object, 0, 3).unwrap(), b"012");
+    }
+
+    #[test]
+    fn the_least_recently_used_parts_are_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let limit = 10 * cached_part::file_length(1000);
+        let cache = open(directory.path(), limit);
+        let root = directory.path().join(DIRECTORY);
+        fs::write(root.join("0-a"), "of the user").unwrap();
+        fs::create_dir(root.join("other")).unwrap();
+        fs::write(root.join("other/0-a"), "of the user").unwrap();
+        let objects: Vec<_> = (0..10).map(|n| object(&n.to_string())).collect();
+        for (object, age) in objects.iter().zip((1..=10).rev()) {
+            put(&cache, object, 0, &[7; 1000]);
+            let path = root.join(&object.0).join(part_name(0, 1000));
+            let old = SystemTime::now() - Duration::from_secs(100 * age);
+            File::options().write(true).open(path).unwrap().set_modified(old).unwrap();
+        }
+        // The oldest is used again.
+        assert!(cache.get(&objects[0], 0, 1).is_some());
+        put(&cache, &object("one more"), 0, &[7; 1000]);
+        let left = |object: &CachedObject| root.join(&object.0).exists();
+        let left: Vec<bool> = objects.iter().map(left).collect();
+        assert_eq!(left, [true, false, false, true, true, true, true, true, true, true]);
+        assert!(root.join("0-a").exists() && root.join("other/0-a").exists());
+    }
+
+    #[test]
+    fn what_is_longer_than_half_of_the_limit_is_not_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = open(directory.path(), 1000);
+        put(&cache, &object("a"), 0, &[1; 501]);
+        assert_eq!(parts(directory.path()), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn what_killed_writers_have_left_is_removed_after_an_hour() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = open(directory.path(), 1 << 20);
+        let below = cache.root.join(&object("a").0);
+        fs::create_dir(&below).unwrap();
+        for (name, age) in [(".new-old", 2 * ABANDONED), (".new-young", ABANDONED / 2)] {
+            let file = File::create(below.join(name)).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+        }
+        put(&cache, &object("b"), 0, b"1");
+        assert!(!below.join(".new-old").exists() && below.join(".new-young").exists());
+    }
+
+    #[test]
+    fn what_other_users_could_change_or_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let refused = || DiskCache::open(directory.path(), 1, Arc::default()).err().unwrap();
+        set(directory.path(), 0o777);
+        assert!(matches!(refused(), CacheError::Unsafe(_)));
+        // As /tmp is.
+        set(directory.path(), 0o1777);
+        let cache = open(directory.path(), 1);
+        assert_eq!(fs::metadata(&cache.root).unwrap().mode() & 0o777, 0o700);
+        set(&cache.root, 0o750);
+        assert!(refused().to_string().ends_with("closed to others: chmod 700"));
+        fs::remove_dir(&cache.root).unwrap();
+        fs::write(&cache.root, "").unwrap();
+        assert!(matches!(refused(), CacheError::Directory { .. }));
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_keeps_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let (cache, object) = (open(directory.path(), 1 << 20), object("a"));
+        put(&cache, &object, 0, b"0123456789");
+        let root = cache.root.clone();
+        fs::remove_dir_all(&root).unwrap();
+        fs::write(&root, "a file").unwrap();
+        assert_eq!(cache.get(&object, 0, 3), None);
+        put(&cache, &object, 20, b"0123456789");
+        assert_eq!(cache.get(&object, 20, 23), None);
+    }
+}

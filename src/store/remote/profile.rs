@@ -1,0 +1,282 @@
+//! Profiles of the AWS command line: credentials, and how a store is reached, by name.
+//!
+//! ```text
+//! ~/.aws/credentials     [NAME]            aws_access_key_id, aws_secret_access_key, aws_session_token
+//! ~/.aws/config          [profile NAME]    region, endpoint_url, credential_process, role_arn, sso_...
+//! ```
+//!
+//! Keys are used as they are; a program that prints credentials (`credential_process`) is run. Signing
+//! in by a role or by SSO is the business of the AWS command line, which is asked for what comes of it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ini::{Ini, ParseOption};
+use jiff::{SignedDuration, Timestamp};
+use object_store::aws::{AwsCredential, AwsCredentialProvider};
+use object_store::{CredentialProvider, StaticCredentialProvider};
+use tokio::sync::Mutex;
+
+use crate::text::shown;
+
+/// Name of the profile that is used if none is named.
+const DEFAULT: &str = "default";
+
+/// Time before their end at which credentials are renewed.
+const BEFORE_END: SignedDuration = SignedDuration::from_mins(5);
+
+/// Reason why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// A file of profiles cannot be read.
+    #[error("{}: {error}", shown(.path))]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        error: ini::Error,
+    },
+    /// There is none of this name.
+    #[error("there is no profile {name:?} in {} and {}", shown(.credentials), shown(.config))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// File of credentials.
+        credentials: PathBuf,
+        /// File of other settings.
+        config: PathBuf,
+    },
+}
+
+/// Settings of a profile.
+pub(super) struct Profile {
+    name: String,
+    settings: BTreeMap<String, String>,
+}
+
+impl Profile {
+    /// Reads the profile `name`, or the one that the environment names, or the default one. `None` if
+    /// none is named and there is no default one.
+    pub(super) fn read(name: Option<&str>) -> Result<Option<Self>, ProfileError> {
+        let named = name.map(str::to_owned).or_else(|| env::var("AWS_PROFILE").ok());
+        let place = |variable: &str, file: &str| {
+            let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".aws");
+            env::var_os(variable).map_or_else(|| home().join(file), PathBuf::from)
+        };
+        let credentials = place("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+        let config = place("AWS_CONFIG_FILE", "config");
+        let name = named.clone().unwrap_or_else(|| DEFAULT.to_owned());
+        let mut settings = settings(&config, |section| {
+            section
+                .strip_prefix("profile ")
+                .map_or(section == DEFAULT && name == DEFAULT, |it| it.trim() == name)
+        })?;
+        settings.extend(self::settings(&credentials, |section| section == name)?);
+        match (settings.is_empty(), named) {
+            (false, _) => Ok(Some(Self { name, settings })),
+            (true, None) => Ok(None),
+            (true, Some(name)) => Err(ProfileError::Unknown { name, credentials, config }),
+        }
+    }
+
+    /// Returns a setting.
+    pub(super) fn get(&self, setting: &str) -> Option<&str> {
+        self.settings.get(setting).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Returns what gives the profile's credentials; `None` if it has none.
+    pub(super) fn credentials(&self) -> Option<AwsCredentialProvider> {
+        if let (Some(id), Some(secret)) =
+            (self.get("aws_access_key_id"), self.get("aws_secret_access_key"))
+        {
+            let token = self.get("aws_session_token").map(str::to_owned);
+            let (key_id, secret_key) = (id.to_owned(), secret.to_owned());
+            let credential = AwsCredential { key_id, secret_key, token };
+            return Some(Arc::new(StaticCredentialProvider::new(credential)));
+        }
+        let program = match self.get("credential_process") {
+            Some(line) => Program::Line(line.to_owned()),
+            None if self.signs_in() => Program::Aws(self.name.clone()),
+            None => return None,
+        };
+        Some(Arc::new(Printed { program, last: Mutex::new(None) }))
+    }
+
+    /// Returns whether credentials are those of a role, or come from signing in.
+    fn signs_in(&self) -> bool {
+        self.settings
+            .keys()
+            .any(|name| name == "role_arn" || name.starts_with("sso_") || name == "login_session")
+    }
+}
+
+/// Returns the settings of a section of a file, none if there is no such file.
+fn settings(
+    path: &PathBuf,
+    is_it: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, String>, ProfileError> {
+    // Secrets may have any characters.
+    let options =
+        ParseOption { enabled_escape: false, enabled_quote: false, ..ParseOption::default() };
+    let file = match Ini::load_from_file_opt(path, options) {
+        Ok(file) => file,
+        Err(ini::Error::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(BTreeMap::new());
+        }
+        Err(error) => return Err(ProfileError::File { path: path.clone(), error }),
+    };
+    let sections = file.iter().filter(|(section, _)| section.is_some_and(|it| is_it(it.trim())));
+    let settings = sections.flat_map(|(_, settings)| settings.iter());
+    Ok(settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+/// A program that prints credentials.
+#[derive(Debug, Clone)]
+enum Program {
+    /// Given as a line for the shell.
+    Line(String),
+    /// The AWS command line, for this profile.
+    Aws(String),
+}
+
+impl Program {
+    fn command(&self) -> Command {
+        match self {
+            Self::Line(line) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", line]);
+                command
+            }
+            Self::Aws(profile) => {
+                let mut command = Command::new("aws");
+                command.args(["configure", "export-credentials", "--format", "process"]);
+                command.args(["--profile", profile]);
+                command
+            }
+        }
+    }
+
+    /// Runs the program. What it prints on stdout is in no message: it is secret.
+    fn run(&self) -> Result<(AwsCredential, Option<Timestamp>), String> {
+        let what = match self {
+            Self::Line(_) => "credential_process of the profile".to_owned(),
+            Self::Aws(profile) => {
+                format!("aws configure export-credentials --profile {profile}")
+            }
+        };
+        let ran = self.command().stdin(Stdio::null()).output();
+        let ran = ran.map_err(|error| format!("{what}: {error}"))?;
+        if !ran.status.success() {
+            let said = String::from_utf8_lossy(&ran.stderr);
+            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+            return Err(format!("{what}: {}: {last}", ran.status));
+        }
+        credential(&ran.stdout).ok_or_else(|| {
+            format!("{what}: it has not printed AccessKeyId and SecretAccessKey, as JSON")
+        })
+    }
+}
+
+/// Reads credentials as programs print them, and when they end.
+fn credential(text: &[u8]) -> Option<(AwsCredential, Option<Timestamp>)> {
+    let json: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let get = |name: &str| json.get(name).and_then(|it| it.as_str()).map(str::to_owned);
+    let (key_id, secret_key) = (get("AccessKeyId")?, get("SecretAccessKey")?);
+    let ends = match get("Expiration") {
+        Some(text) => Some(text.parse().ok()?),
+        None => None,
+    };
+    Some((AwsCredential { key_id, secret_key, token: get("SessionToken") }, ends))
+}
+
+/// Credentials that a program prints, until they end.
+#[derive(Debug)]
+struct Printed {
+    program: Program,
+    last: Mutex<Option<(Arc<AwsCredential>, Option<Timestamp>)>>,
+}
+
+#[async_trait]
+impl CredentialProvider for Printed {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let mut last = self.last.lock().await;
+        if let Some((credential, ends)) = &*last
+            && ends.is_none_or(|ends| Timestamp::now() + BEFORE_END < ends)
+        {
+            return Ok(Arc::clone(credential));
+        }
+        let program = self.program.clone();
+        let failed = |text: String| object_store::Error::Generic {
+            store: "credentials",
+            source: text.into(),
+        };
+        let ran = tokio::task::spawn_blocking(move || program.run()).await;
+        let (credential, ends) = ran.map_err(|error| failed(error.to_string()))?.map_err(failed)?;
+        let credential = Arc::new(credential);
+        *last = Some((Arc::clone(&credential), ends));
+        Ok(credential)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn read(text: &str, section: &str) -> BTreeMap<String, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, text).unwrap();
+        settings(&file.path().to_owned(), |it| it == section).unwrap()
+    }
+
+    #[test]
+    fn settings_are_those_of_the_section() {
+        let text = "# a comment\n[default]\nregion = a\n\n[profile lab]\nregion=eu-west-1\n\
+                    aws_secret_access_key = a+b/c=\\d\"e\ns3 =\n  max_concurrent_requests = 20\n";
+        let lab = read(text, "profile lab");
+        assert_eq!(lab["region"], "eu-west-1");
+        assert_eq!(lab["aws_secret_access_key"], "a+b/c=\\d\"e");
+        assert_eq!(read(text, "default")["region"], "a");
+        assert_eq!(read(text, "other"), BTreeMap::new());
+        assert!(settings(&PathBuf::from("/nothing/there"), |_| true).unwrap().is_empty());
+    }
+
+    #[test]
+    fn keys_are_used_as_they_are_and_programs_are_run() {
+        let profile = |pairs: &[(&str, &str)]| Profile {
+            name: "lab".to_owned(),
+            settings: pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        };
+        let keys = [("aws_access_key_id", "a"), ("aws_secret_access_key", "b")];
+        assert!(profile(&keys).credentials().is_some());
+        assert!(profile(&keys[..1]).credentials().is_none());
+        assert!(profile(&[("region", "x")]).credentials().is_none());
+        assert!(profile(&[("credential_process", "true")]).credentials().is_some());
+        assert!(profile(&[("sso_session", "x")]).credentials().is_some());
+        assert!(profile(&[("role_arn", "x"), ("source_profile", "y")]).credentials().is_some());
+    }
+
+    #[test]
+    fn programs_print_credentials_as_json() {
+        let run = |line: &str| Program::Line(line.to_owned()).run();
+        let text = r#"{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c",
+                       "Expiration": "2030-01-02T03:04:05Z"}"#;
+        let (found, ends) = run(&format!("echo '{text}'")).unwrap();
+        assert_eq!((&*found.key_id, &*found.secret_key), ("a", "b"));
+        assert_eq!(found.token.as_deref(), Some("c"));
+        assert_eq!(ends.unwrap().to_string(), "2030-01-02T03:04:05Z");
+        assert_eq!(run(r#"echo '{"AccessKeyId":"a","SecretAccessKey":"b"}'"#).unwrap().1, None);
+        let error = run("echo secret; echo first >&2; echo no session >&2; exit 3").unwrap_err();
+        assert_eq!(error, "credential_process of the profile: exit status: 3: no session");
+        let error = run("echo secret").unwrap_err();
+        assert!(error.contains("it has not printed") && !error.contains("secret"), "{error}");
+    }
+}

@@ -1,0 +1,76 @@
+//! How a store on the network is reached: what users can set.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time after which a request that has no answer yet fails, with all of its repetitions.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Requests that may be under way at once.
+const REQUESTS: usize = 64;
+
+/// Time for which a name, an index and a listing are believed.
+const TRUSTED: Duration = Duration::from_secs(60);
+
+/// Memory for parts of objects that were fetched, in bytes.
+const WINDOW_BYTES: usize = 256 << 20;
+
+/// Length of a cache on disk, in bytes.
+const CACHE_LIMIT: u64 = 10 << 30;
+
+/// How a store is reached.
+#[derive(Debug, Clone)]
+pub struct RemoteOptions {
+    /// Address of a store that is not the provider's own, such as `https://s3.example.org`.
+    pub endpoint: Option<String>,
+    /// Region of the bucket.
+    pub region: Option<String>,
+    /// Profile of the AWS command line whose credentials are used.
+    pub profile: Option<String>,
+    /// Account of Azure Blob Storage.
+    pub account: Option<String>,
+    /// `true` if requests are not signed.
+    pub anonymous: bool,
+    /// `true` if the bucket is part of the host's name, not of the path.
+    pub virtual_host: bool,
+    /// `true` if who asks pays for requests and transfer.
+    pub requester_pays: bool,
+    /// `true` if an object that may not be read is one that does not exist.
+    pub forbidden_is_absent: bool,
+    /// File of certificates, in PEM form, that are accepted besides those of the system.
+    pub ca: Option<PathBuf>,
+    /// Time after which a request fails.
+    pub timeout: Duration,
+    /// Requests that may be under way at once.
+    pub requests: usize,
+    /// Time for which a name, an index and a listing are believed.
+    pub trusted: Duration,
+    /// Memory for parts of objects that were fetched, in bytes.
+    pub window_bytes: usize,
+    /// Directory in which what was fetched is kept, if it is.
+    pub cache_dir: Option<PathBuf>,
+    /// Length up to which it is kept, in bytes.
+    pub cache_limit: u64,
+}
+
+impl Default for RemoteOptions {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            region: None,
+            profile: None,
+            account: None,
+            anonymous: false,
+            virtual_host: false,
+            requester_pays: false,
+            forbidden_is_absent: false,
+            ca: None,
+            timeout: TIMEOUT,
+            requests: REQUESTS,
+            trusted: TRUSTED,
+            window_bytes: WINDOW_BYTES,
+            cache_dir: None,
+            cache_limit: CACHE_LIMIT,
+        }
+    }
+}
