@@ -14,6 +14,7 @@ TMP=$(mktemp -d "${TMPDIR:-/tmp}/shardfs-test.XXXXXX")
 main_pid=$BASHPID
 : >"$TMP/results"
 : >"$TMP/mounts"
+: >"$TMP/at_end"
 
 # Where the corpus is, or nothing.
 corpus_dir() {
@@ -238,6 +239,12 @@ deadline() {
 
 # --- the end ---------------------------------------------------------------------------------------
 
+# at_end COMMAND [ARG...]: runs when the script ends, however it ends, after everything is unmounted.
+at_end() {
+    printf '%q ' "$@" >>"$TMP/at_end"
+    echo >>"$TMP/at_end"
+}
+
 # A script with a trap of its own hands on the exit code.
 # remove_unsaved: what mounts of sources in $TMP have saved, which is outside of it.
 remove_unsaved() {
@@ -250,7 +257,7 @@ remove_unsaved() {
 }
 
 end() {
-    local rc=${1:-$?} mp pid left passed failed
+    local rc=${1:-$?} mp pid left command passed failed
     [[ $BASHPID == "$main_pid" ]] || exit "$rc"
     trap - EXIT
     trap '' INT TERM HUP
@@ -275,6 +282,9 @@ end() {
     fi
     # Detaching is the last resort.
     abort_mounts
+    while read -r command; do
+        timeout 60 bash -c "$command" </dev/null || true
+    done <"$TMP/at_end"
     remove_unsaved
     passed=$(grep -c pass "$TMP/results" || true)
     failed=$(grep -c fail "$TMP/results" || true)

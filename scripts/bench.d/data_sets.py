@@ -39,3 +39,10 @@ DATA_SETS = {
 
 # For what only looks at indexes: shards, chunks in each of them, bytes in each of these.
 LISTED = {"listed": (10, 1_030_301, 8), "listed-quick": (1, 1_030_301, 8)}
+
+# For what is read over a network: 8 shards of 4096 chunks of 32 KiB, or of 512, along the first axis: the
+# chunk files of a shard are some directories of their own.
+REMOTE = {
+    "remote": DataSet((4096, 512, 512), (32, 32, 32), (512,) * 3),
+    "remote-quick": DataSet((2048, 256, 256), (32, 32, 32), (256,) * 3),
+}

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Write a data set twice with zarr-python: sharded, and as one file per chunk.
 usage: make_data.py SET DIR        (writes DIR/array.zarr and DIR/chunks)
-       make_data.py LISTED DIR     (DIR is an array with very many chunks)"""
+       make_data.py LISTED DIR     (DIR is an array with very many chunks)
+       make_data.py REMOTE DIR     (DIR is an array, sharded only)"""
 
 import itertools
 import sys
@@ -11,7 +12,7 @@ import google_crc32c
 import numpy
 import zarr
 
-from data_sets import DATA_SETS, LISTED, DataSet
+from data_sets import DATA_SETS, LISTED, REMOTE, DataSet
 
 
 def create(path: str, data: DataSet, shards: tuple[int, ...] | None) -> zarr.Array:
@@ -39,13 +40,8 @@ def make_listed(out: Path, shards: int, chunks: int, chunk_bytes: int) -> None:
         out.joinpath("c", str(shard)).write_bytes(body + index.tobytes() + checksum)
 
 
-def main() -> None:
-    name, out = sys.argv[1:]
-    if name in LISTED:
-        return make_listed(Path(out), *LISTED[name])
-    data = DATA_SETS[name]
-    # The second one never saw a shard: a mount that shows the same bytes is right.
-    arrays = create(f"{out}/array.zarr", data, data.shard), create(f"{out}/chunks", data, None)
+def fill(data: DataSet, arrays: list[zarr.Array]) -> None:
+    """Random bytes, the same in all of them."""
     random = numpy.random.default_rng(1)
     starts = (range(0, size, step) for size, step in zip(data.shape, data.shard))
     for corner in itertools.product(*starts):
@@ -53,6 +49,17 @@ def main() -> None:
         block = random.integers(0, 256, data.shard, dtype="uint8")
         for array in arrays:
             array[box] = block
+
+
+def main() -> None:
+    name, out = sys.argv[1:]
+    if name in LISTED:
+        return make_listed(Path(out), *LISTED[name])
+    if name in REMOTE:
+        return fill(REMOTE[name], [create(out, REMOTE[name], REMOTE[name].shard)])
+    data = DATA_SETS[name]
+    # The second one never saw a shard: a mount that shows the same bytes is right.
+    fill(data, [create(f"{out}/array.zarr", data, data.shard), create(f"{out}/chunks", data, None)])
 
 
 if __name__ == "__main__":

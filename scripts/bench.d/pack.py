@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import zarr
@@ -18,7 +17,6 @@ from data_sets import DATA_SETS, LISTED
 from part import in_turn, put_away, sync, warm
 from variants import BenchError
 
-MEASURED = Path(__file__).with_name("measured.py")
 COPIES = ["cp -r", "unpack", "pack", "repack"]
 LISTINGS = {"ls": ["ls"], "ls -l": ["ls", "-l"], "verify": ["verify"], "info": ["info"]}
 
@@ -31,19 +29,7 @@ class Setting:
 
     def run(self, *command, stdout) -> dict:
         """What the command took."""
-        process = subprocess.Popen([sys.executable, "-I", "-S", MEASURED, self.took, *command],
-                                   stdout=stdout)
-        try:
-            ended = process.wait()
-        finally:
-            if process.poll() is None:
-                # It ends the command first.
-                process.terminate()
-                process.wait()
-        took = json.loads(self.took.read_text()) if ended == 0 else {"ended_with": ended}
-        if took["ended_with"] != 0:
-            raise BenchError(f"{' '.join(map(str, command))} ended with {took['ended_with']}")
-        return took
+        return part.measured(self.took, *command, stdout=stdout)
 
     def shardfs(self, *args) -> tuple[dict, dict]:
         """What the command took, and its result."""

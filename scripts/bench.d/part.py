@@ -16,6 +16,8 @@ from typing import Any
 import machine
 from variants import BenchError, Tools
 
+MEASURED = Path(__file__).with_name("measured.py")
+
 
 def parser(required: bool = True) -> argparse.ArgumentParser:
     """What scripts/bench passes; not required where the program does something else as well."""
@@ -66,6 +68,22 @@ def in_turn(what: str, names: Iterable[str], rounds: int) -> Iterator[tuple[int,
         for name in names if number % 2 == 0 else reversed(names):
             say(f"{what}: round {number + 1} of {rounds}: {name}")
             yield number, name
+
+
+def measured(file: Path, *command, stdout=subprocess.DEVNULL) -> dict:
+    """What a command took; `file` is where that stands meanwhile."""
+    process = subprocess.Popen([sys.executable, "-I", "-S", MEASURED, file, *command], stdout=stdout)
+    try:
+        ended = process.wait()
+    finally:
+        if process.poll() is None:
+            # It ends the command first.
+            process.terminate()
+            process.wait()
+    took = json.loads(file.read_text()) if ended == 0 else {"ended_with": ended}
+    if took["ended_with"] != 0:
+        raise BenchError(f"{' '.join(map(str, command))} ended with {took['ended_with']}")
+    return took
 
 
 def sync(path: Path) -> None:

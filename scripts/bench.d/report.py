@@ -264,6 +264,111 @@ def print_requests(requests: dict) -> None:
                   + " ".join(f"{name} {number:.2f}" for name, number in most))
 
 
+def print_remote(remote: dict) -> None:
+    """Goals: as fast as programs that read whole objects, and one request for one chunk."""
+    each_mount = ["requests", "MiB fetched", "peak RSS, MiB", "CPU, s", "mounting, s"]
+
+    def mark(figure: float, limit: float, unit: str = "") -> str:
+        return f"goal <= {limit:.4g}{unit}: {'met' if figure <= limit else 'NOT met'}"
+
+    def part(name: str) -> dict | None:
+        if "failed" in remote[name]:
+            print(f"\n{name}: FAILED: {remote[name]['failed']}")
+            return None
+        return remote[name]
+
+    def shards(result: dict) -> str:
+        of = "one shard" if result["shards"] == 1 else f"{result['shards']} shards"
+        return f"{of} ({result['files']} chunk files)"
+
+    def table(runs: dict[str, list[dict]], columns: list[str], cells: dict[str, list[str]]) -> None:
+        """What a mount has cost stands behind the other figures."""
+        widths = [max(9, len(column)) for column in [*columns, *each_mount]]
+        print(f"  {'':18s}" + "".join(f"  {c:>{w}s}" for c, w in zip([*columns, *each_mount], widths)))
+        for how, figures in runs.items():
+            line = cells[how] + (mount_cells(how, figures) if "remote" in figures[0] else [])
+            print(f"  {how:18s}" + "".join(f"  {cell:>{w}s}" for cell, w in zip(line, widths)))
+        for how, figures in runs.items():
+            bad = [f"{sum(run['remote'][name] for run in figures)} {name}"
+                   for name in ("throttled", "lost", "failed") if "remote" in figures[0]
+                   and any(run["remote"][name] for run in figures)]
+            if bad:
+                print(f"  warning: {how}: requests that were {', '.join(bad)}, in all rounds")
+
+    def mount_cells(how: str, runs: list[dict]) -> list[str]:
+        requests, fetched = (median(run["remote"][name] for run in runs) for name in ("requests", "bytes"))
+        asked = [f"{requests:.0f}", f"{fetched / 2**20:.1f}"] if how == "shardfs" else ["-", "-"]
+        peak = max(run["memory_kib"]["peak_rss"] for run in runs) / 1024
+        return [*asked, f"{peak:.1f}", f"{median(run['daemon_cpu'] for run in runs):.2f}",
+                f"{median(run['mount_seconds'] for run in runs):.3f}"]
+
+    def ratio(runs: dict[str, list[dict]], above: str, below: str, limit: float | None = None) -> None:
+        if not (above in runs and below in runs):
+            return
+        one, other = ([run["seconds"] for run in runs[how]] for how in (above, below))
+        rounds = [a / b for a, b in zip(one, other)]
+        value = median(one) / median(other)
+        line = (f"  {above + ' / ' + below:34s} {value:7.2f} {min(one) / min(other):6.2f}  "
+                f"[{min(rounds):.2f}, {max(rounds):.2f}]")
+        print(f"{line}  {mark(value, limit) if limit else ''}".rstrip())
+
+    def transfers(result: dict) -> None:
+        runs = result["runs"]
+        times = {how: median(run["seconds"] for run in figures) for how, figures in runs.items()}
+        table(runs, ["seconds", "MB/s"], {how: [f"{seconds:.3f}", f"{result['bytes'] / seconds / 1e6:.0f}"]
+                                          for how, seconds in times.items()})
+        print("  ratio of the medians, of the fastest, [smallest and largest within a round]")
+
+    quick = " (quick)" if remote["quick"] else ""
+    direct = median(remote["direct_seconds"]) * 1000
+    print(f"\nreading a bucket{quick}: {remote['shards']} shards of {remote['shard_files']} chunks of "
+          f"{remote['chunk_bytes'] >> 10} KiB, a round trip of {remote['latency_ms']:g} ms away;\n"
+          f"each on a fresh mount, each program with new connections. Without the round trip the gateway answers a GET\n"
+          f"of a chunk in {direct:.1f} ms. 'shardfs, local' mounts the same files from this machine, 'shardfs, rclone'\n"
+          f"what rclone mounts of the bucket, with its cache of files")
+    if "stolen_seconds" in remote and remote["stolen_seconds"] > 1:
+        print(f"  warning: the host took {remote['stolen_seconds']} s of CPU time meanwhile")
+    for name, goal in (("copying one shard", 1.5), ("copying all shards", 1.25)):
+        if result := part(name):
+            print(f"\ncp -r of {shards(result)}, {result['bytes'] >> 20} MiB; boto3: the objects into files, "
+                  f"tensorstore: into memory")
+            transfers(result)
+            ratio(result["runs"], "shardfs", "boto3", goal)
+            for other in ("tensorstore", "shardfs, local"):
+                ratio(result["runs"], "shardfs", other)
+            ratio(result["runs"], "shardfs, rclone", "shardfs")
+    if result := part("random chunks"):
+        for name, title in (("first", "the first chunk of each shard, whose index is not there yet"),
+                            ("others", f"{result['chunks']} random chunks of these shards")):
+            runs = {how: [run[name] for run in figures] for how, figures in result["runs"].items()}
+            all_times = {how: sorted(1000 * seconds for run in figures for seconds in run["seconds"])
+                         for how, figures in runs.items()}
+            print(f"\n{title}, one after the other;\n'one GET': of the chunk's bytes, by obstore")
+            table(runs, ["median, ms", "95 %, ms", "worst, ms"],
+                  {how: [f"{median(times):.1f}", f"{times[int(0.95 * len(times))]:.1f}", f"{times[-1]:.1f}"]
+                   for how, times in all_times.items()})
+            if name == "others":
+                more = median(all_times["shardfs"]) - median(all_times["one GET"])
+                print(f"  the median of shardfs is one GET and {more:.1f} ms  {mark(more, 10, ' ms')}")
+    for name in ("listing one shard", "listing all shards"):
+        if result := part(name):
+            get = median(seconds for run in result["runs"]["one GET"] for seconds in run["seconds"])
+            runs = {how: figures for how, figures in result["runs"].items() if how != "one GET"}
+            times = {how: median(run["seconds"] for run in figures) for how, figures in runs.items()}
+            print(f"\nls -lR of {shards(result)}; one GET takes {get * 1000:.1f} ms")
+            table(runs, ["seconds"], {how: [f"{seconds:.3f}"] for how, seconds in times.items()})
+            more = (times["shardfs"] - times["shardfs, local"]) / get
+            goal = mark(more, 3) if result["shards"] == 1 else ""
+            print(f"  shardfs takes {more:.2f} GETs longer than on local files  {goal}".rstrip())
+            ratio(runs, "shardfs, rclone", "shardfs")
+    if result := part("zarr-python"):
+        print(f"\nzarr-python, {result['threads']} threads, all {result['bytes'] >> 20} MiB: chunk by chunk from "
+              f"a mount; 'obstore': shard by shard from S3")
+        transfers(result)
+        ratio(result["runs"], "shardfs", "obstore", 2)
+        ratio(result["runs"], "shardfs", "shardfs, local")
+
+
 def main() -> None:
     with open(sys.argv[1]) as file:
         report = json.load(file)
@@ -278,6 +383,8 @@ def main() -> None:
         print_pack(report["pack"])
     if "requests" in report:
         print_requests(report["requests"])
+    if "remote" in report:
+        print_remote(report["remote"])
 
 
 if __name__ == "__main__":

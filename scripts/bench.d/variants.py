@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,9 +107,9 @@ class Daemon:
 
 @contextmanager
 def mounted(name: str, command: list[str], unmount: list[str] | None,
-            mountpoint: Path, run_dir: Path) -> Iterator[Daemon]:
+            mountpoint: Path, run_dir: Path, ready: Callable = os.listdir) -> Iterator[Daemon]:
     """Runs a daemon for as long as the block lasts. Its pid stands in run_dir/pids meanwhile, for
-    the caller to end it should this process die."""
+    the caller to end it should this process die. `ready`: what says of the mount that it is there."""
     log = run_dir / f"{name}.log"
     start = time.perf_counter()
     with log.open("ab") as out:
@@ -118,7 +118,7 @@ def mounted(name: str, command: list[str], unmount: list[str] | None,
     pids = run_dir / "pids"
     pids.write_text(f"{process.pid}\n")
     try:
-        wait_until_mounted(process, mountpoint, log)
+        wait_until_mounted(process, mountpoint, log, ready)
         yield Daemon(process, time.perf_counter() - start)
         if unmount:
             subprocess.run(unmount, check=True, timeout=END_SECONDS, stdout=subprocess.DEVNULL)
@@ -136,10 +136,11 @@ def mounted(name: str, command: list[str], unmount: list[str] | None,
         pids.write_text("")
 
 
-def wait_until_mounted(process: subprocess.Popen, mountpoint: Path, log: Path) -> None:
+def wait_until_mounted(process: subprocess.Popen, mountpoint: Path, log: Path,
+                       ready: Callable) -> None:
     deadline = time.monotonic() + MOUNT_SECONDS
     # An array that is to be written has no chunks yet, and floors have no metadata.
-    while not (is_mounted(mountpoint) and os.listdir(mountpoint)):
+    while not (is_mounted(mountpoint) and ready(mountpoint)):
         if process.poll() is not None:
             raise BenchError(f"the mount failed: {' '.join(process.args)}\n{log.read_text()}")
         if time.monotonic() > deadline:

@@ -354,7 +354,7 @@ impl Job {
         let (mut options, foreground) = (self.options, self.foreground);
         options.fs.file = file;
         if local.is_none() {
-            options.fs.store.trusted = options.remote.trusted;
+            options.fs.store.trusted = options.remote.trusted / 2;
             // Several readers share the memory.
             options.fs.store.longest_window = (options.remote.window_bytes / 8) as u64;
             // Threads that wait for the network would hold up the rings that they belong to.

@@ -156,7 +156,7 @@ impl Source {
         }
         let how = StoreConfig {
             pad_edge: config.pad_edge,
-            trusted: remote.trusted,
+            trusted: remote.trusted / 2,
             ..StoreConfig::default()
         };
         let store = ShardStore::new(Arc::clone(&storage), how, stats);

@@ -45,6 +45,11 @@ impl ShardStore {
         self.streams.requested(window, until, is_whole, self.config.longest_window);
     }
 
+    /// Returns whether it pays to say which shards are needed next ([`Self::announce`]).
+    pub fn has_slow_requests(&self) -> bool {
+        self.storage.pins_versions()
+    }
+
     /// Requests the indexes of shards that are listed next.
     pub fn announce(&self, array: &SourceArray, shards: &[Coords]) {
         let mut announced = Vec::new();

@@ -2,7 +2,7 @@
 //
 //     node read_array.mjs NODE_DIR JOBS     NODE_DIR holds node_modules
 //
-// Input and output lines are those of read_array.py.
+// Input and output lines are those of read_array.py; the path of an array may be a URL of a web server.
 
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -52,7 +52,8 @@ function inCOrder(result) {
 }
 
 async function read(job) {
-    const array = await zarr.open.v3(new FileSystemStore(job.path), { kind: "array" });
+    const Store = job.path.startsWith("http://") ? zarr.FetchStore : FileSystemStore;
+    const array = await zarr.open.v3(new Store(job.path), { kind: "array" });
     const digest = createHash("sha256");
     for (const region of job.regions ?? [null]) {
         const selection = region === null ? null : region.map(([a, b]) => zarr.slice(a, b));

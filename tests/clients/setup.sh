@@ -24,6 +24,8 @@ views_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 xa
 refs_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 fsspec==2026.9.0
     xarray==2026.9.0 pandas==3.1.1 kerchunk==0.2.10)
 refs2_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 fsspec==2026.9.0)
+# An object store, and what reads arrays there.
+s3_packages=(boto3==1.44.8 obstore==0.12.1 zarr==3.1.6 numpy==2.4.6 tensorstore==0.1.86 numcodecs==0.16.6)
 # Parallel writers.
 dask_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 dask==2026.8.0)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
@@ -46,6 +48,11 @@ fi
 
 # --- libraries -------------------------------------------------------------------------------------
 
+# Several test suites may share them.
+mkdir -p "$venvs"
+exec {lock}>"$venvs/lock"
+flock "$lock"
+
 # A stamp with the versions in it is written last, so an interrupted or older setup is done again.
 up_to_date() { [[ -f $1 && $(<"$1") == "$2" ]]; }
 
@@ -66,6 +73,7 @@ python_environment views "${views_packages[@]}"
 python_environment refs "${refs_packages[@]}"
 python_environment refs2 "${refs2_packages[@]}"
 python_environment dask "${dask_packages[@]}"
+python_environment s3 "${s3_packages[@]}"
 
 if ! up_to_date "$node/stamp" "${node_packages[*]}"; then
     mkdir -p "$node"

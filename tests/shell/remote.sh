@@ -1,7 +1,7 @@
 #!/bin/bash
 # Sources on an object store and on a web server: mounts of them show what mounts of the same files do,
 # in every view; commands read them; a store that is gone is an error in time; nothing hangs, and no
-# credentials are to be seen anywhere.
+# credentials are to be seen anywhere.  object_store.sh has the corpus, on a store that is none of ours.
 
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -20,6 +20,8 @@ start_store() {
     # Held open until this script ends, and the store with it.
     # shellcheck disable=SC2034 # it is never written to
     exec {held}>"$out.end"
+    # A process that is stopped ends by no signal but one.
+    at_end bash -c "kill -KILL $STORE 2>/dev/null || true"
     within 20 test -s "$out"
     URL=$(<"$out")
 }
@@ -47,7 +49,7 @@ check "a bucket shows what the same files do (immutable)" same -o immutable
 on_the_web() {
     mount_view "$TMP/top/sample.zarr"
     local local_mp=$MP node
-    node=$(cd "$local_mp" && find . -name c -type d | head -n 1)
+    node=$(cd "$local_mp" && find . -name c -type d -print -quit)
     node=${node%/c}
     mount_view "$URL/sample.zarr/${node#./}"
     diff -r "$local_mp/$node" "$MP"
@@ -135,45 +137,71 @@ recovers() {
 }
 check "a store that answers again needs no other mount" recovers
 
-if corpus=$(corpus_dir); then
-    start_store "$corpus"
-    there=(-o "endpoint=$URL,anonymous")
-    export PYTHONDONTWRITEBYTECODE=1
-    python3 - "$corpus" >"$TMP/stores" <<'PY'
-import glob
+ended() {
+    local chunk reader begun=$SECONDS
+    mount_view s3://bucket/sample.zarr "${there[@]}"
+    chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
+    kill -STOP "$STORE"
+    cat "$chunk" >/dev/null &
+    reader=$!
+    # Another waits behind it, for the same bytes.
+    cat "$chunk" >/dev/null &
+    sleep 1
+    kill "$reader" $!
+    wait "$reader" $! || true
+    kill -CONT "$STORE"
+    ((SECONDS - begun < 20))
+    within 10 cat "$chunk"
+    unmount_view
+}
+check "a process that waits for a store can be ended long before the timeout" ended
+
+kept_on_disk() {
+    local local_mp
+    mount_view "$TMP/top/sample.zarr"
+    local_mp=$MP
+    for _ in first second; do
+        mount_view s3://bucket/sample.zarr "${there[@]}" -o cache_dir="$TMP/cache"
+        diff -r "$local_mp" "$MP"
+        cp "$MP/.shardfs/stats.json" "$TMP/stats.json"
+        sleep 1
+        unmount_view
+    done
+    unmount_view "$local_mp"
+    python3 - "$TMP/stats.json" <<'PY'
 import json
-import os
 import sys
 
-corpus = sys.argv[1]
-stores = {}
-for path in sorted(glob.glob(os.path.join(corpus, "manifests", "*", "*.json"))):
-    with open(path) as f:
-        manifest = json.load(f)
-    # A file that is an array by itself is no source on a store yet.
-    if manifest["kind"].startswith(("zarr3", "draft2022", "bcolz")):
-        stores.setdefault(manifest["store"], []).append(path)
-for store, manifests in stores.items():
-    print(store, *manifests)
+with open(sys.argv[1]) as f:
+    remote = json.load(f)["remote"]
+print(remote)
+assert remote["cached_bytes"] > 1000 and remote["bytes"] == 0
 PY
-    while read -r source manifests; do
-        metadata=(--metadata)
-        case $source in
-        */draft2022/*) metadata=() ;;
-        */bcolz/* | */blz/*) metadata=(--allow zarr.json --allow header.json --allow metadata.json) ;;
-        esac
-        for options in "" ",immutable"; do
-            if ! mount_view "s3://bucket/$source" -o "endpoint=$URL,anonymous$options"; then
-                fail "$source$options: mount: $(cat "$MP.log")"
-                continue
-            fi
-            for manifest in $manifests; do
-                check "$source${options/,/ }: $(basename "$manifest" .json)" \
-                    python3 "$corpus/check_mount.py" "$manifest" "$MP" "${metadata[@]}" --level -1
-            done
-            unmount_view
-        done
-    done <"$TMP/stores"
-else
-    skip "no corpus: set SHARDFS_CORPUS"
-fi
+    [[ $(stat -c %a "$TMP/cache/shardfs-parts") == 700 ]]
+    rm -r "$TMP/cache"
+}
+check "what was fetched is kept on disk for the next mount" kept_on_disk
+
+profiles() {
+    mkdir -p "$TMP/home/.aws"
+    printf '[lab]\naws_access_key_id = a\naws_secret_access_key = b\n' >"$TMP/home/.aws/credentials"
+    printf '[profile lab]\nendpoint_url = %s\nregion = x\n' "$URL" >"$TMP/home/.aws/config"
+    HOME=$TMP/home "$SHARDFS" info --profile lab s3://bucket/sample.zarr >"$TMP/found"
+    HOME=$TMP/home AWS_PROFILE=lab "$SHARDFS" info s3://bucket/sample.zarr | diff "$TMP/found" -
+    HOME=$TMP/home fails_with 'there is no profile "other"' \
+        "$SHARDFS" info --profile other s3://bucket/sample.zarr
+    # A program that fails says why.
+    printf '[profile lab]\nendpoint_url = %s\ncredential_process = echo no session >&2; false\n' "$URL" \
+        >"$TMP/home/.aws/config"
+    rm "$TMP/home/.aws/credentials"
+    HOME=$TMP/home fails_with 'no session' \
+        timeout 60 "$SHARDFS" info --profile lab --timeout 5 s3://bucket/sample.zarr
+}
+check "a profile of the AWS command line tells how a store is reached" profiles
+
+without_url() {
+    mount_view "$TMP/top/sample.zarr" -o anonymous,trusted=5
+    grep -q 'trusted has no effect: the source is no URL' "$MP.log"
+    unmount_view
+}
+check "options for URLs have no effect on other sources, which is said" without_url

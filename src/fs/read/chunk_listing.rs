@@ -17,6 +17,8 @@ use crate::store::storage::FileKind;
 
 /// Shards whose indexes are requested before the first of them is listed.
 const ANNOUNCED: usize = 64;
+/// Directories of which the first shard is requested before they are listed.
+const ANNOUNCED_DIRECTORIES: usize = 16;
 
 impl Lister<'_> {
     /// Lists the names below a directory above chunks.
@@ -63,6 +65,15 @@ impl Lister<'_> {
             if axis + 1 == array.tree.rank() {
                 let place = |shard: &u64| [&prefix[..], &[*shard]].concat();
                 let next: Vec<Coords> = shards.iter().take(ANNOUNCED).map(place).collect();
+                self.fs.store.announce(source, &next);
+            } else if self.fs.store.has_slow_requests() {
+                // Of each directory, that in which a chunk will be looked for first.
+                let first = |shard: &u64| {
+                    let below = [&prefix[..], &[*shard]].concat();
+                    self.fs.store.shards_below(source, &below, 1).ok()?.into_iter().next()
+                };
+                let next: Vec<Coords> =
+                    shards.iter().take(ANNOUNCED_DIRECTORIES).filter_map(first).collect();
                 self.fs.store.announce(source, &next);
             }
             for shard in &shards {

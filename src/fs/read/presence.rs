@@ -57,8 +57,11 @@ impl Fs {
         };
         // Nested shards have indexes of their own; these are not read if there are many.
         let exact = inner_shards.saturating_mul(shards.len() as u64) <= self.exact_shards() as u64;
-        self.store.announce(&array.source, shards);
-        shards.iter().any(|shard| {
+        shards.iter().enumerate().any(|(number, shard)| {
+            // Most often the first one has a chunk.
+            if number == 1 {
+                self.store.announce(&array.source, &shards[1..]);
+            }
             let Ok(loaded) = self.store.shard_to_list(&array.source, shard) else {
                 return true;
             };

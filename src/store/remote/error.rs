@@ -7,9 +7,11 @@ use std::time::Duration;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
-/// How the text of an answer with the status 416 begins. An answer of any other status may hold this
-/// number as well, in what the server says.
+/// How the text of an answer of some status begins. An answer of another status may hold these numbers
+/// as well, in what the server says.
 const BEHIND_END: &str = "Server returned non-2xx status code: 416";
+const REFUSED: [&str; 2] =
+    ["Server returned non-2xx status code: 401", "Server returned non-2xx status code: 403"];
 
 /// What may help those who are refused access.
 const FORBIDDEN_HINT: &str =
@@ -105,6 +107,9 @@ impl From<StoreError> for RequestError {
                     Self::Late(None)
                 } else if text.contains("non-partial response") {
                     Self::NoRanges
+                } else if REFUSED.iter().any(|refused| text.starts_with(refused)) {
+                    // Of a listing.
+                    Self::Denied(text)
                 } else if text.starts_with(BEHIND_END) {
                     Self::BehindEnd
                 } else if text.contains("Requested ") || text.contains("Content-Range") {

@@ -159,7 +159,8 @@ impl RemoteOptions {
 
     /// Returns the profile to use; `None` if the environment has credentials, unless one is named.
     fn profile(&self) -> Result<Option<Profile>, SetupError> {
-        let is_needed = self.profile.is_some() || env::var_os("AWS_ACCESS_KEY_ID").is_none();
+        let is_needed = self.profile.is_some()
+            || env::var_os("AWS_ACCESS_KEY_ID").is_none_or(|key| key.is_empty());
         if self.anonymous || !is_needed {
             return Ok(None);
         }
@@ -229,10 +230,14 @@ fn has_credentials(protocol: Protocol) -> bool {
         Protocol::Azure => &["AZURE_STORAGE_", "AZURE_CLIENT_", "AZURE_FEDERATED_"],
         Protocol::Web => &[],
     };
-    let mut names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    // One that is empty is as good as none.
+    let set = env::vars_os().filter(|(_, value)| !value.is_empty());
+    let mut names = set.filter_map(|(name, _)| name.into_string().ok());
     let is_set = names.any(|name| {
         name != "AZURE_STORAGE_ACCOUNT_NAME" && prefixes.iter().any(|known| name.starts_with(known))
     });
+    let asks_machine = protocol != Protocol::S3
+        || env::var("AWS_EC2_METADATA_DISABLED").is_ok_and(|it| it.eq_ignore_ascii_case("true"));
     let has_file = || {
         let home = env::var_os("HOME").filter(|_| protocol == Protocol::Gcs);
         home.is_some_and(|home| {
@@ -241,7 +246,8 @@ fn has_credentials(protocol: Protocol) -> bool {
     };
     is_set
         || has_file()
-        || TcpStream::connect_timeout(&METADATA_SERVICE.into(), METADATA_WAIT).is_ok()
+        || asks_machine
+            && TcpStream::connect_timeout(&METADATA_SERVICE.into(), METADATA_WAIT).is_ok()
 }
 
 /// Returns the region that the environment names.

@@ -79,7 +79,8 @@ impl RemoteStorage {
             store: format!("{} {}", endpoint.unwrap_or_default(), url.base),
             client: Arc::new(Client::new(url, options, Arc::clone(&stats))?),
             windows: Arc::new(Windows::new(options.window_bytes)),
-            names: Arc::new(Names::new(options.trusted)),
+            // What is made of an answer, such as an index, is believed for the other half.
+            names: Arc::new(Names::new(options.trusted / 2)),
             openings: Openings::new(options.trusted.min(OPENING_TRUSTED)),
             root,
             owner,

@@ -1,0 +1,301 @@
+#!/bin/bash
+# Sources on an object store that is none of ours: Ceph's radosgw. The corpus, sound and damaged, is shown as it is from
+# files; libraries read through a mount what they read from the bucket; commands say the same; access that is refused,
+# objects that are replaced and a store that dies under its readers; and how many requests all that takes.
+#
+# Needs the packages that tests/servers/radosgw.sh names, and installs them as root. SHARDFS_CORPUS: where the corpus is.
+# The libraries come from tests/clients/setup.sh.
+
+# shellcheck source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+here=$repo/tests/shell
+clients=$repo/tests/clients
+radosgw=$repo/tests/servers/radosgw.sh
+python=${SHARDFS_VENVS:-$repo/target/venvs}/s3/bin/python
+node_dir=${SHARDFS_NODE:-$repo/target/node}
+export PYTHONDONTWRITEBYTECODE=1
+
+# --- the store -------------------------------------------------------------------------------------
+
+# A port that is free, and none that the kernel gives to connections meanwhile.
+free_port() {
+    python3 - <<'PY'
+import random
+import socket
+
+while True:
+    port = random.randrange(20000, 32000)
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+            break
+        except OSError:
+            pass
+print(port)
+PY
+}
+
+export AWS_ACCESS_KEY_ID=shardfs-test AWS_SECRET_ACCESS_KEY=d0ca7b7a8e6f AWS_REGION=us-east-1 AWS_DEFAULT_REGION=us-east-1
+# Nothing else of the user's own.
+unset AWS_SESSION_TOKEN AWS_PROFILE AWS_DEFAULT_PROFILE AWS_ENDPOINT_URL_S3
+export AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null AWS_EC2_METADATA_DISABLED=true
+# Both ways to spell it.
+export no_proxy=127.0.0.1 NO_PROXY=127.0.0.1
+store=$TMP/radosgw
+port=$(free_port)
+export AWS_ENDPOINT_URL=http://127.0.0.1:$port
+at_end "$radosgw" stop "$store"
+rc=0
+"$radosgw" start "$store" "$port" "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY" || rc=$?
+if [[ $rc == 3 ]]; then
+    skip "no radosgw, and no right to install it"
+    exit 0
+fi
+[[ $rc == 0 ]] || exit "$rc"
+"$clients/setup.sh"
+# Programs behind the name python3 that look for it first cost more than what they do here.
+PATH=$(dirname "$python"):$PATH
+
+object_store() { "$python" "$here/object_store.py" "$@"; }
+
+"$SHARDFS" create --sample "$TMP/sample.zarr" >/dev/null
+object_store array "$TMP/bytes.zarr"
+object_store buckets public private
+for bucket in public private; do
+    object_store upload $bucket sample.zarr/ "$TMP/sample.zarr"
+    object_store upload $bucket bytes.zarr/ "$TMP/bytes.zarr"
+done
+
+# --- the corpus ------------------------------------------------------------------------------------
+
+# Both ways to mount a store: PATH-IN-THE-CORPUS MANIFEST...
+check_bucket() {
+    local source=s3://public/$1
+    shift
+    check_store "$source" default -1 "" "$@"
+    check_store "$source" immutable -1 "-o immutable" "$@"
+}
+
+# says_the_same PATH URL COMMAND...: each gives the same, with the files and with the bucket for the @ in it. What it makes
+# is called "made".
+says_the_same() {
+    local path=$1 url=$2 at=$TMP/said.$BASHPID command same=0
+    shift 2
+    mkdir -p "$at/files" "$at/bucket"
+    for command; do
+        # shellcheck disable=SC2086 # a command and its arguments
+        said "$at/files" ${command/@/$path}
+        # shellcheck disable=SC2086
+        said "$at/bucket" ${command/@/$url}
+        sed -i "s|$path|$url|g" "$at/files"/{said,errors}
+        diff -r "$at/files" "$at/bucket" || same=1
+    done
+    rm -rf "$at"
+    return $same
+}
+
+# said DIR COMMAND ARG...: runs it in DIR; what it says, and how it ends, goes to files there.
+said() {
+    local dir=$1 rc=0
+    shift
+    (cd "$dir" && exec "$SHARDFS" "$@") >"$dir/said" 2>"$dir/errors" || rc=$?
+    echo "$1 ends with $rc" >>"$dir/said"
+}
+
+job() {
+    local kind=$1
+    shift
+    case $kind in
+    store)
+        check_bucket "$@"
+        verdict "commands of $1" says_the_same "$corpus/$1" "s3://public/$1" \
+            'info @' 'ls -l @' 'verify --decode @' 'refs --base-url https://example.org @' 'unpack @ made'
+        ;;
+    damaged)
+        local name
+        name=$(basename "$1" .json)
+        check_damaged "$1" "s3://public/damaged/$name"
+        # Links and the like cannot be in a bucket.
+        [[ -n $(find "$TMP/damaged/$name" ! -type f ! -type d -print -quit) ]] ||
+            verdict "malformed/$name: shardfs verify" \
+                says_the_same "$TMP/damaged/$name" "s3://public/damaged/$name" 'verify --decode @'
+        ;;
+    esac
+}
+
+if corpus=$(corpus_dir); then
+    # shellcheck source=../corpus_lib.sh
+    . "$repo/tests/corpus_lib.sh"
+    # A file that is an array by itself is no source on a store yet.
+    corpus_stores "$corpus" zarr3,draft2022,bcolz | sed 's/^/store /' >"$TMP/work"
+    for manifest in "$corpus"/manifests-malformed/*.json; do
+        prepare_damaged "$manifest" "$TMP/damaged/$(basename "$manifest" .json)"
+        echo "damaged $manifest"
+    done >>"$TMP/work"
+    object_store upload public data/ "$corpus/data"
+    object_store upload public damaged/ "$TMP/damaged"
+    in_jobs "$TMP/work" job
+    check_damaged_drafts s3://public/data/malformed_other
+    check_damaged_bcolz s3://public/data/malformed_other
+else
+    skip "no corpus: set SHARDFS_CORPUS"
+fi
+
+# --- libraries -------------------------------------------------------------------------------------
+
+# read_with LIBRARY: whoever reads through the mount, and then the bucket.
+read_with() {
+    case $1 in
+    zarrita.js) node "$clients/read_array.mjs" "$node_dir" "$TMP/web-jobs" ;;
+    *) "$python" "$clients/read_array.py" "$1" "$TMP/jobs" ;;
+    esac >"$TMP/$1.out" 2>"$TMP/$1.err" || echo "$1 ended with $?: $(tail -n 3 "$TMP/$1.err")"
+}
+
+if [[ -n $corpus ]]; then
+    # All of them in one mount, of a bucket that is no hierarchy.
+    mount_view s3://public
+    object_store jobs "$corpus" public "$MP" "$TMP"
+    printf '%s\n' zarr-python tensorstore zarrita.js >"$TMP/libraries"
+    in_jobs "$TMP/libraries" read_with
+    judge '' object_store compare "$TMP"
+    check "unmount after reading" unmount_view
+fi
+
+# --- access ----------------------------------------------------------------------------------------
+
+in_public() {
+    local expected
+    mount_view "$TMP/sample.zarr"
+    expected=$MP
+    unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY
+    mount_view s3://public/sample.zarr -o anonymous
+    diff -r "$expected" "$MP"
+    unmount_view
+    unmount_view "$expected"
+}
+check "a public bucket needs no credentials" in_public
+
+on_the_web() {
+    local expected
+    mount_view "$TMP/sample.zarr/waves"
+    expected=$MP
+    mount_view "$AWS_ENDPOINT_URL/public/sample.zarr/waves"
+    diff -r "$expected" "$MP"
+    unmount_view
+    unmount_view "$expected"
+}
+check "a public bucket is a web server" on_the_web
+
+# refused CODE URL [OPTION...]: no mount, and no command; that one shows the CODE of the store's answer. The options are
+# those of commands.
+refused() {
+    local code=$1 url=$2 options=
+    shift 2
+    [[ $* != *--anonymous* ]] || options="-o anonymous"
+    fails_with "$code" timeout 20 "$SHARDFS" info "$@" "$url"
+    expect_exit 2 timeout 20 "$SHARDFS" verify "$@" "$url"
+    new_mount_point
+    # shellcheck disable=SC2086 # no option, or -o and its value
+    expect_exit 32 timeout 20 "$SHARDFS" mount $options "$url" "$MP" >"$MP.log"
+    not_mounted "$MP"
+    [[ $code == NoSuchBucket ]] || grep -q 'Permission denied' "$MP.log"
+}
+wrong_secret() {
+    AWS_SECRET_ACCESS_KEY=${AWS_SECRET_ACCESS_KEY}0 refused SignatureDoesNotMatch s3://private/sample.zarr
+    # It is not tried without.
+    AWS_SECRET_ACCESS_KEY=${AWS_SECRET_ACCESS_KEY}0 refused SignatureDoesNotMatch s3://public/sample.zarr
+}
+unknown_key() { AWS_ACCESS_KEY_ID=nothing refused InvalidAccessKeyId s3://private/sample.zarr; }
+check "a private bucket is refused to those without credentials" refused AccessDenied s3://private/sample.zarr --anonymous
+check "a wrong secret is refused" wrong_secret
+check "a key that the store does not know is refused" unknown_key
+check "a bucket that does not exist is refused" refused NoSuchBucket s3://nothing/sample.zarr
+
+# --- requests --------------------------------------------------------------------------------------
+
+# asked: how many requests the mount has sent, and how many of them were for listings
+asked() {
+    python3 - "$MP/.shardfs/stats.json" <<'PY'
+import json
+import sys
+
+with open(sys.argv[1]) as f:
+    remote = json.load(f)["remote"]
+print(remote["requests"], remote["lists"])
+PY
+}
+
+# asks GETS LISTS COMMAND...: COMMAND makes the mount send exactly as many
+asks() {
+    local gets=$1 lists=$2 before after words
+    shift 2
+    read -r -a before < <(asked)
+    "$@" >/dev/null
+    read -r -a after < <(asked)
+    words="$((after[0] - before[0] - after[1] + before[1])) GETs and $((after[1] - before[1])) LISTs"
+    echo "$words: ${*:1:3}"
+    [[ $words == "$gets GETs and $lists LISTs" ]]
+}
+
+counted() {
+    local asked
+    mount_view s3://public/many.zarr "$@"
+    read -r -a asked < <(asked)
+    echo "${asked[*]} requests and LISTs for mounting"
+    ((asked[0] <= 3))
+    asks 1 0 stat "$MP/c/70"
+    asks 0 0 stat "$MP"/c/{64..127}
+    asks 1 0 cat "$MP/c/100"
+    asks 1 0 cat "$MP/c/67"
+    # What was read is known; what is outside of the array cannot be there.
+    asks 0 0 cat "$MP/c/67"
+    asks 0 0 fails_with 'No such file' stat "$MP/c/2560"
+    # The index of one shard of 40 is known, and by the first listing all names below the array.
+    asks 39 0 ls -l "$MP/c"
+    asks 0 0 find "$MP" -type f -size +0
+    unmount_view
+}
+python3 "$here/shards.py" array "$TMP/many.zarr" 5 --shards 40 --chunks 64 --bytes 4096
+object_store upload public many.zarr/ "$TMP/many.zarr"
+check "an index for one shard, a listing for one directory, a GET for one chunk" counted
+check "an index for one shard, a listing for one directory, a GET for one chunk (immutable)" counted -o immutable
+
+in_hierarchy() {
+    local asked
+    mount_view s3://public/sample.zarr
+    read -r -a asked < <(asked)
+    echo "${asked[*]} requests and LISTs for mounting"
+    ((asked[0] <= 3))
+    stat "$MP/waves/c/1/1/1"
+    asks 0 0 stat "$MP"/waves/c/{0,1}/{0,1}/{0,1,2,3}
+    asks 1 0 cat "$MP/waves/c/2/2/0"
+    unmount_view
+}
+check "the same in a hierarchy" in_hierarchy
+
+# --- objects that are replaced, a store that dies ----------------------------------------------------
+
+replaced() {
+    mount_view s3://private/bytes.zarr -o trusted=1,fetch_size=1M
+    object_store replace private bytes.zarr/c/0 "$MP" 200
+    unmount_view
+}
+check "a shard that is replaced 200 times is never shown in two versions, and in the last one in the end" replaced
+
+# Nothing may hang, longer than any number of requests that time out one after the other.
+outage() {
+    local reader
+    mount_view s3://public/bytes.zarr -o timeout=3,trusted=1,fetch_size=1M
+    object_store watch "$MP" 20 "$TMP/stop" &
+    reader=$!
+    sleep 1
+    kill -KILL "$(<"$store/run/client.rgw.a.pid")"
+    sleep 8
+    "$radosgw" gateway "$store"
+    sleep 1
+    touch "$TMP/stop"
+    wait "$reader"
+    object_store all "$MP"
+    unmount_view
+}
+check "a store that is killed is an error to its readers, and is read again once it is back" outage
