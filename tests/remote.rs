@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use foreign::{bcolz, ino, read, shown};
 use object_server::{Asked, BUCKET, Fault, Server};
 use serde_json::json;
-use shardfs::fs::{Fs, FsConfig, FsError, View, ViewConfig};
+use shardfs::fs::{Fs, FsConfig, FsError, Listing, View, ViewConfig};
 use shardfs::source::{OpenConfig, Source};
 use shardfs::stats::Stats;
 use shardfs::store::StoreConfig;
@@ -179,6 +179,26 @@ fn a_chunk_takes_one_request_and_the_others_of_its_shard_none() {
     assert_eq!(asked(&server), ["GET sharded/c/0/0 bytes=1-10"]);
     ino(&fs, "sharded/c/4/0");
     assert_eq!(asked(&server), ["GET sharded/c/1/0 bytes=-132"]);
+}
+
+#[test]
+fn a_listing_of_directories_asks_for_one_index_each_of_those_above_shards() {
+    let server = server(&files(), "");
+    let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
+    let directory = ino(&fs, "sharded/c");
+    asked(&server);
+    let mut names = Vec::new();
+    let list = &mut |entry: &shardfs::fs::DirEntry<'_>| {
+        names.push(entry.name.to_owned());
+        std::ops::ControlFlow::Continue(())
+    };
+    fs.readdir(directory, 0, Listing::Names, list).unwrap();
+    assert!(names.len() >= 8, "{names:?}");
+    // Of the two rows of shards; there are four.
+    let mut found = asked(&server);
+    found.sort();
+    found.dedup();
+    assert_eq!(found, ["GET sharded/c/0/0 bytes=-132", "GET sharded/c/1/0 bytes=-132"]);
 }
 
 /// Bytes that requests have asked for in shards, and their number.
