@@ -399,6 +399,27 @@ fn a_store_that_is_silent_is_an_error_after_the_timeout_and_recovers() {
 }
 
 #[test]
+fn a_store_that_cannot_be_reached_is_an_error_that_says_why() {
+    // A port that nothing listens on any more.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = Some(format!("http://{}", listener.local_addr().unwrap()));
+    drop(listener);
+    let options = RemoteOptions {
+        endpoint,
+        anonymous: true,
+        timeout: Duration::from_millis(400),
+        ..RemoteOptions::default()
+    };
+    let url = url(&format!("s3://{BUCKET}"));
+    let storage = RemoteStorage::new(&url, &options, Arc::default()).unwrap();
+    assert_eq!(storage.failure(), None);
+    let error = storage.stat(Path::new("zarr.json")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
+    let why = storage.failure().unwrap();
+    assert!(why.contains("no answer in time (0.4 s)") && why.contains("refused"), "{why}");
+}
+
+#[test]
 fn a_server_without_ranges_is_an_error() {
     let server = server(&files(), "");
     let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);

@@ -373,7 +373,12 @@ impl Job {
         };
         options.fs.writing.unsaved = unsaved_directory();
         options.fs.writing.source = source;
-        let views = views(&storage, &options, &stats).map_err(failed)?;
+        let views = views(&storage, &options, &stats).map_err(|error| {
+            // It is in the log as well, which is elsewhere.
+            let said = storage.failure().filter(|_| !foreground);
+            said.iter().for_each(|said| complain(format!("the last request: {said}")));
+            failed(error)
+        })?;
         let views = Arc::new(Views::new(views));
         let transport = options.transport.unwrap_or_else(Transport::usual);
         let mounted = transport::mount(transport, &views, &spec)?;

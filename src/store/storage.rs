@@ -95,6 +95,12 @@ pub trait Storage: Send + Sync {
         false
     }
 
+    /// Returns what was wrong with the last request that has failed, in words: an errno says little of
+    /// what a store on the network has said. `None` if there was none.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the operations of a POSIX filesystem; `None` if the storage is not on one, and so
     /// has neither links nor owners, and cannot be changed.
     fn posix(&self) -> Option<&dyn PosixStorage> {

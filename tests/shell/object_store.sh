@@ -186,8 +186,8 @@ on_the_web() {
 }
 check "a public bucket is a web server" on_the_web
 
-# refused CODE URL [OPTION...]: no mount, and no command; that one shows the CODE of the store's answer. The options are
-# those of commands.
+# refused CODE URL [OPTION...]: no mount, and no command; both show the CODE of the store's answer. The options are those
+# of commands.
 refused() {
     local code=$1 url=$2 options=
     shift 2
@@ -198,6 +198,7 @@ refused() {
     # shellcheck disable=SC2086 # no option, or -o and its value
     expect_exit 32 timeout 20 "$SHARDFS" mount $options "$url" "$MP" >"$MP.log"
     not_mounted "$MP"
+    grep -q "the last request: .*$code" "$MP.log"
     [[ $code == NoSuchBucket ]] || grep -q 'Permission denied' "$MP.log"
 }
 wrong_secret() {

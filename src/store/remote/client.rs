@@ -19,10 +19,11 @@ use object_store::client::{
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::attributes::bare;
-use super::error::{RequestError, is_forbidden};
+use super::error::{RequestError, is_forbidden, last_cause};
 use super::latency::Latency;
 use super::limits::Limits;
 use super::options::{Opened, RemoteOptions, SetupError};
@@ -72,6 +73,9 @@ pub(super) struct Answer {
     pub bytes: Vec<u8>,
 }
 
+/// Why the last connection or answer was lost; `None` once another has come.
+type Lost = Mutex<Option<String>>;
+
 /// Connection to a store.
 pub(super) struct Client {
     objects: Arc<dyn ObjectStore>,
@@ -79,6 +83,8 @@ pub(super) struct Client {
     has_suffixes: bool,
     limits: Arc<Limits>,
     latency: Arc<Latency>,
+    lost: Arc<Lost>,
+    failure: Mutex<Option<String>>,
     forbidden_is_absent: bool,
     /// Tells by the text of a refusal whether it means that there is no such object.
     is_absent: fn(&str) -> bool,
@@ -116,10 +122,11 @@ impl Client {
             .build()
             .map_err(SetupError::Runtime)?;
         let limits = Arc::new(Limits::new(options.requests));
-        let latency = Arc::new(Latency::default());
+        let (latency, lost) = (Arc::new(Latency::default()), Arc::new(Lost::default()));
         let connector = Counted {
             limits: Arc::clone(&limits),
             latency: Arc::clone(&latency),
+            lost: Arc::clone(&lost),
             stats: Arc::clone(&stats),
         };
         let Opened { objects, pages, has_suffixes } = options.open(url, connector)?;
@@ -129,6 +136,8 @@ impl Client {
             has_suffixes,
             limits,
             latency,
+            lost,
+            failure: Mutex::default(),
             forbidden_is_absent: options.forbidden_is_absent,
             is_absent: is_absent(options, url.protocol),
             timeout: options.timeout,
@@ -265,7 +274,7 @@ impl Client {
         self.runtime.spawn(async move {
             let when = tag.as_deref().map_or(If::Any, If::Is);
             let timed = tokio::time::timeout(client.timeout, client.request(&key, wanted, when));
-            let result = timed.await.unwrap_or(Err(RequestError::Late(Some(client.timeout))));
+            let result = timed.await.unwrap_or_else(|_| Err(client.late()));
             client.count_failure(&result);
             done(result);
         });
@@ -335,7 +344,7 @@ impl Client {
         let result = self.runtime.block_on(async {
             tokio::select! {
                 result = tokio::time::timeout(self.timeout, request) => {
-                    result.unwrap_or(Err(RequestError::Late(Some(self.timeout))))
+                    result.unwrap_or_else(|_| Err(self.late()))
                 }
                 () = requester_ends() => Err(RequestError::Interrupted),
             }
@@ -344,10 +353,23 @@ impl Client {
         result
     }
 
+    /// Returns the error of a request that takes too long.
+    fn late(&self) -> RequestError {
+        RequestError::Late { after: self.timeout, why: self.lost.lock().clone() }
+    }
+
     fn count_failure<T>(&self, result: &Result<T, RequestError>) {
-        if result.as_ref().is_err_and(RequestError::is_failure) {
+        if let Err(error) = result
+            && error.is_failure()
+        {
             self.stats.remote.failed.count();
+            *self.failure.lock() = Some(error.to_string());
         }
+    }
+
+    /// Returns what was wrong with the last request that has failed.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
     }
 }
 
@@ -383,6 +405,7 @@ fn conditional(when: If<'_>) -> GetOptions {
 struct Counted {
     limits: Arc<Limits>,
     latency: Arc<Latency>,
+    lost: Arc<Lost>,
     stats: Arc<Stats>,
 }
 
@@ -391,6 +414,7 @@ struct CountedService {
     client: HttpClient,
     limits: Arc<Limits>,
     latency: Arc<Latency>,
+    lost: Arc<Lost>,
     stats: Arc<Stats>,
 }
 
@@ -398,8 +422,8 @@ impl HttpConnector for Counted {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
         let (limits, latency) = (Arc::clone(&self.limits), Arc::clone(&self.latency));
-        let stats = Arc::clone(&self.stats);
-        Ok(HttpClient::new(CountedService { client, limits, latency, stats }))
+        let (lost, stats) = (Arc::clone(&self.lost), Arc::clone(&self.stats));
+        Ok(HttpClient::new(CountedService { client, limits, latency, lost, stats }))
     }
 }
 
@@ -419,10 +443,12 @@ impl HttpService for CountedService {
         match &answer {
             Err(error) => {
                 remote.lost.count();
+                *self.lost.lock() = Some(last_cause(error));
                 log::debug!("{what}: {error} after {after:.1?}");
             }
             Ok(answer) => {
                 let status = answer.status().as_u16();
+                *self.lost.lock() = (status >= 500).then(|| answer.status().to_string());
                 log::debug!("{what}: {status} after {after:.1?}");
                 match status {
                     429 | 503 => {

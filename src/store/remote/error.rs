@@ -35,9 +35,17 @@ pub(super) enum RequestError {
     /// The process that needs the answer was ended.
     #[error("the process that has asked was ended")]
     Interrupted,
+    /// No answer came, as often as it was asked for.
+    #[error("no answer")]
+    Silent,
     /// There was no answer in time.
-    #[error("no answer in time{}", .0.map_or(String::new(), |it| format!(" ({} s)", it.as_secs_f64())))]
-    Late(Option<Duration>),
+    #[error("no answer in time ({} s){}", .after.as_secs_f64(), because(.why.as_deref()))]
+    Late {
+        /// Time that was waited for it.
+        after: Duration,
+        /// Why the last connection or answer was lost, if one was.
+        why: Option<String>,
+    },
     /// The store refuses access (401, 403).
     #[error("access is refused: {0}{hint}", hint = if .0.contains("403 Forbidden") { FORBIDDEN_HINT } else { "" })]
     Denied(String),
@@ -63,7 +71,7 @@ impl RequestError {
             Self::Absent => libc::ENOENT,
             Self::Replaced => libc::ESTALE,
             Self::Denied(_) => libc::EACCES,
-            Self::Late(_) => libc::ETIMEDOUT,
+            Self::Late { .. } | Self::Silent => libc::ETIMEDOUT,
             Self::Interrupted => libc::EINTR,
             Self::NoMemory => libc::ENOMEM,
             Self::Unchanged
@@ -104,7 +112,7 @@ impl From<StoreError> for RequestError {
             _ => {
                 let text = last_cause(&error);
                 if is_timeout(&error) {
-                    Self::Late(None)
+                    Self::Silent
                 } else if text.contains("non-partial response") {
                     Self::NoRanges
                 } else if REFUSED.iter().any(|refused| text.starts_with(refused)) {
@@ -141,8 +149,12 @@ fn is_timeout(error: &StoreError) -> bool {
     false
 }
 
+fn because(why: Option<&str>) -> String {
+    why.map_or_else(String::new, |why| format!(": {why}"))
+}
+
 /// Returns the text of the innermost cause, in one line: those around it repeat it, with addresses.
-fn last_cause(error: &dyn Error) -> String {
+pub(super) fn last_cause(error: &dyn Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
         cause = next;

@@ -517,6 +517,10 @@ impl Storage for RemoteStorage {
     fn pins_versions(&self) -> bool {
         true
     }
+
+    fn failure(&self) -> Option<String> {
+        self.client.failure()
+    }
 }
 
 impl RemoteStorage {
