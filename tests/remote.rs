@@ -460,12 +460,17 @@ fn what_may_not_be_read_is_absent_if_the_user_says_so_but_not_what_credentials_a
     }
 }
 
+/// A mount, and its counters.
+fn counted(server: &Server) -> (Fs, Arc<Stats>) {
+    let (url, stats) = (url(&format!("s3://{BUCKET}")), Arc::new(Stats::default()));
+    let storage = RemoteStorage::new(&url, &options(server, LONG), Arc::clone(&stats)).unwrap();
+    (mount(Arc::new(storage), View::Zarr3, LONG), stats)
+}
+
 #[test]
 fn an_answer_that_is_late_is_asked_for_on_another_connection() {
     let server = server(&files(), "");
-    let (url, stats) = (url(&format!("s3://{BUCKET}")), Arc::new(Stats::default()));
-    let storage = RemoteStorage::new(&url, &options(&server, LONG), Arc::clone(&stats)).unwrap();
-    let fs = mount(Arc::new(storage), View::Zarr3, LONG);
+    let (fs, stats) = counted(&server);
     let chunk = ino(&fs, "sharded/c/0/0");
     let mut asked = 0;
     server.fail(move |_| {
@@ -481,9 +486,7 @@ fn an_answer_that_is_late_is_asked_for_on_another_connection() {
 #[test]
 fn a_store_that_refuses_requests_is_not_asked_twice() {
     let server = server(&files(), "");
-    let (url, stats) = (url(&format!("s3://{BUCKET}")), Arc::new(Stats::default()));
-    let storage = RemoteStorage::new(&url, &options(&server, LONG), Arc::clone(&stats)).unwrap();
-    let fs = mount(Arc::new(storage), View::Zarr3, LONG);
+    let (fs, stats) = counted(&server);
     let chunk = ino(&fs, "sharded/c/0/0");
     let mut asked = 0;
     server.fail(move |_| {
@@ -555,6 +558,16 @@ fn what_is_in_the_cache_on_disk_is_not_fetched_again_until_it_changes() {
     }
     assert!(gets_with_cache(&server, directory.path(), &model) >= 8);
     assert_eq!(gets_with_cache(&server, directory.path(), &model), 0);
+}
+
+#[test]
+fn stores_with_buckets_of_one_name_share_nothing_in_a_cache() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, model) = (server(&files(), ""), model());
+    assert!(gets_with_cache(&one, directory.path(), &model) >= 8);
+    // The same keys, tags and lengths, and perhaps other bytes.
+    let other = server(&files(), "");
+    assert!(gets_with_cache(&other, directory.path(), &model) >= 8);
 }
 
 #[test]

@@ -81,6 +81,7 @@ pub(super) struct Client {
     objects: Arc<dyn ObjectStore>,
     pages: Option<Arc<dyn PaginatedListStore>>,
     has_suffixes: bool,
+    place: String,
     limits: Arc<Limits>,
     latency: Arc<Latency>,
     lost: Arc<Lost>,
@@ -129,11 +130,12 @@ impl Client {
             lost: Arc::clone(&lost),
             stats: Arc::clone(&stats),
         };
-        let Opened { objects, pages, has_suffixes } = options.open(url, connector)?;
+        let Opened { objects, pages, has_suffixes, place } = options.open(url, connector)?;
         Ok(Self {
             objects,
             pages,
             has_suffixes,
+            place,
             limits,
             latency,
             lost,
@@ -145,6 +147,11 @@ impl Client {
             runtime: runtime.handle().clone(),
             _threads: Threads(Some(runtime)),
         })
+    }
+
+    /// Returns what tells the store apart from others with buckets of the same name.
+    pub(super) fn place(&self) -> &str {
+        &self.place
     }
 
     /// Returns whether the names in a directory can be listed.

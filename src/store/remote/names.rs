@@ -13,6 +13,7 @@ use super::attributes::Object;
 use crate::store::byte_cache::ByteCache;
 
 /// Number of single names of which something is remembered.
+// Evaluated by the compiler, which rejects zero.
 const SINGLE_NAMES: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 /// Number of directories that are remembered as large.
 // Evaluated by the compiler, which rejects zero.

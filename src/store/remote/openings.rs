@@ -13,6 +13,7 @@ use super::client::Answer;
 use crate::requester;
 
 /// Objects that are remembered.
+// Evaluated by the compiler, which rejects zero.
 const OPENINGS: NonZeroUsize = NonZeroUsize::new(128).unwrap();
 
 /// Answer to the request by which an object is to be opened; `None` if there was none.

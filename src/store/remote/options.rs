@@ -31,6 +31,9 @@ pub(super) struct Opened {
     pub pages: Option<Arc<dyn PaginatedListStore>>,
     /// `true` if the last bytes of an object can be asked for without its length.
     pub has_suffixes: bool,
+    /// What tells the store apart from others with buckets of the same name: its address, if it is not
+    /// the provider's own, and the account.
+    pub place: String,
 }
 
 /// Reason why a store cannot be reached at all.
@@ -83,6 +86,9 @@ impl RemoteOptions {
         let endpoint = self.endpoint.clone().or_else(|| environment_endpoint(url.protocol));
         let endpoint = endpoint.or_else(|| setting("endpoint_url"));
         let client = self.client_options(url, endpoint.as_deref())?;
+        let account = self.account.clone().filter(|_| url.protocol == Protocol::Azure);
+        let account = account.or_else(|| environment_account(url.protocol)).unwrap_or_default();
+        let place = format!("{} {account}", endpoint.as_deref().unwrap_or_default());
         let credentials = profile.as_ref().and_then(Profile::credentials);
         let anonymous = self.anonymous
             || url.protocol != Protocol::Web
@@ -112,7 +118,7 @@ impl RemoteOptions {
                 if self.requester_pays {
                     builder = builder.with_request_payer(true);
                 }
-                Opened::of(builder.build()?, true)
+                Opened::of(builder.build()?, true, place)
             }
             Protocol::Gcs => {
                 let mut builder = GoogleCloudStorageBuilder::from_env()
@@ -126,7 +132,7 @@ impl RemoteOptions {
                 if anonymous {
                     builder = builder.with_skip_signature(true);
                 }
-                Opened::of(builder.build()?, true)
+                Opened::of(builder.build()?, true, place)
             }
             Protocol::Azure => {
                 let mut builder = MicrosoftAzureBuilder::from_env()
@@ -143,7 +149,7 @@ impl RemoteOptions {
                 if anonymous {
                     builder = builder.with_skip_signature(true);
                 }
-                Opened::of(builder.build()?, false)
+                Opened::of(builder.build()?, false, place)
             }
             Protocol::Web => {
                 let builder = HttpBuilder::new()
@@ -152,7 +158,7 @@ impl RemoteOptions {
                     .with_retry(self.retries())
                     .with_http_connector(connector);
                 let objects = Arc::new(builder.build()?);
-                Opened { objects, pages: None, has_suffixes: true }
+                Opened { objects, pages: None, has_suffixes: true, place }
             }
         })
     }
@@ -209,10 +215,10 @@ impl RemoteOptions {
 }
 
 impl Opened {
-    fn of(store: impl ObjectStore + PaginatedListStore, has_suffixes: bool) -> Self {
+    fn of(store: impl ObjectStore + PaginatedListStore, has_suffixes: bool, place: String) -> Self {
         let objects = Arc::new(store);
         let pages = Some(Arc::clone(&objects) as Arc<dyn PaginatedListStore>);
-        Self { objects, pages, has_suffixes }
+        Self { objects, pages, has_suffixes, place }
     }
 }
 
@@ -250,13 +256,20 @@ fn has_credentials(protocol: Protocol) -> bool {
             && TcpStream::connect_timeout(&METADATA_SERVICE.into(), METADATA_WAIT).is_ok()
 }
 
+/// Returns the account that the environment names.
+fn environment_account(protocol: Protocol) -> Option<String> {
+    let names = ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"];
+    let mut names = names.iter().filter(|_| protocol == Protocol::Azure);
+    names.find_map(|name| env::var(name).ok())
+}
+
 /// Returns the region that the environment names.
 fn environment_region() -> Option<String> {
     ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| env::var(name).ok())
 }
 
 /// Returns the address of a store that the environment names.
-pub(super) fn environment_endpoint(protocol: Protocol) -> Option<String> {
+fn environment_endpoint(protocol: Protocol) -> Option<String> {
     let names: &[&str] = match protocol {
         Protocol::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
         Protocol::Gcs => &["GOOGLE_BASE_URL"],

@@ -22,7 +22,7 @@ use super::error::RequestError;
 use super::file::{ObjectVersion, RemoteDirectory, RemoteFile};
 use super::names::{Listing, Name, Names};
 use super::openings::{Finish, Openings};
-use super::options::{RemoteOptions, SetupError, environment_endpoint};
+use super::options::{RemoteOptions, SetupError};
 use super::url::SourceUrl;
 use super::windows::Windows;
 use crate::stats::Stats;
@@ -73,11 +73,11 @@ impl RemoteStorage {
         let cache = |directory: &PathBuf| {
             DiskCache::open(directory, options.cache_limit, Arc::clone(&stats))
         };
-        let endpoint = options.endpoint.clone().or_else(|| environment_endpoint(url.protocol));
+        let client = Arc::new(Client::new(url, options, Arc::clone(&stats))?);
         Ok(Self {
             cache: options.cache_dir.as_ref().map(cache).transpose()?,
-            store: format!("{} {}", endpoint.unwrap_or_default(), url.base),
-            client: Arc::new(Client::new(url, options, Arc::clone(&stats))?),
+            store: format!("{} {}", client.place(), url.base),
+            client,
             windows: Arc::new(Windows::new(options.window_bytes)),
             // What is made of an answer, such as an index, is believed for the other half.
             names: Arc::new(Names::new(options.trusted / 2)),
