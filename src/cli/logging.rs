@@ -26,8 +26,9 @@ pub(super) fn start(destination: &Destination<'_>, verbosity: u8) -> io::Result<
         _ => LevelFilter::Trace,
     };
     let mut builder = Builder::new();
-    // Messages of fuser are of interest only for debugging it.
-    builder.filter_level(level).filter_module("fuser", LevelFilter::Error.min(level));
+    // Messages of libraries are of interest only for debugging them: RUST_LOG shows them.
+    builder.filter_level(LevelFilter::Warn.min(level)).filter_module("shardfs", level);
+    builder.filter_module("fuser", LevelFilter::Error.min(level));
     builder.parse_env(Env::default());
     match destination {
         Destination::Stderr => {

@@ -74,6 +74,8 @@ Options of -o for sources that are URLs:
   anonymous           do not sign requests: for public data
   virtual_host        the bucket is part of the host's name, not of the path
   requester_pays      requests and transfer are paid for by who asks
+  no_list             do not list names, which may be refused: look for those that the metadata lets
+                      expect
   absent=403          take objects that may not be read for absent ones
   ca=FILE             accept the certificates in this file, too
   timeout=S           how long a request may take, with its repetitions (60)

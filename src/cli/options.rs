@@ -110,7 +110,7 @@ const OF_VIEWS: [(&str, &[View]); 5] = [
 ];
 
 /// Options that have an effect on sources that are URLs only.
-const OF_URLS: [&str; 15] = [
+const OF_URLS: [&str; 16] = [
     "absent",
     "account",
     "anonymous",
@@ -119,6 +119,7 @@ const OF_URLS: [&str; 15] = [
     "cache_limit",
     "endpoint",
     "fetch_size",
+    "no_list",
     "profile",
     "region",
     "requester_pays",
@@ -250,6 +251,7 @@ impl MountOptions {
             ("anonymous", None) => remote.anonymous = true,
             ("virtual_host" | "virtual-host", None) => remote.virtual_host = true,
             ("requester_pays" | "requester-pays", None) => remote.requester_pays = true,
+            ("no_list" | "no-list", None) => remote.unlisted = true,
             ("timeout", Some(value)) => remote.timeout = time(value)?,
             ("trusted", Some(value)) => remote.trusted = time(value)?,
             ("requests", Some(value)) => remote.requests = number(option, value, 10)?,

@@ -31,6 +31,9 @@ pub(super) struct RemoteArgs {
     /// Requests and transfer are paid for by who asks
     #[arg(long)]
     requester_pays: bool,
+    /// Do not list names, which may be refused: look for those that the metadata lets expect
+    #[arg(long)]
+    no_list: bool,
     /// Take objects that may not be read for absent ones: 403
     #[arg(long, value_name = "STATUS", value_parser = forbidden)]
     absent: Option<()>,
@@ -55,6 +58,7 @@ impl RemoteArgs {
             endpoint,
             region,
             profile,
+            unlisted: self.no_list,
             forbidden_is_absent: self.absent.is_some(),
             account,
             anonymous,

@@ -35,6 +35,8 @@ pub struct RemoteOptions {
     pub virtual_host: bool,
     /// `true` if who asks pays for requests and transfer.
     pub requester_pays: bool,
+    /// `true` if names are not listed, as on a web server.
+    pub unlisted: bool,
     /// `true` if an object that may not be read is one that does not exist.
     pub forbidden_is_absent: bool,
     /// File of certificates, in PEM form, that are accepted besides those of the system.
@@ -63,6 +65,7 @@ impl Default for RemoteOptions {
             anonymous: false,
             virtual_host: false,
             requester_pays: false,
+            unlisted: false,
             forbidden_is_absent: false,
             ca: None,
             timeout: TIMEOUT,

@@ -265,7 +265,7 @@ impl Client {
         let prefix = if prefix.is_empty() { None } else { Some(prefix) };
         self.wait(async {
             let _permit = self.limits.acquire().await;
-            Ok(pages.list_paginated(prefix, options).await?)
+            pages.list_paginated(prefix, options).await.map_err(RequestError::from_listing)
         })
     }
 

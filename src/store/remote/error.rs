@@ -13,9 +13,12 @@ const BEHIND_END: &str = "Server returned non-2xx status code: 416";
 const REFUSED: [&str; 2] =
     ["Server returned non-2xx status code: 401", "Server returned non-2xx status code: 403"];
 
-/// What may help those who are refused access.
+/// What may help those who are refused access to an object.
 const FORBIDDEN_HINT: &str =
     "; a store that says so of what does not exist is read with \"absent=403\"";
+
+/// What may help those who are refused a listing.
+const UNLISTED_HINT: &str = "; a store that refuses only to list names is read with \"no_list\", perhaps with \"absent=403\"";
 
 /// Reason why a request has brought nothing.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +50,11 @@ pub(super) enum RequestError {
         why: Option<String>,
     },
     /// The store refuses access (401, 403).
-    #[error("access is refused: {0}{hint}", hint = if .0.contains("403 Forbidden") { FORBIDDEN_HINT } else { "" })]
+    #[error("access is refused: {0}{hint}", hint = if is_hidden(.0) { FORBIDDEN_HINT } else { "" })]
     Denied(String),
+    /// The store refuses to list names (401, 403).
+    #[error("a listing is refused: {0}{hint}", hint = if is_hidden(.0) { UNLISTED_HINT } else { "" })]
+    NotListed(String),
     /// The server sends whole objects to those who ask for ranges.
     #[error("the server cannot send a part of a file: it does not support requests for ranges")]
     NoRanges,
@@ -70,7 +76,7 @@ impl RequestError {
         io::Error::from_raw_os_error(match self {
             Self::Absent => libc::ENOENT,
             Self::Replaced => libc::ESTALE,
-            Self::Denied(_) => libc::EACCES,
+            Self::Denied(_) | Self::NotListed(_) => libc::EACCES,
             Self::Late { .. } | Self::Silent => libc::ETIMEDOUT,
             Self::Interrupted => libc::EINTR,
             Self::NoMemory => libc::ENOMEM,
@@ -88,6 +94,14 @@ impl RequestError {
             self,
             Self::Absent | Self::Replaced | Self::Unchanged | Self::BehindEnd | Self::Interrupted
         )
+    }
+
+    /// Returns what an error of the store says of a listing.
+    pub(super) fn from_listing(error: StoreError) -> Self {
+        match Self::from(error) {
+            Self::Denied(text) => Self::NotListed(text),
+            error => error,
+        }
     }
 
     /// Returns what an error of the store says. `is_absent` tells by the text of a refusal whether that
@@ -134,6 +148,14 @@ impl From<StoreError> for RequestError {
 /// that are wrong or have expired have other codes than this one.
 pub(super) fn is_forbidden(text: &str) -> bool {
     text.contains("AccessDenied")
+}
+
+/// Returns whether a refusal may be another one than of the credentials: by its code, if it has one.
+fn is_hidden(text: &str) -> bool {
+    const CODES: [&str; 3] =
+        ["AccessDenied", "AuthorizationFailure", "AuthorizationPermissionMismatch"];
+    let has_code = text.contains("<Code>");
+    text.contains("403 Forbidden") && (!has_code || CODES.iter().any(|code| text.contains(code)))
 }
 
 /// Returns whether a request ended because no answer came.

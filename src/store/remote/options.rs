@@ -60,6 +60,12 @@ pub enum SetupError {
     /// Options or environment do not fit together.
     #[error("{0}")]
     Store(#[from] object_store::Error),
+    /// The account that holds a container is unknown.
+    #[error(
+        "no account of Azure Blob Storage is named: give it with account=NAME (--account), or in \
+         AZURE_STORAGE_ACCOUNT_NAME"
+    )]
+    NoAccount,
     /// A profile cannot be used.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -88,13 +94,16 @@ impl RemoteOptions {
         let client = self.client_options(url, endpoint.as_deref())?;
         let account = self.account.clone().filter(|_| url.protocol == Protocol::Azure);
         let account = account.or_else(|| environment_account(url.protocol)).unwrap_or_default();
+        if url.protocol == Protocol::Azure && account.is_empty() && !has_emulator() {
+            return Err(SetupError::NoAccount);
+        }
         let place = format!("{} {account}", endpoint.as_deref().unwrap_or_default());
         let credentials = profile.as_ref().and_then(Profile::credentials);
         let anonymous = self.anonymous
             || url.protocol != Protocol::Web
                 && credentials.is_none()
                 && !has_credentials(url.protocol);
-        Ok(match url.protocol {
+        let opened = match url.protocol {
             Protocol::S3 => {
                 let mut builder = AmazonS3Builder::from_env()
                     .with_bucket_name(url.bucket())
@@ -143,7 +152,7 @@ impl RemoteOptions {
                 if let Some(endpoint) = endpoint {
                     builder = builder.with_endpoint(endpoint);
                 }
-                if let Some(account) = &self.account {
+                if !account.is_empty() {
                     builder = builder.with_account(account);
                 }
                 if anonymous {
@@ -160,7 +169,8 @@ impl RemoteOptions {
                 let objects = Arc::new(builder.build()?);
                 Opened { objects, pages: None, has_suffixes: true, place }
             }
-        })
+        };
+        Ok(Opened { pages: opened.pages.filter(|_| !self.unlisted), ..opened })
     }
 
     /// Returns the profile to use; `None` if the environment has credentials, unless one is named.
@@ -261,6 +271,11 @@ fn environment_account(protocol: Protocol) -> Option<String> {
     let names = ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"];
     let mut names = names.iter().filter(|_| protocol == Protocol::Azure);
     names.find_map(|name| env::var(name).ok())
+}
+
+/// Returns whether the environment has the emulator of Azure stand for the service: it needs no account.
+fn has_emulator() -> bool {
+    env::var_os("AZURE_STORAGE_USE_EMULATOR").is_some()
 }
 
 /// Returns the region that the environment names.

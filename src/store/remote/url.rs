@@ -65,6 +65,9 @@ pub enum UrlError {
          credentials in the environment"
     )]
     Secret(&'static str),
+    /// It has a fragment, which is no part of a path.
+    #[error("\"#\" ends its path: write %23 for one in a name")]
+    Fragment,
     /// The key has a part that no path can have.
     #[error("its path has the part {0:?}")]
     Part(String),
@@ -111,6 +114,9 @@ impl SourceUrl {
         }
         if url.query().is_some() {
             return Err(UrlError::Secret("a query, which may be a signature"));
+        }
+        if url.fragment().is_some() {
+            return Err(UrlError::Fragment);
         }
         let host = url.host_str().filter(|host| !host.is_empty());
         let host = host.ok_or(UrlError::NoBucket(what))?;
@@ -190,6 +196,8 @@ mod tests {
         assert!(matches!(url("https://host/x?sig=secret"), Err(UrlError::Secret(_))));
         assert_eq!(url("s3://bucket/a//b"), Err(UrlError::Part(String::new())));
         assert_eq!(url("https://host/%ff"), Err(UrlError::Encoding));
+        assert_eq!(url("s3://bucket/a#b"), Err(UrlError::Fragment));
+        assert_eq!(url("s3://bucket/a%23b").unwrap().2, "a#b");
     }
 
     #[test]
