@@ -9,11 +9,13 @@
 #[path = "../tests/support/object_server.rs"]
 mod object_server;
 
-use std::io::{Read, stdin};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, stdin};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use object_server::Server;
+use rustix::fs::{SeekFrom as From, seek};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -33,7 +35,16 @@ fn put_all(server: &Server, top: &Path, below: &Path) {
         if whole.is_dir() {
             put_all(server, top, &path);
         } else if whole.is_file() {
-            server.put(path.to_str().unwrap(), std::fs::read(whole).unwrap());
+            put_file(server, path.to_str().unwrap(), File::open(whole).unwrap());
         }
     }
+}
+
+/// What is a hole at the beginning of the file takes no memory: large arrays can be sparse files.
+fn put_file(server: &Server, key: &str, mut file: File) {
+    let begin = seek(&file, From::Data(0)).unwrap_or(0);
+    file.seek(SeekFrom::Start(begin)).unwrap();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    server.put_sparse(key, usize::try_from(begin).unwrap(), bytes);
 }

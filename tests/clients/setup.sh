@@ -24,11 +24,14 @@ views_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 xa
 refs_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 tensorstore==0.1.86 fsspec==2026.9.0
     xarray==2026.9.0 pandas==3.1.1 kerchunk==0.2.10)
 refs2_packages=(zarr==2.18.7 numcodecs==0.15.2 crc32c==2.9.post0 numpy==2.4.6 fsspec==2026.9.0)
-# An object store, and what reads arrays there.
-s3_packages=(boto3==1.44.8 obstore==0.12.1 zarr==3.1.6 numpy==2.4.6 tensorstore==0.1.86 numcodecs==0.16.6)
+# Object stores, and what reads arrays there.
+s3_packages=(boto3==1.44.8 azure-storage-blob==12.31.1 obstore==0.12.1 zarr==3.1.6 numpy==2.4.6
+    tensorstore==0.1.86 numcodecs==0.16.6)
 # Parallel writers.
 dask_packages=(zarr==3.1.6 numcodecs==0.16.6 numpy==2.4.6 dask==2026.8.0)
 node_packages=(zarrita@0.7.5 @zarrita/storage@0.2.0 numcodecs@0.3.2)
+# An emulator of Azure Blob Storage.
+azurite_packages=(azurite@3.35.0)
 
 # --- Debian packages -------------------------------------------------------------------------------
 
@@ -75,9 +78,15 @@ python_environment refs2 "${refs2_packages[@]}"
 python_environment dask "${dask_packages[@]}"
 python_environment s3 "${s3_packages[@]}"
 
-if ! up_to_date "$node/stamp" "${node_packages[*]}"; then
-    mkdir -p "$node"
-    echo '{"private": true, "type": "module"}' >"$node/package.json"
-    (cd "$node" && npm install --silent --no-audit --no-fund --save-exact "${node_packages[@]}" >/dev/null)
-    echo "${node_packages[*]}" >"$node/stamp"
-fi
+node_modules() {
+    local dir=$1
+    shift
+    if ! up_to_date "$dir/stamp" "$*"; then
+        mkdir -p "$dir"
+        echo '{"private": true, "type": "module"}' >"$dir/package.json"
+        (cd "$dir" && npm install --silent --no-audit --no-fund --save-exact "$@" >/dev/null)
+        echo "$*" >"$dir/stamp"
+    fi
+}
+node_modules "$node" "${node_packages[@]}"
+node_modules "$node/azurite" "${azurite_packages[@]}"

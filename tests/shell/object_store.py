@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What object_store.sh does with a store, and who reads there meanwhile.
+"""What object_store.sh and azure.sh do with a store, and who reads there meanwhile.
 
-    object_store.py buckets PUBLIC PRIVATE           makes two buckets; anyone may read and list the first
+    object_store.py buckets PUBLIC PRIVATE           makes two buckets; anyone may read and list the first. A third one,
+                                                     "unlisted", anyone may read
     object_store.py upload BUCKET PREFIX DIR         every regular file below DIR, as PREFIX and its path
     object_store.py jobs CORPUS BUCKET MOUNT OUT     arrays for read_array: OUT/jobs (of a bucket and its mount),
                                                      OUT/web-jobs (of the web server that is the bucket, and its mount)
@@ -12,10 +13,14 @@
     object_store.py all MOUNT                        reads every chunk of it
     object_store.py replace BUCKET KEY MOUNT COUNT   replaces a shard of the mounted array under its readers
 
-The store is the one that AWS_ENDPOINT_URL names, with the keys of the environment.
+    object_store.py signatures CONTAINER             two of Azure that allow reading and listing: one that is valid, and
+                                                     one that has expired
+
+The store is the one that AWS_ENDPOINT_URL names, or of Azure, AZURE_STORAGE_ENDPOINT, with the keys of the environment.
 """
 import collections
 import concurrent.futures
+import datetime
 import json
 import os
 import random
@@ -29,27 +34,72 @@ import shards
 # --- the store -------------------------------------------------------------------------------------
 
 
-def client():
-    import boto3
+# A bucket whose objects anyone may read who knows their keys.
+UNLISTED = "unlisted"
 
-    return boto3.client("s3")
+
+class S3:
+    def __init__(self):
+        import boto3
+
+        self.client = boto3.client("s3")
+
+    def buckets(self, public, private):
+        allowed = {public: ["s3:GetObject", "s3:ListBucket"], private: [], UNLISTED: ["s3:GetObject"]}
+        for bucket, actions in allowed.items():
+            self.client.create_bucket(Bucket=bucket)
+            if actions:
+                self.client.put_bucket_policy(Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": [{
+                    "Effect": "Allow", "Principal": "*", "Action": actions,
+                    "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]}]}))
+
+    def put(self, bucket, key, body):
+        self.client.put_object(Bucket=bucket, Key=key, Body=body)
+
+
+class Azure:
+    def __init__(self):
+        from azure.storage.blob import BlobServiceClient
+
+        self.key = os.environ["AZURE_STORAGE_ACCOUNT_KEY"]
+        self.client = BlobServiceClient(os.environ["AZURE_STORAGE_ENDPOINT"], credential=self.key)
+
+    def buckets(self, public, private):
+        self.client.create_container(public, public_access="container")
+        self.client.create_container(private)
+        self.client.create_container(UNLISTED, public_access="blob")
+
+    def put(self, bucket, key, body):
+        self.client.get_blob_client(bucket, key).upload_blob(body, overwrite=True)
+
+    def signatures(self, container):
+        from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+
+        now = datetime.datetime.now(datetime.timezone.utc)
+        for hours in (1, -1):
+            print(generate_container_sas(
+                self.client.account_name, container, account_key=self.key, expiry=now + datetime.timedelta(hours=hours),
+                permission=ContainerSasPermissions(read=True, list=True)))
+
+
+def client():
+    return Azure() if "AZURE_STORAGE_ENDPOINT" in os.environ else S3()
 
 
 def buckets(public, private):
-    s3 = client()
-    for bucket in (public, private):
-        s3.create_bucket(Bucket=bucket)
-    s3.put_bucket_policy(Bucket=public, Policy=json.dumps({"Version": "2012-10-17", "Statement": [{
-        "Effect": "Allow", "Principal": "*", "Action": ["s3:GetObject", "s3:ListBucket"],
-        "Resource": [f"arn:aws:s3:::{public}", f"arn:aws:s3:::{public}/*"]}]}))
+    client().buckets(public, private)
+
+
+def signatures(container):
+    client().signatures(container)
 
 
 def upload(bucket, prefix, top):
-    s3 = client()
+    store = client()
 
     def put(path):
         with open(path, "rb") as f:
-            s3.put_object(Bucket=bucket, Key=prefix + os.path.relpath(path, top), Body=f.read())
+            store.put(bucket, prefix + os.path.relpath(path, top), f.read())
 
     paths = [os.path.join(base, name) for base, _, names in os.walk(top) for name in names]
     regular = [path for path in paths if os.path.isfile(path) and not os.path.islink(path)]
@@ -285,12 +335,12 @@ class Replaced:
 
 
 def replace(bucket, key, mount, count):
-    s3, count, readers = client(), int(count), Replaced(mount)
+    store, count, readers = client(), int(count), Replaced(mount)
     assert count < 255, "versions are bytes"
 
     def put(version):
         chunks = [bytes([version]) * NBYTES] * CHUNKS
-        s3.put_object(Bucket=bucket, Key=key, Body=shard(chunks, version * 4099 % 100_000))
+        store.put(bucket, key, shard(chunks, version * 4099 % 100_000))
 
     # Pauses of readers: none, before they read, while they read.
     pauses = [(0, 0), (0.05, 0), (0, 0.02), (0.02, 0.02)]
@@ -315,4 +365,4 @@ def replace(bucket, key, mount, count):
 
 if __name__ == "__main__":
     {"buckets": buckets, "upload": upload, "jobs": jobs, "compare": compare, "array": array, "watch": watch,
-     "all": read_all, "replace": replace}[sys.argv[1]](*sys.argv[2:])
+     "all": read_all, "replace": replace, "signatures": signatures}[sys.argv[1]](*sys.argv[2:])

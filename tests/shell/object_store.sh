@@ -61,7 +61,7 @@ object_store() { "$python" "$here/object_store.py" "$@"; }
 "$SHARDFS" create --sample "$TMP/sample.zarr" >/dev/null
 object_store array "$TMP/bytes.zarr"
 object_store buckets public private
-for bucket in public private; do
+for bucket in public private unlisted; do
     object_store upload $bucket sample.zarr/ "$TMP/sample.zarr"
     object_store upload $bucket bytes.zarr/ "$TMP/bytes.zarr"
 done
@@ -174,6 +174,23 @@ in_public() {
     unmount_view "$expected"
 }
 check "a public bucket needs no credentials" in_public
+
+# Its chunks are found by the grid.
+unlisted() {
+    local expected
+    mount_view "$TMP/sample.zarr/waves"
+    expected=$MP
+    new_mount_point
+    expect_exit 32 "$SHARDFS" mount -o anonymous s3://unlisted/sample.zarr/waves "$MP" >"$MP.log"
+    grep -q 'a listing is refused: .*"no_list"' "$MP.log"
+    expect_exit 2 "$SHARDFS" verify --anonymous --no-list s3://unlisted/sample.zarr/none >"$MP.log"
+    mount_view s3://unlisted/sample.zarr/waves -o anonymous,no_list,absent=403
+    diff -r "$expected" "$MP"
+    unmount_view
+    unmount_view "$expected"
+    "$SHARDFS" verify --anonymous --no-list --absent 403 s3://unlisted/sample.zarr/waves
+}
+check "a bucket that may be read, but not listed, is read by the grid" unlisted
 
 on_the_web() {
     local expected

@@ -29,6 +29,45 @@ start_store() {
 mkdir "$TMP/top"
 "$SHARDFS" create --sample "$TMP/top/sample.zarr" >/dev/null
 python3 "$here/arrays.py" "$TMP/top/arrays" >/dev/null 2>&1 || true
+python3 - "$here" "$TMP/top/large.zarr" <<'PY'
+# The example of ZEP 2: 2.4 TB of uint8 in 10.3 million chunks, here in 2700 shards. They are one sparse file.
+import itertools
+import json
+import os
+import struct
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import shards
+
+shape, shard, chunk = [25000, 18000, 6000], 1024, 64
+slots, length = (shard // chunk) ** 3, chunk**3
+little = {"name": "bytes", "configuration": {"endian": "little"}}
+os.makedirs(sys.argv[2] + "/c")
+with open(sys.argv[2] + "/zarr.json", "w") as f:
+    json.dump({
+        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard] * 3}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "sharding_indexed", "configuration": {
+            "chunk_shape": [chunk] * 3, "codecs": [little], "index_codecs": [little, {"name": "crc32c"}],
+            "index_location": "end"}}],
+        "attributes": {}}, f)
+index = b"".join(struct.pack("<QQ", slot * length, length) for slot in range(slots))
+index += struct.pack("<I", shards.crc32c(index))
+first = None
+for place in itertools.product(*[range(-(-extent // shard)) for extent in shape]):
+    path = "/".join([sys.argv[2], "c", *map(str, place)])
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if first:
+        os.link(first, path)
+        continue
+    first = path
+    with open(path, "wb") as f:
+        f.truncate(slots * length)
+        f.seek(0, os.SEEK_END)
+        f.write(index)
+PY
 start_store "$TMP/top"
 there=(-o "endpoint=$URL,anonymous")
 
@@ -45,6 +84,18 @@ same() {
 }
 check "a bucket shows what the same files do" same
 check "a bucket shows what the same files do (immutable)" same -o immutable
+
+# Google's protocol for reading is that of S3, but for the signatures.
+on_google() {
+    mount_view "$TMP/top/sample.zarr"
+    local local_mp=$MP
+    mount_view gs://bucket/sample.zarr "${there[@]}"
+    diff -r "$local_mp" "$MP"
+    unmount_view "$local_mp"
+    unmount_view
+    "$SHARDFS" verify --endpoint "$URL" --anonymous gs://bucket/sample.zarr
+}
+check "a bucket of Google shows what the same files do" on_google
 
 on_the_web() {
     mount_view "$TMP/top/sample.zarr"
@@ -198,6 +249,34 @@ profiles() {
         timeout 60 "$SHARDFS" info --profile lab --timeout 5 s3://bucket/sample.zarr
 }
 check "a profile of the AWS command line tells how a store is reached" profiles
+
+ten_million_chunks() {
+    mount_view s3://bucket/large.zarr "${there[@]}" "$@"
+    python3 - "$MP" "$(daemon_of "$MP")" <<'PY'
+import json
+import os
+import random
+import sys
+
+mp, pid = sys.argv[1:]
+draw = random.Random(5)
+for _ in range(10_000):
+    chunk = "/".join(str(draw.randrange(-(-extent // 64))) for extent in (25000, 18000, 6000))
+    assert os.stat(f"{mp}/c/{chunk}").st_size == 64**3
+with open(f"{mp}/.shardfs/stats.json") as f:
+    remote = json.load(f)["remote"]
+with open(f"/proc/{pid}/status") as f:
+    resident = next(int(line.split()[1]) for line in f if line.startswith("VmHWM:"))
+print(remote, resident)
+assert resident < 150 << 10
+# No more than an index for each.
+assert remote["requests"] - remote["lists"] < 10_000 + 10
+PY
+    [[ $(head -c 100 "$MP/c/390/281/93" | tr -d '\0' | wc -c) == 0 ]]
+    unmount_view
+}
+check "of ten million chunks any can be looked up, in little memory" ten_million_chunks
+check "of ten million chunks any can be looked up, in little memory (immutable)" ten_million_chunks -o immutable
 
 without_url() {
     mount_view "$TMP/top/sample.zarr" -o anonymous,trusted=5

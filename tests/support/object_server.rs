@@ -48,8 +48,23 @@ pub(crate) enum Fault {
 /// Object of the store.
 #[derive(Debug, Clone)]
 struct Object {
+    /// Bytes that are zero, before all others.
+    zeros: usize,
     bytes: Arc<Vec<u8>>,
     tag: String,
+}
+
+impl Object {
+    fn len(&self) -> usize {
+        self.zeros + self.bytes.len()
+    }
+
+    fn range(&self, from: usize, to: usize) -> Vec<u8> {
+        let tail = |at: usize| at.saturating_sub(self.zeros);
+        let mut bytes = vec![0; to.min(self.zeros).saturating_sub(from)];
+        bytes.extend_from_slice(&self.bytes[tail(from)..tail(to)]);
+        bytes
+    }
 }
 
 /// Request that was answered: method, key or query, range.
@@ -102,8 +117,14 @@ impl Server {
 
     /// Stores an object; it gets another entity tag than any before.
     pub(crate) fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
+        self.put_sparse(key, 0, bytes);
+    }
+
+    /// Stores an object that begins with a number of zeros, which take no memory.
+    pub(crate) fn put_sparse(&self, key: &str, zeros: usize, bytes: impl Into<Vec<u8>>) {
         let tag = self.state.tags.fetch_add(1, Ordering::Relaxed);
-        let object = Object { bytes: Arc::new(bytes.into()), tag: format!("\"tag{tag}\"") };
+        let (bytes, tag) = (Arc::new(bytes.into()), format!("\"tag{tag}\""));
+        let object = Object { zeros, bytes, tag };
         self.state.objects.lock().unwrap().insert(key.to_owned(), object);
     }
 
@@ -251,7 +272,7 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
             return send(stream, 304, "", b"", None);
         }
     }
-    let size = object.bytes.len();
+    let size = object.len();
     let mut head = format!(
         "ETag: {}\r\nLast-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\nAccept-Ranges: bytes\r\n",
         object.tag
@@ -277,7 +298,7 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
         let text = format!("HTTP/1.1 {status} X\r\n{head}Content-Length: {size}\r\n\r\n");
         return { stream }.write_all(text.as_bytes()).is_ok();
     }
-    send(stream, status, &head, &object.bytes[from..to], cut)
+    send(stream, status, &head, &object.range(from, to), cut)
 }
 
 /// Returns the bytes that a header asks for: `bytes=1-5`, `bytes=1-`, `bytes=-5`.
@@ -328,7 +349,7 @@ fn listing(state: &State, request: &Request) -> String {
                 "<Contents><Key>{name}</Key><LastModified>2026-11-25T10:00:00.123Z</LastModified>\
                  <ETag>{}</ETag><Size>{}</Size></Contents>",
                 object.tag.replace('"', if is_bare { "" } else { "&quot;" }),
-                object.bytes.len()
+                object.len()
             )
             .unwrap(),
         }
