@@ -399,6 +399,29 @@ fn a_store_that_is_silent_is_an_error_after_the_timeout_and_recovers() {
 }
 
 #[test]
+fn what_is_repeated_at_once_is_not_waited_for_as_long_again() {
+    const TIMEOUT: Duration = Duration::from_secs(4);
+    let server = server(&files(), "");
+    let url = url(&format!("s3://{BUCKET}"));
+    let options = RemoteOptions { timeout: TIMEOUT, ..options(&server, Duration::ZERO) };
+    let storage = RemoteStorage::new(&url, &options, Arc::default()).unwrap();
+    server.fail(|_| Some(Fault::Silence));
+    let wait = || {
+        let begun = Instant::now();
+        let error = storage.stat(Path::new("zarr.json")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
+        begun.elapsed()
+    };
+    assert!(wait() >= TIMEOUT);
+    assert!(wait() < TIMEOUT);
+    // Others have all of the time again.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(wait() >= TIMEOUT);
+    server.behave();
+    assert!(storage.stat(Path::new("zarr.json")).is_ok());
+}
+
+#[test]
 fn a_store_that_cannot_be_reached_is_an_error_that_says_why() {
     // A port that nothing listens on any more.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

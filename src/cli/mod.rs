@@ -14,6 +14,7 @@ mod ls;
 mod man;
 mod message;
 mod mount;
+mod mount_job;
 mod mounts;
 mod open;
 mod options;

@@ -1,6 +1,7 @@
 //! Opening the source of a command.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::builder::TypedValueParser;
 
@@ -73,4 +74,15 @@ pub(super) fn open(
     // A URL has a last name as well.
     crate::text::name_root(&path.canonicalize().unwrap_or_else(|_| source.name.clone()));
     Ok(source)
+}
+
+/// Returns the directory to open for a source whose path is absolute, and the file name if the
+/// source is a file.
+pub(super) fn root_of(source: &Path) -> std::io::Result<(PathBuf, Option<OsString>)> {
+    match (source.parent(), source.file_name()) {
+        (Some(directory), Some(name)) if source.metadata()?.is_file() => {
+            Ok((directory.to_owned(), Some(name.to_owned())))
+        }
+        _ => Ok((source.to_owned(), None)),
+    }
 }

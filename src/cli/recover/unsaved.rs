@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::cli::exit::{Failure, system};
-use crate::cli::mount::root_of;
 use crate::cli::mounts::check_apart;
 use crate::cli::open::open;
+use crate::cli::open::root_of;
 use crate::cli::output::say;
 use crate::cli::remote::RemoteArgs;
 use crate::fs::{Fs, FsConfig};

@@ -51,6 +51,12 @@ pub(super) enum Wanted {
     Range(u64, u64),
 }
 
+/// Time after a request without an answer in time in which the next one is not waited for as long: the
+/// kernel repeats a lookup that has failed, and its caller would wait for both.
+const REPEATED: Duration = Duration::from_secs(1);
+/// Part of the usual time for which such a request is waited for.
+const REPEATED_PART: u32 = 10;
+
 /// Condition on the version of an object.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum If<'a> {
@@ -73,8 +79,14 @@ pub(super) struct Answer {
     pub bytes: Vec<u8>,
 }
 
-/// Why the last connection or answer was lost; `None` once another has come.
-type Lost = Mutex<Option<String>>;
+/// What is wrong with the store; nothing once another answer has come.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// Why the last connection or answer was lost.
+    lost: Option<String>,
+    /// When the last request ended that had no answer in all of its time.
+    late: Option<Instant>,
+}
 
 /// Connection to a store.
 pub(super) struct Client {
@@ -84,7 +96,7 @@ pub(super) struct Client {
     place: String,
     limits: Arc<Limits>,
     latency: Arc<Latency>,
-    lost: Arc<Lost>,
+    trouble: Arc<Mutex<Trouble>>,
     failure: Mutex<Option<String>>,
     forbidden_is_absent: bool,
     /// Tells by the text of a refusal whether it means that there is no such object.
@@ -123,11 +135,11 @@ impl Client {
             .build()
             .map_err(SetupError::Runtime)?;
         let limits = Arc::new(Limits::new(options.requests));
-        let (latency, lost) = (Arc::new(Latency::default()), Arc::new(Lost::default()));
+        let (latency, trouble) = (Arc::new(Latency::default()), Arc::default());
         let connector = Counted {
             limits: Arc::clone(&limits),
             latency: Arc::clone(&latency),
-            lost: Arc::clone(&lost),
+            trouble: Arc::clone(&trouble),
             stats: Arc::clone(&stats),
         };
         let Opened { objects, pages, has_suffixes, place } = options.open(url, connector)?;
@@ -138,7 +150,7 @@ impl Client {
             place,
             limits,
             latency,
-            lost,
+            trouble,
             failure: Mutex::default(),
             forbidden_is_absent: options.forbidden_is_absent,
             is_absent: is_absent(options, url.protocol),
@@ -281,7 +293,7 @@ impl Client {
         self.runtime.spawn(async move {
             let when = tag.as_deref().map_or(If::Any, If::Is);
             let timed = tokio::time::timeout(client.timeout, client.request(&key, wanted, when));
-            let result = timed.await.unwrap_or_else(|_| Err(client.late()));
+            let result = timed.await.unwrap_or_else(|_| Err(client.late(client.timeout)));
             client.count_failure(&result);
             done(result);
         });
@@ -348,21 +360,26 @@ impl Client {
         &self,
         request: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
+        let is_repeated = self.trouble.lock().late.is_some_and(|at| at.elapsed() < REPEATED);
+        let limit = if is_repeated { self.timeout / REPEATED_PART } else { self.timeout };
         let result = self.runtime.block_on(async {
             tokio::select! {
-                result = tokio::time::timeout(self.timeout, request) => {
-                    result.unwrap_or_else(|_| Err(self.late()))
+                result = tokio::time::timeout(limit, request) => {
+                    result.unwrap_or_else(|_| Err(self.late(limit)))
                 }
                 () = requester_ends() => Err(RequestError::Interrupted),
             }
         });
+        if !is_repeated && matches!(result, Err(RequestError::Late { .. })) {
+            self.trouble.lock().late = Some(Instant::now());
+        }
         self.count_failure(&result);
         result
     }
 
     /// Returns the error of a request that takes too long.
-    fn late(&self) -> RequestError {
-        RequestError::Late { after: self.timeout, why: self.lost.lock().clone() }
+    fn late(&self, after: Duration) -> RequestError {
+        RequestError::Late { after, why: self.trouble.lock().lost.clone() }
     }
 
     fn count_failure<T>(&self, result: &Result<T, RequestError>) {
@@ -412,7 +429,7 @@ fn conditional(when: If<'_>) -> GetOptions {
 struct Counted {
     limits: Arc<Limits>,
     latency: Arc<Latency>,
-    lost: Arc<Lost>,
+    trouble: Arc<Mutex<Trouble>>,
     stats: Arc<Stats>,
 }
 
@@ -421,7 +438,7 @@ struct CountedService {
     client: HttpClient,
     limits: Arc<Limits>,
     latency: Arc<Latency>,
-    lost: Arc<Lost>,
+    trouble: Arc<Mutex<Trouble>>,
     stats: Arc<Stats>,
 }
 
@@ -429,8 +446,8 @@ impl HttpConnector for Counted {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
         let (limits, latency) = (Arc::clone(&self.limits), Arc::clone(&self.latency));
-        let (lost, stats) = (Arc::clone(&self.lost), Arc::clone(&self.stats));
-        Ok(HttpClient::new(CountedService { client, limits, latency, lost, stats }))
+        let (trouble, stats) = (Arc::clone(&self.trouble), Arc::clone(&self.stats));
+        Ok(HttpClient::new(CountedService { client, limits, latency, trouble, stats }))
     }
 }
 
@@ -450,12 +467,15 @@ impl HttpService for CountedService {
         match &answer {
             Err(error) => {
                 remote.lost.count();
-                *self.lost.lock() = Some(last_cause(error));
+                self.trouble.lock().lost = Some(last_cause(error));
                 log::debug!("{what}: {error} after {after:.1?}");
             }
             Ok(answer) => {
                 let status = answer.status().as_u16();
-                *self.lost.lock() = (status >= 500).then(|| answer.status().to_string());
+                *self.trouble.lock() = Trouble {
+                    lost: (status >= 500).then(|| answer.status().to_string()),
+                    late: None,
+                };
                 log::debug!("{what}: {status} after {after:.1?}");
                 match status {
                     429 | 503 => {

@@ -1,0 +1,440 @@
+//! A mount from its options to its end: opens the source, mounts it, serves it and makes the last commits.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::exit::Failure;
+use super::logging::{self, Destination};
+use super::message::complain;
+use super::open::root_of;
+use super::options::MountOptions;
+use super::saved::{saved_hint, saved_of, unsavable, unsaved_directory, unsaved_root};
+use super::transport::{self, Transport, start_thread};
+use crate::fs::{Fs, FsConfig, SourceError, View, Views};
+use crate::mount::background::{self, Inherited, Started};
+use crate::mount::{self, MountSpec};
+use crate::source::{Format, OpenConfig, Source, Unsupported};
+use crate::stats::Stats;
+use crate::store::local::LocalStorage;
+use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
+use crate::store::storage::{Need, PosixStorage, Storage};
+use crate::text::shown;
+
+/// Threads that answer requests of a mount whose source is on the network: most of them wait.
+const REMOTE_THREADS: usize = 64;
+
+/// Source of a mount, as it was given.
+struct Given {
+    /// What messages call it.
+    name: String,
+    place: Place,
+    /// Its absolute path, or its URL.
+    path: PathBuf,
+    format: Option<Format>,
+}
+
+/// Source of a mount, opened.
+struct OpenedSource {
+    storage: Arc<dyn Storage>,
+    /// The same if it is on a filesystem.
+    local: Option<Arc<LocalStorage>>,
+    /// Name of the file in it that is mounted instead of all.
+    file: Option<OsString>,
+    /// Its real path, or its URL.
+    path: PathBuf,
+}
+
+impl Given {
+    fn new(source: &Path, format: Option<Format>) -> Result<Self, Failure> {
+        let name = shown(&source).to_string();
+        let unsupported = |what| Failure::Unsupported { path: name.clone(), what };
+        let place = Place::of(source).map_err(|error| unsupported(Unsupported::Url(error)))?;
+        let (path, refused) = match &place {
+            Place::Path(path) => {
+                // The process in the background is in another directory.
+                let path = absolute(path)?;
+                let refused = Unsupported::of_path(&path, format);
+                (path, refused)
+            }
+            Place::Url(_) => (source.to_owned(), None),
+        };
+        match refused {
+            Some(what) => Err(unsupported(what)),
+            None => Ok(Self { name, place, path, format }),
+        }
+    }
+
+    fn open(&self, options: &RemoteOptions, stats: &Arc<Stats>) -> Result<OpenedSource, Failure> {
+        match &self.place {
+            Place::Path(_) => {
+                OpenedSource::local(&self.path, stats).map_err(|error| self.failure(error.into()))
+            }
+            Place::Url(url) => OpenedSource::remote(url, options, stats)
+                .map_err(|error| Failure::Option(format!("{}: {error}", self.name))),
+        }
+    }
+
+    /// Returns what a user is told of an error of the source.
+    fn failure(&self, error: SourceError) -> Failure {
+        let path = self.name.clone();
+        match unsupported_of(&self.path, self.format, &error) {
+            Some(what) => Failure::Unsupported { path, what },
+            None => Failure::Source { path, error },
+        }
+    }
+}
+
+impl OpenedSource {
+    fn local(source: &Path, stats: &Arc<Stats>) -> std::io::Result<Self> {
+        let path = source.canonicalize()?;
+        let (root, file) = root_of(&path)?;
+        let local = Arc::new(LocalStorage::open_root(&root, Arc::clone(stats))?);
+        let storage = Arc::clone(&local) as Arc<dyn Storage>;
+        Ok(Self { storage, local: Some(local), file, path })
+    }
+
+    fn remote(
+        url: &SourceUrl,
+        options: &RemoteOptions,
+        stats: &Arc<Stats>,
+    ) -> Result<Self, SetupError> {
+        let storage = Arc::new(RemoteStorage::new(url, options, Arc::clone(stats))?);
+        Ok(Self { storage, local: None, file: None, path: PathBuf::from(url.to_string()) })
+    }
+}
+
+/// A mount to be made.
+pub(super) struct Job {
+    /// What was asked for.
+    pub options: MountOptions,
+    /// Where the log goes, if it is named: an absolute path.
+    pub log_file: Option<PathBuf>,
+    /// How often the user has asked for more of it.
+    pub verbose: u8,
+    /// `true` if the process stays where it is, with its terminal.
+    pub foreground: bool,
+}
+
+impl Job {
+    /// Mounts a source and serves the mount until it is unmounted. In the background, unless the job is to
+    /// stay in front: then it returns once the mount answers.
+    pub(super) fn run(self, source: &Path, mountpoint: &Path) -> Result<(), Failure> {
+        if !self.foreground && !background::is_background() {
+            return match background::start().map_err(|error| cannot("be started", &error))? {
+                Started::Ready => Ok(()),
+                Started::Failed(code) => Err(Failure::Background(code)),
+            };
+        }
+        let inherited = if self.foreground { None } else { Some(Inherited::find()) };
+        let given = Given::new(source, self.options.fs.format)?;
+        self.check_level(&given.path)?;
+        let mountpoint = mountpoint.canonicalize().map_err(|error| {
+            mount::MountError::Mountpoint { path: mountpoint.to_owned(), error }
+        })?;
+        self.check_outside(&mountpoint)?;
+        return_memory();
+        let stats = Arc::new(Stats::default());
+        // Opened before the mount, which may hide it: a source can be mounted on itself.
+        let opened = given.open(&self.remote(), &stats)?;
+        crate::text::name_root(&opened.path);
+        let mut warnings = self.options.without_effect(opened.local.is_none());
+        warnings.extend(opened.local.iter().flat_map(|it| self.warnings(it, &opened.path)));
+        if !self.foreground {
+            // The log goes elsewhere.
+            warnings.iter().for_each(complain);
+        }
+        self.start_logging()?;
+        inherited.into_iter().for_each(Inherited::close);
+        warnings.iter().for_each(|warning| log::warn!("{warning}"));
+        self.serve(&given, opened, mountpoint, stats)
+    }
+
+    /// Mounts a source that is open, and serves the mount until it is unmounted.
+    fn serve(
+        self,
+        given: &Given,
+        opened: OpenedSource,
+        mountpoint: PathBuf,
+        stats: Arc<Stats>,
+    ) -> Result<(), Failure> {
+        let foreground = self.foreground;
+        let options = self.settled(&opened);
+        let spec = spec(&options, &opened, mountpoint);
+        let OpenedSource { storage, local, .. } = opened;
+        let views = views(&storage, &options, &stats).map_err(|error| {
+            // It is in the log as well, which is elsewhere.
+            let said = storage.failure().filter(|_| !foreground);
+            said.iter().for_each(|said| complain(format!("the last request: {said}")));
+            given.failure(error)
+        })?;
+        let views = Arc::new(Views::new(views));
+        let transport = options.transport.unwrap_or_else(Transport::usual);
+        let mounted = transport::mount(transport, &views, &spec)?;
+        local.iter().for_each(|storage| storage.serves(&spec.mountpoint));
+        let (mounted, answering) = mounted.start(&views)?;
+        let committing = commit_at_intervals(&views)?;
+        let finish = finisher(views);
+        let served = mounted.serve(stats, Arc::clone(&finish), || {
+            log::info!("{} is mounted on {}", spec.name, shown(&spec.mountpoint));
+            if foreground { Ok(()) } else { leave_caller() }
+        });
+        if let Err(error) = &served
+            && !foreground
+        {
+            // There may be no terminal any more.
+            log::error!("{error}");
+        }
+        let mut threads = committing;
+        if served.is_ok() {
+            // Otherwise there may be processes left that use the mount.
+            threads.extend(answering);
+        }
+        let ended = end(served, &*finish);
+        // They have ended, or are about to end.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        log::info!("{} is unmounted", shown(&spec.mountpoint));
+        ended
+    }
+
+    /// Returns the options, with what follows from the source.
+    fn settled(self, opened: &OpenedSource) -> MountOptions {
+        let mut options = self.options;
+        options.fs.file = opened.file.clone();
+        options.fs.shared = options.access == mount::Access::Everybody;
+        options.fs.writing.unsaved = unsaved_directory();
+        options.fs.writing.source = opened.path.clone();
+        if opened.local.is_none() {
+            options.fs.store.trusted = options.remote.trusted / 2;
+            // Several readers share the memory.
+            options.fs.store.longest_window = (options.remote.window_bytes / 8) as u64;
+            // Threads that wait for the network would hold up the rings that they belong to.
+            options.transport = options.transport.or(Transport::named("classic"));
+        }
+        options
+    }
+
+    /// Returns how a source on the network is reached.
+    fn remote(&self) -> RemoteOptions {
+        let mut options = self.options.remote.clone();
+        if self.options.fs.store.immutable {
+            options.trusted = Duration::MAX;
+        }
+        options
+    }
+
+    /// Returns an error if a file that this process needs would lie in the mount.
+    fn check_outside(&self, mountpoint: &Path) -> Result<(), Failure> {
+        let lies_inside = |path: &Path| {
+            // One that cannot be followed is reported where it is opened.
+            mount::will_be(path).is_ok_and(|path| path.starts_with(mountpoint))
+        };
+        let place = shown(&mountpoint);
+        if let Some(log) = &self.log_file
+            && lies_inside(log)
+        {
+            return Err(Failure::Option(format!(
+                "--log-file {}: it would be hidden by the mount on {place}: name a file outside of it",
+                shown(log)
+            )));
+        }
+        let unsaved = unsaved_root();
+        if self.options.fs.writable && lies_inside(&unsaved) {
+            let elsewhere = match rustix::process::geteuid().is_root() {
+                true => "mount on another directory",
+                false => "mount on another directory, or set XDG_STATE_HOME to one outside of it",
+            };
+            return Err(Failure::System(format!(
+                "what cannot be committed is saved in {}, which would lie in the mount on {place}: the \
+                 mount would wait for itself; {elsewhere}",
+                shown(&unsaved)
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns an error if the source has no array with the level of sharding that is to be shown. A
+    /// source that cannot be opened is reported where it is mounted.
+    fn check_level(&self, source: &Path) -> Result<(), Failure> {
+        let FsConfig { level, format, .. } = self.options.fs;
+        let config = OpenConfig { level, format, ..OpenConfig::default() };
+        let is_asked = level.is_some_and(|level| level > 0);
+        let open = || Source::open_place(source, config, &self.options.remote).ok();
+        let opened = if is_asked { open() } else { None };
+        let checked = opened.map_or(Ok(()), |source| source.check_level());
+        checked.map_err(|error| Failure::Option(format!("{}: {error}", shown(source))))
+    }
+
+    /// Returns what the user of a writable mount should know from the start.
+    fn warnings(&self, storage: &LocalStorage, source: &Path) -> Vec<String> {
+        if !self.options.fs.writable {
+            return Vec::new();
+        }
+        let unwritable = storage.access(Path::new(""), Need::Write).err().map(|error| {
+            let source = shown(source);
+            format!("warning: {source}: every write will fail, it cannot be written to: {error}")
+        });
+        let saved = saved_of(source).into_iter().map(|saved| saved_hint(&saved, source));
+        unwritable.into_iter().chain(unsavable()).chain(saved).collect()
+    }
+
+    fn start_logging(&self) -> Result<(), Failure> {
+        if !self.foreground {
+            background::leave_terminal().map_err(|error| cannot("leave the terminal", &error))?;
+        }
+        let destination = match &self.log_file {
+            Some(path) => Destination::File(path),
+            None if self.foreground => Destination::Stderr,
+            None => Destination::Syslog,
+        };
+        logging::start(&destination, self.verbose).map_err(|error| {
+            let path = self.log_file.as_deref().unwrap_or(Path::new("log"));
+            Failure::System(format!("{}: {error}", shown(&path)))
+        })
+    }
+}
+
+/// Returns what is mounted, and how.
+fn spec(options: &MountOptions, opened: &OpenedSource, mountpoint: PathBuf) -> MountSpec {
+    let name = options.name.clone();
+    MountSpec {
+        name: name.unwrap_or_else(|| opened.path.to_string_lossy().into_owned()),
+        mountpoint,
+        access: options.access,
+        threads: options.threads.unwrap_or_else(|| match opened.local {
+            Some(_) => usual_threads(),
+            None => mount::fitting_threads(REMOTE_THREADS).unwrap_or(REMOTE_THREADS),
+        }),
+        writable: options.fs.writable,
+    }
+}
+
+/// Starts the threads that commit at intervals, one for each view that can be written.
+fn commit_at_intervals(views: &Views) -> Result<Vec<JoinHandle<()>>, Failure> {
+    let writable = views.all().iter().filter(|fs| fs.config().writable).cloned();
+    writable.map(|fs| start_thread("commits", move || fs.commit_at_intervals())).collect()
+}
+
+/// Reports to the command that waits for this process that the mount answers, and leaves it.
+///
+/// # Errors
+///
+/// Fails if that command has ended.
+fn leave_caller() -> std::io::Result<()> {
+    background::report_ready()?;
+    if let Err(error) = background::release_output() {
+        log::error!("cannot leave the terminal: {error}");
+    }
+    Ok(())
+}
+
+/// Makes the last commits, however the mount has ended.
+fn end(served: Result<(), mount::MountError>, finish: &dyn Fn() -> bool) -> Result<(), Failure> {
+    let is_durable = finish();
+    served?;
+    match is_durable {
+        true => Ok(()),
+        false => Err(Failure::System("not everything could be committed".to_owned())),
+    }
+}
+
+/// Returns what a source is that cannot be mounted because of what it is; `None` if the error says it.
+fn unsupported_of(
+    source: &Path,
+    format: Option<Format>,
+    error: &SourceError,
+) -> Option<Unsupported> {
+    match (error, format) {
+        (SourceError::NoNode, _) => Unsupported::of_directory(source),
+        (SourceError::OtherFormat, Some(format)) => Some(Source::of_other_format(source, format)),
+        _ => None,
+    }
+}
+
+/// Creates the requested views.
+fn views(
+    storage: &Arc<dyn Storage>,
+    options: &MountOptions,
+    stats: &Arc<Stats>,
+) -> Result<Vec<Arc<Fs>>, SourceError> {
+    let several = options.views.len() > 1;
+    let view = |view: &View| {
+        let mut config = options.fs.clone();
+        config.view.view = *view;
+        config.view.is_one_of_several = several;
+        // A file of a whole array is read-only.
+        config.writable &= *view != View::Flat;
+        Fs::new(Arc::clone(storage), config, Arc::clone(stats)).map(Arc::new)
+    };
+    options.views.iter().map(view).collect()
+}
+
+/// Returns a function that makes the last commits, only once however often it is called, and returns
+/// whether they could be made.
+fn finisher(views: Arc<Views>) -> Arc<dyn Fn() -> bool + Send + Sync> {
+    let done = std::sync::OnceLock::new();
+    Arc::new(move || *done.get_or_init(|| views.end() == 0))
+}
+
+/// Returns the default number of threads: one for each processor, but at least 2, as one may wait
+/// for the disk, and at most 16; fewer where the address space is limited.
+fn usual_threads() -> usize {
+    let wanted = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let wanted = wanted.clamp(2, 16);
+    // Where there is no room at all, mounting says so.
+    mount::fitting_threads(wanted).unwrap_or(wanted)
+}
+
+/// Makes the C library return freed memory to the system. Shard indexes come and go, hundreds of
+/// kilobytes each. By default the C library adapts to the first ones and keeps such blocks for
+/// later ones; their holes would add up to half of the cache's budget again. With a fixed threshold
+/// each block is returned.
+#[allow(unsafe_code, reason = "the C library has no other way to be told")]
+fn return_memory() {
+    const MAPPED_FROM: libc::c_int = 64 << 10;
+    // SAFETY: called before any thread is started; it sets a number.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
+}
+
+/// Returns an absolute path for one that may be relative to the current directory.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| {
+        let path = shown(&path);
+        Failure::System(match error.kind() {
+            std::io::ErrorKind::NotFound => format!(
+                "{path}: the current directory, which it is relative to, no longer exists: change to \
+                 one that does, or give its whole path"
+            ),
+            _ => format!("{path}: {error}"),
+        })
+    })
+}
+
+/// Makes a failure of what the background process cannot do.
+fn cannot(what: &str, error: &std::io::Error) -> Failure {
+    Failure::System(format!("the background process cannot {what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_commits_are_made_although_the_session_has_failed() {
+        let calls = std::cell::Cell::new(0);
+        let finish = |is_durable: bool| {
+            calls.set(calls.get() + 1);
+            is_durable
+        };
+        let failed = || Err(mount::MountError::Session(std::io::Error::other("it broke")));
+        for is_durable in [true, false] {
+            let ended = end(failed(), &|| finish(is_durable));
+            assert!(ended.is_err_and(|failure| failure.to_string().contains("it broke")));
+        }
+        assert!(end(Ok(()), &|| finish(true)).is_ok());
+        assert!(end(Ok(()), &|| finish(false)).is_err());
+        assert_eq!(calls.get(), 4);
+    }
+}
