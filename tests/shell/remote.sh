@@ -233,6 +233,55 @@ PY
 }
 check "what was fetched is kept on disk for the next mount" kept_on_disk
 
+full_disk() {
+    local local_mp
+    if [[ $EUID != 0 ]]; then
+        echo "only root can mount a disk that is full"
+        return
+    fi
+    mkdir "$TMP/full"
+    at_end umount "$TMP/full"
+    mount -t tmpfs -o size=128k tmpfs "$TMP/full"
+    mount_view "$TMP/top/sample.zarr"
+    local_mp=$MP
+    mount_view s3://bucket/sample.zarr "${there[@]}" -o cache_dir="$TMP/full" --log-file "$TMP/full.log"
+    diff -r "$local_mp" "$MP"
+    grep -q "warning: .*full.*No space left" "$TMP/full.log"
+    unmount_view
+    unmount_view "$local_mp"
+}
+check "a full disk below the cache is a warning, and no error of the mount" full_disk
+
+# Programs that give credentials say when these end, and are asked again.
+renewed() {
+    local script=$TMP/credentials chunk
+    mkdir -p "$TMP/home2/.aws"
+    printf '[default]\nendpoint_url = %s\nregion = x\ncredential_process = %s\n' "$URL" "$script" >"$TMP/home2/.aws/config"
+    cat >"$script" <<'SH'
+#!/bin/bash
+[[ ! -e $0.fail ]] || { echo "the session has ended" >&2; exit 1; }
+printf '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c", "Expiration": "%s"}' \
+    "$(date -u -d '+6 seconds' +%Y-%m-%dT%H:%M:%SZ)"
+SH
+    chmod +x "$script"
+    HOME=$TMP/home2 mount_view s3://bucket/sample.zarr -o trusted=0,timeout=5
+    chunk=$(find "$MP" -path '*/c/*' -type f -print -quit)
+    cat "$chunk" >/dev/null
+    touch "$script.fail"
+    within 60 fails_with 'Input/output error' timeout 30 cat "$chunk"
+    grep -q 'error: .*the session has ended' "$MP/.shardfs/log"
+    rm "$script.fail"
+    within 20 cat "$chunk"
+    unmount_view
+}
+check "credentials that end are renewed, and a failure to do so passes" renewed
+
+without_name() {
+    fails_with 'lookup address' timeout 30 "$SHARDFS" info --endpoint http://store.invalid --timeout 2 --anonymous \
+        s3://bucket/sample.zarr
+}
+check "a host that has no address is an error that says so" without_name
+
 profiles() {
     mkdir -p "$TMP/home/.aws"
     printf '[lab]\naws_access_key_id = a\naws_secret_access_key = b\n' >"$TMP/home/.aws/credentials"

@@ -26,8 +26,11 @@ use crate::text::shown;
 /// Name of the profile that is used if none is named.
 const DEFAULT: &str = "default";
 
-/// Time before their end at which credentials are renewed.
+/// Time before their end at which credentials are renewed, unless they are short-lived.
 const BEFORE_END: SignedDuration = SignedDuration::from_mins(5);
+
+/// Time after which that is tried again where it has failed.
+const AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// Reason why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -198,7 +201,38 @@ fn credential(text: &[u8]) -> Option<(AwsCredential, Option<Timestamp>)> {
 #[derive(Debug)]
 struct Printed {
     program: Program,
-    last: Mutex<Option<(Arc<AwsCredential>, Option<Timestamp>)>>,
+    last: Mutex<Option<Last>>,
+}
+
+/// Credentials that were printed.
+#[derive(Debug)]
+struct Last {
+    credential: Arc<AwsCredential>,
+    /// When they end, if they do.
+    ends: Option<Timestamp>,
+    /// When others are to be had.
+    renewed: Option<Timestamp>,
+}
+
+impl Last {
+    fn new(credential: AwsCredential, ends: Option<Timestamp>) -> Self {
+        Self {
+            credential: Arc::new(credential),
+            ends,
+            renewed: ends.map(|ends| renewal(Timestamp::now(), ends)),
+        }
+    }
+
+    fn is_valid(&self, now: Timestamp) -> bool {
+        self.ends.is_none_or(|ends| now < ends)
+    }
+}
+
+/// Returns when credentials that end at some time are renewed: five minutes before, but not before half
+/// of the time is over.
+fn renewal(now: Timestamp, ends: Timestamp) -> Timestamp {
+    let left = ends.duration_since(now);
+    now.checked_add((left - BEFORE_END).max(left / 2)).unwrap_or(ends)
 }
 
 #[async_trait]
@@ -207,10 +241,11 @@ impl CredentialProvider for Printed {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let mut last = self.last.lock().await;
-        if let Some((credential, ends)) = &*last
-            && ends.is_none_or(|ends| Timestamp::now() + BEFORE_END < ends)
+        let now = Timestamp::now();
+        if let Some(last) = &*last
+            && last.renewed.is_none_or(|at| now < at)
         {
-            return Ok(Arc::clone(credential));
+            return Ok(Arc::clone(&last.credential));
         }
         let program = self.program.clone();
         let failed = |text: String| object_store::Error::Generic {
@@ -218,10 +253,19 @@ impl CredentialProvider for Printed {
             source: text.into(),
         };
         let ran = tokio::task::spawn_blocking(move || program.run()).await;
-        let (credential, ends) = ran.map_err(|error| failed(error.to_string()))?.map_err(failed)?;
-        let credential = Arc::new(credential);
-        *last = Some((Arc::clone(&credential), ends));
-        Ok(credential)
+        match (ran.unwrap_or_else(|error| Err(error.to_string())), &mut *last) {
+            (Ok((credential, ends)), last) => {
+                let found = last.insert(Last::new(credential, ends));
+                Ok(Arc::clone(&found.credential))
+            }
+            (Err(text), Some(last)) if last.is_valid(now) => {
+                log::warn!("credentials are not renewed yet: {text}");
+                let again = Timestamp::now().checked_add(AGAIN).unwrap_or(now);
+                last.renewed = Some(last.ends.map_or(again, |ends| again.min(ends)));
+                Ok(Arc::clone(&last.credential))
+            }
+            (Err(text), _) => Err(failed(text)),
+        }
     }
 }
 
@@ -262,6 +306,44 @@ mod tests {
         assert!(profile(&[("credential_process", "true")]).credentials().is_some());
         assert!(profile(&[("sso_session", "x")]).credentials().is_some());
         assert!(profile(&[("role_arn", "x"), ("source_profile", "y")]).credentials().is_some());
+    }
+
+    #[test]
+    fn credentials_are_renewed_before_they_end_and_not_at_each_request() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let now = at("2030-01-01T00:00:00Z");
+        let renewed = |ends| renewal(now, at(ends)).to_string();
+        assert_eq!(renewed("2030-01-01T01:00:00Z"), "2030-01-01T00:55:00Z");
+        assert_eq!(renewed("2030-01-01T00:04:00Z"), "2030-01-01T00:02:00Z");
+        assert_eq!(renewed("2029-12-31T23:00:00Z"), "2029-12-31T23:30:00Z");
+        assert_eq!(renewed("9999-12-30T00:00:00Z"), "9999-12-29T23:55:00Z");
+        assert!(renewal(now, Timestamp::MIN) < now);
+    }
+
+    #[test]
+    fn credentials_that_cannot_be_renewed_are_used_until_they_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let now = Timestamp::now();
+        let found = |line: &str, ends: Timestamp| {
+            let (key_id, secret_key) = ("old".to_owned(), "b".to_owned());
+            let mut last = Last::new(AwsCredential { key_id, secret_key, token: None }, Some(ends));
+            last.renewed = Some(now);
+            let (program, last) = (Program::Line(line.to_owned()), Mutex::new(Some(last)));
+            let printed = Printed { program, last };
+            let first = runtime.block_on(printed.get_credential());
+            let renewed = printed.last.into_inner().unwrap().renewed;
+            (first.map(|it| it.key_id.clone()), renewed)
+        };
+        let later = |seconds| now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
+        let new = r#"echo '{"AccessKeyId":"new","SecretAccessKey":"b"}'"#;
+        assert_eq!(found(new, later(60)).0.unwrap(), "new");
+        assert_eq!(found(new, now).0.unwrap(), "new");
+        let (kept, renewed) = found("exit 1", later(60));
+        assert_eq!(kept.unwrap(), "old");
+        assert!(renewed.unwrap() > now && renewed.unwrap() < later(60));
+        // Not beyond their end.
+        assert_eq!(found("exit 1", later(5)).1, Some(later(5)));
+        assert!(found("exit 1", now).0.is_err());
     }
 
     #[test]
