@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -98,11 +98,14 @@ impl Mount {
 
     /// Opens a file to write it anew, and creates it where there is none.
     fn open(&self, view: View, path: &str) -> Open {
+        self.try_open(view, path).unwrap()
+    }
+
+    fn try_open(&self, view: View, path: &str) -> Result<Open, FsError> {
         let how = OpenHow { write: true, truncate: true, exclusive: false };
         let (parent, name) = self.parent(view, path);
-        let fs = self.fs(view);
-        let (entry, opened) = fs.create(parent, name, 0o644, how, &CALLER).unwrap();
-        Open { ino: entry.attr.ino, handle: opened.handle }
+        let (entry, opened) = self.fs(view).create(parent, name, 0o644, how, &CALLER)?;
+        Ok(Open { ino: entry.attr.ino, handle: opened.handle })
     }
 
     fn write(&self, view: View, open: Open, at: u64, bytes: &[u8]) {
@@ -151,16 +154,38 @@ impl Mount {
 
     /// Runs `act` before the `nth` lookup in the source from now, in another thread, and goes on
     /// once it has ended, or waits for something that is locked.
-    fn meanwhile(self: &Arc<Self>, nth: u64, act: impl FnOnce(&Self) + Send + 'static) {
+    fn meanwhile<T: Send + 'static>(
+        self: &Arc<Self>,
+        nth: u64,
+        act: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Meanwhile<T> {
         let mount = Arc::clone(self);
+        let ((begun, has_begun), (sender, result)) = (channel(), channel());
         self.storage.act_before(nth, move || {
+            begun.send(()).unwrap();
             let (ended, end) = channel();
             std::thread::spawn(move || {
-                act(&mount);
+                let _ = sender.send(act(&mount));
                 let _ = ended.send(());
             });
             let _ = end.recv_timeout(Duration::from_millis(50));
         });
+        Meanwhile { has_begun, result }
+    }
+}
+
+/// What is done at the same time as something else.
+struct Meanwhile<T> {
+    has_begun: Receiver<()>,
+    result: Receiver<T>,
+}
+
+impl<T> Meanwhile<T> {
+    /// Waits for its end and returns what came of it; `None` if it has not begun, as there were not as
+    /// many lookups.
+    fn result(self) -> Option<T> {
+        self.has_begun.try_recv().ok()?;
+        Some(self.result.recv().unwrap())
     }
 }
 
@@ -281,13 +306,9 @@ fn what_another_process_writes_to_a_chunk_that_is_being_renamed_is_not_removed()
             (path == Path::new("a/c/0")).then_some((ino, bytes))
         };
         let (_, bytes) = other.storage.files().into_iter().find_map(shard).unwrap();
-        let (sender, written) = channel();
-        mount.meanwhile(nth, move |mount| {
-            mount.storage.replace("a/c/0", bytes);
-            sender.send(()).unwrap();
-        });
+        let replaced = mount.meanwhile(nth, move |mount| mount.storage.replace("a/c/0", bytes));
         let renamed = mount.fs(View::Raw).rename(from, to, false, &CALLER);
-        if written.try_recv().is_err() {
+        if replaced.result().is_none() {
             assert!(nth > 3);
             return;
         }
@@ -309,18 +330,15 @@ fn a_chunk_that_is_removed_while_it_is_opened_is_not_there_again() {
         mount.commit();
         let (ino, (parent, name)) =
             (mount.ino(View::Raw, "a/c/0.raw").unwrap(), mount.parent(View::Raw, "a/c/0.raw"));
-        let (sender, removed) = channel();
-        mount.meanwhile(nth, move |mount| {
-            sender.send(()).unwrap();
+        let removed = mount.meanwhile(nth, move |mount| {
             mount.fs(View::Raw).unlink(parent, name, &CALLER).unwrap();
         });
         let how = OpenHow { write: true, ..OpenHow::default() };
         let opened = mount.fs(View::Raw).open_for(ino, how, &CALLER);
-        if removed.try_recv().is_err() {
+        if removed.result().is_none() {
             assert!(nth > 1);
             return;
         }
-        wait();
         assert_eq!(mount.ino(View::Raw, "a/c/0.raw"), None, "{nth}: {:?}", opened.is_ok());
     }
 }
@@ -333,15 +351,14 @@ fn a_chunk_that_is_opened_while_it_is_removed_can_be_read() {
         mount.commit();
         let (ino, (parent, name)) =
             (mount.ino(View::Raw, "a/c/0.raw").unwrap(), mount.parent(View::Raw, "a/c/0.raw"));
-        let (sender, opened) = channel();
-        mount.meanwhile(nth, move |mount| {
+        let opened = mount.meanwhile(nth, move |mount| {
             let how = OpenHow { write: true, ..OpenHow::default() };
             let opened = mount.fs(View::Raw).open_for(ino, how, &CALLER);
-            sender.send(opened.ok().map(|opened| opened.handle)).unwrap();
+            opened.ok().map(|opened| opened.handle)
         });
         mount.fs(View::Raw).unlink(parent, name, &CALLER).unwrap();
         mount.commit();
-        let Ok(handle) = opened.recv_timeout(Duration::from_millis(200)) else {
+        let Some(handle) = opened.result() else {
             assert!(nth > 1);
             return;
         };
@@ -368,15 +385,14 @@ fn a_document_that_two_processes_open_at_once_is_one_file() {
         let path = "a/zarr.json";
         let written = with_attribute(&mount, View::Zarr3, path, "by the other");
         let ino = mount.ino(View::Zarr3, path).unwrap();
-        let (sender, receiver) = channel();
         let how = OpenHow { write: true, ..OpenHow::default() };
-        mount.meanwhile(nth, move |mount| {
+        let other = mount.meanwhile(nth, move |mount| {
             let opened = mount.fs(View::Zarr3).open_for(ino, how, &CALLER).unwrap();
-            sender.send(Open { ino, handle: opened.handle }).unwrap();
+            Open { ino, handle: opened.handle }
         });
         let opened = mount.fs(View::Zarr3).open_for(ino, how, &CALLER).unwrap();
         let open = Open { ino, handle: opened.handle };
-        let Ok(other) = receiver.recv_timeout(Duration::from_millis(200)) else {
+        let Some(other) = other.result() else {
             // It does not look so often.
             assert!(nth > 3);
             return;
@@ -399,12 +415,9 @@ fn documents_that_are_parts_of_one_are_stored_one_after_the_other() {
         zarray["shape"] = json!([900]);
         let other = mount.open(View::Zarr2, "a/.zarray");
         mount.write(View::Zarr2, other, 0, zarray.to_string().as_bytes());
-        let (sender, ended) = channel();
-        mount.meanwhile(nth, move |mount| {
-            sender.send(mount.close(View::Zarr2, other)).unwrap();
-        });
+        let closed = mount.meanwhile(nth, move |mount| mount.close(View::Zarr2, other));
         mount.close(View::Zarr2, zattrs).unwrap();
-        let Ok(closed) = ended.recv_timeout(Duration::from_millis(1000)) else {
+        let Some(closed) = closed.result() else {
             assert!(nth > 3);
             return;
         };
@@ -425,13 +438,12 @@ fn what_was_written_to_a_document_last_is_stored_last() {
         let texts = ["first", "second"].map(|name| with_attribute(&mount, View::Zarr3, path, name));
         let [first, second] = [(); 2].map(|()| mount.open(View::Zarr3, path));
         mount.write(View::Zarr3, first, 0, &texts[0]);
-        let (sender, ended) = channel();
-        mount.meanwhile(nth, move |mount| {
+        let closed = mount.meanwhile(nth, move |mount| {
             mount.write_whole(View::Zarr3, second, &texts[1]);
-            sender.send(mount.close(View::Zarr3, second)).unwrap();
+            mount.close(View::Zarr3, second)
         });
         mount.close(View::Zarr3, first).unwrap();
-        let Ok(closed) = ended.recv_timeout(Duration::from_millis(1000)) else {
+        let Some(closed) = closed.result() else {
             assert!(nth > 3);
             return;
         };
@@ -461,19 +473,21 @@ fn chunks_of_an_array_that_grows_again_are_not_removed_as_those_outside_its_smal
                 .map(|(path, view, extent)| (path, with_shape(&mount, view, path, extent)));
         let open = mount.open(View::Zarr3, smaller.0);
         mount.write(View::Zarr3, open, 0, &smaller.1);
-        let (sender, ended) = channel();
-        mount.meanwhile(nth, move |mount| {
-            let is_smaller = mount.document()["shape"][0] == 100;
-            if is_smaller {
-                mount.store(View::Zarr2, larger.0, &larger.1);
-                mount.store(View::Raw, "a/c/6.raw", &[7; 100]);
-                // Files in memory have no locks: it may fail where the other removal is under way.
-                let _ = mount.fs(View::Raw).commit(Path::new(""));
+        let smaller = mount.meanwhile(nth, move |mount| {
+            if mount.document()["shape"][0] != 100 {
+                return false;
             }
-            sender.send(is_smaller).unwrap();
+            mount.store(View::Zarr2, larger.0, &larger.1);
+            // If that took long, the other has made it smaller once more.
+            let Ok(chunk) = mount.try_open(View::Raw, "a/c/6.raw") else { return false };
+            mount.write(View::Raw, chunk, 0, &[7; 100]);
+            mount.close(View::Raw, chunk).unwrap();
+            // Files in memory have no locks: it may fail where the other removal is under way.
+            let _ = mount.fs(View::Raw).commit(Path::new(""));
+            true
         });
         let closed = mount.close(View::Zarr3, open);
-        let Ok(was_smaller) = ended.recv_timeout(Duration::from_millis(1000)) else {
+        let Some(was_smaller) = smaller.result() else {
             assert!(tested);
             return;
         };
@@ -496,13 +510,12 @@ fn fsync_waits_for_a_close_that_is_storing_the_document() {
         let text = with_attribute(&mount, View::Zarr3, path, "new");
         let [first, second] = [(); 2].map(|()| mount.open(View::Zarr3, path));
         mount.write_whole(View::Zarr3, first, &text);
-        let (sender, ended) = channel();
-        mount.meanwhile(nth, move |mount| {
+        let stored = mount.meanwhile(nth, move |mount| {
             mount.fs(View::Zarr3).fsync(second.ino, second.handle).unwrap();
-            sender.send(mount.document()["attributes"].clone()).unwrap();
+            mount.document()["attributes"].clone()
         });
         mount.close(View::Zarr3, first).unwrap();
-        let Ok(stored) = ended.recv_timeout(Duration::from_millis(1000)) else {
+        let Some(stored) = stored.result() else {
             assert!(nth > 3);
             return;
         };

@@ -436,3 +436,35 @@ fn a_file_that_is_renamed_over_between_lookup_and_open_is_opened_all_the_same() 
         assert!(mount.fs.open_for(found, OpenHow::default(), &CALLER).is_err());
     }
 }
+
+/// Chunks that pass through the shards of others, and are gone in the end.
+#[test]
+fn chunks_that_are_renamed_in_turn_and_removed_are_committed() {
+    let level = Level {
+        per_shard: vec![2],
+        order: vec![0],
+        index: IndexKind::Usual,
+        at_start: false,
+        after: vec![],
+    };
+    let model = Model {
+        shape: vec![8],
+        chunk: vec![1],
+        levels: vec![level],
+        keys: ("default", "."),
+        chunks: BTreeMap::from([(vec![4], Vec::new()), (vec![6], Vec::new())]),
+    };
+    let mut run = Run::new(&model, Policy::Auto, false);
+    for (from, to) in
+        [("c.4", "c.0"), ("c.0", "c.3"), ("c.6", "c.2"), ("c.2", "c.0"), ("c.3", "c.2")]
+    {
+        let (from, to) = (run.mount.parent(from), run.mount.parent(to));
+        run.mount.fs.rename(from, to, false, &CALLER).unwrap();
+    }
+    for name in ["c.0", "c.2"] {
+        let (parent, name) = run.mount.parent(name);
+        run.mount.fs.unlink(parent, name, &CALLER).unwrap();
+    }
+    run.expected = Expected::default();
+    run.remount();
+}

@@ -221,6 +221,9 @@ impl Fs {
         let number = names.next_number();
         let name = names.put(path, What::Removed, Some(place.clone()));
         name.error = None;
+        // A removed file need not become durable: who waits for it under this name, its only one, waits
+        // no longer. Removals that wait for each other would never be committed.
+        name.made.drain(..).for_each(|promise| promise.keep());
         let stage = name.stage.get_or_insert(stage);
         stage.change = Some(Change { content: left.map(Content::Memory), shown: None, number });
         if let Some(file) = live {
