@@ -237,6 +237,32 @@ deadline() {
     deadline=$!
 }
 
+# --- mounts of stores on the network -----------------------------------------------------------------
+
+# asked: how many requests the mount has sent, and how many of them were for listings
+asked() {
+    python3 - "$MP/.shardfs/stats.json" <<'PY'
+import json
+import sys
+
+with open(sys.argv[1]) as f:
+    remote = json.load(f)["remote"]
+print(remote["requests"], remote["lists"])
+PY
+}
+
+# asks GETS LISTS COMMAND...: COMMAND makes the mount send exactly as many
+asks() {
+    local gets=$1 lists=$2 before after words
+    shift 2
+    read -r -a before < <(asked)
+    "$@" >/dev/null
+    read -r -a after < <(asked)
+    words="$((after[0] - before[0] - after[1] + before[1])) GETs and $((after[1] - before[1])) LISTs"
+    echo "$words: ${*:1:3}"
+    [[ $words == "$gets GETs and $lists LISTs" ]]
+}
+
 # --- the end ---------------------------------------------------------------------------------------
 
 # at_end COMMAND [ARG...]: runs when the script ends, however it ends, after everything is unmounted.

@@ -126,6 +126,21 @@ wrong() {
 }
 check "a wrong key, a container that does not exist and a name that nothing is below are errors" wrong
 
+# --- requests --------------------------------------------------------------------------------------
+
+# The last bytes of a blob cannot be asked for, but a listing has told its length.
+counted() {
+    mount_view az://private/many.zarr
+    asks 1 0 stat "$MP/c/70"
+    asks 0 0 stat "$MP"/c/{64..127}
+    asks 1 0 cat "$MP/c/100"
+    asks 39 0 ls -l "$MP/c"
+    unmount_view
+}
+python3 "$here/shards.py" array "$TMP/many.zarr" 5 --shards 40 --chunks 64 --bytes 4096
+object_store upload private many.zarr/ "$TMP/many.zarr"
+check "an index takes one request, and those of a directory are asked for at once" counted
+
 # --- blobs that are replaced -------------------------------------------------------------------------
 
 replaced() {

@@ -231,30 +231,6 @@ check "a bucket that does not exist is refused" refused NoSuchBucket s3://nothin
 
 # --- requests --------------------------------------------------------------------------------------
 
-# asked: how many requests the mount has sent, and how many of them were for listings
-asked() {
-    python3 - "$MP/.shardfs/stats.json" <<'PY'
-import json
-import sys
-
-with open(sys.argv[1]) as f:
-    remote = json.load(f)["remote"]
-print(remote["requests"], remote["lists"])
-PY
-}
-
-# asks GETS LISTS COMMAND...: COMMAND makes the mount send exactly as many
-asks() {
-    local gets=$1 lists=$2 before after words
-    shift 2
-    read -r -a before < <(asked)
-    "$@" >/dev/null
-    read -r -a after < <(asked)
-    words="$((after[0] - before[0] - after[1] + before[1])) GETs and $((after[1] - before[1])) LISTs"
-    echo "$words: ${*:1:3}"
-    [[ $words == "$gets GETs and $lists LISTs" ]]
-}
-
 counted() {
     local asked
     mount_view s3://public/many.zarr "$@"

@@ -181,6 +181,9 @@ impl Client {
         let answer = match wanted {
             Wanted::Last(nbytes) if !self.has_suffixes => {
                 let meta = self.head(key, when)?;
+                if meta.size == 0 {
+                    return Ok(Answer { meta, offset: 0, bytes: Vec::new() });
+                }
                 let start = meta.size.saturating_sub(nbytes);
                 let tag = meta.e_tag.clone();
                 let when = tag.as_deref().map_or(If::Any, If::Is);

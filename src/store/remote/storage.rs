@@ -312,6 +312,33 @@ impl RemoteStorage {
         Ok(found.map(|bytes| (object, from, bytes)))
     }
 
+    /// Returns how the part of an object is asked for that is expected to be read, and the entity tag on
+    /// which that depends. Where the last bytes cannot be asked for without the length of the object, a
+    /// listing may have told it.
+    fn asked(&self, path: &Path, expected: Expected) -> (Wanted, Option<String>) {
+        if let (Expected::Last(nbytes), false) = (expected, self.client.has_suffixes())
+            && let Some(Some(Name::Object(object))) = self.names.known(path)
+            && let Some(tag) = object.strong_tag().filter(|_| object.nbytes > 0)
+        {
+            let from = object.nbytes.saturating_sub(nbytes);
+            return (Wanted::Range(from, object.nbytes), Some(tag.to_owned()));
+        }
+        (wanted(expected), None)
+    }
+
+    /// Reads the part of an object that is expected to be read.
+    fn get(&self, path: &Path, key: &Key, expected: Expected) -> Result<Answer, RequestError> {
+        let (asked, tag) = self.asked(path, expected);
+        if let Some(tag) = tag {
+            match self.client.get(key, asked, If::Is(&tag)) {
+                // The listing is old.
+                Err(RequestError::Replaced) => self.names.distrust(path),
+                answer => return answer,
+            }
+        }
+        self.client.get(key, wanted(expected), If::Any)
+    }
+
     fn file(
         &self,
         path: &Path,
@@ -402,7 +429,7 @@ impl Storage for RemoteStorage {
         }
         let (at, answer) = match self.openings.take(path) {
             Some((at, answer)) => (at, Ok(answer)),
-            None => (Instant::now(), self.client.get(&key, wanted(expected), If::Any)),
+            None => (Instant::now(), self.get(path, &key, expected)),
         };
         match answer {
             Ok(Answer { meta, offset, bytes }) => {
@@ -428,7 +455,9 @@ impl Storage for RemoteStorage {
         if matches!(self.names.known(path), Some(None | Some(Name::Directory))) {
             return true;
         }
-        if nbytes > LONGEST_OPENING || !self.client.has_suffixes() {
+        let (wanted, tag) = self.asked(path, expected);
+        let is_possible = self.client.has_suffixes() || !matches!(wanted, Wanted::Last(_));
+        if nbytes > LONGEST_OPENING || !is_possible {
             return false;
         }
         let Ok(key) = self.key(path) else { return true };
@@ -445,7 +474,7 @@ impl Storage for RemoteStorage {
         };
         let (names, path, at) = (Arc::clone(&self.names), path.to_owned(), opening.at);
         let finish = Finish(opening);
-        self.client.send(key, wanted(expected), None, move |answer| {
+        self.client.send(key, wanted, tag, move |answer| {
             if let Err(RequestError::Absent) = &answer {
                 names.note(&path, at, None);
             }
