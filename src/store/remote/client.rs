@@ -296,7 +296,7 @@ impl Client {
         self.runtime.spawn(async move {
             let when = tag.as_deref().map_or(If::Any, If::Is);
             let timed = tokio::time::timeout(client.timeout, client.request(&key, wanted, when));
-            let result = timed.await.unwrap_or_else(|_| Err(client.late(client.timeout)));
+            let result = timed.await.unwrap_or_else(|_| Err(client.late()));
             client.count_failure(&result);
             done(result);
         });
@@ -368,7 +368,7 @@ impl Client {
         let result = self.runtime.block_on(async {
             tokio::select! {
                 result = tokio::time::timeout(limit, request) => {
-                    result.unwrap_or_else(|_| Err(self.late(limit)))
+                    result.unwrap_or_else(|_| Err(self.late()))
                 }
                 () = requester_ends() => Err(RequestError::Interrupted),
             }
@@ -381,8 +381,8 @@ impl Client {
     }
 
     /// Returns the error of a request that takes too long.
-    fn late(&self, after: Duration) -> RequestError {
-        RequestError::Late { after, why: self.trouble.lock().lost.clone() }
+    fn late(&self) -> RequestError {
+        RequestError::Late { after: self.timeout, why: self.trouble.lock().lost.clone() }
     }
 
     fn count_failure<T>(&self, result: &Result<T, RequestError>) {

@@ -18,7 +18,8 @@ const FORBIDDEN_HINT: &str =
     "; a store that says so of what does not exist is read with \"absent=403\"";
 
 /// What may help those who are refused a listing.
-const UNLISTED_HINT: &str = "; a store that refuses only to list names is read with \"no_list\", perhaps with \"absent=403\"";
+const UNLISTED_HINT: &str = "; a store that refuses only to list names is read with \"no_list\", perhaps \
+                             with \"absent=403\"";
 
 /// Reason why a request has brought nothing.
 #[derive(Debug, thiserror::Error)]

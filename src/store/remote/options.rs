@@ -232,6 +232,10 @@ impl Opened {
     }
 }
 
+/// What the environment may say of a store of Azure besides credentials.
+const AZURE_PLACE: [&str; 3] =
+    ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ENDPOINT"];
+
 /// Address at which machines of a provider are given credentials.
 const METADATA_SERVICE: ([u8; 4], u16) = ([169, 254, 169, 254], 80);
 /// Time within which it answers where there is one.
@@ -250,7 +254,7 @@ fn has_credentials(protocol: Protocol) -> bool {
     let set = env::vars_os().filter(|(_, value)| !value.is_empty());
     let mut names = set.filter_map(|(name, _)| name.into_string().ok());
     let is_set = names.any(|name| {
-        name != "AZURE_STORAGE_ACCOUNT_NAME" && prefixes.iter().any(|known| name.starts_with(known))
+        !AZURE_PLACE.contains(&&*name) && prefixes.iter().any(|known| name.starts_with(known))
     });
     let asks_machine = protocol != Protocol::S3
         || env::var("AWS_EC2_METADATA_DISABLED").is_ok_and(|it| it.eq_ignore_ascii_case("true"));
