@@ -77,7 +77,7 @@ impl Given {
         }
     }
 
-    /// Returns what a user is told of an error of the source.
+    /// Returns the failure of the command that an error of the source is.
     fn failure(&self, error: SourceError) -> Failure {
         let path = self.name.clone();
         match unsupported_of(&self.path, self.format, &error) {

@@ -128,7 +128,7 @@ check "a wrong key, a container that does not exist and a name that nothing is b
 
 # --- requests --------------------------------------------------------------------------------------
 
-# The last bytes of a blob cannot be asked for, but a listing has told its length.
+# The last bytes of a blob cannot be asked for, but its length is in the listing.
 counted() {
     mount_view az://private/many.zarr
     asks 1 0 stat "$MP/c/70"

@@ -314,7 +314,7 @@ impl RemoteStorage {
 
     /// Returns how the part of an object is asked for that is expected to be read, and the entity tag on
     /// which that depends. Where the last bytes cannot be asked for without the length of the object, a
-    /// listing may have told it.
+    /// listing may have it.
     fn asked(&self, path: &Path, expected: Expected) -> (Wanted, Option<String>) {
         if let (Expected::Last(nbytes), false) = (expected, self.client.has_suffixes())
             && let Some(Some(Name::Object(object))) = self.names.known(path)
