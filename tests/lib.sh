@@ -253,12 +253,12 @@ PY
 
 # asks GETS LISTS COMMAND...: COMMAND makes the mount send exactly as many
 asks() {
-    local gets=$1 lists=$2 before after words
+    local gets=$1 lists=$2 requests_then lists_then requests lists_now words
     shift 2
-    read -r -a before < <(asked)
+    read -r requests_then lists_then < <(asked)
     "$@" >/dev/null
-    read -r -a after < <(asked)
-    words="$((after[0] - before[0] - after[1] + before[1])) GETs and $((after[1] - before[1])) LISTs"
+    read -r requests lists_now < <(asked)
+    words="$((requests - requests_then - lists_now + lists_then)) GETs and $((lists_now - lists_then)) LISTs"
     echo "$words: ${*:1:3}"
     [[ $words == "$gets GETs and $lists LISTs" ]]
 }
