@@ -73,7 +73,8 @@ exercise() {
     mount_view "$array" --rw --update="$1" --commit-interval=0.1
     config "$4" "$5" >"$TMP/fsx.toml"
     # Slot 1: it has neighbours on both sides.
-    timeout 200 "$fsx" -q -N "$2" -S "$3" -f "$TMP/fsx.toml" -P "$TMP" "$MP/c/1"
+    # It only ends what hangs.
+    timeout 1500 "$fsx" -q -N "$2" -S "$3" -f "$TMP/fsx.toml" -P "$TMP" "$MP/c/1"
     (($(commits) >= 10))
     cat "$MP/c/1" >"$TMP/shown"
     unmount_view
