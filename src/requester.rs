@@ -3,7 +3,12 @@
 //! ends no process.
 
 use std::cell::Cell;
+use std::io;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 /// Time between two looks at the process, for those who wait longer.
 pub(crate) const LOOK: Duration = Duration::from_millis(200);
@@ -46,9 +51,38 @@ pub(crate) fn is_ending() -> bool {
         0 => false,
         thread => match std::fs::read_to_string(format!("/proc/{thread}/status")) {
             Ok(status) => is_to_end(&status),
-            // The thread is gone. Anything else, such as too many open files, says nothing about it.
-            Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+            // It may be hidden from this process (`hidepid`). Anything else than that it is not there, such
+            // as too many open files, says nothing about it.
+            Err(error) => {
+                matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) && is_gone(thread)
+            }
         },
+    }
+}
+
+/// Returns whether there is no such thread, whether or not it can be seen.
+fn is_gone(thread: u32) -> bool {
+    let thread = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    thread.is_none_or(|thread| test_kill_process(thread) == Err(Errno::SRCH))
+}
+
+/// Returns the error of a request whose process is to end.
+pub(crate) fn interrupted() -> io::Error {
+    io::Error::from_raw_os_error(libc::EINTR)
+}
+
+/// Takes a lock that another thread may hold for as long as a network takes.
+///
+/// # Errors
+/// EINTR if the process that waits for this thread is to end meanwhile.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> io::Result<MutexGuard<'_, T>> {
+    loop {
+        if let Some(lock) = mutex.try_lock_for(LOOK) {
+            return Ok(lock);
+        }
+        if is_ending() {
+            return Err(interrupted());
+        }
     }
 }
 
@@ -81,6 +115,24 @@ mod tests {
         assert!(!is_to_end(&status(0, bit(libc::SIGINT), bit(libc::SIGINT))));
         assert!(!is_to_end(&status(bit(libc::SIGCHLD), bit(libc::SIGWINCH), 0)));
         assert!(!is_to_end(""));
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_seen_is_not_gone() {
+        assert!(!is_gone(std::process::id()));
+        assert!(is_gone(u32::MAX) && is_gone(u32::MAX >> 1));
+    }
+
+    #[test]
+    fn who_waits_for_a_lock_stops_once_its_process_is_to_end() {
+        let mutex = Mutex::new(());
+        let held = mutex.lock();
+        // No process has this number.
+        let gone = serve(u32::MAX >> 1);
+        let error = lock(&mutex).map(drop).map_err(|error| error.raw_os_error());
+        assert_eq!(error, Err(Some(libc::EINTR)));
+        drop((gone, held));
+        assert!(lock(&mutex).is_ok());
     }
 
     #[test]

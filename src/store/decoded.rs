@@ -4,6 +4,7 @@
 //! to the shard as it was then: if the shard has changed since, the chunk is decoded again.
 
 use std::cell::RefCell;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use super::{Chunk, ChunkReader, Freshness, ShardStore, SourceArray, StoreError, 
 use crate::format::index::product;
 use crate::format::pipeline::{DecodeError, Pipeline};
 use crate::memory::{NoMemory, ROOM, resize};
+use crate::requester;
 
 /// Attempts to read a chunk that keeps changing while it is read.
 const ATTEMPTS: usize = 4;
@@ -60,6 +62,10 @@ impl Asked {
 impl ShardStore {
     /// Returns the decoded chunk at `coords`, which must lie in the chunk grid. `None` if it is
     /// empty.
+    ///
+    /// # Errors
+    /// Those of reading and decoding; EINTR if it would wait for another thread that decodes the chunk,
+    /// and the process whose request this is has been ended.
     pub fn decoded(
         &self,
         array: &SourceArray,
@@ -67,7 +73,8 @@ impl ShardStore {
         coords: &[u64],
         freshness: Freshness,
     ) -> Result<Option<Arc<DecodedChunk>>, StoreError> {
-        let found = self.decode(array, pipeline, coords, freshness, |it| Some(it.lock()))?;
+        let found =
+            self.decode(array, pipeline, coords, freshness, |it| requester::lock(it).map(Some))?;
         Ok(found.chunk())
     }
 
@@ -78,7 +85,7 @@ impl ShardStore {
         pipeline: &Pipeline,
         coords: &[u64],
     ) -> Result<Asked, StoreError> {
-        self.decode(array, pipeline, coords, Freshness::Recent, Mutex::try_lock)
+        self.decode(array, pipeline, coords, Freshness::Recent, |it| Ok(it.try_lock()))
     }
 
     /// Like [`Self::decoded()`], but returns [`Asked::Busy`] if the chunk is not cached.
@@ -88,7 +95,7 @@ impl ShardStore {
         pipeline: &Pipeline,
         coords: &[u64],
     ) -> Result<Asked, StoreError> {
-        self.decode(array, pipeline, coords, Freshness::Recent, |_| None)
+        self.decode(array, pipeline, coords, Freshness::Recent, |_| Ok(None))
     }
 
     fn decode<'a>(
@@ -97,7 +104,7 @@ impl ShardStore {
         pipeline: &Pipeline,
         coords: &[u64],
         freshness: Freshness,
-        turn: impl FnOnce(&'a Mutex<()>) -> Option<MutexGuard<'a, ()>>,
+        turn: impl FnOnce(&'a Mutex<()>) -> io::Result<Option<MutexGuard<'a, ()>>>,
     ) -> Result<Asked, StoreError> {
         let Some(chunk) = self.chunk(array, coords, freshness)? else { return Ok(Asked::Empty) };
         let key = (array.id, number(array, coords));
@@ -105,7 +112,9 @@ impl ShardStore {
             self.stats.decoded.hits.count();
             return Ok(Asked::Here(known));
         }
-        let Some(_turn) = turn(self.decoded.stripe(key)) else { return Ok(Asked::Busy) };
+        let shard = || array.shard_path(&array.layout.locate(coords).shard);
+        let turn = turn(self.decoded.stripe(key)).map_err(|error| io_error(&shard())(error))?;
+        let Some(_turn) = turn else { return Ok(Asked::Busy) };
         if let Some(known) = self.decoded.get(key, chunk.shard.version()) {
             self.stats.decoded.hits.count();
             return Ok(Asked::Here(known));

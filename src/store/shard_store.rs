@@ -1,6 +1,5 @@
 //! Store of a source's shards: its state, and what all of its operations share.
 
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -166,15 +165,7 @@ impl ShardStore {
         id: &ShardId,
         path: &Path,
     ) -> Result<MutexGuard<'_, ()>, StoreError> {
-        let stripe = &self.loading[id.stripe(LOADING_STRIPES)];
-        loop {
-            if let Some(lock) = stripe.try_lock_for(requester::LOOK) {
-                return Ok(lock);
-            }
-            if requester::is_ending() {
-                return Err(io_error(path)(io::Error::from_raw_os_error(libc::EINTR)));
-            }
-        }
+        requester::lock(&self.loading[id.stripe(LOADING_STRIPES)]).map_err(io_error(path))
     }
 
     /// Drops all cached state of a shard, including what another thread is about to put into the

@@ -23,6 +23,7 @@ use crate::fs::error::Result;
 use crate::fs::form::View;
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
+use crate::fs::state::handle::Handle;
 use crate::fs::state::push_queue::Job;
 use crate::fs::state::readahead::{WINDOW_BYTES, Window};
 use crate::fs::state::target::Target;
@@ -88,17 +89,28 @@ enum Pushed {
 
 impl Fs {
     /// Called when the beginning of a file is requested: finds out whether its reader takes chunks
-    /// in order, and queues the next ones.
-    pub(in crate::fs) fn note_request(&self, ino: u64) {
+    /// in order, and queues the next ones. Of an open chunk nothing is looked up: its reader waits.
+    pub(in crate::fs) fn note_request(&self, ino: u64, handle: Option<&Handle>) {
         if !self.ahead.is_on() || InodeRange::split(ino).is_none() {
             return;
         }
-        let Ok(Target::Tree(array, coords)) = self.target(ino) else { return };
-        if coords.len() < array.tree.rank() {
-            return;
+        match handle {
+            Some(Handle::Chunk(open)) => self.note_reader(&open.array, &open.coords),
+            Some(Handle::Decoded(open)) => self.note_reader(&open.array, &open.coords),
+            Some(_) => (),
+            None => {
+                if let Ok(Target::Tree(array, coords)) = self.target(ino) {
+                    self.note_reader(&array, &coords);
+                }
+            }
         }
-        let used = self.ahead.requested(&array, array.tree.number(&coords));
-        self.stats.ahead.used_bytes.add(used);
+    }
+
+    fn note_reader(&self, array: &Arc<ArrayView>, coords: &[u64]) {
+        if coords.len() == array.tree.rank() {
+            let used = self.ahead.requested(array, array.tree.number(coords));
+            self.stats.ahead.used_bytes.add(used);
+        }
     }
 
     fn push_window(&self, job: &Job, cache: &dyn PageCache) {
@@ -162,15 +174,20 @@ impl Fs {
         cache: &dyn PageCache,
     ) -> Pushed {
         let ino = array.inodes.ino(array.tree.number(coords));
-        let Some(_push) = self.ahead.begin(ino) else { return Pushed::Left };
         if !self.may_push(array, coords, &chunk.shard, ino) {
             return Pushed::Left;
         }
+        // Before its opens wait for the push: this may take as long as a network does.
         let content = match self.content_to_push(array, coords, chunk) {
             Ok(Some(content)) => content,
             Ok(None) => return Pushed::Left,
             Err(_) => return Pushed::Refused,
         };
+        let Some(_push) = self.ahead.begin(ino) else { return Pushed::Left };
+        // Who has had it open meanwhile may have filled its pages.
+        if !self.may_push(array, coords, &chunk.shard, ino) {
+            return Pushed::Left;
+        }
         let is_known = cache.push(ino, &content);
         if !self.is_unchanged(array, coords, chunk) {
             // There may be some of what it holds now beside them.

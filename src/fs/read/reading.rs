@@ -40,7 +40,7 @@ impl Fs {
             return None;
         }
         if offset == 0 {
-            self.note_request(ino);
+            self.note_request(ino, Some(&handle));
         }
         self.stats.operations.read.count();
         self.stats.operations.read_bytes.add(shared.range.len() as u64);
@@ -58,11 +58,12 @@ impl Fs {
         buffer: &mut [u8],
     ) -> Result<usize> {
         self.stats.operations.read.count();
-        let read = match handle.and_then(|handle| self.handles.get(to_usize(handle))) {
-            Some(handle) if self.is_replaced(ino, &handle) => {
-                self.read_handle(ino, &handle, offset, buffer)?
+        let handle = handle.and_then(|handle| self.handles.get(to_usize(handle)));
+        let read = match &handle {
+            Some(handle) if self.is_replaced(ino, handle) => {
+                self.read_handle(ino, handle, offset, buffer)?
             }
-            Some(handle) => match (&*handle, self.live(ino)) {
+            Some(handle) => match (&**handle, self.live(ino)) {
                 // Opened before a process began to write to it, which has written.
                 (Handle::Chunk(_) | Handle::Decoded(_), Some(file))
                     if !matches!(file.state().shown(), Bytes::Stored(_)) =>
@@ -73,12 +74,12 @@ impl Fs {
                 (Handle::Chunk(_) | Handle::Decoded(_), None) if self.paths.has_adopted(ino) => {
                     self.read_inode(ino, offset, buffer)?
                 }
-                _ => self.read_handle(ino, &handle, offset, buffer)?,
+                _ => self.read_handle(ino, handle, offset, buffer)?,
             },
             None => self.read_inode(ino, offset, buffer)?,
         };
         if offset == 0 {
-            self.note_request(ino);
+            self.note_request(ino, handle.as_deref());
         }
         self.stats.operations.read_bytes.add(read as u64);
         Ok(read)
@@ -209,7 +210,7 @@ impl Fs {
         let failed = |error| torn(&open.array, &open.coords, error);
         let read = open.reader.read(buffer, offset);
         if self.config.store.immutable || open.reader.unchanged()? {
-            open.served.store(true, Ordering::Relaxed);
+            open.served.fetch_or(has_bytes(&read), Ordering::Relaxed);
             return read.map_err(failed);
         }
         // The kernel's pages get the contents that the chunk had when it was opened, whatever it
@@ -287,7 +288,7 @@ impl Fs {
             let mut touched = open.touched.lock();
             let before = touched.unwrap_or(*open.reader.shard());
             if touched.is_some_and(|touched| touched.version() == now.version()) {
-                open.served.store(true, Ordering::Relaxed);
+                open.served.fetch_or(has_bytes(&read), Ordering::Relaxed);
                 return Ok(Some(read));
             }
             if !now.version().has_same_content(&before.version()) {
@@ -337,10 +338,15 @@ impl Fs {
             return Ok(ControlFlow::Continue(()));
         }
         if same {
-            open.served.store(true, Ordering::Relaxed);
+            open.served.fetch_or(has_bytes(&read), Ordering::Relaxed);
         } else {
             *moved_to = Some(version);
         }
         Ok(ControlFlow::Break(Some(read)))
     }
+}
+
+/// Returns whether a read has brought bytes.
+fn has_bytes(read: &std::io::Result<usize>) -> bool {
+    read.as_ref().is_ok_and(|read| *read > 0)
 }

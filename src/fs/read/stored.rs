@@ -93,9 +93,11 @@ pub(in crate::fs) fn read_text(text: &[u8], offset: u64, buffer: &mut [u8]) -> u
     length
 }
 
-/// Maps the error of a read of a chunk: a file that ended early was truncated during the read.
+/// Maps the error of a read of a chunk: a file that ended early, or is not there any more, was changed during
+/// the read. It is not absence, which would mean an empty chunk.
 pub(in crate::fs) fn torn(array: &ArrayView, coords: &[u64], error: std::io::Error) -> FsError {
-    if error.kind() != std::io::ErrorKind::UnexpectedEof {
+    use std::io::ErrorKind::{NotADirectory, NotFound, UnexpectedEof};
+    if ![UnexpectedEof, NotFound, NotADirectory].contains(&error.kind()) {
         return error.into();
     }
     let key = array.tree.path(coords);

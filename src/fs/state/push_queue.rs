@@ -7,6 +7,7 @@
 //! of this process. Where files are not opened, the mount's guard sees to that.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +15,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::fs::node::ArrayView;
 use crate::fs::state::readahead::{Readers, Window};
+use crate::requester;
 
 /// Number of windows that wait to be pushed.
 const WAITING: usize = 64;
@@ -94,7 +96,10 @@ impl Ahead {
     }
 
     /// Opens a file with `open`, which returns its handle among other things.
-    pub(in crate::fs) fn open<T, E>(
+    ///
+    /// # Errors
+    /// Those of `open`; EINTR if the file is being pushed, and the process that opens it is to end.
+    pub(in crate::fs) fn open<T, E: From<io::Error>>(
         &self,
         ino: u64,
         handle: impl Fn(&T) -> u64,
@@ -105,7 +110,12 @@ impl Ahead {
         }
         {
             let mut files = self.files.lock();
-            self.pushed.wait_while(&mut files, |files| files.pushing == Some(ino));
+            while files.pushing == Some(ino) {
+                let waited = self.pushed.wait_for(&mut files, requester::LOOK);
+                if waited.timed_out() && requester::is_ending() {
+                    return Err(requester::interrupted().into());
+                }
+            }
             *files.opens.entry(ino).or_default() += 1;
         }
         let opened = open();
@@ -154,7 +164,8 @@ mod tests {
     fn a_file_is_not_pushed_while_it_is_open_nor_opened_while_it_is_pushed() {
         let ahead = Arc::new(Ahead::default());
         let _jobs = ahead.start();
-        let open = |ahead: &Ahead, ino| ahead.open(ino, |handle| *handle, || Ok::<_, ()>(ino * 10));
+        let open =
+            |ahead: &Ahead, ino| ahead.open(ino, |handle| *handle, || Ok::<_, io::Error>(ino * 10));
         open(&ahead, 1).unwrap();
         assert!(ahead.begin(1).is_none());
         let push = ahead.begin(2);
@@ -165,12 +176,14 @@ mod tests {
         let thread = std::thread::spawn(move || opened.send(open(&other, 2)));
         assert!(when.recv_timeout(Duration::from_millis(50)).is_err());
         drop(push);
-        assert_eq!(when.recv(), Ok(Ok(20)));
+        assert_eq!(when.recv().unwrap().unwrap(), 20);
         thread.join().unwrap().unwrap();
         assert!(ahead.begin(2).is_none());
         ahead.closed(20);
         assert!(ahead.begin(2).is_some());
-        assert!(ahead.open(4, |handle| *handle, || Err::<u64, _>(())).is_err());
+        assert!(
+            ahead.open(4, |handle| *handle, || Err::<u64, _>(requester::interrupted())).is_err()
+        );
         assert!(ahead.begin(4).is_some() && ahead.begin(1).is_none());
     }
 }
