@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Name of the source that this process serves.
@@ -123,6 +123,18 @@ pub(crate) fn json_path(path: &Path) -> String {
     if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
 }
 
+/// Returns a URL that is refused as messages may repeat it: without a user's name and password, and without
+/// a query, which may be a signature. What is no URL is returned as it is.
+pub(crate) fn without_secrets(source: &Path) -> PathBuf {
+    let Some((scheme, rest)) = source.to_str().and_then(|text| text.split_once("://")) else {
+        return source.to_owned();
+    };
+    let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, _)| (rest, "?..."));
+    // A password may have slashes, if it is not written as it should be.
+    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("...@", rest));
+    format!("{scheme}://{user}{rest}{query}").into()
+}
+
 /// Message, parts of which may be from outside, on one line: control characters are escaped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line<T>(pub T);
@@ -238,6 +250,15 @@ mod tests {
         }
         assert_eq!(word("/data/a.zarr").to_string(), "/data/a.zarr");
         assert_eq!(word("my array").to_string(), "'my array'");
+    }
+
+    #[test]
+    fn a_url_is_repeated_without_what_is_secret() {
+        let without = |text: &str| shown(&without_secrets(Path::new(text))).to_string();
+        assert_eq!(without("https://me:secret@host/a?sig=secret"), "https://...@host/a?...");
+        assert_eq!(without("https://me:sec/ret@host/a"), "https://...@host/a");
+        assert_eq!(without("s3://bucket/a"), "s3://bucket/a");
+        assert_eq!(without("/data/a@b?c"), "/data/a@b?c");
     }
 
     #[test]

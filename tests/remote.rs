@@ -4,6 +4,8 @@
 #![cfg(feature = "remote")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
+#[path = "support/bucket.rs"]
+mod bucket;
 #[path = "support/foreign.rs"]
 mod foreign;
 #[path = "support/object_server.rs"]
@@ -17,100 +19,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use foreign::{bcolz, ino, read, shown};
+use bucket::{LONG, asked, bucket, files, model, mount, options, server, url};
+use foreign::{ino, read, shown};
 use object_server::{Asked, BUCKET, Fault, Server};
-use serde_json::json;
-use shardfs::fs::{Fs, FsConfig, FsError, Listing, View, ViewConfig};
+use shardfs::fs::{Fs, FsError, Listing, View};
 use shardfs::source::{OpenConfig, Source};
 use shardfs::stats::Stats;
-use shardfs::store::StoreConfig;
-use shardfs::store::memory::MemoryStorage;
-use shardfs::store::remote::{Place, RemoteOptions, RemoteStorage, SourceUrl};
+use shardfs::store::remote::{RemoteOptions, RemoteStorage};
 use shardfs::store::storage::Storage;
 use shardfs::tools::verify::{Step, VerifyConfig, verify};
-use support::{IndexKind, Model, places};
-
-const LONG: Duration = Duration::from_secs(600);
-
-fn model() -> Model {
-    let level = power::level(&[4, 2], IndexKind::Usual, false);
-    let chunks = (0..8_u8).flat_map(|i| (0..4_u8).map(move |j| (i, j)));
-    let chunks = chunks.filter(|(i, j)| (i * 4 + j) % 5 != 3);
-    let chunks = chunks.map(|(i, j)| (vec![i.into(), j.into()], vec![i * 4 + j; 10])).collect();
-    Model {
-        shape: vec![8, 4],
-        chunk: vec![1, 1],
-        levels: vec![level],
-        keys: ("default", "/"),
-        chunks,
-    }
-}
-
-/// A hierarchy: a group, a sharded array, an array of Zarr v2, a table, and a file beside them.
-fn files() -> MemoryStorage {
-    let files = MemoryStorage::default();
-    let (model, group) = (model(), json!({"zarr_format": 3, "node_type": "group"}));
-    files.replace("zarr.json", group.to_string());
-    files.replace("sharded/zarr.json", model.metadata().to_string());
-    for shard in places(&model.shards()) {
-        if let Some(bytes) = model.shard(&shard) {
-            files.replace(&format!("sharded/{}", model.key(&shard)), bytes);
-        }
-    }
-    let zarray = json!({"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "|u1",
-        "compressor": null, "fill_value": 0, "order": "C", "filters": null});
-    files.replace("v2/.zarray", zarray.to_string());
-    files.replace("v2/0", vec![1, 2]);
-    bcolz(&files, "table/");
-    files.replace("notes.txt", "passed through");
-    files.replace("empty", "");
-    files
-}
-
-/// A server with the files below a key.
-fn server(files: &MemoryStorage, below: &str) -> Server {
-    let server = Server::start();
-    for (path, _, bytes) in files.files() {
-        server.put(&format!("{below}{}", path.to_str().unwrap()), bytes);
-    }
-    server
-}
-
-fn url(text: &str) -> SourceUrl {
-    match Place::of(Path::new(text)).unwrap() {
-        Place::Url(url) => url,
-        Place::Path(path) => panic!("a path: {path:?}"),
-    }
-}
-
-fn options(server: &Server, trusted: Duration) -> RemoteOptions {
-    RemoteOptions {
-        endpoint: Some(server.url()),
-        anonymous: true,
-        trusted,
-        timeout: Duration::from_secs(20),
-        ..RemoteOptions::default()
-    }
-}
-
-fn bucket(server: &Server, below: &str, trusted: Duration) -> Arc<dyn Storage> {
-    let url = url(&format!("s3://{BUCKET}/{below}"));
-    Arc::new(RemoteStorage::new(&url, &options(server, trusted), Arc::default()).unwrap())
-}
-
-fn mount(storage: Arc<dyn Storage>, view: View, trusted: Duration) -> Fs {
-    let store = StoreConfig { trusted, ..StoreConfig::default() };
-    let view = ViewConfig { view, ..ViewConfig::default() };
-    Fs::new(storage, FsConfig { store, view, ..FsConfig::default() }, Arc::default()).unwrap()
-}
-
-/// Requests since the last call, as text.
-fn asked(server: &Server) -> Vec<String> {
-    let asked = server.take_asked().into_iter();
-    asked
-        .map(|(method, what, range)| format!("{method} {what} {range}").trim().to_owned())
-        .collect()
-}
+use support::{Model, places};
 
 #[test]
 fn a_bucket_is_shown_in_every_view_as_the_same_files_are() {
@@ -125,38 +43,6 @@ fn a_bucket_is_shown_in_every_view_as_the_same_files_are() {
             assert_eq!(found, expected, "{view:?} below {below:?}");
         }
     }
-}
-
-#[test]
-fn names_on_many_pages_are_all_listed() {
-    let files = Arc::new(files());
-    let server = server(&files, "");
-    let expected = shown(&mount(Arc::clone(&files) as Arc<_>, View::Zarr3, LONG));
-    for page in [1, 2, 3] {
-        server.set_page(page);
-        let found = shown(&mount(bucket(&server, "", LONG), View::Zarr3, LONG));
-        assert_eq!(found, expected, "{page} names on a page");
-    }
-}
-
-#[test]
-fn a_directory_hides_an_object_of_its_name() {
-    let server = Server::start();
-    server.put("a", "an object");
-    server.put("a/b", "below it");
-    // As consoles make a directory.
-    server.put("c/", "");
-    let storage = bucket(&server, "", LONG);
-    let mut names = Vec::new();
-    storage
-        .list(Path::new(""), 0, &mut |item| {
-            names.push((item.name.to_str().unwrap().to_owned(), item.kind.unwrap()));
-            std::ops::ControlFlow::Continue(())
-        })
-        .unwrap();
-    use shardfs::store::storage::FileKind::Directory;
-    assert_eq!(names, [("a".to_owned(), Directory), ("c".to_owned(), Directory)]);
-    assert_eq!(storage.stat(Path::new("a")).unwrap().kind, Directory);
 }
 
 #[test]
@@ -238,22 +124,6 @@ fn chunks_read_in_order_come_together_and_others_alone() {
     let (nbytes, requests) = read_all(&jumping);
     let wanted: usize = jumping.iter().map(|at| model.chunks[at].len()).sum();
     assert_eq!((nbytes, requests), (wanted as u64, jumping.len()));
-}
-
-#[test]
-fn an_absent_shard_is_absent_by_one_answer() {
-    let server = server(&files(), "");
-    server.remove("sharded/c/1/1");
-    let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
-    ino(&fs, "sharded/zarr.json");
-    asked(&server);
-    let directory = ino(&fs, "sharded/c/5");
-    asked(&server);
-    for name in ["2", "3", "2"] {
-        assert!(fs.lookup(directory, name.as_ref()).unwrap().is_none());
-    }
-    let found = asked(&server);
-    assert!(found.len() <= 1, "{found:?}");
 }
 
 #[test]
@@ -451,38 +321,6 @@ fn a_server_without_ranges_is_an_error() {
     assert_eq!(read(&fs, chunk), Err(libc::EIO));
 }
 
-#[test]
-fn access_that_is_refused_is_no_absence() {
-    let server = server(&files(), "");
-    let fs = mount(bucket(&server, "", LONG), View::Zarr3, LONG);
-    let above = ino(&fs, "sharded/c/0");
-    server.fail(|asked| asked.1.contains("c/0/0").then_some(Fault::Status(403, None)));
-    let refused = fs.lookup(above, "0".as_ref()).map(|entry| entry.is_some());
-    // It is there, and damaged: its chunks cannot be read.
-    assert!(matches!(refused, Ok(true) | Err(_)), "{refused:?}");
-}
-
-#[test]
-fn what_may_not_be_read_is_absent_if_the_user_says_so_but_not_what_credentials_are_too_old_for() {
-    let server = server(&files(), "");
-    server.remove("sharded/c/0/0");
-    let url = url(&format!("s3://{BUCKET}"));
-    let options = RemoteOptions { forbidden_is_absent: true, ..options(&server, Duration::ZERO) };
-    let storage = Arc::new(RemoteStorage::new(&url, &options, Arc::default()).unwrap());
-    let fs = mount(storage, View::Zarr3, Duration::ZERO);
-    let above = ino(&fs, "sharded/c/0");
-    let refuse = |code| {
-        server.fail(move |asked| asked.1.contains("c/0/0").then_some(Fault::Refused(code)));
-    };
-    refuse("AccessDenied");
-    assert!(fs.lookup(above, "0".as_ref()).unwrap().is_none());
-    for code in ["ExpiredToken", "InvalidAccessKeyId", "RequestTimeTooSkewed"] {
-        refuse(code);
-        let found = fs.lookup(above, "0".as_ref()).map(|entry| entry.is_some());
-        assert!(matches!(found, Ok(true) | Err(_)), "{code}: {found:?}");
-    }
-}
-
 /// A mount, and its counters.
 fn counted(server: &Server) -> (Fs, Arc<Stats>) {
     let (url, stats) = (url(&format!("s3://{BUCKET}")), Arc::new(Stats::default()));
@@ -591,27 +429,6 @@ fn stores_with_buckets_of_one_name_share_nothing_in_a_cache() {
     // The same keys, tags and lengths, and perhaps other bytes.
     let other = server(&files(), "");
     assert!(gets_with_cache(&other, directory.path(), &model) >= 8);
-}
-
-#[test]
-fn a_web_server_shows_an_array_without_listing_it() {
-    let files = files();
-    let server = Server::start();
-    for (path, _, bytes) in files.files() {
-        server.put(&format!("data/{}", path.to_str().unwrap()), bytes);
-    }
-    let url = url(&format!("{}/data/sharded", server.url()));
-    let options = RemoteOptions { trusted: LONG, ..RemoteOptions::default() };
-    let storage = Arc::new(RemoteStorage::new(&url, &options, Arc::default()).unwrap());
-    let fs = mount(storage, View::Zarr3, LONG);
-    let model = model();
-    let found: BTreeMap<_, _> =
-        shown(&fs).into_iter().filter(|(name, _)| name.starts_with("c/")).collect();
-    let expected = model
-        .chunks
-        .iter()
-        .map(|(coords, bytes)| (format!("c/{}/{}", coords[0], coords[1]), Ok(bytes.clone())));
-    assert_eq!(found, expected.collect());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::exit::Failure;
 use super::logging::{self, Destination};
@@ -21,10 +21,16 @@ use crate::stats::Stats;
 use crate::store::local::LocalStorage;
 use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, SourceUrl};
 use crate::store::storage::{Need, PosixStorage, Storage};
-use crate::text::shown;
+use crate::text::{count, shown, without_secrets};
 
 /// Threads that answer requests of a mount whose source is on the network: most of them wait.
 const REMOTE_THREADS: usize = 64;
+
+/// Time for which threads are waited for that answer requests, once the mount has ended.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Interval of looks at whether they have ended.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// Source of a mount, as it was given.
 struct Given {
@@ -50,8 +56,12 @@ struct OpenedSource {
 impl Given {
     fn new(source: &Path, format: Option<Format>) -> Result<Self, Failure> {
         let name = shown(&source).to_string();
-        let unsupported = |what| Failure::Unsupported { path: name.clone(), what };
-        let place = Place::of(source).map_err(|error| unsupported(Unsupported::Url(error)))?;
+        let unsupported = |path: &Path, what| {
+            let path = shown(&path).to_string();
+            Failure::Unsupported { path, what }
+        };
+        let place = Place::of(source)
+            .map_err(|error| unsupported(&without_secrets(source), Unsupported::Url(error)))?;
         let (path, refused) = match &place {
             Place::Path(path) => {
                 // The process in the background is in another directory.
@@ -62,7 +72,7 @@ impl Given {
             Place::Url(_) => (source.to_owned(), None),
         };
         match refused {
-            Some(what) => Err(unsupported(what)),
+            Some(what) => Err(unsupported(source, what)),
             None => Ok(Self { name, place, path, format }),
         }
     }
@@ -126,6 +136,11 @@ impl Job {
             return match background::start().map_err(|error| cannot("be started", &error))? {
                 Started::Ready => Ok(()),
                 Started::Failed(code) => Err(Failure::Background(code)),
+                Started::Ended => Err(Failure::System(format!(
+                    "{}: the mount has ended before it answered anything; its log says why (syslog, or the \
+                     file of --log-file)",
+                    shown(&mountpoint)
+                ))),
             };
         }
         let inherited = if self.foreground { None } else { Some(Inherited::find()) };
@@ -193,8 +208,7 @@ impl Job {
             threads.extend(answering);
         }
         let ended = end(served, &*finish);
-        // They have ended, or are about to end.
-        threads.into_iter().for_each(|thread| drop(thread.join()));
+        join_within(END_PATIENCE, threads);
         log::info!("{} is unmounted", shown(&spec.mountpoint));
         ended
     }
@@ -238,6 +252,15 @@ impl Job {
             return Err(Failure::Option(format!(
                 "--log-file {}: it would be hidden by the mount on {place}: name a file outside of it",
                 shown(log)
+            )));
+        }
+        if let Some(cache) = &self.options.remote.cache_dir
+            && lies_inside(cache)
+        {
+            return Err(Failure::Option(format!(
+                "cache_dir={}: it would lie in the mount on {place}, which would wait for itself: name a \
+                 directory outside of it",
+                shown(cache)
             )));
         }
         let unsaved = unsaved_root();
@@ -308,6 +331,20 @@ fn spec(options: &MountOptions, opened: &OpenedSource, mountpoint: PathBuf) -> M
             None => mount::fitting_threads(REMOTE_THREADS).unwrap_or(REMOTE_THREADS),
         }),
         writable: options.fs.writable,
+    }
+}
+
+/// Waits for threads that have ended, or are about to end. One that waits for a source that does not
+/// answer ends with the process: its request has been given up.
+fn join_within(time: Duration, threads: Vec<JoinHandle<()>>) {
+    let began = Instant::now();
+    while !threads.iter().all(JoinHandle::is_finished) {
+        if began.elapsed() >= time {
+            let left = threads.iter().filter(|thread| !thread.is_finished()).count();
+            log::warn!("{} still waiting for the source", count(left, "thread"));
+            return;
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
     }
 }
 

@@ -47,7 +47,7 @@ const WITHOUT_EFFECT: [&str; 25] = [
 ];
 
 /// Names of the options, with an equals sign if a value follows.
-pub(super) const NAMES: [&str; 43] = [
+pub(super) const NAMES: [&str; 44] = [
     "absent=",
     "account=",
     "allow_other",
@@ -73,6 +73,7 @@ pub(super) const NAMES: [&str; 43] = [
     "keep_outside",
     "level=",
     "missing=",
+    "no_list",
     "pad_edge",
     "profile=",
     "region=",

@@ -35,6 +35,8 @@ pub enum Started {
     Ready,
     /// The process failed with this exit code and has printed the reason.
     Failed(u8),
+    /// The process has ended, without an error: it was asked to, or could not go on.
+    Ended,
 }
 
 /// Returns whether this process is the background process.
@@ -60,8 +62,10 @@ pub fn start() -> io::Result<Started> {
     if said == READY {
         return Ok(Started::Ready);
     }
-    let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
-    Ok(Started::Failed(code.filter(|code| *code != 0).unwrap_or(2)))
+    Ok(match child.wait()?.code().and_then(|code| u8::try_from(code).ok()) {
+        Some(0) => Started::Ended,
+        code => Started::Failed(code.unwrap_or(2)),
+    })
 }
 
 /// Files that this process was given by its parent, other than the standard ones. Whoever waits for

@@ -25,7 +25,7 @@ use crate::store::remote::{Place, RemoteOptions, RemoteStorage, SetupError, Sour
 use crate::store::storage::{Storage, if_present};
 use crate::store::work::WORK_DIRECTORY;
 use crate::store::{ShardStore, StoreConfig, StoreError};
-use crate::text::{count, shown};
+use crate::text::{count, shown, without_secrets};
 
 /// Index cache size in bytes for a single pass over the shards. The cache is not empty because
 /// several threads request the indexes of shards nested in one shard.
@@ -129,7 +129,7 @@ impl Source {
     ) -> Result<Self, OpenError> {
         let bad = |error| {
             let what = Unsupported::Url(error);
-            OpenError::Unsupported { path: path.to_owned(), what }
+            OpenError::Unsupported { path: without_secrets(path), what }
         };
         match Place::of(path).map_err(bad)? {
             Place::Path(path) => Self::open_path(&path, config),

@@ -3,8 +3,9 @@
 //! ```text
 //! Storage --- storage: names, opening        StorageFile --- file: one version of an object
 //!                |                                              |
-//!             names: what is known, since when               windows: what was fetched
-//!                |                                              |  and disk_cache, if there is one
+//!             directories: listings                          windows: what was fetched
+//!             names: what is known, since when                  |  and disk_cache, if there is one
+//!                |                                              |
 //!                +---------------------- client ----------------+
 //!                     requests, waited for; limits on them; errors
 //! ```
@@ -16,11 +17,13 @@
 mod attributes;
 mod cached_part;
 mod client;
+mod directories;
 mod disk_cache;
 mod error;
 mod file;
 mod latency;
 mod limits;
+mod machine;
 mod names;
 mod openings;
 mod options;

@@ -7,6 +7,9 @@ use object_store::path::Path as Key;
 
 use crate::store::storage::{FileKind, Stat, Timestamp};
 
+/// Longest entity tag, in bytes.
+const LONGEST_TAG: usize = 1 << 10;
+
 /// What tells two versions of an object apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Object {
@@ -32,7 +35,12 @@ pub(super) struct Owner {
 impl Object {
     /// Returns what the store says of an object.
     pub(super) fn of(meta: &ObjectMeta) -> Self {
-        let tag = meta.e_tag.clone().filter(|tag| !tag.is_empty());
+        // Requests name it, and can name nothing else.
+        let is_tag = |tag: &String| {
+            (1..=LONGEST_TAG).contains(&tag.len())
+                && tag.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        };
+        let tag = meta.e_tag.clone().filter(is_tag);
         Self { nbytes: meta.size, tag, modified: meta.last_modified.timestamp() }
     }
 

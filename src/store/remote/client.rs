@@ -7,14 +7,17 @@
 //! Everything that is asynchronous is in this file: other threads wait for one request, at most as
 //! long as its timeout.
 
+use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use http_body_util::{BodyExt, Limited};
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService, ReqwestConnector,
 };
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::path::Path as Key;
@@ -23,7 +26,7 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::attributes::bare;
-use super::error::{RequestError, is_forbidden, last_cause};
+use super::error::{RequestError, is_forbidden, is_forbidden_on_web, last_cause};
 use super::latency::Latency;
 use super::limits::Limits;
 use super::options::{Opened, RemoteOptions, SetupError};
@@ -33,6 +36,12 @@ use crate::stats::Stats;
 
 /// Longest answer that is asked for at once, in bytes.
 pub(super) const LONGEST: u64 = 1 << 30;
+
+/// Longest token for the next page of a listing, in bytes. It becomes a part of a URL.
+const LONGEST_TOKEN: usize = 4 << 10;
+
+/// Longest answer that is no part of an object, in bytes: a listing, or an error.
+const LONGEST_OTHER: usize = 64 << 20;
 
 /// Threads that receive answers.
 const THREADS: usize = 2;
@@ -278,10 +287,14 @@ impl Client {
             ..PaginatedListOptions::default()
         };
         let prefix = if prefix.is_empty() { None } else { Some(prefix) };
-        self.wait(async {
+        let page = self.wait(async {
             let _permit = self.limits.acquire().await;
             pages.list_paginated(prefix, options).await.map_err(RequestError::from_listing)
-        })
+        })?;
+        match page.page_token.as_ref().map_or(0, String::len) {
+            0..=LONGEST_TOKEN => Ok(page),
+            longer => Err(RequestError::Wrong(format!("a token of {longer} bytes"))),
+        }
     }
 
     /// Sends a request that no thread waits for, and passes on what came of it.
@@ -295,9 +308,10 @@ impl Client {
         let client = Arc::clone(self);
         self.runtime.spawn(async move {
             let when = tag.as_deref().map_or(If::Any, If::Is);
-            let timed = tokio::time::timeout(client.timeout, client.request(&key, wanted, when));
-            let result = timed.await.unwrap_or_else(|_| Err(client.late()));
-            client.count_failure(&result);
+            let limit = client.limit();
+            let timed = tokio::time::timeout(limit, client.request(&key, wanted, when));
+            let result = timed.await.unwrap_or_else(|_| Err(client.late(limit)));
+            client.note_failure(&result);
             done(result);
         });
     }
@@ -363,29 +377,35 @@ impl Client {
         &self,
         request: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
-        let is_repeated = self.trouble.lock().late.is_some_and(|at| at.elapsed() < REPEATED);
-        let limit = if is_repeated { self.timeout / REPEATED_PART } else { self.timeout };
+        let limit = self.limit();
         let result = self.runtime.block_on(async {
             tokio::select! {
                 result = tokio::time::timeout(limit, request) => {
-                    result.unwrap_or_else(|_| Err(self.late()))
+                    result.unwrap_or_else(|_| Err(self.late(limit)))
                 }
                 () = requester_ends() => Err(RequestError::Interrupted),
             }
         });
-        if !is_repeated && matches!(result, Err(RequestError::Late { .. })) {
-            self.trouble.lock().late = Some(Instant::now());
-        }
-        self.count_failure(&result);
+        self.note_failure(&result);
         result
     }
 
-    /// Returns the error of a request that takes too long.
-    fn late(&self) -> RequestError {
-        RequestError::Late { after: self.timeout, why: self.trouble.lock().lost.clone() }
+    /// Returns the time that a request may take.
+    fn limit(&self) -> Duration {
+        let is_repeated = self.trouble.lock().late.is_some_and(|at| at.elapsed() < REPEATED);
+        if is_repeated { self.timeout / REPEATED_PART } else { self.timeout }
     }
 
-    fn count_failure<T>(&self, result: &Result<T, RequestError>) {
+    /// Returns the error of a request that has taken longer than this.
+    fn late(&self, limit: Duration) -> RequestError {
+        let mut trouble = self.trouble.lock();
+        if limit == self.timeout {
+            trouble.late = Some(Instant::now());
+        }
+        RequestError::Late { after: limit, why: trouble.lost.clone() }
+    }
+
+    fn note_failure<T>(&self, result: &Result<T, RequestError>) {
         if let Err(error) = result
             && error.is_failure()
         {
@@ -405,7 +425,7 @@ impl Client {
 fn is_absent(options: &RemoteOptions, protocol: Protocol) -> fn(&str) -> bool {
     match (options.forbidden_is_absent, protocol) {
         (false, _) => |_| false,
-        (true, Protocol::Web) => |_| true,
+        (true, Protocol::Web) => is_forbidden_on_web,
         (true, _) => is_forbidden,
     }
 }
@@ -462,6 +482,7 @@ impl HttpService for CountedService {
         // Signatures are in headers and in queries; neither is logged.
         let what = format!("{} {}", request.method(), request.uri().path());
         let range = request.headers().get("range").and_then(|it| it.to_str().ok());
+        let is_ranged = range.is_some();
         let what = range.map_or_else(|| what.clone(), |range| format!("{what} {range}"));
         let asked = Instant::now();
         let answer = self.client.execute(request).await;
@@ -499,6 +520,18 @@ impl HttpService for CountedService {
                 }
             }
         }
-        answer
+        let is_part = |answer: &HttpResponse| is_ranged && answer.status().is_success();
+        answer.map(|answer| if is_part(&answer) { answer } else { answer.map(limited) })
     }
 }
+
+/// Limits the length of an answer that is taken into memory as a whole.
+fn limited(body: HttpResponseBody) -> HttpResponseBody {
+    let too_long = |error| HttpError::new(HttpErrorKind::Decode, Said(error));
+    HttpResponseBody::new(Limited::new(body, LONGEST_OTHER).map_err(too_long))
+}
+
+/// What is wrong with an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Said(Box<dyn Error + Send + Sync>);

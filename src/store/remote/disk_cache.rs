@@ -154,7 +154,8 @@ impl DiskCache {
         let path = directory.join(part_name(start, end));
         let found = File::open(&path).and_then(|file| {
             let found = cached_part::read(&file, from, to)?;
-            note_use(&file)?;
+            // It stays for a shorter time where that is not possible.
+            let _ = note_use(&file);
             Ok(found)
         });
         match found {
@@ -233,10 +234,17 @@ impl DiskCache {
     fn write(&self, job: &Job) -> io::Result<u64> {
         let directory = self.root.join(&job.object.0);
         let create = || DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        create()?;
+        let new = || {
+            create()?;
+            tempfile::Builder::new().prefix(NEW).tempfile_in(&directory)
+        };
         let (from, nbytes) = (job.offset, job.bytes.len() as u64);
         let path = directory.join(part_name(from, from + nbytes));
-        let mut file = tempfile::Builder::new().prefix(NEW).tempfile_in(&directory)?;
+        let mut file = match new() {
+            // Another mount has removed the last part of the object, and the directory with it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => new()?,
+            file => file?,
+        };
         cached_part::write(&mut file, from, &job.bytes)?;
         file.persist(path)?;
         Ok(cached_part::file_length(nbytes))

@@ -6,12 +6,20 @@ use std::time::Duration;
 
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
+use object_store::path::Path as Key;
 
 /// How the text of an answer of some status begins. An answer of another status may hold these numbers
 /// as well, in what the server says.
 const BEHIND_END: &str = "Server returned non-2xx status code: 416";
-const REFUSED: [&str; 2] =
-    ["Server returned non-2xx status code: 401", "Server returned non-2xx status code: 403"];
+const UNKNOWN_USER: &str = "Server returned non-2xx status code: 401";
+const REFUSED: [&str; 2] = [UNKNOWN_USER, "Server returned non-2xx status code: 403"];
+const NOT_ALLOWED: &str = "Server returned non-2xx status code: 405";
+
+/// Codes by which stores say that what is missing is not the object alone, but all that would hold it.
+const NO_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"];
+
+/// Longest text of an error, in bytes: the store may say any amount.
+const LONGEST_TEXT: usize = 400;
 
 /// What may help those who are refused access to an object.
 const FORBIDDEN_HINT: &str =
@@ -65,6 +73,9 @@ pub(super) enum RequestError {
     /// There is no memory for the answer.
     #[error("there is no memory for the answer")]
     NoMemory,
+    /// A listing has a key that no path can have.
+    #[error("{0}")]
+    BadKey(String),
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -83,6 +94,7 @@ impl RequestError {
             Self::NoMemory => libc::ENOMEM,
             Self::Unchanged
             | Self::BehindEnd
+            | Self::BadKey(_)
             | Self::NoRanges
             | Self::Wrong(_)
             | Self::Other(_) => libc::EIO,
@@ -115,10 +127,25 @@ impl RequestError {
     }
 }
 
+/// Turns the error of a request into one of reading a file, and reports what says something
+/// about the store.
+pub(super) fn failed(key: &Key, error: &RequestError) -> io::Error {
+    if error.is_failure() {
+        log::error!("{key}: {error}");
+    }
+    error.to_io()
+}
+
 impl From<StoreError> for RequestError {
     fn from(error: StoreError) -> Self {
         match &error {
-            StoreError::NotFound { .. } => Self::Absent,
+            StoreError::NotFound { .. } => {
+                let text = last_cause(&error);
+                let is_other = text.starts_with(NOT_ALLOWED)
+                    || NO_BUCKET.iter().any(|code| text.contains(code));
+                if is_other { Self::Other(text) } else { Self::Absent }
+            }
+            StoreError::InvalidPath { .. } => Self::BadKey(last_cause(&error)),
             StoreError::Precondition { .. } => Self::Replaced,
             StoreError::NotModified { .. } => Self::Unchanged,
             StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
@@ -128,7 +155,10 @@ impl From<StoreError> for RequestError {
                 let text = last_cause(&error);
                 if is_timeout(&error) {
                     Self::Silent
-                } else if text.contains("non-partial response") {
+                } else if ["non-partial response", "Range request not supported"]
+                    .iter()
+                    .any(|said| text.contains(said))
+                {
                     Self::NoRanges
                 } else if REFUSED.iter().any(|refused| text.starts_with(refused)) {
                     // Of a listing.
@@ -145,18 +175,25 @@ impl From<StoreError> for RequestError {
     }
 }
 
-/// Returns whether the store forbids what it may also hide, by the text of the refusal. Credentials
-/// that are wrong or have expired have other codes than this one.
+/// Codes by which stores forbid what they may also hide. Credentials that are wrong or have expired have
+/// others.
+const FORBIDDEN: [&str; 3] =
+    ["AccessDenied", "AuthorizationFailure", "AuthorizationPermissionMismatch"];
+
+/// Returns whether the store forbids what it may also hide, by the text of the refusal.
 pub(super) fn is_forbidden(text: &str) -> bool {
-    text.contains("AccessDenied")
+    FORBIDDEN.iter().any(|code| text.contains(code))
+}
+
+/// Returns whether a web server forbids what it may also hide. One that asks for a login does not.
+pub(super) fn is_forbidden_on_web(text: &str) -> bool {
+    !text.starts_with(UNKNOWN_USER)
 }
 
 /// Returns whether a refusal may be another one than of the credentials: by its code, if it has one.
 fn is_hidden(text: &str) -> bool {
-    const CODES: [&str; 3] =
-        ["AccessDenied", "AuthorizationFailure", "AuthorizationPermissionMismatch"];
     let has_code = text.contains("<Code>");
-    text.contains("403 Forbidden") && (!has_code || CODES.iter().any(|code| text.contains(code)))
+    text.contains("403 Forbidden") && (!has_code || is_forbidden(text))
 }
 
 /// Returns whether a request ended because no answer came.
@@ -176,11 +213,81 @@ fn because(why: Option<&str>) -> String {
     why.map_or_else(String::new, |why| format!(": {why}"))
 }
 
-/// Returns the text of the innermost cause, in one line: those around it repeat it, with addresses.
+/// Returns the text of the innermost cause, in one line: those around it repeat it, with addresses. Of the
+/// answer of a store only code and message: some repeat credentials in the rest.
 pub(super) fn last_cause(error: &dyn Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
         cause = next;
     }
-    cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let element = |name: &str| {
+        let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+        let from = text.find(&open)?;
+        let to = from + text[from..].find(&close)? + close.len();
+        text.get(from..to)
+    };
+    let mut short = match (text.find('<'), element("Code")) {
+        (Some(body), Some(code)) => {
+            format!("{}{code}{}", &text[..body], element("Message").unwrap_or_default())
+        }
+        _ => text,
+    };
+    if short.len() > LONGEST_TEXT {
+        let end = (0..=LONGEST_TEXT).rev().find(|end| short.is_char_boundary(*end));
+        short.truncate(end.unwrap_or(0));
+        short.push_str("...");
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(String);
+
+    fn not_found(text: &str) -> RequestError {
+        let source = Box::new(Said(text.to_owned()));
+        StoreError::NotFound { path: "a".to_owned(), source }.into()
+    }
+
+    #[test]
+    fn only_an_object_is_absent() {
+        let status = |rest: &str| format!("Server returned non-2xx status code: {rest}");
+        let missing = status("404 Not Found: <Error><Code>NoSuchKey</Code></Error>");
+        assert!(matches!(not_found(&missing), RequestError::Absent));
+        assert!(matches!(not_found(&status("404 Not Found: ")), RequestError::Absent));
+        for other in [
+            "404 Not Found: <Error><Code>NoSuchBucket</Code></Error>",
+            "404 Not Found: <Error><Code>ContainerNotFound</Code></Error>",
+            "405 Method Not Allowed: ",
+        ] {
+            assert!(matches!(not_found(&status(other)), RequestError::Other(_)), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_login_that_is_asked_for_is_not_absence() {
+        let text = |code| format!("Server returned non-2xx status code: {code}");
+        assert!(!is_forbidden_on_web(&text("401 Unauthorized: ")));
+        assert!(is_forbidden_on_web(&text("403 Forbidden: ")));
+        assert!(is_forbidden("<Code>AuthorizationFailure</Code>"));
+        assert!(!is_forbidden("<Code>InvalidAccessKeyId</Code>"));
+    }
+
+    #[test]
+    fn of_what_a_store_says_only_code_and_message_are_repeated() {
+        let body = "status code: 400 Bad Request: <?xml version=\"1.0\"?> <Error><Code>InvalidToken</Code>\
+                    <Message>The token is malformed.</Message><Token-0>secret</Token-0></Error>";
+        let text = last_cause(&Said(body.to_owned()));
+        let kept = "status code: 400 Bad Request: <Code>InvalidToken</Code>\
+                    <Message>The token is malformed.</Message>";
+        assert_eq!(text, kept);
+        assert_eq!(last_cause(&Said("a\n  b".to_owned())), "a b");
+        let long = last_cause(&Said("ä".repeat(1000)));
+        assert!(long.len() <= LONGEST_TEXT + 3 && long.ends_with("..."));
+    }
 }

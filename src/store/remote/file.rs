@@ -78,7 +78,11 @@ impl ObjectVersion {
             if error.is_failure() {
                 log::error!("{}: bytes {from} to {to}: {error}", self.key);
             }
-            error.to_io()
+            match error {
+                // Its name may be there all the same, for another one.
+                RequestError::Absent => io::Error::from_raw_os_error(libc::ESTALE),
+                error => error.to_io(),
+            }
         })
     }
 

@@ -41,6 +41,26 @@ pub(super) struct Listing {
     pub is_complete: bool,
     /// Where pages begin: the number of names before them, and what to ask for them with.
     pub pages: Vec<(u64, String)>,
+    /// The page that was asked for last, if these are not all names.
+    pub last: Option<Arc<Page>>,
+}
+
+/// Page of the names in a directory.
+#[derive(Debug)]
+pub(super) struct Page {
+    /// Number of the names before it.
+    pub start: u64,
+    /// The names, sorted.
+    pub names: Vec<(String, Name)>,
+    /// What to ask for the next page with; `None` if it is the last one.
+    pub next: Option<String>,
+}
+
+impl Page {
+    /// Returns the number of the names before the next page.
+    pub(super) fn end(&self) -> u64 {
+        self.start + self.names.len() as u64
+    }
 }
 
 /// Answer about a single name: when it was asked for, and what it stands for, if anything. `None` if it
@@ -65,7 +85,8 @@ impl Listing {
 
     fn memory(&self) -> usize {
         const EACH: usize = 96;
-        let names = self.names.iter().map(|(name, _)| name.len() + EACH).sum::<usize>();
+        let last = self.last.iter().flat_map(|page| &page.names);
+        let names = self.names.iter().chain(last).map(|(name, _)| name.len() + EACH).sum::<usize>();
         let pages = self.pages.iter().map(|(_, token)| token.len() + EACH).sum::<usize>();
         size_of::<Self>() + names + pages
     }
@@ -82,7 +103,8 @@ impl Names {
         }
     }
 
-    fn is_fresh(&self, at: Instant) -> bool {
+    /// Returns whether an answer to a request that was made at some time is believed.
+    pub(super) fn is_fresh(&self, at: Instant) -> bool {
         at.elapsed() < self.trusted
     }
 
@@ -153,6 +175,11 @@ impl Names {
         self.listings.lock().get(directory).filter(|listing| self.is_fresh(listing.at))
     }
 
+    /// Returns the last listing of a directory, however old.
+    pub(super) fn last_listing(&self, directory: &Path) -> Option<Arc<Listing>> {
+        self.listings.lock().get(directory)
+    }
+
     /// Records the listing of a directory.
     pub(super) fn note_listing(&self, directory: &Path, listing: Listing) -> Arc<Listing> {
         let (bytes, listing) = (listing.memory(), Arc::new(listing));
@@ -173,7 +200,7 @@ mod tests {
 
     fn listing(names: &[(&str, Name)], is_complete: bool) -> Listing {
         let names = names.iter().map(|(name, what)| ((*name).to_owned(), what.clone())).collect();
-        Listing { at: Instant::now(), names, is_complete, pages: Vec::new() }
+        Listing { at: Instant::now(), names, is_complete, pages: Vec::new(), last: None }
     }
 
     #[test]

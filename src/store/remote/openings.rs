@@ -45,14 +45,14 @@ impl Openings {
         Self { trusted, known: Mutex::new(LruCache::new(OPENINGS)) }
     }
 
-    /// Returns an opening that is to be requested now. `Err` if it was requested before: whether it is
-    /// answered.
+    /// Returns an opening that is to be requested now. `Err` if it was requested before: whether it has
+    /// brought an answer.
     pub(super) fn begin(&self, path: &Path) -> std::result::Result<Arc<Opening>, bool> {
         let mut known = self.known.lock();
         if let Some(opening) = known.get(path)
             && opening.at.elapsed() < self.trusted
         {
-            return Err(matches!(*opening.state.lock(), State::Done(_)));
+            return Err(matches!(&*opening.state.lock(), State::Done(answer) if answer.is_some()));
         }
         let (at, state) = (Instant::now(), Mutex::new(State::Asked));
         let opening = Arc::new(Opening { at, state, done: Condvar::new() });

@@ -5,7 +5,6 @@
 use std::env;
 use std::fs;
 use std::io;
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +18,9 @@ use object_store::list::PaginatedListStore;
 use object_store::{BackoffConfig, Certificate, ClientOptions, ObjectStore, RetryConfig};
 
 use super::disk_cache::CacheError;
+use super::machine::is_machine_of;
 use super::profile::{Profile, ProfileError};
-use super::url::{Protocol, SourceUrl};
+use super::url::{Protocol, SourceUrl, UrlError, check_no_secret};
 pub use crate::store::remote_options::RemoteOptions;
 use crate::text::shown;
 
@@ -66,6 +66,9 @@ pub enum SetupError {
          AZURE_STORAGE_ACCOUNT_NAME"
     )]
     NoAccount,
+    /// The address of a store holds a secret.
+    #[error("endpoint=: {0}")]
+    Endpoint(#[source] UrlError),
     /// A profile cannot be used.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -89,6 +92,7 @@ impl RemoteOptions {
             _ => None,
         };
         let setting = |name| profile.as_ref().and_then(|it| it.get(name)).map(str::to_owned);
+        self.endpoint.as_deref().map_or(Ok(()), check_no_secret).map_err(SetupError::Endpoint)?;
         let endpoint = self.endpoint.clone().or_else(|| environment_endpoint(url.protocol));
         let endpoint = endpoint.or_else(|| setting("endpoint_url"));
         let client = self.client_options(url, endpoint.as_deref())?;
@@ -102,7 +106,7 @@ impl RemoteOptions {
         let anonymous = self.anonymous
             || url.protocol != Protocol::Web
                 && credentials.is_none()
-                && !has_credentials(url.protocol);
+                && !has_credentials(url.protocol, endpoint.as_deref());
         let opened = match url.protocol {
             Protocol::S3 => {
                 let mut builder = AmazonS3Builder::from_env()
@@ -236,14 +240,9 @@ impl Opened {
 const AZURE_PLACE: [&str; 3] =
     ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ENDPOINT"];
 
-/// Address at which machines of a provider are given credentials.
-const METADATA_SERVICE: ([u8; 4], u16) = ([169, 254, 169, 254], 80);
-/// Time within which it answers where there is one.
-const METADATA_WAIT: Duration = Duration::from_secs(1);
-
 /// Returns whether there is anything to sign requests with. Without, they are not signed: public data
 /// needs no signature, and a store that does says so.
-fn has_credentials(protocol: Protocol) -> bool {
+fn has_credentials(protocol: Protocol, endpoint: Option<&str>) -> bool {
     let prefixes: &[&str] = match protocol {
         Protocol::S3 => &["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_", "AWS_CONTAINER_CREDENTIALS_"],
         Protocol::Gcs => &["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"],
@@ -256,25 +255,35 @@ fn has_credentials(protocol: Protocol) -> bool {
     let is_set = names.any(|name| {
         !AZURE_PLACE.contains(&&*name) && prefixes.iter().any(|known| name.starts_with(known))
     });
-    let asks_machine = protocol != Protocol::S3
-        || env::var("AWS_EC2_METADATA_DISABLED").is_ok_and(|it| it.eq_ignore_ascii_case("true"));
+    let asks_machine = || match protocol {
+        // Stores of others know no roles of Amazon's machines.
+        Protocol::S3 => {
+            endpoint.is_none_or(|endpoint| endpoint.contains(".amazonaws.com"))
+                && !environment("AWS_EC2_METADATA_DISABLED")
+                    .is_some_and(|it| it.eq_ignore_ascii_case("true"))
+        }
+        Protocol::Gcs | Protocol::Azure => true,
+        Protocol::Web => false,
+    };
     let has_file = || {
         let home = env::var_os("HOME").filter(|_| protocol == Protocol::Gcs);
         home.is_some_and(|home| {
             PathBuf::from(home).join(".config/gcloud/application_default_credentials.json").exists()
         })
     };
-    is_set
-        || has_file()
-        || asks_machine
-            && TcpStream::connect_timeout(&METADATA_SERVICE.into(), METADATA_WAIT).is_ok()
+    is_set || has_file() || asks_machine() && is_machine_of(protocol)
+}
+
+/// Returns the value of a variable of the environment. One that is empty is as good as none.
+fn environment(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Returns the account that the environment names.
 fn environment_account(protocol: Protocol) -> Option<String> {
     let names = ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"];
     let mut names = names.iter().filter(|_| protocol == Protocol::Azure);
-    names.find_map(|name| env::var(name).ok())
+    names.find_map(|name| environment(name))
 }
 
 /// Returns whether the environment has the emulator of Azure stand for the service: it needs no account.
@@ -284,7 +293,7 @@ fn has_emulator() -> bool {
 
 /// Returns the region that the environment names.
 fn environment_region() -> Option<String> {
-    ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| env::var(name).ok())
+    ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(environment)
 }
 
 /// Returns the address of a store that the environment names.
@@ -295,5 +304,5 @@ fn environment_endpoint(protocol: Protocol) -> Option<String> {
         Protocol::Azure => &["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"],
         Protocol::Web => &[],
     };
-    names.iter().find_map(|name| env::var(name).ok())
+    names.iter().find_map(|name| environment(name))
 }

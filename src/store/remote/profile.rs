@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,6 +19,8 @@ use ini::{Ini, ParseOption};
 use jiff::{SignedDuration, Timestamp};
 use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use object_store::{CredentialProvider, StaticCredentialProvider};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::Command;
 use tokio::sync::Mutex;
 
 use crate::text::shown;
@@ -164,15 +166,23 @@ impl Program {
         }
     }
 
-    /// Runs the program. What it prints on stdout is in no message: it is secret.
-    fn run(&self) -> Result<(AwsCredential, Option<Timestamp>), String> {
+    /// Runs the program, which is killed if its result is not waited for any longer. What it prints on
+    /// stdout is in no message: it is secret.
+    async fn run(&self) -> Result<(AwsCredential, Option<Timestamp>), String> {
         let what = match self {
             Self::Line(_) => "credential_process of the profile".to_owned(),
             Self::Aws(profile) => {
                 format!("aws configure export-credentials --profile {profile}")
             }
         };
-        let ran = self.command().stdin(Stdio::null()).output();
+        let mut command = self.command();
+        // The shell may start others.
+        command.process_group(0).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let started = command.spawn().map_err(|error| format!("{what}: {error}"))?;
+        let mut group = Group(started.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+        let ran = started.wait_with_output().await;
+        group.0 = None;
         let ran = ran.map_err(|error| format!("{what}: {error}"))?;
         if !ran.status.success() {
             let said = String::from_utf8_lossy(&ran.stderr);
@@ -182,6 +192,16 @@ impl Program {
         credential(&ran.stdout).ok_or_else(|| {
             format!("{what}: it has not printed AccessKeyId and SecretAccessKey, as JSON")
         })
+    }
+}
+
+/// Processes that are killed when this is dropped.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Fails if they have ended.
+        let _ = self.0.map(|group| kill_process_group(group, Signal::KILL));
     }
 }
 
@@ -247,13 +267,11 @@ impl CredentialProvider for Printed {
         {
             return Ok(Arc::clone(&last.credential));
         }
-        let program = self.program.clone();
         let failed = |text: String| object_store::Error::Generic {
             store: "credentials",
             source: text.into(),
         };
-        let ran = tokio::task::spawn_blocking(move || program.run()).await;
-        match (ran.unwrap_or_else(|error| Err(error.to_string())), &mut *last) {
+        match (self.program.run().await, &mut *last) {
             (Ok((credential, ends)), last) => {
                 let found = last.insert(Last::new(credential, ends));
                 Ok(Arc::clone(&found.credential))
@@ -322,7 +340,7 @@ mod tests {
 
     #[test]
     fn credentials_that_cannot_be_renewed_are_used_until_they_end() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = runtime();
         let now = Timestamp::now();
         let found = |line: &str, ends: Timestamp| {
             let (key_id, secret_key) = ("old".to_owned(), "b".to_owned());
@@ -346,9 +364,42 @@ mod tests {
         assert!(found("exit 1", now).0.is_err());
     }
 
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn a_program_whose_result_is_not_waited_for_any_longer_is_killed_with_all_it_has_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let pids = directory.path().join("pids");
+        let line = format!("echo $$ >>'{0}'; sleep 600 & echo $! >>'{0}'; wait", shown(&pids));
+        let written = || fs::read_to_string(&pids).unwrap_or_default();
+        runtime().block_on(async {
+            let program = Program::Line(line);
+            let begun = async {
+                while written().lines().count() < 2 {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+            };
+            tokio::select! {
+                _ = program.run() => panic!("it has ended"),
+                () = begun => (),
+            }
+        });
+        let is_there = |pid: &str| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z ")
+        };
+        let begun = std::time::Instant::now();
+        while written().lines().any(is_there) {
+            assert!(begun.elapsed().as_secs() < 10, "not killed");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
     #[test]
     fn programs_print_credentials_as_json() {
-        let run = |line: &str| Program::Line(line.to_owned()).run();
+        let run = |line: &str| runtime().block_on(Program::Line(line.to_owned()).run());
         let text = r#"{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c",
                        "Expiration": "2030-01-02T03:04:05Z"}"#;
         let (found, ends) = run(&format!("echo '{text}'")).unwrap();

@@ -91,6 +91,7 @@ impl Place {
         if !is_scheme || source.exists() {
             return Ok(path());
         }
+        check_as_written(text)?;
         let url = Url::parse(text).map_err(|error| UrlError::Malformed(error.to_string()))?;
         if url.scheme() == "file" {
             let local = url.to_file_path().map_err(|()| UrlError::NoBucket("path"))?;
@@ -109,12 +110,7 @@ impl SourceUrl {
             "http" | "https" => (Protocol::Web, "host"),
             other => return Err(UrlError::Scheme(other.to_owned())),
         };
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(UrlError::Secret("a user name or a password"));
-        }
-        if url.query().is_some() {
-            return Err(UrlError::Secret("a query, which may be a signature"));
-        }
+        check_no_secret_in(url)?;
         if url.fragment().is_some() {
             return Err(UrlError::Fragment);
         }
@@ -155,6 +151,40 @@ impl fmt::Display for SourceUrl {
         f.write_str(&self.base)?;
         if self.root.is_empty() { Ok(()) } else { write!(f, "/{}", self.root) }
     }
+}
+
+/// Returns an error if a URL is not what it looks like: parsers leave out control characters and blanks at
+/// its ends, and resolve parts like `..`, which keys may have.
+fn check_as_written(text: &str) -> Result<(), UrlError> {
+    let is_plain = |char: char| !char.is_control() && char != '\\';
+    if text.trim() != text || !text.chars().all(is_plain) {
+        let why = "it has a backslash, a control character or a blank at an end";
+        return Err(UrlError::Malformed(why.to_owned()));
+    }
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let path = rest.split(['?', '#']).next().unwrap_or_default();
+    let decoded = |part: &str| percent_decode_str(part).decode_utf8_lossy().into_owned();
+    let parts = path.split('/').skip(1).map(decoded);
+    match parts.into_iter().find(|part| part == "." || part == "..") {
+        Some(part) => Err(UrlError::Part(part)),
+        None => Ok(()),
+    }
+}
+
+/// Returns an error if the address of a store holds what others must not see. One that is no URL is left to
+/// whoever uses it.
+pub(super) fn check_no_secret(address: &str) -> Result<(), UrlError> {
+    Url::parse(address).map_or(Ok(()), |url| check_no_secret_in(&url))
+}
+
+fn check_no_secret_in(url: &Url) -> Result<(), UrlError> {
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(UrlError::Secret("a user name or a password"));
+    }
+    if url.query().is_some() {
+        return Err(UrlError::Secret("a query, which may be a signature"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -198,6 +228,19 @@ mod tests {
         assert_eq!(url("https://host/%ff"), Err(UrlError::Encoding));
         assert_eq!(url("s3://bucket/a#b"), Err(UrlError::Fragment));
         assert_eq!(url("s3://bucket/a%23b").unwrap().2, "a#b");
+    }
+
+    #[test]
+    fn urls_are_read_as_they_are_written() {
+        for text in ["s3://b/a/../c", "s3://b/a/%2e%2E/c", "https://h/./a"] {
+            assert!(matches!(url(text), Err(UrlError::Part(_))), "{text}");
+        }
+        for text in ["s3://b/a\tb", "s3://b/a ", "s3://b/a\nb", "https://h/a\\b"] {
+            assert!(matches!(url(text), Err(UrlError::Malformed(_))), "{text:?}");
+        }
+        assert_eq!(url("s3://b/a..b/.c").unwrap().2, "a..b/.c");
+        assert!(check_no_secret("https://me:secret@host").is_err());
+        assert!(check_no_secret("https://host:9000").is_ok() && check_no_secret("host").is_ok());
     }
 
     #[test]
