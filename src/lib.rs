@@ -20,6 +20,7 @@
 #![warn(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout)]
 
 pub mod cli;
+mod cpus;
 pub mod format;
 pub mod fs;
 pub mod fuse;

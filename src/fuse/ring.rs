@@ -2,8 +2,10 @@
 //!
 //! A request goes to the queue of the CPU that its caller runs on, and a thread on the same CPU answers
 //! it: no other CPU is woken. A thread has one ring with one entry ([`worker`]), so it is as free to
-//! wait as one of fuser's. FORGET, INTERRUPT and notifications stay on `/dev/fuse`, where fuser's
-//! threads ([`super::classic`]) answer them.
+//! wait as one of fuser's. Threads of other CPUs cannot help, though: where one waits for a commit, a
+//! further one is started before none of its CPU is left ([`queue`]). FORGET but for those that a listing
+//! causes, INTERRUPT and notifications stay on `/dev/fuse`, where fuser's threads ([`super::classic`])
+//! answer them.
 //!
 //! ```text
 //! prepare    threads with their rings, before the kernel learns of it: whatever is missing, such as a
@@ -13,9 +15,11 @@
 //! ```
 
 mod call;
+mod queue;
 mod wire;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,13 +27,14 @@ use std::sync::mpsc::{Receiver, RecvError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use fuser::SessionACL;
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::geteuid;
 use thiserror::Error;
 
 use self::call::Allowed;
+use self::queue::Queue;
 use self::worker::{ENTRY_NBYTES, Entry, Worker};
 use super::server::Server;
+use crate::cpus::Cpus;
 
 /// Says whether the kernel module takes part: `Y` or `N`.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -39,10 +44,8 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Threads of a queue at least: one may wait for another, which answers a read meanwhile.
 const LEAST_THREADS: usize = 2;
-/// Threads at most; each has memory for a payload.
-const MOST_THREADS: u16 = 1024;
-/// The calling thread.
-const SELF: Pid = Pid::from_raw(0);
+/// Threads at most that are started with the mount; each has memory for a payload.
+const MOST_THREADS: usize = 1024;
 
 /// Why requests do not come by rings.
 #[derive(Debug, Error)]
@@ -84,15 +87,11 @@ struct Waiting {
 impl Rings {
     /// Starts the threads, about `threads` of them, and creates their rings.
     pub fn prepare(threads: usize) -> Result<Self, Unavailable> {
-        let queues = number_of_queues()?;
-        let of_queue = threads.div_ceil(queues).max(LEAST_THREADS);
-        let too_many = |_| Unavailable::TooManyCpus(queues);
-        let all = u16::try_from(queues.saturating_mul(of_queue)).map_err(too_many)?;
-        if all > MOST_THREADS {
-            return Err(Unavailable::TooManyCpus(queues));
-        }
-        let last = u16::try_from(queues).map_err(too_many)?;
-        let queue_of_each = (0..last).flat_map(|queue| std::iter::repeat_n(queue, of_queue));
+        let (queues, online) = queues_and_online()?;
+        let number_of_each = share_out(threads, queues, &online);
+        let number_of_each = number_of_each.ok_or(Unavailable::TooManyCpus(queues))?;
+        let of_each = (0..).zip(number_of_each);
+        let queue_of_each = of_each.flat_map(|(queue, number)| std::iter::repeat_n(queue, number));
         let mut rings = Self { threads: Vec::new() };
         for queue in queue_of_each {
             match start_thread(queue) {
@@ -137,9 +136,13 @@ impl Rings {
     ) -> Vec<JoinHandle<()>> {
         let allowed = Allowed { acl, owner: geteuid().as_raw() };
         let device = Arc::new(device);
+        let last = self.threads.iter().map(|waiting| waiting.queue).max().unwrap_or(0);
+        let queues: Vec<_> = (0..=last).map(|number| Arc::new(Queue::new(number))).collect();
         let start = |waiting: Waiting| {
             let (server, device) = (Arc::clone(server), Arc::clone(&device));
-            let worker = Worker { server, allowed, device, queue: waiting.queue, end_mount };
+            let queue = Arc::clone(&queues[usize::from(waiting.queue)]);
+            queue.starts();
+            let worker = Worker { server, allowed, device, queue, add_thread, end_mount };
             // A thread that waits for this takes it.
             let _ = waiting.start.send(worker);
             waiting.thread
@@ -173,7 +176,7 @@ fn wait_and_serve(workers: &Receiver<Worker>, entry: Entry) {
     // Without a mount there is nothing to serve.
     let Ok(worker) = workers.recv() else { return };
     if let Err(error) = worker.run(entry) {
-        log::error!("a ring of CPU {} has failed, so the mount ends: {error}", worker.queue);
+        log::error!("a ring of CPU {} has failed, so the mount ends: {error}", worker.queue.number);
         // The request in its entry has no answer, and who sends one to a queue without threads waits
         // for ever.
         (worker.end_mount)();
@@ -182,46 +185,67 @@ fn wait_and_serve(workers: &Receiver<Worker>, entry: Entry) {
 
 /// Lets the calling thread run on the CPU of its queue alone. If that is offline, it may run anywhere.
 fn pin_to(queue: u16) {
-    let mut set = CpuSet::new();
-    let pinned = set.set(usize::from(queue)).and_then(|()| sched_setaffinity(SELF, &set));
-    if let Err(error) = pinned {
+    if let Err(error) = Cpus::one(usize::from(queue)).and_then(|cpu| cpu.bind()) {
         log::debug!("a thread cannot be bound to CPU {queue}: {error}");
     }
 }
 
-/// Returns the number of queues that the kernel has: one for each CPU that may ever exist.
-fn number_of_queues() -> Result<usize, Unavailable> {
+/// Starts another thread for the queue of a worker.
+fn add_thread(worker: &Worker) {
+    let queue = &worker.queue;
+    match start_thread(queue.number) {
+        // A thread that waits for this takes it.
+        Ok(waiting) => drop(waiting.start.send(worker.clone())),
+        Err(error) => {
+            log::debug!("CPU {} has no further thread: {error}", queue.number);
+            queue.not_added();
+        }
+    }
+}
+
+/// Returns the number of threads of each queue, about `threads` in all; `None` if these are too many. A
+/// CPU that is offline may come: one thread answers what its first callers ask.
+fn share_out(threads: usize, queues: usize, online: &BTreeSet<usize>) -> Option<Vec<usize>> {
+    let cpus = online.len().max(1);
+    let most = MOST_THREADS.checked_sub(queues.saturating_sub(cpus))? / cpus;
+    let of_each = threads.div_ceil(cpus).clamp(LEAST_THREADS, most.max(LEAST_THREADS));
+    let number = |queue| if online.contains(&queue) { of_each } else { 1 };
+    (most >= LEAST_THREADS).then(|| (0..queues).map(number).collect())
+}
+
+/// Returns the number of queues that the kernel has, one for each CPU that may ever exist, and the
+/// numbers of the CPUs that there are.
+fn queues_and_online() -> Result<(usize, BTreeSet<usize>), Unavailable> {
     match std::fs::read_to_string(SWITCH) {
         Ok(switch) if switch.starts_with('Y') => (),
         Ok(_) => return Err(Unavailable::SwitchedOff),
         Err(_) => return Err(Unavailable::Kernel),
     }
-    let set = sched_getaffinity(SELF).map_err(io::Error::from)?;
-    let is_set = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
-    let allowed = (0..CpuSet::count()).filter(is_set).count();
-    let online = cpus(ONLINE)?;
-    if allowed < online {
-        return Err(Unavailable::Cpus { allowed, online });
+    let (allowed, online) = (Cpus::allowed()?.count(), cpus(ONLINE)?);
+    if allowed < online.len() {
+        return Err(Unavailable::Cpus { allowed, online: online.len() });
     }
-    Ok(cpus(POSSIBLE)?)
+    Ok((cpus(POSSIBLE)?.len(), online))
 }
 
-/// Returns the number of CPUs in a list of the kernel.
-fn cpus(path: &str) -> io::Result<usize> {
+/// Returns the CPUs in a list of the kernel.
+fn cpus(path: &str) -> io::Result<BTreeSet<usize>> {
     let text = std::fs::read_to_string(path)?;
-    let count = count_of(text.trim());
-    count
+    let numbers = numbers_of(text.trim());
+    numbers
         .ok_or_else(|| io::Error::other(format!("{path}: {:?} is not a list of CPUs", text.trim())))
 }
 
-/// Returns how many numbers a list like `0-3,8` names; `None` if it is not one, or names none.
-fn count_of(list: &str) -> Option<usize> {
-    let count = |range: &str| {
+/// Returns the numbers that a list like `0-3,8` names; `None` if it is not one, or names more than there
+/// can be CPUs.
+fn numbers_of(list: &str) -> Option<BTreeSet<usize>> {
+    let range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        last.checked_sub(first)?.checked_add(1)
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last && last <= usize::from(u16::MAX)).then_some(first..=last)
     };
-    list.split(',').try_fold(0_usize, |sum, range| sum.checked_add(count(range)?))
+    let ranges: Option<Vec<_>> = list.split(',').map(range).collect();
+    Some(ranges?.into_iter().flatten().collect())
 }
 
 #[cfg(test)]
@@ -230,12 +254,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_cpus_is_counted() {
-        assert_eq!(count_of("0"), Some(1));
-        assert_eq!(count_of("0-7"), Some(8));
-        assert_eq!(count_of("0-3,8,10-11"), Some(7));
-        for bad in ["", "a", "3-1", "0-", "0-18446744073709551615"] {
-            assert_eq!(count_of(bad), None, "{bad:?}");
+    fn a_list_of_cpus_names_numbers_and_ranges() {
+        let named = |list: &[usize]| Some(list.iter().copied().collect());
+        assert_eq!(numbers_of("0"), named(&[0]));
+        assert_eq!(numbers_of("0-3"), named(&[0, 1, 2, 3]));
+        assert_eq!(numbers_of("0-1,8,10-11"), named(&[0, 1, 8, 10, 11]));
+        for bad in ["", "a", "3-1", "0-", "0-65536", "0-18446744073709551615"] {
+            assert_eq!(numbers_of(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn threads_are_shared_out_among_the_cpus_that_there_are() {
+        let online = |cpus: usize| (0..cpus).collect();
+        assert_eq!(share_out(8, 2, &online(2)), Some(vec![4, 4]));
+        assert_eq!(share_out(1, 3, &online(3)), Some(vec![2, 2, 2]));
+        assert_eq!(share_out(8, 4, &online(2)), Some(vec![4, 4, 1, 1]), "two may come");
+        // However it is rounded, there are not more than that.
+        assert_eq!(share_out(1024, 3, &online(3)), Some(vec![341, 341, 341]));
+        assert_eq!(share_out(1024, 4, &online(2)), Some(vec![511, 511, 1, 1]));
+        assert_eq!(share_out(8, 1025, &online(8)), None);
+        assert_eq!(share_out(8, 600, &online(600)), None);
     }
 }

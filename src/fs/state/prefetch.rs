@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use crate::cpus::Cpus;
 use crate::format::Coords;
 use crate::format::flat::FlatForm;
 use crate::format::grid::unravel;
@@ -43,6 +44,9 @@ pub(in crate::fs) struct Prefetch {
     store: Arc<ShardStore>,
     /// Size of the cache of decoded chunks in bytes.
     budget: usize,
+    /// CPUs for the threads, one for each. Who queues the first chunk may be bound to one alone, as the
+    /// thread of a ring is. `None` if they cannot be determined.
+    cpus: Option<Cpus>,
     queue: OnceLock<SyncSender<Job>>,
     /// Number of the chunk, or row of chunks, that was last requested, by array.
     last: Mutex<HashMap<u64, u64>>,
@@ -52,13 +56,20 @@ pub(in crate::fs) struct Prefetch {
 impl Prefetch {
     /// Creates a prefetcher that decodes with `store`, which caches `budget` bytes.
     pub(in crate::fs) fn new(store: Arc<ShardStore>, budget: usize) -> Self {
-        let announced = Mutex::new(LruCache::new(ANNOUNCED));
-        Self { store, budget, queue: OnceLock::new(), last: Mutex::default(), announced }
+        let cpus = Cpus::allowed().inspect_err(|error| log::debug!("unknown CPUs: {error}"));
+        Self {
+            store,
+            budget,
+            cpus: cpus.ok(),
+            queue: OnceLock::new(),
+            last: Mutex::default(),
+            announced: Mutex::new(LruCache::new(ANNOUNCED)),
+        }
     }
 
     /// Queues a chunk for decoding.
     pub(in crate::fs) fn announce(&self, array: &Arc<ArrayView>, coords: Coords) {
-        let queue = self.queue.get_or_init(|| start(&self.store));
+        let queue = self.queue.get_or_init(|| start(&self.store, self.cpus));
         // If the queue is full, or no thread could be started, the reader decodes the chunk.
         let _ = queue.try_send(Job { array: Arc::clone(array), coords });
     }
@@ -133,14 +144,20 @@ fn ravel(coords: &[u64], grid: &[u64]) -> u64 {
     coords.iter().zip(grid).fold(0, |number, (coord, extent)| number * extent + coord)
 }
 
-/// Starts the threads, one for each processor.
-fn start(store: &Arc<ShardStore>) -> SyncSender<Job> {
+/// Starts the threads, one for each CPU.
+fn start(store: &Arc<ShardStore>, cpus: Option<Cpus>) -> SyncSender<Job> {
     let (sender, receiver) = sync_channel(WAITING);
     let receiver = Arc::new(Mutex::new(receiver));
-    for _ in 0..thread::available_parallelism().map_or(1, std::num::NonZero::get) {
+    for _ in 0..cpus.map_or(1, |cpus| cpus.count()) {
         let (store, receiver) = (Arc::clone(store), Arc::clone(&receiver));
         let worker = thread::Builder::new().name("decode".to_owned());
-        if let Err(error) = worker.spawn(move || work(&store, &receiver)) {
+        let run = move || {
+            if let Some(Err(error)) = cpus.map(|cpus| cpus.bind()) {
+                log::debug!("a thread that decodes stays on one CPU: {error}");
+            }
+            work(&store, &receiver);
+        };
+        if let Err(error) = worker.spawn(run) {
             log::warn!("no thread to decode ahead: {error}");
         }
     }

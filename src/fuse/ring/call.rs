@@ -14,10 +14,12 @@ use super::super::server::{Answer, Named, Server};
 use super::wire::{Call, Payload};
 use crate::fs::{SetAttr, now};
 use crate::number::to_usize;
+use crate::requester::serve;
 use crate::store::storage::Timestamp;
 
 mod opcode {
     pub(super) const LOOKUP: u32 = 1;
+    pub(super) const FORGET: u32 = 2;
     pub(super) const GETATTR: u32 = 3;
     pub(super) const SETATTR: u32 = 4;
     pub(super) const READLINK: u32 = 5;
@@ -54,6 +56,29 @@ mod opcode {
 const WITH_HANDLE: u32 = 1;
 /// `FUSE_WRITE_CACHE`: the data comes from mapped pages.
 const FROM_PAGES: u32 = 1;
+
+impl Call {
+    /// Returns whether the answer may have to wait for a commit.
+    pub(super) fn may_wait(&self) -> bool {
+        matches!(
+            self.opcode,
+            opcode::SETATTR
+                | opcode::SYMLINK
+                | opcode::MKNOD
+                | opcode::MKDIR
+                | opcode::UNLINK
+                | opcode::RMDIR
+                | opcode::RENAME
+                | opcode::RENAME2
+                | opcode::LINK
+                | opcode::WRITE
+                | opcode::FSYNC
+                | opcode::FSYNCDIR
+                | opcode::FLUSH
+                | opcode::CREATE
+        )
+    }
+}
 
 /// Users whose requests are answered.
 #[derive(Debug, Clone, Copy)]
@@ -97,9 +122,15 @@ pub(super) fn answer(
     call: &Call,
     buffer: &mut [u8],
 ) -> Answer<usize> {
+    // Of an entry in a listing that the kernel could not keep. Nothing waits for the answer.
+    if call.opcode == opcode::FORGET {
+        server.views.forget(call.ino, call.u64(0));
+        return Ok(0);
+    }
     if !allowed.permits(call) {
         return Err(Errno::EACCES);
     }
+    let _serving = serve(call.caller(0).pid);
     match call.opcode {
         opcode::READ => {
             let size = to_usize(u64::from(call.u32(16))).min(buffer.len());
@@ -370,6 +401,13 @@ mod tests {
         assert_eq!((handle, set.mode, set.size, set.is_now), (None, None, None, false));
         assert_eq!(set.atime, Some(Timestamp { seconds: -1, nanoseconds: 0 }));
         assert_eq!(set.mtime, Some(Timestamp { seconds: 5, nanoseconds: 9 }));
+    }
+
+    #[test]
+    fn what_changes_something_may_wait_for_a_commit_and_what_reads_does_not() {
+        let may_wait = |opcode| call(opcode, 0, &[]).may_wait();
+        assert!(may_wait(opcode::FSYNC) && may_wait(opcode::WRITE) && may_wait(opcode::FLUSH));
+        assert!(!may_wait(opcode::READ) && !may_wait(opcode::LOOKUP) && !may_wait(opcode::RELEASE));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::Errno;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -24,6 +24,7 @@ use memmap2::MmapMut;
 use super::super::kernel_flags::MAX_REQUEST;
 use super::super::server::Server;
 use super::call::{Allowed, answer};
+use super::queue::Queue;
 use super::wire::{Call, HEADER_NBYTES, encode_outcome};
 
 /// Length of the memory for the header of an entry: a page, which the kernel asks for.
@@ -102,7 +103,11 @@ fn is_for_now(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| transient.contains(&errno))
 }
 
+/// Time for which an answer is given once more that the kernel has refused because the mount is ending.
+const ENDING: Duration = Duration::from_millis(200);
+
 /// Thread that answers requests of one queue.
+#[derive(Clone)]
 pub(super) struct Worker {
     /// Filesystem.
     pub server: Arc<Server>,
@@ -110,8 +115,10 @@ pub(super) struct Worker {
     pub allowed: Allowed,
     /// Descriptor of the FUSE connection.
     pub device: Arc<OwnedFd>,
-    /// Number of the queue: that of a CPU.
-    pub queue: u16,
+    /// The queue.
+    pub queue: Arc<Queue>,
+    /// Starts another thread for the queue.
+    pub add_thread: fn(&Self),
     /// Ends the mount.
     pub end_mount: fn(),
 }
@@ -132,10 +139,20 @@ impl Worker {
 
     fn exchange_until_end(&self, entry: &mut Entry) -> io::Result<()> {
         let mut command = self.register(entry);
+        let mut refused: Option<Instant> = None;
         loop {
             match entry.exchange(&command)?.saturating_neg() {
-                0 => command = self.commit(self.answer(entry)),
+                0 => {
+                    command = self.commit(self.answer(entry));
+                    refused = None;
+                }
                 libc::EAGAIN | libc::EINTR => (),
+                // If the mount is being ended, its requests go first, and then the connection.
+                libc::ENOENT | libc::EIO
+                    if refused.get_or_insert_with(Instant::now).elapsed() < ENDING =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
                 // The mount has ended.
                 libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {
                     return Ok(());
@@ -150,6 +167,10 @@ impl Worker {
         // The memory is longer than both parts.
         let Some((header, payload)) = entry.parts() else { return 0 };
         let call = Call::decode(header);
+        let may_wait = call.may_wait();
+        if self.queue.take(may_wait) {
+            (self.add_thread)(self);
+        }
         // As fuser does, which answers for a request that was dropped.
         let answered =
             catch_unwind(AssertUnwindSafe(|| answer(&self.server, self.allowed, &call, payload)));
@@ -161,6 +182,7 @@ impl Worker {
             // Payloads are shorter than that.
             u32::try_from(nbytes).map_err(|_| libc::EIO)
         });
+        self.queue.give_back(may_wait);
         encode_outcome(header, call.unique, outcome);
         call.commit_id
     }
@@ -187,7 +209,7 @@ impl Worker {
     fn command(&self, number: u32, commit_id: u64, address: u64) -> squeue::Entry128 {
         let mut request = [0; 80];
         request[8..16].copy_from_slice(&commit_id.to_ne_bytes());
-        request[16..18].copy_from_slice(&self.queue.to_ne_bytes());
+        request[16..18].copy_from_slice(&self.queue.number.to_ne_bytes());
         let command = opcode::UringCmd80::new(types::Fd(self.device.as_raw_fd()), number);
         command.cmd(request).addr(Some(address)).build()
     }

@@ -1,0 +1,88 @@
+//! Queue of the requests of one CPU, and how many threads there are to answer them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Threads at most that are started in addition for a queue.
+const MOST_ADDED: usize = 32;
+
+/// Queue of requests, with the state of the threads that answer them. Another queue's threads cannot: so
+/// none may be without a thread for as long as one of its own waits for a commit, which may wait for the
+/// lock of another process.
+pub(super) struct Queue {
+    /// Number of the CPU.
+    pub number: u16,
+    /// Threads that wait for a request.
+    free: AtomicUsize,
+    /// Threads whose requests may wait for a commit.
+    waiting: AtomicUsize,
+    /// Threads that were started in addition.
+    added: AtomicUsize,
+}
+
+impl Queue {
+    pub(super) fn new(number: u16) -> Self {
+        let (free, waiting, added) = Default::default();
+        Self { number, free, waiting, added }
+    }
+
+    /// Called when a thread begins to wait for requests.
+    pub(super) fn starts(&self) {
+        self.free.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Called when a thread has taken a request. Returns whether another thread is to be started, which
+    /// counts as free from now on.
+    pub(super) fn take(&self, may_wait: bool) -> bool {
+        let waiting = match may_wait {
+            true => self.waiting.fetch_add(1, Ordering::AcqRel) + 1,
+            false => self.waiting.load(Ordering::Acquire),
+        };
+        let was_last = self.free.fetch_sub(1, Ordering::AcqRel) == 1;
+        if !was_last || waiting == 0 || self.added.load(Ordering::Acquire) >= MOST_ADDED {
+            return false;
+        }
+        self.added.fetch_add(1, Ordering::AcqRel);
+        self.free.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
+    /// Called when the request is answered.
+    pub(super) fn give_back(&self, may_wait: bool) {
+        if may_wait {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.free.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Called if the thread that was to be started could not be.
+    pub(super) fn not_added(&self) {
+        self.added.fetch_sub(1, Ordering::AcqRel);
+        self.free.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_added_before_none_is_left_beside_one_that_waits_for_a_commit() {
+        let queue = Queue::new(0);
+        queue.starts();
+        queue.starts();
+        assert!(!queue.take(false), "another is free");
+        assert!(!queue.take(false), "both are about to answer");
+        queue.give_back(false);
+        assert!(queue.take(true), "one waits, and none is left");
+        queue.give_back(false);
+        assert!(!queue.take(false), "the added one is free");
+        assert!(queue.take(false), "all but one are about to answer");
+        queue.not_added();
+        queue.give_back(true);
+        queue.give_back(false);
+        assert!(!queue.take(false));
+        // 32 in all.
+        while queue.take(true) {}
+        assert_eq!(queue.added.load(Ordering::Relaxed), MOST_ADDED);
+    }
+}
