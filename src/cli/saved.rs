@@ -13,11 +13,20 @@ use crate::text::{shown, word};
 /// Returns the directory in which mounts save what they cannot commit in the end, each in one of its
 /// own. It must outlive this process and a reboot.
 pub(super) fn unsaved_root() -> PathBuf {
+    /// Where there is nothing, and nothing can be created by who is not root.
+    const NOWHERE: &str = "/nonexistent";
     let state = match rustix::process::geteuid().is_root() {
         true => Some(PathBuf::from("/var/lib")),
-        false => state_directory(|name| std::env::var_os(name)),
+        false => state_directory(|name| std::env::var_os(name)).or_else(state_of_user),
     };
-    state.unwrap_or_else(std::env::temp_dir).join("shardfs/unsaved")
+    // Never in a directory in which other users can create files, as /tmp is.
+    state.unwrap_or_else(|| PathBuf::from(NOWHERE)).join("shardfs/unsaved")
+}
+
+/// Returns the directory for the state of this user's programs, by the system's list of users.
+fn state_of_user() -> Option<PathBuf> {
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten()?;
+    user.dir.is_absolute().then(|| user.dir.join(".local/state"))
 }
 
 /// Returns the directory for the state of a user's programs, by variables of the environment. As the

@@ -163,7 +163,8 @@ fn detach(mountpoint: &Path) -> Result<(), Failure> {
         return Ok(mount::detach(mountpoint, false).map(drop)?);
     }
     // The mount may hang: only a process that can be left behind sends it requests.
-    let synced = mount::run_within(SYNC_PATIENCE, &[OsStr::new("sync"), mountpoint.as_os_str()]);
+    let command = [OsStr::new("sync"), OsStr::new("--"), mountpoint.as_os_str()];
+    let synced = mount::run_within(SYNC_PATIENCE, &command);
     let unwritten = match synced {
         Some(false) => {
             // An error that was given up is reported once.

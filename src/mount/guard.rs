@@ -22,8 +22,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -41,6 +43,9 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Message of the guard once it could end the mount.
 const READY: &[u8] = b"ready\n";
+
+/// Time within which a guard says that it is one.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Interval and number of looks at whether the process has ended after the signal came: another
 /// process may have sent it.
@@ -74,6 +79,11 @@ pub(super) fn start(connection: u32) -> io::Result<()> {
         .spawn()?;
     let mut said = Vec::new();
     if let Some(mut stdout) = guard.stdout.take() {
+        // What starts it may look into the mount, which answers nothing yet.
+        if !speaks_within(PATIENCE, &stdout)? {
+            guard.kill()?;
+            return Err(io::Error::other("the process that would end it does not start"));
+        }
         stdout.read_to_end(&mut said)?;
     }
     if said == READY {
@@ -81,6 +91,20 @@ pub(super) fn start(connection: u32) -> io::Result<()> {
     }
     guard.wait()?;
     Err(io::Error::other(String::from_utf8_lossy(&said).into_owned()))
+}
+
+/// Returns whether something is written to a pipe within a time, or its other end is closed.
+fn speaks_within(time: Duration, pipe: &impl AsFd) -> io::Result<bool> {
+    let began = Instant::now();
+    loop {
+        let left = time.saturating_sub(began.elapsed());
+        let timeout =
+            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => (),
+            polled => return Ok(polled? > 0),
+        }
+    }
 }
 
 /// Is the guard of a connection, until the process that serves it has ended. Its arguments are two

@@ -27,7 +27,8 @@ use crate::cli::open::open;
 use crate::cli::open::root_of;
 use crate::cli::output::say;
 use crate::cli::remote::RemoteArgs;
-use crate::fs::{Fs, FsConfig};
+use crate::cli::saved::unsaved_directory;
+use crate::fs::{Fs, FsConfig, WriteConfig};
 use crate::source::{Format, NODE_DOCUMENTS, OpenConfig};
 use crate::store::local::LocalStorage;
 use crate::store::spool::{
@@ -258,7 +259,10 @@ fn open_fs(source: &Path, config: &OpenConfig) -> Result<Fs, Failure> {
     let storage = LocalStorage::open_root(&root, Arc::default());
     let storage = Arc::new(storage.map_err(|error| failed(source, &error))?);
     let OpenConfig { format, level, .. } = *config;
-    let config = FsConfig { file, format, level, writable: true, ..FsConfig::default() };
+    // As for a mount: what is staged there must not lie where other users could put something else.
+    let writing =
+        WriteConfig { unsaved: unsaved_directory(), source: absolute, ..WriteConfig::default() };
+    let config = FsConfig { file, format, level, writable: true, writing, ..FsConfig::default() };
     Fs::new(storage, config, Arc::default()).map_err(|error| failed(source, &error))
 }
 

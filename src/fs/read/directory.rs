@@ -221,11 +221,18 @@ impl Lister<'_> {
     fn flat_files(&mut self, array: &ArrayView, form: &FlatForm, from: u64) -> ControlFlow<()> {
         let from = to_usize(from);
         for (file, next) in FlatFile::ALL.into_iter().zip(1..).skip(from) {
+            let name = OsStr::new(file.name());
             let entry = match self.listing {
                 Listing::Names => None,
-                Listing::Entries => self.fs.flat_entry(array, form, file).ok(),
+                Listing::Entries => match self.fs.flat_entry(array, form, file) {
+                    Ok(entry) => Some(entry),
+                    Err(_) => {
+                        self.without_attributes(name, FileKind::File, next)?;
+                        continue;
+                    }
+                },
             };
-            let (name, ino) = (OsStr::new(file.name()), array.inodes.ino(file as u64));
+            let ino = array.inodes.ino(file as u64);
             self.add(&DirEntry { name, ino, kind: FileKind::File, next, entry })?;
         }
         ControlFlow::Continue(())

@@ -27,6 +27,11 @@ const ARRAYS: NonZeroUsize = NonZeroUsize::new(1 << 10).unwrap();
 /// Margin after which the kernel's caches have expired: the kernel counts in ticks.
 const SLACK: Duration = Duration::from_millis(100);
 
+/// Time after the answer to an open that drops the pages of a file within which the kernel has dropped
+/// them. It does so before that open returns, in the order of a second for gigabytes; another open that
+/// kept them meanwhile would show what is about to be dropped, and then what is read instead.
+const DROPPING: Duration = Duration::from_secs(5);
+
 /// Page cache policy for opening a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
@@ -59,6 +64,46 @@ impl Pages {
     }
 }
 
+/// Contents of the kernel's pages of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::fs) enum Held {
+    /// Those with this fingerprint.
+    These {
+        /// Fingerprint of the contents.
+        content: u64,
+        /// When an open was answered by which the kernel drops older ones; `None` if there were none.
+        dropped: Option<Instant>,
+    },
+    /// They may be any.
+    Unknown,
+}
+
+impl Held {
+    /// Returns the contents of the pages of a file that is opened for the first time.
+    pub(in crate::fs) fn first(content: u64) -> Self {
+        Self::These { content, dropped: None }
+    }
+
+    /// Called when a file with these contents is opened: returns whether the kernel's pages hold them. If
+    /// not, they are dropped by this open.
+    pub(in crate::fs) fn holds(&mut self, content: u64) -> bool {
+        match *self {
+            Self::These { content: held, dropped } if held == content => {
+                dropped.is_none_or(|at| at.elapsed() >= DROPPING)
+            }
+            _ => {
+                *self = Self::These { content, dropped: Some(Instant::now()) };
+                false
+            }
+        }
+    }
+
+    /// Returns whether the pages hold these contents, or none but them once older ones are dropped.
+    fn are(self, content: u64) -> bool {
+        matches!(self, Self::These { content: held, .. } if held == content)
+    }
+}
+
 /// Files by a number chosen by the caller, each with a fingerprint that changes with the contents.
 pub(in crate::fs) struct Identities {
     seen: Mutex<Files>,
@@ -83,9 +128,8 @@ struct Files {
     files: LruCache<u64, Seen>,
     /// `true` once an entry was evicted: a file that is not in the table may have changed before.
     has_forgotten: bool,
-    /// Fingerprint of the contents that the kernel's pages hold, by inode number; only for inodes
-    /// in files that have changed.
-    pages: LruCache<u64, u64>,
+    /// Contents of the kernel's pages, by inode number; only for inodes in files that have changed.
+    pages: LruCache<u64, Held>,
     /// Time at which a chunk that does not exist was last shown, by array. There is one for all
     /// shards of an array, because there may be more absent ones than the table holds.
     absent: LruCache<u64, Instant>,
@@ -160,10 +204,9 @@ impl Identities {
             files.pages.pop(&ino);
             return Pages::Bypassed;
         }
-        match seen.is_first || files.pages.put(ino, content) == Some(content) {
-            true => Pages::Kept,
-            false => Pages::Dropped,
-        }
+        let holds =
+            seen.is_first || files.pages.get_or_insert_mut(ino, || Held::Unknown).holds(content);
+        if holds { Pages::Kept } else { Pages::Dropped }
     }
 
     /// Records the current contents of a file, in which the inode `ino` is about to be pushed;
@@ -171,7 +214,7 @@ impl Identities {
     pub(in crate::fs) fn may_push(&self, key: impl Into<FileKey>, content: u64, ino: u64) -> bool {
         let mut files = self.lock();
         let seen = files.see(key.into(), content, self.cached_for);
-        let holds = seen.is_first || files.pages.get(&ino) == Some(&content);
+        let holds = seen.is_first || files.pages.get(&ino).is_some_and(|held| held.are(content));
         holds && !seen.is_recent(self.cached_for)
     }
 
@@ -194,6 +237,17 @@ impl Identities {
 mod tests {
     use super::*;
 
+    impl Identities {
+        /// Makes it long ago that pages were dropped.
+        fn have_dropped(&self) {
+            for (_, held) in self.lock().pages.iter_mut() {
+                if let Held::These { content, .. } = *held {
+                    *held = Held::first(content);
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_change_is_recent_until_the_kernel_has_forgotten() {
         let identities = Identities::new(Duration::ZERO);
@@ -212,6 +266,8 @@ mod tests {
         assert_eq!(identities.opened(1, 11, 100), Pages::Bypassed);
         std::thread::sleep(SLACK);
         assert_eq!(identities.opened(1, 11, 100), Pages::Dropped);
+        assert_eq!(identities.opened(1, 11, 100), Pages::Dropped, "the kernel may be about to");
+        identities.have_dropped();
         assert_eq!(identities.opened(1, 11, 100), Pages::Kept);
         assert_eq!(identities.opened(1, 11, 101), Pages::Dropped, "not opened since the change");
         assert_eq!(identities.opened(2, 11, 200), Pages::Kept, "another file");
@@ -252,6 +308,7 @@ mod tests {
             assert_eq!(identities.opened(file, 10, file), Pages::Kept);
         }
         assert_eq!(identities.opened(0, 10, 0), Pages::Dropped);
+        identities.have_dropped();
         assert_eq!(identities.opened(0, 10, 0), Pages::Kept);
     }
 }

@@ -19,6 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::live_file::{LiveFile, OpenFile};
 use crate::fs::state::order::Promise;
+use crate::fs::state::page_policy::Held;
 use crate::store::storage::{Stat, StorageFile};
 use crate::view::inode::{self, InodeRange};
 
@@ -57,18 +58,11 @@ pub(in crate::fs) struct Known {
     copies: Vec<Arc<Promise>>,
     /// Contents that the kernel's pages hold; `None` if it has none, because the file was never
     /// opened.
-    pages: Option<PagesOf>,
+    pages: Option<Held>,
     /// Lookup count: lookups reported to the kernel, less those that it has forgotten.
     lookups: u64,
     /// Generation of the number; 0 unless a file of the mount had it before.
     generation: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PagesOf {
-    /// Contents of the file with this fingerprint.
-    File(u64),
-    Unknown,
 }
 
 /// Object that an inode number refers to.
@@ -135,8 +129,7 @@ impl Paths {
     pub(crate) fn has_pages(&self, ino: u64, fingerprint: u64) -> bool {
         let mut table = self.lock();
         let Some(known) = table.known.get_mut(&ino) else { return false };
-        let now = PagesOf::File(fingerprint);
-        known.pages.replace(now).is_none_or(|pages| pages == now)
+        known.pages.get_or_insert_with(|| Held::first(fingerprint)).holds(fingerprint)
     }
 
     /// Returns the inode number of a path and counts a lookup for the reply to the kernel. It is
@@ -212,7 +205,7 @@ impl Paths {
             self.came(ino);
         }
         let open = openers.iter().map(Arc::downgrade).collect();
-        let pages = Some(PagesOf::Unknown);
+        let pages = Some(Held::Unknown);
         let known = Known { open, pages, lookups: 1, generation, ..Known::default() };
         table.known.insert(ino, known);
         table.name(ino, path.into());
