@@ -229,6 +229,18 @@ fn a_reader_of_a_listing_misses_nothing_if_it_expires_meanwhile() {
 }
 
 #[test]
+fn a_listing_without_an_end_is_an_error() {
+    let server = Server::start();
+    server.put("d/x", "y");
+    server.fail(|asked| asked.1.starts_with('?').then_some(Fault::EmptyPage));
+    let storage = bucket(&server, "", LONG);
+    let visit = &mut |_: shardfs::store::storage::DirItem<'_>| ControlFlow::Continue(());
+    let error = storage.list(Path::new("d"), 0, visit).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert!(listings(&server) <= 110);
+}
+
+#[test]
 fn a_key_that_no_path_can_have_hides_nothing_elsewhere() {
     let server = server(&files(), "");
     server.put("x//y", "nothing can be called so");

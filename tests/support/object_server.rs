@@ -43,6 +43,8 @@ pub(crate) enum Fault {
     OtherRange,
     /// The condition of the request is ignored.
     NoConditions,
+    /// A page of a listing without names, after which there is another one.
+    EmptyPage,
 }
 
 /// Object of the store.
@@ -254,6 +256,15 @@ fn answer(state: &State, request: &Request, stream: &TcpStream) -> bool {
             return false;
         }
         _ => (),
+    }
+    if fault == Some(Fault::EmptyPage) {
+        let next = request.query.get("continuation-token").map_or(0, String::len) % 7;
+        let text = format!(
+            "<ListBucketResult><NextContinuationToken>{}</NextContinuationToken>\
+             <IsTruncated>true</IsTruncated></ListBucketResult>",
+            "x".repeat(next + 1)
+        );
+        return send(stream, 200, "", text.as_bytes(), None);
     }
     if is_listing {
         return send(stream, 200, "", listing(state, request).as_bytes(), None);

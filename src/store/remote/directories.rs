@@ -119,7 +119,7 @@ impl Directories {
         path: &Path,
         token: Option<String>,
     ) -> io::Result<(Vec<(String, Name)>, Option<String>)> {
-        let prefix = self.prefix(path)?;
+        let (prefix, asked) = (self.prefix(path)?, token.clone());
         let page = self.client.list(&prefix, token, None);
         let page = page.map_err(|error| failed(&Key::from(prefix.as_str()), &error))?;
         let name = |key: &Key| {
@@ -133,7 +133,11 @@ impl Directories {
             .filter_map(|meta| Some((name(&meta.location)?, Name::Object(Object::of(meta)))));
         let mut names: Vec<_> = directories.chain(objects).collect();
         sort(&mut names);
-        Ok((names, page.page_token.filter(|token| !token.is_empty())))
+        let next = page.page_token.filter(|token| !token.is_empty());
+        if next.is_some() && next == asked {
+            return Err(endless(path));
+        }
+        Ok((names, next))
     }
 
     /// Lists all names of a directory, if there are not too many of them, and keeps them. `None` if there
@@ -141,11 +145,16 @@ impl Directories {
     fn list_all(&self, path: &Path) -> io::Result<Option<Arc<Listing>>> {
         let at = Instant::now();
         let (mut names, mut token) = self.page(path, None)?;
+        let mut empty = 0;
         while let Some(next) = token {
             if names.len() > KEPT_NAMES {
                 return Ok(None);
             }
             let (more, after) = self.page(path, Some(next))?;
+            empty = if more.is_empty() { empty + 1 } else { 0 };
+            if empty > EMPTY_PAGES {
+                return Err(endless(path));
+            }
             names.extend(more);
             token = after;
         }
@@ -190,8 +199,7 @@ impl Directories {
             let Some(token) = token.filter(|_| !is_full) else { break };
             empty = if page.names.is_empty() { empty + 1 } else { 0 };
             if empty > EMPTY_PAGES {
-                log::error!("{}: a listing without an end", shown(&path));
-                return Err(io::Error::from_raw_os_error(libc::EIO));
+                return Err(endless(path));
             }
             if pages.last().is_none_or(|(last, _)| *last < end) {
                 pages.push((end, token.clone()));
@@ -259,6 +267,12 @@ fn below(
         }
     }
     found
+}
+
+/// Reports a listing that goes on without telling names.
+fn endless(path: &Path) -> io::Error {
+    log::error!("{}: the store sends a listing without an end", shown(&path));
+    io::Error::from_raw_os_error(libc::EIO)
 }
 
 /// Sorts names. A directory hides an object of its name.

@@ -124,7 +124,10 @@ impl RemoteStorage {
         for document in NODE_DOCUMENTS.iter().filter(|_| !is_document) {
             match self.head(&path.join(document)) {
                 Ok(found) => is_directory = found.is_some(),
-                Err(error) => refused = refused.or(Some(error)),
+                Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                    refused = refused.or(Some(error));
+                }
+                Err(error) => return Err(error),
             }
             if is_directory {
                 break;
