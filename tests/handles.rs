@@ -60,7 +60,7 @@ impl Mount {
     }
 
     fn write(&self, (ino, handle): (u64, u64), bytes: &[u8], how: WriteHow) -> Result<(), i32> {
-        self.fs.write_as(ino, handle, 0, bytes, how).map_err(|error| error.errno())
+        self.fs.write_as(ino, handle, 0, bytes, how).map(drop).map_err(|error| error.errno())
     }
 
     fn close(&self, (ino, handle): (u64, u64)) {

@@ -511,3 +511,24 @@ fn a_change_that_waits_for_a_copy_which_cannot_be_written_is_not_said_to_be_dura
         assert_eq!(found(storage, "a/c/0").unwrap(), b"new");
     });
 }
+
+#[test]
+fn a_directory_is_renamed_whose_chunks_were_written_under_other_names() {
+    with_mount(|user, storage, _| {
+        let content = user.read("x");
+        user.rename("x", "a/c/0");
+        // The kernel knows it by the number that it had before.
+        let ino = user.ino("a/c/0").unwrap();
+        let (from, to) = (user.parent("a").unwrap(), user.parent("f").unwrap());
+        let handle = user.0.open_for(ino, OpenHow::default(), &CALLER).unwrap().handle;
+        user.0.commit(Path::new("")).unwrap();
+        let busy = user.0.rename(from, to, false, &CALLER);
+        assert!(matches!(&busy, Err(error) if error.errno() == libc::EBUSY), "{busy:?}");
+        user.0.release(handle);
+        user.0.rename(from, to, false, &CALLER).unwrap();
+        assert_eq!(user.read("f/c/0"), content);
+        assert_eq!(found(storage, "f/c/0"), content);
+        // What is left of the number says that it is to be looked up anew.
+        assert!(matches!(user.0.getattr(ino, None), Err(FsError::Stale)));
+    });
+}

@@ -194,9 +194,9 @@ impl Server {
             true => Change::By(data.len() as u64),
             false => Change::To(offset.saturating_add(data.len() as u64)),
         };
-        self.answer(self.change(ino, Some(handle), change, write))?;
+        let nbytes = self.answer(self.change(ino, Some(handle), change, write))?;
         // Requests are shorter than that.
-        Ok(u32::try_from(data.len()).unwrap_or(u32::MAX))
+        Ok(u32::try_from(nbytes).unwrap_or(u32::MAX))
     }
 
     /// Answers SETXATTR.

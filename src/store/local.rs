@@ -316,8 +316,15 @@ impl PosixStorage for LocalStorage {
 
     fn open_writable(&self, path: &Path) -> io::Result<Arc<dyn PosixFile>> {
         self.stats.source.open.count();
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(self.file(self.open_unlinked(path, flags)?))
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = match self.open_unlinked(path, flags | OFlags::RDWR) {
+            // It may be written to, and not read.
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                self.open_unlinked(path, flags | OFlags::WRONLY)
+            }
+            opened => opened,
+        };
+        Ok(self.file(opened?))
     }
 
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn PosixFile>> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::content::Content;
 use super::lock::has_name;
 use super::recover::remove_new;
-use super::storage::{PosixFile, PosixStorage, SetStat, Stat, Xattrs};
+use super::storage::{PosixFile, PosixStorage, SetStat, Stat, Xattrs, if_present};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
 use crate::text::shown;
 
@@ -53,6 +53,21 @@ pub(crate) fn put_moved_file(
     put(storage, path, content, 0o600, Some(attributes))
 }
 
+/// Like [`put_file`], for a file that was written under its name: where it replaces none, it has these
+/// attributes, as far as this user may set them, and otherwise their date.
+pub(crate) fn put_written_file(
+    storage: &dyn PosixStorage,
+    path: &Path,
+    content: &Content,
+    attributes: &SetStat,
+) -> io::Result<()> {
+    if if_present(storage.stat(path))?.is_none() {
+        return put_moved_file(storage, path, content, attributes).map(drop);
+    }
+    let date = SetStat { mtime: attributes.mtime, ..SetStat::default() };
+    put(storage, path, content, 0o600, None)?.set_stat(&date)
+}
+
 fn put(
     storage: &dyn PosixStorage,
     path: &Path,
@@ -94,7 +109,12 @@ fn put(
         // The file has its own name now, so it is not removed as a leftover.
         file.unlock()
     };
-    let written = write().inspect_err(|_| drop(storage.remove_file(&temporary)));
+    let written = write().inspect_err(|_| {
+        // Once it has its own name, another file may have this one.
+        if has_name(storage, &*file, &temporary).unwrap_or(false) {
+            drop(storage.remove_file(&temporary));
+        }
+    });
     // The directory stays if other files are in it.
     let _ = storage.remove_directory(&work);
     written.map(|()| file)

@@ -285,11 +285,27 @@ pub trait PosixFile: StorageFile {
     /// Appends to the file, at its current end even if another process has moved that.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
+    /// Writes at `offset`, or at the end of the file if there is none, and returns the number of bytes
+    /// written: fewer than all if the rest cannot be, as on a full disk.
+    fn write_some(&self, bytes: &[u8], offset: Option<u64>) -> io::Result<usize> {
+        match offset {
+            Some(offset) => self.write_at(bytes, offset)?,
+            None => self.append(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
     /// Truncates the file, or extends it with zeros.
     fn set_length(&self, length: u64) -> io::Result<()>;
 
     /// Returns once bytes and length are durable.
     fn sync(&self) -> io::Result<()>;
+
+    /// Returns once everything that the file is is durable: bytes, attributes, and the name that it was
+    /// given last.
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync()
+    }
 
     /// Gives the file the owner, the group and the permissions in `like`. Only root can give files
     /// away: of owner and group it keeps what this process may not change, and then gives no user but

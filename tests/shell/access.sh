@@ -279,6 +279,108 @@ named() {
 }
 check "a chunk is given a name only in directories that the caller may write to" named
 
+# Documents are written by the process behind the mount, for whoever has written them.
+documented() {
+    local home=$source/late
+    mkdir "$home"
+    chmod 777 "$home"
+    echo '{"zarr_format": 3, "node_type": "group"}' >"$TMP/group"
+    chmod 644 "$TMP/group"
+    mount_view "$source" --rw -o allow_other
+    other stat "$MP/late" >/dev/null
+    chmod 755 "$home"
+    fails_with "Permission denied" other cp "$TMP/group" "$MP/late/zarr.json"
+    [[ -z $(ls -A "$home") ]]
+    # One that is there, in a directory that is closed meanwhile.
+    sleep 1.2
+    cp "$TMP/group" "$home/zarr.json"
+    chmod 777 "$home"
+    other stat "$MP/late/zarr.json" >/dev/null
+    chmod 755 "$home"
+    fails_with "Permission denied" other rm -f "$MP/late/zarr.json"
+    [[ -e $home/zarr.json ]]
+    unmount_view
+    rm -r "$home"
+}
+check "a document is made and removed only in directories that its writer may write to" documented
+
+# The path of an open document leads to that of another user, who has not given it away.
+documented_elsewhere() {
+    local home=$source/shared
+    mkdir "$home" "$home/victim"
+    chmod 777 "$home"
+    echo '{"zarr_format": 3, "node_type": "group", "attributes": {"mine": 1}}' >"$home/victim/zarr.json"
+    mount_view "$source" --rw -o allow_other
+    other mkdir "$MP/shared/own"
+    # shellcheck disable=SC2016 # Expanded by that shell.
+    fails_with "" other bash -c '
+        set -e
+        exec 3>"$1/own/zarr.json"
+        cd "$2"
+        mv own away
+        mv victim own
+        cat "$3" >&3
+        exec 3>&-' _ "$MP/shared" "$home" "$TMP/group"
+    unmount_view || true
+    grep -q mine "$home/own/zarr.json"
+    rm -r "$home"
+}
+check "a document of another user to which a path has come to lead stays as it is" documented_elsewhere
+
+# attributes FILE: owner, group and permissions.
+attributes() { stat -c '%u:%g %a' "$1"; }
+
+# shellcheck disable=SC2016 # Expanded by those shells.
+documents_owned() {
+    local home=$source/shared by
+    mkdir "$home"
+    chmod 777 "$home"
+    mount_view "$source" --rw -o allow_other
+    for by in written copied moved; do
+        other mkdir "$MP/shared/$by"
+    done
+    other bash -c 'umask 077; cat "$1" >"$2"' _ "$TMP/group" "$MP/shared/written/zarr.json"
+    other install -m 640 "$TMP/group" "$MP/shared/copied/zarr.json"
+    other bash -c 'umask 027; cat "$1" >"$2/new"; mv "$2/new" "$2/zarr.json"' _ "$TMP/group" "$MP/shared/moved"
+    mkdir "$MP/shared/grouped"
+    chgrp 22000 "$MP/shared/grouped"
+    chmod 2777 "$MP/shared/grouped"
+    other cp "$TMP/group" "$MP/shared/grouped/zarr.json"
+    touch -d 2001-02-03 "$TMP/group"
+    mkdir "$MP/shared/dated"
+    cp -p "$TMP/group" "$MP/shared/dated/zarr.json"
+    "$SHARDFS" sync "$MP"
+    [[ $(attributes "$home/written/zarr.json") == "21003:21003 600" ]]
+    [[ $(attributes "$home/copied/zarr.json") == "21003:21003 640" ]]
+    [[ $(attributes "$home/moved/zarr.json") == "21003:21003 640" ]]
+    [[ $(attributes "$home/grouped/zarr.json") == "21003:22000 "* ]]
+    [[ $(stat -c %y "$home/dated/zarr.json") == 2001-02-03* ]]
+    # One that is there keeps them, and has those that it is given while it is open.
+    other bash -c 'echo "{\"zarr_format\": 3, \"node_type\": \"group\"}" >"$1"' _ "$MP/shared/written/zarr.json"
+    other perl -e 'open(F, "+<", $ARGV[0]) or die; chmod(0604, *F) or die' "$MP/shared/copied/zarr.json"
+    [[ $(attributes "$home/written/zarr.json") == "21003:21003 600" ]]
+    [[ $(attributes "$home/copied/zarr.json") == "21003:21003 604" ]]
+    unmount_view
+    rm -r "$home"
+}
+check "a document belongs to who has written it, with the permissions and the date that it was given" documents_owned
+
+# A file that may be written to, and not read.
+# shellcheck disable=SC2016 # Expanded by those shells.
+write_only() {
+    local home=$source/only
+    mkdir "$home"
+    chmod 777 "$home"
+    mount_view "$source" --rw -o allow_other
+    other bash -c 'umask 0; echo one >"$1"; chmod 200 "$1"; echo two >>"$1"' _ "$MP/only/only"
+    other truncate -s 5 "$MP/only/only"
+    fails_with "Permission denied" other cat "$MP/only/only"
+    unmount_view
+    [[ $(cat "$home/only") == $'one\nt' ]]
+    rm -r "$home"
+}
+check "a file that may be written to and not read is written to" write_only
+
 linked() {
     local array=$source/arrays/plain
     chmod 777 "$array/c"

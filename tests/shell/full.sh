@@ -434,3 +434,28 @@ begins() {
     [[ ! -e $TMP/copied ]]
 }
 check 'a copy that no disk has room for begins nothing; an empty work directory is no source' begins
+
+# What a file that is passed through has taken is told, so that nothing is written twice.
+appends() {
+    small_disk append 3m
+    "$SHARDFS" create --sample "$source" >/dev/null
+    mount_view "$source" --rw
+    python3 - "$MP/log" <<'PY'
+import os
+import sys
+
+log = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+written = os.write(log, bytes(8 << 20))
+size = os.fstat(log).st_size
+print(written, size)
+assert 0 < written < 8 << 20 and size == written
+try:
+    os.write(log, bytes(1 << 20))
+    sys.exit("it is not full")
+except OSError as error:
+    print(error)
+assert os.fstat(log).st_size == written
+PY
+    unmount_view
+}
+check 'who appends to a file on a full disk is told how much is in it' appends

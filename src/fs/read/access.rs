@@ -203,15 +203,15 @@ impl Fs {
         is_limited.then(|| Author { caller: *caller, identity: self.access.identity(caller).ok() })
     }
 
-    /// Returns whether all of these users may write to the shard of an array. Where this process cannot
-    /// act as the caller, the attributes that the mount shows decide, as they do for its chunks.
-    pub(in crate::fs) fn may_all_write(&self, shard: &Path, authors: &[Author]) -> bool {
-        let may_as = |identity: &Identity| self.permit_as(identity, shard, Need::Write).is_ok();
+    /// Returns whether all of these users may write to a file or a directory of the source. Where this
+    /// process cannot act as the caller, the attributes that the mount shows decide, as they do for chunks.
+    pub(in crate::fs) fn may_all_write(&self, path: &Path, authors: &[Author]) -> bool {
+        let may_as = |identity: &Identity| self.permit_as(identity, path, Need::Write).is_ok();
         let may = |author: &Author| match self.access.acts {
             true => author.identity.as_ref().is_some_and(may_as),
             false => self
                 .storage
-                .stat(shard)
+                .stat(path)
                 .is_ok_and(|stat| may_write(&author.caller, &self.config.ownership.attr(0, &stat))),
         };
         authors.iter().all(may)

@@ -444,6 +444,32 @@ impl Names {
         self.lookups.insert(file.ino, lookups.max(1));
     }
 
+    /// Returns whether a file is what is stored under its names, and not open: whoever knows it by its
+    /// number can look it up anew.
+    pub(in crate::fs) fn is_idle(&self, file: &LiveFile) -> bool {
+        let state = file.state();
+        let is_stored = |path: &PathBuf| {
+            self.get(path).is_some_and(|name| {
+                let waits = name.stage.as_ref().is_some_and(|stage| stage.change.is_some());
+                name.place.is_some() && !waits
+            })
+        };
+        matches!(state.bytes, Bytes::Stored(_))
+            && !state.dirty
+            && !state.is_open()
+            && state.names.iter().all(is_stored)
+    }
+
+    /// Takes out a file that is idle, with its names: what they lead to is in the source alone.
+    pub(in crate::fs) fn take_idle(&mut self, file: &Arc<LiveFile>) {
+        if !self.has(file) || !self.is_idle(file) {
+            return;
+        }
+        let names = file.state().names.clone();
+        names.iter().for_each(|path| drop(self.take(path)));
+        self.inodes.remove(&file.ino);
+    }
+
     /// Returns whether a file is still the one behind its number: it may have been dropped since it
     /// was found.
     pub(in crate::fs) fn has(&self, file: &Arc<LiveFile>) -> bool {

@@ -239,10 +239,11 @@ impl Paths {
         }
     }
 
-    /// Forgets the promises of those copies that wait no longer.
-    pub(crate) fn forget_settled_copies(&self, ino: u64) {
+    /// Forgets the promises of those copies that wait no longer, but for some.
+    pub(crate) fn forget_settled_copies(&self, ino: u64, but: &[Arc<Promise>]) {
+        let is_kept = |promise: &Arc<Promise>| but.iter().any(|kept| Arc::ptr_eq(kept, promise));
         if let Some(known) = self.lock().known.get_mut(&ino) {
-            known.copies.retain(|promise| promise.is_open());
+            known.copies.retain(|promise| promise.is_open() || is_kept(promise));
         }
     }
 

@@ -7,7 +7,7 @@ use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
 use crate::format::from_twin::{is_sharded, translate_back, translate_group_back};
 use crate::format::json;
-use crate::fs::caller::{Author, Caller, Owner};
+use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
 use crate::fs::node::{At, Node, NodeKind};
@@ -15,6 +15,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number};
 use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::whole;
+use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::put::{lists, put_moved_file, take_lists};
@@ -83,7 +84,9 @@ impl Fs {
             return Ok(());
         }
         let writers = file.state().writers.clone();
-        let stored = self.write_document(path, content, &writers);
+        let attributes = Some(self.attributes_of(path, file));
+        let by = Writing { authors: &writers, attributes, is_moved: false };
+        let stored = self.write_document(path, content, &by);
         match &stored {
             Ok(()) => file.state().writers.retain(|writer| !writers.contains(writer)),
             Err(_) => file.state().dirty = true,
@@ -99,9 +102,12 @@ impl Fs {
             (state.names.clone(), state.bytes.clone())
         };
         let (Some(path), Bytes::Here(content)) = (names.first(), bytes) else { return false };
+        let writers = file.state().writers.clone();
+        let attributes = Some(self.attributes_of(path, file));
+        let by = Writing { authors: &writers, attributes, is_moved: false };
         content.nbytes() == 0
             && self.is_document(path)
-            && self.write_document(path, &content, &[]).is_ok()
+            && self.write_document(path, &content, &by).is_ok()
     }
 
     /// Takes its name from a document that is open or was removed, after another file was put there:
@@ -118,16 +124,16 @@ impl Fs {
         Ok(())
     }
 
-    /// Stores a document that `writers` have changed, replacing the one that is there. What it makes of
-    /// other files is done as far as they may do it.
+    /// Stores a document, replacing the one that is there. What it makes of other files is done as far as
+    /// its writers may do it.
     pub(in crate::fs) fn write_document(
         &self,
         path: &Path,
         content: &Content,
-        writers: &[Author],
+        by: &Writing<'_>,
     ) -> Result<()> {
         if self.view() == View::Zarr2 {
-            return self.write_zarr2(path, content, writers);
+            return self.write_zarr2(path, content, by);
         }
         let (directory, node) = self.described_node(path)?;
         let refused = |error: MetadataError| {
@@ -140,7 +146,7 @@ impl Fs {
         let new = match json::parse(&text) {
             // It is no metadata: only its name is that of a document.
             Err(_) if is_free && !may_be_sharded(&text) => {
-                return self.write_plain(path, &directory, content, is_free);
+                return self.write_plain(path, &directory, (content, by), is_free);
             }
             new => new.map_err(|error| refused(error.into()))?,
         };
@@ -151,7 +157,7 @@ impl Fs {
                 let stored = stored.map_err(|e| e.map_or_else(Into::into, refused))?;
                 let (level, dialect) = (self.config.level, Dialect::of(path));
                 let back = translate_back(&stored, &new, level, dialect).map_err(refused)?;
-                self.store_shape(path, (array, writers), &back, &turn)
+                self.store_shape(path, (array, by), &back, &turn)
             }
             _ => {
                 let turn = self.documents();
@@ -177,10 +183,10 @@ impl Fs {
                     return Err(refused(MetadataError::ShardedThroughView));
                 }
                 if changed {
-                    self.store_document(path, &directory, &new)
+                    self.store_document(path, &directory, &new, by)
                 } else {
                     drop(turn);
-                    self.write_plain(path, &directory, content, is_free)
+                    self.write_plain(path, &directory, (content, by), is_free)
                 }
             }
         }
@@ -214,12 +220,12 @@ impl Fs {
         &self,
         path: &Path,
         directory: &Path,
-        content: &Content,
+        (content, by): (&Content, &Writing<'_>),
         is_free: bool,
     ) -> Result<()> {
         if !is_free {
             let _turn = self.documents();
-            self.write_source(path, content)?;
+            self.write_source(path, content, by)?;
             self.nodes.forget(directory);
             return Ok(());
         }
@@ -228,7 +234,7 @@ impl Fs {
         let _turn = self.documents();
         // Before the file becomes visible.
         self.nodes.set_plain(directory, None);
-        let written = self.write_source(path, content);
+        let written = self.write_source(path, content, by);
         match self.storage.stat(path) {
             Ok(stat) => self.nodes.set_plain(directory, Some(stat.version())),
             Err(_) => self.nodes.unset_plain(directory),
@@ -239,7 +245,8 @@ impl Fs {
 
     /// Removes a document. That of a sharded array stays while its chunks exist: without it the
     /// shards would be taken for chunks.
-    pub(in crate::fs) fn remove_document(&self, path: &Path) -> Result<()> {
+    pub(in crate::fs) fn remove_document(&self, path: &Path, caller: &Caller) -> Result<()> {
+        self.permit_name(path, caller)?;
         if self.view() == View::Zarr2 {
             return self.remove_zarr2(path);
         }
@@ -361,7 +368,10 @@ impl Fs {
             log::warn!("{}: others have written it since it was removed: it stays", shown(path));
             return Ok(());
         }
-        Ok(self.storage.writable()?.remove_file(path)?)
+        let storage = self.storage.writable()?;
+        storage.remove_file(path)?;
+        // The mount ends: nothing else makes it durable.
+        Ok(storage.sync_directory(path.parent().unwrap_or(Path::new("")))?)
     }
 }
 

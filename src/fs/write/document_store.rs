@@ -14,6 +14,7 @@ use crate::fs::node::{ArrayView, NodeKind};
 use crate::fs::state::fs::{Fs, Shrinking};
 use crate::fs::state::live_file::Place;
 use crate::fs::state::overlay::What;
+use crate::fs::write::passthrough::Writing;
 use crate::memory::zeroed;
 use crate::store::content::Content;
 use crate::text::shown;
@@ -45,13 +46,14 @@ impl Fs {
         path: &Path,
         directory: &Path,
         document: &serde_json::Value,
+        by: &Writing<'_>,
     ) -> Result<()> {
-        self.write_source(path, &Content::Memory(Arc::new(json::to_text(document))))?;
+        self.write_source(path, &Content::Memory(Arc::new(json::to_text(document))), by)?;
         self.nodes.forget(directory);
         Ok(())
     }
 
-    /// Stores the document of an array that `writers` have changed, and removes the chunks outside
+    /// Stores the document of an array that was written, and removes the chunks outside
     /// its new shape, but for those in shards that these users may not write to. What fails is tried
     /// again at the next change of the document, and at the end of the mount.
     ///
@@ -60,7 +62,7 @@ impl Fs {
     pub(in crate::fs) fn store_shape(
         &self,
         path: &Path,
-        (before, writers): (&Arc<ArrayView>, &[Author]),
+        (before, by): (&Arc<ArrayView>, &Writing<'_>),
         document: &serde_json::Value,
         documents: &MutexGuard<'_, ()>,
     ) -> Result<()> {
@@ -68,9 +70,9 @@ impl Fs {
         // What could not be removed must not be in a larger shape again.
         self.after_shrinking(directory, documents)?;
         // Before it is stored: it may be there though an error is reported.
-        let noted = || Shrinking { before: Arc::clone(before), writers: writers.to_vec() };
+        let noted = || Shrinking { before: Arc::clone(before), writers: by.authors.to_vec() };
         self.shrinking.lock().entry(directory.clone()).or_insert_with(noted);
-        self.store_document(path, directory, document)?;
+        self.store_document(path, directory, document, by)?;
         self.after_shrinking(directory, documents)
     }
 

@@ -8,7 +8,6 @@ use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use crate::fs::caller::Author;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
 use crate::fs::node::{Node, NodeKind};
@@ -16,6 +15,7 @@ use crate::fs::read::overlay_names::zarr2_name;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::overlay::What;
 use crate::fs::write::document_store::whole;
+use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 
@@ -47,19 +47,19 @@ impl Fs {
         &self,
         path: &Path,
         content: &Content,
-        writers: &[Author],
+        by: &Writing<'_>,
     ) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
         if !node.is_translated() {
-            self.write_source(path, content)?;
+            self.write_source(path, content, by)?;
             self.nodes.forget(directory);
             return Ok(());
         }
         self.check_zarr3(directory, &node)?;
         let text = whole(content)?;
         let written = json::parse(&text).map_err(|error| refused(path, error.into()))?;
-        self.translate_zarr2(path, Some(&written), writers)
+        self.translate_zarr2(path, Some(&written), by)
     }
 
     /// Removes a document. The one that marks a node stays as long as the node's directory: without
@@ -74,7 +74,7 @@ impl Fs {
         self.check_zarr3(directory, &node)?;
         if zarr2_name(path) == Some(ZATTRS) && !self.is_removed(&directory.join(ZARRAY)) {
             self.remove_name(path)?;
-            return self.translate_zarr2(path, None, &[]);
+            return self.translate_zarr2(path, None, &Writing::default());
         }
         self.overlay()?.names().put(path, What::Removed, None);
         Ok(())
@@ -84,7 +84,7 @@ impl Fs {
         &self,
         path: &Path,
         written: Option<&Value>,
-        writers: &[Author],
+        by: &Writing<'_>,
     ) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
@@ -102,8 +102,8 @@ impl Fs {
         let back = back.map_err(|error| refused(path, error))?;
         match &node.kind {
             _ if back == stored => self.after_shrinking(directory, &turn),
-            NodeKind::Sharded(array) => self.store_shape(&document, (array, writers), &back, &turn),
-            _ => self.store_document(&document, directory, &back),
+            NodeKind::Sharded(array) => self.store_shape(&document, (array, by), &back, &turn),
+            _ => self.store_document(&document, directory, &back, by),
         }
     }
 

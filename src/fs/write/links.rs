@@ -10,6 +10,7 @@ use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::target::Target;
+use crate::fs::write::passthrough::moved_by;
 use crate::fs::write::slot::Slot;
 use crate::store::storage::{FileKind, Need, PosixStorage};
 
@@ -38,7 +39,8 @@ impl Fs {
         }
         if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
             let content = self.source_content(from, caller)?;
-            self.write_document(to, &content, self.limited(caller).as_slice())?;
+            let (limited, stat) = (self.limited(caller), self.storage.stat(from)?);
+            self.write_document(to, &content, &moved_by(limited.as_slice(), &stat))?;
             self.leave_document(to)?;
             self.paths.copied(ino);
         } else {

@@ -11,6 +11,7 @@ use crate::fs::state::live_file::{Bytes, LiveFile, Place};
 use crate::fs::state::overlay::{Change, Kept, What};
 use crate::fs::state::target::Target;
 use crate::fs::write::content::Prepared;
+use crate::fs::write::passthrough::Writing;
 use crate::fs::write::slot::Slot;
 use crate::fs::write::unsaved::name_spool_file;
 use crate::store::storage::FileKind;
@@ -145,7 +146,9 @@ impl Fs {
                 };
                 let own = file.state().writers.clone();
                 let writers = [own, self.limited(caller).into_iter().collect()].concat();
-                self.write_document(path, &content, &writers)?;
+                let attributes = Some(self.attributes_of(path, file));
+                let by = Writing { authors: &writers, attributes, is_moved: true };
+                self.write_document(path, &content, &by)?;
                 self.leave_document(path)
             }
             Slot::Source(_) => {
@@ -186,7 +189,7 @@ impl Fs {
         match slot {
             Slot::Chunk(path, place) => self.remove_chunk(path, place, prepared, false),
             Slot::Scratch(path) => self.remove_name(path),
-            Slot::Document(path) => self.remove_document(path),
+            Slot::Document(path) => self.remove_document(path, caller),
             Slot::Source(path) => self.remove_source_file(path, caller),
             Slot::Above(..) | Slot::Outside | Slot::Control => Err(FsError::NotPermitted),
         }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::fs::attr::Entry;
-use crate::fs::caller::Caller;
+use crate::fs::caller::{Author, Caller};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
 use crate::store::content::Content;
-use crate::store::put::{put_file, put_moved_file};
-use crate::store::storage::{PosixFile, SetStat};
+use crate::store::put::{put_file, put_moved_file, put_written_file};
+use crate::store::storage::{PosixFile, SetStat, Stat, if_present};
 
 /// File of the source that was one of the mount.
 pub(in crate::fs) struct Moved {
@@ -86,10 +86,59 @@ impl Fs {
         Ok(Moved { file, writes })
     }
 
-    /// Writes a file of the source, replacing the one at `path`.
-    pub(in crate::fs) fn write_source(&self, path: &Path, content: &Content) -> Result<()> {
-        Ok(put_file(self.storage.writable()?, path, content)?)
+    /// Writes a document of the source, replacing the one at `path`.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if one of its writers may not do that. The kernel has checked it as the mount showed it, and
+    /// the path may lead elsewhere since.
+    pub(in crate::fs) fn write_source(
+        &self,
+        path: &Path,
+        content: &Content,
+        by: &Writing<'_>,
+    ) -> Result<()> {
+        let is_there = if_present(self.storage.lstat(path))?.is_some();
+        let written = if is_there && !by.is_moved { Some(path) } else { path.parent() };
+        if !self.may_all_write(written.unwrap_or(Path::new("")), by.authors) {
+            return Err(FsError::Denied);
+        }
+        let storage = self.storage.writable()?;
+        match &by.attributes {
+            Some(attributes) if by.is_moved => {
+                put_moved_file(storage, path, content, attributes)?;
+            }
+            Some(attributes) => put_written_file(storage, path, content, attributes)?,
+            None => put_file(storage, path, content)?,
+        }
+        Ok(())
     }
+
+    /// Returns the attributes of a document that is written to a file of the mount.
+    pub(in crate::fs) fn attributes_of(&self, path: &Path, file: &LiveFile) -> SetStat {
+        let parent = path.parent().and_then(|parent| self.storage.stat(parent).ok());
+        // New files in the directory inherit its group.
+        let is_group_kept = parent.is_some_and(|parent| parent.mode & libc::S_ISGID != 0);
+        let state = file.state();
+        SetStat {
+            mode: Some(state.mode & 0o777),
+            uid: Some(state.uid),
+            gid: (!is_group_kept).then_some(state.gid),
+            mtime: Some(state.mtime),
+            ..SetStat::default()
+        }
+    }
+}
+
+/// How a document comes to be written.
+#[derive(Debug, Clone, Default)]
+pub(in crate::fs) struct Writing<'a> {
+    /// Users who have written it and may not do everything, each with his rights at that moment.
+    pub authors: &'a [Author],
+    /// Attributes that it has if it is new, or is moved; `None` for those of a file of this process.
+    pub attributes: Option<SetStat>,
+    /// `true` if a file with another name becomes the document, whatever was there.
+    pub is_moved: bool,
 }
 
 /// Replaces the contents of a file.
@@ -101,4 +150,16 @@ pub(in crate::fs) fn overwrite(file: &dyn PosixFile, content: &Content) -> std::
         at += read as u64;
     }
     file.set_length(content.nbytes())
+}
+
+/// Returns how a file of the source with these attributes becomes a document.
+pub(in crate::fs) fn moved_by<'a>(authors: &'a [Author], stat: &Stat) -> Writing<'a> {
+    let attributes = SetStat {
+        mode: Some(stat.mode & 0o777),
+        uid: Some(stat.uid),
+        gid: Some(stat.gid),
+        mtime: Some(stat.mtime),
+        ..SetStat::default()
+    };
+    Writing { authors, attributes: Some(attributes), is_moved: true }
 }

@@ -13,7 +13,7 @@ use crate::fs::state::live_file::{Bytes, Place};
 use crate::fs::state::order::{Promise, Step, ready};
 use crate::fs::state::overlay::{Hidden, Name, Names, What};
 use crate::store::spool::beside_chunks;
-use crate::store::storage::Stat;
+use crate::store::storage::{Stat, if_present, is_absent};
 use crate::store::{Maker, StagedChunk, StoreError};
 use crate::text::shown;
 
@@ -270,10 +270,11 @@ impl Fs {
             }
             Ok(_) => hidden.by.act(|| storage.remove_file(path))??,
             // Removed by another process, or by an attempt that got no further.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (),
+            Err(error) if is_absent(&error) => (),
             Err(error) => return Err(error),
         }
-        storage.sync_directory(path.parent().unwrap_or(Path::new("")))
+        // Others may have removed the directory as well.
+        if_present(storage.sync_directory(path.parent().unwrap_or(Path::new("")))).map(drop)
     }
 }
 

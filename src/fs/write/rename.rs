@@ -14,7 +14,7 @@ use crate::fs::state::overlay::{Hidden, What};
 use crate::fs::state::paths::Known;
 use crate::fs::state::target::Target;
 use crate::fs::write::content::Prepared;
-use crate::fs::write::passthrough::{Moved, overwrite};
+use crate::fs::write::passthrough::{Moved, moved_by, overwrite};
 use crate::fs::write::slot::Slot;
 use crate::store::storage::{FileKind, Need, Stat, StorageFile};
 
@@ -73,8 +73,13 @@ impl Fs {
                 Err(FsError::CrossDevice)
             }
             (Slot::Source(from), Slot::Document(to)) => {
+                // Others follow links, and wait for pipes.
+                if moved.attr.kind != FileKind::File {
+                    return Err(FsError::CrossDevice);
+                }
                 let content = self.source_content(from, caller)?;
-                self.write_document(to, &content, self.limited(caller).as_slice())?;
+                let (limited, stat) = (self.limited(caller), self.storage.stat(from)?);
+                self.write_document(to, &content, &moved_by(limited.as_slice(), &stat))?;
                 self.leave_document(to)?;
                 self.remove_source_file(from, caller)?;
                 // Later writes through open handles do not change the document.
@@ -267,7 +272,7 @@ impl Fs {
         moved: &Entry,
         caller: &Caller,
     ) -> Result<()> {
-        let mut made = Vec::new();
+        let (mut made, mut idle) = (Vec::new(), Vec::new());
         if moved.attr.kind == FileKind::Directory {
             // Uncommitted changes of arrays below it are committed where they are.
             self.commit(from)?;
@@ -276,9 +281,11 @@ impl Fs {
                     self.store.finish_commits(&array.source)?;
                 }
             }
-            for (path, name) in self.overlay()?.names().all(from) {
-                match name.what {
+            let names = self.overlay()?.names();
+            for (path, name) in names.all(from) {
+                match &name.what {
                     What::Directory => made.push(path),
+                    What::File(file) if names.is_idle(file) => idle.push(Arc::clone(file)),
                     // Not EXDEV: a copy of a sharded array is an unsharded one.
                     What::File(_) | What::Removed => return Err(in_use()),
                 }
@@ -293,6 +300,7 @@ impl Fs {
                 names.put(&to.join(below), What::Directory, None);
             }
         }
+        idle.iter().for_each(|file| names.take_idle(file));
         names.move_links(from, to);
         drop(names);
         self.paths.renamed(from, to);

@@ -12,7 +12,7 @@ use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
 use crate::fs::state::target::Target;
 use crate::store::Freshness;
-use crate::store::storage::{Need, PosixStorage, SetStat, Stat, StorageFile};
+use crate::store::storage::{Need, PosixStorage, SetStat, Stat, StorageFile, if_present};
 
 /// Open file of the source.
 struct OpenFile<'a> {
@@ -66,6 +66,7 @@ impl Fs {
                 let open = handle.and_then(|handle| self.open_handle(handle));
                 let writers = Writers { open: open.into_iter().collect(), mapped: false };
                 self.resized_by(&file, set, caller);
+                self.set_document_attr(&file, set, caller)?;
                 self.set_live_attr(&file, set, &writers)?;
                 self.live_attr(&file)
             }
@@ -106,6 +107,18 @@ impl Fs {
     fn resized_by(&self, file: &LiveFile, set: &SetAttr, caller: &Caller) {
         let limited = set.size.and_then(|_| self.limited(caller));
         limited.iter().for_each(|author| file.state().written_by(author));
+    }
+
+    /// Changes the attributes of the document in the source that an open file stands for. What is written to
+    /// it will have them.
+    fn set_document_attr(&self, file: &LiveFile, set: &SetAttr, caller: &Caller) -> Result<()> {
+        let set = SetAttr { size: None, ..*set };
+        let path = file.state().names.iter().find(|path| self.is_document(path)).cloned();
+        let Some(path) = path.filter(|_| set != SetAttr::default()) else { return Ok(()) };
+        match if_present(self.storage.lstat(&path))? {
+            Some(_) => self.set_source_attr(&path, &set, caller),
+            None => Ok(()),
+        }
     }
 
     fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {
@@ -234,6 +247,11 @@ impl Fs {
         }
         if let Some(mtime) = set.mtime {
             state.mtime = mtime;
+        }
+        // A document is a file of its own.
+        let is_document = state.names.iter().any(|name| self.is_document(name));
+        if is_document && rustix::process::geteuid().is_root() {
+            (state.uid, state.gid) = (set.uid.unwrap_or(state.uid), set.gid.unwrap_or(state.gid));
         }
         // The owner is that of the shard.
         let other = |wanted: Option<u32>, has: u32| wanted.is_some_and(|wanted| wanted != has);

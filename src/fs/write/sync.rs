@@ -17,10 +17,11 @@ use crate::text::shown;
 impl Fs {
     /// Writes to an open file.
     pub fn write(&self, ino: u64, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_as(ino, handle, offset, data, WriteHow::default())
+        self.write_as(ino, handle, offset, data, WriteHow::default()).map(drop)
     }
 
-    /// Writes to an open file with the options that the kernel passes.
+    /// Writes to an open file with the options that the kernel passes. Returns the number of bytes written:
+    /// of a file that is passed through it may be less than all, where the next write finds out why.
     pub fn write_as(
         &self,
         ino: u64,
@@ -28,8 +29,9 @@ impl Fs {
         offset: u64,
         data: &[u8],
         how: WriteHow,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         self.stats.operations.write.count();
+        let mut nbytes = data.len();
         // Which of the writers has filled a mapped page is unknown.
         let writers = |file: &LiveFile, open: &Arc<OpenFile>| Writers {
             open: if how.mapped { file.state().open_files() } else { vec![Arc::clone(open)] },
@@ -49,8 +51,7 @@ impl Fs {
                         }
                         written?;
                     }
-                    (Behind::Source(file), Some(at)) => file.writable()?.write_at(data, at)?,
-                    (Behind::Source(file), None) => file.writable()?.append(data)?,
+                    (Behind::Source(file), at) => nbytes = file.writable()?.write_some(data, at)?,
                 }
             }
             // The kernel writes back mapped pages after the file was closed.
@@ -62,8 +63,8 @@ impl Fs {
                 written.inspect_err(|error| self.note_lost_page(&file, error))?;
             }
         }
-        self.stats.operations.write_bytes.add(data.len() as u64);
-        Ok(())
+        self.stats.operations.write_bytes.add(nbytes as u64);
+        Ok(nbytes)
     }
 
     /// Records the loss of a mapped page that could not be written. The process that filled it may
@@ -161,16 +162,18 @@ impl Fs {
     pub fn fsync(&self, ino: u64, handle: u64) -> Result<()> {
         match self.writable_handle(ino, handle) {
             Ok(Behind::Source(file)) => {
-                file.writable()?.sync()?;
+                // Names and permissions as well, whatever was asked for.
+                file.writable()?.sync_all()?;
                 self.commit_copies(ino)
             }
             Ok(Behind::Live(file)) => {
                 self.publish(&file)?;
                 let committed = self.commit_file(&file);
                 let names = file.state().names.clone();
-                let given_up =
-                    self.failures.report(Some(handle), names.iter().map(PathBuf::as_path));
-                committed.and(given_up)
+                // What is reported counts as reported: only once nothing else is.
+                committed.and_then(|()| {
+                    self.failures.report(Some(handle), names.iter().map(PathBuf::as_path))
+                })
             }
             // Opened read-only, as a chunk that is stored in its shard.
             Err(_) => match self.target(ino)? {
@@ -199,13 +202,22 @@ impl Fs {
     ///
     /// Fails if one of them is still uncommitted, and once if it was given up.
     fn commit_copies(&self, ino: u64) -> Result<()> {
-        let commit = |promise: Arc<Promise>| {
+        let commit = |promise: &Promise| {
             let committed = promise.path().map_or(Ok(()), |path| self.commit_name(&path));
             promise.broken().map_or(committed, |error| Err(FsError::Commit(error)))
         };
-        let committed = self.paths.copies(ino).into_iter().map(commit).fold(Ok(()), Result::and);
-        self.paths.forget_settled_copies(ino);
-        committed
+        // One error can be returned; the others are kept for the next call.
+        let (mut returned, mut unreported) = (Ok(()), Vec::new());
+        for promise in self.paths.copies(ino) {
+            let committed = commit(&promise);
+            match &returned {
+                Ok(()) => returned = committed,
+                Err(_) if committed.is_err() => unreported.push(promise),
+                Err(_) => (),
+            }
+        }
+        self.paths.forget_settled_copies(ino, &unreported);
+        returned
     }
 
     /// Commits the chunk of this name.
@@ -255,14 +267,15 @@ impl Fs {
         };
         let committed =
             self.commit(&path).and_then(|()| self.commit_for(&path, Unblocked::ForChunks));
-        let given_up = self.failures.report(handle, [&*path]);
         let synced = match &target {
             Target::Path(path) => {
                 self.storage.posix().map_or(Ok(()), |storage| storage.sync_directory(path))
             }
             _ => Ok(()),
         };
-        committed.and(given_up).and(synced.map_err(FsError::from))
+        committed.and(synced.map_err(FsError::from))?;
+        // What is reported counts as reported: only once nothing else is.
+        self.failures.report(handle, [&*path])
     }
 }
 

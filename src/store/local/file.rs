@@ -22,25 +22,32 @@ pub(super) struct LocalFile {
 }
 
 impl LocalFile {
-    /// Writes all bytes with a call that may write fewer; `write` gets the rest, and how many were
-    /// written before.
-    fn write_all(
-        &self,
-        bytes: &[u8],
-        write: impl Fn(&[u8], usize) -> Result<usize, Errno>,
-    ) -> io::Result<()> {
+    /// Writes bytes with a call that may write fewer, as many as possible. Returns their number, and why
+    /// there were not more.
+    fn write_until_error(&self, bytes: &[u8], offset: Option<u64>) -> (usize, io::Result<()>) {
         let mut written = 0;
-        while written < bytes.len() {
-            match write(&bytes[written..], written) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+        let error = loop {
+            let rest = &bytes[written..];
+            if rest.is_empty() {
+                break Ok(());
+            }
+            let write = match offset {
+                Some(offset) => rustix::io::pwrite(&self.file, rest, offset + written as u64),
+                None => {
+                    let rest = [io::IoSlice::new(rest)];
+                    rustix::io::pwritev2(&self.file, &rest, 0, ReadWriteFlags::APPEND)
+                }
+            };
+            match write {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
                 Ok(more) => written += more,
                 Err(Errno::INTR) => (),
-                Err(error) => return Err(error.into()),
+                Err(error) => break Err(error.into()),
             }
-        }
+        };
         self.stats.source.write.count();
-        self.stats.source.write_bytes.add(bytes.len() as u64);
-        Ok(())
+        self.stats.source.write_bytes.add(written as u64);
+        (written, error)
     }
 }
 
@@ -71,16 +78,18 @@ impl StorageFile for LocalFile {
 
 impl PosixFile for LocalFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all(bytes, |rest, written| {
-            rustix::io::pwrite(&self.file, rest, offset + written as u64)
-        })
+        self.write_until_error(bytes, Some(offset)).1
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes, |rest, _| {
-            let rest = [io::IoSlice::new(rest)];
-            rustix::io::pwritev2(&self.file, &rest, 0, ReadWriteFlags::APPEND)
-        })
+        self.write_until_error(bytes, None).1
+    }
+
+    fn write_some(&self, bytes: &[u8], offset: Option<u64>) -> io::Result<usize> {
+        match self.write_until_error(bytes, offset) {
+            (0, Err(error)) => Err(error),
+            (written, _) => Ok(written),
+        }
     }
 
     fn set_length(&self, length: u64) -> io::Result<()> {
@@ -90,6 +99,11 @@ impl PosixFile for LocalFile {
     fn sync(&self) -> io::Result<()> {
         self.stats.source.syncs.count();
         Ok(fs::fdatasync(&self.file)?)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.stats.source.syncs.count();
+        Ok(fs::fsync(&self.file)?)
     }
 
     fn set_owner(&self, like: &Stat) -> io::Result<()> {
