@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::staged::{Commit, Shard, Work, redate};
 use crate::format::journal::Record;
+use crate::format::plan::Write;
 use crate::store::recover::roll_back;
 use crate::store::{StoreError, io_error};
 
@@ -70,8 +71,17 @@ impl<'a> Commit<'a> {
         let (Work::Journal(update, _), Some(old)) = (&shard.work, &shard.old) else {
             return Ok(());
         };
+        // The index last, wherever it is: until then other readers of the shard follow the old one.
+        let is_before = |write: &Write| write.offset < update.old_index.offset;
+        let index_end = update.old_index.offset.saturating_add(update.old_index.nbytes);
+        let from = update.writes.partition_point(is_before);
+        let (before, rest) = update.writes.split_at(from);
+        let (index, behind) = rest.split_at(rest.partition_point(|write| write.offset < index_end));
         let write = || {
-            self.sources(Some(old)).put_all(&*old.file, &update.writes)?;
+            let sources = self.sources(Some(old));
+            for writes in [before, behind, index] {
+                sources.put_all(&*old.file, writes)?;
+            }
             redate(&*old.file, &old.stat)
         };
         write().map_err(|error| undo(shard, error))
