@@ -19,7 +19,10 @@ use super::lock::{Making, NOTE, lock_file};
 use super::storage::{PosixFile, PosixStorage, Stat, Storage, StorageFile};
 use super::work::{WORK_DIRECTORY, make_directory, open_to_read};
 use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
-use crate::memory::zeroed;
+use crate::memory::{ROOM, zeroed};
+
+/// Length in bytes up to which a record is read without a reservation of memory.
+const USUAL_BYTES: u64 = 1 << 20;
 
 /// Name of the journal in the work directory.
 pub const JOURNAL: &str = "journal";
@@ -198,7 +201,10 @@ fn read(file: &dyn StorageFile, path: &Path) -> Result<Option<Record>, StoreErro
     };
     // The length is limited by the file's: a torn head must not cost memory.
     let held = file.stat().map_err(io_error(path))?.size.saturating_sub(HEAD_BYTES as u64);
-    let mut body = zeroed(head.nbytes.min(held)).map_err(|none| io_error(path)(none.into()))?;
+    let nbytes = head.nbytes.min(held);
+    // The bytes, what they are decoded to, and a copy of that. Those of every commit are short.
+    let _room = (nbytes > USUAL_BYTES).then(|| ROOM.take(nbytes.saturating_mul(3)));
+    let mut body = zeroed(nbytes).map_err(|none| io_error(path)(none.into()))?;
     let length = file.read_at(&mut body, HEAD_BYTES as u64).map_err(io_error(path))?;
     if !head.is_of(&body[..length]) {
         return Ok(None);

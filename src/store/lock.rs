@@ -1,5 +1,6 @@
 //! Lock files, held while the files that they stand for are changed.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use crate::text::shown;
 pub(super) const NOTE: &str = "locks";
 /// Maximum length of a note of locks, in bytes.
 const MAX_NOTE_BYTES: u64 = 64 << 20;
+/// Maximum number of locks that are removed by a note; the others do no harm.
+const MAX_NOTED: usize = 1 << 16;
 /// Attempts to lock a file that other processes keep removing.
 const LOCK_ATTEMPTS: usize = 1000;
 /// Time after which a wait for a lock is reported.
@@ -202,7 +205,9 @@ pub(super) fn remove_noted_locks(
         Ok(keys)
     };
     let keys = read().map_err(io_error(&path))?;
-    for key in keys.split(|byte| *byte == b'\n').filter(|key| !key.is_empty()) {
+    let keys = keys.split(|byte| *byte == b'\n').filter(|key| !key.is_empty());
+    let keys: BTreeSet<&[u8]> = keys.take(MAX_NOTED).collect();
+    for key in keys {
         let Ok(shard) = owner.shard_path(key) else { continue };
         if let Err(error) = remove_if_free(storage, &lock_path(&shard)) {
             log::debug!("{error}");

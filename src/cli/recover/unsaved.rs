@@ -38,8 +38,10 @@ use crate::store::spool::{
 use crate::text::{Line, count, shown};
 use crate::tools::unsaved::Unsharded;
 
-/// Number of chunks that are committed together.
+/// Number of chunks that are committed together at most.
 const TOGETHER: usize = 4096;
+/// Length of chunks that are committed together, in bytes: they are in memory until then.
+const TOGETHER_BYTES: u64 = 64 << 20;
 
 /// Directory of chunks of which something newer was put in, among the files that are no chunks.
 const OLDER_DIRECTORY: &str = ".older";
@@ -195,7 +197,10 @@ fn put_level(
 ) -> Result<(), Failure> {
     let fs = open_fs(source, &config)?;
     let mut others = Vec::new();
-    for some in all.chunks(TOGETHER) {
+    let mut rest = all;
+    while !rest.is_empty() {
+        let (some, later) = rest.split_at(together(rest));
+        rest = later;
         let mut staged = Vec::new();
         for versions in some {
             match stage(&fs, &versions.newest) {
@@ -229,6 +234,17 @@ fn put_level(
         }
     }
     Ok(())
+}
+
+/// Returns how many of the first saved chunks are committed together: one at least.
+fn together(all: &[Versions]) -> usize {
+    let nbytes = |versions: &Versions| fs::metadata(&versions.newest.file).map_or(0, |it| it.len());
+    let mut sum = 0_u64;
+    let fits = |versions: &&Versions| {
+        sum = sum.saturating_add(nbytes(versions));
+        sum <= TOGETHER_BYTES
+    };
+    all.iter().take(TOGETHER).take_while(fits).count().max(1)
 }
 
 /// What was saved, and whether it is a chunk that was committed, or the error.
