@@ -186,6 +186,42 @@ busy() {
 writers=()
 check 'requests are answered while others wait for commits' busy
 
+# All writers are on one CPU, more than it has threads, and the lock that their commits need is another process's.
+blocked() {
+    local n holder blocked=()
+    mount_by uring
+    mkdir -p "$MP/c/0"
+    head -c 128 /dev/urandom >"$MP/c/0/0"
+    sync "$MP/c/0/0"
+    python3 - "$source/.shardfs/journal" "$TMP/held" <<'PY' &
+import fcntl
+import sys
+import time
+
+with open(sys.argv[1], "rb") as journal, open(sys.argv[2], "w") as held:
+    fcntl.lockf(journal, fcntl.LOCK_SH)
+    print("held", file=held, flush=True)
+    time.sleep(60)
+PY
+    holder=$!
+    within 10 grep -q held "$TMP/held"
+    # Those that come later wait as early as when they open their chunks.
+    for n in {1..12}; do
+        # shellcheck disable=SC2016 # Expanded by that shell.
+        taskset -c 0 bash -c 'head -c 128 /dev/urandom >"$1" && sync "$1"' _ "$MP/c/0/$((n % 8))" &
+        blocked+=($!)
+    done
+    sleep 1
+    for n in {1..20}; do
+        taskset -c 0 timeout 10 ls -l "$MP" >/dev/null
+        taskset -c 0 timeout 10 cat "$MP/zarr.json" >/dev/null
+    done
+    kill "$holder"
+    for n in "${blocked[@]}"; do wait "$n"; done
+    end_mount
+}
+check 'one CPU whose threads all wait for a commit answers others' blocked
+
 killed() {
     local n
     for ((n = 0; n < ${KILLS:-20}; n++)); do
