@@ -119,6 +119,11 @@ pub enum FsError {
 }
 
 impl FsError {
+    /// Returns whether a change was given up because of what others did.
+    pub(in crate::fs) fn is_given_up(&self) -> bool {
+        matches!(self, Self::Commit(error) if error.is_of_others())
+    }
+
     /// Returns the errno reported to the calling process.
     pub fn errno(&self) -> i32 {
         match self {

@@ -170,7 +170,7 @@ impl Fs {
                 self.publish(&file)?;
                 let committed = self.commit_file(&file);
                 let names = file.state().names.clone();
-                // What is reported counts as reported: only once nothing else is.
+                // What is reported counts as reported: only once no other error is.
                 committed.and_then(|()| {
                     self.failures.report(Some(handle), names.iter().map(PathBuf::as_path))
                 })
@@ -273,9 +273,12 @@ impl Fs {
             }
             _ => Ok(()),
         };
-        committed.and(synced.map_err(FsError::from))?;
-        // What is reported counts as reported: only once nothing else is.
-        self.failures.report(handle, [&*path])
+        if committed.as_ref().is_err_and(|error| !error.is_given_up()) {
+            return committed;
+        }
+        synced?;
+        // What is reported counts as reported: only once no other error is.
+        self.failures.report(handle, [&*path]).and(committed)
     }
 }
 
