@@ -17,9 +17,9 @@ use crate::fs::node::{ArrayView, At, Node, NodeKind, unchanged};
 use crate::fs::not_shown::NotShown;
 use crate::source::{METADATA_FILE, NodeError, apart};
 use crate::store::owner::Owner;
-use crate::store::recover::recover;
+use crate::store::recover::recover_within;
 use crate::store::storage::{Stat, Storage, Version, if_present, is_absent};
-use crate::store::{ByteCache, SourceArray, StoreConfig};
+use crate::store::{ByteCache, SourceArray, StoreConfig, StoreError};
 use crate::text::shown;
 use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW};
 use crate::view::tree::ChunkTree;
@@ -466,9 +466,11 @@ impl Nodes {
         if is_new && self.writable {
             // State left by an interrupted mount is recovered first.
             let owner = Owner::Array(&source);
-            let recovered = self.storage.posix().map(|storage| recover(storage, owner));
-            if let Some(Err(error)) = recovered {
-                log::error!("{}: {error}", shown(directory));
+            let recover = |storage| recover_within(storage, owner, Duration::ZERO);
+            match self.storage.posix().map(recover) {
+                // The other process has dealt with it, or the first commit will.
+                None | Some(Ok(_) | Err(StoreError::Locked { .. })) => (),
+                Some(Err(error)) => log::error!("{}: {error}", shown(directory)),
             }
         }
         let (form, keeps_fill) = (how.form, how.keeps_fill);

@@ -56,11 +56,16 @@ impl ShardStore {
         while let Some(group) = groups.next() {
             let commits = self.commits.of_array(array);
             // Released after each group: others wait for a turn.
-            let mut commits = commits.lock();
-            let journal = self.with_files(|| self.settle(array, &mut commits));
+            let _turn = commits.turn.lock();
+            let journal = self.with_files(|| self.lock_journal(array, &commits));
+            let mut state = commits.state.lock();
+            let journal = journal.and_then(|mut journal| {
+                self.with_files(|| self.settle(array, &mut state, &mut journal))?;
+                Ok(journal)
+            });
             match journal {
                 Ok(journal) => {
-                    let (state, outcomes) = (&mut *commits, &mut outcomes);
+                    let (state, outcomes) = (&mut *state, &mut outcomes);
                     let (store, contents) = (self, &*contents);
                     let commit = Commit {
                         store,
@@ -99,8 +104,10 @@ impl ShardStore {
     pub fn finish_commits(&self, array: &SourceArray) -> Result<(), StoreError> {
         let commits = self.commits.arrays.lock().remove(&array.id);
         let Some(commits) = commits else { return Ok(()) };
-        let mut commits = commits.lock();
-        self.settle(array, &mut commits)?.remove()
+        let _turn = commits.turn.lock();
+        let mut journal = self.lock_journal(array, &commits)?;
+        self.settle(array, &mut commits.state.lock(), &mut journal)?;
+        journal.remove()
     }
 }
 

@@ -180,12 +180,23 @@ impl Commits {
 /// State that a store keeps of its commits.
 #[derive(Debug)]
 pub(super) struct Commits {
-    pub(super) arrays: Mutex<HashMap<u64, Arc<Mutex<ArrayCommits>>>>,
+    pub(super) arrays: Mutex<HashMap<u64, Arc<CommitsOfArray>>>,
     pub(super) lineages: Mutex<LruCache<ShardId, Lineage>>,
     /// Last number given to a lineage.
     last_lineage: AtomicU64,
     /// `true` once the filesystem was found unable to clone files.
     pub(super) no_clones: AtomicBool,
+}
+
+/// The commits to one array.
+#[derive(Debug, Default)]
+pub(super) struct CommitsOfArray {
+    /// Held by the thread that has the journal's lock or waits for it: other processes may have it.
+    pub(super) turn: Mutex<()>,
+    /// Held during commits alone, so that readers do not wait for other processes.
+    pub(super) state: Mutex<ArrayCommits>,
+    /// `true` if another process held the lock for too long at the last attempt.
+    pub(super) is_held: AtomicBool,
 }
 
 /// State kept of the commits to one array.
@@ -223,7 +234,7 @@ impl Default for Commits {
 }
 
 impl Commits {
-    pub(super) fn of_array(&self, array: &SourceArray) -> Arc<Mutex<ArrayCommits>> {
+    pub(super) fn of_array(&self, array: &SourceArray) -> Arc<CommitsOfArray> {
         Arc::clone(self.arrays.lock().entry(array.id).or_default())
     }
 }

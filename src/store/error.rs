@@ -273,6 +273,12 @@ pub enum StoreError {
         #[source]
         error: JournalError,
     },
+    /// Another process holds a lock for longer than it takes to commit.
+    #[error("{}: another process has locked it and does not give it back", shown(.path))]
+    Locked {
+        /// Path of the lock, relative to the source's root.
+        path: PathBuf,
+    },
     /// The source returned an error.
     #[error("{}: {error}", shown(.path))]
     Io {
@@ -346,6 +352,7 @@ impl StoreError {
             | Self::Changing { .. } => libc::EIO,
             Self::Stale { .. } | Self::Replaced { .. } | Self::Outside { .. } => libc::ESTALE,
             Self::Refused { .. } => libc::EINVAL,
+            Self::Locked { .. } => libc::EBUSY,
             Self::ReadOnly { .. } | Self::Compressed { .. } => libc::EROFS,
             Self::Io { error, .. } => match error.raw_os_error() {
                 None | Some(libc::ENOENT | libc::ENOTDIR) => libc::EIO,

@@ -1,9 +1,10 @@
-//! The journal of an array: a file that is locked while a process commits to shards of the array,
-//! and that holds the record of the commit ([`crate::format::journal`]).
+//! The journal of an array: a file that holds the record of a commit to shards of the array
+//! ([`crate::format::journal`]), and a lock that is held meanwhile.
 //!
 //! ```text
 //! <array>/.shardfs/          also holds new shards until they are renamed (see `work`)
-//! <array>/.shardfs/journal
+//! <array>/.shardfs/journal   the record: for all who may read the array
+//! <array>/.shardfs/lock      no contents: for those who may write to it
 //! ```
 //!
 //! A record is durable when [`Journal::write`] returns. It is replaced by the next one, or cleared;
@@ -12,10 +13,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::StoreError;
 use super::io_error;
-use super::lock::{Making, NOTE, lock_file};
+use super::lock::{LOCK_MODE, Making, NOTE, PATIENCE, lock_file, open_or_make};
 use super::storage::{PosixFile, PosixStorage, Stat, Storage, StorageFile};
 use super::work::{WORK_DIRECTORY, make_directory, open_to_read};
 use crate::format::journal::{HEAD_BYTES, Head, JournalError, Record, cleared};
@@ -26,10 +28,12 @@ const USUAL_BYTES: u64 = 1 << 20;
 
 /// Name of the journal in the work directory.
 pub const JOURNAL: &str = "journal";
+/// Name of the lock in the work directory.
+pub const LOCK: &str = "lock";
 
 /// Returns whether a name in the work directory is one that stays there while a mount is in use.
 pub fn is_work_file(name: &std::ffi::OsStr) -> bool {
-    name == JOURNAL || name == NOTE
+    name == JOURNAL || name == LOCK || name == NOTE
 }
 
 /// Journal of an array, locked until it is dropped.
@@ -37,6 +41,7 @@ pub struct Journal<'a> {
     storage: &'a dyn PosixStorage,
     array: PathBuf,
     file: Arc<dyn PosixFile>,
+    _lock: Arc<dyn PosixFile>,
     found: Option<Record>,
     /// `true` if nothing was ever written to it: its name may not be durable yet.
     is_new: bool,
@@ -46,17 +51,28 @@ impl<'a> Journal<'a> {
     /// Locks the journal of the array in the directory `array`, waiting for other commits to it,
     /// and reads the record that an unfinished commit has left.
     pub fn lock(storage: &'a dyn PosixStorage, array: &Path) -> Result<Self, StoreError> {
+        Self::lock_within(storage, array, PATIENCE)
+    }
+
+    /// Like [`Self::lock`], but does not wait for longer than `patience`.
+    ///
+    /// # Errors
+    /// `Locked` if another process holds the lock until then.
+    pub fn lock_within(
+        storage: &'a dyn PosixStorage,
+        array: &Path,
+        patience: Duration,
+    ) -> Result<Self, StoreError> {
         let directory = array.join(WORK_DIRECTORY);
-        let path = directory.join(JOURNAL);
-        let making = Making {
-            mode: &|| journal_mode(storage, array),
-            directory: &|| make_directory(storage, &directory),
-        };
-        let file = lock_file(storage, &path, &making)?;
+        let (path, make) = (directory.join(JOURNAL), || make_directory(storage, &directory));
+        let mode = || journal_mode(storage, array);
+        let making = Making { mode: &|| mode() & LOCK_MODE, directory: &make };
+        let lock = lock_file(storage, &directory.join(LOCK), &making, patience)?;
+        let file = open_or_make(storage, &path, &Making { mode: &mode, directory: &make })?;
         let found = read(&*file, &path)?;
         let is_new = file.stat().map_err(io_error(&path))?.size == 0;
         let array = array.to_owned();
-        Ok(Self { storage, array, file, found, is_new })
+        Ok(Self { storage, array, file, _lock: lock, found, is_new })
     }
 
     /// Returns the record of an unfinished commit. `None` if there is none.
@@ -108,10 +124,11 @@ impl<'a> Journal<'a> {
         self.file.stat().map_err(io_error(&self.path()))
     }
 
-    /// Clears the journal durably and removes it, and its directory if that is otherwise empty.
-    /// Does nothing if there is a record.
+    /// Clears the journal durably and removes it, its lock, and its directory if that is otherwise empty.
+    /// If there is a record, only the lock is removed.
     pub fn remove(mut self) -> Result<(), StoreError> {
         if self.found.is_some() {
+            self.leave();
             return Ok(());
         }
         // The old content could reappear together with the name.
@@ -119,9 +136,19 @@ impl<'a> Journal<'a> {
         let _ = self.storage.remove_file(&self.array.join(WORK_DIRECTORY).join(NOTE));
         let path = self.path();
         self.storage.remove_file(&path).map_err(io_error(&path))?;
+        self.storage.remove_file(&self.lock_path()).map_err(io_error(&self.lock_path()))?;
         // Other files in the directory are not ours: it stays if there are any.
         let _ = self.storage.remove_directory(&self.array.join(WORK_DIRECTORY));
         Ok(())
+    }
+
+    /// Leaves the journal as it is, and no lock beside it.
+    pub fn leave(self) {
+        let _ = self.storage.remove_file(&self.lock_path());
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.array.join(WORK_DIRECTORY).join(LOCK)
     }
 
     /// Returns the path of the journal.
@@ -267,6 +294,20 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn who_may_read_an_array_cannot_hold_up_commits_to_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let storage = LocalStorage::open_root(directory.path(), Arc::default()).unwrap();
+        let _journal = Journal::lock(&storage, Path::new("")).unwrap();
+        let mode = |name: &str| {
+            let path = directory.path().join(WORK_DIRECTORY).join(name);
+            path.metadata().unwrap().permissions().mode()
+        };
+        // Who may open a file to read can lock it.
+        assert_eq!((mode(JOURNAL) & 0o044, mode(LOCK) & 0o044), (0o044, 0));
     }
 
     #[test]

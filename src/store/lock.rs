@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::StoreError;
 use super::io_error;
@@ -23,11 +22,21 @@ const MAX_NOTE_BYTES: u64 = 64 << 20;
 const MAX_NOTED: usize = 1 << 16;
 /// Attempts to lock a file that other processes keep removing.
 const LOCK_ATTEMPTS: usize = 1000;
+/// How long to wait for a lock of other processes: much longer than a commit takes. One that is stopped,
+/// or does not give it back, must not hold up what does not need the lock.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which a wait for a lock is reported.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Permissions of lock files, less the process's umask: they have no contents, and other users have
-/// to be able to lock them.
-const LOCK_MODE: u32 = 0o666;
+const SILENCE: Duration = Duration::from_secs(5);
+/// Pauses between two attempts to take a lock. A process that commits without a break gives it back for
+/// short moments only.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+const MAX_PAUSE: Duration = Duration::from_millis(2);
+/// Permissions of lock files that other software knows, less the process's umask: they have no
+/// contents, and other users have to be able to lock them.
+const SHARED_MODE: u32 = 0o666;
+/// Permissions of other lock files, less the process's umask. Whoever may read a file can lock it, so that
+/// nobody else could: these are for those who may write.
+pub(super) const LOCK_MODE: u32 = 0o622;
 
 /// Parameters for creating a missing lock file.
 pub(super) struct Making<'a> {
@@ -39,16 +48,20 @@ pub(super) struct Making<'a> {
 
 /// Opens the file at `path`, or creates it, waits for its lock, and takes it.
 ///
+/// # Errors
+/// `Locked` if another process holds it for longer than `patience`.
+///
 /// The holder of such a lock may remove the file before releasing it: the lock counts only if the
 /// file still has its name. TensorStore and other software do the same.
 pub(super) fn lock_file(
     storage: &dyn PosixStorage,
     path: &Path,
     making: &Making<'_>,
+    patience: Duration,
 ) -> Result<Arc<dyn PosixFile>, StoreError> {
     for _ in 0..LOCK_ATTEMPTS {
         let file = open_or_make(storage, path, making)?;
-        wait_for(&*file, path).map_err(io_error(path))?;
+        wait_for(&*file, path, patience)?;
         if has_name(storage, &*file, path).map_err(io_error(path))? {
             return Ok(file);
         }
@@ -58,22 +71,22 @@ pub(super) fn lock_file(
 
 /// Waits for the lock of a file; a long wait is reported while it lasts, for there is no other sign of
 /// its cause.
-fn wait_for(file: &dyn PosixFile, path: &Path) -> io::Result<()> {
-    if file.try_lock()? {
-        return Ok(());
-    }
-    // Dropped once the lock is there.
-    let (_waits, end) = channel::<()>();
-    let path = path.to_owned();
-    let report = move || {
-        if end.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            let held = PATIENCE.as_secs();
-            log::warn!("{}: others have locked it for {held} s: waiting", shown(&path));
+fn wait_for(file: &dyn PosixFile, path: &Path, patience: Duration) -> Result<(), StoreError> {
+    let (began, mut pause, mut is_reported) = (Instant::now(), FIRST_PAUSE, false);
+    while !file.try_lock().map_err(io_error(path))? {
+        let waited = began.elapsed();
+        if waited >= patience {
+            return Err(StoreError::Locked { path: path.to_owned() });
         }
-    };
-    // Without the thread there is no report.
-    let _ = std::thread::Builder::new().name("lock".to_owned()).spawn(report);
-    file.lock()
+        if waited >= SILENCE && !is_reported {
+            is_reported = true;
+            let held = SILENCE.as_secs();
+            log::warn!("{}: others have locked it for {held} s: waiting", shown(path));
+        }
+        std::thread::sleep(pause.min(patience.saturating_sub(waited)));
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+    Ok(())
 }
 
 /// Returns whether an open file is the one that has this name now.
@@ -87,7 +100,8 @@ pub(super) fn has_name(
     Ok(current.is_ok_and(|stat| (stat.dev, stat.ino) == (ours.dev, ours.ino)))
 }
 
-fn open_or_make(
+/// Opens a file of shardfs for reading and writing, or creates it.
+pub(super) fn open_or_make(
     storage: &dyn PosixStorage,
     path: &Path,
     making: &Making<'_>,
@@ -121,7 +135,7 @@ pub(super) struct ShardLock<'a> {
 }
 
 impl<'a> ShardLock<'a> {
-    /// Waits until no other process holds the shard's lock, and takes it. `directory` creates the
+    /// Waits until no other process holds the shard's lock, up to [`PATIENCE`], and takes it. `directory` creates the
     /// shard's directory if it is missing.
     pub(super) fn take(
         storage: &'a dyn PosixStorage,
@@ -129,7 +143,8 @@ impl<'a> ShardLock<'a> {
         directory: &dyn Fn() -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
         let path = lock_path(shard);
-        let file = lock_file(storage, &path, &Making { mode: &|| LOCK_MODE, directory })?;
+        let making = Making { mode: &|| SHARED_MODE, directory };
+        let file = lock_file(storage, &path, &making, PATIENCE)?;
         Ok(Self { storage, path, _file: file })
     }
 
@@ -157,7 +172,7 @@ pub(super) fn note_locks<'a>(
     let file = match open_to_write(storage, &path)? {
         Some(file) => file,
         None => {
-            let made = storage.create(&path, LOCK_MODE);
+            let made = storage.create(&path, SHARED_MODE);
             made.map_err(|error| unfit_or(storage, &path, error))?
         }
     };
@@ -232,5 +247,36 @@ impl Drop for ShardLock<'_> {
         if let Err(error) = self.storage.remove_file(&self.path) {
             log::debug!("{}: {error}", shown(&self.path));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::local::LocalStorage;
+
+    #[test]
+    fn a_lock_of_others_is_waited_for_and_not_for_ever() {
+        let top = tempfile::tempdir().unwrap();
+        let storage = LocalStorage::open_root(top.path(), Arc::default()).unwrap();
+        let take = |patience| {
+            let making = Making { mode: &|| LOCK_MODE, directory: &|| Ok(()) };
+            lock_file(&storage, Path::new("lock"), &making, patience)
+        };
+        let held = take(Duration::ZERO).unwrap();
+        for patience in [Duration::ZERO, Duration::from_millis(20)] {
+            let began = Instant::now();
+            let error = take(patience).err().unwrap();
+            assert!(began.elapsed() >= patience);
+            assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+            assert_eq!(error.errno(), libc::EBUSY);
+        }
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| take(PATIENCE).map(drop));
+            std::thread::sleep(Duration::from_millis(20));
+            drop(held);
+            waits.join().unwrap().unwrap();
+        });
+        assert!(take(Duration::ZERO).is_ok());
     }
 }

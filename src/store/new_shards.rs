@@ -10,12 +10,13 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::SourceArray;
 use super::error::StoreError;
 use super::formats::indexed;
 use super::io_error;
-use super::lock::{Making, lock_file};
+use super::lock::{LOCK_MODE, Making, lock_file};
 use super::owner::Owner;
 use super::storage::{FileKind, PosixFile, PosixStorage};
 use super::work::{WORK_DIRECTORY, check_directory, make_directory, open_to_write};
@@ -25,8 +26,6 @@ use crate::text::shown;
 const NEW_SHARDS: &str = "repack";
 /// Name of the lock in it.
 const LOCK: &str = "lock";
-/// Permissions of the lock, less the process's umask: other users have to be able to take it.
-const LOCK_MODE: u32 = 0o666;
 /// Permissions of new shards, until they get those of the old ones.
 const MODE: u32 = 0o600;
 
@@ -54,7 +53,7 @@ impl<'a> NewShards<'a> {
             make_directory(storage, &directory)
         };
         let making = Making { mode: &|| LOCK_MODE, directory: &make };
-        let lock = lock_file(storage, &directory.join(LOCK), &making)?;
+        let lock = lock_file(storage, &directory.join(LOCK), &making, Duration::MAX)?;
         let (id, path, layout) = (original.id, directory.clone(), original.layout.clone());
         let array = SourceArray { id, path, layout, format: indexed() };
         clear(storage, original, &directory, "").map_err(io_error(&directory))?;

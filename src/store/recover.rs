@@ -6,12 +6,13 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::blob::bytes_of;
 use super::error::{Foreign, StoreError};
 use super::io_error;
 use super::journal::Journal;
-use super::lock::{has_name, remove_noted_locks};
+use super::lock::{PATIENCE, has_name, remove_noted_locks};
 use super::new_shards;
 use super::owner::{Owner, shown_key};
 use super::storage::{FileKind, PosixFile, PosixStorage, Stat, if_present};
@@ -28,14 +29,30 @@ pub fn recover(
     storage: &dyn PosixStorage,
     owner: Owner<'_>,
 ) -> Result<Vec<(PathBuf, Found)>, StoreError> {
+    recover_within(storage, owner, PATIENCE)
+}
+
+/// Like [`recover`], but does not wait for longer than `patience`.
+///
+/// # Errors
+/// `Locked` if another process holds the lock of the journal until then.
+pub fn recover_within(
+    storage: &dyn PosixStorage,
+    owner: Owner<'_>,
+    patience: Duration,
+) -> Result<Vec<(PathBuf, Found)>, StoreError> {
     if !check_directory(storage, &owner.path().join(WORK_DIRECTORY))? {
         return Ok(Vec::new());
     }
-    let mut journal = Journal::lock(storage, owner.path())?;
-    let found = recover_locked(storage, owner, &mut journal)?;
-    new_shards::sweep(storage, owner)?;
-    journal.remove()?;
-    Ok(found)
+    let mut journal = Journal::lock_within(storage, owner.path(), patience)?;
+    let recovered = recover_locked(storage, owner, &mut journal);
+    match recovered.and_then(|found| new_shards::sweep(storage, owner).map(|()| found)) {
+        Ok(found) => journal.remove().map(|()| found),
+        Err(error) => {
+            journal.leave();
+            Err(error)
+        }
+    }
 }
 
 /// Like [`recover`], for a caller that has locked the journal. The record stays if a shard of it is

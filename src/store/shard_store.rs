@@ -180,7 +180,7 @@ impl ShardStore {
     /// Runs `act` while this mount commits nothing to an array.
     pub(super) fn between_commits<T>(&self, array: &SourceArray, act: impl FnOnce() -> T) -> T {
         let commits = self.commits.of_array(array);
-        let _quiet = commits.lock();
+        let _quiet = commits.state.lock();
         act()
     }
 }

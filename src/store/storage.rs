@@ -334,9 +334,6 @@ pub trait PosixFile: StorageFile {
         self.set_stat(&SetStat { mtime: Some(mtime), ..SetStat::default() })
     }
 
-    /// Waits until no other open file holds the lock on this one, and takes it.
-    fn lock(&self) -> io::Result<()>;
-
     /// Takes the lock unless another open file holds it; returns whether it was taken.
     fn try_lock(&self) -> io::Result<bool>;
 

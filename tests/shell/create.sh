@@ -497,14 +497,14 @@ check "delete: groups only when asked, nothing that is no node, nothing mounted"
 locked() {
     cp -r sample/waves locked
     mkdir locked/.shardfs
-    touch locked/.shardfs/journal
+    touch locked/.shardfs/lock
     # An open file description lock, as a commit holds it.
     python3 - <<'PY' &
 import fcntl
 import struct
 import time
 
-file = open("locked/.shardfs/journal", "r+b")
+file = open("locked/.shardfs/lock", "r+b")
 fcntl.fcntl(file, 37, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0))
 open("is-locked", "w").close()
 time.sleep(60)

@@ -193,19 +193,18 @@ blocked() {
     mkdir -p "$MP/c/0"
     head -c 128 /dev/urandom >"$MP/c/0/0"
     sync "$MP/c/0/0"
-    python3 - "$source/.shardfs/journal" "$TMP/held" <<'PY' &
+    python3 - "$source/.shardfs/lock" "$TMP/held" <<'PY' &
 import fcntl
 import sys
 import time
 
-with open(sys.argv[1], "rb") as journal, open(sys.argv[2], "w") as held:
-    fcntl.lockf(journal, fcntl.LOCK_SH)
+with open(sys.argv[1], "rb") as lock, open(sys.argv[2], "w") as held:
+    fcntl.lockf(lock, fcntl.LOCK_SH)
     print("held", file=held, flush=True)
     time.sleep(60)
 PY
     holder=$!
     within 10 grep -q held "$TMP/held"
-    # Those that come later wait as early as when they open their chunks.
     for n in {1..12}; do
         # shellcheck disable=SC2016 # Expanded by that shell.
         taskset -c 0 bash -c 'head -c 128 /dev/urandom >"$1" && sync "$1"' _ "$MP/c/0/$((n % 8))" &

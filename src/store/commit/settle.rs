@@ -1,26 +1,48 @@
 //! The journal of an array, locked, and settled: no unfinished commit is left in it.
 
-use crate::store::commit_state::ArrayCommits;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::store::commit_state::{ArrayCommits, CommitsOfArray};
 use crate::store::journal::Journal;
-use crate::store::lock::has_note;
+use crate::store::lock::{PATIENCE, has_note};
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover_locked};
 use crate::store::{ShardStore, SourceArray, StoreError};
 
+/// How long to wait for a lock that another process has not given back before.
+const SHORT_PATIENCE: Duration = Duration::from_millis(100);
+
 impl ShardStore {
-    /// Locks the journal of an array, waiting for other commits to it, and rolls an unfinished one
-    /// forward or back.
+    /// Locks the journal of an array, waiting for commits of other processes. The caller has the turn.
+    ///
+    /// # Errors
+    /// `Locked` if another process holds the lock for too long: once that is long, and then short.
+    pub(super) fn lock_journal(
+        &self,
+        array: &SourceArray,
+        commits: &CommitsOfArray,
+    ) -> Result<Journal<'_>, StoreError> {
+        let is_held = commits.is_held.load(Ordering::Relaxed);
+        let patience = if is_held { SHORT_PATIENCE } else { PATIENCE };
+        let journal = Journal::lock_within(self.posix(array)?, &array.path, patience);
+        let is_held = matches!(journal, Err(StoreError::Locked { .. }));
+        commits.is_held.store(is_held, Ordering::Relaxed);
+        journal
+    }
+
+    /// Rolls a commit that the journal shows to be unfinished forward or back.
     pub(super) fn settle(
         &self,
         array: &SourceArray,
         state: &mut ArrayCommits,
-    ) -> Result<Journal<'_>, StoreError> {
+        journal: &mut Journal<'_>,
+    ) -> Result<(), StoreError> {
         let storage = self.posix(array)?;
-        let mut journal = Journal::lock(storage, &array.path)?;
         // A killed process has left at least a note of its locks.
         let is_left = journal.found().is_some() || has_note(storage, &array.path)?;
         if !state.swept || is_left {
-            let found = recover_locked(storage, Owner::Array(array), &mut journal)?;
+            let found = recover_locked(storage, Owner::Array(array), journal)?;
             state.stuck = false;
             state.unsettled.clear();
             if found.iter().any(|(_, found)| *found == Found::Lost) {
@@ -33,6 +55,6 @@ impl ShardStore {
             state.stuck = false;
             state.unsettled.clear();
         }
-        Ok(journal)
+        Ok(())
     }
 }

@@ -163,16 +163,6 @@ impl PosixFile for LocalFile {
     }
 
     /// Takes an open file description lock on the whole file, the kind that TensorStore takes.
-    fn lock(&self) -> io::Result<()> {
-        loop {
-            match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
-                Ok(_) => return Ok(()),
-                Err(nix::errno::Errno::EINTR) => (),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
     fn try_lock(&self) -> io::Result<bool> {
         match fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
             Ok(_) => Ok(true),

@@ -122,10 +122,6 @@ impl PosixFile for MemoryFile {
     }
 
     /// Does nothing: tests of locks use real files.
-    fn lock(&self) -> io::Result<()> {
-        Ok(())
-    }
-
     fn try_lock(&self) -> io::Result<bool> {
         Ok(true)
     }

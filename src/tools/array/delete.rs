@@ -14,7 +14,7 @@ use super::consolidated::{Change, update_above};
 use super::error::{ArrayError, io_error};
 use super::node::{check_finished, document_in, place_of};
 use crate::source::{NODE_DOCUMENTS, is_of_other_format};
-use crate::store::journal::JOURNAL;
+use crate::store::journal::LOCK;
 use crate::store::local::try_lock;
 use crate::store::work::WORK_DIRECTORY;
 use crate::tools::aside::{Aside, Leftovers, Place, Purpose};
@@ -56,8 +56,8 @@ pub(crate) struct Deletion {
     has_nodes: bool,
     /// Hidden directories beside the node, left by interrupted commands.
     leftovers: Leftovers,
-    /// Journals of arrays, relative to the node's directory.
-    journals: Vec<PathBuf>,
+    /// Locks of arrays, relative to the node's directory.
+    locks: Vec<PathBuf>,
 }
 
 impl Deletion {
@@ -69,7 +69,7 @@ impl Deletion {
         let leftovers = Leftovers::find(&place).map_err(io_error(path))?;
         let (kind, files, nbytes, has_nodes) = (None, 0, 0, false);
         let mut found =
-            Self { place, kind, files, nbytes, has_nodes, leftovers, journals: Vec::new() };
+            Self { place, kind, files, nbytes, has_nodes, leftovers, locks: Vec::new() };
         match whole.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if found.leftovers.count() == 0 {
@@ -124,8 +124,8 @@ impl Deletion {
                 self.has_nodes |= is_document && directory != top;
                 self.files += 1;
                 self.nbytes = self.nbytes.saturating_add(metadata.len());
-                if directory.ends_with(WORK_DIRECTORY) && path.ends_with(JOURNAL) {
-                    self.journals.extend(path.strip_prefix(top).ok().map(Path::to_owned));
+                if directory.ends_with(WORK_DIRECTORY) && path.ends_with(LOCK) {
+                    self.locks.extend(path.strip_prefix(top).ok().map(Path::to_owned));
                 }
             }
         }
@@ -143,12 +143,12 @@ impl Deletion {
     }
 
     /// Returns an error if a commit to one of the arrays, which are in `directory` by now, is in
-    /// progress. The journals are checked one at a time: there may be more of them than files can
-    /// be open.
+    /// progress. The locks are checked one at a time: there may be more of them than files can be
+    /// open.
     pub(super) fn check_idle(&self, directory: &Path) -> Result<(), ArrayError> {
-        for journal in &self.journals {
-            if !is_idle(&directory.join(journal))? {
-                let array = journal.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+        for lock in &self.locks {
+            if !is_idle(&directory.join(lock))? {
+                let array = lock.parent().and_then(Path::parent).unwrap_or(Path::new(""));
                 return Err(ArrayError::Busy(self.place.path().join(array)));
             }
         }
@@ -181,15 +181,15 @@ impl Deletion {
 }
 
 /// Returns whether the lock of a journal is free.
-fn is_idle(journal: &Path) -> Result<bool, ArrayError> {
+fn is_idle(lock: &Path) -> Result<bool, ArrayError> {
     let mut how = OpenOptions::new();
     let how = how.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    match how.open(journal) {
-        Ok(file) => try_lock(&file).map_err(io_error(journal)),
+    match how.open(lock) {
+        Ok(file) => try_lock(&file).map_err(io_error(lock)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        // A symbolic link is not a journal.
+        // A symbolic link is not a lock.
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Ok(true),
-        Err(error) => Err(io_error(journal)(error)),
+        Err(error) => Err(io_error(lock)(error)),
     }
 }
 
@@ -259,12 +259,12 @@ mod tests {
         let array = top.path().join("a");
         node(&array, "array");
         std::fs::create_dir(array.join(WORK_DIRECTORY)).unwrap();
-        let journal = std::fs::File::create(array.join(WORK_DIRECTORY).join(JOURNAL)).unwrap();
-        assert!(try_lock(&journal).unwrap());
+        let lock = std::fs::File::create(array.join(WORK_DIRECTORY).join(LOCK)).unwrap();
+        assert!(try_lock(&lock).unwrap());
         let refused = Deletion::find(&array, false).unwrap().run().unwrap_err();
         assert!(matches!(refused, ArrayError::Busy(_)), "{refused}");
         assert!(array.join("zarr.json").exists());
-        drop(journal);
+        drop(lock);
         Deletion::find(&array, false).unwrap().run().unwrap();
         assert_eq!(top.path().read_dir().unwrap().count(), 0);
     }

@@ -25,27 +25,30 @@ check "a work directory that is a file" work_directory_is_a_file
 journal_is_a_link() {
     fresh
     mkdir "$src/evil/.shardfs"
-    ln -s ../../secret.txt "$src/evil/.shardfs/journal"
-    refused '.shardfs/journal: it is a symbolic link where a regular file must be'
+    ln -s ../../secret.txt "$src/evil/.shardfs/$1"
+    refused ".shardfs/$1: it is a symbolic link where a regular file must be"
 }
-check "a journal that is a link" journal_is_a_link
+check "a journal that is a link" journal_is_a_link journal
+check "a lock that is a link" journal_is_a_link lock
 
 journal_is_linked() {
     fresh
     mkdir "$src/evil/.shardfs"
-    ln "$src/secret.txt" "$src/evil/.shardfs/journal"
+    ln "$src/secret.txt" "$src/evil/.shardfs/$1"
     remember
-    refused '.shardfs/journal: it has 2 names (hard links) where a file with one must be'
+    refused ".shardfs/$1: it has 2 names (hard links) where a file with one must be"
 }
-check "a journal that is another name of a file" journal_is_linked
+check "a journal that is another name of a file" journal_is_linked journal
+check "a lock that is another name of a file" journal_is_linked lock
 
 journal_is_a_pipe() {
     fresh
     mkdir "$src/evil/.shardfs"
-    mkfifo "$src/evil/.shardfs/journal"
-    refused '.shardfs/journal: it is a named pipe where a regular file must be'
+    mkfifo "$src/evil/.shardfs/$1"
+    refused ".shardfs/$1: it is a named pipe where a regular file must be"
 }
-check "a journal that is a named pipe" journal_is_a_pipe
+check "a journal that is a named pipe" journal_is_a_pipe journal
+check "a lock that is a named pipe" journal_is_a_pipe lock
 
 note_is_a_link() {
     fresh

@@ -84,32 +84,80 @@ moved() {
 }
 check "an array is moved with its shards, or not at all while a chunk is open for writing" moved
 
-# Whoever may read the journal may hold it.
-held() {
-    local source=$TMP/held.zarr holder
-    make_array "$source"
-    mount_view "$source" --rw --log-file "$TMP/held.log"
-    printf '%-16s' one >"$MP/c/0"
-    "$SHARDFS" sync "$MP"
-    python3 - "$source/.shardfs/journal" 7 <<'PY' &
+# hold PATH SECONDS: keeps a file locked
+hold() {
+    python3 - "$@" <<'PY'
 import fcntl
 import sys
 import time
 
-with open(sys.argv[1], "rb") as journal:
-    fcntl.lockf(journal, fcntl.LOCK_SH)
+with open(sys.argv[1], "rb") as file:
+    fcntl.lockf(file, fcntl.LOCK_SH)
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))
 PY
+}
+
+held() {
+    local source=$TMP/held.zarr holder readers
+    make_array "$source"
+    mount_view "$source" --rw --log-file "$TMP/held.log"
+    printf '%-16s' one >"$MP/c/0"
+    "$SHARDFS" sync "$MP"
+    # Whoever may read an array can lock its journal, which holds up nothing.
+    hold "$source/.shardfs/journal" 60 >"$TMP/journal.held" &
+    readers=$!
+    within 10 grep -q held "$TMP/journal.held"
+    printf '%-16s' new >"$MP/c/2"
+    "$SHARDFS" sync "$MP"
+    ! grep locked "$TMP/held.log"
+    hold "$source/.shardfs/lock" 7 >"$TMP/lock.held" &
     holder=$!
-    sleep 0.5
+    within 10 grep -q held "$TMP/lock.held"
+    # Neither reading nor opening a chunk waits for it.
     printf '%-16s' two >"$MP/c/1"
+    timeout 2 cat "$MP/c/"{0,1,2} >/dev/null
     "$SHARDFS" sync "$MP"
     wait "$holder"
+    kill "$readers"
     grep -q "others have locked it for 5 s: waiting" "$TMP/held.log"
     unmount_view
 }
 check "a commit that waits for another process says so" held
+
+# Another process is stopped, or forgets to give the lock back.
+given_up_lock() {
+    local source=$TMP/kept.zarr holder first
+    make_group "$source"
+    make_array "$source/a"
+    make_array "$source/b"
+    mount_view "$source" --rw
+    first=$MP
+    printf '%-16s' one >"$MP/a/c/0"
+    "$SHARDFS" sync "$MP"
+    hold "$source/a/.shardfs/lock" 300 >"$TMP/lock.kept" &
+    holder=$!
+    within 10 grep -q held "$TMP/lock.kept"
+    printf '%-16s' two >"$MP/a/c/0"
+    fails_with "another process has locked it and does not give it back" timeout 100 "$SHARDFS" sync "$MP"
+    # From now on it is waited for no longer.
+    printf '%-16s' three >"$MP/b/c/0"
+    timeout 20 sync "$MP/b/c/0"
+    fails_with "busy" timeout 20 sync "$MP/a/c/0"
+    timeout 2 cat "$MP/a/c/0" | grep -q two
+    # Another mount of the array is not held up when it looks at it.
+    mount_view "$source" --rw
+    timeout 5 ls "$MP/a/c" >/dev/null
+    unmount_view
+    MP=$first
+    kill "$holder"
+    "$SHARDFS" sync "$MP"
+    unmount_view
+    mount_view "$source"
+    grep -q two "$MP/a/c/0" && grep -q three "$MP/b/c/0"
+    unmount_view
+}
+check "a lock that is not given back holds up commits to its own array alone" given_up_lock
 
 # It is hidden where it is in the source.
 hidden() {
