@@ -82,18 +82,42 @@ impl<'a> Journal<'a> {
 
     /// Removes the permission to read the journal from users who may not read one of these shards,
     /// whose bytes it is about to hold.
-    pub fn narrow<'b>(&self, shards: impl Iterator<Item = &'b Stat>) -> Result<(), StoreError> {
+    pub fn narrow<'b>(
+        &mut self,
+        shards: impl Iterator<Item = (&'b Stat, &'b dyn PosixFile)>,
+    ) -> Result<(), StoreError> {
         let stat = self.stat()?;
-        let readers = |shard: &Stat| match shard.mode {
-            mode if mode & 0o004 != 0 => 0o777,
-            mode if mode & 0o040 != 0 && shard.gid == stat.gid => 0o770,
-            _ => 0o700,
-        };
-        let mode = shards.fold(stat.mode, |mode, shard| mode & readers(shard));
+        let mut mode = stat.mode;
+        for (shard, file) in shards {
+            let may_all = shard.mode & 0o004 != 0;
+            let may_group = shard.mode & 0o040 != 0 && shard.gid == stat.gid;
+            // A list may refuse to some what the permissions grant.
+            mode &= match may_all || may_group {
+                true if file.has_access_list().map_err(io_error(&self.path()))? => 0o700,
+                true if may_all => 0o777,
+                true => 0o770,
+                false => 0o700,
+            };
+        }
         if mode == stat.mode {
             return Ok(());
         }
+        if self.found.is_none() {
+            self.replace(mode)?;
+        }
         self.file.set_owner(&Stat { mode, ..stat }).map_err(io_error(&self.path()))
+    }
+
+    /// Puts an empty journal in the place of this one, which others may have opened to read.
+    fn replace(&mut self, mode: u32) -> Result<(), StoreError> {
+        let path = self.path();
+        let replace = || {
+            self.storage.remove_file(&path)?;
+            self.storage.create(&path, mode & 0o777)
+        };
+        self.file = replace().map_err(io_error(&path))?;
+        self.is_new = true;
+        Ok(())
     }
 
     /// Writes a record durably, replacing the one before.

@@ -321,6 +321,11 @@ pub trait PosixFile: StorageFile {
         Ok(Xattrs::new())
     }
 
+    /// Returns whether an access control list refines the permissions of the file.
+    fn has_access_list(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Gives the file the extended attributes of one that it replaces, and no other access control
     /// list, such as the default one of the directory that it was made in. Owner and permissions are
     /// set afterwards.

@@ -23,8 +23,9 @@ impl<'a> Commit<'a> {
         });
         self.state.cleared = None;
         let record = Record { shards: records.collect() };
-        let stats = shards.iter().filter_map(|shard| Some(&shard.old.as_ref()?.stat));
-        let written = self.journal.narrow(stats).and_then(|()| self.journal.write(&record));
+        let old = shards.iter().filter_map(|shard| shard.old.as_ref());
+        let old = old.map(|old| (&old.stat, &*old.file));
+        let written = self.journal.narrow(old).and_then(|()| self.journal.write(&record));
         if let Err(error) = written {
             // The record describes changes that did not happen: recovery rolls it back.
             let _ = self.journal.clear();

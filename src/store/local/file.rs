@@ -149,6 +149,14 @@ impl PosixFile for LocalFile {
         names.filter(lasts).filter_map(value).collect()
     }
 
+    fn has_access_list(&self) -> io::Result<bool> {
+        match fs::fgetxattr(&self.file, ACCESS_LIST, &mut [0; 0]) {
+            Ok(_) => Ok(true),
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn take_xattrs(&self, xattrs: &Xattrs) -> io::Result<()> {
         if !xattrs.iter().any(|(name, _)| name == ACCESS_LIST) {
             match fs::fremovexattr(&self.file, ACCESS_LIST) {

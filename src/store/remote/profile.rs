@@ -176,11 +176,17 @@ impl Program {
             }
         };
         let mut command = self.command();
-        // The shell may start others.
-        command.process_group(0).stdin(Stdio::null());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The shell may start others. On a terminal a group in the background could ask for nothing.
+        let is_group = std::fs::File::open("/dev/tty").is_err();
+        if is_group {
+            command.process_group(0);
+        } else {
+            command.kill_on_drop(true);
+        }
         let started = command.spawn().map_err(|error| format!("{what}: {error}"))?;
-        let mut group = Group(started.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+        let id = started.id().filter(|_| is_group);
+        let mut group = Group(id.and_then(|id| Pid::from_raw(id.cast_signed())));
         let ran = started.wait_with_output().await;
         group.0 = None;
         let ran = ran.map_err(|error| format!("{what}: {error}"))?;

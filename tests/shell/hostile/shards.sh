@@ -49,6 +49,33 @@ private_shards() {
 }
 check "shards that are private stay private, and so do the bytes that the journal keeps" private_shards
 
+# Whoever has the journal open, from a time when all were allowed to, does not read what a private shard held.
+journal_is_open() {
+    local refuse
+    for refuse in 'chmod 600' 'setfacl -m u:1002:-'; do
+        fresh
+        if ! command -v "${refuse%% *}" >/dev/null; then continue; fi
+        chmod 755 "$src" "$src/evil" "$src/evil/c"
+        chmod 644 "$src/evil/c/"*
+        mount_view "$src" --rw -o update=in-place
+        head -c 4096 /dev/zero | tr '\0' A >"$MP/evil/c/1"
+        "$SHARDFS" sync "$MP"
+        [[ $(stat -c %a "$src/evil/.shardfs/journal") == 644 ]]
+        exec 7<"$src/evil/.shardfs/journal"
+        $refuse "$src/evil/c/0"
+        head -c 4096 /dev/zero | tr '\0' B >"$MP/evil/c/1"
+        "$SHARDFS" sync "$MP"
+        head -c 4096 /dev/zero | tr '\0' C >"$MP/evil/c/1"
+        "$SHARDFS" sync "$MP"
+        [[ $(stat -c %a "$src/evil/.shardfs/journal") == 600 ]]
+        grep -q BBBBBBBB "$src/evil/.shardfs/journal"
+        ! grep -q BBBBBBBB <&7
+        exec 7<&-
+        unmount_view
+    done
+}
+check "a journal that others have open is not the one that gets the bytes of private shards" journal_is_open
+
 # Two mounts that are killed at once, in the middle of commits: no lock file is left in the end.
 killed_together() {
     fresh

@@ -84,9 +84,9 @@ moved() {
 }
 check "an array is moved with its shards, or not at all while a chunk is open for writing" moved
 
-# hold PATH SECONDS: keeps a file locked
+# hold PATH SECONDS: keeps a file locked, in the background
 hold() {
-    python3 - "$@" <<'PY'
+    exec python3 - "$@" <<'PY'
 import fcntl
 import sys
 import time
