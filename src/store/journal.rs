@@ -64,15 +64,32 @@ impl<'a> Journal<'a> {
         patience: Duration,
     ) -> Result<Self, StoreError> {
         let directory = array.join(WORK_DIRECTORY);
-        let (path, make) = (directory.join(JOURNAL), || make_directory(storage, &directory));
-        let mode = || journal_mode(storage, array);
-        let making = Making { mode: &|| mode() & LOCK_MODE, directory: &make };
-        let lock = lock_file(storage, &directory.join(LOCK), &making, patience)?;
-        let file = open_or_make(storage, &path, &Making { mode: &mode, directory: &make })?;
+        let making = Making {
+            mode: &|| journal_mode(storage, array) & LOCK_MODE,
+            directory: &|| make_directory(storage, &directory),
+        };
+        let path = directory.join(LOCK);
+        let lock = lock_file(storage, &path, &making, patience)?;
+        // What is no journal stays as it is, alone. The lock is held until its file is removed.
+        let opened = Self::open(storage, array, Arc::clone(&lock));
+        opened.inspect_err(|_| drop(storage.remove_file(&path)))
+    }
+
+    fn open(
+        storage: &'a dyn PosixStorage,
+        array: &Path,
+        lock: Arc<dyn PosixFile>,
+    ) -> Result<Self, StoreError> {
+        let directory = array.join(WORK_DIRECTORY);
+        let path = directory.join(JOURNAL);
+        let making = Making {
+            mode: &|| journal_mode(storage, array),
+            directory: &|| make_directory(storage, &directory),
+        };
+        let file = open_or_make(storage, &path, &making)?;
         let found = read(&*file, &path)?;
         let is_new = file.stat().map_err(io_error(&path))?.size == 0;
-        let array = array.to_owned();
-        Ok(Self { storage, array, file, _lock: lock, found, is_new })
+        Ok(Self { storage, array: array.to_owned(), file, _lock: lock, found, is_new })
     }
 
     /// Returns the record of an unfinished commit. `None` if there is none.
