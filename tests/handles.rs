@@ -212,3 +212,27 @@ fn who_has_lost_against_others_writes_no_more_and_all_that_was_written_is_saved(
     let saved = mount.unsaved.path().join("unsaved/c/0");
     assert_eq!(std::fs::read(saved).unwrap(), b"first, second");
 }
+
+#[test]
+fn a_chunk_is_that_of_the_array_which_is_there_whatever_others_have_open() {
+    let mut mount = mount(false);
+    let before = mount.open("0");
+    let level = power::level(&[2], IndexKind::Usual, false);
+    let chunks = [0_u8, 1].map(|n| (vec![n.into()], vec![n + 7; 6])).into();
+    let (shape, chunk, keys) = (vec![4], vec![2], ("default", "/"));
+    mount.model = Model { shape, chunk, levels: vec![level], keys, chunks };
+    mount.storage.replace("zarr.json", mount.model.metadata().to_string());
+    mount.storage.replace("c/0", mount.model.shard(&[0]).unwrap());
+    assert_eq!(mount.content("0"), [7; 6]);
+    let ino = mount.ino("0");
+    assert_ne!(ino, before.0);
+    // What is written goes to no file of the array before.
+    let refused = mount.fs.open_for(ino, TO_WRITE, &CALLER);
+    assert_eq!(refused.map(drop).map_err(|error| error.errno()), Err(libc::ESTALE));
+    mount.close(before);
+    let now = mount.open("0");
+    mount.write(now, b"now", WriteHow::default()).unwrap();
+    mount.close(now);
+    mount.fs.commit(Path::new("")).unwrap();
+    assert_eq!(mount.content("0"), b"now\x07\x07\x07");
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::fs::attr::{Attr, Entry, now};
 use crate::fs::caller::Owner;
 use crate::fs::error::{FsError, Result};
+use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number, Place, Shown};
 use crate::fs::state::overlay::What;
@@ -27,6 +28,17 @@ pub(in crate::fs) const SPOOL_PIECE: usize = 1 << 20;
 /// Permissions of a chunk file, whatever the writer asked for: those of its shard apply.
 const CHUNK_MODE: u32 = 0o644;
 
+/// Returns whether a file is open as the stored chunk of an array that others have replaced by `now`: its
+/// name is that of a chunk of the other one.
+fn is_of_replaced(file: &LiveFile, now: &ArrayView) -> bool {
+    match &*file.state() {
+        LiveState { dirty: false, bytes: Bytes::Stored(place), .. } => {
+            place.array.source.id != now.source.id && !now.is_still(&place.array)
+        }
+        _ => false,
+    }
+}
+
 impl Fs {
     /// Looks up a name in the overlay: `None` if the overlay does not decide, `Some(None)` if the
     /// name was removed.
@@ -43,6 +55,11 @@ impl Fs {
         let target = self.target(parent)?;
         let Ok(directory) = self.directory_path(&target) else { return Ok(None) };
         let what = overlay.names().get(&directory.join(name)).map(|name| name.what.clone());
+        if let (Some(What::File(file)), Target::Tree(now, _)) = (&what, &target)
+            && is_of_replaced(file, now)
+        {
+            return Ok(None);
+        }
         let shown = match &what {
             Some(What::File(file)) => file.state().shown.clone(),
             _ => Shown::Written,
@@ -118,6 +135,10 @@ impl Fs {
     /// Returns the overlay's file of an existing chunk, creating it if needed.
     pub(in crate::fs) fn chunk_file(&self, path: &Path, place: &Place) -> Result<Arc<LiveFile>> {
         match self.overlay()?.names().get(path).map(|name| name.what.clone()) {
+            // It stays until it is closed.
+            Some(What::File(file)) if is_of_replaced(&file, &place.array) => {
+                return Err(FsError::Stale);
+            }
             Some(What::File(file)) => return Ok(file),
             Some(What::Removed | What::Directory) => return Err(FsError::NotFound),
             None => (),
