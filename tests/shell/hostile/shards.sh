@@ -69,7 +69,7 @@ journal_is_open() {
         "$SHARDFS" sync "$MP"
         [[ $(stat -c %a "$src/evil/.shardfs/journal") == 600 ]]
         grep -q BBBBBBBB "$src/evil/.shardfs/journal"
-        ! grep -q BBBBBBBB <&7
+        if grep -q BBBBBBBB <&7; then return 1; fi
         exec 7<&-
         unmount_view
     done

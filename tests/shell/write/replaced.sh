@@ -110,7 +110,7 @@ held() {
     within 10 grep -q held "$TMP/journal.held"
     printf '%-16s' new >"$MP/c/2"
     "$SHARDFS" sync "$MP"
-    ! grep locked "$TMP/held.log"
+    if grep locked "$TMP/held.log"; then return 1; fi
     hold "$source/.shardfs/lock" 7 >"$TMP/lock.held" &
     holder=$!
     within 10 grep -q held "$TMP/lock.held"
