@@ -27,14 +27,19 @@ mod settle;
 mod staged;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use self::group::Groups;
 use self::staged::Commit;
 pub use self::staged::{Maker, Outcome, StagedChunk};
 use super::content::Content;
 use super::error::StoreError;
+use super::lock::MAX_PAUSE;
 use super::{ShardStore, SourceArray};
 use crate::format::plan::Policy;
+
+/// Duration of a group's commit after which others are given a moment to take the lock.
+const LONG: Duration = Duration::from_millis(100);
 
 impl ShardStore {
     /// Commits chunks of an array and returns once they are durable, with an outcome for each.
@@ -53,7 +58,13 @@ impl ShardStore {
             Err(error) => return refused(chunks, error),
         };
         let mut groups = Groups::new(array, chunks, &contents, self.open_files.in_commit);
+        let mut last: Option<Duration> = None;
         while let Some(group) = groups.next() {
+            // Other processes look for a moment in which the lock is free.
+            if last.is_some_and(|last| last > LONG) {
+                std::thread::sleep(2 * MAX_PAUSE);
+            }
+            let began = Instant::now();
             let commits = self.commits.of_array(array);
             // Released after each group: others wait for a turn.
             let _turn = commits.turn.lock();
@@ -88,6 +99,7 @@ impl ShardStore {
                     }
                 }
             }
+            last = Some(began.elapsed());
         }
         let count = &self.stats.commits;
         for (chunk, content) in outcomes.iter().zip(&contents) {

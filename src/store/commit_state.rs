@@ -213,6 +213,8 @@ pub(super) struct ArrayCommits {
     /// Keys of the shards that such a record names. They are not written, or the record would be
     /// taken for that of a later commit.
     pub(super) unsettled: HashSet<Vec<u8>>,
+    /// Shards whose lock other software did not give back in time at the last attempt.
+    pub(super) held: HashSet<Coords>,
     /// Number of names given to new files so far.
     pub(super) names: u64,
     /// Contents that chunks were to get by commits that failed after their shard was touched. A

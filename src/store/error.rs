@@ -274,7 +274,10 @@ pub enum StoreError {
         error: JournalError,
     },
     /// Another process holds a lock for longer than it takes to commit.
-    #[error("{}: another process has locked it and does not give it back", shown(.path))]
+    #[error(
+        "{}: another process has locked it and does not give it back: `fuser` names those that have it open",
+        shown(.path)
+    )]
     Locked {
         /// Path of the lock, relative to the source's root.
         path: PathBuf,

@@ -104,7 +104,10 @@ impl<'a> Journal<'a> {
         shards: impl Iterator<Item = (&'b Stat, &'b dyn PosixFile)>,
     ) -> Result<(), StoreError> {
         let stat = self.stat()?;
-        let mut mode = stat.mode;
+        let own = rustix::process::geteuid().as_raw();
+        // Its owner may have it open, whatever its permissions are.
+        let is_others = ![0, own].contains(&stat.uid);
+        let (mut mode, mut is_readable) = (stat.mode, false);
         for (shard, file) in shards {
             let may_all = shard.mode & 0o004 != 0;
             let may_group = shard.mode & 0o040 != 0 && shard.gid == stat.gid;
@@ -115,14 +118,16 @@ impl<'a> Journal<'a> {
                 true => 0o770,
                 false => 0o700,
             };
+            is_readable |= is_others && shard.uid != stat.uid && mode & 0o004 == 0;
         }
-        if mode == stat.mode {
+        if mode == stat.mode && !is_readable {
             return Ok(());
         }
         if self.found.is_none() {
             self.replace(mode)?;
         }
-        self.file.set_owner(&Stat { mode, ..stat }).map_err(io_error(&self.path()))
+        let uid = if is_readable { own } else { stat.uid };
+        self.file.set_owner(&Stat { mode, uid, ..stat }).map_err(io_error(&self.path()))
     }
 
     /// Puts an empty journal in the place of this one, which others may have opened to read.

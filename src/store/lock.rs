@@ -30,7 +30,12 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Pauses between two attempts to take a lock. A process that commits without a break gives it back for
 /// short moments only.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
-const MAX_PAUSE: Duration = Duration::from_millis(2);
+pub(super) const MAX_PAUSE: Duration = Duration::from_millis(2);
+/// How long to wait for a lock that another process has not given back before.
+pub(super) const SHORT_PATIENCE: Duration = Duration::from_millis(100);
+/// How long to wait for the lock of a shard. Other software holds it while it writes the shard; this process
+/// holds up readers and other commits to the array meanwhile.
+pub(super) const SHARD_PATIENCE: Duration = Duration::from_secs(20);
 /// Permissions of lock files that other software knows, less the process's umask: they have no
 /// contents, and other users have to be able to lock them.
 const SHARED_MODE: u32 = 0o666;
@@ -59,9 +64,10 @@ pub(super) fn lock_file(
     making: &Making<'_>,
     patience: Duration,
 ) -> Result<Arc<dyn PosixFile>, StoreError> {
+    let began = Instant::now();
     for _ in 0..LOCK_ATTEMPTS {
         let file = open_or_make(storage, path, making)?;
-        wait_for(&*file, path, patience)?;
+        wait_for(&*file, path, (began, patience))?;
         if has_name(storage, &*file, path).map_err(io_error(path))? {
             return Ok(file);
         }
@@ -71,8 +77,12 @@ pub(super) fn lock_file(
 
 /// Waits for the lock of a file; a long wait is reported while it lasts, for there is no other sign of
 /// its cause.
-fn wait_for(file: &dyn PosixFile, path: &Path, patience: Duration) -> Result<(), StoreError> {
-    let (began, mut pause, mut is_reported) = (Instant::now(), FIRST_PAUSE, false);
+fn wait_for(
+    file: &dyn PosixFile,
+    path: &Path,
+    (began, patience): (Instant, Duration),
+) -> Result<(), StoreError> {
+    let (mut pause, mut is_reported) = (FIRST_PAUSE, false);
     while !file.try_lock().map_err(io_error(path))? {
         let waited = began.elapsed();
         if waited >= patience {
@@ -135,23 +145,24 @@ pub(super) struct ShardLock<'a> {
 }
 
 impl<'a> ShardLock<'a> {
-    /// Waits until no other process holds the shard's lock, up to [`PATIENCE`], and takes it. `directory` creates the
+    /// Waits until no other process holds the shard's lock, up to `patience`, and takes it. `directory` creates the
     /// shard's directory if it is missing.
     pub(super) fn take(
         storage: &'a dyn PosixStorage,
         shard: &Path,
         directory: &dyn Fn() -> Result<(), StoreError>,
+        patience: Duration,
     ) -> Result<Self, StoreError> {
         let path = lock_path(shard);
         let making = Making { mode: &|| SHARED_MODE, directory };
-        let file = lock_file(storage, &path, &making, PATIENCE)?;
+        let file = lock_file(storage, &path, &making, patience)?;
         Ok(Self { storage, path, _file: file })
     }
 
     /// Like [`Self::take`], for a shard whose directory must exist.
     pub(super) fn take_of(storage: &'a dyn PosixStorage, shard: &Path) -> Result<Self, StoreError> {
         let gone = || Err(io_error(shard)(io::ErrorKind::NotFound.into()));
-        Self::take(storage, shard, &gone)
+        Self::take(storage, shard, &gone, PATIENCE)
     }
 }
 

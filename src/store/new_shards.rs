@@ -19,7 +19,7 @@ use super::io_error;
 use super::lock::{LOCK_MODE, Making, lock_file};
 use super::owner::Owner;
 use super::storage::{FileKind, PosixFile, PosixStorage};
-use super::work::{WORK_DIRECTORY, check_directory, make_directory, open_to_write};
+use super::work::{WORK_DIRECTORY, check_directory, make_directory};
 use crate::text::shown;
 
 /// Name of the directory, in the work directory.
@@ -100,12 +100,12 @@ pub(crate) fn sweep(storage: &dyn PosixStorage, owner: Owner<'_>) -> Result<(), 
     if !check_directory(storage, &directory)? {
         return Ok(());
     }
-    let lock = open_to_write(storage, &directory.join(LOCK))?;
-    let sweep = || match lock.as_ref().map_or(Ok(true), |lock| lock.try_lock())? {
-        true => remove(storage, array, &directory),
-        false => Ok(()),
-    };
-    sweep().map_err(io_error(&directory))
+    let making = Making { mode: &|| LOCK_MODE, directory: &|| make_directory(storage, &directory) };
+    match lock_file(storage, &directory.join(LOCK), &making, Duration::ZERO) {
+        Ok(_lock) => remove(storage, array, &directory).map_err(io_error(&directory)),
+        Err(StoreError::Locked { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes the directory and the shards in it. The lock goes last: a directory without it counts as

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::content::Content;
 use super::lock::has_name;
 use super::recover::remove_new;
-use super::storage::{PosixFile, PosixStorage, SetStat, Stat, Xattrs, if_present};
+use super::storage::{PosixFile, PosixStorage, SetStat, Stat, Xattrs};
 use super::work::{WORK_DIRECTORY, make_directory, new_name};
 use crate::text::shown;
 
@@ -50,20 +50,27 @@ pub(crate) fn put_moved_file(
     content: &Content,
     attributes: &SetStat,
 ) -> io::Result<Arc<dyn PosixFile>> {
-    put(storage, path, content, 0o600, Some(attributes))
+    put(storage, path, content, 0o600, Some((attributes, None)))
 }
 
-/// Like [`put_file`], for a file that was written under its name: where it replaces none, it has these
-/// attributes, as far as this user may set them, and otherwise their date.
+/// Like [`put_moved_file`], for a file with these extended attributes. With an access control list in
+/// them it has the permissions of that.
+pub(crate) fn put_moved_document(
+    storage: &dyn PosixStorage,
+    path: &Path,
+    content: &Content,
+    (attributes, lists): (&SetStat, &Xattrs),
+) -> io::Result<()> {
+    put(storage, path, content, 0o600, Some((attributes, Some(lists)))).map(drop)
+}
+
+/// Like [`put_file`], for a file that replaces one: it has the date in `attributes`.
 pub(crate) fn put_written_file(
     storage: &dyn PosixStorage,
     path: &Path,
     content: &Content,
     attributes: &SetStat,
 ) -> io::Result<()> {
-    if if_present(storage.stat(path))?.is_none() {
-        return put_moved_file(storage, path, content, attributes).map(drop);
-    }
     let date = SetStat { mtime: attributes.mtime, ..SetStat::default() };
     put(storage, path, content, 0o600, None)?.set_stat(&date)
 }
@@ -73,7 +80,7 @@ fn put(
     path: &Path,
     content: &Content,
     mode: u32,
-    attributes: Option<&SetStat>,
+    attributes: Option<(&SetStat, Option<&Xattrs>)>,
 ) -> io::Result<Arc<dyn PosixFile>> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let work = directory.join(WORK_DIRECTORY);
@@ -94,7 +101,7 @@ fn put(
             at += read as u64;
         }
         match (attributes, &before) {
-            (Some(attributes), _) => set_attributes(&*file, attributes)?,
+            (Some((attributes, lists)), _) => set_attributes(&*file, attributes, lists)?,
             (None, Some(before)) => {
                 if let Some(lists) = lists(storage, path)? {
                     take_lists(&*file, &lists, before)?;
@@ -135,12 +142,26 @@ fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| unreadable.contains(&errno))
 }
 
-/// Sets the attributes of a file. Only root can give files away: if that fails, the file stays this
-/// user's, with the same permissions.
-fn set_attributes(file: &dyn PosixFile, attributes: &SetStat) -> io::Result<()> {
-    match file.set_stat(attributes) {
+/// Sets the attributes of a file, and its access control list if one is given or is to be none. Only root
+/// can give files away: if that fails, the file stays this user's, with the same permissions.
+fn set_attributes(
+    file: &dyn PosixFile,
+    attributes: &SetStat,
+    lists: Option<&Xattrs>,
+) -> io::Result<()> {
+    let mut set = *attributes;
+    // A list is for the file's group, so it comes after the owner; until then no other user may open it.
+    if let Some(lists) = lists {
+        let owner = SetStat { uid: set.uid.take(), gid: set.gid.take(), ..SetStat::default() };
+        match file.set_stat(&owner) {
+            Err(error) if error.raw_os_error() != Some(libc::EPERM) => return Err(error),
+            _ => file.take_xattrs(lists)?,
+        }
+        set.mode = set.mode.filter(|_| lists.is_empty());
+    }
+    match file.set_stat(&set) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            file.set_stat(&SetStat { uid: None, gid: None, ..*attributes })
+            file.set_stat(&SetStat { uid: None, gid: None, ..set })
         }
         set => set,
     }

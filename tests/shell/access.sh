@@ -327,6 +327,73 @@ documented_elsewhere() {
 }
 check "a document of another user to which a path has come to lead stays as it is" documented_elsewhere
 
+# What the kernel knows of the file is of the one before.
+documented_sticky() {
+    local home=$source/sticky
+    mkdir "$home"
+    chmod 1777 "$home"
+    mount_view "$source" --rw -o allow_other
+    other cp "$TMP/group" "$MP/sticky/zarr.json"
+    other mkdir "$MP/sticky/other"
+    other cp "$TMP/group" "$MP/sticky/other/new"
+    other stat "$MP/sticky/zarr.json" >/dev/null
+    echo '{"zarr_format": 3, "node_type": "group", "attributes": {"mine": 1}}' >"$home/mine"
+    mv "$home/mine" "$home/zarr.json"
+    fails_with "" other rm -f "$MP/sticky/zarr.json"
+    grep -q mine "$home/zarr.json"
+    sleep 1.2
+    other rm "$home/other/new"
+    fails_with "" other mv "$TMP/group" "$MP/sticky/zarr.json"
+    grep -q mine "$home/zarr.json"
+    unmount_view
+    rm -r "$home"
+}
+check "a document in a sticky directory is removed by its owner alone" documented_sticky
+
+# The same groups and lists count as for other files: those that the kernel knows.
+documented_by_group() {
+    local home=$source/listed by
+    mkdir "$home" "$home/"{plain,list}
+    chgrp 22000 "$home/plain"
+    chmod 2775 "$home/plain"
+    setfacl -m u:21001:rwx "$home/list"
+    setfacl -d -m u:21002:rw,g::r "$home/list"
+    cp -rp "$home" "$source/natively"
+    mount_view "$source" --rw -o allow_other
+    for by in plain list; do
+        (
+            umask 022
+            owner cp "$TMP/group" "$MP/listed/$by/zarr.json"
+            owner cp "$TMP/group" "$source/natively/$by/zarr.json"
+        )
+    done
+    unmount_view
+    array=$source
+    for by in plain list; do like "listed/$by/zarr.json" "natively/$by/zarr.json"; done
+    # One that is moved there has its own permissions, and no list.
+    mount_view "$source" --rw -o allow_other
+    owner mkdir "$MP/listed/list/sub"
+    owner install -m 640 "$TMP/group" "$MP/listed/list/sub/new"
+    setfacl -b "$source/listed/list/sub/new"
+    chmod 640 "$source/listed/list/sub/new"
+    sleep 1.2
+    owner mv "$MP/listed/list/sub/new" "$MP/listed/list/sub/zarr.json"
+    unmount_view
+    [[ $(getfacl -cp "$source/listed/list/sub/zarr.json") != *21002* ]]
+    [[ $(stat -c %a "$source/listed/list/sub/zarr.json") == 640 ]]
+    # A mount that cannot act as others leaves that to the kernel as well.
+    rm "$home/plain/zarr.json"
+    new_mount_point
+    setpriv --bounding-set=-setuid,-setgid --inh-caps=-setuid,-setgid \
+        "$SHARDFS" mount --rw -o allow_other "$source" "$MP" </dev/null >"$MP.log" 2>&1
+    owner cp "$TMP/group" "$MP/listed/plain/zarr.json"
+    fails_with "Permission denied" other cp "$TMP/group" "$MP/listed/plain/zarr.json"
+    unmount_view
+    cmp "$TMP/group" "$home/plain/zarr.json"
+    rm -r "$home" "$source/natively"
+}
+check "documents are written by members of groups, and inherit access control lists" documented_by_group
+
 # attributes FILE: owner, group and permissions.
 attributes() { stat -c '%u:%g %a' "$1"; }
 

@@ -520,6 +520,25 @@ PY
 }
 check "delete: not what somebody commits to" locked
 
+# As the mount of another member of the group has left it.
+lock_of_group() {
+    [[ $EUID == 0 ]] || return 0
+    cp -r sample/waves grouped
+    mkdir grouped/.shardfs
+    : >grouped/.shardfs/lock
+    chgrp -R 64001 grouped
+    chmod -R g+rwX grouped
+    chmod 620 grouped/.shardfs/lock
+    chmod 755 .
+    mkdir shared
+    chgrp 64001 shared
+    chmod 770 shared
+    mv grouped shared
+    setpriv --reuid=65534 --regid=64001 --clear-groups "$SHARDFS" delete shared/grouped
+    [[ ! -e shared/grouped ]]
+}
+check "delete: whose lock members of the group can only write to" lock_of_group
+
 # To open a pipe takes a writer, to read a device takes for ever.
 no_document() {
     "$SHARDFS" create --sample documents

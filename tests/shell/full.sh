@@ -459,3 +459,28 @@ PY
     unmount_view
 }
 check 'who appends to a file on a full disk is told how much is in it' appends
+
+# The kernel looks at no length of what it writes back.
+mapped() {
+    small_disk mapped 3m
+    "$SHARDFS" create --sample "$source" >/dev/null
+    mount_view "$source" --rw
+    python3 - "$MP/pages" <<'PY'
+import mmap
+import os
+import sys
+
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+os.ftruncate(file, 8 << 20)
+pages = mmap.mmap(file, 8 << 20)
+pages[:] = b"x" * (8 << 20)
+try:
+    pages.flush()
+    os.fsync(file)
+    sys.exit("it is said to be written")
+except OSError as error:
+    print(error)
+PY
+    unmount_view
+}
+check 'pages of a mapped file that a full disk does not take are an error' mapped

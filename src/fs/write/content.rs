@@ -294,7 +294,7 @@ impl Fs {
             }
             if state.staged {
                 state.bytes = Bytes::Here(Content::Memory(Arc::default()));
-                state.written();
+                written(&mut state, writers);
                 return Ok(());
             }
         }
@@ -323,7 +323,7 @@ impl Fs {
                 Bytes::Moved(file) => return Ok(in_source(&**file)?),
             };
             change(content, limit)?;
-            state.written();
+            written(&mut state, writers);
             return Ok(());
         }
     }
@@ -359,4 +359,11 @@ impl Fs {
         let limit = self.config.writing.dirty_limit;
         self.overlay.as_ref().is_some_and(|overlay| overlay.dirty() > limit)
     }
+}
+
+/// Marks a file as just written, in the critical section of the change: whoever stores what is there stores
+/// it for these writers.
+fn written(state: &mut LiveState, writers: &Writers) {
+    state.written();
+    writers.open.iter().filter_map(|open| open.author()).for_each(|it| state.written_by(it));
 }

@@ -71,12 +71,13 @@ impl Fs {
         }
     }
 
-    /// Stores what was written to a document. An incomplete one may be completed later.
+    /// Stores what was written to a document by this number of writes. An incomplete one may be completed
+    /// later.
     pub(in crate::fs) fn publish_document(
         &self,
         path: &Path,
         file: &LiveFile,
-        content: &Content,
+        (content, writes): (&Content, u64),
     ) -> Result<()> {
         // Opened and not written yet.
         if content.nbytes() == 0 {
@@ -84,12 +85,15 @@ impl Fs {
             return Ok(());
         }
         let writers = file.state().writers.clone();
-        let attributes = Some(self.attributes_of(path, file));
-        let by = Writing { authors: &writers, attributes, is_moved: false };
-        let stored = self.write_document(path, content, &by);
+        let stored = self.write_document(path, content, &self.writing(path, file, &writers));
+        let mut state = file.state();
         match &stored {
-            Ok(()) => file.state().writers.retain(|writer| !writers.contains(writer)),
-            Err(_) => file.state().dirty = true,
+            // Who has written since may be one of them.
+            Ok(()) if state.writes == writes => {
+                state.writers.retain(|writer| !writers.contains(writer));
+            }
+            Ok(()) => (),
+            Err(_) => state.dirty = true,
         }
         stored
     }
@@ -103,8 +107,7 @@ impl Fs {
         };
         let (Some(path), Bytes::Here(content)) = (names.first(), bytes) else { return false };
         let writers = file.state().writers.clone();
-        let attributes = Some(self.attributes_of(path, file));
-        let by = Writing { authors: &writers, attributes, is_moved: false };
+        let by = self.writing(path, file, &writers);
         content.nbytes() == 0
             && self.is_document(path)
             && self.write_document(path, &content, &by).is_ok()
@@ -261,7 +264,8 @@ impl Fs {
             return Ok(());
         }
         self.remove_name(path)?;
-        self.storage.writable()?.remove_file(path)?;
+        // A sticky directory may keep from him what he may write to.
+        self.on_behalf(caller, |storage| storage.remove_file(path))?;
         self.nodes.forget(&directory);
         Ok(())
     }

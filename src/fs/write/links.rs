@@ -38,8 +38,12 @@ impl Fs {
             return self.path_entry(to);
         }
         if let (Target::Path(from), Slot::Document(to)) = (&target, &to) {
-            let content = self.source_content(from, caller)?;
-            let (limited, stat) = (self.limited(caller), self.storage.stat(from)?);
+            // Others follow links, and wait for pipes.
+            if self.storage.lstat(from)?.kind != FileKind::File {
+                return Err(FsError::CrossDevice);
+            }
+            let (content, stat) = self.source_content(from, caller)?;
+            let limited = self.limited(caller);
             self.write_document(to, &content, &moved_by(limited.as_slice(), &stat))?;
             self.leave_document(to)?;
             self.paths.copied(ino);

@@ -64,7 +64,7 @@ impl Fs {
             }
             Target::Path(path) => {
                 let attr = self.path_attr(&path)?;
-                let content = self.source_content(&path, caller)?;
+                let (content, _) = self.source_content(&path, caller)?;
                 let owner = Owner { uid: attr.uid, gid: attr.gid };
                 let file = self.new_file(None, attr.mode, owner)?;
                 file.state().bytes = Bytes::Here(content);
@@ -146,8 +146,7 @@ impl Fs {
                 };
                 let own = file.state().writers.clone();
                 let writers = [own, self.limited(caller).into_iter().collect()].concat();
-                let attributes = Some(self.attributes_of(path, file));
-                let by = Writing { authors: &writers, attributes, is_moved: true };
+                let by = Writing { is_moved: true, ..self.writing(path, file, &writers) };
                 self.write_document(path, &content, &by)?;
                 self.leave_document(path)
             }

@@ -9,9 +9,10 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
+use crate::store::access_list::inherited;
 use crate::store::content::Content;
-use crate::store::put::{put_file, put_moved_file, put_written_file};
-use crate::store::storage::{PosixFile, SetStat, Stat, if_present};
+use crate::store::put::{put_file, put_moved_document, put_moved_file, put_written_file};
+use crate::store::storage::{PosixFile, SetStat, Stat, Xattrs, if_present};
 
 /// File of the source that was one of the mount.
 pub(in crate::fs) struct Moved {
@@ -42,19 +43,24 @@ impl Fs {
         Ok((entry, opened?))
     }
 
-    /// Returns the bytes of a file of the source, read with the caller's rights.
+    /// Returns the bytes of a file of the source, read with the caller's rights, and its attributes.
     ///
     /// # Errors
     ///
     /// `CrossDevice` if the file is longer than 16 times the dirty limit, taken as at least 1 MiB.
-    pub(in crate::fs) fn source_content(&self, path: &Path, caller: &Caller) -> Result<Content> {
+    pub(in crate::fs) fn source_content(
+        &self,
+        path: &Path,
+        caller: &Caller,
+    ) -> Result<(Content, Stat)> {
         self.path_attr(path)?;
         let file = self.open_on_behalf(caller, path)?;
-        let size = file.stat()?.size;
-        if size > self.config.writing.dirty_limit.max(1 << 20) * 16 {
+        let stat = file.stat()?;
+        if stat.size > self.config.writing.dirty_limit.max(1 << 20) * 16 {
             return Err(FsError::CrossDevice);
         }
-        self.read_content(size, |buffer, at| file.read_at(buffer, at))
+        let content = self.read_content(stat.size, |buffer, at| file.read_at(buffer, at))?;
+        Ok((content, stat))
     }
 
     /// Writes a file of the mount to the source, replacing the one at `path`, if the caller may
@@ -91,42 +97,63 @@ impl Fs {
     /// # Errors
     ///
     /// `Denied` if one of its writers may not do that. The kernel has checked it as the mount showed it, and
-    /// the path may lead elsewhere since.
+    /// the path may lead elsewhere since. Where this process cannot act as they, that is all.
     pub(in crate::fs) fn write_source(
         &self,
         path: &Path,
         content: &Content,
         by: &Writing<'_>,
     ) -> Result<()> {
-        let is_there = if_present(self.storage.lstat(path))?.is_some();
-        let written = if is_there && !by.is_moved { Some(path) } else { path.parent() };
-        if !self.may_all_write(written.unwrap_or(Path::new("")), by.authors) {
-            return Err(FsError::Denied);
-        }
-        let storage = self.storage.writable()?;
-        match &by.attributes {
-            Some(attributes) if by.is_moved => {
-                put_moved_file(storage, path, content, attributes)?;
+        let (storage, directory) = (self.storage.writable()?, parent_of(path));
+        let there = if_present(storage.lstat(path))?;
+        if self.access.acts() && !by.authors.is_empty() {
+            let written = if there.is_some() && !by.is_moved { path } else { directory };
+            if !self.may_all_write(written, by.authors) {
+                return Err(FsError::Denied);
             }
-            Some(attributes) => put_written_file(storage, path, content, attributes)?,
-            None => put_file(storage, path, content)?,
+            let keeps = |there: &Stat| self.keeps_from(directory, there, by.authors);
+            if by.is_moved && there.as_ref().map_or(Ok(false), keeps)? {
+                return Err(FsError::NotPermitted);
+            }
         }
-        Ok(())
+        let Some(attributes) = &by.attributes else {
+            return Ok(put_file(storage, path, content)?);
+        };
+        if there.is_some() && !by.is_moved {
+            return Ok(put_written_file(storage, path, content, attributes)?);
+        }
+        let list = by.asked.map(|asked| inherited(storage, directory, asked)).transpose()?;
+        let lists = list.flatten().map_or_else(Xattrs::new, |list| list.xattrs());
+        Ok(put_moved_document(storage, path, content, (attributes, &lists))?)
     }
 
-    /// Returns the attributes of a document that is written to a file of the mount.
-    pub(in crate::fs) fn attributes_of(&self, path: &Path, file: &LiveFile) -> SetStat {
-        let parent = path.parent().and_then(|parent| self.storage.stat(parent).ok());
+    /// Returns whether a directory is sticky and keeps one of these users from replacing a file in it.
+    fn keeps_from(&self, directory: &Path, there: &Stat, authors: &[Author]) -> Result<bool> {
+        let directory = self.storage.stat(directory)?;
+        let owns = |author: &Author| [there.uid, directory.uid].contains(&author.caller.uid);
+        Ok(directory.mode & libc::S_ISVTX != 0 && !authors.iter().all(owns))
+    }
+
+    /// Returns how what was written to a file of the mount becomes a document.
+    pub(in crate::fs) fn writing<'a>(
+        &self,
+        path: &Path,
+        file: &LiveFile,
+        authors: &'a [Author],
+    ) -> Writing<'a> {
         // New files in the directory inherit its group.
-        let is_group_kept = parent.is_some_and(|parent| parent.mode & libc::S_ISGID != 0);
+        let parent = self.storage.stat(parent_of(path));
+        let is_group_kept = parent.is_ok_and(|parent| parent.mode & libc::S_ISGID != 0);
         let state = file.state();
-        SetStat {
+        let attributes = SetStat {
             mode: Some(state.mode & 0o777),
             uid: Some(state.uid),
             gid: (!is_group_kept).then_some(state.gid),
             mtime: Some(state.mtime),
             ..SetStat::default()
-        }
+        };
+        let (attributes, asked) = (Some(attributes), Some(state.asked & 0o777));
+        Writing { authors, attributes, asked, is_moved: false }
     }
 }
 
@@ -137,6 +164,9 @@ pub(in crate::fs) struct Writing<'a> {
     pub authors: &'a [Author],
     /// Attributes that it has if it is new, or is moved; `None` for those of a file of this process.
     pub attributes: Option<SetStat>,
+    /// Permissions asked for at its creation, which a default access control list of the directory limits.
+    /// `None` for a file that has been made elsewhere in the source, and takes no such list.
+    pub asked: Option<u32>,
     /// `true` if a file with another name becomes the document, whatever was there.
     pub is_moved: bool,
 }
@@ -161,5 +191,9 @@ pub(in crate::fs) fn moved_by<'a>(authors: &'a [Author], stat: &Stat) -> Writing
         mtime: Some(stat.mtime),
         ..SetStat::default()
     };
-    Writing { authors, attributes: Some(attributes), is_moved: true }
+    Writing { authors, attributes: Some(attributes), asked: None, is_moved: true }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
 }

@@ -53,7 +53,7 @@ impl Fs {
         }
         if let Some(path) = paths.iter().find(|path| self.is_document(path)) {
             // Before anything newer of the file is.
-            self.publish_document(path, file, &content)?;
+            self.publish_document(path, file, (&content, writes))?;
         }
         drop(turn);
         self.relieve()

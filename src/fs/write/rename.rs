@@ -77,8 +77,8 @@ impl Fs {
                 if moved.attr.kind != FileKind::File {
                     return Err(FsError::CrossDevice);
                 }
-                let content = self.source_content(from, caller)?;
-                let (limited, stat) = (self.limited(caller), self.storage.stat(from)?);
+                let (content, stat) = self.source_content(from, caller)?;
+                let limited = self.limited(caller);
                 self.write_document(to, &content, &moved_by(limited.as_slice(), &stat))?;
                 self.leave_document(to)?;
                 self.remove_source_file(from, caller)?;
@@ -193,7 +193,7 @@ impl Fs {
     ) -> Result<(Stat, Arc<LiveFile>)> {
         let attr = &moved.attr;
         let stat = self.storage.lstat(from)?;
-        let content = self.source_content(from, caller)?;
+        let (content, _) = self.source_content(from, caller)?;
         let owner = Owner { uid: attr.uid, gid: attr.gid };
         let number = Number { ino: attr.ino, generation: moved.generation };
         let file = self.new_file(Some(number), attr.mode, owner)?;

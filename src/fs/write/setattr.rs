@@ -116,9 +116,12 @@ impl Fs {
         let path = file.state().names.iter().find(|path| self.is_document(path)).cloned();
         let Some(path) = path.filter(|_| set != SetAttr::default()) else { return Ok(()) };
         match if_present(self.storage.lstat(&path))? {
-            Some(_) => self.set_source_attr(&path, &set, caller),
-            None => Ok(()),
+            Some(_) => self.set_source_attr(&path, &set, caller)?,
+            None => return Ok(()),
         }
+        let mut state = file.state();
+        (state.uid, state.gid) = (set.uid.unwrap_or(state.uid), set.gid.unwrap_or(state.gid));
+        Ok(())
     }
 
     fn set_source_attr(&self, path: &Path, set: &SetAttr, caller: &Caller) -> Result<()> {

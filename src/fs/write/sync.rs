@@ -44,12 +44,15 @@ impl Fs {
                 match (&*open.behind(), at) {
                     (Behind::Live(file), at) => {
                         let writers = writers(file, &open);
-                        note_writers(file, &writers);
                         let written = self.write_live(file, at, data, &writers);
                         if let (true, Err(error)) = (how.mapped, &written) {
                             self.note_lost_page(file, error);
                         }
                         written?;
+                    }
+                    // Of a mapped page the kernel takes no less for an answer.
+                    (Behind::Source(file), Some(at)) if how.mapped => {
+                        file.writable()?.write_at(data, at)?;
                     }
                     (Behind::Source(file), at) => nbytes = file.writable()?.write_some(data, at)?,
                 }
@@ -58,7 +61,6 @@ impl Fs {
             None => {
                 let file = self.live(ino).ok_or(FsError::BadHandle)?;
                 let writers = Writers { open: file.state().open_files(), mapped: true };
-                note_writers(&file, &writers);
                 let written = self.write_live(&file, at, data, &writers);
                 written.inspect_err(|error| self.note_lost_page(&file, error))?;
             }
@@ -279,12 +281,5 @@ impl Fs {
         synced?;
         // What is reported counts as reported: only once no other error is.
         self.failures.report(handle, [&*path]).and(committed)
-    }
-}
-
-/// Records who writes to a file of the overlay.
-fn note_writers(file: &LiveFile, writers: &Writers) {
-    for author in writers.open.iter().filter_map(|open| open.author()) {
-        file.state().written_by(author);
     }
 }

@@ -22,7 +22,7 @@ use crate::store::blob::{bytes_of, fingerprint_of};
 use crate::store::commit_state::{ContentId, Lineage};
 use crate::store::formats::{Accepted, Change, ChangedShard, Planner};
 use crate::store::loaded::LoadedShard;
-use crate::store::lock::ShardLock;
+use crate::store::lock::{SHARD_PATIENCE, SHORT_PATIENCE, ShardLock};
 use crate::store::put::take_lists;
 use crate::store::storage::{
     FileKind, PosixFile, SetStat, Stat, StorageFile, Version, Xattrs, if_present,
@@ -104,7 +104,13 @@ impl<'a> Commit<'a> {
             made.set(true);
             self.make_directories(&path, maker)
         };
-        let lock = ShardLock::take(self.storage, &path, &make_directory);
+        let is_held = self.state.held.contains(coords);
+        let patience = if is_held { SHORT_PATIENCE } else { SHARD_PATIENCE };
+        let lock = ShardLock::take(self.storage, &path, &make_directory, patience);
+        match &lock {
+            Err(StoreError::Locked { .. }) => drop(self.state.held.insert(coords.to_vec())),
+            _ => drop(self.state.held.remove(coords)),
+        }
         if made.get() {
             self.store.commits.doubt(id);
         }

@@ -1,17 +1,13 @@
 //! The journal of an array, locked, and settled: no unfinished commit is left in it.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::store::commit_state::{ArrayCommits, CommitsOfArray};
 use crate::store::journal::Journal;
-use crate::store::lock::{PATIENCE, has_note};
+use crate::store::lock::{PATIENCE, SHORT_PATIENCE, has_note};
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover_locked};
 use crate::store::{ShardStore, SourceArray, StoreError};
-
-/// How long to wait for a lock that another process has not given back before.
-const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 
 impl ShardStore {
     /// Locks the journal of an array, waiting for commits of other processes. The caller has the turn.

@@ -183,7 +183,8 @@ impl Deletion {
 /// Returns whether the lock of a journal is free.
 fn is_idle(lock: &Path) -> Result<bool, ArrayError> {
     let mut how = OpenOptions::new();
-    let how = how.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    // A lock of another member of the group can only be written to.
+    let how = how.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     match how.open(lock) {
         Ok(file) => try_lock(&file).map_err(io_error(lock)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),

@@ -76,6 +76,29 @@ journal_is_open() {
 }
 check "a journal that others have open is not the one that gets the bytes of private shards" journal_is_open
 
+journal_of_others() {
+    [[ $(id -u) == 0 ]] || {
+        echo "needs root"
+        return 0
+    }
+    fresh
+    chmod 600 "$src/evil/c/"*
+    mkdir "$src/evil/.shardfs"
+    install -m 600 -o 1002 -g 1002 /dev/null "$src/evil/.shardfs/journal"
+    exec 7<"$src/evil/.shardfs/journal"
+    mount_view "$src" --rw -o update=in-place
+    head -c 4096 /dev/zero | tr '\0' B >"$MP/evil/c/1"
+    "$SHARDFS" sync "$MP"
+    head -c 4096 /dev/zero | tr '\0' C >"$MP/evil/c/1"
+    "$SHARDFS" sync "$MP"
+    [[ $(stat -c '%u %a' "$src/evil/.shardfs/journal") == "0 600" ]]
+    grep -q BBBBBBBB "$src/evil/.shardfs/journal"
+    if grep -q BBBBBBBB <&7; then return 1; fi
+    exec 7<&-
+    unmount_view
+}
+check "a journal of another user does not get the bytes of private shards" journal_of_others
+
 # Two mounts that are killed at once, in the middle of commits: no lock file is left in the end.
 killed_together() {
     fresh

@@ -159,6 +159,30 @@ given_up_lock() {
 }
 check "a lock that is not given back holds up commits to its own array alone" given_up_lock
 
+# Other software holds it while it writes the shard, or is stopped meanwhile.
+held_shard() {
+    local source=$TMP/shard.zarr holder
+    make_array "$source"
+    mount_view "$source" --rw --commit-interval 60
+    : >"$source/c/0.__lock"
+    hold "$source/c/0.__lock" 300 >"$TMP/shard.held" &
+    holder=$!
+    within 10 grep -q held "$TMP/shard.held"
+    printf '%-16s' one >"$MP/c/0"
+    printf '%-16s' other >"$MP/c/15"
+    fails_with "c/0.__lock: another process has locked it" timeout 40 "$SHARDFS" sync "$MP"
+    # Other shards are committed, and this one is waited for no longer.
+    timeout 5 sync "$MP/c/15"
+    fails_with "busy" timeout 5 sync "$MP/c/0"
+    kill "$holder"
+    timeout 5 "$SHARDFS" sync "$MP"
+    unmount_view
+    mount_view "$source"
+    grep -q one "$MP/c/0" && grep -q other "$MP/c/15"
+    unmount_view
+}
+check "the lock of a shard that is not given back holds up commits to that shard alone" held_shard
+
 # It is hidden where it is in the source.
 hidden() {
     local source=$TMP/hidden
