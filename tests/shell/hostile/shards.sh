@@ -83,10 +83,13 @@ journal_of_others() {
     }
     fresh
     chmod 600 "$src/evil/c/"*
-    mkdir "$src/evil/.shardfs"
+    mount_view "$src" --rw -o update=in-place
+    head -c 4096 /dev/zero | tr '\0' A >"$MP/evil/c/1"
+    "$SHARDFS" sync "$MP"
+    # Who owns the directory may put one of his own there.
+    rm "$src/evil/.shardfs/journal"
     install -m 600 -o 1002 -g 1002 /dev/null "$src/evil/.shardfs/journal"
     exec 7<"$src/evil/.shardfs/journal"
-    mount_view "$src" --rw -o update=in-place
     head -c 4096 /dev/zero | tr '\0' B >"$MP/evil/c/1"
     "$SHARDFS" sync "$MP"
     head -c 4096 /dev/zero | tr '\0' C >"$MP/evil/c/1"
