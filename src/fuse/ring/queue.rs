@@ -4,6 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Threads at most that are started in addition for a queue.
 const MOST_ADDED: usize = 32;
+/// Threads that are to be free beside one that waits. What arrives while none is, the kernel hands to no thread
+/// that is started meanwhile, but only to one that has answered another request: so the next is started
+/// while there is still one.
+const FREE: usize = 2;
 
 /// Queue of requests, with the state of the threads that answer them. Another queue's threads cannot: so
 /// none may be without a thread for as long as one of its own waits for a commit, which may wait for the
@@ -37,8 +41,8 @@ impl Queue {
             true => self.waiting.fetch_add(1, Ordering::AcqRel) + 1,
             false => self.waiting.load(Ordering::Acquire),
         };
-        let was_last = self.free.fetch_sub(1, Ordering::AcqRel) == 1;
-        if !was_last || waiting == 0 || self.added.load(Ordering::Acquire) >= MOST_ADDED {
+        let are_enough = self.free.fetch_sub(1, Ordering::AcqRel) > FREE;
+        if are_enough || waiting == 0 || self.added.load(Ordering::Acquire) >= MOST_ADDED {
             return false;
         }
         self.added.fetch_add(1, Ordering::AcqRel);
@@ -66,23 +70,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_added_before_none_is_left_beside_one_that_waits_for_a_commit() {
+    fn a_thread_is_added_before_few_are_left_beside_one_that_waits_for_a_commit() {
         let queue = Queue::new(0);
-        queue.starts();
-        queue.starts();
-        assert!(!queue.take(false), "another is free");
-        assert!(!queue.take(false), "both are about to answer");
-        queue.give_back(false);
-        assert!(queue.take(true), "one waits, and none is left");
-        queue.give_back(false);
-        assert!(!queue.take(false), "the added one is free");
-        assert!(queue.take(false), "all but one are about to answer");
+        (0..4).for_each(|_| queue.starts());
+        assert!((0..4).all(|_| !queue.take(false)), "all are about to answer");
+        (0..4).for_each(|_| queue.give_back(false));
+        assert!(!queue.take(true), "three are free");
+        assert!(!queue.take(false), "two are free");
+        assert!(queue.take(false), "one is free");
         queue.not_added();
+        (0..2).for_each(|_| queue.give_back(false));
         queue.give_back(true);
-        queue.give_back(false);
-        assert!(!queue.take(false));
+        assert!((0..4).all(|_| !queue.take(false)));
+        (0..4).for_each(|_| queue.give_back(false));
         // 32 in all.
-        while queue.take(true) {}
+        for _ in 0..4 + MOST_ADDED {
+            queue.take(true);
+        }
         assert_eq!(queue.added.load(Ordering::Relaxed), MOST_ADDED);
     }
 }
