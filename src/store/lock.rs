@@ -39,8 +39,8 @@ pub(super) const SHARD_PATIENCE: Duration = Duration::from_secs(20);
 /// Permissions of lock files that other software knows, less the process's umask: they have no
 /// contents, and other users have to be able to lock them.
 const SHARED_MODE: u32 = 0o666;
-/// Permissions of other lock files, less the process's umask. Whoever may read a file can lock it, so that
-/// nobody else could: these are for those who may write.
+/// Permissions of other lock files, less the process's umask. A user who may read a file can lock it, and
+/// keep it locked: these can be opened only by users who may write.
 pub(super) const LOCK_MODE: u32 = 0o622;
 
 /// Parameters for creating a missing lock file.
@@ -145,8 +145,8 @@ pub(super) struct ShardLock<'a> {
 }
 
 impl<'a> ShardLock<'a> {
-    /// Waits until no other process holds the shard's lock, up to `patience`, and takes it. `directory` creates the
-    /// shard's directory if it is missing.
+    /// Waits until no other process holds the shard's lock, up to `patience`, and takes it. `directory`
+    /// creates the shard's directory if it is missing.
     pub(super) fn take(
         storage: &'a dyn PosixStorage,
         shard: &Path,

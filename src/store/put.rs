@@ -72,7 +72,8 @@ pub(crate) fn put_written_file(
     attributes: &SetStat,
 ) -> io::Result<()> {
     let date = SetStat { mtime: attributes.mtime, ..SetStat::default() };
-    put(storage, path, content, 0o600, None)?.set_stat(&date)
+    // Others may have removed it in the meantime: then it is like any new file.
+    put(storage, path, content, 0o666, None)?.set_stat(&date)
 }
 
 fn put(
