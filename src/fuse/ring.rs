@@ -1,21 +1,22 @@
 //! Requests by rings that the kernel shares with this process (FUSE over io_uring, Linux 6.14).
 //!
 //! A request goes to the queue of the CPU that its caller runs on, and a thread on the same CPU answers
-//! it: no other CPU is woken. A thread has one ring with one entry ([`worker`]), so it is as free to
-//! wait as one of fuser's. Threads of other CPUs cannot help, though: where one waits for a commit, a
-//! further one is started before none of its CPU is left ([`queue`]). FORGET but for those that a listing
-//! causes, INTERRUPT and notifications stay on `/dev/fuse`, where fuser's threads ([`super::classic`])
-//! answer them.
+//! it: no other CPU is woken. A thread has one ring with one entry, so it is as free to wait as one of
+//! fuser's ([`worker`]). Threads of other CPUs cannot help, though, nor can an entry that is registered once
+//! the request is there: so each CPU has entries in reserve ([`entries`]), and as long as it has one, what
+//! waits for a commit, which may wait for the lock of another process, holds up nothing else. FORGET but for
+//! those that a listing causes, INTERRUPT and notifications stay on `/dev/fuse`, where fuser's threads
+//! ([`super::classic`]) answer them.
 //!
 //! ```text
-//! prepare    threads with their rings, before the kernel learns of it: whatever is missing, such as a
-//!            system call that is not permitted, ends in the classic transport
+//! prepare    threads with their rings, and all memory, before the kernel learns of it: whatever is
+//!            missing, such as a system call that is not permitted, ends in the classic transport
 //! INIT       agrees with the kernel that requests come by rings, which holds them back from then on
-//! serve      every thread registers its entry; with one for each CPU, requests begin to arrive
+//! serve      every thread registers its entries; with one for each CPU, requests begin to arrive
 //! ```
 
 mod call;
-mod queue;
+mod entries;
 mod wire;
 mod worker;
 
@@ -23,7 +24,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvError, SendError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use fuser::SessionACL;
@@ -31,8 +32,8 @@ use nix::unistd::geteuid;
 use thiserror::Error;
 
 use self::call::Allowed;
-use self::queue::Queue;
-use self::worker::{ENTRY_NBYTES, Entry, Worker};
+use self::entries::{ENTRY_NBYTES, Entries, Entry, Queue};
+use self::worker::{Task, Worker};
 use super::server::Server;
 use crate::cpus::Cpus;
 
@@ -44,8 +45,12 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Threads of a queue at least: one may wait for another, which answers a read meanwhile.
 const LEAST_THREADS: usize = 2;
-/// Threads at most that are started with the mount; each has memory for a payload.
+/// Threads at most that answer requests from the beginning.
 const MOST_THREADS: usize = 1024;
+/// Entries in reserve of a CPU; each that was used has a thread of its own.
+const RESERVE: usize = 32;
+/// Those of a CPU that is offline, which may come.
+const RESERVE_OFFLINE: usize = 4;
 
 /// Why requests do not come by rings.
 #[derive(Debug, Error)]
@@ -74,55 +79,73 @@ pub enum Unavailable {
 
 /// Threads with rings that wait for the mount.
 pub struct Rings {
-    threads: Vec<Waiting>,
+    /// Those that have entries in reserve.
+    reserves: Vec<(Waiting, Vec<Entry>)>,
+    /// Those that answer.
+    threads: Vec<(Waiting, Entry)>,
 }
 
 /// Thread that waits to be given a queue of a mount.
 struct Waiting {
     queue: u16,
-    start: Sender<Worker>,
+    start: Sender<(Worker, Task)>,
     thread: JoinHandle<()>,
 }
 
 impl Rings {
-    /// Starts the threads, about `threads` of them, and creates their rings.
+    /// Starts the threads, about `threads` of them that answer, and creates their rings and memory.
     pub fn prepare(threads: usize) -> Result<Self, Unavailable> {
         let (queues, online) = queues_and_online()?;
         let number_of_each = share_out(threads, queues, &online);
         let number_of_each = number_of_each.ok_or(Unavailable::TooManyCpus(queues))?;
-        let of_each = (0..).zip(number_of_each);
-        let queue_of_each = of_each.flat_map(|(queue, number)| std::iter::repeat_n(queue, number));
-        let mut rings = Self { threads: Vec::new() };
-        for queue in queue_of_each {
-            match start_thread(queue) {
-                Ok(thread) => rings.threads.push(thread),
-                Err(error) => {
-                    rings.end();
-                    return Err(error.into());
-                }
+        let mut rings = Self { reserves: Vec::new(), threads: Vec::new() };
+        for (queue, number) in (0..).zip(number_of_each) {
+            let reserve = match online.contains(&usize::from(queue)) {
+                true => RESERVE,
+                false => RESERVE_OFFLINE,
+            };
+            if let Err(error) = rings.prepare_queue(queue, number, reserve) {
+                rings.end();
+                return Err(error.into());
             }
         }
         Ok(rings)
     }
 
+    /// Starts the threads of a queue.
+    fn prepare_queue(&mut self, queue: u16, threads: usize, reserve: usize) -> io::Result<()> {
+        let entries = (0..reserve).map(|_| Entry::new()).collect::<io::Result<_>>()?;
+        self.reserves.push((start_thread(queue, reserve)?, entries));
+        for _ in 0..threads {
+            let entry = Entry::new()?;
+            self.threads.push((start_thread(queue, 1)?, entry));
+        }
+        Ok(())
+    }
+
     /// Returns once the threads have ended, and given back the memory that whoever answers requests in
     /// their place needs.
     pub fn end(self) {
-        for Waiting { start, thread, .. } in self.threads {
+        let reserves = self.reserves.into_iter().map(|(waiting, _)| waiting);
+        for Waiting { start, thread, .. } in
+            reserves.chain(self.threads.into_iter().map(|(waiting, _)| waiting))
+        {
             // It waits for what this would send.
             drop(start);
             drop(thread.join());
         }
     }
 
-    /// Returns the number of threads.
+    /// Returns the number of threads that answer requests from the beginning.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
 
-    /// Returns the length in bytes of the memory that the threads share with the kernel.
+    /// Returns the length in bytes of the memory that is shared with the kernel. What is in reserve takes
+    /// none before it is used.
     pub fn nbytes(&self) -> usize {
-        self.threads.len() * ENTRY_NBYTES
+        let reserve: usize = self.reserves.iter().map(|(_, entries)| entries.len()).sum();
+        (self.threads.len() + reserve) * ENTRY_NBYTES
     }
 
     /// Answers the requests of a mount, which has agreed to rings with the kernel, until it ends.
@@ -136,32 +159,41 @@ impl Rings {
     ) -> Vec<JoinHandle<()>> {
         let allowed = Allowed { acl, owner: geteuid().as_raw() };
         let device = Arc::new(device);
-        let last = self.threads.iter().map(|waiting| waiting.queue).max().unwrap_or(0);
-        let queues: Vec<_> = (0..=last).map(|number| Arc::new(Queue::new(number))).collect();
-        let start = |waiting: Waiting| {
+        let start = |waiting: Waiting, task| {
             let (server, device) = (Arc::clone(server), Arc::clone(&device));
-            let queue = Arc::clone(&queues[usize::from(waiting.queue)]);
-            queue.starts();
-            let worker = Worker { server, allowed, device, queue, add_thread, end_mount };
+            let queue = Queue { device, number: waiting.queue };
+            let worker = Worker { server, allowed, queue, start_thread: start_another, end_mount };
             // A thread that waits for this takes it.
-            let _ = waiting.start.send(worker);
+            let _ = waiting.start.send((worker, task));
             waiting.thread
         };
-        self.threads.into_iter().map(start).collect()
+        // The kernel takes the entry that came last: what is in reserve is to come first.
+        let reserves = self.reserves.into_iter().map(|(waiting, entries)| {
+            let (registered, outcome) = channel();
+            let thread = start(waiting, Task::Reserve(entries, registered));
+            // Or the ring has failed, which ends the mount.
+            let _ = outcome.recv();
+            thread
+        });
+        let mut threads: Vec<_> = reserves.collect();
+        let answer = |(waiting, entry)| start(waiting, Task::Register(entry));
+        threads.extend(self.threads.into_iter().map(answer));
+        threads
     }
 }
 
-/// Starts a thread on the CPU of a queue, and returns once its ring exists.
-fn start_thread(queue: u16) -> io::Result<Waiting> {
-    let (start, workers) = channel();
+/// Starts a thread on the CPU of a queue, and returns once it has a ring for `most` entries at a time.
+fn start_thread(queue: u16, most: usize) -> io::Result<Waiting> {
+    let (start, tasks) = channel();
     let (ready, outcome) = channel();
+    let most = u32::try_from(most).map_err(io::Error::other)?;
     let builder = thread::Builder::new().name(format!("ring-{queue}"));
     let thread = builder.spawn(move || {
         pin_to(queue);
-        match Entry::new() {
-            Ok(entry) => {
+        match Entries::new(most) {
+            Ok(entries) => {
                 let _ = ready.send(Ok(()));
-                wait_and_serve(&workers, entry);
+                wait_and_serve(&tasks, entries);
             }
             Err(error) => {
                 let _ = ready.send(Err(error));
@@ -172,10 +204,10 @@ fn start_thread(queue: u16) -> io::Result<Waiting> {
     Ok(Waiting { queue, start, thread })
 }
 
-fn wait_and_serve(workers: &Receiver<Worker>, entry: Entry) {
+fn wait_and_serve(tasks: &Receiver<(Worker, Task)>, entries: Entries) {
     // Without a mount there is nothing to serve.
-    let Ok(worker) = workers.recv() else { return };
-    if let Err(error) = worker.run(entry) {
+    let Ok((worker, task)) = tasks.recv() else { return };
+    if let Err(error) = worker.run(entries, task) {
         log::error!("a ring of CPU {} has failed, so the mount ends: {error}", worker.queue.number);
         // The request in its entry has no answer, and who sends one to a queue without threads waits
         // for ever.
@@ -183,23 +215,24 @@ fn wait_and_serve(workers: &Receiver<Worker>, entry: Entry) {
     }
 }
 
+/// Starts another thread for the queue of a worker; returns its task if there can be none.
+fn start_another(worker: &Worker, task: Task) -> Result<(), Task> {
+    match start_thread(worker.queue.number, 1) {
+        Ok(waiting) => {
+            let sent = waiting.start.send((worker.clone(), task));
+            sent.map_err(|SendError((_, task))| task)
+        }
+        Err(error) => {
+            log::debug!("CPU {} has no further thread: {error}", worker.queue.number);
+            Err(task)
+        }
+    }
+}
+
 /// Lets the calling thread run on the CPU of its queue alone. If that is offline, it may run anywhere.
 fn pin_to(queue: u16) {
     if let Err(error) = Cpus::one(usize::from(queue)).and_then(|cpu| cpu.bind()) {
         log::debug!("a thread cannot be bound to CPU {queue}: {error}");
-    }
-}
-
-/// Starts another thread for the queue of a worker.
-fn add_thread(worker: &Worker) {
-    let queue = &worker.queue;
-    match start_thread(queue.number) {
-        // A thread that waits for this takes it.
-        Ok(waiting) => drop(waiting.start.send(worker.clone())),
-        Err(error) => {
-            log::debug!("CPU {} has no further thread: {error}", queue.number);
-            queue.not_added();
-        }
     }
 }
 

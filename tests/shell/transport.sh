@@ -186,7 +186,9 @@ busy() {
 writers=()
 check 'requests are answered while others wait for commits' busy
 
-# All writers are on one CPU, more than it has threads, and the lock that their commits need is another process's.
+# All writers are on one CPU, many more than it has threads, and the lock that their commits need is another
+# process's. They come at once: what has no entry of a ring when it arrives, no thread that is started
+# afterwards could take.
 blocked() {
     local n holder blocked=()
     mount_by uring
@@ -205,7 +207,7 @@ with open(sys.argv[1], "rb") as lock, open(sys.argv[2], "w") as held:
 PY
     holder=$!
     within 10 grep -q held "$TMP/held"
-    for n in {1..12}; do
+    for n in {1..30}; do
         # shellcheck disable=SC2016 # Expanded by that shell.
         taskset -c 0 bash -c 'head -c 128 /dev/urandom >"$1" && sync "$1"' _ "$MP/c/0/$((n % 8))" &
         blocked+=($!)

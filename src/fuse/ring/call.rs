@@ -57,32 +57,6 @@ const WITH_HANDLE: u32 = 1;
 /// `FUSE_WRITE_CACHE`: the data comes from mapped pages.
 const FROM_PAGES: u32 = 1;
 
-impl Call {
-    /// Returns whether the answer may have to wait for a commit.
-    pub(super) fn may_wait(&self) -> bool {
-        let access = self.u32(0).cast_signed() & libc::O_ACCMODE;
-        let opens_to_write = self.opcode == opcode::OPEN && access != libc::O_RDONLY;
-        opens_to_write
-            || matches!(
-                self.opcode,
-                opcode::SETATTR
-                    | opcode::SYMLINK
-                    | opcode::MKNOD
-                    | opcode::MKDIR
-                    | opcode::UNLINK
-                    | opcode::RMDIR
-                    | opcode::RENAME
-                    | opcode::RENAME2
-                    | opcode::LINK
-                    | opcode::WRITE
-                    | opcode::FSYNC
-                    | opcode::FSYNCDIR
-                    | opcode::FLUSH
-                    | opcode::CREATE
-            )
-    }
-}
-
 /// Users whose requests are answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowed {
@@ -404,19 +378,6 @@ mod tests {
         assert_eq!((handle, set.mode, set.size, set.is_now), (None, None, None, false));
         assert_eq!(set.atime, Some(Timestamp { seconds: -1, nanoseconds: 0 }));
         assert_eq!(set.mtime, Some(Timestamp { seconds: 5, nanoseconds: 9 }));
-    }
-
-    #[test]
-    fn what_changes_something_may_wait_for_a_commit_and_what_reads_does_not() {
-        let may_wait = |opcode| call(opcode, 0, &[]).may_wait();
-        assert!(may_wait(opcode::FSYNC) && may_wait(opcode::WRITE) && may_wait(opcode::FLUSH));
-        assert!(call(opcode::OPEN, 0, &[(0, &libc::O_RDWR.to_ne_bytes())]).may_wait());
-        assert!(
-            !may_wait(opcode::OPEN)
-                && !may_wait(opcode::READ)
-                && !may_wait(opcode::LOOKUP)
-                && !may_wait(opcode::RELEASE)
-        );
     }
 
     #[test]

@@ -1,176 +1,105 @@
-//! Thread that answers the requests of one CPU, one at a time.
+//! Threads of one CPU: those that answer requests, and the one that has entries in reserve.
 //!
-//! ```text
-//! REGISTER ---------------> the kernel has the entry: header and payload
-//!        <--- completion    a request is in it
-//! COMMIT_AND_FETCH -------> the answer is in it; the kernel has it again
-//! ```
-//!
-//! Each thread has a ring of its own with one entry in it. So a request that takes long holds up none
-//! of those that other threads of the same CPU can answer, and nothing but the thread's own calls
-//! ever touches the ring.
+//! Each thread that answers has a ring of its own with one entry in it. So a request that takes long holds
+//! up none of those that other threads of the same CPU can answer, and nothing but the thread's own calls
+//! ever touches the ring. The kernel takes the entry that came back last, so it takes one in reserve only
+//! if all threads of the CPU are busy: then there is one thread more, which keeps the entry.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::Sender;
 
 use fuser::Errno;
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use memmap2::MmapMut;
 
-use super::super::kernel_flags::MAX_REQUEST;
 use super::super::server::Server;
 use super::call::{Allowed, answer};
-use super::queue::Queue;
-use super::wire::{Call, HEADER_NBYTES, encode_outcome};
+use super::entries::{Entries, Entry, Queue};
+use super::wire::{Call, encode_outcome};
 
-/// Length of the memory for the header of an entry: a page, which the kernel asks for.
-const HEADER_PAGE: usize = 4096;
-
-/// Length of the longest payload in bytes.
-const PAYLOAD_NBYTES: usize = MAX_REQUEST as usize;
-
-/// Length in bytes of the memory of an entry.
-pub(super) const ENTRY_NBYTES: usize = HEADER_PAGE + PAYLOAD_NBYTES;
-
-const REGISTER: u32 = 1;
-const COMMIT_AND_FETCH: u32 = 2;
-
-/// Time until a call is repeated that the kernel could not carry out for now.
-const PAUSE: Duration = Duration::from_micros(100);
-
-/// Position of `len` in `struct io_uring_sqe`.
-const LEN_IN_SUBMISSION: usize = 24;
-
-/// Ring with its only entry.
-pub(super) struct Entry {
-    ring: IoUring<squeue::Entry128>,
-    /// Header page, then the payload.
-    memory: MmapMut,
-    /// Where both are, as the kernel reads it during REGISTER.
-    places: Box<[libc::iovec; 2]>,
+/// What a thread begins with.
+pub(super) enum Task {
+    /// Register an entry, and answer what comes in it.
+    Register(Entry),
+    /// Answer the request in the entry, and what else comes in it.
+    Answer(Entry),
+    /// Register entries in reserve, send that they are, and give each to another thread once it is used.
+    Reserve(Vec<Entry>, Sender<()>),
 }
 
-impl Entry {
-    /// Creates a ring that only the calling thread may use, and its memory.
-    pub(super) fn new() -> io::Result<Self> {
-        let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2)?;
-        let mut memory = MmapMut::map_anon(ENTRY_NBYTES)?;
-        let (header, payload) = memory.split_at_mut(HEADER_PAGE);
-        let place = |part: &mut [u8]| libc::iovec {
-            iov_base: part.as_mut_ptr().cast(),
-            iov_len: part.len(),
-        };
-        let places = Box::new([place(header), place(payload)]);
-        Ok(Self { ring, memory, places })
-    }
-
-    /// Returns the header of the entry, and its payload.
-    fn parts(&mut self) -> Option<(&mut [u8; HEADER_NBYTES], &mut [u8])> {
-        let (header, payload) = self.memory.split_at_mut_checked(HEADER_PAGE)?;
-        Some((header.first_chunk_mut()?, payload))
-    }
-
-    /// Gives the entry to the kernel, and returns once it has it back.
-    fn exchange(&mut self, command: &squeue::Entry128) -> io::Result<i32> {
-        // SAFETY: the command points to `places` and they to `memory`, both of which live at fixed
-        // addresses for as long as this value. The kernel writes to `memory` until the completion
-        // arrives, and this function, which has the only reference to it, returns no earlier.
-        #[allow(unsafe_code, reason = "see SAFETY")]
-        let pushed = unsafe { self.ring.submission().push(command) };
-        // There is room: the submission before has been completed.
-        pushed.map_err(io::Error::other)?;
-        loop {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => (),
-                Err(error) if is_for_now(&error) => std::thread::sleep(PAUSE),
-                // Nothing can be said of the entry then: see `Worker::run`.
-                Err(error) => return Err(error),
-            }
-            if let Some(completion) = self.ring.completion().next() {
-                return Ok(cqueue::Entry::result(&completion));
-            }
-        }
-    }
-}
-
-/// Returns whether a call is to be repeated.
-fn is_for_now(error: &io::Error) -> bool {
-    let transient = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
-    error.raw_os_error().is_some_and(|errno| transient.contains(&errno))
-}
-
-/// Time for which an answer is given once more that the kernel has refused because the mount is ending.
-const ENDING: Duration = Duration::from_millis(200);
-
-/// Thread that answers requests of one queue.
+/// Thread that serves one queue.
 #[derive(Clone)]
 pub(super) struct Worker {
     /// Filesystem.
     pub server: Arc<Server>,
     /// Users whose requests are answered.
     pub allowed: Allowed,
-    /// Descriptor of the FUSE connection.
-    pub device: Arc<OwnedFd>,
     /// The queue.
-    pub queue: Arc<Queue>,
-    /// Starts another thread for the queue.
-    pub add_thread: fn(&Self),
+    pub queue: Queue,
+    /// Starts a thread with a task for the queue; returns the task if there can be none.
+    pub start_thread: fn(&Self, Task) -> Result<(), Task>,
     /// Ends the mount.
     pub end_mount: fn(),
 }
 
 impl Worker {
-    /// Answers requests until the mount ends.
+    /// Serves until the mount ends.
     ///
     /// # Errors
     ///
-    /// The kernel refuses the entry. If it may still write to its memory, that is never freed.
-    pub(super) fn run(&self, mut entry: Entry) -> io::Result<()> {
-        let outcome = self.exchange_until_end(&mut entry);
-        if outcome.is_err() {
-            std::mem::forget(entry);
+    /// The kernel refuses an entry. If it may still write to its memory, that is never freed.
+    pub(super) fn run(&self, mut entries: Entries, task: Task) -> io::Result<()> {
+        let first = match task {
+            Task::Answer(entry) => Some(entry),
+            Task::Register(entry) => {
+                entries.register(&self.queue, entry)?;
+                entries.next_request()?
+            }
+            Task::Reserve(reserve, registered) => {
+                return self.keep(entries, reserve, &registered);
+            }
+        };
+        let mut next = first;
+        while let Some(entry) = next {
+            self.answer(&mut entries, entry)?;
+            next = entries.next_request()?;
         }
-        outcome
+        Ok(())
     }
 
-    fn exchange_until_end(&self, entry: &mut Entry) -> io::Result<()> {
-        let mut command = self.register(entry);
-        let mut refused: Option<Instant> = None;
-        loop {
-            match entry.exchange(&command)?.saturating_neg() {
-                0 => {
-                    command = self.commit(self.answer(entry));
-                    refused = None;
-                }
-                libc::EAGAIN | libc::EINTR => (),
-                // If the mount is being ended, its requests go first, and then the connection.
-                libc::ENOENT | libc::EIO
-                    if refused.get_or_insert_with(Instant::now).elapsed() < ENDING =>
-                {
-                    std::thread::sleep(PAUSE);
-                }
-                // The mount has ended.
-                libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {
-                    return Ok(());
-                }
-                errno => return Err(io::Error::from_raw_os_error(errno)),
+    /// Has entries in reserve, until each is with a thread of its own.
+    fn keep(
+        &self,
+        mut entries: Entries,
+        reserve: Vec<Entry>,
+        registered: &Sender<()>,
+    ) -> io::Result<()> {
+        for entry in reserve {
+            entries.register(&self.queue, entry)?;
+        }
+        entries.submit()?;
+        // Whoever waits for this has not gone.
+        let _ = registered.send(());
+        while let Some(entry) = entries.next_request()? {
+            if let Err(Task::Answer(entry)) = (self.start_thread)(self, Task::Answer(entry)) {
+                self.answer(&mut entries, entry)?;
+                entries.submit()?;
             }
         }
+        Ok(())
+    }
+
+    /// Answers the request in an entry, and gives that back to the kernel.
+    fn answer(&self, entries: &mut Entries, mut entry: Entry) -> io::Result<()> {
+        let commit_id = self.answered(&mut entry);
+        entries.commit(&self.queue, entry, commit_id)
     }
 
     /// Answers the request in the entry; returns the number by which the answer is given.
-    fn answer(&self, entry: &mut Entry) -> u64 {
+    fn answered(&self, entry: &mut Entry) -> u64 {
         // The memory is longer than both parts.
         let Some((header, payload)) = entry.parts() else { return 0 };
         let call = Call::decode(header);
-        let may_wait = call.may_wait();
-        if self.queue.take(may_wait) {
-            (self.add_thread)(self);
-        }
         // As fuser does, which answers for a request that was dropped.
         let answered =
             catch_unwind(AssertUnwindSafe(|| answer(&self.server, self.allowed, &call, payload)));
@@ -182,35 +111,7 @@ impl Worker {
             // Payloads are shorter than that.
             u32::try_from(nbytes).map_err(|_| libc::EIO)
         });
-        self.queue.give_back(may_wait);
         encode_outcome(header, call.unique, outcome);
         call.commit_id
-    }
-
-    fn register(&self, entry: &Entry) -> squeue::Entry128 {
-        let places: *const [libc::iovec; 2] = &raw const *entry.places;
-        let mut command = self.command(REGISTER, 0, places.addr() as u64);
-        let nparts: u32 = 2;
-        // SAFETY: `Entry128` is `repr(C)` and begins with `struct io_uring_sqe`, whose `len` has these
-        // four bytes; any value of them is valid. The crate has no function that sets it.
-        #[allow(unsafe_code, reason = "see SAFETY")]
-        unsafe {
-            let len = ptr::from_mut(&mut command).cast::<u8>().add(LEN_IN_SUBMISSION);
-            len.cast::<u32>().write_unaligned(nparts);
-        }
-        command
-    }
-
-    fn commit(&self, commit_id: u64) -> squeue::Entry128 {
-        self.command(COMMIT_AND_FETCH, commit_id, 0)
-    }
-
-    /// Returns a command: `fuse_uring_cmd_req` has flags u64, the commit id u64, the queue u16.
-    fn command(&self, number: u32, commit_id: u64, address: u64) -> squeue::Entry128 {
-        let mut request = [0; 80];
-        request[8..16].copy_from_slice(&commit_id.to_ne_bytes());
-        request[16..18].copy_from_slice(&self.queue.number.to_ne_bytes());
-        let command = opcode::UringCmd80::new(types::Fd(self.device.as_raw_fd()), number);
-        command.cmd(request).addr(Some(address)).build()
     }
 }
