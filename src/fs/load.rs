@@ -85,6 +85,16 @@ impl Failed {
         Box::new(Self { document, stat, error: error.into() })
     }
 
+    /// Returns whether the cause is that others have put something else there meanwhile.
+    pub fn is_stale(&self) -> bool {
+        match &self.error {
+            LoadError::Node(error) => {
+                error.io().is_some_and(|error| error.raw_os_error() == Some(libc::ESTALE))
+            }
+            LoadError::Unshown(_) => false,
+        }
+    }
+
     /// Returns whether the cause is that the view has no form for the node.
     pub fn is_unshown(&self) -> bool {
         matches!(self.error, LoadError::Unshown(_))

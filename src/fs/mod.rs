@@ -14,6 +14,7 @@ mod load;
 mod node;
 mod nodes;
 mod not_shown;
+mod plain_files;
 mod read;
 mod request;
 mod state;

@@ -15,6 +15,7 @@ use crate::fs::form::View;
 use crate::fs::load::{Failed, Loaded, LoadedArray, LoadedKind, Loader};
 use crate::fs::node::{ArrayView, At, Node, NodeKind, unchanged};
 use crate::fs::not_shown::NotShown;
+use crate::fs::plain_files::PlainFiles;
 use crate::source::{METADATA_FILE, NodeError, apart};
 use crate::store::owner::Owner;
 use crate::store::recover::recover_within;
@@ -27,12 +28,13 @@ use crate::view::tree::ChunkTree;
 /// Size of the node cache in bytes.
 const NODE_CACHE_BYTES: usize = 16 << 20;
 
-/// Maximum number of remembered directories with a file that has the name of a document but is not
-/// one.
-const MAX_PLAIN: usize = 10_000;
-
 /// Number of inode ranges to try for an array before it is refused.
 const RANGE_ATTEMPTS: u64 = 1 << 10;
+/// Times that a node is loaded which others replace meanwhile.
+const LOADS: usize = 4;
+
+/// Device and inode number of a file.
+type Id = (u64, u64);
 
 /// Array that has an inode range.
 struct Known {
@@ -59,9 +61,8 @@ pub(super) struct Nodes {
     committed: Mutex<HashMap<InodeRange, Arc<ArrayView>>>,
     /// Directories that the view cannot show, with the reason.
     not_shown: NotShown,
-    /// Directories in which a file has the name of a document but arbitrary contents, with the
-    /// version of that file. They were written through this mount, where there was no array.
-    plain: Mutex<HashMap<PathBuf, Option<Version>>>,
+    /// Directories in which a file has the name of a document but arbitrary contents.
+    plain: PlainFiles,
 }
 
 impl Nodes {
@@ -79,7 +80,7 @@ impl Nodes {
             arrays: RwLock::default(),
             committed: Mutex::default(),
             not_shown: NotShown::default(),
-            plain: Mutex::default(),
+            plain: PlainFiles::default(),
         }
     }
 
@@ -203,8 +204,25 @@ impl Nodes {
         Ok(self.keep(directory, Node::plain(kind, stat, checked)))
     }
 
-    /// Loads the node at a directory whose document is at `path`.
+    /// Loads the node at a directory whose document is at `path`; again if others have exchanged the
+    /// directory or the document meanwhile.
     fn load(
+        &self,
+        directory: &Path,
+        path: PathBuf,
+        mut stat: std::io::Result<Stat>,
+        checked: Instant,
+    ) -> Result<Node, Box<Failed>> {
+        for _ in 1..LOADS {
+            match self.load_once(directory, path.clone(), stat, checked) {
+                Err(failed) if failed.is_stale() => stat = self.storage.stat(&path),
+                loaded => return loaded,
+            }
+        }
+        self.load_once(directory, path, stat, checked)
+    }
+
+    fn load_once(
         &self,
         directory: &Path,
         path: PathBuf,
@@ -219,7 +237,10 @@ impl Nodes {
             LoadedKind::AsStored => NodeKind::AsStored,
             LoadedKind::Apart => NodeKind::Apart,
             LoadedKind::Array(array) => {
-                let view = self.register(directory, *array, described_by);
+                let place = self.place(directory, (&path, described_by));
+                let place =
+                    place.map_err(|error| Failed::new(path.clone(), stat, NodeError::Io(error)))?;
+                let view = self.register(directory, *array, place, described_by);
                 NodeKind::Sharded(view.map_err(|error| Failed::new(path, stat, error))?)
             }
         };
@@ -233,35 +254,20 @@ impl Nodes {
     /// Records that the file with the name of a directory's document is not metadata: the
     /// version that it has; `None` while it is being written.
     pub(super) fn set_plain(&self, directory: &Path, version: Option<Version>) {
-        let mut plain = self.plain.lock();
-        if plain.len() < MAX_PLAIN || plain.contains_key(directory) {
-            plain.insert(directory.to_owned(), version);
-        }
+        self.plain.set(directory, version);
     }
 
     /// Records that there is no such file any more.
     pub(super) fn unset_plain(&self, directory: &Path) {
-        self.plain.lock().remove(directory);
+        self.plain.unset(directory);
     }
 
     /// Returns whether the file with the name of a directory's document is recorded as not being
     /// metadata.
     pub(super) fn is_plain(&self, directory: &Path) -> bool {
-        let known = || self.plain.lock().get(directory).copied();
-        let Some(mut before) = known() else { return false };
-        loop {
-            // While it is being written, any file there is such a file.
-            let Some(written) = before else { return true };
-            let stat = self.document_path(directory).and_then(|path| self.storage.stat(&path));
-            if stat.is_ok_and(|stat| written.has_same_content(&stat.version())) {
-                return true;
-            }
-            // Another one may have replaced it through this mount meanwhile: then that one counts.
-            match known() {
-                Some(now) if now != before => before = now,
-                _ => return false,
-            }
-        }
+        self.plain.is_set(directory, || {
+            self.document_path(directory).and_then(|path| self.storage.stat(&path))
+        })
     }
 
     /// Returns the identity `before` of an array's directory if the array was shown and has lost
@@ -270,9 +276,9 @@ impl Nodes {
     fn lost(
         &self,
         directory: &Path,
-        before: Option<(u64, u64)>,
+        before: Option<Id>,
         now: &Node,
-    ) -> std::io::Result<Option<(u64, u64)>> {
+    ) -> std::io::Result<Option<Id>> {
         let (Some(before), NodeKind::Inherited) = (before, &now.kind) else { return Ok(None) };
         let Some(stat) = if_present(self.storage.stat(directory))? else { return Ok(None) };
         // Where another mount of shardfs hides it, its place is that of the directory above.
@@ -447,12 +453,40 @@ impl Nodes {
         node
     }
 
+    /// Returns the identity of an array's directory.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if it is not that of the document, for others have exchanged it meanwhile: what may be written
+    /// to the one must not be written to the other.
+    fn place(
+        &self,
+        directory: &Path,
+        (document, described_by): (&Path, Option<Id>),
+    ) -> std::io::Result<Option<Id>> {
+        let by_path = || Ok(self.storage.stat(directory).ok().map(|stat| stat.id()));
+        let Some(storage) = self.storage.posix().filter(|_| self.writable) else {
+            return by_path();
+        };
+        // Behind a link nothing is written.
+        let Some(opened) = storage.within(directory).unwrap_or(None) else { return by_path() };
+        let place = opened.stat(directory)?.id();
+        if document.starts_with(directory)
+            && let Some(described_by) = described_by
+            && opened.stat(document)?.id() != described_by
+        {
+            return Err(std::io::Error::from_raw_os_error(libc::ESTALE));
+        }
+        Ok(Some(place))
+    }
+
     /// Creates the view of an array, with an inode range that no other array has.
     fn register(
         &self,
         directory: &Path,
         loaded: LoadedArray,
-        described_by: Option<(u64, u64)>,
+        place: Option<Id>,
+        described_by: Option<Id>,
     ) -> Result<Arc<ArrayView>, MetadataError> {
         let LoadedArray { layout, format, shown: how, data_type, hash } = loaded;
         let tree = ChunkTree::new(how.keys, how.suffix, layout.chunk_grid())?;
@@ -474,7 +508,6 @@ impl Nodes {
             }
         }
         let (form, keeps_fill) = (how.form, how.keeps_fill);
-        let place = self.storage.stat(directory).ok().map(|stat| stat.id());
         let array =
             ArrayView { source, tree, inodes, form, keeps_fill, data_type, place, described_by };
         Ok(Arc::new(array))

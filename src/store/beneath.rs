@@ -38,6 +38,8 @@ const MAX_KNOWN: usize = 1024;
 /// Root of the source, with the decisions which mounts below it may be entered.
 pub(super) struct Beneath {
     root: OwnedFd,
+    /// Path of the root, which all paths begin with: empty but for a directory in the source.
+    prefix: PathBuf,
     /// Number of this process's own mount, or 0 if the kernel does not report it. Unset in a
     /// process that serves no mount.
     own: OnceLock<u64>,
@@ -72,7 +74,19 @@ impl Links {
 
 impl Beneath {
     pub(super) fn new(root: OwnedFd) -> Self {
-        Self { root, own: OnceLock::new(), known: Mutex::default() }
+        Self { root, prefix: PathBuf::new(), own: OnceLock::new(), known: Mutex::default() }
+    }
+
+    /// Returns the same paths, as far as they lead through the directory `prefix`, which is open.
+    pub(super) fn within(&self, prefix: &Path, directory: OwnedFd) -> Self {
+        let (own, known) = (self.own.clone(), Mutex::default());
+        Self { root: directory, prefix: prefix.to_owned(), own, known }
+    }
+
+    /// Returns a path relative to the root, `.` for the root.
+    pub(super) fn relative<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
+        let path = path.strip_prefix(&self.prefix).map_err(|_| Errno::XDEV)?;
+        Ok(if path.as_os_str().is_empty() { Path::new(".") } else { path })
     }
 
     pub(super) fn root(&self) -> &OwnedFd {
@@ -96,8 +110,7 @@ impl Beneath {
         mode: Mode,
         links: Links,
     ) -> io::Result<Found> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let flags = flags | OFlags::CLOEXEC;
+        let (path, flags) = (self.relative(path)?, flags | OFlags::CLOEXEC);
         match fs::openat2(&self.root, path, flags, mode, links.resolve()) {
             // The path leads out, or into another mount; or it has a ".." while something was
             // renamed anywhere in the system, and the kernel cannot rule out that it leads out.

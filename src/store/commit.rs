@@ -35,6 +35,7 @@ pub use self::staged::{Maker, Outcome, StagedChunk};
 use super::content::Content;
 use super::error::StoreError;
 use super::lock::MAX_PAUSE;
+use super::storage::PosixStorage;
 use super::{ShardStore, SourceArray};
 use crate::format::plan::Policy;
 
@@ -49,14 +50,25 @@ impl ShardStore {
         chunks: &[StagedChunk],
         policy: Policy,
     ) -> Vec<Outcome> {
+        match self.posix(array) {
+            Ok(storage) => self.commit_in(storage, array, chunks, policy),
+            Err(error) => refused(chunks, error),
+        }
+    }
+
+    /// Commits like [`Self::commit`], in a storage with the array's directory: that of the source, or the
+    /// directory that is open ([`PosixStorage::within`]).
+    pub fn commit_in(
+        &self,
+        storage: &dyn PosixStorage,
+        array: &SourceArray,
+        chunks: &[StagedChunk],
+        policy: Policy,
+    ) -> Vec<Outcome> {
         let empty = || Content::Memory(Arc::default());
         let contents = chunks.iter().map(|chunk| chunk.content.clone().unwrap_or_else(empty));
         let contents: Vec<Content> = contents.collect();
         let mut outcomes: Vec<Outcome> = chunks.iter().map(|_| Ok(())).collect();
-        let storage = match self.posix(array) {
-            Ok(storage) => storage,
-            Err(error) => return refused(chunks, error),
-        };
         let mut groups = Groups::new(array, chunks, &contents, self.open_files.in_commit);
         let mut last: Option<Duration> = None;
         while let Some(group) = groups.next() {
@@ -68,10 +80,10 @@ impl ShardStore {
             let commits = self.commits.of_array(array);
             // Released after each group: others wait for a turn.
             let _turn = commits.turn.lock();
-            let journal = self.with_files(|| self.lock_journal(array, &commits));
+            let journal = self.with_files(|| Self::lock_journal(storage, array, &commits));
             let mut state = commits.state.lock();
             let journal = journal.and_then(|mut journal| {
-                self.with_files(|| self.settle(array, &mut state, &mut journal))?;
+                self.with_files(|| Self::settle(storage, array, &mut state, &mut journal))?;
                 Ok(journal)
             });
             match journal {
@@ -117,8 +129,9 @@ impl ShardStore {
         let commits = self.commits.arrays.lock().remove(&array.id);
         let Some(commits) = commits else { return Ok(()) };
         let _turn = commits.turn.lock();
-        let mut journal = self.lock_journal(array, &commits)?;
-        self.settle(array, &mut commits.state.lock(), &mut journal)?;
+        let storage = self.posix(array)?;
+        let mut journal = Self::lock_journal(storage, array, &commits)?;
+        Self::settle(storage, array, &mut commits.state.lock(), &mut journal)?;
         journal.remove()
     }
 }

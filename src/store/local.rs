@@ -258,7 +258,7 @@ impl PosixStorage for LocalStorage {
     }
 
     fn is_linked(&self, path: &Path) -> io::Result<bool> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let path = self.beneath.relative(path)?;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let _sharing = self.spare.read();
         match fs::openat2(
@@ -300,6 +300,14 @@ impl PosixStorage for LocalStorage {
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> io::Result<()> {
         let file = self.open_unlinked(path, OFlags::PATH | OFlags::NOFOLLOW)?;
         Ok(fs::removexattr(proc_path(&file), name)?)
+    }
+
+    fn within(&self, directory: &Path) -> io::Result<Option<Arc<dyn PosixStorage>>> {
+        let root = self.open_unlinked(directory, OFlags::PATH | OFlags::DIRECTORY)?;
+        let beneath = self.beneath.within(directory, root);
+        // Its root is not that of the source, so nothing need be said of its removal.
+        let (spare, is_removed) = (RwLock::default(), AtomicBool::new(true));
+        Ok(Some(Arc::new(Self { beneath, spare, is_removed, stats: Arc::clone(&self.stats) })))
     }
 
     fn space(&self) -> io::Result<Space> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::error::StoreError;
 use super::listing::is_flat;
+use super::storage::PosixStorage;
 use super::{Freshness, ShardStore, SourceArray, StagedChunk};
 use crate::format::Coords;
 use crate::format::chunk_key::Prefix;
@@ -43,9 +44,11 @@ impl ShardStore {
 
     /// Removes the chunks of `array` that lie outside a smaller chunk grid, the shards that become
     /// empty, and their directories; nothing of shards for which `may_change` is false. Chunks
-    /// removed before an error stay removed; a second call continues.
+    /// removed before an error stay removed; a second call continues. They are removed in `storage`, as by
+    /// [`Self::commit_in`].
     pub fn remove_outside(
         &self,
+        storage: &dyn PosixStorage,
         array: &SourceArray,
         grid: &[u64],
         policy: Policy,
@@ -54,7 +57,7 @@ impl ShardStore {
         let (mut found, mut removed, mut shards) = (Outside::default(), Vec::new(), 0);
         let flush = |removed: &mut Vec<StagedChunk>| -> Result<(), Arc<StoreError>> {
             let chunks = std::mem::take(removed);
-            self.commit(array, &chunks, policy).into_iter().collect()
+            self.commit_in(storage, array, &chunks, policy).into_iter().collect()
         };
         self.each_shard(array, &mut |shard| -> Result<(), Arc<StoreError>> {
             let before = removed.len();
@@ -234,7 +237,15 @@ mod tests {
             std::fs::write(directory.path().join("notes"), "mine").unwrap();
             let expected = Outside { shards: 4, chunks: 4, nbytes: 16 };
             assert_eq!(store.find_outside(&array, &[2, 2]).unwrap(), expected, "{keys:?}");
-            let removed = store.remove_outside(&array, &[2, 2], Policy::Auto, &|_| true).unwrap();
+            let removed = store
+                .remove_outside(
+                    store.posix(&array).unwrap(),
+                    &array,
+                    &[2, 2],
+                    Policy::Auto,
+                    &|_| true,
+                )
+                .unwrap();
             assert_eq!(removed, expected, "{keys:?}");
             store.finish_commits(&array).unwrap();
             for chunk in &chunks {

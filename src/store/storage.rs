@@ -217,6 +217,17 @@ pub trait PosixStorage: Storage {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
+    /// Opens a directory. In the storage that is returned, paths are those of this one; the way to the
+    /// directory leads to the one that is open, whatever name that has from then on, or another one has in
+    /// its place. EXDEV for what is not in it. `None` if this storage has no such thing.
+    ///
+    /// # Errors
+    ///
+    /// ELOOP if a symbolic link leads there.
+    fn within(&self, _directory: &Path) -> io::Result<Option<Arc<dyn PosixStorage>>> {
+        Ok(None)
+    }
+
     /// Returns free and used space of the filesystem.
     fn space(&self) -> io::Result<Space>;
 

@@ -20,8 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::fs::attr::Attr;
-use crate::fs::caller::{Author, Caller, Permitted};
+use crate::fs::caller::{Caller, Permitted};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, At};
 use crate::fs::state::fs::Fs;
@@ -64,7 +63,7 @@ impl Fs {
     }
 
     /// Returns whether the source has rights that are to be checked.
-    fn has_rights(&self) -> bool {
+    pub(in crate::fs) fn has_rights(&self) -> bool {
         self.config.shared && self.storage.posix().is_some()
     }
 
@@ -136,15 +135,72 @@ impl Fs {
             return self.permit_array(array, caller).map(|()| Permitted::Anything);
         }
         let Some(path) = self.taken_from(target) else { return Ok(Permitted::Anything) };
-        let permitted = self.permit_path(&path, need, caller)?;
-        if let (Permitted::Nothing, Need::Write, Target::Tree(array, coords)) =
-            (permitted, need, target)
-        {
+        let (Need::Write, Target::Tree(array, coords)) = (need, target) else {
+            return self.permit_path(&path, need, caller);
+        };
+        let permitted = self.permit_in_array(array, &path, caller)?;
+        if let Permitted::Nothing = permitted {
             // A chunk that is shown although it has no shard: writing to it creates one.
             let above = coords.split_last().map_or(&[][..], |(_, above)| above);
-            self.permit_path(&self.nearest_directory(array, above)?.0, Need::Write, caller)?;
+            self.permit_in_array(array, &self.nearest_directory(array, above)?.0, caller)?;
         }
         Ok(permitted)
+    }
+
+    /// Checks that a caller may write to a file of an array, in the directory that its chunks will be
+    /// committed to, wherever the path leads by then.
+    fn permit_in_array(
+        &self,
+        array: &ArrayView,
+        path: &Path,
+        caller: &Caller,
+    ) -> Result<Permitted> {
+        let opened = match self.access.acts && !self.is_linked(path)? {
+            true => self.open_array(array)?,
+            false => None,
+        };
+        let Some(opened) = opened else { return self.permit_path(path, Need::Write, caller) };
+        let identity = self.access.identity(caller)?;
+        self.permit_within((&*opened, &array.source.path), &identity, path)
+    }
+
+    /// Opens the directory of an array, in which its chunks are committed. `None` where the storage has no
+    /// such thing.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if others have put another array in its place.
+    pub(in crate::fs) fn open_array(
+        &self,
+        array: &ArrayView,
+    ) -> io::Result<Option<Arc<dyn PosixStorage>>> {
+        let path = &array.source.path;
+        let Some(opened) = self.storage.writable()?.within(path)? else { return Ok(None) };
+        let there = opened.stat(path)?.id();
+        if array.place.is_none_or(|place| place == there) {
+            return Ok(Some(opened));
+        }
+        // Some filesystems give a directory another number while its document keeps its own.
+        let document = self.nodes.document_path(path)?;
+        let is_it = array.described_by.is_some()
+            && document.starts_with(path)
+            && array.described_by == Some(opened.stat(&document)?.id());
+        match is_it {
+            true => Ok(Some(opened)),
+            false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+        }
+    }
+
+    /// Checks that a user finds a directory that is open, and may write to a file in it.
+    pub(in crate::fs) fn permit_within(
+        &self,
+        opened: (&dyn PosixStorage, &Path),
+        identity: &Identity,
+        path: &Path,
+    ) -> Result<Permitted> {
+        let there = opened.0.stat(opened.1)?;
+        self.permit_as(identity, opened.1, Need::Find)?.check(&there)?;
+        Self::permit_in(opened.0, identity, path, Need::Write)
     }
 
     /// Checks that a caller may write to the shard of a chunk.
@@ -172,7 +228,12 @@ impl Fs {
         })
     }
 
-    fn permit_path(&self, path: &Path, need: Need, caller: &Caller) -> Result<Permitted> {
+    pub(in crate::fs) fn permit_path(
+        &self,
+        path: &Path,
+        need: Need,
+        caller: &Caller,
+    ) -> Result<Permitted> {
         if self.is_trusted(caller) {
             return Ok(Permitted::Anything);
         }
@@ -186,39 +247,32 @@ impl Fs {
         self.permit_as(&self.access.identity(caller)?, path, need)
     }
 
-    fn permit_as(&self, identity: &Identity, path: &Path, need: Need) -> Result<Permitted> {
+    pub(in crate::fs) fn permit_as(
+        &self,
+        identity: &Identity,
+        path: &Path,
+        need: Need,
+    ) -> Result<Permitted> {
+        let storage = self.storage.posix().ok_or(FsError::ReadOnly)?;
+        Self::permit_in(storage, identity, path, need)
+    }
+
+    fn permit_in(
+        storage: &dyn PosixStorage,
+        identity: &Identity,
+        path: &Path,
+        need: Need,
+    ) -> Result<Permitted> {
         /// The file does not exist, or is damaged, which the store reports.
         const NOT_A_FILE: [i32; 4] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EXDEV];
-        let storage = self.storage.posix().ok_or(FsError::ReadOnly)?;
         match identity.act(|| storage.access(path, need)).flatten().map_err(FsError::from) {
             Err(error) if NOT_A_FILE.contains(&error.errno()) => Ok(Permitted::Nothing),
             permitted => permitted.map(Permitted::File),
         }
     }
 
-    /// Returns a user who may not do everything, as the author of a change: what it leads to is done as
-    /// far as that user may do it. `None` for one who may do everything.
-    pub(in crate::fs) fn limited(&self, caller: &Caller) -> Option<Author> {
-        let is_limited = self.has_rights() && !self.is_trusted(caller);
-        is_limited.then(|| Author { caller: *caller, identity: self.access.identity(caller).ok() })
-    }
-
-    /// Returns whether all of these users may write to a file or a directory of the source. Where this
-    /// process cannot act as the caller, the attributes that the mount shows decide, as they do for chunks.
-    pub(in crate::fs) fn may_all_write(&self, path: &Path, authors: &[Author]) -> bool {
-        let may_as = |identity: &Identity| self.permit_as(identity, path, Need::Write).is_ok();
-        let may = |author: &Author| match self.access.acts {
-            true => author.identity.as_ref().is_some_and(may_as),
-            false => self
-                .storage
-                .stat(path)
-                .is_ok_and(|stat| may_write(&author.caller, &self.config.ownership.attr(0, &stat))),
-        };
-        authors.iter().all(may)
-    }
-
     /// Returns whether a caller has all the rights that this process has.
-    fn is_trusted(&self, caller: &Caller) -> bool {
+    pub(in crate::fs) fn is_trusted(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.access.own
     }
 
@@ -336,15 +390,4 @@ impl Fs {
             log::debug!("{}: {error}", shown(&path));
         }
     }
-}
-
-/// Returns whether the permission bits of a file let a caller write to it. Supplementary groups and
-/// access control lists do not count.
-fn may_write(caller: &Caller, file: &Attr) -> bool {
-    let bit = match (caller.uid == file.uid, caller.gid == file.gid) {
-        (true, _) => 0o200,
-        (false, true) => 0o020,
-        (false, false) => 0o002,
-    };
-    file.mode & bit != 0
 }

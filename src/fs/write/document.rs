@@ -14,7 +14,7 @@ use crate::fs::node::{At, Node, NodeKind};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number};
 use crate::fs::state::overlay::What;
-use crate::fs::write::document_store::whole;
+use crate::fs::write::document_store::{document_text, whole};
 use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
@@ -251,7 +251,7 @@ impl Fs {
     pub(in crate::fs) fn remove_document(&self, path: &Path, caller: &Caller) -> Result<()> {
         self.permit_name(path, caller)?;
         if self.view() == View::Zarr2 {
-            return self.remove_zarr2(path);
+            return self.remove_zarr2(path, caller);
         }
         let (directory, node) = self.described_node(path)?;
         // If data and metadata are in separate directories, the data may be gone already.
@@ -322,8 +322,18 @@ impl Fs {
     /// it is in the directory; it is put back if the directory cannot be removed, for it alone says
     /// what is left there.
     fn remove_with_document(&self, path: &Path, document: &Path, caller: &Caller) -> Result<()> {
-        let storage = self.storage.writable()?;
-        let (text, stat) = (self.stored_document(document)?, self.storage.stat(document)?);
+        let source = self.storage.writable()?;
+        // What is put back is put where it was, whatever others exchange meanwhile.
+        let opened = match document.starts_with(path) {
+            true => source.within(path)?,
+            false => None,
+        };
+        if let Some(opened) = &opened {
+            self.permit_in_directory((&**opened, path), caller)?;
+        }
+        let storage = opened.as_deref().unwrap_or(source);
+        let file = storage.open_file(document)?;
+        let (text, stat) = (document_text(&*file)?, file.stat()?);
         let lists = lists(storage, document)?;
         storage.remove_file(document)?;
         let removed = self.on_behalf(caller, |storage| storage.remove_directory(path));
@@ -367,15 +377,18 @@ impl Fs {
 
     /// Removes a document, unless others have put another one in its place.
     fn remove_if_unchanged(&self, path: &Path, removed: Option<Version>) -> Result<()> {
-        let Some(now) = if_present(self.storage.stat(path))? else { return Ok(()) };
+        let (source, directory) =
+            (self.storage.writable()?, path.parent().unwrap_or(Path::new("")));
+        let Some(opened) = if_present(source.within(directory))? else { return Ok(()) };
+        let storage = opened.as_deref().unwrap_or(source);
+        let Some(now) = if_present(storage.stat(path))? else { return Ok(()) };
         if removed.is_none_or(|removed| !removed.has_same_content(&now.version())) {
             log::warn!("{}: others have written it since it was removed: it stays", shown(path));
             return Ok(());
         }
-        let storage = self.storage.writable()?;
         storage.remove_file(path)?;
         // The mount ends: nothing else makes it durable.
-        Ok(storage.sync_directory(path.parent().unwrap_or(Path::new("")))?)
+        Ok(storage.sync_directory(directory)?)
     }
 }
 

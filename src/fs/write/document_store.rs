@@ -17,19 +17,12 @@ use crate::fs::state::overlay::What;
 use crate::fs::write::passthrough::Writing;
 use crate::memory::zeroed;
 use crate::store::content::Content;
+use crate::store::storage::StorageFile;
 use crate::text::shown;
 
 impl Fs {
     pub(in crate::fs) fn stored_document(&self, path: &Path) -> Result<Vec<u8>> {
-        let file = self.storage.open(path)?;
-        let size = file.stat()?.size;
-        if size > MAX_METADATA_BYTES {
-            return Err(FsError::TooLarge);
-        }
-        let mut text = zeroed(size).map_err(std::io::Error::from)?;
-        let read = file.read_at(&mut text, 0)?;
-        text.truncate(read);
-        Ok(text)
+        document_text(&*self.storage.open(path)?)
     }
 
     /// Returns a document as it is stored.
@@ -122,9 +115,16 @@ impl Fs {
         let policy = self.config.writing.policy;
         self.nodes.note_commit(before);
         let source = &before.source;
+        let opened = self.open_array(now)?;
+        let storage = opened.as_deref().map_or_else(|| self.storage.writable(), Ok)?;
         let may_change = |shard: &[u64]| {
             let shard = source.shard_path(shard);
-            let may = self.may_all_write(&shard, writers);
+            let may = match &opened {
+                Some(opened) if self.access.acts() => {
+                    self.may_all_write_in((&**opened, directory), &shard, writers)
+                }
+                _ => self.may_all_write(&shard, writers),
+            };
             if !may {
                 log::warn!(
                     "{}: chunks outside the array's new shape stay: whoever has changed the shape may not \
@@ -134,7 +134,8 @@ impl Fs {
             }
             may
         };
-        let removed = self.store.remove_outside(source, now.tree.grid(), policy, &may_change);
+        let removed =
+            self.store.remove_outside(storage, source, now.tree.grid(), policy, &may_change);
         removed.map(drop).map_err(FsError::Commit)
     }
 
@@ -165,6 +166,18 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+/// Returns the bytes of a document that is open.
+pub(in crate::fs) fn document_text(file: &dyn StorageFile) -> Result<Vec<u8>> {
+    let size = file.stat()?.size;
+    if size > MAX_METADATA_BYTES {
+        return Err(FsError::TooLarge);
+    }
+    let mut text = zeroed(size).map_err(std::io::Error::from)?;
+    let read = file.read_at(&mut text, 0)?;
+    text.truncate(read);
+    Ok(text)
 }
 
 pub(in crate::fs) fn whole(content: &Content) -> Result<Vec<u8>> {

@@ -8,6 +8,7 @@ use crate::format::document::{Dialect, Shown, show};
 use crate::format::error::MetadataError;
 use crate::format::json;
 use crate::format::zarr2::{self, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::fs::caller::Caller;
 use crate::fs::error::{FsError, Result};
 use crate::fs::form::View;
 use crate::fs::node::{Node, NodeKind};
@@ -64,12 +65,12 @@ impl Fs {
 
     /// Removes a document. The one that marks a node stays as long as the node's directory: without
     /// it shards would be taken for chunks.
-    pub(in crate::fs) fn remove_zarr2(&self, path: &Path) -> Result<()> {
+    pub(in crate::fs) fn remove_zarr2(&self, path: &Path, caller: &Caller) -> Result<()> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let node = self.nodes.node(directory)?;
         if !node.is_translated() {
             self.remove_name(path)?;
-            return Ok(self.storage.writable()?.remove_file(path)?);
+            return self.on_behalf(caller, |storage| storage.remove_file(path));
         }
         self.check_zarr3(directory, &node)?;
         if zarr2_name(path) == Some(ZATTRS) && !self.is_removed(&directory.join(ZARRAY)) {

@@ -1,6 +1,7 @@
 //! Writing, by means of reading: names, contents, documents and attributes; their commits; opening
 //! and closing.
 
+pub(super) mod authors;
 pub(super) mod content;
 pub(super) mod document;
 pub(super) mod document_store;

@@ -73,7 +73,13 @@ impl Fs {
         file: &LiveFile,
         caller: &Caller,
     ) -> Result<Moved> {
-        self.permit_name(path, caller)?;
+        let (source, directory) = (self.storage.writable()?, parent_of(path));
+        let opened = source.within(directory)?;
+        match &opened {
+            Some(opened) => self.permit_in_directory((&**opened, directory), caller)?,
+            None => self.permit_name(path, caller)?,
+        }
+        let storage = opened.as_deref().unwrap_or(source);
         // A commit that had to come first may have moved this file's bytes to its shard.
         self.bring_here(file)?;
         let (bytes, writes, attributes) = {
@@ -88,7 +94,7 @@ impl Fs {
             (state.bytes.clone(), state.writes, attributes)
         };
         let Bytes::Here(content) = bytes else { return Err(FsError::Stale) };
-        let file = put_moved_file(self.storage.writable()?, path, &content, &attributes)?;
+        let file = put_moved_file(storage, path, &content, &attributes)?;
         Ok(Moved { file, writes })
     }
 
@@ -104,15 +110,19 @@ impl Fs {
         content: &Content,
         by: &Writing<'_>,
     ) -> Result<()> {
-        let (storage, directory) = (self.storage.writable()?, parent_of(path));
+        let (source, directory) = (self.storage.writable()?, parent_of(path));
+        // One lookup for what is checked and what is written: others may exchange directories meanwhile.
+        let opened = source.within(directory)?;
+        let storage = opened.as_deref().unwrap_or(source);
         let there = if_present(storage.lstat(path))?;
         if self.access.acts() && !by.authors.is_empty() {
             let written = if there.is_some() && !by.is_moved { path } else { directory };
-            if !self.may_all_write(written, by.authors) {
+            if !self.may_all_write_in((storage, directory), written, by.authors) {
                 return Err(FsError::Denied);
             }
-            let keeps = |there: &Stat| self.keeps_from(directory, there, by.authors);
-            if by.is_moved && there.as_ref().map_or(Ok(false), keeps)? {
+            if let (true, Some(there)) = (by.is_moved, &there)
+                && keeps_from(&storage.stat(directory)?, there, by.authors)
+            {
                 return Err(FsError::NotPermitted);
             }
         }
@@ -125,13 +135,6 @@ impl Fs {
         let list = by.asked.map(|asked| inherited(storage, directory, asked)).transpose()?;
         let lists = list.flatten().map_or_else(Xattrs::new, |list| list.xattrs());
         Ok(put_moved_document(storage, path, content, (attributes, &lists))?)
-    }
-
-    /// Returns whether a directory is sticky and keeps one of these users from replacing a file in it.
-    fn keeps_from(&self, directory: &Path, there: &Stat, authors: &[Author]) -> Result<bool> {
-        let directory = self.storage.stat(directory)?;
-        let owns = |author: &Author| [there.uid, directory.uid].contains(&author.caller.uid);
-        Ok(directory.mode & libc::S_ISVTX != 0 && !authors.iter().all(owns))
     }
 
     /// Returns how what was written to a file of the mount becomes a document.
@@ -192,6 +195,12 @@ pub(in crate::fs) fn moved_by<'a>(authors: &'a [Author], stat: &Stat) -> Writing
         ..SetStat::default()
     };
     Writing { authors, attributes: Some(attributes), asked: None, is_moved: true }
+}
+
+/// Returns whether a directory is sticky and keeps one of these users from replacing a file in it.
+fn keeps_from(directory: &Stat, there: &Stat, authors: &[Author]) -> bool {
+    let owns = |author: &Author| [there.uid, directory.uid].contains(&author.caller.uid);
+    directory.mode & libc::S_ISVTX != 0 && !authors.iter().all(owns)
 }
 
 fn parent_of(path: &Path) -> &Path {

@@ -16,12 +16,15 @@ use crate::fs::state::overlay::{Stage, What, settle_bytes};
 use crate::fs::write::pending::{Round, Task, Unblocked};
 use crate::store::content::Content;
 use crate::store::spool::beside_chunks;
-use crate::store::storage::{FileKind, Stat, Timestamp};
+use crate::store::storage::{FileKind, PosixStorage, Stat, Timestamp};
 use crate::store::{Outcome, StagedChunk, StoreError};
 use crate::text::shown;
 
 /// Number of times that a change is saved before it is given up, if it is written to meanwhile.
 const SAVES: usize = 8;
+
+/// Array in the source, and its directory if the storage can hold it open.
+type There = (Arc<ArrayView>, Option<Arc<dyn PosixStorage>>);
 
 /// Chunk that is being committed.
 struct Waiting {
@@ -154,21 +157,42 @@ impl Fs {
 
     /// Commits chunks to an array as it is now in the source.
     fn commit_to(&self, array: &ArrayView, chunks: &[StagedChunk]) -> Vec<Outcome> {
+        match self.there(array) {
+            Ok((now, opened)) => self.commit_there((array, &now), opened.as_deref(), chunks),
+            Err(error) => vec![Err(Arc::new(error)); chunks.len()],
+        }
+    }
+
+    /// Returns an array as it is now in the source, and its directory, which is open: what others put in
+    /// its place from then on is not committed to.
+    fn there(&self, array: &ArrayView) -> std::result::Result<There, StoreError> {
         let path = || array.source.path.clone();
-        let refused = match self.nodes.still_there(array) {
-            Ok(Some(now)) => Ok(self.outside(&now, chunks)),
-            Ok(None) => Err(StoreError::Replaced { array: path() }),
-            Err(error) => Err(StoreError::Io { path: path(), error }),
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ESTALE) => StoreError::Replaced { array: path() },
+            _ => StoreError::Io { path: path(), error },
         };
-        let refused = match refused {
-            Ok(refused) => refused,
-            Err(error) => return vec![Err(Arc::new(error)); chunks.len()],
-        };
+        let now = self.nodes.still_there(array).map_err(failed)?;
+        let now = now.ok_or_else(|| StoreError::Replaced { array: path() })?;
+        let opened = self.open_array(&now).map_err(failed)?;
+        Ok((now, opened))
+    }
+
+    fn commit_there(
+        &self,
+        (array, now): (&ArrayView, &ArrayView),
+        opened: Option<&dyn PosixStorage>,
+        chunks: &[StagedChunk],
+    ) -> Vec<Outcome> {
+        let refused = self.outside(now, chunks);
         let left = chunks.iter().zip(&refused).filter(|(_, is_refused)| !**is_refused);
         let left: Vec<StagedChunk> = left.map(|(chunk, _)| chunk.clone()).collect();
         let policy = self.config.writing.policy;
-        let mut committed = self.store.commit(&array.source, &left, policy).into_iter();
-        let error = Arc::new(StoreError::Outside { array: path() });
+        let committed = match opened {
+            Some(opened) => self.store.commit_in(opened, &array.source, &left, policy),
+            None => self.store.commit(&array.source, &left, policy),
+        };
+        let mut committed = committed.into_iter();
+        let error = Arc::new(StoreError::Outside { array: array.source.path.clone() });
         let outcome = |is_refused: &bool| match is_refused {
             true => Err(Arc::clone(&error)),
             false => committed.next().unwrap_or(Ok(())),

@@ -48,8 +48,9 @@ impl ShardStore {
         // Most likely a commit, of this mount or another: wait for its end, or recover it.
         let commits = self.commits.of_array(array);
         let _turn = commits.turn.lock();
-        let mut journal = self.lock_journal(array, &commits)?;
-        self.settle(array, &mut commits.state.lock(), &mut journal)?;
+        let storage = self.posix(array)?;
+        let mut journal = Self::lock_journal(storage, array, &commits)?;
+        Self::settle(storage, array, &mut commits.state.lock(), &mut journal)?;
         for _ in 0..ATTEMPTS {
             base = self.base_now(array, coords, Freshness::Again);
             if !base.as_ref().is_err_and(is_being_changed) {

@@ -210,7 +210,11 @@ impl<'a> Commit<'a> {
         // Another process has removed it since it was loaded.
         let found = found.ok_or_else(|| StoreError::Changing { shard: path.to_owned() })?;
         let is_linked = found.kind == FileKind::Symlink;
-        let file = if is_linked { storage.open_file(path) } else { storage.open_writable(path) };
+        let file = match is_linked {
+            // It may lead out of the array's directory.
+            true => self.store.posix(self.array)?.open_file(path),
+            false => storage.open_writable(path),
+        };
         let file = file.map_err(|error| unfit_or(storage, path, error))?;
         let stat = file.stat().map_err(io_error(path))?;
         if stat.version() != loaded.stat().version() {

@@ -7,6 +7,7 @@ use crate::store::journal::Journal;
 use crate::store::lock::{PATIENCE, SHORT_PATIENCE, has_note};
 use crate::store::owner::Owner;
 use crate::store::recover::{Found, recover_locked};
+use crate::store::storage::PosixStorage;
 use crate::store::{ShardStore, SourceArray, StoreError};
 
 impl ShardStore {
@@ -14,14 +15,14 @@ impl ShardStore {
     ///
     /// # Errors
     /// `Locked` if another process holds the lock for too long: once that is long, and then short.
-    pub(super) fn lock_journal(
-        &self,
+    pub(super) fn lock_journal<'s>(
+        storage: &'s dyn PosixStorage,
         array: &SourceArray,
         commits: &CommitsOfArray,
-    ) -> Result<Journal<'_>, StoreError> {
+    ) -> Result<Journal<'s>, StoreError> {
         let is_held = commits.is_held.load(Ordering::Relaxed);
         let patience = if is_held { SHORT_PATIENCE } else { PATIENCE };
-        let journal = Journal::lock_within(self.posix(array)?, &array.path, patience);
+        let journal = Journal::lock_within(storage, &array.path, patience);
         let is_held = matches!(journal, Err(StoreError::Locked { .. }));
         commits.is_held.store(is_held, Ordering::Relaxed);
         journal
@@ -29,12 +30,11 @@ impl ShardStore {
 
     /// Rolls a commit that the journal shows to be unfinished forward or back.
     pub(super) fn settle(
-        &self,
+        storage: &dyn PosixStorage,
         array: &SourceArray,
         state: &mut ArrayCommits,
         journal: &mut Journal<'_>,
     ) -> Result<(), StoreError> {
-        let storage = self.posix(array)?;
         // A killed process has left at least a note of its locks.
         let is_left = journal.found().is_some() || has_note(storage, &array.path)?;
         if !state.swept || is_left {

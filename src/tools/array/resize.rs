@@ -141,7 +141,9 @@ impl Resize {
         let consolidated = update_above(&whole_path, Change::Changed(&self.document));
         let mut removed = Outside::default();
         if let Some(array) = &self.whole {
-            let done = self.store.remove_outside(array, &self.grid, Policy::Auto, &|_| true);
+            let done = self.store.posix(array).map_err(Arc::new).and_then(|storage| {
+                self.store.remove_outside(storage, array, &self.grid, Policy::Auto, &|_| true)
+            });
             // A journal that is still needed is kept.
             let finished = self.store.finish_commits(array).map_err(Arc::new);
             let left = |error| ArrayError::Left { path: self.path.clone(), error };

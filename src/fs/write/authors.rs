@@ -1,0 +1,78 @@
+//! Authors of changes that are stored later, and the directories that these are stored in.
+//!
+//! Where a change is stored, this process has all rights. A path may lead elsewhere by then: whoever may
+//! write to the directory above can exchange two in it, one of them another user's. So what a change is
+//! permitted for, and what it is stored in, is one directory, which is open meanwhile.
+
+use std::path::Path;
+
+use crate::fs::attr::Attr;
+use crate::fs::caller::{Author, Caller};
+use crate::fs::error::{FsError, Result};
+use crate::fs::state::fs::Fs;
+use crate::store::identity::Identity;
+use crate::store::storage::{Need, PosixStorage};
+
+impl Fs {
+    /// Returns a user who may not do everything, as the author of a change: what it leads to is done as
+    /// far as that user may do it. `None` for one who may do everything.
+    pub(in crate::fs) fn limited(&self, caller: &Caller) -> Option<Author> {
+        let is_limited = self.has_rights() && !self.is_trusted(caller);
+        is_limited.then(|| Author { caller: *caller, identity: self.access.identity(caller).ok() })
+    }
+
+    /// Checks that a caller may give names to files in a directory that is open, and take them.
+    pub(in crate::fs) fn permit_in_directory(
+        &self,
+        opened: (&dyn PosixStorage, &Path),
+        caller: &Caller,
+    ) -> Result<()> {
+        match self.limited(caller) {
+            None => Ok(()),
+            Some(_) if !self.access.acts() => {
+                self.permit_path(opened.1, Need::Write, caller).map(drop)
+            }
+            Some(author) => match self.may_all_write_in(opened, opened.1, &[author]) {
+                true => Ok(()),
+                false => Err(FsError::Denied),
+            },
+        }
+    }
+
+    /// Returns whether all of these users may write to a file or a directory of the source. Where this
+    /// process cannot act as the caller, the attributes that the mount shows decide, as they do for chunks.
+    pub(in crate::fs) fn may_all_write(&self, path: &Path, authors: &[Author]) -> bool {
+        let may_as = |identity: &Identity| self.permit_as(identity, path, Need::Write).is_ok();
+        let may = |author: &Author| match self.access.acts {
+            true => author.identity.as_ref().is_some_and(may_as),
+            false => self
+                .storage
+                .stat(path)
+                .is_ok_and(|stat| may_write(&author.caller, &self.config.ownership.attr(0, &stat))),
+        };
+        authors.iter().all(may)
+    }
+
+    /// Returns whether all of these users may write to a file or a directory of the source, in a directory
+    /// that is open. For a process that acts as them.
+    pub(in crate::fs) fn may_all_write_in(
+        &self,
+        opened: (&dyn PosixStorage, &Path),
+        path: &Path,
+        authors: &[Author],
+    ) -> bool {
+        let may_as = |identity: &Identity| self.permit_within(opened, identity, path).is_ok();
+        authors.iter().all(|author| author.identity.as_ref().is_some_and(may_as))
+    }
+}
+
+/// Returns whether the permission bits of a file let a caller write to it. Supplementary groups and
+/// access control lists do not count.
+fn may_write(caller: &Caller, file: &Attr) -> bool {
+    let bit = match (caller.uid == file.uid, caller.gid == file.gid) {
+        (true, _) => 0o200,
+        (false, true) => 0o020,
+        (false, false) => 0o002,
+    };
+    file.mode & bit != 0
+}
