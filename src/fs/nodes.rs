@@ -471,13 +471,16 @@ impl Nodes {
         // Behind a link nothing is written.
         let Some(opened) = storage.within(directory).unwrap_or(None) else { return by_path() };
         let place = opened.stat(directory)?.id();
-        if document.starts_with(directory)
-            && let Some(described_by) = described_by
-            && opened.stat(document)?.id() != described_by
-        {
-            return Err(std::io::Error::from_raw_os_error(libc::ESTALE));
-        }
-        Ok(Some(place))
+        let is_apart = !document.starts_with(directory) || described_by.is_none();
+        let is_it = is_apart
+            || match opened.stat(document) {
+                Ok(stat) => described_by == Some(stat.id()),
+                // A link to a document elsewhere.
+                Err(error) if error.raw_os_error() == Some(libc::EXDEV) => true,
+                Err(error) if is_absent(&error) => false,
+                Err(error) => return Err(error),
+            };
+        if is_it { Ok(Some(place)) } else { Err(std::io::Error::from_raw_os_error(libc::ESTALE)) }
     }
 
     /// Creates the view of an array, with an inode range that no other array has.

@@ -182,9 +182,8 @@ impl Fs {
         }
         // Some filesystems give a directory another number while its document keeps its own.
         let document = self.nodes.document_path(path)?;
-        let is_it = array.described_by.is_some()
-            && document.starts_with(path)
-            && array.described_by == Some(opened.stat(&document)?.id());
+        let is_described = |stat: Stat| array.described_by == Some(stat.id());
+        let is_it = document.starts_with(path) && opened.stat(&document).is_ok_and(is_described);
         match is_it {
             true => Ok(Some(opened)),
             false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
