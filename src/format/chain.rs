@@ -15,6 +15,9 @@ use super::error::{MetadataError, shape};
 use super::index::{IndexCodecs, IndexLocation};
 use super::shard_codec::ShardCodec;
 
+/// Name of the codec that shards.
+pub(crate) const SHARDING: &str = "sharding_indexed";
+
 /// Array->array codecs that preserve the shape and encode each item by itself. Chunks stay where they
 /// are, so the view keeps these codecs in front of the inner ones without interpreting them.
 /// `numcodecs.delta` is none of them: it continues from the last item of a row into the next, which
@@ -52,7 +55,7 @@ pub(crate) struct ShardingChain {
 
 /// Splits a chain at `sharding_indexed`; `None` if the chain does not shard.
 pub(crate) fn split(chain: &[Codec], rank: usize) -> Result<Option<ShardingChain>, MetadataError> {
-    let Some(at) = chain.iter().position(|codec| codec.name == "sharding_indexed") else {
+    let Some(at) = chain.iter().position(|codec| codec.name == SHARDING) else {
         return Ok(None);
     };
     let mut axes: Vec<usize> = (0..rank).collect();

@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value};
 
+use super::chain::SHARDING;
 use super::codec::{Codec, parse_chain};
 use super::document::{Dialect, Shown, show};
 use super::draft2022;
@@ -72,6 +73,11 @@ pub(crate) fn translate_group_back(
         }
     }
     Ok(changed)
+}
+
+/// Returns whether a text that cannot be parsed may be the metadata of a sharded array.
+pub(crate) fn may_be_sharded(text: &[u8]) -> bool {
+    text.windows(SHARDING.len()).any(|part| part == SHARDING.as_bytes())
 }
 
 /// Returns whether a document, of either dialect, is that of a sharded array.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::chain::SHARDING;
 use super::codec::parse_chain;
 use super::error::MetadataError;
 use super::index::IndexLocation;
@@ -55,11 +56,10 @@ pub(crate) fn reshard(document: &Value, how: &Resharding) -> Result<Value, Metad
     }
     if let Some(location) = how.index_location {
         let codecs = document.get_mut("codecs").and_then(Value::as_array_mut);
-        let is_sharding = |codec: &&mut Value| {
-            codec.get("name").and_then(Value::as_str) == Some("sharding_indexed")
-        };
+        let is_sharding =
+            |codec: &&mut Value| codec.get("name").and_then(Value::as_str) == Some(SHARDING);
         let sharding = codecs.and_then(|codecs| codecs.iter_mut().find(is_sharding));
-        let sharding = sharding.ok_or(MetadataError::Missing("sharding_indexed"))?;
+        let sharding = sharding.ok_or(MetadataError::Missing(SHARDING))?;
         if !sharding.get("configuration").is_some_and(Value::is_object) {
             sharding["configuration"] = Map::new().into();
         }
@@ -71,7 +71,7 @@ pub(crate) fn reshard(document: &Value, how: &Resharding) -> Result<Value, Metad
 /// Returns `document` if this program can read the array it describes.
 fn checked(document: Value) -> Result<Value, MetadataError> {
     let layout: Option<ShardedArray> = parse_document(&document, None)?;
-    layout.ok_or(MetadataError::Missing("sharding_indexed"))?;
+    layout.ok_or(MetadataError::Missing(SHARDING))?;
     Ok(document)
 }
 

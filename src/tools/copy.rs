@@ -23,6 +23,7 @@ use super::other_file::{OtherFileError, copy_file, copy_link};
 use super::shard_file::Packing;
 use super::strays::strays;
 use super::transfer::{Report, Transfer, TransferError};
+use crate::format::chain::SHARDING;
 use crate::format::codec::parse_chain;
 use crate::format::error::MetadataError;
 use crate::format::index::IndexLocation;
@@ -548,7 +549,7 @@ fn sharded<'a>(array: &'a Array, shards: &Shards) -> Result<Planned<'a>, CopyErr
     };
     let document = document.map_err(|error| CopyError::Metadata { path: path(), error })?;
     let layout = parse_document(&document, None)
-        .and_then(|layout| layout.ok_or(MetadataError::Missing("sharding_indexed")));
+        .and_then(|layout| layout.ok_or(MetadataError::Missing(SHARDING)));
     if let Ok(layout) = &layout
         && layout.levels.iter().any(|level| trailing_checksums(&level.after).is_none())
     {

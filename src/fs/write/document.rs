@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::format::document::Dialect;
 use crate::format::error::MetadataError;
-use crate::format::from_twin::{is_sharded, translate_back, translate_group_back};
+use crate::format::from_twin::{is_sharded, may_be_sharded, translate_back, translate_group_back};
 use crate::format::json;
 use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
@@ -390,10 +390,4 @@ impl Fs {
         // The mount ends: nothing else makes it durable.
         Ok(storage.sync_directory(directory)?)
     }
-}
-
-/// Returns whether a text that cannot be parsed may be the metadata of a sharded array.
-fn may_be_sharded(text: &[u8]) -> bool {
-    let name = b"sharding_indexed";
-    text.windows(name.len()).any(|part| part == name)
 }

@@ -146,7 +146,7 @@ pub enum What {
     /// A file was not completed by its writer.
     #[error("its writer has not finished it, or could not record where chunks are")]
     Unfinished,
-    /// A superchunk lies beyond the length of the array.
+    /// A file of chunks lies beyond the length of the array.
     #[error("it lies beyond the length of the array")]
     Beyond,
     /// A lock file of a writer.
