@@ -122,7 +122,8 @@ impl Fs {
             if !self.ahead.readers().is_ahead(id, number) {
                 continue;
             }
-            let chunk = match self.store.chunk(&array.source, &coords, Freshness::Now) {
+            // Whether its shard has changed is found out once it is pushed.
+            let chunk = match self.store.chunk(&array.source, &coords, Freshness::Recent) {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => continue,
                 // Its reader meets the error.
@@ -203,8 +204,8 @@ impl Fs {
         }
     }
 
-    /// Returns the contents of a chunk's file; `None` if they must be requested, or its shard has
-    /// changed since the chunk was found.
+    /// Returns the contents of a chunk's file; `None` if they must be requested, or the file that they are
+    /// from has changed since the chunk was found.
     fn content_to_push(
         &self,
         array: &Arc<ArrayView>,
@@ -216,14 +217,15 @@ impl Fs {
             Some(_) if self.shows_all(array) => None,
             Some(form) => {
                 let file = self.decoded_file(array, form, coords, Freshness::Recent)?;
-                file.map(|file| file.to_vec())
+                let content = file.map(|file| file.to_vec());
+                content.filter(|_| self.is_unchanged(array, coords, chunk))
             }
             None => match self.store.reader(&array.source, coords, chunk)? {
-                Some(reader) => Some(read_all(&reader)?),
+                Some(reader) => Some(read_all(&reader)?).filter(|_| is_as_opened(&reader)),
                 None => None,
             },
         };
-        Ok(content.filter(|_| self.is_unchanged(array, coords, chunk)))
+        Ok(content)
     }
 
     /// Returns whether the shard of a chunk is still as it was when the chunk was found.
@@ -236,6 +238,12 @@ impl Fs {
 /// Returns the maximum length of a chunk's file that is pushed.
 fn max_nbytes(array: &ArrayView) -> u64 {
     if array.decoded_form().is_some() { MAX_DECODED_NBYTES } else { MAX_NBYTES }
+}
+
+/// Returns whether the file that a chunk was read from is still as it was when the chunk was found: what was
+/// read is no mixture.
+fn is_as_opened(reader: &ChunkReader) -> bool {
+    reader.unchanged().unwrap_or(false)
 }
 
 /// Reads a chunk as it is stored.
