@@ -19,7 +19,7 @@ use crate::fs::plain_files::PlainFiles;
 use crate::source::{METADATA_FILE, NodeError, apart};
 use crate::store::owner::Owner;
 use crate::store::recover::recover_within;
-use crate::store::storage::{Stat, Storage, Version, if_present, is_absent};
+use crate::store::storage::{FileKind, Stat, Storage, Version, if_present, is_absent};
 use crate::store::{ByteCache, SourceArray, StoreConfig, StoreError};
 use crate::text::shown;
 use crate::view::inode::{InodeRange, MAX_NODES_IN_VIEW};
@@ -237,15 +237,17 @@ impl Nodes {
             LoadedKind::AsStored => NodeKind::AsStored,
             LoadedKind::Apart => NodeKind::Apart,
             LoadedKind::Array(array) => {
-                let place = self.place(directory, (&path, described_by));
-                let place =
+                let place = self.place(directory, &path, described_by);
+                let (place, described_by) =
                     place.map_err(|error| Failed::new(path.clone(), stat, NodeError::Io(error)))?;
                 let view = self.register(directory, *array, place, described_by);
                 NodeKind::Sharded(view.map_err(|error| Failed::new(path, stat, error))?)
             }
         };
         let place = match &kind {
-            NodeKind::Sharded(array) => array.place,
+            NodeKind::Sharded(array) => {
+                array.place.or_else(|| self.storage.stat(directory).ok().map(|stat| stat.id()))
+            }
             _ => None,
         };
         Ok(Node { kind, document, extra, hidden, stat, place, checked })
@@ -453,34 +455,46 @@ impl Nodes {
         node
     }
 
-    /// Returns the identity of an array's directory.
+    /// Returns the identity of an array's directory, and that of the document in it if no other name leads
+    /// to that; `None` for what cannot be written to.
     ///
     /// # Errors
     ///
-    /// ESTALE if it is not that of the document, for others have exchanged it meanwhile: what may be written
-    /// to the one must not be written to the other.
+    /// ESTALE if the document is not the one in the directory, for others have exchanged it meanwhile: what
+    /// may be written to the one must not be written to the other.
     fn place(
         &self,
         directory: &Path,
-        (document, described_by): (&Path, Option<Id>),
-    ) -> std::io::Result<Option<Id>> {
-        let by_path = || Ok(self.storage.stat(directory).ok().map(|stat| stat.id()));
+        document: &Path,
+        described_by: Option<Id>,
+    ) -> std::io::Result<(Option<Id>, Option<Id>)> {
+        let by_path = || self.storage.stat(directory).ok().map(|stat| stat.id());
         let Some(storage) = self.storage.posix().filter(|_| self.writable) else {
-            return by_path();
+            return Ok((by_path(), described_by));
         };
-        // Behind a link nothing is written.
-        let Some(opened) = storage.within(directory).unwrap_or(None) else { return by_path() };
+        let stale = || std::io::Error::from_raw_os_error(libc::ESTALE);
+        let is_inside = document.starts_with(directory) && described_by.is_some();
+        let opened = match storage.within(directory) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Ok((by_path(), described_by)),
+            // Behind a link nothing is written.
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Ok((None, None)),
+            Err(error) if is_absent(&error) && is_inside => return Err(stale()),
+            // Its first chunk makes it.
+            Err(error) if is_absent(&error) => return Ok((None, None)),
+            Err(error) => return Err(error),
+        };
         let place = opened.stat(directory)?.id();
-        let is_apart = !document.starts_with(directory) || described_by.is_none();
-        let is_it = is_apart
-            || match opened.stat(document) {
-                Ok(stat) => described_by == Some(stat.id()),
-                // A link to a document elsewhere.
-                Err(error) if error.raw_os_error() == Some(libc::EXDEV) => true,
-                Err(error) if is_absent(&error) => false,
-                Err(error) => return Err(error),
-            };
-        if is_it { Ok(Some(place)) } else { Err(std::io::Error::from_raw_os_error(libc::ESTALE)) }
+        if !is_inside {
+            return Ok((Some(place), None));
+        }
+        match opened.lstat(document) {
+            Ok(stat) if stat.kind == FileKind::Symlink => Ok((Some(place), None)),
+            Ok(stat) if described_by != Some(stat.id()) => Err(stale()),
+            Ok(stat) => Ok((Some(place), described_by.filter(|_| stat.links == 1))),
+            Err(error) if is_absent(&error) => Err(stale()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Creates the view of an array, with an inode range that no other array has.

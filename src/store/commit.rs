@@ -141,3 +141,51 @@ fn refused(chunks: &[StagedChunk], error: StoreError) -> Vec<Outcome> {
     let error = Arc::new(error);
     chunks.iter().map(|_| Err(Arc::clone(&error))).collect()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::sharding::parse_document;
+    use crate::store::formats::indexed;
+    use crate::store::local::LocalStorage;
+    use crate::store::storage::Storage;
+    use crate::store::{Freshness, StoreConfig};
+
+    #[test]
+    fn a_shard_keeps_its_chunks_if_its_directory_gets_another_name_meanwhile() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("a")).unwrap();
+        let document = json!({"zarr_format": 3, "node_type": "array", "shape": [4],
+            "data_type": "uint8", "fill_value": 0,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
+            "chunk_key_encoding": {"name": "default"},
+            "codecs": [{"name": "sharding_indexed", "configuration": {
+                "chunk_shape": [2], "codecs": ["bytes"], "index_codecs": ["bytes", "crc32c"]}}]});
+        let layout = parse_document(&document, None).unwrap().unwrap();
+        let array = SourceArray { id: 0, path: PathBuf::from("a"), layout, format: indexed() };
+        let storage = Arc::new(LocalStorage::open_root(directory.path(), Arc::default()).unwrap());
+        let opened = storage.writable().unwrap().within(Path::new("a")).unwrap().unwrap();
+        let store = ShardStore::new(storage, StoreConfig::default(), Arc::default());
+        let staged = |coord: u64| StagedChunk {
+            coords: vec![coord],
+            content: Some(Content::Memory(Arc::new(b"xy".to_vec()))),
+            base: store.base(&array, &[coord], Freshness::Again).unwrap(),
+            maker: None,
+            with: Vec::new(),
+        };
+        let first = store.commit_in(&*opened, &array, &[staged(0)], Policy::Auto);
+        assert!(first.iter().all(Result::is_ok), "{first:?}");
+        let second = staged(1);
+        let before = std::fs::read(directory.path().join("a/c/0")).unwrap();
+        std::fs::rename(directory.path().join("a"), directory.path().join("b")).unwrap();
+        // Nothing is found by its path; the shard in the open directory has a chunk.
+        let outcomes = store.commit_in(&*opened, &array, &[second], Policy::Auto);
+        assert!(matches!(outcomes[0].as_ref().unwrap_err().as_ref(), StoreError::Changing { .. }));
+        assert_eq!(std::fs::read(directory.path().join("b/c/0")).unwrap(), before);
+    }
+}

@@ -45,7 +45,7 @@ pub struct LocalStorage {
     /// Open files that are closed for a moment when no more can be opened ([`Self::with_spare`]).
     /// Every thread that opens a file holds the lock for reading, so that no other thread gets the
     /// descriptors set free.
-    spare: RwLock<Vec<OwnedFd>>,
+    spare: Arc<RwLock<Vec<OwnedFd>>>,
     /// `true` once the removal of the source's root was logged.
     is_removed: AtomicBool,
     stats: Arc<Stats>,
@@ -72,7 +72,7 @@ impl LocalStorage {
     fn of_root(root: OwnedFd, stats: Arc<Stats>) -> Self {
         let spare = (0..SPARE_FILES).filter_map(|_| root.try_clone().ok()).collect();
         let is_removed = AtomicBool::new(false);
-        Self { beneath: Beneath::new(root), spare: RwLock::new(spare), is_removed, stats }
+        Self { beneath: Beneath::new(root), spare: Arc::new(RwLock::new(spare)), is_removed, stats }
     }
 
     /// Runs `act`, which keeps files open only until it returns, even if no more files can be
@@ -306,7 +306,7 @@ impl PosixStorage for LocalStorage {
         let root = self.open_unlinked(directory, OFlags::PATH | OFlags::DIRECTORY)?;
         let beneath = self.beneath.within(directory, root);
         // Its root is not that of the source, so nothing need be said of its removal.
-        let (spare, is_removed) = (RwLock::default(), AtomicBool::new(true));
+        let (spare, is_removed) = (Arc::clone(&self.spare), AtomicBool::new(true));
         Ok(Some(Arc::new(Self { beneath, spare, is_removed, stats: Arc::clone(&self.stats) })))
     }
 

@@ -113,7 +113,12 @@ pub(crate) fn unfit_or(storage: &dyn PosixStorage, path: &Path, error: io::Error
     let mut above: Vec<PathBuf> = path.ancestors().map(Path::to_owned).collect();
     above.retain(|path| !path.as_os_str().is_empty());
     for at in above.into_iter().rev() {
-        let Ok(Stat { kind, .. }) = storage.lstat(&at) else { break };
+        let kind = match storage.lstat(&at) {
+            Ok(Stat { kind, .. }) => kind,
+            // Above the directory that the storage has open.
+            Err(error) if error.raw_os_error() == Some(libc::EXDEV) => continue,
+            Err(_) => break,
+        };
         let found = match (kind, at == path) {
             (FileKind::Directory, false) | (FileKind::File, true) => continue,
             (kind, false) => Unfit::NotADirectory(kind),

@@ -24,7 +24,7 @@ use crate::fs::caller::{Caller, Permitted};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, At};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::live_file::Place;
+use crate::fs::state::live_file::{LiveFile, Place};
 use crate::fs::state::target::Target;
 use crate::store::access_list::{Inherited, inherited};
 use crate::store::identity::Identity;
@@ -135,14 +135,24 @@ impl Fs {
             return self.permit_array(array, caller).map(|()| Permitted::Anything);
         }
         let Some(path) = self.taken_from(target) else { return Ok(Permitted::Anything) };
-        let (Need::Write, Target::Tree(array, coords)) = (need, target) else {
+        let place = match target {
+            Target::Live(file) => self.place_of(file),
+            Target::Tree(array, coords) => {
+                Some(Place { array: Arc::clone(array), coords: coords.clone() })
+            }
+            _ => None,
+        };
+        let (Need::Write, Some(Place { array, coords })) = (need, &place) else {
             return self.permit_path(&path, need, caller);
         };
         let permitted = self.permit_in_array(array, &path, caller)?;
-        if let Permitted::Nothing = permitted {
+        if let (Permitted::Nothing, Target::Tree(..)) = (permitted, target) {
             // A chunk that is shown although it has no shard: writing to it creates one.
             let above = coords.split_last().map_or(&[][..], |(_, above)| above);
-            self.permit_in_array(array, &self.nearest_directory(array, above)?.0, caller)?;
+            let above = self.nearest_directory(array, above)?.0;
+            if let Permitted::Nothing = self.permit_in_array(array, &above, caller)? {
+                return Err(FsError::Stale);
+            }
         }
         Ok(permitted)
     }
@@ -155,13 +165,44 @@ impl Fs {
         path: &Path,
         caller: &Caller,
     ) -> Result<Permitted> {
-        let opened = match self.access.acts && !self.is_linked(path)? {
-            true => self.open_array(array)?,
-            false => None,
+        let by_path = || self.permit_path(path, Need::Write, caller);
+        let directory = &array.source.path;
+        let opened = match self.access.acts && array.place.is_some() {
+            true => self.open_array(array),
+            false => return by_path(),
         };
-        let Some(opened) = opened else { return self.permit_path(path, Need::Write, caller) };
-        let identity = self.access.identity(caller)?;
-        self.permit_within((&*opened, &array.source.path), &identity, path)
+        let opened = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return by_path(),
+            // It is loaded anew for the next attempt.
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+                self.nodes.forget(directory);
+                return Err(FsError::Stale);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (identity, opened) = (self.access.identity(caller)?, (&*opened, &**directory));
+        if opened.0.is_linked(path).unwrap_or(false) {
+            // What is committed takes the link's place.
+            let above = path.parent().unwrap_or(directory);
+            if let Permitted::Nothing = self.permit_within(opened, &identity, above)? {
+                return Err(FsError::Denied);
+            }
+            return by_path();
+        }
+        self.permit_within(opened, &identity, path)
+    }
+
+    /// Checks that a user finds a directory that is open, and may write to a file in it.
+    pub(in crate::fs) fn permit_within(
+        &self,
+        opened: (&dyn PosixStorage, &Path),
+        identity: &Identity,
+        path: &Path,
+    ) -> Result<Permitted> {
+        let there = opened.0.stat(opened.1)?;
+        self.permit_as(identity, opened.1, Need::Find)?.check(&there)?;
+        Self::permit_in(opened.0, identity, path, Need::Write)
     }
 
     /// Opens the directory of an array, in which its chunks are committed. `None` where the storage has no
@@ -177,7 +218,8 @@ impl Fs {
         let path = &array.source.path;
         let Some(opened) = self.storage.writable()?.within(path)? else { return Ok(None) };
         let there = opened.stat(path)?.id();
-        if array.place.is_none_or(|place| place == there) {
+        // A directory that has come to be since.
+        if array.place.is_none() || array.place == Some(there) {
             return Ok(Some(opened));
         }
         // Some filesystems give a directory another number while its document keeps its own.
@@ -188,18 +230,6 @@ impl Fs {
             true => Ok(Some(opened)),
             false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
         }
-    }
-
-    /// Checks that a user finds a directory that is open, and may write to a file in it.
-    pub(in crate::fs) fn permit_within(
-        &self,
-        opened: (&dyn PosixStorage, &Path),
-        identity: &Identity,
-        path: &Path,
-    ) -> Result<Permitted> {
-        let there = opened.0.stat(opened.1)?;
-        self.permit_as(identity, opened.1, Need::Find)?.check(&there)?;
-        Self::permit_in(opened.0, identity, path, Need::Write)
     }
 
     /// Checks that a caller may write to the shard of a chunk.
@@ -320,14 +350,18 @@ impl Fs {
             }
             Target::Tree(array, _) => Some(array.source.path.clone()),
             Target::Live(file) => {
-                let paths = file.state().names.clone();
-                let names = self.overlay.as_ref()?.names();
-                let place = paths.iter().find_map(|path| names.get(path)?.place.clone());
-                drop(names);
-                self.shards_of(&Target::Tree(Arc::clone(&place.as_ref()?.array), place?.coords))
+                let Place { array, coords } = self.place_of(file)?;
+                self.shards_of(&Target::Tree(array, coords))
             }
             _ => None,
         }
+    }
+
+    /// Returns the chunk that a file of the overlay is by one of its names.
+    fn place_of(&self, file: &LiveFile) -> Option<Place> {
+        let paths = file.state().names.clone();
+        let names = self.overlay.as_ref()?.names();
+        paths.iter().find_map(|path| names.get(path)?.place.clone())
     }
 
     /// Returns the path that the attributes of a directory are taken from if its shards' directory

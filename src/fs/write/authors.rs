@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use crate::fs::attr::Attr;
-use crate::fs::caller::{Author, Caller};
+use crate::fs::caller::{Author, Caller, Permitted};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::store::identity::Identity;
@@ -61,7 +61,11 @@ impl Fs {
         path: &Path,
         authors: &[Author],
     ) -> bool {
-        let may_as = |identity: &Identity| self.permit_within(opened, identity, path).is_ok();
+        // It has just been there: nothing may be a link that leads nowhere, or away.
+        let may_as = |identity: &Identity| {
+            let permitted = self.permit_within(opened, identity, path);
+            permitted.is_ok_and(|permitted| !matches!(permitted, Permitted::Nothing))
+        };
         authors.iter().all(|author| author.identity.as_ref().is_some_and(may_as))
     }
 }

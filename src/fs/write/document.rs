@@ -19,7 +19,7 @@ use crate::fs::write::passthrough::Writing;
 use crate::source::METADATA_FILE;
 use crate::store::content::Content;
 use crate::store::put::{lists, put_moved_file, take_lists};
-use crate::store::storage::{FileKind, SetStat, Version, if_present};
+use crate::store::storage::{FileKind, SetStat, Stat, Version, if_present};
 use crate::text::shown;
 
 impl Fs {
@@ -258,9 +258,9 @@ impl Fs {
         if let NodeKind::Sharded(_) = &node.kind
             && if_present(self.storage.lstat(&directory))?.is_some()
         {
-            let removed = self.storage.stat(path)?;
+            let removed = self.removed_version(path, caller)?;
             let mut names = self.overlay()?.names();
-            names.put(path, What::Removed, None).document = Some(removed.version());
+            names.put(path, What::Removed, None).document = Some(removed);
             return Ok(());
         }
         self.remove_name(path)?;
@@ -268,6 +268,17 @@ impl Fs {
         self.on_behalf(caller, |storage| storage.remove_file(path))?;
         self.nodes.forget(&directory);
         Ok(())
+    }
+
+    /// Returns the version of a document that a caller may remove from its directory.
+    fn removed_version(&self, path: &Path, caller: &Caller) -> Result<Version> {
+        let (source, above) = (self.storage.writable()?, path.parent().unwrap_or(Path::new("")));
+        let opened = source.within(above)?;
+        let storage = opened.as_deref().unwrap_or(source);
+        self.permit_in_directory((storage, above), caller)?;
+        let found = storage.lstat(path)?;
+        let is_link = found.kind == FileKind::Symlink;
+        Ok(if is_link { source.stat(path)? } else { found }.version())
     }
 
     /// Removes a directory of the source that is empty in the view.
@@ -324,14 +335,13 @@ impl Fs {
     fn remove_with_document(&self, path: &Path, document: &Path, caller: &Caller) -> Result<()> {
         let source = self.storage.writable()?;
         // What is put back is put where it was, whatever others exchange meanwhile.
-        let opened = match document.starts_with(path) {
-            true => source.within(path)?,
-            false => None,
-        };
-        if let Some(opened) = &opened {
-            self.permit_in_directory((&**opened, path), caller)?;
-        }
+        let above = document.parent().unwrap_or(Path::new(""));
+        let opened = source.within(above)?;
         let storage = opened.as_deref().unwrap_or(source);
+        self.permit_in_directory((storage, above), caller)?;
+        let is_link = storage.lstat(document)?.kind == FileKind::Symlink;
+        // Which may lead out of the directory.
+        let storage = if is_link { source } else { storage };
         let file = storage.open_file(document)?;
         let (text, stat) = (document_text(&*file)?, file.stat()?);
         let lists = lists(storage, document)?;
@@ -381,6 +391,11 @@ impl Fs {
             (self.storage.writable()?, path.parent().unwrap_or(Path::new("")));
         let Some(opened) = if_present(source.within(directory))? else { return Ok(()) };
         let storage = opened.as_deref().unwrap_or(source);
+        let is_link = |found: Stat| found.kind == FileKind::Symlink;
+        let storage = match if_present(storage.lstat(path))?.is_some_and(is_link) {
+            true => source,
+            false => storage,
+        };
         let Some(now) = if_present(storage.stat(path))? else { return Ok(()) };
         if removed.is_none_or(|removed| !removed.has_same_content(&now.version())) {
             log::warn!("{}: others have written it since it was removed: it stays", shown(path));

@@ -75,7 +75,9 @@ impl Fs {
         self.check_zarr3(directory, &node)?;
         if zarr2_name(path) == Some(ZATTRS) && !self.is_removed(&directory.join(ZARRAY)) {
             self.remove_name(path)?;
-            return self.translate_zarr2(path, None, &Writing::default());
+            let limited = self.limited(caller);
+            let by = Writing { authors: limited.as_slice(), ..Writing::default() };
+            return self.translate_zarr2(path, None, &by);
         }
         self.overlay()?.names().put(path, What::Removed, None);
         Ok(())

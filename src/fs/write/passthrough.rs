@@ -12,7 +12,7 @@ use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
 use crate::store::access_list::inherited;
 use crate::store::content::Content;
 use crate::store::put::{put_file, put_moved_document, put_moved_file, put_written_file};
-use crate::store::storage::{PosixFile, SetStat, Stat, Xattrs, if_present};
+use crate::store::storage::{FileKind, PosixFile, SetStat, Stat, Xattrs, if_present};
 
 /// File of the source that was one of the mount.
 pub(in crate::fs) struct Moved {
@@ -80,6 +80,13 @@ impl Fs {
             None => self.permit_name(path, caller)?,
         }
         let storage = opened.as_deref().unwrap_or(source);
+        if let (Some(author), Some(there)) =
+            (self.limited(caller), if_present(storage.lstat(path))?)
+            && self.access.acts()
+            && keeps_from(&storage.stat(directory)?, &there, &[author])
+        {
+            return Err(FsError::NotPermitted);
+        }
         // A commit that had to come first may have moved this file's bytes to its shard.
         self.bring_here(file)?;
         let (bytes, writes, attributes) = {
@@ -115,8 +122,11 @@ impl Fs {
         let opened = source.within(directory)?;
         let storage = opened.as_deref().unwrap_or(source);
         let there = if_present(storage.lstat(path))?;
+        // It replaces a link, which may lead out of the directory.
+        let is_link = there.as_ref().is_some_and(|there| there.kind == FileKind::Symlink);
         if self.access.acts() && !by.authors.is_empty() {
-            let written = if there.is_some() && !by.is_moved { path } else { directory };
+            let is_written = there.is_some() && !is_link && !by.is_moved;
+            let written = if is_written { path } else { directory };
             if !self.may_all_write_in((storage, directory), written, by.authors) {
                 return Err(FsError::Denied);
             }
@@ -126,6 +136,7 @@ impl Fs {
                 return Err(FsError::NotPermitted);
             }
         }
+        let storage = if is_link { source } else { storage };
         let Some(attributes) = &by.attributes else {
             return Ok(put_file(storage, path, content)?);
         };

@@ -17,6 +17,7 @@ use crate::fs::write::pending::{Round, Task, Unblocked};
 use crate::store::content::Content;
 use crate::store::spool::beside_chunks;
 use crate::store::storage::{FileKind, PosixStorage, Stat, Timestamp};
+use crate::store::work::unfit_or;
 use crate::store::{Outcome, StagedChunk, StoreError};
 use crate::text::shown;
 
@@ -93,13 +94,15 @@ impl Fs {
             if pending.is_empty() {
                 return first;
             }
-            let mut by_array: HashMap<u64, (Arc<ArrayView>, Vec<Waiting>)> = HashMap::new();
+            // Another array may be at the same path by now.
+            let mut by_array: HashMap<_, (Arc<ArrayView>, Vec<Waiting>)> = HashMap::new();
             for one in pending {
                 let (path, number, made) = (one.path, one.number, one.made);
                 match one.task {
                     Task::Chunk(array, chunk) => {
-                        let (_, waiting) =
-                            by_array.entry(array.source.id).or_insert((array, Vec::new()));
+                        let (_, waiting) = by_array
+                            .entry((array.source.id, array.place))
+                            .or_insert((array, Vec::new()));
                         waiting.push(Waiting { path, number, chunk, made });
                     }
                     Task::Remove(stat) => {
@@ -169,12 +172,24 @@ impl Fs {
         let path = || array.source.path.clone();
         let failed = |error: io::Error| match error.raw_os_error() {
             Some(libc::ESTALE) => StoreError::Replaced { array: path() },
-            _ => StoreError::Io { path: path(), error },
+            _ => self.unfit(array, error),
         };
         let now = self.nodes.still_there(array).map_err(failed)?;
         let now = now.ok_or_else(|| StoreError::Replaced { array: path() })?;
-        let opened = self.open_array(&now).map_err(failed)?;
+        // Its directory did not exist when the chunk was written, or it is the one for which that was
+        // permitted.
+        let written = if array.place.is_none() { &*now } else { array };
+        let opened = self.store.with_files(|| self.open_array(written).map_err(failed))?;
         Ok((now, opened))
+    }
+
+    /// Returns the error for an array whose directory cannot be opened: for a link on the way to it, which.
+    fn unfit(&self, array: &ArrayView, error: io::Error) -> StoreError {
+        let path = &array.source.path;
+        match self.storage.posix() {
+            Some(storage) => unfit_or(storage, path, error),
+            None => StoreError::Io { path: path.clone(), error },
+        }
     }
 
     fn commit_there(

@@ -123,7 +123,11 @@ impl<'a> Commit<'a> {
             return Err(StoreError::Damaged { shard: path, damage }.of_writer());
         }
         let old = match &loaded {
-            None => None,
+            // It was looked for by its path, which may lead elsewhere by now.
+            None => match if_present(self.storage.lstat(&path)).map_err(io_error(&path))? {
+                None => None,
+                Some(_) => return Err(StoreError::Changing { shard: path }),
+            },
             Some(loaded) => Some(self.open_old(loaded, &path)?),
         };
         let mut shortage = None;
@@ -316,6 +320,13 @@ impl<'a> Commit<'a> {
                         if error.raw_os_error() == Some(libc::EOPNOTSUPP) && facts.can_clone =>
                     {
                         self.store.commits.no_clones.store(true, Ordering::Relaxed);
+                        facts.can_clone = false;
+                        continue;
+                    }
+                    // The name is a link that leads out of the array's directory.
+                    Err(StoreError::Io { error, .. })
+                        if error.raw_os_error() == Some(libc::EXDEV) && facts.can_clone =>
+                    {
                         facts.can_clone = false;
                         continue;
                     }

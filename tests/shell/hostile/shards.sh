@@ -5,16 +5,19 @@
 . "$(dirname "$0")/lib.sh"
 
 linked_shard() {
-    fresh
-    rm "$src/evil/c/0"
-    ln -s ../../good/c/0 "$src/evil/c/0"
-    remember
-    mount_view "$src" --rw -o update=in-place
-    printf 'x%.0s' {1..4096} >"$MP/evil/c/1"
-    "$SHARDFS" sync "$MP"
-    unmount_view
-    [[ ! -L $src/evil/c/0 && -f $src/evil/c/0 ]]
-    state "$src" | diff "$work/before" -
+    local update
+    for update in in-place auto rewrite; do
+        fresh
+        rm "$src/evil/c/0"
+        ln -s ../../good/c/0 "$src/evil/c/0"
+        remember
+        mount_view "$src" --rw -o "update=$update"
+        printf 'x%.0s' {1..4096} >"$MP/evil/c/1"
+        "$SHARDFS" sync "$MP"
+        unmount_view
+        [[ ! -L $src/evil/c/0 && -f $src/evil/c/0 ]]
+        state "$src" | diff "$work/before" -
+    done
     # One below a directory that is a link is not written.
     mv "$src/evil/c" "$src/elsewhere"
     ln -s ../elsewhere "$src/evil/c"
