@@ -25,7 +25,7 @@ use crate::store::loaded::LoadedShard;
 use crate::store::lock::{SHARD_PATIENCE, SHORT_PATIENCE, ShardLock};
 use crate::store::put::take_lists;
 use crate::store::storage::{
-    FileKind, PosixFile, SetStat, Stat, StorageFile, Version, Xattrs, if_present,
+    FileKind, PosixFile, PosixStorage, SetStat, Stat, StorageFile, Version, Xattrs, if_present,
 };
 use crate::store::work::{WORK_DIRECTORY, new_name, unfit_or};
 use crate::store::{Freshness, StoreError, io_error};
@@ -123,11 +123,10 @@ impl<'a> Commit<'a> {
             return Err(StoreError::Damaged { shard: path, damage }.of_writer());
         }
         let old = match &loaded {
-            // It was looked for by its path, which may lead elsewhere by now.
-            None => match if_present(self.storage.lstat(&path)).map_err(io_error(&path))? {
-                None => None,
-                Some(_) => return Err(StoreError::Changing { shard: path }),
-            },
+            None if self.is_elsewhere(&path)? => {
+                return Err(StoreError::Changing { shard: path });
+            }
+            None => None,
             Some(loaded) => Some(self.open_old(loaded, &path)?),
         };
         let mut shortage = None;
@@ -177,6 +176,22 @@ impl<'a> Commit<'a> {
         };
         let _lock = Some(lock);
         Ok(Some(Shard { id, path, chunks, lineage, _lock, old, work, directories }))
+    }
+
+    /// Returns whether a shard that was not found by its path is in the directory that is committed to: the
+    /// path leads elsewhere by now.
+    fn is_elsewhere(&self, path: &Path) -> Result<bool, StoreError> {
+        let found = |storage: &dyn PosixStorage| {
+            let found = if_present(storage.lstat(path)).map_err(io_error(path))?;
+            Ok::<_, StoreError>(found.map(|stat| stat.id()))
+        };
+        let here = found(self.storage)?;
+        // Where chunks are counted, a file beyond their number is none of the array's.
+        let expected = match self.array.format.has_keys() {
+            true => None,
+            false => found(self.store.posix(self.array)?)?,
+        };
+        Ok(here.is_some() && here != expected)
     }
 
     /// Removes the members that depend on chunks that have failed.
