@@ -382,6 +382,7 @@ documented_in_turn() {
 # arrays_in_turn: two arrays in which the first chunk is the same.
 arrays_in_turn() {
     local n
+    rm -rf "$TMP/exchanged"
     mkdir "$TMP/exchanged"
     for n in mine theirs; do
         "$SHARDFS" create --shape 128 --chunk 8 --shard 64 --dtype uint8 "$TMP/exchanged/$n" >/dev/null
@@ -429,7 +430,34 @@ removed_in_turn() {
     exchanged "$TMP/exchanged" remove_arrays
 }
 
+# Two arrays have one document: a link leads from the first to that of the second.
+exchanged_while_open() {
+    local link=$1 source=$TMP/exchanged
+    arrays_in_turn
+    rm "$source/mine/zarr.json" "$source/theirs/c/0"
+    # shellcheck disable=SC2086 # None is no argument.
+    ln $link "$source/theirs/zarr.json" "$source/mine/zarr.json"
+    chown -hR 21003:21003 "$source/mine"
+    chown 0:0 "$source/theirs/zarr.json"
+    chmod 777 "$source"
+    mount_view "$source" --rw -o allow_other
+    # shellcheck disable=SC2016 # Perl's.
+    other perl -e '
+        my ($mount, @names) = @ARGV;
+        open my $chunk, ">", "$mount/mine/c/3" or die $!;
+        syswrite $chunk, "mmmmmmmm";
+        syscall(316, -100, $names[0], -100, $names[1], 2) == 0 or die $!;
+        close $chunk' "$MP" "$source/mine" "$source/theirs"
+    unmount_view || true
+    # It has the name of the first by now.
+    [[ $(stat -c %u "$source/mine") == 0 ]]
+    [[ -z $(find "$source/mine/c" -type f 2>/dev/null) ]]
+    rm -r "$source"
+}
+
 if [[ $(uname -m) == x86_64 ]]; then
+    check "a chunk is not committed to another array with the same document, by a symbolic link" exchanged_while_open -sr
+    check "a chunk is not committed to another array with the same document, by a hard link" exchanged_while_open ""
     check "a document of another user stays as it is while its directory is exchanged with the writer's" documented_in_turn
     check "chunks of another user stay as they are while their array is exchanged with the writer's" committed_in_turn
     check "a chunk that becomes a file becomes none of another user's while directories are exchanged" moved_in_turn
