@@ -311,6 +311,10 @@ end() {
     while read -r command; do
         timeout 60 bash -c "$command" </dev/null || true
     done <"$TMP/at_end"
+    # Filesystems that a check has mounted and not come to unmount.
+    while read -r mp; do
+        umount -l "$(printf '%b' "$mp")" 2>/dev/null || true
+    done < <(below=$TMP/ awk 'index($2, ENVIRON["below"]) == 1 { print $2 }' /proc/self/mounts | tac)
     remove_unsaved
     passed=$(grep -c pass "$TMP/results" || true)
     failed=$(grep -c fail "$TMP/results" || true)
