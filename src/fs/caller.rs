@@ -80,15 +80,15 @@ pub(super) enum Permitted {
 }
 
 impl Permitted {
-    /// Checks that the file is the one that access was permitted to.
+    /// Checks that a file, by device and inode number, is the one that access was permitted to.
     ///
     /// # Errors
     ///
     /// `Stale` if another file has taken its place.
-    pub(super) fn check(&self, file: &Stat) -> Result<()> {
+    pub(super) fn check(&self, file: (u64, u64)) -> Result<()> {
         match self {
             Self::Anything => Ok(()),
-            Self::File(permitted) if permitted.id() == file.id() => Ok(()),
+            Self::File(permitted) if permitted.id() == file => Ok(()),
             Self::File(_) | Self::Nothing => Err(FsError::Stale),
         }
     }

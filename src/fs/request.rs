@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::fs::state::live_file::OpenFile;
-use crate::store::storage::Timestamp;
+use crate::fs::state::opener::Opener;
+use crate::store::storage::{Need, Timestamp};
 
 /// Options for opening a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,6 +33,19 @@ pub(super) struct Writers {
     pub open: Vec<Arc<OpenFile>>,
     /// `true` if it comes from the kernel's pages.
     pub mapped: bool,
+    /// User with limited rights who changes the length by name.
+    pub by_name: Option<Arc<Opener>>,
+}
+
+impl Writers {
+    /// Returns the users with limited rights among them, and the access that each needs to the shard that is
+    /// changed. One who may only write does not get to read what is loaded from it.
+    pub(super) fn needs(&self) -> Vec<(&Opener, Need)> {
+        let writable = self.open.iter().filter(|open| open.is_writable);
+        let opened = writable.filter_map(|open| open.opener.as_deref());
+        let by_name = self.by_name.as_deref();
+        opened.chain(by_name).map(|opener| (opener, Need::Write)).collect()
+    }
 }
 
 /// Changes to a file's attributes; `None` leaves one as it is.

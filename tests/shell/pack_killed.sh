@@ -73,13 +73,14 @@ interrupted() {
     shift 2
     # It may be done before it is interrupted.
     for ((i = 0; i < 200; i++)); do
-        rm -rf killed.zarr
+        rm -rf killed.zarr repacked.zarr
         cp -r big.zarr repacked.zarr
         # A job of a script ignores SIGINT.
-        python3 -c 'import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execvp(sys.argv[1], sys.argv[1:])' "$@" >/dev/null 2>"$said" &
+        # shellcheck disable=SC2016 # Perl's.
+        perl -e '$SIG{INT} = "DEFAULT"; exec @ARGV' "$@" >/dev/null 2>"$said" &
         pid=$! rc=0
+        # From when it has begun, however long that takes.
+        until [[ $(cat "/proc/$pid/comm" 2>/dev/null) == "${sf##*/}" ]]; do sleep 0.002; done
         sleep "0.$(printf %03d $((RANDOM % 300)))"
         kill -s "$signal" "$pid" 2>/dev/null || true
         wait "$pid" || rc=$?

@@ -20,7 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::fs::caller::{Caller, Permitted};
+use crate::fs::caller::{Author, Caller, Permitted};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::{ArrayView, At};
 use crate::fs::state::fs::Fs;
@@ -30,9 +30,6 @@ use crate::store::access_list::{Inherited, inherited};
 use crate::store::identity::Identity;
 use crate::store::storage::{Need, PosixStorage, SetStat, Stat, StorageFile};
 use crate::text::shown;
-
-/// Maximum number of shards of an array whose flat files other users may open.
-const MAX_SHARDS: u64 = 10_000;
 
 impl Fs {
     /// Works on the filesystem of the source for a caller, with the caller's rights if this process
@@ -128,12 +125,7 @@ impl Fs {
         need: Need,
         caller: &Caller,
     ) -> Result<Permitted> {
-        if !self.has_rights() || self.is_trusted(caller) {
-            return Ok(Permitted::Anything);
-        }
-        if let Target::Flat(array, _) = target {
-            return self.permit_array(array, caller).map(|()| Permitted::Anything);
-        }
+        let Some(author) = self.limited(caller) else { return Ok(Permitted::Anything) };
         let Some(path) = self.taken_from(target) else { return Ok(Permitted::Anything) };
         let place = match target {
             Target::Live(file) => self.place_of(file),
@@ -142,30 +134,34 @@ impl Fs {
             }
             _ => None,
         };
-        let (Need::Write, Some(Place { array, coords })) = (need, &place) else {
-            return self.permit_path(&path, need, caller);
+        // What is stored is compared with what was permitted when it is found; what is not is the array's
+        // that it was written to.
+        let is_compared = matches!((need, target), (Need::Read, Target::Tree(..)));
+        let Some(Place { array, coords }) = place.as_ref().filter(|_| !is_compared) else {
+            return self.permit_author(&author, &path, need);
         };
-        let permitted = self.permit_in_array(array, &path, caller)?;
+        let permitted = self.permit_in_array(array, &path, need, &author)?;
         if let (Permitted::Nothing, Target::Tree(..)) = (permitted, target) {
             // A chunk that is shown although it has no shard: writing to it creates one.
             let above = coords.split_last().map_or(&[][..], |(_, above)| above);
             let above = self.nearest_directory(array, above)?.0;
-            if let Permitted::Nothing = self.permit_in_array(array, &above, caller)? {
+            if let Permitted::Nothing = self.permit_in_array(array, &above, need, &author)? {
                 return Err(FsError::Stale);
             }
         }
         Ok(permitted)
     }
 
-    /// Checks that a caller may write to a file of an array, in the directory that its chunks will be
+    /// Checks that a user may access a file of an array, in the directory that its chunks will be
     /// committed to, wherever the path leads by then.
-    fn permit_in_array(
+    pub(in crate::fs) fn permit_in_array(
         &self,
         array: &ArrayView,
         path: &Path,
-        caller: &Caller,
+        need: Need,
+        author: &Author,
     ) -> Result<Permitted> {
-        let by_path = || self.permit_path(path, Need::Write, caller);
+        let by_path = || self.permit_author(author, path, need);
         let directory = &array.source.path;
         let opened = match self.access.acts && array.place.is_some() {
             true => self.open_array(array),
@@ -181,28 +177,30 @@ impl Fs {
             }
             Err(error) => return Err(error.into()),
         };
-        let (identity, opened) = (self.access.identity(caller)?, (&*opened, &**directory));
+        let identity = author.identity.as_ref().ok_or(FsError::Denied)?;
+        let opened = (&*opened, &**directory);
         if opened.0.is_linked(path).unwrap_or(false) {
             // What is committed takes the link's place.
             let above = path.parent().unwrap_or(directory);
-            if let Permitted::Nothing = self.permit_within(opened, &identity, above)? {
+            if let Permitted::Nothing = self.permit_within(opened, identity, above, need)? {
                 return Err(FsError::Denied);
             }
             return by_path();
         }
-        self.permit_within(opened, &identity, path)
+        self.permit_within(opened, identity, path, need)
     }
 
-    /// Checks that a user finds a directory that is open, and may write to a file in it.
+    /// Checks that a user finds a directory that is open, and may access a file in it.
     pub(in crate::fs) fn permit_within(
         &self,
         opened: (&dyn PosixStorage, &Path),
         identity: &Identity,
         path: &Path,
+        need: Need,
     ) -> Result<Permitted> {
         let there = opened.0.stat(opened.1)?;
-        self.permit_as(identity, opened.1, Need::Find)?.check(&there)?;
-        Self::permit_in(opened.0, identity, path, Need::Write)
+        self.permit_as(identity, opened.1, Need::Find)?.check(there.id())?;
+        Self::permit_in(opened.0, identity, path, need)
     }
 
     /// Opens the directory of an array, in which its chunks are committed. `None` where the storage has no
@@ -248,24 +246,24 @@ impl Fs {
         self.permit_path(directory, Need::Write, caller).map(drop)
     }
 
-    /// Checks that a caller may read all shards of an array.
-    fn permit_array(&self, array: &ArrayView, caller: &Caller) -> Result<()> {
-        let mut left = MAX_SHARDS;
-        self.store.each_shard(&array.source, &mut |shard: &[u64]| {
-            left = left.checked_sub(1).ok_or(FsError::Denied)?;
-            self.permit_path(&array.source.shard_path(shard), Need::Read, caller).map(drop)
-        })
-    }
-
     pub(in crate::fs) fn permit_path(
         &self,
         path: &Path,
         need: Need,
         caller: &Caller,
     ) -> Result<Permitted> {
-        if self.is_trusted(caller) {
-            return Ok(Permitted::Anything);
+        match self.is_trusted(caller) {
+            true => Ok(Permitted::Anything),
+            false => self.permit_author(&self.author(caller), path, need),
         }
+    }
+
+    pub(in crate::fs) fn permit_author(
+        &self,
+        author: &Author,
+        path: &Path,
+        need: Need,
+    ) -> Result<Permitted> {
         if !self.access.acts {
             return if self.is_linked(path)? {
                 Err(FsError::Denied)
@@ -273,7 +271,7 @@ impl Fs {
                 Ok(Permitted::Anything)
             };
         }
-        self.permit_as(&self.access.identity(caller)?, path, need)
+        self.permit_as(author.identity.as_ref().ok_or(FsError::Denied)?, path, need)
     }
 
     pub(in crate::fs) fn permit_as(
@@ -300,6 +298,18 @@ impl Fs {
         }
     }
 
+    /// Returns a user who may not do everything, as the author of a change: what it leads to is done as
+    /// far as that user may do it. `None` for one who may do everything.
+    pub(in crate::fs) fn limited(&self, caller: &Caller) -> Option<Author> {
+        let is_limited = self.has_rights() && !self.is_trusted(caller);
+        is_limited.then(|| self.author(caller))
+    }
+
+    /// Returns a caller as the author of a change, or as who has opened a file.
+    pub(in crate::fs) fn author(&self, caller: &Caller) -> Author {
+        Author { caller: *caller, identity: self.access.identity(caller).ok() }
+    }
+
     /// Returns whether a caller has all the rights that this process has.
     pub(in crate::fs) fn is_trusted(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.access.own
@@ -318,7 +328,7 @@ impl Fs {
 
     /// Returns the file of the source that the mount accesses by itself for a node; `None` if there
     /// is none.
-    fn taken_from(&self, target: &Target) -> Option<PathBuf> {
+    pub(in crate::fs) fn taken_from(&self, target: &Target) -> Option<PathBuf> {
         match target {
             Target::Path(path) => match self.nodes.at(path) {
                 Ok(At::Text(..)) => self.document_of(path).ok(),
@@ -358,7 +368,7 @@ impl Fs {
     }
 
     /// Returns the chunk that a file of the overlay is by one of its names.
-    fn place_of(&self, file: &LiveFile) -> Option<Place> {
+    pub(in crate::fs) fn place_of(&self, file: &LiveFile) -> Option<Place> {
         let paths = file.state().names.clone();
         let names = self.overlay.as_ref()?.names();
         paths.iter().find_map(|path| names.get(path)?.place.clone())

@@ -14,11 +14,12 @@ use crate::fs::node::ArrayView;
 use crate::fs::state::decoded_file::{DecodedFile, Items};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Place, Shown};
+use crate::fs::state::opener::Opener;
 use crate::memory::zeroed;
 use crate::store::Freshness;
 use crate::store::content::Content;
 use crate::store::decoded::{Asked, DecodedChunk};
-use crate::store::storage::Stat;
+use crate::store::storage::{Need, Stat};
 
 /// Encoded contents of a chunk file.
 pub(in crate::fs) struct Encoded {
@@ -150,28 +151,19 @@ impl Fs {
         Ok(Entry { attr, generation: 0, lasting: true })
     }
 
-    /// Reads from a file of a whole array.
-    pub(in crate::fs) fn read_flat(
-        &self,
-        array: &Arc<ArrayView>,
-        form: &FlatForm,
-        file: FlatFile,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize> {
+    /// Returns the maximum number of chunks to decode at once for a read of a file of a whole array.
+    pub(in crate::fs) fn most_chunks(&self, form: &FlatForm) -> u64 {
         let budget = self.config.store.decoded_size / 2;
-        let most = (budget / form.pipeline().nbytes().max(1)) as u64;
-        form.read(file, offset, buffer, most, &mut |place, range| {
-            self.chunk_row(array, form, place, range)
-        })
+        (budget / form.pipeline().nbytes().max(1)) as u64
     }
 
-    /// Returns decoded chunks along the last axis. Those that are not cached are decoded by several
-    /// threads, this one among them.
-    fn chunk_row(
+    /// Returns decoded chunks along the last axis, if who has opened the array may read them. Those that
+    /// are not cached are decoded by several threads, this one among them.
+    pub(in crate::fs) fn chunk_row(
         &self,
         array: &Arc<ArrayView>,
         form: &FlatForm,
+        opener: Option<&Opener>,
         place: &[u64],
         range: Range<u64>,
     ) -> Result<ChunkRow<Arc<DecodedChunk>>> {
@@ -183,7 +175,7 @@ impl Fs {
         };
         let mut row: ChunkRow<Arc<DecodedChunk>> = Vec::new();
         let mut missing = Vec::new();
-        for last in range {
+        for last in range.clone() {
             let coords = coords(last);
             let found = self.store.decoded_if_kept(source, pipeline, &coords)?;
             if let Asked::Busy = found {
@@ -204,6 +196,11 @@ impl Fs {
         }
         for (at, coords) in busy {
             row[at] = self.store.decoded(source, pipeline, &coords, Freshness::Recent)?;
+        }
+        for (last, chunk) in range.zip(&row) {
+            if let (Some(_), Some(chunk)) = (opener, chunk) {
+                self.permit_shard(opener, Need::Read, (array, &coords(last)), chunk.shard())?;
+            }
         }
         Ok(row)
     }

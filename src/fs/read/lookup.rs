@@ -40,7 +40,7 @@ impl Fs {
                 Behind::Live(file) => self.live_attr(file).ok(),
                 Behind::Source(file) => self.open_attr(ino, &**file).ok(),
             },
-            Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(..) => None,
+            Handle::Text(_) | Handle::Decoded(_) | Handle::Flat(_) => None,
         }
     }
 

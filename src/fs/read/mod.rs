@@ -10,6 +10,7 @@ pub(super) mod leftover;
 pub(super) mod lister;
 pub(super) mod lookup;
 pub(super) mod open_handles;
+pub(super) mod openers;
 pub(super) mod overlay_files;
 pub(super) mod overlay_names;
 pub(super) mod permitted_lookup;

@@ -9,6 +9,7 @@ use crate::fs::node::At;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, Opened};
 use crate::fs::state::live_file::{Behind, LiveFile, OpenFile};
+use crate::fs::state::opener::Opener;
 use crate::fs::state::page_policy::Pages;
 use crate::number::to_usize;
 use crate::store::storage::{FileKind, StorageFile};
@@ -64,8 +65,9 @@ impl Fs {
         ino: u64,
         file: Arc<dyn StorageFile>,
         is_writable: bool,
+        opener: Option<Arc<Opener>>,
     ) -> Handle {
-        let open = OpenFile::new(Behind::Source(file), is_writable);
+        let open = OpenFile::new(Behind::Source(file), is_writable, opener);
         self.paths.opened_again(ino, &open);
         Handle::Open(open)
     }
@@ -109,23 +111,41 @@ impl Fs {
         Ok(if has_pages { Pages::Kept } else { Pages::Dropped })
     }
 
-    pub(in crate::fs) fn open_path(&self, path: &Path, caller: &Caller) -> Result<Handle> {
-        if let At::Text(text, _) = self.nodes.at(path)? {
-            return Ok(Handle::Text(text));
+    /// Opens a file of the source, or a document of the view, for a caller, who is `opener` if not one who may
+    /// do anything.
+    pub(in crate::fs) fn open_path(
+        &self,
+        path: &Path,
+        caller: &Caller,
+        opener: Option<&Arc<Opener>>,
+    ) -> Result<Handle> {
+        if let Some(text) = self.open_document(path, opener)? {
+            return Ok(text);
         }
         // The attributes are checked first: they are refused where the bytes must not be shown.
         match self.path_attr(path)?.kind {
             FileKind::File => {
-                let file = self.open_on_behalf(caller, path)?;
+                let identity = match opener {
+                    Some(opener) => opener.author.identity.clone().ok_or(FsError::Denied)?,
+                    None => self.access.identity(caller)?,
+                };
+                let file = identity.act(|| self.storage.open(path))??;
                 // It may have been replaced by the document of a sharded array since it was found.
-                if let At::Text(text, _) = self.nodes.at(path)? {
-                    return Ok(Handle::Text(text));
+                if let Some(text) = self.open_document(path, opener)? {
+                    return Ok(text);
                 }
-                Ok(Handle::Open(OpenFile::new(Behind::Source(file), false)))
+                Ok(Handle::Open(OpenFile::new(Behind::Source(file), false, opener.cloned())))
             }
             FileKind::Directory => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid),
         }
+    }
+
+    /// Opens a document of the view, if a path is that of one that the source has otherwise.
+    fn open_document(&self, path: &Path, opener: Option<&Arc<Opener>>) -> Result<Option<Handle>> {
+        let At::Text(text, document) = self.nodes.at(path)? else { return Ok(None) };
+        self.permit_document(opener.map(|opener| &**opener), path, &document)?;
+        Ok(Some(Handle::Text(text)))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Number, Place, Shown};
+use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::What;
 use crate::fs::state::target::Target;
 use crate::store::Freshness;
@@ -215,10 +216,11 @@ impl Fs {
         Ok(Entry { attr, generation: file.generation, lasting })
     }
 
-    /// Reads from a file of the overlay.
+    /// Reads from a file of the overlay, or from the shard that its bytes are in if who has opened it may.
     pub(in crate::fs) fn read_live(
         &self,
         file: &LiveFile,
+        opener: Option<&Opener>,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
@@ -226,7 +228,9 @@ impl Fs {
         match bytes {
             Bytes::Here(content) => Ok(content.read_at(buffer, offset)?),
             Bytes::Moved(file) => Ok(file.read_at(buffer, offset)?),
-            Bytes::Stored(place) => self.read_stored(&place.array, &place.coords, offset, buffer),
+            Bytes::Stored(Place { array, coords }) => {
+                self.read_stored((&array, &coords), opener, offset, buffer)
+            }
         }
     }
 }

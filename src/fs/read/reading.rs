@@ -14,9 +14,10 @@ use crate::fs::state::decoded_file::SharedItems;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded};
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile, Place};
+use crate::fs::state::opener::Opener;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
-use crate::store::storage::Stat;
+use crate::store::storage::{Need, Stat};
 use crate::store::{Chunk, ChunkReader, Freshness};
 
 impl Fs {
@@ -68,15 +69,16 @@ impl Fs {
                 (Handle::Chunk(_) | Handle::Decoded(_), Some(file))
                     if !matches!(file.state().shown(), Bytes::Stored(_)) =>
                 {
-                    self.read_live(&file, offset, buffer)?
+                    self.permit_written(handle.opener().map(|opener| &**opener), &file)?;
+                    self.read_live(&file, None, offset, buffer)?
                 }
                 // It was a chunk when it was opened, and is passed through now.
                 (Handle::Chunk(_) | Handle::Decoded(_), None) if self.paths.has_adopted(ino) => {
-                    self.read_inode(ino, offset, buffer)?
+                    self.read_inode(ino, handle.opener(), offset, buffer)?
                 }
                 _ => self.read_handle(ino, handle, offset, buffer)?,
             },
-            None => self.read_inode(ino, offset, buffer)?,
+            None => self.read_inode(ino, None, offset, buffer)?,
         };
         if offset == 0 {
             self.note_request(ino, handle.as_deref());
@@ -106,9 +108,14 @@ impl Fs {
             },
             Handle::Decoded(open) => match self.is_as_opened(ino, open)? {
                 true => Ok(open.file.read(offset, buffer)),
-                false => self.read_stored(&open.array, &open.coords, offset, buffer),
+                false => {
+                    let chunk = (&*open.array, &*open.coords);
+                    self.read_stored(chunk, open.opener.as_deref(), offset, buffer)
+                }
             },
-            Handle::Flat(array, file) => self.read_whole(array, *file, offset, buffer),
+            Handle::Flat(open) => {
+                self.read_whole(&open.array, open.file, open.opener.as_deref(), offset, buffer)
+            }
             Handle::Text(text) => Ok(read_text(text, offset, buffer)),
         }
     }
@@ -124,7 +131,8 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
-        let read = self.read_live(file, offset, buffer)?;
+        open.check_readable()?;
+        let read = self.read_live(file, open.opener.as_deref(), offset, buffer)?;
         let Bytes::Stored(place) = file.state().shown() else { return Ok(read) };
         let Place { array, coords } = &place;
         if self.is_as_based(open, &place)? {
@@ -160,17 +168,26 @@ impl Fs {
         Ok(is_same)
     }
 
-    /// Reads from a file that was never opened, because the kernel was configured to omit opens.
-    fn read_inode(&self, ino: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    /// Reads what has an inode number now: from a file that was never opened, because the kernel was
+    /// configured to omit opens, or from one that is another than when it was opened.
+    fn read_inode(
+        &self,
+        ino: u64,
+        opener: Option<&Arc<Opener>>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let readable = opener.map(|opener| &**opener);
         match self.target(ino)? {
             Target::ControlDirectory => Err(FsError::IsDirectory),
             Target::Control(file) => Ok(read_text(&self.control_text(file), offset, buffer)),
             Target::Path(path) => {
-                self.read_handle(ino, &self.open_path(&path, &Caller::own())?, offset, buffer)
+                let opened = self.open_path(&path, &Caller::own(), opener)?;
+                self.read_handle(ino, &opened, offset, buffer)
             }
             Target::Nameless(file) => Ok(file.read_at(buffer, offset)?),
-            Target::Live(file) => self.read_live(&file, offset, buffer),
-            Target::Flat(array, file) => self.read_whole(&array, file, offset, buffer),
+            Target::Live(file) => self.read_live(&file, readable, offset, buffer),
+            Target::Flat(array, file) => self.read_whole(&array, file, readable, offset, buffer),
             Target::Tree(array, coords)
                 if self.config.store.immutable && array.decoded_form().is_none() =>
             {
@@ -183,7 +200,9 @@ impl Fs {
                 let read = reader?.read(buffer, offset);
                 read.map_err(|error| torn(&array, &coords, error))
             }
-            Target::Tree(array, coords) => self.read_stored(&array, &coords, offset, buffer),
+            Target::Tree(array, coords) => {
+                self.read_stored((&array, &coords), readable, offset, buffer)
+            }
         }
     }
 
@@ -191,11 +210,13 @@ impl Fs {
         &self,
         array: &Arc<ArrayView>,
         file: FlatFile,
+        opener: Option<&Opener>,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
         let Form::Flat(form) = &array.form else { return Err(FsError::Stale) };
-        self.read_flat(array, form, file, offset, buffer)
+        let mut chunks = |place: &[u64], range| self.chunk_row(array, form, opener, place, range);
+        form.read(file, offset, buffer, self.most_chunks(form), &mut chunks)
     }
 
     /// Reads from an open chunk. If its shard was changed in place since, the bytes just read may
@@ -319,11 +340,17 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<ControlFlow<Option<std::io::Result<usize>>>> {
+        let version = reader.shard().version();
+        self.permit_shard(
+            open.opener.as_deref(),
+            Need::Read,
+            (&open.array, &open.coords),
+            version,
+        )?;
         let mut moved_to = open.moved_to.lock();
         // Commits of this mount move chunks without putting other files in their places.
         let source = &open.array.source;
         let shard = source.layout.locate(&open.coords).shard;
-        let version = reader.shard().version();
         let same = self.commits.replaced(ino) == open.replaced
             && open
                 .lineage

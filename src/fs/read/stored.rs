@@ -3,27 +3,35 @@
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::fs::Fs;
+use crate::fs::state::opener::Opener;
 use crate::number::to_usize;
+use crate::store::storage::Need;
 use crate::store::{Chunk, ChunkReader, Freshness};
 
 /// Number of attempts at a lookup of a chunk whose shard changes during it.
 pub(in crate::fs) const OPEN_ATTEMPTS: usize = 4;
 
 impl Fs {
-    /// Reads from a chunk in its current state.
+    /// Reads from a chunk in its current state, if who has opened it may.
     pub(in crate::fs) fn read_stored(
         &self,
-        array: &ArrayView,
-        coords: &[u64],
+        (array, coords): (&ArrayView, &[u64]),
+        opener: Option<&Opener>,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
         if let Some(form) = array.decoded_form() {
-            return Ok(self.open_decoded_file(array, form, coords)?.read(offset, buffer));
+            let file = self.open_decoded_file(array, form, coords)?;
+            if let Some(shard) = file.shard {
+                self.permit_shard(opener, Need::Read, (array, coords), shard)?;
+            }
+            return Ok(file.read(offset, buffer));
         }
         let mut freshness = Freshness::Recent;
         for attempt in 1..=OPEN_ATTEMPTS {
             let read = self.attempt(attempt, array, coords, freshness, |reader| {
+                let shard = reader.shard().version();
+                self.permit_shard(opener, Need::Read, (array, coords), shard)?;
                 let read = reader.read(buffer, offset);
                 Ok(reader.unchanged()?.then_some(read))
             });

@@ -11,6 +11,7 @@ use crate::fs::attr::Attr;
 use crate::fs::node::ArrayView;
 use crate::fs::state::decoded_file::DecodedFile;
 use crate::fs::state::live_file::OpenFile;
+use crate::fs::state::opener::Opener;
 use crate::fs::state::page_policy::Pages;
 use crate::store::ChunkReader;
 use crate::store::storage::{Stat, Version};
@@ -23,7 +24,7 @@ pub(in crate::fs) enum Handle {
     /// A decoded chunk.
     Decoded(Box<OpenDecoded>),
     /// A whole array.
-    Flat(Arc<ArrayView>, FlatFile),
+    Flat(Box<OpenFlat>),
     /// A rewritten `zarr.json`, or the counters as they were when the file was opened.
     Text(Arc<[u8]>),
 }
@@ -39,6 +40,8 @@ pub(in crate::fs) struct OpenChunk {
     pub(in crate::fs) attr: Attr,
     /// Number of the last replacement of its file when it was opened.
     pub(in crate::fs) replaced: u64,
+    /// Who has opened it; `None` if that is a user who may do anything.
+    pub(in crate::fs) opener: Option<Arc<Opener>>,
     /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).
     pub(in crate::fs) lineage: Option<u64>,
     /// `true` once bytes of `reader` were returned.
@@ -58,10 +61,34 @@ pub(in crate::fs) struct OpenDecoded {
     pub(in crate::fs) file: DecodedFile,
     /// Number of the last replacement of its file when it was opened.
     pub(in crate::fs) replaced: u64,
+    /// Who has opened it; `None` if that is a user who may do anything.
+    pub(in crate::fs) opener: Option<Arc<Opener>>,
     /// Its shard when it was opened; `None` if the chunk did not exist.
     pub(in crate::fs) shard: Option<Version>,
     /// Lineage of its shard, if this mount may change it ([`crate::store::ShardStore::lineage_of`]).
     pub(in crate::fs) lineage: Option<u64>,
+}
+
+/// Open file of a whole array.
+pub(in crate::fs) struct OpenFlat {
+    pub(in crate::fs) array: Arc<ArrayView>,
+    pub(in crate::fs) file: FlatFile,
+    /// Who has opened it; `None` if that is a user who may do anything.
+    pub(in crate::fs) opener: Option<Arc<Opener>>,
+}
+
+impl Handle {
+    /// Returns who has opened it; `None` if that is a user who may do anything, or if what it shows does not
+    /// change any more.
+    pub(in crate::fs) fn opener(&self) -> Option<&Arc<Opener>> {
+        match self {
+            Self::Chunk(open) => open.opener.as_ref(),
+            Self::Open(open) => open.opener.as_ref(),
+            Self::Decoded(open) => open.opener.as_ref(),
+            Self::Flat(open) => open.opener.as_ref(),
+            Self::Text(_) => None,
+        }
+    }
 }
 
 /// Result of opening a file.

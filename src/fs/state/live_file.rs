@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -11,6 +11,7 @@ use crate::fs::caller::{Author, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::state::copy::Copy;
+use crate::fs::state::opener::Opener;
 use crate::store::Base;
 use crate::store::content::Content;
 use crate::store::spool::level_directory;
@@ -233,9 +234,11 @@ pub(in crate::fs) struct OpenFile {
     pub(in crate::fs) behind: RwLock<Behind>,
     /// `true` if its file has moved to a place that this handle cannot follow to.
     pub(in crate::fs) is_left: AtomicBool,
+    /// `true` if its file has bytes by now that who has opened it may not read.
+    is_closed_to_reads: AtomicBool,
     bases: Mutex<Bases>,
-    /// User who has opened it for writing, unless that one may do anything.
-    author: OnceLock<Author>,
+    /// Who has opened it; `None` if that is a user who may do anything.
+    pub(in crate::fs) opener: Option<Arc<Opener>>,
 }
 
 /// Path of a chunk in the view, and its state at some time.
@@ -265,21 +268,24 @@ pub(in crate::fs) enum Behind {
 }
 
 impl OpenFile {
-    pub(in crate::fs) fn new(behind: Behind, is_writable: bool) -> Arc<Self> {
-        let (behind, is_left) = (RwLock::new(behind), AtomicBool::new(false));
-        let (bases, author) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self { is_writable, behind, is_left, bases, author })
-    }
-
-    /// Records who has opened it.
-    pub(in crate::fs) fn opened_by(&self, author: Author) {
-        // Set once, right after the open.
-        let _ = self.author.set(author);
+    pub(in crate::fs) fn new(
+        behind: Behind,
+        is_writable: bool,
+        opener: Option<Arc<Opener>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            is_writable,
+            behind: RwLock::new(behind),
+            is_left: AtomicBool::new(false),
+            is_closed_to_reads: AtomicBool::new(false),
+            bases: Mutex::default(),
+            opener,
+        })
     }
 
     /// Returns who has opened it for writing; `None` for those who may do anything.
     pub(in crate::fs) fn author(&self) -> Option<&Author> {
-        self.author.get()
+        self.opener.as_ref().filter(|_| self.is_writable).map(|opener| &opener.author)
     }
 
     /// Locks and returns the file behind it. The caller must hold no other lock of the filesystem.
@@ -377,6 +383,20 @@ impl OpenFile {
     /// Marks that this handle leads to the file's only name again.
     pub(in crate::fs) fn stay(&self) {
         self.is_left.store(false, Ordering::Relaxed);
+    }
+
+    /// Refuses reads through it from now on.
+    pub(in crate::fs) fn close_to_reads(&self) {
+        self.is_closed_to_reads.store(true, Ordering::Relaxed);
+    }
+
+    /// Checks that it can still be read.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if its file has bytes by now that who has opened it may not read.
+    pub(in crate::fs) fn check_readable(&self) -> Result<()> {
+        if self.is_closed_to_reads.load(Ordering::Relaxed) { Err(FsError::Denied) } else { Ok(()) }
     }
 
     /// Checks that writes to it still reach a name.

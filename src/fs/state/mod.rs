@@ -10,6 +10,7 @@ pub(super) mod fill_chunks;
 pub(super) mod fs;
 pub(super) mod handle;
 pub(super) mod live_file;
+pub(super) mod opener;
 pub(super) mod order;
 pub(super) mod overlay;
 pub(super) mod page_policy;

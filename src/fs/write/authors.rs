@@ -14,13 +14,6 @@ use crate::store::identity::Identity;
 use crate::store::storage::{Need, PosixStorage};
 
 impl Fs {
-    /// Returns a user who may not do everything, as the author of a change: what it leads to is done as
-    /// far as that user may do it. `None` for one who may do everything.
-    pub(in crate::fs) fn limited(&self, caller: &Caller) -> Option<Author> {
-        let is_limited = self.has_rights() && !self.is_trusted(caller);
-        is_limited.then(|| Author { caller: *caller, identity: self.access.identity(caller).ok() })
-    }
-
     /// Checks that a caller may give names to files in a directory that is open, and take them.
     pub(in crate::fs) fn permit_in_directory(
         &self,
@@ -63,7 +56,7 @@ impl Fs {
     ) -> bool {
         // It has just been there: nothing may be a link that leads nowhere, or away.
         let may_as = |identity: &Identity| {
-            let permitted = self.permit_within(opened, identity, path);
+            let permitted = self.permit_within(opened, identity, path, Need::Write);
             permitted.is_ok_and(|permitted| !matches!(permitted, Permitted::Nothing))
         };
         authors.iter().all(|author| author.identity.as_ref().is_some_and(may_as))

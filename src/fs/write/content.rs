@@ -11,12 +11,13 @@ use crate::fs::read::overlay_files::{MAX_CHUNK_BYTES, SPOOL_PIECE, check_writabl
 use crate::fs::request::Writers;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, LiveState, Place};
+use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::{Kept, Names, Stage};
 use crate::memory::zeroed;
 use crate::number::to_usize;
 use crate::store::Freshness;
 use crate::store::content::Content;
-use crate::store::storage::PosixFile;
+use crate::store::storage::{Need, PosixFile, Version};
 
 /// Stage for a change of a chunk that is about to be made.
 #[derive(Clone)]
@@ -124,26 +125,39 @@ impl Fs {
         }
     }
 
-    /// Loads the bytes of a file from its shard into the overlay, where they stay meanwhile.
-    pub(in crate::fs) fn keep_here(&self, file: &Arc<LiveFile>) -> Result<Kept<'_>> {
+    /// Loads the bytes of a file from its shard into the overlay, where they stay meanwhile, as
+    /// [`Self::bring_here`] does.
+    pub(in crate::fs) fn keep_here(
+        &self,
+        file: &Arc<LiveFile>,
+        by: &[(&Opener, Need)],
+    ) -> Result<Kept<'_>> {
         let kept = self.overlay()?.keep(Arc::clone(file));
-        self.bring_here(&kept)?;
+        self.bring_here(&kept, by)?;
         Ok(kept)
     }
 
     /// Loads the bytes of a file from its shard into the overlay. They may go back at once, unless
     /// they are changed.
-    pub(in crate::fs) fn bring_here(&self, file: &LiveFile) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// `Denied` or `Stale` if one of the users for whom it is done does not have the access to the shard
+    /// that is needed. Who else has the file open, and may not read the shard, reads no more of the file.
+    pub(in crate::fs) fn bring_here(&self, file: &LiveFile, by: &[(&Opener, Need)]) -> Result<()> {
         let mut freshness = Freshness::Now;
         loop {
             let (place, writes) = match &*file.state() {
                 LiveState { bytes: Bytes::Stored(place), writes, .. } => (place.clone(), *writes),
                 _ => return Ok(()),
             };
-            let Some(content) = self.stored_content(&place, freshness)? else {
+            let Some((content, shard)) = self.stored_content(&place, freshness)? else {
                 freshness = Freshness::Again;
                 continue;
             };
+            if let Some(shard) = shard {
+                self.permit_loaded(file, &place, shard, by)?;
+            }
             let mut state = file.state();
             match state.bytes {
                 // Written and committed in the meantime: the contents are different now.
@@ -157,26 +171,56 @@ impl Fs {
         }
     }
 
-    /// Returns the contents of a chunk's file as they are stored; `None` if they were changed during
-    /// the read.
-    fn stored_content(&self, place: &Place, freshness: Freshness) -> Result<Option<Content>> {
-        let in_memory = |bytes: Vec<u8>| Some(Content::Memory(Arc::new(bytes)));
+    /// Checks that the bytes of a file were loaded from a shard of its array, and that those who get them
+    /// may have them.
+    fn permit_loaded(
+        &self,
+        file: &LiveFile,
+        place: &Place,
+        shard: Version,
+        by: &[(&Opener, Need)],
+    ) -> Result<()> {
+        let chunk = (&*place.array, &*place.coords);
+        self.check_is_in_array(chunk, shard)?;
+        for (opener, need) in by {
+            self.permit_shard(Some(opener), *need, chunk, shard)?;
+        }
+        // Not with the file locked.
+        let openers = file.state().open_files();
+        for open in openers {
+            if self.permit_shard(open.opener.as_deref(), Need::Read, chunk, shard).is_err() {
+                open.close_to_reads();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the contents of a chunk's file as they are stored, and the version of the shard that they are
+    /// from if there is one; `None` if they were changed during the read.
+    fn stored_content(
+        &self,
+        place: &Place,
+        freshness: Freshness,
+    ) -> Result<Option<(Content, Option<Version>)>> {
+        let in_memory = |bytes: Vec<u8>| Content::Memory(Arc::new(bytes));
         let Place { array, coords } = place;
         if let Some(form) = array.decoded_form() {
-            return Ok(in_memory(self.open_decoded_file(array, form, coords)?.to_vec()));
+            let file = self.open_decoded_file(array, form, coords)?;
+            return Ok(Some((in_memory(file.to_vec()), file.shard)));
         }
         let reader = self.chunk_reader(array, coords, freshness);
         if let Err(FsError::NotFound) = &reader
             && let Some(chunk) = self.absent_chunk(array)?
         {
-            return Ok(in_memory(chunk.to_vec()));
+            return Ok(Some((in_memory(chunk.to_vec()), None)));
         }
         let reader = reader?;
         if reader.nbytes() > MAX_CHUNK_BYTES {
             return Err(FsError::TooLarge);
         }
         let content = self.read_content(reader.nbytes(), |buffer, at| reader.read(buffer, at))?;
-        Ok((content.nbytes() == reader.nbytes() && reader.unchanged()?).then_some(content))
+        let is_whole = content.nbytes() == reader.nbytes() && reader.unchanged()?;
+        Ok(is_whole.then(|| (content, Some(reader.shard().version()))))
     }
 
     /// Reads `nbytes` bytes, or fewer if they end before: into memory, or into a spool file if a
@@ -311,7 +355,7 @@ impl Fs {
         self.make_room()?;
         loop {
             self.begin_change(file, writers)?;
-            self.bring_here(file)?;
+            self.bring_here(file, &writers.needs())?;
             let mut state = file.state();
             if !state.staged {
                 // Committed in the meantime: start over from the committed state.

@@ -156,7 +156,7 @@ impl Fs {
             .collect();
         for (path, what) in outside {
             let kept = match &what {
-                What::File(file) => self.keep_here(file).map(Some),
+                What::File(file) => self.keep_here(file, &[]).map(Some),
                 What::Removed | What::Directory => Ok(None),
             };
             if let Err(error) = &kept {

@@ -49,7 +49,7 @@ impl Fs {
             self.paths.copied(ino);
         } else {
             // The bytes of a chunk are read, and what they become may have other permissions.
-            self.permit_content(&target, Need::Read, caller)?;
+            let reader = self.permit_opening(&target, Need::Read, caller)?;
             if let Slot::Chunk(_, place) = &to {
                 self.permit_change(place, caller)?;
             }
@@ -59,7 +59,10 @@ impl Fs {
             };
             let file = match source {
                 Some(_) => self.overlay()?.keep(self.file_of_target(target, caller)?),
-                None => self.brought_here(|| self.file_of_target(self.target(ino)?, caller))?,
+                None => self.brought_here(
+                    || self.file_of_target(self.target(ino)?, caller),
+                    reader.as_deref(),
+                )?,
             };
             self.name_file(&to, &file, caller).inspect_err(|_| {
                 // It has no other name.

@@ -8,13 +8,14 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::read::decoded::Encoded;
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Bytes, LiveFile, Place};
+use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::{Change, Kept, What};
 use crate::fs::state::target::Target;
 use crate::fs::write::content::Prepared;
 use crate::fs::write::passthrough::Writing;
 use crate::fs::write::slot::Slot;
 use crate::fs::write::unsaved::name_spool_file;
-use crate::store::storage::FileKind;
+use crate::store::storage::{FileKind, Need};
 
 impl Fs {
     /// Finds a file and loads its bytes from its shard: from then on it is not dropped, as it may
@@ -22,10 +23,12 @@ impl Fs {
     pub(in crate::fs) fn brought_here(
         &self,
         find: impl Fn() -> Result<Arc<LiveFile>>,
+        reader: Option<&Opener>,
     ) -> Result<Kept<'_>> {
         const ATTEMPTS: usize = 4;
+        let by: Vec<_> = reader.map(|reader| (reader, Need::Read)).into_iter().collect();
         for _ in 0..ATTEMPTS {
-            let file = self.keep_here(&find()?)?;
+            let file = self.keep_here(&find()?, &by)?;
             if self.overlay()?.names().has(&file) {
                 return Ok(file);
             }
@@ -166,7 +169,7 @@ impl Fs {
             && !Arc::ptr_eq(&replaced, by)
             && self.is_needed_without(&replaced, path)
         {
-            return self.keep_here(&replaced).map(Some);
+            return self.keep_here(&replaced, &[]).map(Some);
         }
         Ok(None)
     }

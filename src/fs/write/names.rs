@@ -95,8 +95,8 @@ impl Fs {
             }
         }
         let entry = self.live_entry(&file)?;
-        let opened = self.open_live(&file, how)?;
-        self.opened_by(&file, opened.handle, OpenHow { truncate: true, ..how }, caller);
+        let how = OpenHow { truncate: true, ..how };
+        let opened = self.open_live(&file, how, self.opener(caller))?;
         Ok((entry, opened))
     }
 
@@ -222,7 +222,7 @@ impl Fs {
         let (live, _kept, mut names, stage) = loop {
             let live = self.overlay()?.names().file(path);
             // Open handles keep reading the removed contents.
-            let kept = live.as_ref().map(|file| self.keep_here(file)).transpose()?;
+            let kept = live.as_ref().map(|file| self.keep_here(file, &[])).transpose()?;
             let (names, stage) = self.names_with(path, place, prepared.clone())?;
             if names.file(path).as_ref().map(Arc::as_ptr) == live.as_ref().map(Arc::as_ptr) {
                 break (live, kept, names, stage);

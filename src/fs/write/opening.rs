@@ -11,10 +11,11 @@ use crate::fs::error::{FsError, Result};
 use crate::fs::node::ArrayView;
 use crate::fs::request::{OpenHow, Writers};
 use crate::fs::state::fs::Fs;
-use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded, Opened};
+use crate::fs::state::handle::{Handle, OpenChunk, OpenDecoded, OpenFlat, Opened};
 use crate::fs::state::live_file::{
     Behind, Bytes, ChunkBase, LiveFile, LiveState, OpenFile, Place, Shown,
 };
+use crate::fs::state::opener::Opener;
 use crate::fs::state::page_policy::Pages;
 use crate::fs::state::target::Target;
 use crate::number::to_usize;
@@ -36,24 +37,26 @@ impl Fs {
         // Before anything of the file is looked at.
         let replaced = self.commits.replaced(ino);
         let target = self.target(ino)?;
-        let permitted = self.permit_content(&target, Need::Read, caller)?;
+        let opener = self.permit_opening(&target, Need::Read, caller)?;
         let (handle, pages) = match target {
             Target::ControlDirectory => return Err(FsError::IsDirectory),
             Target::Control(file) => {
                 (Handle::Text(self.control_text(file).into()), Pages::Bypassed)
             }
             Target::Live(file) => {
-                return self.open_live(&file, OpenHow::default());
+                return self.open_live(&file, OpenHow::default(), opener);
             }
             // No timestamp changes when one of its shards does.
-            Target::Flat(array, file) => (Handle::Flat(array, file), Pages::Renewed),
-            Target::Path(path) => self.open_at(ino, &path, caller)?,
-            Target::Nameless(file) => (self.open_nameless(ino, file, false), Pages::Kept),
+            Target::Flat(array, file) => {
+                (Handle::Flat(Box::new(OpenFlat { array, file, opener })), Pages::Renewed)
+            }
+            Target::Path(path) => self.open_at(ino, &path, caller, opener.as_ref())?,
+            Target::Nameless(file) => (self.open_nameless(ino, file, false, opener), Pages::Kept),
             Target::Tree(array, coords) if coords.len() < array.tree.rank() => {
                 return Err(FsError::IsDirectory);
             }
             Target::Tree(array, coords) if array.decoded_form().is_some() => {
-                self.open_decoded(ino, &array, &coords)?
+                self.open_decoded(ino, &array, &coords, opener)?
             }
             Target::Tree(array, coords) => {
                 let reader = self.chunk_reader(&array, &coords, Freshness::Now);
@@ -64,12 +67,12 @@ impl Fs {
                     return self.insert_handle(Handle::Text(chunk), Pages::Bypassed);
                 }
                 let reader = reader?;
-                permitted.check(reader.shard())?;
+                let version = reader.shard().version();
+                self.permit_shard(opener.as_deref(), Need::Read, (&array, &coords), version)?;
                 let shard = array.source.layout.locate(&coords).shard;
-                let pages = self.chunk_pages(&array, &coords, reader.shard().version(), ino);
+                let pages = self.chunk_pages(&array, &coords, version, ino);
                 let (served, moved_to) = (AtomicBool::new(false), Mutex::new(None));
                 let touched = Mutex::new(None);
-                let version = reader.shard().version();
                 let lineage = || self.store.lineage_of(&array.source, &shard, version);
                 let lineage = if self.overlay.is_some() { lineage() } else { None };
                 let (stat, nbytes) = (reader.shard(), reader.nbytes());
@@ -80,6 +83,7 @@ impl Fs {
                     reader,
                     attr,
                     replaced,
+                    opener,
                     lineage,
                     served,
                     moved_to,
@@ -97,8 +101,9 @@ impl Fs {
         is_writable: bool,
         pages: Pages,
         base: Option<ChunkBase>,
+        opener: Option<Arc<Opener>>,
     ) -> Result<Opened> {
-        let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable);
+        let open = OpenFile::new(Behind::Live(Arc::clone(file)), is_writable, opener);
         if let Some(base) = base {
             if pages == Pages::Kept {
                 // They are those of the chunk in its current state.
@@ -123,8 +128,14 @@ impl Fs {
         opened
     }
 
-    /// Opens a file of the overlay, or one that is still open though its bytes are in the shard.
-    pub(in crate::fs) fn open_live(&self, file: &Arc<LiveFile>, how: OpenHow) -> Result<Opened> {
+    /// Opens a file of the overlay, or one that is still open though its bytes are in the shard, for a user
+    /// with limited rights if there is an `opener`.
+    pub(in crate::fs) fn open_live(
+        &self,
+        file: &Arc<LiveFile>,
+        how: OpenHow,
+        opener: Option<Arc<Opener>>,
+    ) -> Result<Opened> {
         // Before the page policy is chosen: no page may be older than the base.
         let base = match how {
             OpenHow { truncate: true, .. } => None,
@@ -132,6 +143,7 @@ impl Fs {
             // Errors are reported by each read.
             _ => self.stored_base(file).unwrap_or_default(),
         };
+        let author = opener.as_ref().map(|opener| opener.author.clone());
         let pages = match how {
             // A write to a document may be refused: the kernel must not cache it.
             _ if self.is_refusable(file) => Pages::Bypassed,
@@ -140,7 +152,11 @@ impl Fs {
             _ if how.write => self.live_pages(file).to_write(),
             _ => self.live_pages(file),
         };
-        self.insert_live(file, how.write, pages, base)
+        let opened = self.insert_live(file, how.write, pages, base, opener)?;
+        if let (OpenHow { write: true, truncate: true, .. }, Some(author)) = (how, author) {
+            file.state().written_by(&author);
+        }
+        Ok(opened)
     }
 
     /// Returns the chunk that a file stands for; `None` if the file differs from what is stored.
@@ -192,6 +208,7 @@ impl Fs {
         ino: u64,
         array: &Arc<ArrayView>,
         coords: &[u64],
+        opener: Option<Arc<Opener>>,
     ) -> Result<(Handle, Pages)> {
         let replaced = self.commits.replaced(ino);
         let form = array.decoded_form().ok_or(FsError::Stale)?;
@@ -200,6 +217,9 @@ impl Fs {
         let file = file.ok_or(FsError::NotFound)?;
         // That of the items, though another lookup may find the shard replaced meanwhile.
         let version = file.shard;
+        if let Some(shard) = version {
+            self.permit_shard(opener.as_deref(), Need::Read, (array, coords), shard)?;
+        }
         // An absent chunk may be created at any time.
         let is_settled = !self.shows_all(array) && self.overlay.is_none();
         let pages = match version.map(|version| self.chunk_pages(array, coords, version, ino)) {
@@ -212,18 +232,24 @@ impl Fs {
         let lineage = |version| self.store.lineage_of(&array.source, &shard, version);
         let lineage = if self.overlay.is_some() { version.and_then(lineage) } else { None };
         let (array, coords) = (Arc::clone(array), coords.to_vec());
-        let open = OpenDecoded { array, coords, file, replaced, shard: version, lineage };
+        let open = OpenDecoded { array, coords, file, replaced, opener, shard: version, lineage };
         Ok((Handle::Decoded(Box::new(open)), pages))
     }
 
-    fn open_at(&self, ino: u64, path: &Path, caller: &Caller) -> Result<(Handle, Pages)> {
-        if let Handle::Open(open) = self.open_path(path, caller)? {
+    fn open_at(
+        &self,
+        ino: u64,
+        path: &Path,
+        caller: &Caller,
+        opener: Option<&Arc<Opener>>,
+    ) -> Result<(Handle, Pages)> {
+        if let Handle::Open(open) = self.open_path(path, caller, opener)? {
             let pages = self.source_pages(ino, &open)?;
             return Ok((Handle::Open(open), pages));
         }
         let attr = self.path_attr(path)?;
         let changed = self.identities.changed_recently(ino, self.path_content(&attr, None));
-        Ok((self.open_path(path, caller)?, Pages::kept_if(!changed)))
+        Ok((self.open_path(path, caller, opener)?, Pages::kept_if(!changed)))
     }
 
     /// Opens a file, also for writing.
@@ -245,23 +271,6 @@ impl Fs {
         opened
     }
 
-    /// Records who has opened a file of the overlay for writing.
-    pub(in crate::fs) fn opened_by(
-        &self,
-        file: &LiveFile,
-        handle: u64,
-        how: OpenHow,
-        caller: &Caller,
-    ) {
-        let limited = if how.write { self.limited(caller) } else { None };
-        if let Some(author) = limited {
-            if how.truncate {
-                file.state().written_by(&author);
-            }
-            self.open_handle(handle).inspect(|open| open.opened_by(author));
-        }
-    }
-
     /// Returns the overlay's file of an existing chunk that the kernel knows by its own number.
     ///
     /// # Errors
@@ -276,7 +285,7 @@ impl Fs {
         self.check_not_replaced(ino)?;
         let target = self.target(ino)?;
         let need = if how.write { Need::Write } else { Need::Read };
-        self.permit_content(&target, need, caller)?;
+        let opener = self.permit_opening(&target, need, caller)?;
         let file = match target {
             // The kernel has cached a name that belongs to another file by now, for instance after
             // a rename that was done but could not be committed. Writes must not go to a file
@@ -300,7 +309,7 @@ impl Fs {
                     }
                     Ok(file)
                 })?;
-                let open = OpenFile::new(Behind::Source(file), true);
+                let open = OpenFile::new(Behind::Source(file), true, opener);
                 let pages = self.source_pages(ino, &open)?;
                 return self.insert_handle(Handle::Open(open), pages);
             }
@@ -309,7 +318,7 @@ impl Fs {
                 if how.truncate {
                     file.writable()?.set_length(0)?;
                 }
-                let handle = self.open_nameless(ino, file, true);
+                let handle = self.open_nameless(ino, file, true, opener);
                 return self.insert_handle(handle, Pages::Kept);
             }
             Target::Control(_) | Target::ControlDirectory if how.write => {
@@ -317,8 +326,7 @@ impl Fs {
             }
             _ => return self.open_as(ino, caller),
         };
-        let opened = self.open_live(&file, how)?;
-        self.opened_by(&file, opened.handle, how, caller);
+        let opened = self.open_live(&file, how, opener)?;
         if how.truncate {
             let emptied = self.truncate_live(&file, 0, &Writers::default());
             emptied.inspect_err(|_| self.release(opened.handle))?;

@@ -12,7 +12,7 @@ use crate::fs::state::live_file::{Behind, Bytes, LiveFile, OpenFile};
 use crate::store::access_list::inherited;
 use crate::store::content::Content;
 use crate::store::put::{put_file, put_moved_document, put_moved_file, put_written_file};
-use crate::store::storage::{FileKind, PosixFile, SetStat, Stat, Xattrs, if_present};
+use crate::store::storage::{FileKind, Need, PosixFile, SetStat, Stat, Xattrs, if_present};
 
 /// File of the source that was one of the mount.
 pub(in crate::fs) struct Moved {
@@ -32,7 +32,7 @@ impl Fs {
         let file = self.on_behalf(caller, |storage| storage.create(path, mode))?;
         self.own(path, caller);
         let entry = self.path_entry(path)?;
-        let open = OpenFile::new(Behind::Source(file), true);
+        let open = OpenFile::new(Behind::Source(file), true, self.opener(caller));
         let opened = self.source_pages(entry.attr.ino, &open).and_then(|pages| {
             // No other process has changed it since.
             self.insert_handle(Handle::Open(open), pages)
@@ -88,7 +88,9 @@ impl Fs {
             return Err(FsError::NotPermitted);
         }
         // A commit that had to come first may have moved this file's bytes to its shard.
-        self.bring_here(file)?;
+        let opener = self.opener(caller);
+        let reader: Vec<_> = opener.iter().map(|opener| (&**opener, Need::Read)).collect();
+        self.bring_here(file, &reader)?;
         let (bytes, writes, attributes) = {
             let state = file.state();
             let attributes = SetStat {

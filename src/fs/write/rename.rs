@@ -10,6 +10,7 @@ use crate::fs::caller::{Caller, Owner};
 use crate::fs::error::{FsError, Result};
 use crate::fs::state::fs::Fs;
 use crate::fs::state::live_file::{Behind, Bytes, LiveFile, LiveGuard, Number, OpenFile};
+use crate::fs::state::opener::Opener;
 use crate::fs::state::overlay::{Hidden, What};
 use crate::fs::state::paths::Known;
 use crate::fs::state::target::Target;
@@ -88,10 +89,11 @@ impl Fs {
                 Ok(())
             }
             _ => {
+                let mut reader = None;
                 if let Slot::Chunk(_, place) = from {
                     self.permit_change(place, caller)?;
                     let target = Target::Tree(Arc::clone(&place.array), place.coords.clone());
-                    self.permit_content(&target, Need::Read, caller)?;
+                    reader = self.permit_opening(&target, Need::Read, caller)?;
                     self.check_removable(place)?;
                 }
                 if let Slot::Chunk(_, place) = to {
@@ -103,8 +105,10 @@ impl Fs {
                         let (stat, file) = self.become_live(from, to, moved, caller)?;
                         self.unname_source(from, Hidden { stat, by }, to_path, &file)?;
                     }
-                    (from, Slot::Source(to)) => self.rename_to_source(from, to, caller)?,
-                    (from, to) => self.rename_live(from, to, caller)?,
+                    (from, Slot::Source(to)) => {
+                        self.rename_to_source(from, to, reader.as_deref(), caller)?;
+                    }
+                    (from, to) => self.rename_live(from, to, reader.as_deref(), caller)?,
                 }
                 self.after_change(to_path)?;
                 self.after_change(from_path)
@@ -113,9 +117,15 @@ impl Fs {
     }
 
     /// Gives a file of the mount another name outside the source.
-    fn rename_live(&self, from: &Slot, to: &Slot, caller: &Caller) -> Result<()> {
+    fn rename_live(
+        &self,
+        from: &Slot,
+        to: &Slot,
+        reader: Option<&Opener>,
+        caller: &Caller,
+    ) -> Result<()> {
         let prepared = self.prepare_to_leave(from)?;
-        let file = self.brought_here(|| self.file_of(from))?;
+        let file = self.brought_here(|| self.file_of(from), reader)?;
         self.name_file(to, &file, caller)?;
         self.unname_file(from, prepared, caller)?;
         if let Slot::Document(_) = to {
@@ -136,9 +146,15 @@ impl Fs {
 
     /// Gives a file of the mount a name that is passed through; open handles follow to the file of
     /// the source.
-    fn rename_to_source(&self, from: &Slot, to: &Path, caller: &Caller) -> Result<()> {
+    fn rename_to_source(
+        &self,
+        from: &Slot,
+        to: &Path,
+        reader: Option<&Opener>,
+        caller: &Caller,
+    ) -> Result<()> {
         let prepared = self.prepare_to_leave(from)?;
-        let file = self.brought_here(|| self.file_of(from))?;
+        let file = self.brought_here(|| self.file_of(from), reader)?;
         // It cannot be a file of the mount and of the source at once.
         if file.state().names.iter().any(|name| Some(&**name) != from.path()) {
             return Err(FsError::CrossDevice);

@@ -64,7 +64,11 @@ impl Fs {
             }
             Target::Live(file) => {
                 let open = handle.and_then(|handle| self.open_handle(handle));
-                let writers = Writers { open: open.into_iter().collect(), mapped: false };
+                let writers = Writers {
+                    by_name: self.opener(caller).filter(|_| handle.is_none()),
+                    open: open.into_iter().collect(),
+                    mapped: false,
+                };
                 self.resized_by(&file, set, caller);
                 self.set_document_attr(&file, set, caller)?;
                 self.set_live_attr(&file, set, &writers)?;

@@ -36,6 +36,7 @@ impl Fs {
         let writers = |file: &LiveFile, open: &Arc<OpenFile>| Writers {
             open: if how.mapped { file.state().open_files() } else { vec![Arc::clone(open)] },
             mapped: how.mapped,
+            by_name: None,
         };
         let at = (!how.append).then_some(offset);
         match self.open_handle(handle) {
@@ -60,7 +61,8 @@ impl Fs {
             // The kernel writes back mapped pages after the file was closed.
             None => {
                 let file = self.live(ino).ok_or(FsError::BadHandle)?;
-                let writers = Writers { open: file.state().open_files(), mapped: true };
+                let writers =
+                    Writers { open: file.state().open_files(), mapped: true, by_name: None };
                 let written = self.write_live(&file, at, data, &writers);
                 written.inspect_err(|error| self.note_lost_page(&file, error))?;
             }

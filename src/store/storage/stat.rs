@@ -137,6 +137,11 @@ pub struct Version {
 const TICK: Duration = Duration::from_millis(10);
 
 impl Version {
+    /// Returns device and inode number of the file.
+    pub fn id(&self) -> (u64, u64) {
+        self.object
+    }
+
     /// Returns whether the content is dated by the change itself, and its date was not set since.
     pub fn has_date_of_change(&self) -> bool {
         self.mtime == self.ctime

@@ -20,7 +20,7 @@ impl Source {
 
     fn opened(&self, path: &str) -> (Stat, Arc<OpenFile>) {
         let file = self.0.open(Path::new(path)).unwrap();
-        (file.stat().unwrap(), OpenFile::new(Behind::Source(file), false))
+        (file.stat().unwrap(), OpenFile::new(Behind::Source(file), false, None))
     }
 
     fn open(&self, paths: &Paths, ino: u64, path: &str) -> Arc<OpenFile> {

@@ -1,0 +1,140 @@
+//! What users with limited rights may read through files that they have opened.
+//!
+//! This process reads the source with all its rights, by paths that lead elsewhere once others have put a
+//! link, another file or another directory in their places. So whatever is read for such a user is compared
+//! with what was permitted when the file was opened:
+//!
+//! ```text
+//! open   is the shard that the path leads to permitted? ---> Opener: the user, and that shard
+//! read   bytes of a shard ---> is it one of those? ---no---> is the one there now permitted, and is it
+//!                                                            the one that the bytes are from?
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fs::caller::{Caller, Permitted};
+use crate::fs::error::{FsError, Result};
+use crate::fs::node::ArrayView;
+use crate::fs::state::fs::Fs;
+use crate::fs::state::live_file::{LiveFile, Place};
+use crate::fs::state::opener::{MAX_SHARDS, Opener};
+use crate::fs::state::target::Target;
+use crate::store::storage::{Need, Stat, Version, if_present};
+
+impl Fs {
+    /// Returns a caller with limited rights as who opens a new file. `None` for one who may do anything.
+    pub(in crate::fs) fn opener(&self, caller: &Caller) -> Option<Arc<Opener>> {
+        self.limited(caller).map(|author| Arc::new(Opener::new(author)))
+    }
+
+    /// Checks that a caller may open a file; returns the caller if that one has limited rights.
+    pub(in crate::fs) fn permit_opening(
+        &self,
+        target: &Target,
+        need: Need,
+        caller: &Caller,
+    ) -> Result<Option<Arc<Opener>>> {
+        let Some(author) = self.limited(caller) else { return Ok(None) };
+        let opener = Opener::new(author);
+        if let Target::Flat(array, _) = target {
+            self.permit_array(&opener, array)?;
+        } else if let Permitted::File(file) = self.permit_content(target, need, caller)? {
+            opener.permit(&file);
+        }
+        Ok(Some(Arc::new(opener)))
+    }
+
+    /// Checks that a user may read all shards of an array.
+    fn permit_array(&self, opener: &Opener, array: &ArrayView) -> Result<()> {
+        let mut left = MAX_SHARDS;
+        self.store.each_shard(&array.source, &mut |shard: &[u64]| {
+            left = left.checked_sub(1).ok_or(FsError::Denied)?;
+            let path = array.source.shard_path(shard);
+            if let Permitted::File(file) = self.permit_author(&opener.author, &path, Need::Read)? {
+                opener.permit(&file);
+            }
+            Ok(())
+        })
+    }
+
+    /// Checks that a user who has opened a file may access the shard that bytes of a chunk are from. Anything
+    /// is permitted without an `opener`.
+    ///
+    /// # Errors
+    ///
+    /// `Denied`, or `Stale` if the shard is no longer where the user would find it.
+    pub(in crate::fs) fn permit_shard(
+        &self,
+        opener: Option<&Opener>,
+        need: Need,
+        (array, coords): (&ArrayView, &[u64]),
+        shard: Version,
+    ) -> Result<()> {
+        let Some(opener) = opener.filter(|opener| !opener.is_permitted(shard.id())) else {
+            return Ok(());
+        };
+        let path = array.source.shard_path(&array.source.layout.locate(coords).shard);
+        let permitted = self.permit_author(&opener.author, &path, need)?;
+        permitted.check(shard.id())?;
+        if let Permitted::File(file) = permitted {
+            opener.permit(&file);
+        }
+        Ok(())
+    }
+
+    /// Checks that bytes of a chunk are from a shard in the directory of its array, in a mount that others may
+    /// use: the path to it may have led elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if they are not.
+    pub(in crate::fs) fn check_is_in_array(
+        &self,
+        (array, coords): (&ArrayView, &[u64]),
+        shard: Version,
+    ) -> Result<()> {
+        if !self.has_rights() || !self.access.acts() || array.place.is_none() {
+            return Ok(());
+        }
+        let path = array.source.shard_path(&array.source.layout.locate(coords).shard);
+        let Some(opened) = self.open_array(array)? else { return Ok(()) };
+        if opened.is_linked(&path).unwrap_or(false) {
+            return Ok(());
+        }
+        match if_present(opened.stat(&path))? {
+            Some(there) if there.id() == shard.id() => Ok(()),
+            _ => Err(FsError::Stale),
+        }
+    }
+
+    /// Checks that a user who has a chunk open as it is stored may read what is written to it.
+    pub(in crate::fs) fn permit_written(
+        &self,
+        opener: Option<&Opener>,
+        file: &LiveFile,
+    ) -> Result<()> {
+        let Some(opener) = opener else { return Ok(()) };
+        let Some(Place { array, coords }) = self.place_of(file) else { return Ok(()) };
+        let path = array.source.shard_path(&array.source.layout.locate(&coords).shard);
+        self.permit_in_array(&array, &path, Need::Read, &opener.author).map(drop)
+    }
+
+    /// Checks that a user may read a document of the view, which was generated from `document`.
+    pub(in crate::fs) fn permit_document(
+        &self,
+        opener: Option<&Opener>,
+        path: &Path,
+        document: &Stat,
+    ) -> Result<()> {
+        let Some(opener) = opener.filter(|opener| !opener.is_permitted(document.id())) else {
+            return Ok(());
+        };
+        let there = self.document_of(path)?;
+        let permitted = self.permit_author(&opener.author, &there, Need::Read)?;
+        permitted.check(document.id()).inspect_err(|_| {
+            // It is read anew for the next attempt.
+            self.nodes.forget(there.parent().unwrap_or(Path::new("")));
+        })
+    }
+}
