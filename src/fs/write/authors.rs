@@ -25,10 +25,7 @@ impl Fs {
             Some(_) if !self.access.acts() => {
                 self.permit_path(opened.1, Need::Write, caller).map(drop)
             }
-            Some(author) => match self.may_all_write_in(opened, opened.1, &[author]) {
-                true => Ok(()),
-                false => Err(FsError::Denied),
-            },
+            Some(author) => self.permit_all_in(opened, opened.1, &[author]),
         }
     }
 
@@ -46,20 +43,27 @@ impl Fs {
         authors.iter().all(may)
     }
 
-    /// Returns whether all of these users may write to a file or a directory of the source, in a directory
-    /// that is open. For a process that acts as them.
-    pub(in crate::fs) fn may_all_write_in(
+    /// Checks that all of these users may write to a file or a directory of the source, in a directory that is
+    /// open. For a process that acts as them.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if one of them may not, or something else if that cannot be found out.
+    pub(in crate::fs) fn permit_all_in(
         &self,
         opened: (&dyn PosixStorage, &Path),
         path: &Path,
         authors: &[Author],
-    ) -> bool {
-        // It has just been there: nothing may be a link that leads nowhere, or away.
-        let may_as = |identity: &Identity| {
-            let permitted = self.permit_within(opened, identity, path, Need::Write);
-            permitted.is_ok_and(|permitted| !matches!(permitted, Permitted::Nothing))
-        };
-        authors.iter().all(|author| author.identity.as_ref().is_some_and(may_as))
+    ) -> Result<()> {
+        for author in authors {
+            let identity = author.identity.as_ref().ok_or(FsError::Denied)?;
+            match self.permit_within(opened, identity, path, Need::Write) {
+                // It has just been there: nothing may be a link that leads nowhere, or away.
+                Ok(Permitted::Nothing) | Err(FsError::Stale) => return Err(FsError::Denied),
+                permitted => permitted.map(drop)?,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -121,7 +121,7 @@ impl Fs {
             let shard = source.shard_path(shard);
             let may = match &opened {
                 Some(opened) if self.access.acts() => {
-                    self.may_all_write_in((&**opened, directory), &shard, writers)
+                    self.permit_all_in((&**opened, directory), &shard, writers).is_ok()
                 }
                 _ => self.may_all_write(&shard, writers),
             };

@@ -129,9 +129,7 @@ impl Fs {
         if self.access.acts() && !by.authors.is_empty() {
             let is_written = there.is_some() && !is_link && !by.is_moved;
             let written = if is_written { path } else { directory };
-            if !self.may_all_write_in((storage, directory), written, by.authors) {
-                return Err(FsError::Denied);
-            }
+            self.permit_all_in((storage, directory), written, by.authors)?;
             if let (true, Some(there)) = (by.is_moved, &there)
                 && keeps_from(&storage.stat(directory)?, there, by.authors)
             {
