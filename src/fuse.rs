@@ -21,5 +21,5 @@ pub use self::classic::Classic;
 pub use self::convert::file_attr;
 pub use self::kernel_flags::KernelFlags;
 pub use self::revalidation::Revalidation;
-pub use self::ring::{Rings, Unavailable};
+pub use self::ring::{Plan, Rings, Unavailable};
 pub use self::server::Server;

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 
 use super::exit::Failure;
 use crate::fs::Views;
-use crate::fuse::{Classic, Rings, Server, Unavailable, push};
+use crate::fuse::{Classic, Plan, Rings, Server, Unavailable, push};
 use crate::mount::{self, MountError, MountSpec, Mounted};
 use crate::stats::Transport as Served;
 
@@ -49,7 +49,14 @@ impl Transport {
         if self == Self::Classic {
             return Err("it was asked for".to_owned());
         }
-        Rings::prepare(threads).map_err(|error| self.report(&error))
+        let prepared = Plan::new(threads).and_then(|plan| {
+            // Threads that have ended do not give all of it back, so this is found out before.
+            match mount::fits_beside(threads, plan.threads(), plan.nbytes()) {
+                true => Rings::prepare(&plan),
+                false => Err(Unavailable::NoRoom),
+            }
+        });
+        prepared.map_err(|error| self.report(&error))
     }
 
     /// Logs why there are no rings, and returns it. Where they were not asked for, they are usually

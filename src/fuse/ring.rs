@@ -72,6 +72,9 @@ pub enum Unavailable {
     /// There are too many CPUs.
     #[error("{0} CPUs need more than {MOST_THREADS} threads")]
     TooManyCpus(usize),
+    /// What they take would leave too little address space to everything else.
+    #[error("there is no address space for rings")]
+    NoRoom,
     /// A ring or its memory was refused.
     #[error("the system refuses a ring: {0}")]
     Refused(#[from] io::Error),
@@ -92,19 +95,45 @@ struct Waiting {
     thread: JoinHandle<()>,
 }
 
-impl Rings {
-    /// Starts the threads, about `threads` of them that answer, and creates their rings and memory.
-    pub fn prepare(threads: usize) -> Result<Self, Unavailable> {
+/// Threads and entries of each queue, in order.
+pub struct Plan(Vec<Share>);
+
+struct Share {
+    /// Threads that answer, with an entry each.
+    threads: usize,
+    /// Entries in reserve, which are one more thread's.
+    reserve: usize,
+}
+
+impl Plan {
+    /// Plans for about `threads` threads that answer, without starting any.
+    pub fn new(threads: usize) -> Result<Self, Unavailable> {
         let (queues, online) = queues_and_online()?;
         let number_of_each = share_out(threads, queues, &online);
         let number_of_each = number_of_each.ok_or(Unavailable::TooManyCpus(queues))?;
+        let reserve = |queue| if online.contains(&queue) { RESERVE } else { RESERVE_OFFLINE };
+        let share = |(queue, threads)| Share { threads, reserve: reserve(queue) };
+        Ok(Self(number_of_each.into_iter().enumerate().map(share).collect()))
+    }
+
+    /// Returns the number of threads.
+    pub fn threads(&self) -> usize {
+        self.0.iter().map(|share| share.threads + 1).sum()
+    }
+
+    /// Returns the length in bytes of the memory to share with the kernel.
+    pub fn nbytes(&self) -> usize {
+        let entries = self.0.iter().map(|share| share.threads + share.reserve);
+        entries.sum::<usize>().saturating_mul(ENTRY_NBYTES)
+    }
+}
+
+impl Rings {
+    /// Starts the threads, and creates their rings and memory.
+    pub fn prepare(plan: &Plan) -> Result<Self, Unavailable> {
         let mut rings = Self { reserves: Vec::new(), threads: Vec::new() };
-        for (queue, number) in (0..).zip(number_of_each) {
-            let reserve = match online.contains(&usize::from(queue)) {
-                true => RESERVE,
-                false => RESERVE_OFFLINE,
-            };
-            if let Err(error) = rings.prepare_queue(queue, number, reserve) {
+        for (queue, share) in (0..).zip(&plan.0) {
+            if let Err(error) = rings.prepare_queue(queue, share) {
                 rings.end();
                 return Err(error.into());
             }
@@ -113,10 +142,10 @@ impl Rings {
     }
 
     /// Starts the threads of a queue.
-    fn prepare_queue(&mut self, queue: u16, threads: usize, reserve: usize) -> io::Result<()> {
-        let entries = (0..reserve).map(|_| Entry::new()).collect::<io::Result<_>>()?;
-        self.reserves.push((start_thread(queue, reserve)?, entries));
-        for _ in 0..threads {
+    fn prepare_queue(&mut self, queue: u16, share: &Share) -> io::Result<()> {
+        let entries = (0..share.reserve).map(|_| Entry::new()).collect::<io::Result<_>>()?;
+        self.reserves.push((start_thread(queue, share.reserve)?, entries));
+        for _ in 0..share.threads {
             let entry = Entry::new()?;
             self.threads.push((start_thread(queue, 1)?, entry));
         }

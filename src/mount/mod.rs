@@ -35,7 +35,7 @@ use self::error::ANSWER_PATIENCE;
 pub use self::error::MountError;
 pub use self::guard::{GUARD, run as run_guard};
 pub use self::overlap::{InMount, lie_apart, mount_of, will_be};
-pub use self::room::fitting as fitting_threads;
+pub use self::room::{fits_beside, fitting as fitting_threads};
 use self::signals::Handler;
 pub use self::signals::end_mount;
 pub use self::spec::{Access, MountSpec};

@@ -24,7 +24,7 @@ const REST_BYTES: usize = 64 << 20;
 /// A buffer that cannot be allocated ends the process, and a mount that nothing answers for would be
 /// left. So it is tried before anything is mounted.
 pub(super) fn check(threads: usize) -> Result<(), MountError> {
-    let error = match reserve(threads) {
+    let error = match reserve(threads, threads, 0) {
         Ok(()) => return Ok(()),
         Err(error) => error,
     };
@@ -36,14 +36,22 @@ pub(super) fn check(threads: usize) -> Result<(), MountError> {
 /// quarter and so on. `None` if there is not even room for two.
 pub fn fitting(wanted: usize) -> Option<usize> {
     let fewer = std::iter::successors(Some(wanted), |&fewer| Some(fewer / 2));
-    fewer.take_while(|&fewer| fewer >= 2).find(|&fewer| reserve(fewer).is_ok())
+    fewer.take_while(|&fewer| fewer >= 2).find(|&fewer| reserve(fewer, fewer, 0).is_ok())
 }
 
-/// Maps what so many threads need, and gives it back. No memory is used.
-fn reserve(threads: usize) -> std::io::Result<()> {
+/// Returns whether there is room for so many threads that answer requests beside `others`, of other kinds,
+/// that take `nbytes` bytes in all.
+pub fn fits_beside(threads: usize, others: usize, nbytes: usize) -> bool {
+    reserve(threads, threads.saturating_add(others), nbytes).is_ok()
+}
+
+/// Maps what `threads` threads with fuser's buffers, of `all` threads, need beside `nbytes` bytes, and
+/// gives it back. No memory is used.
+fn reserve(threads: usize, all: usize, nbytes: usize) -> std::io::Result<()> {
     let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let arenas = threads.min(cpus.saturating_mul(8)).saturating_mul(ARENA_BYTES);
-    let bytes = threads.saturating_mul(BUFFER_BYTES + STACK_BYTES).saturating_add(arenas);
-    let bytes = bytes.saturating_add(REST_BYTES);
+    let arenas = all.min(cpus.saturating_mul(8)).saturating_mul(ARENA_BYTES);
+    let buffers = threads.saturating_mul(BUFFER_BYTES);
+    let bytes = all.saturating_mul(STACK_BYTES).saturating_add(buffers).saturating_add(arenas);
+    let bytes = bytes.saturating_add(nbytes).saturating_add(REST_BYTES);
     MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map(drop)
 }

@@ -146,6 +146,11 @@ little_memory() {
 }
 check 'a limit of 64 KiB for locked memory' little_memory
 
+# Enough for the threads that read /dev/fuse, and not for rings beside them.
+# shellcheck disable=SC2016 # Expanded by that shell.
+check 'a limit of address space' refused 'there is no address space for rings' uring \
+    bash -c 'ulimit -v 350000 && exec "$0" "$@" -o threads=2'
+
 switched_off_later() {
     mount_by uring
     echo N >"$switch"
