@@ -134,6 +134,11 @@ impl Fs {
             caller,
             || self.storage.lstat(path),
             |storage, stat| storage.set_stat(path, stat),
+            |stat| {
+                let file = self.storage.writable()?.open_writable(path)?;
+                let drops = drops_privileges(&file.stat()?, set);
+                drops.then(|| file.set_stat(stat)).transpose()
+            },
         )?;
         if let Some(length) = set.size {
             self.on_behalf(caller, |storage| storage.open_writable(path)?.set_length(length))?;
@@ -144,7 +149,16 @@ impl Fs {
     /// Changes attributes of an open file of the source, whatever has its name by now.
     fn set_open_attr(&self, open: &OpenFile<'_>, set: &SetAttr, caller: &Caller) -> Result<Attr> {
         let OpenFile { ino, handle, file, path } = *open;
-        self.set_stat(set, caller, || file.stat(), |_, stat| file.writable()?.set_stat(stat))?;
+        self.set_stat(
+            set,
+            caller,
+            || file.stat(),
+            |_, stat| file.writable()?.set_stat(stat),
+            |stat| {
+                let drops = drops_privileges(&file.stat()?, set);
+                drops.then(|| file.writable()?.set_stat(stat)).transpose()
+            },
+        )?;
         if let Some(length) = set.size {
             let own = handle.and_then(|handle| self.source_handle(handle));
             match (own, path) {
@@ -165,13 +179,16 @@ impl Fs {
         self.open_attr(ino, &**file)
     }
 
-    /// Changes attributes other than the length of a file of the source, with the caller's rights.
+    /// Changes attributes other than the length of a file of the source, with the caller's rights. With
+    /// those of this process, `drop_privileges` may, if that is all that is asked for: it opens the file, since
+    /// others may put another one in its place.
     fn set_stat(
         &self,
         set: &SetAttr,
         caller: &Caller,
         before: impl Fn() -> io::Result<Stat>,
         change: impl Fn(&dyn PosixStorage, &SetStat) -> io::Result<()>,
+        drop_privileges: impl Fn(&SetStat) -> io::Result<Option<()>>,
     ) -> Result<()> {
         if let Some(mode) = set.mode {
             let refused = mode & 0o7777 & !self.access.permitted_mode(mode, caller);
@@ -191,8 +208,9 @@ impl Fs {
         };
         match self.on_behalf(caller, |storage| change(storage, &stat)) {
             // The kernel does this on behalf of every writer, whatever its rights.
-            Err(error) if error.errno() == libc::EPERM && drops_privileges(&before()?, set) => {
-                Ok(change(self.storage.writable()?, &stat)?)
+            Err(error) if error.errno() == libc::EPERM && set.mode.is_some() => {
+                // One that cannot be opened has no privileges to drop.
+                drop_privileges(&stat).ok().flatten().ok_or(error)
             }
             done => done,
         }
